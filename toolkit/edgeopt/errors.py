@@ -1,0 +1,81 @@
+"""The error tree, and the notes a result carries. It prints nothing and exits nowhere.
+
+EdgeoptError(problem, remedy=)      exit 1   "what happened", newline, "-> what to do"
+  NotFoundError(kind, name, known)           did you mean / choose from
+  InvalidFileError                           path, key or node, and what is allowed
+  UnsupportedError                           op, shape or precision that cannot run, with node names
+  MissingDependencyError                     pip install 'edgeopt[extra]'
+  UnavailableError                           provider or device absent, or the engine fell back silently
+  StepError                                  which step, after which; cause chained; earlier candidates kept
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import StrEnum
+
+EXIT_PASS, EXIT_ERROR, EXIT_MISSED, EXIT_INCONCLUSIVE, EXIT_NOISY = 0, 1, 2, 3, 4
+
+
+class EdgeoptError(Exception):
+    """A failure the user can act on: what happened, then the remedy."""
+
+    exit_code = EXIT_ERROR
+
+    def __init__(self, problem: str, *, remedy: str) -> None:
+        super().__init__(f"{problem}\n  -> {remedy}")
+        self.problem, self.remedy = problem, remedy
+
+
+class NotFoundError(EdgeoptError):
+    """A target, recipe, pass, executor or shipped model has no such name."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        known = sorted(known)
+        close = get_close_matches(name, known, n=1)
+        choice = f"choose from: {', '.join(known)}" if known else f"no {kind} is installed"
+        remedy = f"did you mean {close[0]!r}? known: {', '.join(known)}" if close else choice
+        super().__init__(f"no {kind} named {name!r}", remedy=remedy)
+
+
+class InvalidFileError(EdgeoptError):
+    """A file cannot be read, or holds what it must not."""
+
+
+class UnsupportedError(EdgeoptError):
+    """The model asks for an op, a shape or a precision that the target cannot run."""
+
+
+class MissingDependencyError(EdgeoptError):
+    """A package of an optional extra is not installed."""
+
+
+class UnavailableError(EdgeoptError):
+    """A provider or a device is absent, or the engine fell back silently."""
+
+
+class StepError(EdgeoptError):
+    """A step failed; the candidates made before it are on disk."""
+
+
+class NoteKind(StrEnum):
+    """What a note is about; reports group by it."""
+
+    INFO = "info"
+    CHOICE = "choice"
+    WARNING = "warning"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something the user should know that is not an error."""
+
+    kind: NoteKind
+    detail: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.detail} ({self.hint})" if self.hint else self.detail

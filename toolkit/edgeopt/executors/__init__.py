@@ -1,0 +1,82 @@
+"""Engines that run a model, one file each; the file name is the executor's name.
+
+An executor takes a path or serialized bytes and never imports onnx (except `reference`, which is onnx's own evaluator).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from edgeopt.tensors import Tensors, TensorSpec
+
+Source = bytes | Path
+"""A serialized ONNX model, or the path of one (needed above 2 GB, and for external data)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """How a session is opened."""
+
+    providers: tuple[str, ...] = ("CPUExecutionProvider",)
+    """In order of preference; the first must really run."""
+    threads: int = 1
+    entries: Mapping[str, str] = field(default_factory=dict)
+    """The executor's own configuration entries; an unknown key is an error."""
+    profile_to: str = ""
+    """Prefix of an operator profile; empty: none (profiling distorts times)."""
+    save_optimized_to: str = ""
+    """Where the engine writes its optimized graph; empty: nowhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where one node runs."""
+
+    node: str
+    op: str
+    provider: str
+    reason: str = ""
+
+
+class Session(Protocol):
+    """A loaded model, ready to run. `run` is upload, execute, download in one call."""
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]: ...
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]: ...
+    def run(self, inputs: Tensors) -> Tensors: ...
+    def upload(self, inputs: Tensors) -> Any:
+        """Bring the inputs to the device; return what `execute` takes. On a CPU: the inputs."""
+        ...
+
+    def execute(self, uploaded: Any) -> Any:
+        """Run, wait until done; return what `download` takes."""
+        ...
+
+    def download(self, results: Any) -> Tensors:
+        """Bring the results to the host, by output name."""
+        ...
+
+    def placement(self) -> tuple[Placement, ...]:
+        """Return where each node of the optimized graph runs; empty if the engine does not say."""
+        ...
+
+    def close(self) -> None:
+        """Free what the session holds; it cannot run afterwards."""
+        ...
+
+
+class Executor(Protocol):
+    """An inference engine on this machine."""
+
+    def why_unavailable(self) -> str | None:
+        """Return None if it can run here, otherwise what is missing."""
+        ...
+
+    def open(self, source: Source, options: SessionOptions) -> Session:
+        """Load a model on the first of `options.providers`, or raise UnavailableError."""
+        ...

@@ -1,0 +1,170 @@
+"""An ONNX model on its way: load, check, save. It edits nothing and runs nothing."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import helper
+
+from edgeopt import assets
+from edgeopt.errors import InvalidFileError, NotFoundError, UnsupportedError
+from edgeopt.files import write_beside
+from edgeopt.tensors import TensorSpec
+
+_TWO_GB = 2**31 - 2**20
+_KNOWN_DOMAINS = {"", "ai.onnx", "ai.onnx.ml", "com.microsoft", "com.ms.internal.nhwc"}
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model and what is known of it without running it. The proto is never edited in place."""
+
+    proto: onnx.ModelProto
+    name: str
+
+    @cached_property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """Inputs that a caller must give: initializers listed as inputs (IR below 4) are left out."""
+        constants = {tensor.name for tensor in self.proto.graph.initializer}
+        return tuple(_spec(value) for value in self.proto.graph.input if value.name not in constants)
+
+    @cached_property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """What a run returns."""
+        return tuple(_spec(value) for value in self.proto.graph.output)
+
+    @cached_property
+    def opset(self) -> int:
+        """Version of the default operator set."""
+        return max((one.version for one in self.proto.opset_import if one.domain in ("", "ai.onnx")), default=1)
+
+    @cached_property
+    def data(self) -> bytes:
+        """The serialized model.
+
+        Raises:
+            UnsupportedError: Above 2 GB, where a protobuf cannot be serialized.
+        """
+        if self.proto.ByteSize() > _TWO_GB:
+            raise UnsupportedError(
+                f"{self.name} is larger than 2 GB", remedy="quantize its weights first, or split the model"
+            )
+        return self.proto.SerializeToString(deterministic=True)
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the serialized model."""
+        return len(self.data)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the serialized model."""
+        return hashlib.sha256(self.data).hexdigest()
+
+    @cached_property
+    def metadata(self) -> Mapping[str, str]:
+        """What the exporter wrote beside the graph."""
+        return {entry.key: entry.value for entry in self.proto.metadata_props}
+
+    @cached_property
+    def op_counts(self) -> Mapping[str, int]:
+        """How often each op occurs, most frequent first."""
+        counts: dict[str, int] = {}
+        for node in self.proto.graph.node:
+            counts[node.op_type] = counts.get(node.op_type, 0) + 1
+        return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
+    tensor = value.type.tensor_type
+    dtype = str(helper.tensor_dtype_to_np_dtype(tensor.elem_type)) if tensor.elem_type else "unknown"
+    sizes = (d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in tensor.shape.dim)
+    return TensorSpec(value.name, dtype, tuple(size if size != 0 else None for size in sizes))
+
+
+def find_model(name: str) -> Path:
+    """Return the path of the shipped model called `name`, or `name` itself when it is a file.
+
+    Raises:
+        NotFoundError: If it is neither.
+        InvalidFileError: If it is a folder.
+    """
+    path = Path(name)
+    if path.is_file():
+        return path
+    if path.is_dir() and path.suffix:
+        raise InvalidFileError(f"{path} is a folder", remedy="name an ONNX file")
+    shipped = {key: one / "model.onnx" for key, one in assets.model_folders().items() if (one / "model.onnx").is_file()}
+    if name in shipped:
+        return shipped[name]
+    raise NotFoundError("model file or shipped model", name, shipped)
+
+
+def load_model(path: Path, name: str = "") -> Model:
+    """Load and check one ONNX file, external data included.
+
+    Args:
+        path: The file.
+        name: What to call it; empty: the file's stem, or the folder's for `model.onnx`.
+
+    Raises:
+        InvalidFileError: If it is not ONNX, truncated, its external data is missing, or the checker refuses it.
+        UnsupportedError: If a node belongs to a domain that no engine here knows.
+    """
+    try:
+        proto = onnx.load(str(path))
+    except (DecodeError, ValueError, UnicodeDecodeError) as error:
+        raise InvalidFileError(
+            f"{path} is not an ONNX file, or is truncated", remedy="export the model again, or copy the file again"
+        ) from error
+    except (OSError, onnx.checker.ValidationError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise InvalidFileError(
+            f"{path} cannot be loaded: {reason}", remedy="keep the external data files beside the model"
+        ) from error
+    if not proto.graph.node or not proto.opset_import:
+        raise InvalidFileError(f"{path} holds no ONNX graph", remedy="export the model again, or copy the file again")
+    model = Model(proto, name or (path.parent.name if path.stem == "model" else path.stem))
+    check_model(model, str(path))
+    return model
+
+
+def check_model(model: Model, where: str) -> None:
+    """Raise unless onnx's checker accepts the model and every op belongs to a known domain.
+
+    Raises:
+        UnsupportedError: On a custom op.
+        InvalidFileError: On anything else that is wrong.
+    """
+    functions = {(one.domain, one.name) for one in model.proto.functions}
+    custom = [
+        f"{node.op_type} ({node.domain}, node {node.name or node.output[0]!r})"
+        for node in model.proto.graph.node
+        if node.domain not in _KNOWN_DOMAINS and (node.domain, node.op_type) not in functions
+    ]
+    if custom:
+        raise UnsupportedError(
+            f"{where}: custom op {', '.join(custom[:3])}",
+            remedy="export the model with standard ONNX ops, or replace the op before edgeopt",
+        )
+    try:
+        onnx.checker.check_model(model.proto)
+    except onnx.checker.ValidationError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise InvalidFileError(f"{where} is not a valid model: {reason}", remedy="export the model again") from error
+
+
+def save_model(model: Model, path: Path) -> None:
+    """Write the model, whole or not at all.
+
+    Raises:
+        InvalidFileError: If the folder is not writable or the disk is full.
+    """
+    write_beside(path, model.data)
+

@@ -1,0 +1,123 @@
+"""A target: one device profile. It reads one TOML file and this machine's instruction set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+
+from edgeopt import assets
+from edgeopt.environment import cpu_architecture, cpu_flags
+from edgeopt.errors import InvalidFileError, NotFoundError, UnavailableError
+from edgeopt.tables import parse_table, read_toml
+
+
+class Granularity(StrEnum):
+    """How many scales a weight has."""
+
+    PER_TENSOR = "per_tensor"
+    PER_CHANNEL = "per_channel"
+
+
+@dataclass(frozen=True, slots=True)
+class Int8Rules:
+    """What INT8 form this target runs fast and right."""
+
+    activation_dtype: str = "uint8"
+    weight_dtype: str = "int8"
+    weight_granularity: Granularity = Granularity.PER_CHANNEL
+    symmetric_activations: bool = False
+    reduce_range: bool = False
+    """Weights in 7 bits: without VNNI two U8S8 products saturate 16 bits."""
+    ops: tuple[str, ...] = ("Conv", "ConvTranspose", "MatMul", "Gemm")
+
+    def __post_init__(self) -> None:
+        if {self.activation_dtype, self.weight_dtype} - {"uint8", "int8", "uint16", "int16"}:
+            raise ValueError("activation_dtype and weight_dtype are uint8, int8, uint16 or int16")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One device: what it runs, how, and how long a frame may take."""
+
+    name: str
+    device: str
+    executor: str
+    description: str
+    providers: tuple[str, ...]
+    precisions: tuple[str, ...]
+    int8: Int8Rules = field(default_factory=Int8Rules)
+    threads: int = 0
+    """0: as many as this machine has physical cores."""
+    budget_ms: float = 100.0 / 3
+    opset: int = 17
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Session configuration entries of the executor."""
+    architectures: tuple[str, ...] = ()
+    """Processor families it is for; empty: any."""
+    instructions: tuple[str, ...] = ()
+    """Processor flags of which at least one must be present; empty: any."""
+
+    def why_not_here(self) -> str | None:
+        """Return None if this machine is such a device, otherwise what differs."""
+        if self.architectures and cpu_architecture() not in self.architectures:
+            return f"this machine is {cpu_architecture()}, not {' or '.join(self.architectures)}"
+        if self.instructions and not set(self.instructions) & cpu_flags():
+            return f"this processor has none of {', '.join(self.instructions)}"
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A profile that stands for the first of several that fits this machine."""
+
+    name: str
+    description: str
+    choose: tuple[str, ...]
+
+
+def target_names() -> list[str]:
+    """Return the names of all shipped profiles."""
+    return sorted(path.stem for path in assets.folder("targets").glob("*.toml"))
+
+
+def read_target(path: Path) -> Target | Choice:
+    """Read one profile; a key that is missing or unknown is an error, never a default.
+
+    Raises:
+        InvalidFileError: If the file is wrong.
+    """
+    values = read_toml(path)
+    return parse_table(Choice if "choose" in values else Target, values, str(path))
+
+
+def find_target(name: str) -> Target:
+    """Return the profile called `name`, or the one in the TOML file at that path.
+
+    Raises:
+        NotFoundError: If it is neither.
+        InvalidFileError: If the file is wrong.
+        UnavailableError: If a profile that chooses finds none that fits this machine.
+    """
+    path = Path(name)
+    if name in target_names():
+        path = assets.folder("targets") / f"{name}.toml"
+    elif path.suffix != ".toml" or not path.is_file():
+        raise NotFoundError("target", name, target_names())
+    target = read_target(path)
+    if isinstance(target, Target):
+        return target
+    reasons = []
+    for choice in target.choose:
+        if choice not in target_names():
+            raise InvalidFileError(f"{path}: choose names {choice!r}", remedy=f"one of {', '.join(target_names())}")
+        chosen = read_target(assets.folder("targets") / f"{choice}.toml")
+        if isinstance(chosen, Choice):
+            raise InvalidFileError(f"{path}: {choice!r} chooses itself", remedy="name profiles of one device each")
+        if (reason := chosen.why_not_here()) is None:
+            return replace(chosen, description=f"{chosen.description} (chosen by {name})")
+        reasons.append(f"{choice}: {reason}")
+    raise UnavailableError(
+        f"target {name!r} fits no profile here: {'; '.join(reasons)}", remedy="name the device's own profile"
+    )

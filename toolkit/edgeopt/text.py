@@ -1,0 +1,59 @@
+"""Numbers and durations as people read and write them. It knows no model and no clock."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from edgeopt.errors import EdgeoptError
+
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+
+
+def parse_duration_s(text: str, *, unit: str = "s") -> float:
+    """Return seconds for texts such as `33ms`, `5m` or `1.5s`; a bare number is in `unit`.
+
+    Raises:
+        EdgeoptError: If the text is no positive, finite duration.
+    """
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s*([a-z]*)\s*", text)
+    seconds = float(match[1]) * _SECONDS.get(match[2] or unit, math.nan) if match else math.nan
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise EdgeoptError(
+            f"{text!r} is not a duration", remedy="write a number with us, ms, s, m or h, for example 33ms"
+        )
+    return seconds
+
+
+def parse_ratio(text: str) -> float:
+    """Return a share from 0 to 1 for texts such as `1%` or `0.01`.
+
+    Raises:
+        EdgeoptError: If the text is no share.
+    """
+    try:
+        value = float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= 1:
+        raise EdgeoptError(f"{text!r} is not a share", remedy="write a number from 0 to 1, or a percentage such as 1%")
+    return value
+
+
+def format_ms(nanoseconds: float | None) -> str:
+    """Return milliseconds with three significant digits; `n/a` for None."""
+    if nanoseconds is None:
+        return "n/a"
+    ms = nanoseconds / 1e6
+    return f"{ms:.3f}" if ms < 1 else f"{ms:.2f}" if ms < 100 else f"{ms:.0f}"
+
+
+def format_bytes(size_bytes: int) -> str:
+    """Return a size in KiB or MiB with three significant digits."""
+    kib = size_bytes / 1024
+    return f"{kib:.0f} KiB" if kib < 1024 else f"{kib / 1024:.2f} MiB"
+
+
+def plural(count: int, noun: str) -> str:
+    """Return `1 image`, `2 images`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
