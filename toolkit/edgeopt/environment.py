@@ -79,8 +79,8 @@ def _flags_of_opencv() -> frozenset[str]:
     """Return the flags that OpenCV reads by CPUID; macOS and Windows have no /proc/cpuinfo."""
     import cv2
 
-    ids = {"avx": cv2.CPU_AVX, "avx2": cv2.CPU_AVX2, "avx512_vnni": cv2.CPU_AVX512_ICL}
-    return frozenset(name for name, number in ids.items() if cv2.checkHardwareSupport(number))
+    numbers = {"avx": 10, "avx2": 11, "avx512_vnni": 23}  # CV_CPU_AVX, CV_CPU_AVX2, CV_CPU_AVX_512VNNI of cvdef.h
+    return frozenset(name for name, number in numbers.items() if cv2.checkHardwareSupport(number))
 
 
 @cache

@@ -43,7 +43,7 @@ def read_labels(path: Path) -> Labels:
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidFileError(f"{path} cannot be read: {error}", remedy="pass a COCO JSON or a CSV of labels") from error
+        raise InvalidFileError(f"{path} cannot be read: {error}", remedy="pass a COCO JSON or a CSV") from error
     if path.suffix.lower() == ".json":
         return _read_coco(path, text)
     if path.suffix.lower() == ".csv":
@@ -61,7 +61,7 @@ def _read_coco(path: Path, text: str) -> Labels:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidFileError(
             f"{path} is not COCO detection JSON: {error}",
-            remedy="it needs images (id, file_name), annotations (image_id, category_id, bbox) and categories (id, name)",
+            remedy="needed: images (id, file_name), annotations (image_id, category_id, bbox), categories (id, name)",
         ) from error
     if not files or not names:
         raise InvalidFileError(f"{path} labels no image", remedy="pass the label file of your evaluation images")

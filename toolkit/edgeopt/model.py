@@ -55,7 +55,8 @@ class Model:
             raise UnsupportedError(
                 f"{self.name} is larger than 2 GB", remedy="quantize its weights first, or split the model"
             )
-        return self.proto.SerializeToString(deterministic=True)
+        data: bytes = self.proto.SerializeToString(deterministic=True)
+        return data
 
     @property
     def size_bytes(self) -> int:

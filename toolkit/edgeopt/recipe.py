@@ -120,14 +120,15 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """What a model must look like for this recipe to be chosen without `--recipe`."""
+    """What a model must look like for this recipe to be chosen without `--recipe`.
 
+    Each output is a list of terms, one a dimension: a number, `any`, `cells` (of all strides), `classes`, `height`
+    or `width`, each as `[k*]name[/d][+c]`, for example `3*cells` or `classes+5`.
+    """
+
+    outputs: tuple[tuple[str, ...], ...]
     metadata: Mapping[str, str] = field(default_factory=dict)
-    """Metadata keys and the value each must contain."""
-    input_shape: tuple[int, ...] = ()
-    """One number a dimension, 0 for any."""
-    output_shapes: tuple[tuple[int, ...], ...] = ()
-    output_names: tuple[str, ...] = ()
+    """Metadata keys that must be there and the text each must contain."""
     input_names: tuple[str, ...] = ()
 
 

@@ -25,7 +25,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidFileError(f"{path} cannot be read: {error}", remedy="check the path and its permissions") from error
+        raise InvalidFileError(f"{path} cannot be read: {error}", remedy="check path and permissions") from error
     except tomllib.TOMLDecodeError as error:
         raise InvalidFileError(f"{path} is not TOML: {error}", remedy="mend the line it names") from error
 

@@ -89,7 +89,9 @@ def read_target(path: Path) -> Target | Choice:
         InvalidFileError: If the file is wrong.
     """
     values = read_toml(path)
-    return parse_table(Choice if "choose" in values else Target, values, str(path))
+    if "choose" in values:
+        return parse_table(Choice, values, str(path))
+    return parse_table(Target, values, str(path))
 
 
 def find_target(name: str) -> Target:

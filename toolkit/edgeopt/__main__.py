@@ -1,0 +1,18 @@
+"""The command `edgeopt`, also as `python -m edgeopt`."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # before anything can import onnxruntime
+
+
+def main() -> None:
+    """Run the command line."""
+    from edgeopt.cli import cli
+
+    cli(prog_name="edgeopt")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""A candidate: a model made by a chain of steps, with its measurements. It makes and measures nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from edgeopt.drift import Drift
+from edgeopt.errors import Note, NoteKind
+
+BASELINE = "baseline"
+
+
+@dataclass(frozen=True, slots=True)
+class StageTime:
+    """One stage of one candidate; None where the sample is too small to say."""
+
+    mean_ms: float | None
+    p50_ms: float | None
+    p99_ms: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedRatio:
+    """How many times as fast as another candidate, from interleaved runs; 95 % interval."""
+
+    against: str
+    speedup: float
+    low: float
+    high: float
+    verdict: str
+    """FASTER, SLOWER, EQUIVALENT or INCONCLUSIVE."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """The metric on labelled data."""
+
+    metric: str
+    value: float
+    n: int
+    others: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """What one frame takes, stage by stage, on the machine that measured it."""
+
+    frames: int
+    frame: StageTime
+    stages: Mapping[str, StageTime]
+    verdict: str
+    """PASS, FAIL or INCONCLUSIVE against the budget."""
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One row of the report."""
+
+    name: str
+    parent: str
+    steps: tuple[str, ...]
+    precision: str
+    file: str
+    """The model, relative to the output folder."""
+    size_bytes: int
+    changes: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[Note, ...] = ()
+    drift: Drift | None = None
+    agreement: float | None = None
+    score: Score | None = None
+    drop: float | None = None
+    """Metric lost against the baseline; None without labels."""
+    latency: Latency | None = None
+    speed: SpeedRatio | None = None
+    """Against the baseline."""
+    speed_to_parent: SpeedRatio | None = None
+    refused: str = ""
+    """Why it is never chosen; empty when it may be."""
+    on_front: bool = False
+
+
+def candidate_from_json(values: Mapping[str, Any]) -> Candidate:
+    """Return the candidate that `dataclasses.asdict` wrote.
+
+    Raises:
+        KeyError, TypeError: If the values are of another version.
+    """
+
+    def stage(one: Mapping[str, Any]) -> StageTime:
+        return StageTime(**one)
+
+    known: dict[str, Any] = dict(values)
+    known["steps"] = tuple(known["steps"])
+    known["notes"] = tuple(Note(NoteKind(one["kind"]), one["detail"], one["hint"]) for one in known["notes"])
+    for key, kind in (("drift", Drift), ("score", Score), ("speed", SpeedRatio), ("speed_to_parent", SpeedRatio)):
+        known[key] = kind(**known[key]) if known[key] else None
+    if latency := known["latency"]:
+        stages = {name: stage(one) for name, one in latency["stages"].items()}
+        known["latency"] = Latency(**{**latency, "frame": stage(latency["frame"]), "stages": stages})
+    return Candidate(**known)

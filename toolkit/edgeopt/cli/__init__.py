@@ -1,0 +1,57 @@
+"""The command line: one command a file. It parses, calls the library, prints; it decides nothing.
+
+The group is the only place that turns errors into text and exit codes.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pkgutil import iter_modules
+
+import click
+
+from edgeopt import __version__
+from edgeopt.errors import EdgeoptError, NotFoundError
+
+
+class Commands(click.Group):
+    """The files of this folder are the commands; each is imported when it is named."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands."""
+        return sorted(module.name for module in iter_modules(__path__) if not module.name.startswith("_"))
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """Import one command."""
+        if name not in self.list_commands(ctx):
+            return None
+        command = import_module(f"{__name__}.{name}").COMMAND
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Offer the nearest command for a misspelt one."""
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            raise click.UsageError(NotFoundError("command", args[0], self.list_commands(ctx)).args[0], ctx)
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Turn errors into text: the one error boundary of the program."""
+        try:
+            return super().invoke(ctx)
+        except EdgeoptError as error:
+            click.echo(f"error: {error}", err=True)
+            ctx.exit(error.exit_code)
+        except KeyboardInterrupt:
+            click.echo("interrupted: finished candidates are on disk; --resume takes them up", err=True)
+            ctx.exit(130)
+        except BrokenPipeError:
+            ctx.exit(0)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="edgeopt")
+def cli() -> None:
+    """Make a neural network meet a frame budget on a device, and prove it."""

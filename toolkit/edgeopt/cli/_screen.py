@@ -1,0 +1,148 @@
+"""Progress and tables on a terminal; without one, plain lines. It decides nothing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from edgeopt.bench_run import BenchResult
+from edgeopt.candidate import Candidate
+from edgeopt.errors import Note, NoteKind
+from edgeopt.report import Report, shown_stages, table_columns, table_rows
+from edgeopt.text import format_bytes, format_ms
+
+_PLAIN_WIDTH = 240  # columns of a pipe or a file: nothing is cut there
+
+
+class Screen:
+    """Listens to long work; a bar where the output is a terminal, one line a candidate elsewhere."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        wide = None if sys.stdout.isatty() else _PLAIN_WIDTH
+        self._out = Console(soft_wrap=True, width=wide)
+        self._err = Console(stderr=True, soft_wrap=True)
+        self._quiet = quiet
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=self._err,
+            transient=True,
+            disable=quiet or not self._err.is_terminal,
+        )
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> Screen:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def progress(self, what: str, done: int, of: int) -> None:
+        """Show how far a long piece of work is."""
+        task = self._tasks.get(what)
+        if task is None:
+            task = self._tasks[what] = self._bar.add_task(what, total=of)
+        self._bar.update(task, completed=done, total=of)
+        if done >= of:
+            self._bar.remove_task(self._tasks.pop(what))
+
+    def say(self, text: str) -> None:
+        """Print one line."""
+        if not self._quiet:
+            self._err.print(text, highlight=False, markup=False)
+
+    def candidate(self, one: Candidate) -> None:
+        """Print one line a candidate."""
+        score = f"{one.score.metric} {one.score.value:.4f}" if one.score else ""
+        speed = f"{one.speed.speedup:.2f}x {one.speed.verdict}" if one.speed else ""
+        frame = one.latency.frame if one.latency else None
+        time = f"frame p50 {frame.p50_ms:.2f} ms" if frame and frame.p50_ms is not None else ""
+        parts = [part for part in (format_bytes(one.size_bytes), score, speed, time) if part]
+        self.say(f"{one.name:<14} {'  '.join(parts)}{'  (from disk)' if one.notes and _resumed(one) else ''}")
+
+    def show_report(self, report: Report) -> None:
+        """Print the table, the choice and the verdict."""
+        columns = table_columns(report)
+        rows = [(*row[:-1], row[-1].split("refused: ")[0]) for row in table_rows(report)]
+        stages = range(5, 5 + len(shown_stages(report)))
+        whole = [*range(len(columns))]
+        if self._width(columns, rows, whole) <= self._out.width:
+            parts = [whole]
+        else:  # two narrow tables are read, one wide table is wrapped into noise
+            parts = [[i for i in whole if i not in stages], [0, *stages]]
+        for part in parts:
+            self._out.print(_table(columns, rows, part, report.chosen))
+        for one in report.candidates:
+            if one.refused:
+                self._plain(f"{one.name} not chosen: {one.refused}")
+        for note in _all_notes(report):
+            self._plain(f"{note.kind}: {note}")
+        self._plain(f"times in ms, p50 / p99 of single frames; calibrated on {report.calibrated_on}")
+        self._plain(f"chosen   {report.reason}")
+        self._plain(f"verdict  {report.verdict_line}")
+        self._plain(f"bundle   {report.bundle}")
+        self._plain(f"report   {report.folder / 'report.md'}")
+
+    def show_bench(self, result: BenchResult) -> None:
+        """Print head, centre and tail of every stage, and the verdict."""
+        shares = result.shares
+        heads = ("stage", "min", "p1", "p5", "mean", "p50", "p90", "p95", "p99", "max", "share", "tail")
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for i, head in enumerate(heads):
+            table.add_column(head, justify="left" if i == 0 else "right", no_wrap=True)
+        for name, one in result.summary.items():
+            share = shares.get(name)
+            quantiles = (one.p50, one.p90, one.p95, one.p99)
+            table.add_row(
+                name,
+                format_ms(one.min_ns),
+                *(format_ms(q.value_ns) for q in (one.p1, one.p5)),
+                format_ms(one.mean_ns),
+                *(format_ms(q.value_ns) for q in quantiles),
+                format_ms(one.max_ns),
+                *((f"{share.mean_ratio:.1%}", f"{share.tail_ratio:.1%}") if share else ("", "")),
+            )
+        self._out.print(table)
+        frame = result.summary["frame"]
+        self._plain(
+            f"frames   {frame.n} after {int(result.samples.warmup.sum())} of warm-up; p99 {frame.p99} ms (95 %); "
+            f"{result.threads} thread(s); pictures: {result.source}"
+        )
+        self._plain(f"stages   {result.attribution}")
+        for note in result.notes:
+            self._plain(f"{note.kind}: {note}")
+        self._plain(f"verdict  {result.budget}")
+
+    def _width(self, columns: Sequence[str], rows: Sequence[Sequence[str]], part: Sequence[int]) -> int:
+        return sum(max(len(columns[i]), *(len(row[i]) for row in rows)) + 2 for i in part)
+
+    def _plain(self, text: str) -> None:
+        self._out.print(text, highlight=False, markup=False)
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], part: Sequence[int], chosen: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for i in part:
+        table.add_column(columns[i], justify="left" if i in (0, len(columns) - 1) else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(row[i] for i in part), style="green" if row[0] == chosen else "")
+    return table
+
+
+def _resumed(one: Candidate) -> bool:
+    return any(note.detail == "taken up from disk" for note in one.notes)
+
+
+def _all_notes(report: Report) -> list[Note]:
+    notes = [*report.notes, *(note for one in report.candidates for note in one.notes)]
+    return [note for note in dict.fromkeys(notes) if note.kind is not NoteKind.INFO]

@@ -1,0 +1,51 @@
+"""Texts of the command line as values. It decides nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from edgeopt.errors import EdgeoptError
+from edgeopt.text import parse_duration_s, parse_ratio
+
+
+class Duration(click.ParamType[float]):
+    """A duration such as `33ms` or `5m`, in seconds; a bare number is in `unit`."""
+
+    name = "duration"
+
+    def __init__(self, unit: str) -> None:
+        self.unit = unit
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return seconds."""
+        try:
+            return value if isinstance(value, float) else parse_duration_s(value, unit=self.unit)
+        except EdgeoptError as error:
+            self.fail(f"{error.problem}; {error.remedy}", param, ctx)
+
+
+class Share(click.ParamType[float]):
+    """A share such as `1%` or `0.01`."""
+
+    name = "share"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return a number from 0 to 1."""
+        try:
+            return value if isinstance(value, float) else parse_ratio(value)
+        except EdgeoptError as error:
+            self.fail(f"{error.problem}; {error.remedy}", param, ctx)
+
+
+class Names(click.ParamType[tuple[str, ...]]):
+    """Names separated by commas."""
+
+    name = "names"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        """Return the names."""
+        if isinstance(value, tuple):
+            return value
+        return tuple(one.strip() for one in value.split(",") if one.strip())

@@ -1,0 +1,28 @@
+"""`edgeopt models`."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+def models(*, as_json: bool) -> None:
+    """List the shipped models and recipes."""
+    from edgeopt import assets
+    from edgeopt.recipe import read_recipe
+
+    recipes = [read_recipe(folder / "recipe.toml") for folder in assets.model_folders().values()]
+    if as_json:
+        keys = ("name", "task", "description", "model", "license")
+        rows = [{key: getattr(one, key) for key in keys} for one in recipes]
+        click.echo(json.dumps(rows, indent=2))
+        return
+    for one in recipes:
+        kind = "model " if one.model else "recipe"
+        click.echo(f"{one.name:<16} {kind} {one.task:<15} {one.description}")
+
+
+COMMAND = models

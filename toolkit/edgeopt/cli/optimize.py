@@ -1,0 +1,86 @@
+"""`edgeopt optimize`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from edgeopt.cli._values import Duration, Names
+
+
+@click.command()
+@click.argument("model")
+@click.option("--target", "-t", required=True, help="A shipped device profile (edgeopt targets) or a TOML file.")
+@click.option("--out", "-o", type=click.Path(path_type=Path), help="Output folder [out/MODEL-TARGET].")
+@click.option("--recipe", "-r", help="How the model is fed and read: a name or a TOML file [read from the model].")
+@click.option("--calib", default="", help="Unlabelled pictures for INT8: folder, video, .npz, or the word synthetic.")
+@click.option("--eval", "labels", default="", help="Labelled pictures: COCO JSON or CSV.")
+@click.option("--budget", type=Duration("ms"), help="Time a frame may take, e.g. 33ms [the target's].")
+@click.option("--fps", type=click.FloatRange(min=0, min_open=True), help="The budget as a frame rate.")
+@click.option("--max-drop", type=click.FloatRange(min=0), help="Metric that may be lost [the recipe's, 0.01].")
+@click.option("--steps", type=Names(), help="Steps to do [simplify,fuse,quantize].")
+@click.option("--skip", multiple=True, metavar="STEP", help="A step to leave out; repeatable.")
+@click.option("--dry-run", is_flag=True, help="Print the plan and stop.")
+@click.option("--resume", is_flag=True, help="Take up the finished candidates of an interrupted run.")
+@click.option("--time-budget", type=Duration("s"), help="Stop making candidates after this, e.g. 5m.")
+@click.option("--threads", type=click.IntRange(min=1), help="Threads of the engine [physical cores].")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.pass_context
+def optimize(
+    ctx: click.Context,
+    *,
+    model: str,
+    target: str,
+    out: Path | None,
+    recipe: str | None,
+    calib: str,
+    labels: str,
+    budget: float | None,
+    fps: float | None,
+    max_drop: float | None,
+    steps: tuple[str, ...] | None,
+    skip: tuple[str, ...],
+    dry_run: bool,
+    resume: bool,
+    time_budget: float | None,
+    threads: int | None,
+    as_json: bool,
+) -> None:
+    """Make MODEL (an ONNX file or a shipped model's name) fast on a target, and measure it stage by stage.
+
+    Writes every candidate, a bundle for the runtime, and the report. Exit code 0: the budget is met, or none was
+    asked for; 2: missed, proven; 3: not decided; 1: an error.
+    """
+    from edgeopt.cli._screen import Screen
+    from edgeopt.line import optimize as run
+    from edgeopt.line import plan_lines
+    from edgeopt.plan import STEPS, Options
+
+    if budget is not None and fps is not None:
+        raise click.UsageError("--budget and --fps say the same thing; give one")
+    options = Options(
+        calib=calib,
+        eval=labels,
+        budget_ms=1000 / fps if fps else budget * 1000 if budget else None,
+        max_drop=max_drop,
+        steps=STEPS if steps is None else steps,
+        skip=tuple(one for text in skip for one in text.split(",")),
+        threads=threads or 0,
+        time_budget_s=time_budget,
+        resume=resume,
+    )
+    if dry_run:
+        click.echo("\n".join(plan_lines(model, target=target, recipe=recipe, options=options)))
+        return
+    with Screen(quiet=as_json) as screen:
+        report = run(model, target=target, out=out, recipe=recipe, options=options, listener=screen)
+    if as_json:
+        click.echo(json.dumps(report.as_json(), indent=2))
+    else:
+        screen.show_report(report)
+    ctx.exit(report.exit_code)
+
+
+COMMAND = optimize

@@ -1,0 +1,48 @@
+"""`edgeopt run`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from edgeopt.errors import EdgeoptError
+
+
+@click.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("source", type=click.Path(path_type=Path))
+@click.option("--draw", type=click.Path(path_type=Path), help="Write each frame with its answer into this folder.")
+@click.option("--limit", type=click.IntRange(min=1), help="Stop after so many frames.")
+@click.option("--threads", type=click.IntRange(min=1), help="Threads of the engine [the target's].")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a frame.")
+def run(
+    *, bundle: Path, source: Path, draw: Path | None, limit: int | None, threads: int | None, as_json: bool
+) -> None:
+    """Run BUNDLE on SOURCE: a picture, a folder of pictures, a video or an .npz."""
+    from edgeopt.answers import as_json as plain
+    from edgeopt.answers import as_text, write_drawing
+    from edgeopt.frames import open_frames
+    from edgeopt.runtime import Runtime
+
+    runtime = Runtime.load(bundle, threads=threads or 0)
+    frames = open_frames(source)
+    for note in (*runtime.notes, *frames.notes):
+        click.echo(f"{note.kind}: {note}", err=True)
+    if frames.tensors is not None:
+        raise EdgeoptError(f"{source} holds tensors, no pictures", remedy="pass pictures or a video")
+    names = runtime.bundle.recipe.class_names
+    for i in range(min(len(frames), limit or len(frames))):
+        frame = frames.read(i)
+        answer = runtime.predict(frame)
+        name = frames.names[i]
+        if as_json:
+            click.echo(json.dumps({"frame": name, **plain(answer, names)}))
+        else:
+            click.echo(f"{name}: {as_text(answer, names)}")
+        if draw:
+            write_drawing(draw / f"{Path(name).stem}.png", frame, answer, names)
+
+
+COMMAND = run

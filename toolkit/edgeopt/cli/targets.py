@@ -1,0 +1,31 @@
+"""`edgeopt targets`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import click
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+def targets(*, as_json: bool) -> None:
+    """List the device profiles, and whether this machine is such a device."""
+    from edgeopt import assets
+    from edgeopt.target import Choice, read_target, target_names
+
+    found = [read_target(assets.folder("targets") / f"{name}.toml") for name in target_names()]
+    if as_json:
+        click.echo(json.dumps([asdict(target) for target in found], indent=2))
+        return
+    for target in found:
+        if isinstance(target, Choice):
+            click.echo(f"{target.name:<16} {target.description}: the first that fits of {', '.join(target.choose)}")
+        else:
+            here = target.why_not_here()
+            precisions = ", ".join(target.precisions)
+            click.echo(f"{target.name:<16} {target.description} [{precisions}]{f' - not here: {here}' if here else ''}")
+
+
+COMMAND = targets

@@ -1,0 +1,78 @@
+"""onnx's own reference evaluator: slow, standard ops only, the oracle for tests and drift."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import onnx
+from onnx.reference import ReferenceEvaluator
+
+from edgeopt.errors import UnsupportedError
+from edgeopt.executors import Placement, SessionOptions, Source
+from edgeopt.tensors import Tensors, TensorSpec
+
+
+class ReferenceSession:
+    """One `ReferenceEvaluator` and the words of `Session`."""
+
+    def __init__(self, evaluator: Any, proto: onnx.ModelProto) -> None:
+        self._evaluator, self._proto = evaluator, proto
+        constants = {one.name for one in proto.graph.initializer}
+        self.inputs = tuple(_spec(one) for one in proto.graph.input if one.name not in constants)
+        self.outputs = tuple(_spec(one) for one in proto.graph.output)
+
+    def run(self, inputs: Tensors) -> Tensors:
+        """Run once."""
+        return self.download(self.execute(self.upload(inputs)))
+
+    def upload(self, inputs: Tensors) -> Any:
+        """Return the inputs."""
+        return dict(inputs)
+
+    def execute(self, uploaded: Any) -> Any:
+        """Run once."""
+        return self._evaluator.run(None, uploaded)
+
+    def download(self, results: Any) -> Tensors:
+        """Name the results."""
+        return {spec.name: value for spec, value in zip(self.outputs, results, strict=True)}
+
+    def placement(self) -> tuple[Placement, ...]:
+        """Return every node: the evaluator runs all of them."""
+        return tuple(Placement(node.name, node.op_type, "reference") for node in self._proto.graph.node)
+
+    def close(self) -> None:
+        """Free the evaluator."""
+        self._evaluator = None
+
+
+class Reference:
+    """The executor `reference`."""
+
+    def why_unavailable(self) -> str | None:
+        """Return None: onnx is a core dependency."""
+        return None
+
+    def open(self, source: Source, options: SessionOptions) -> ReferenceSession:
+        """Load a model; providers and threads mean nothing here.
+
+        Raises:
+            UnsupportedError: If an op is not part of ONNX.
+        """
+        proto = onnx.load(str(source)) if isinstance(source, Path) else onnx.load_from_string(source)
+        try:
+            return ReferenceSession(ReferenceEvaluator(proto), proto)
+        except NotImplementedError as error:
+            raise UnsupportedError(
+                f"the reference evaluator lacks an op: {error}", remedy="use executor onnxruntime"
+            ) from error
+
+
+def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
+    tensor = value.type.tensor_type
+    dtype = str(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    return TensorSpec(value.name, dtype, tuple(d.dim_value or d.dim_param or None for d in tensor.shape.dim))
+
+
+EXECUTOR = Reference()

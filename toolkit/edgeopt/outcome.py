@@ -1,0 +1,18 @@
+"""What one step did. It says nothing of how."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from edgeopt.errors import Note
+from edgeopt.model import Model
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The model a step made, how often each rewrite fired, and what the user should know."""
+
+    model: Model
+    changes: Mapping[str, int]
+    notes: tuple[Note, ...] = ()

@@ -1,0 +1,30 @@
+"""Graph rewrites, one file each; the file name is the pass's name, and each file ends in `PASS`.
+
+A pass changes the graph in place, returns how often it did, finds nothing when it runs again, and leaves
+every output numerically equal. It never decides whether it runs: `edgeopt.rewrite` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from edgeopt.graph import Graph
+
+
+class Phase(StrEnum):
+    """The step that a pass belongs to."""
+
+    SIMPLIFY = "simplify"
+    """Takes out what computes nothing."""
+    FUSE = "fuse"
+    """Makes one node of several."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One rewrite and the step it belongs to."""
+
+    function: Callable[[Graph], int]
+    phase: Phase

@@ -1,0 +1,148 @@
+"""What `optimize` will do, in order, and what it leaves out and why. Pure: it reads no file and runs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from edgeopt.errors import EdgeoptError, Note, NoteKind, NotFoundError
+from edgeopt.recipe import Recipe
+from edgeopt.target import Target
+
+STEPS = ("simplify", "fuse", "quantize")
+"""Every step there is, in the order in which they run."""
+SYNTHETIC = "synthetic"
+"""The word for `--calib` that admits calibration without real pictures."""
+
+_DOES = {
+    "simplify": "opset upgrade, static shapes, OnnxSlim, constants folded within a size limit, unused parts removed",
+    "fuse": "batch normalisation, affine ops and focus slices into convolutions; activations in the form engines fuse",
+    "quantize": "INT8 by the target's rules, calibrated on real pictures, float where INT8 costs accuracy or time",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user asked for, apart from model, recipe and target."""
+
+    calib: str = ""
+    """Path of unlabelled pictures, `synthetic`, or empty for the recipe's own."""
+    eval: str = ""
+    """Path of a label file, or empty for the recipe's own."""
+    budget_ms: float | None = None
+    max_drop: float | None = None
+    steps: tuple[str, ...] = STEPS
+    skip: tuple[str, ...] = ()
+    threads: int = 0
+    time_budget_s: float | None = None
+    resume: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStep:
+    """One step, and what it will do."""
+
+    name: str
+    does: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A printable plan: the same inputs give the same plan."""
+
+    steps: tuple[PlannedStep, ...]
+    calib: Path | None
+    """None: without calibration pictures, or synthetic ones."""
+    synthetic: bool
+    eval: Path | None
+    budget_ms: float
+    budget_asked: bool
+    max_drop: float
+    threads: int
+    time_budget_s: float | None
+    notes: tuple[Note, ...] = field(default=())
+
+    def as_json(self) -> Mapping[str, object]:
+        """Return the plan as plain values; its hash keys the candidates of a run."""
+        return {
+            "steps": [step.name for step in self.steps],
+            "calib": SYNTHETIC if self.synthetic else str(self.calib.resolve()) if self.calib else None,
+            "eval": str(self.eval.resolve()) if self.eval else None,
+            "budget_ms": self.budget_ms,
+            "max_drop": self.max_drop,
+            "threads": self.threads,
+        }
+
+
+def make_plan(recipe: Recipe, target: Target, options: Options, threads: int) -> Plan:
+    """Return what will be done.
+
+    Args:
+        recipe: Bound to the model.
+        target: The device.
+        options: The user's wishes.
+        threads: What 0 threads means on this machine.
+
+    Raises:
+        NotFoundError: If a step to do or to skip does not exist.
+        EdgeoptError: If no step is left.
+    """
+    for name in (*options.steps, *options.skip):
+        if name not in STEPS:
+            raise NotFoundError("step", name, STEPS)
+    calib = _path(options.calib, recipe, recipe.evaluation.calib)
+    synthetic = options.calib == SYNTHETIC
+    notes: list[Note] = []
+    names = [name for name in STEPS if name in options.steps and name not in options.skip]
+    if "quantize" in names and (reason := _why_no_int8(target, calib, synthetic)):
+        names.remove("quantize")
+        notes.append(reason)
+    if synthetic and "quantize" in names:
+        notes.append(
+            Note(NoteKind.WARNING, "uncalibrated: ranges come from synthetic pictures", "pass --calib with real ones")
+        )
+    if not names and not notes:
+        raise EdgeoptError("no step is left to do", remedy=f"choose --steps from {', '.join(STEPS)}")
+    return Plan(
+        steps=tuple(PlannedStep(name, _DOES[name]) for name in names),
+        calib=None if synthetic else calib,
+        synthetic=synthetic,
+        eval=_path(options.eval, recipe, recipe.evaluation.labels),
+        budget_ms=options.budget_ms or target.budget_ms,
+        budget_asked=options.budget_ms is not None,
+        max_drop=recipe.evaluation.max_drop if options.max_drop is None else options.max_drop,
+        threads=options.threads or target.threads or threads,
+        time_budget_s=options.time_budget_s,
+        notes=tuple(notes),
+    )
+
+
+def _path(asked: str, recipe: Recipe, shipped: str) -> Path | None:
+    return Path(asked) if asked else recipe.path_of(shipped)
+
+
+def _why_no_int8(target: Target, calib: Path | None, synthetic: bool) -> Note | None:
+    if not any(precision.startswith("w8") for precision in target.precisions):
+        return Note(NoteKind.SKIPPED, f"no INT8: target {target.name!r} does not run it")
+    if calib is None and not synthetic:
+        return Note(
+            NoteKind.SKIPPED,
+            "no INT8: there are no calibration pictures",
+            "pass --calib FOLDER with about 100 unlabelled pictures from where the model will work",
+        )
+    return None
+
+
+def describe(plan: Plan, model: str, recipe: Recipe, target: Target, reason: str) -> Sequence[str]:
+    """Return the lines that `--dry-run` prints."""
+    lines = [
+        f"model   {model}",
+        f"recipe  {recipe.name}: {reason}",
+        f"target  {target.name}: {target.description}; {plan.threads} thread(s)",
+        f"calib   {'synthetic' if plan.synthetic else plan.calib or 'none'}",
+        f"eval    {plan.eval or 'none: accuracy is judged by agreement with the float model'}",
+        f"budget  {plan.budget_ms:.1f} ms a frame, drop at most {plan.max_drop:g} {recipe.evaluation.metric}",
+    ]
+    lines += [f"step    {step.name}: {step.does}" for step in plan.steps]
+    return [*lines, *(f"note    {note}" for note in plan.notes)]

@@ -1,0 +1,283 @@
+"""Write a scheme as ONNX Runtime's own integer ops in NHWC, as its CPU kernels want it. It decides nothing.
+
+ONNX Runtime turns Q/DQ into these ops too, but leaves activations such as SiLU between a DequantizeLinear and a QuantizeLinear
+in the wrong layout, or runs them as two integer passes. Here every change of number or layout is explicit, and made once.
+Nodes that no rule below covers stay as they are, between borders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgeopt.graph import Graph, Node, Value, attribute
+from edgeopt.quantization.affine import Affine
+from edgeopt.quantization.forms import TO_NHWC, Forms
+from edgeopt.quantization.qdq import limiter_behind
+from edgeopt.quantization.scheme import Scheme, data_inputs
+from edgeopt.quantization.structure import key, name_of, silu_sigmoid
+from edgeopt.quantization.weights import QuantizedWeight, quantize_bias, quantize_weight, smallest_scale_for_bias
+
+_MICROSOFT = "com.microsoft"
+_ELEMENTWISE = frozenset(
+    {"Relu", "Clip", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "LeakyRelu", "Elu", "Gelu", "Softplus", "Mish"}
+)
+"""Ops of one tensor that do not care for the layout."""
+_CONV_ATTRIBUTES = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
+_POOL_ATTRIBUTES = ("auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "strides")
+
+
+@dataclass(frozen=True, slots=True)
+class NhwcOptions:
+    """What may be written in more than one way; the search measures which is faster."""
+
+    integer_silu: bool = False
+    """SiLU as QLinearSigmoid and QLinearMul; otherwise as QuickGelu on real numbers."""
+    direct_pointwise: bool = False
+    """1x1 convolutions straight to real numbers, without a grid for their sum."""
+
+
+class _Lowering:
+    """One walk over the graph."""
+
+    def __init__(self, graph: Graph, scheme: Scheme, options: NhwcOptions, float_sums: frozenset[str]) -> None:
+        self.graph, self.scheme, self.options, self.float_sums = graph, scheme, options, float_sums
+        self.forms = Forms(graph)
+        self.counts: dict[str, int] = {}
+        self._rules: Mapping[str, Callable[[Node], bool]] = {
+            "Conv": self._conv,
+            "Mul": self._mul,
+            "Add": self._add,
+            "Concat": self._concat,
+            "MaxPool": self._max_pool,
+            "Resize": self._resize,
+            "GlobalAveragePool": self._global_pool,
+            "Identity": self._same,
+            "Dropout": self._same,
+        }
+
+    def run(self) -> Mapping[str, int]:
+        """Lower node by node, in order."""
+        for node in self.graph.nodes():
+            rule = self._rules.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+            if rule is not None and rule(node):
+                self.counts[node.op_type] = self.counts.get(node.op_type, 0) + 1
+            elif node.op_type in _ELEMENTWISE and self._elementwise(node):
+                continue
+            else:
+                self._keep(node)
+        for value in self.graph.outputs:
+            if self.forms.is_lowered(value):
+                self.graph.replace(value, self.forms.nchw(value))
+        self.graph.remove_unused()
+        return self.counts
+
+    def _keep(self, node: Node) -> None:
+        """Leave a node in float and NCHW."""
+        for i, value in enumerate(node.inputs):
+            if value is not None and self.forms.is_lowered(value):
+                self.graph.set_input(node, i, self.forms.nchw(value))
+
+    def _grid(self, value: Value) -> Affine:
+        return self.scheme.affines[name_of(value)]
+
+    def _insert(self, op: str, inputs: list[Value | None], like: Node, domain: str = _MICROSOFT, **more: object) -> Value:
+        attributes = {name: value for name, value in more.items() if value is not None}
+        made = self.graph.insert(op, inputs, attributes, domain=domain, name=f"{like.name}_{op}")  # type: ignore[arg-type]
+        return made.outputs[0]
+
+    # Weighted ops
+
+    def _conv(self, node: Node) -> bool:
+        direct = key(node) in self.float_sums and self._is_pointwise(node)
+        if not (direct or self.scheme.is_integer(node)) or self.graph.rank(node.outputs[0]) != 4:
+            return False
+        source = node.inputs[0]
+        assert source is not None
+        grid = self._grid(source)
+        if direct or (self.options.direct_pointwise and self._is_pointwise(node) and self._is_read_as_real(node)):
+            self.forms.put_real(node.outputs[0], self._pointwise(node, self.forms.integer(source, grid), grid))
+            return True
+        limiter = limiter_behind(self.graph, self.scheme, node)
+        made = (limiter or node).outputs[0]
+        to = self._grid(made)
+        integers = self._integer_conv(node, self.forms.integer(source, grid), grid, to)
+        self.forms.put_integer(made, to, integers)
+        return True
+
+    def _is_pointwise(self, node: Node) -> bool:
+        weight = self.graph.constant(node.inputs[1])
+        plain = attribute(node, "group", 1) == 1 and not any(attribute(node, "pads", (0,)))
+        ones = weight is not None and weight.shape[2:] == (1, 1) and set(attribute(node, "strides", (1, 1))) == {1}
+        return plain and ones and attribute(node, "auto_pad", "NOTSET") in ("NOTSET", "VALID")
+
+    def _is_read_as_real(self, node: Node) -> bool:
+        """Whether what follows is computed on real numbers anyway."""
+        made = node.outputs[0]
+        readers = self.graph.consumers(made)
+        smooth = any(silu_sigmoid(self.graph, reader) is not None for reader in readers)
+        return smooth and not self.options.integer_silu
+
+    def _weights(self, node: Node, grid: Affine) -> tuple[QuantizedWeight, np.ndarray]:
+        weight = self.graph.constant(node.inputs[1])
+        bias = self.graph.constant(node.inputs[2]) if len(node.inputs) > 2 else None
+        assert weight is not None
+        real_bias = np.zeros(weight.shape[0], np.float32) if bias is None else bias
+        quantized = self.scheme.rounded(key(node)) or quantize_weight(
+            name_of(node.inputs[1]) if node.inputs[1] is not None else "",
+            weight,
+            0,
+            reduce_range=self.scheme.rules.reduce_range,
+            smallest=smallest_scale_for_bias(real_bias, grid.scale),
+        )
+        return quantized, real_bias
+
+    def _integer_conv(self, node: Node, integers: Value, grid: Affine, to: Affine) -> Value:
+        weight, bias = self._weights(node, grid)
+        add = self.graph.add_initializer
+        stored: list[Value | None] = [
+            add(f"{node.name}_weight", weight.values),
+            add(f"{node.name}_weight_scale", weight.scale),
+            add(f"{node.name}_weight_zero_point", np.zeros(weight.scale.shape, np.int8)),
+        ]
+        sums = add(f"{node.name}_bias", quantize_bias(bias, grid.scale, weight.scale))
+        kept = {name: attribute(node, name, None) for name in _CONV_ATTRIBUTES}
+        inputs = [integers, *self.forms.grid(grid), *stored, *self.forms.grid(to), sums]
+        return self._insert("QLinearConv", inputs, node, channels_last=1, **kept)
+
+    def _pointwise(self, node: Node, integers: Value, grid: Affine) -> Value:
+        """A 1x1 convolution in NHWC is one matrix product over all positions."""
+        weight, bias = self._weights(node, grid)
+        scale, zero = self.forms.grid(grid)
+        add = self.graph.add_initializer
+        matrix = np.ascontiguousarray(weight.values[:, :, 0, 0].T)
+        inputs = [
+            integers,
+            add(f"{node.name}_weight", matrix),
+            scale,
+            add(f"{node.name}_weight_scale", weight.scale),
+            zero,
+            add(f"{node.name}_weight_zero_point", np.zeros(weight.scale.shape, np.int8)),
+            add(f"{node.name}_bias", bias.astype(np.float32)),
+        ]
+        return self._insert("MatMulIntegerToFloat", inputs, node)
+
+    # What lies between
+
+    def _elementwise(self, node: Node) -> bool:
+        source, made = node.inputs[0], node.outputs[0]
+        if self.forms.is_lowered(made):
+            return True  # absorbed by the convolution before it
+        if source is None or not self.forms.has_nhwc(source) or not self.forms.is_lowered(source):
+            return False
+        if node.op_type == "Sigmoid" and all(silu_sigmoid(self.graph, one) is node for one in self.graph.consumers(made)):
+            return True  # its Mul makes both
+        inputs: list[Value | None] = [self.forms.nhwc(source), *node.inputs[1:]]
+        attributes = {name: attribute(node, name, None) for name in node.attributes}
+        self.forms.put_real(made, self._insert(node.op_type, inputs, node, "", **attributes))
+        return True
+
+    def _mul(self, node: Node) -> bool:
+        sigmoid = silu_sigmoid(self.graph, node)
+        if sigmoid is None:
+            return self._both_real(node)
+        source = sigmoid.inputs[0]
+        assert source is not None
+        if not self.forms.has_nhwc(source) or not self.forms.is_lowered(source):
+            return False
+        grids = self.forms.grids_of(source)
+        if self.options.integer_silu and grids and self.scheme.is_integer(node):
+            self._integer_silu(node, sigmoid, source, grids[0])
+        else:
+            real = self._insert("QuickGelu", [self.forms.nhwc(source)], node, alpha=1.0)
+            self.forms.put_real(node.outputs[0], real)
+        return True
+
+    def _integer_silu(self, node: Node, sigmoid: Node, source: Value, grid: Affine) -> None:
+        integers, gate, to = self.forms.integer(source, grid), self._grid(sigmoid.outputs[0]), self._grid(node.outputs[0])
+        inputs: list[Value | None] = [integers, *self.forms.grid(grid), *self.forms.grid(gate)]
+        opened = self._insert("QLinearSigmoid", inputs, sigmoid)
+        inputs = [integers, *self.forms.grid(grid), opened, *self.forms.grid(gate), *self.forms.grid(to)]
+        self.forms.put_integer(node.outputs[0], to, self._insert("QLinearMul", inputs, node))
+
+    def _add(self, node: Node) -> bool:
+        return self._both_real(node)
+
+    def _both_real(self, node: Node) -> bool:
+        """Two real tensors of four dimensions in NHWC; a scale and a shift by constants stay as they are."""
+        sources = data_inputs(self.graph, node)
+        ready = [one for one in sources if self.forms.has_nhwc(one) and self.forms.is_lowered(one)]
+        flat = len(sources) == 2 and all(self.graph.rank(one) == 4 for one in sources)
+        if not flat or len(ready) != 2:
+            return False
+        inputs: list[Value | None] = [self.forms.nhwc(one) for one in sources]
+        self.forms.put_real(node.outputs[0], self._insert(node.op_type, inputs, node, ""))
+        return True
+
+    def _concat(self, node: Node) -> bool:
+        made = node.outputs[0]
+        along_channels = attribute(node, "axis", 1) in (1, -3) and self.graph.rank(made) == 4
+        if not self.scheme.is_integer(node) or not along_channels:
+            return False
+        grid = self._grid(made)
+        parts: list[Value | None] = [self.forms.integer(one, grid) for one in data_inputs(self.graph, node)]
+        self.forms.put_integer(made, grid, self._insert("Concat", parts, node, "", axis=3))
+        return True
+
+    def _max_pool(self, node: Node) -> bool:
+        source, made = node.inputs[0], node.outputs[0]
+        simple = len(node.outputs) == 1 and attribute(node, "storage_order", 0) == 0
+        if source is None or not self.scheme.is_integer(node) or self.graph.rank(made) != 4 or not simple:
+            return False
+        grid = self._grid(made)
+        kept = {name: attribute(node, name, None) for name in _POOL_ATTRIBUTES}
+        self.forms.put_integer(made, grid, self._insert("NhwcMaxPool", [self.forms.integer(source, grid)], node, **kept))
+        return True
+
+    def _resize(self, node: Node) -> bool:
+        source, made = node.inputs[0], node.outputs[0]
+        before, after = self.graph.shape(source), self.graph.shape(made)
+        if source is None or not self.scheme.is_integer(node) or before is None or after is None or len(before) != 4:
+            return False
+        if attribute(node, "axes", None) is not None or before[:2] != after[:2]:
+            return False
+        grid = self._grid(made)
+        sizes = self.graph.add_initializer(f"{node.name}_scales", (np.array(after) / before)[list(TO_NHWC)].astype(np.float32))
+        kept = {name: attribute(node, name, None) for name in ("coordinate_transformation_mode", "mode", "nearest_mode")}
+        inputs = [self.forms.integer(source, grid), None, sizes]
+        self.forms.put_integer(made, grid, self._insert("Resize", inputs, node, "", **kept))
+        return True
+
+    def _global_pool(self, node: Node) -> bool:
+        source, made = node.inputs[0], node.outputs[0]
+        if source is None or not self.forms.is_lowered(source) or self.graph.rank(made) != 4:
+            return False
+        real = self._insert("ReduceMean", [self.forms.nhwc(source)], node, "", axes=(1, 2), keepdims=1)
+        self.forms.put_real(made, real)
+        return True
+
+    def _same(self, node: Node) -> bool:
+        source, made = node.inputs[0], node.outputs[0]
+        if source is None or not self.scheme.is_integer(node) or not self.forms.is_lowered(source):
+            return False
+        for grid in self.forms.grids_of(source):
+            self.forms.put_integer(made, grid, self.forms.integer(source, grid))
+        if not self.forms.grids_of(source):
+            self.forms.put_real(made, self.forms.nhwc(source))
+        return True
+
+
+def place_nhwc(
+    graph: Graph, scheme: Scheme, options: NhwcOptions = NhwcOptions(), float_sums: frozenset[str] = frozenset()
+) -> Mapping[str, int]:
+    """Rewrite the integer nodes, in place; return how many of each op were rewritten.
+
+    Args:
+        graph: The float model; it is edited.
+        scheme: What runs on integers.
+        options: Which of several ways to write.
+        float_sums: Keys of further 1x1 convolutions that read integers and make real numbers: prediction layers.
+    """
+    return _Lowering(graph, scheme, options, float_sums).run()

@@ -1,0 +1,164 @@
+"""Read a graph as quantization needs it: who has weights, what an activation is, where the heads begin. It edits nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+
+from edgeopt.graph import Graph, Node, Value, attribute
+from edgeopt.quantization.activations import SIMPLE, Activation, clip, hard_sigmoid, leaky_relu, silu
+
+WEIGHTED = ("Conv", "ConvTranspose", "MatMul", "Gemm")
+SAME_GRID = ("MaxPool", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Identity", "Dropout", "Resize")
+"""Ops that move values and make none, so that input and output share a grid."""
+COMPANIONS = ("Sigmoid", "Mul", "Add", "Concat", "AveragePool", "GlobalAveragePool", "LeakyRelu", *SAME_GRID)
+"""Ops that ONNX Runtime runs on integers between weighted integer ops."""
+LIMITERS = ("Relu", "Clip")
+_SMALL_SHARE = 2e-4
+"""A weighted op with less than this share of all multiplications decodes; it computes no features."""
+
+
+def key(node: Node) -> str:
+    """Return the name by which a node is known: its first output's, which is unique."""
+    return str(node.outputs[0].name)
+
+
+def name_of(value: Value) -> str:
+    """Return a value's name."""
+    return str(value.name)
+
+
+def has_weights(graph: Graph, node: Node) -> bool:
+    """Whether the node multiplies by a constant with more than one number."""
+    if node.op_type not in WEIGHTED or node.domain not in ("", "ai.onnx") or len(node.inputs) < 2:
+        return False
+    weight = graph.constant(node.inputs[1])
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    known_bias = bias is None or graph.constant(bias) is not None
+    return weight is not None and weight.ndim >= 2 and weight.dtype == np.float32 and known_bias
+
+
+def weight_axis(node: Node) -> int:
+    """Return the axis of the weight that counts output channels."""
+    if node.op_type == "Gemm":
+        return 0 if attribute(node, "transB", 0) else 1
+    return {"Conv": 0, "ConvTranspose": 1, "MatMul": -1}[node.op_type]
+
+
+def multiplications(graph: Graph, node: Node) -> int:
+    """Return how many multiplications one inference needs; 0 where the shape is not known."""
+    shape, weight = graph.shape(node.outputs[0]), graph.constant(node.inputs[1])
+    if shape is None or weight is None:
+        return 0
+    if node.op_type in ("Conv", "ConvTranspose"):
+        positions = graph.shape(node.inputs[0]) if node.op_type == "ConvTranspose" else shape
+        return math.prod((positions or shape)[2:]) * weight.size
+    return math.prod(shape[:-1]) * weight.size
+
+
+def upstream(nodes: Iterable[Node]) -> set[Node]:
+    """Return all nodes from which one of `nodes` can be reached, without `nodes` that cannot reach another."""
+    found: set[Node] = set()
+    ahead = [producer for node in nodes for producer in node.predecessors()]
+    while ahead:
+        node = ahead.pop()
+        if node not in found:
+            found.add(node)
+            ahead.extend(node.predecessors())
+    return found
+
+
+def downstream(nodes: Iterable[Node]) -> set[Node]:
+    """Return all nodes that can be reached from one of `nodes`."""
+    found: set[Node] = set()
+    ahead = [follower for node in nodes for follower in node.successors()]
+    while ahead:
+        node = ahead.pop()
+        if node not in found:
+            found.add(node)
+            ahead.extend(node.successors())
+    return found
+
+
+def predictions(graph: Graph) -> list[Node]:
+    """Return the weighted nodes that make the answer: no further features are computed behind them.
+
+    A decoder may hold a tiny convolution (the expected distance of distribution focal loss), so weighted ops with less than a
+    thousandth of the work do not count as features.
+    """
+    weighted = [node for node in graph.nodes(*WEIGHTED) if has_weights(graph, node)]
+    work = {node: multiplications(graph, node) for node in weighted}
+    least = _SMALL_SHARE * sum(work.values())
+    features = [node for node in weighted if work[node] >= least]
+    before = upstream(features)
+    return [node for node in weighted if node not in before]
+
+
+def head_tail(graph: Graph) -> set[Node]:
+    """Return what must stay float behind the features, the prediction layers of a many-headed model among it.
+
+    One scale that covers boxes (hundreds of pixels) and scores (0 to 1) loses the scores. So where several prediction layers
+    exist they and all behind them stay float; behind a single one (a classifier, a segmenter) only what follows it.
+    """
+    last = predictions(graph)
+    behind = downstream(last)
+    return behind | set(last) if len(last) > 1 else behind - set(last)
+
+
+def is_silu(graph: Graph, node: Node) -> bool:
+    """Whether a Mul is x * Sigmoid(x)."""
+    return silu_sigmoid(graph, node) is not None
+
+
+def silu_sigmoid(graph: Graph, node: Node) -> Node | None:
+    """Return the Sigmoid of a Mul that is x * Sigmoid(x)."""
+    if node.op_type != "Mul":
+        return None
+    for gate, other in (node.inputs, node.inputs[::-1]):
+        sigmoid = graph.producer(gate, "Sigmoid")
+        if sigmoid is not None and sigmoid.inputs[0] is other:
+            return sigmoid
+    return None
+
+
+def following_activation(graph: Graph, value: Value) -> Activation | None:
+    """Return the function that is all that ever happens to `value`, or None."""
+    if graph.is_output(value):
+        return None
+    readers = graph.consumers(value)
+    if len(readers) == 2:
+        product = next((node for node in readers if is_silu(graph, node)), None)
+        gate = silu_sigmoid(graph, product) if product is not None else None
+        return silu if gate is not None and gate in readers and gate.inputs[0] is value else None
+    return _function(graph, readers[0]) if len(readers) == 1 else None
+
+
+def _function(graph: Graph, node: Node) -> Activation | None:
+    if node.domain not in ("", "ai.onnx"):
+        return None
+    if node.op_type == "Clip":
+        return clip(*limits(graph, node))
+    if node.op_type == "LeakyRelu":
+        return leaky_relu(attribute(node, "alpha", 0.01))
+    if node.op_type == "HardSigmoid":
+        return hard_sigmoid(attribute(node, "alpha", 0.2), attribute(node, "beta", 0.5))
+    return SIMPLE.get(node.op_type)
+
+
+def limits(graph: Graph, node: Node) -> tuple[float, float]:
+    """Return what Relu or Clip limits to; a limit that is not constant is no limit."""
+    if node.op_type == "Relu":
+        return 0.0, math.inf
+    found = [graph.constant(value) for value in (*node.inputs[1:3], None, None)[:2]]
+    low, high = (None if one is None else float(one.reshape(-1)[0]) for one in found)
+    return -math.inf if low is None else low, math.inf if high is None else high
+
+
+def channel_axis(graph: Graph, value: Value) -> int:
+    """Return the axis of a value's channels: the last where matrices are multiplied, else 1."""
+    around = [*graph.consumers(value), *([producer] if (producer := graph.producer(value)) else [])]
+    if any(node.op_type in ("MatMul", "Gemm", "LayerNormalization") for node in around):
+        return -1
+    return 1 if (graph.rank(value) or 4) > 1 else 0

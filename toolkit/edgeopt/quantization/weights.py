@@ -1,0 +1,112 @@
+"""Weights as integers with one scale for each output channel. It edits no graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeopt.errors import UnsupportedError
+from edgeopt.quantization.affine import SMALLEST_SCALE
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedWeight:
+    """Integers around zero, and the scale of each channel: real = scale * integer."""
+
+    values: NDArray[np.int8]
+    scale: NDArray[np.float32]
+    """One number a channel; shape (1,) for one scale in all."""
+    axis: int
+
+    @property
+    def real(self) -> NDArray[np.float32]:
+        """The weights that the integers stand for."""
+        return self.values.astype(np.float32) * along(self.scale, self.axis, self.values.ndim)
+
+
+def along(channels: NDArray[Any], axis: int, rank: int) -> NDArray[Any]:
+    """Return one value a channel in the shape that broadcasts along `axis` of an array of `rank` dimensions."""
+    return channels.reshape([-1 if i == axis else 1 for i in range(rank)]) if channels.size > 1 else channels.reshape([1] * rank)
+
+
+def choose_scale(
+    weight: NDArray[Any], axis: int, *, reduce_range: bool = False, per_channel: bool = True
+) -> NDArray[np.float32]:
+    """Return the symmetric INT8 scale of each channel.
+
+    Args:
+        weight: Any shape; channels along `axis`, e.g. (out, in, kh, kw) with axis 0.
+        axis: The channel axis, counted from 0.
+        reduce_range: Leave one bit unused: two products of U8S8 then fit in 16 bits, which AVX2 without VNNI saturates.
+        per_channel: Whether each channel has its own scale; otherwise all share one.
+
+    Returns:
+        Shape (channels,) or (1,): real units per integer step, always a normal number above zero.
+
+    Raises:
+        ValueError: If `weight` holds NaN or infinity.
+
+    Source: ONNX QuantizeLinear, opset 13; range [-127, 127] so that -128 cannot overflow.
+    """
+    others = tuple(i for i in range(weight.ndim) if i != axis) if per_channel else None
+    largest = np.atleast_1d(np.abs(np.asarray(weight, np.float64)).max(axis=others)) if weight.size else np.zeros(1)
+    if not np.isfinite(largest).all():
+        raise ValueError("the weight holds NaN or infinity")
+    scale = (largest / (63 if reduce_range else 127)).astype(np.float32)
+    return np.where(largest == 0, np.float32(1), np.maximum(scale, np.float32(SMALLEST_SCALE)))
+
+
+def quantize_weight(
+    name: str,
+    weight: NDArray[Any],
+    axis: int,
+    *,
+    reduce_range: bool = False,
+    per_channel: bool = True,
+    smallest: NDArray[Any] | None = None,
+) -> QuantizedWeight:
+    """Return `weight` rounded to the nearest integers.
+
+    Args:
+        name: Of the initializer, for the error.
+        weight: Any shape; channels along `axis`.
+        axis: The channel axis, counted from 0.
+        reduce_range: See `choose_scale`.
+        per_channel: See `choose_scale`.
+        smallest: Lower limit of the scale of each channel, e.g. so that a bias fits in 32 bits.
+
+    Raises:
+        UnsupportedError: If the weight holds NaN or infinity.
+    """
+    try:
+        scale = choose_scale(weight, axis, reduce_range=reduce_range, per_channel=per_channel)
+    except ValueError as error:
+        raise UnsupportedError(
+            f"initializer {name!r} holds NaN or infinity",
+            remedy="export the model again from a checkpoint whose weights are finite",
+        ) from error
+    if smallest is not None:
+        limit = np.asarray(smallest, np.float32)
+        scale = np.maximum(scale, limit if per_channel else limit.max(keepdims=True))
+    most = 63 if reduce_range else 127
+    steps = np.rint(np.asarray(weight, np.float32) / along(scale, axis, weight.ndim))
+    return QuantizedWeight(np.clip(steps, -most, most).astype(np.int8), scale, axis)
+
+
+def smallest_scale_for_bias(bias: NDArray[Any], input_scale: float) -> NDArray[np.float32]:
+    """Return the weight scale of each channel below which the bias would not fit in 32 bits.
+
+    A bias is stored as INT32 in steps of input_scale * weight_scale, so a channel of all but zero weights with a bias would
+    overflow.
+    """
+    return (np.abs(np.asarray(bias, np.float64)) / (input_scale * 2.0**30)).astype(np.float32)
+
+
+def quantize_bias(bias: NDArray[Any], input_scale: float, weight_scale: NDArray[np.float32]) -> NDArray[np.int32]:
+    """Return the bias in steps of input_scale * weight_scale."""
+    steps = np.rint(np.asarray(bias, np.float64) / (float(input_scale) * weight_scale.astype(np.float64)))
+    limits = np.iinfo(np.int32)
+    return np.clip(steps, limits.min, limits.max).astype(np.int32)

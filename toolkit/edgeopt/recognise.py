@@ -1,0 +1,241 @@
+"""Which recipe belongs to a model, and the recipe bound to the model's own tensors. It runs nothing."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from edgeopt import assets
+from edgeopt.errors import EdgeoptError, Note, NoteKind, UnsupportedError
+from edgeopt.recipe import Layout, Match, Recipe, find_recipe, read_recipe
+from edgeopt.tensors import TensorSpec
+
+_TERM = re.compile(r"(?:(\d+)\*)?([a-z]+)(?:/(\d+))?(?:\+(\d+))?")
+_STRIDES = (8, 16, 32)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A recipe bound to a model, and why this one."""
+
+    recipe: Recipe
+    reason: str
+    notes: tuple[Note, ...] = ()
+
+
+def choose_recipe(
+    asked: str | None,
+    path: Path | None,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    metadata: Mapping[str, str],
+) -> Choice:
+    """Return the recipe for a model, bound to its tensors.
+
+    The order is: the recipe asked for, the `recipe.toml` beside the model, what the exporter wrote into the metadata
+    together with the shapes.
+
+    Raises:
+        EdgeoptError: If no recipe fits, or more than one; the message lists them.
+        UnsupportedError: If an input dimension is free and nothing fixes it.
+    """
+    if asked is not None:
+        return _bind(find_recipe(asked), "asked for with --recipe", inputs, outputs, metadata)
+    beside = path.parent / "recipe.toml" if path else None
+    if beside is not None and beside.is_file():
+        return _bind(read_recipe(beside), f"{beside.name} lies beside the model", inputs, outputs, metadata)
+    fitting = [recipe for recipe in _shipped() if _fits(recipe, inputs, outputs, metadata)]
+    shapes = f"inputs {', '.join(map(str, inputs))}; outputs {', '.join(map(str, outputs))}"
+    if not fitting:
+        raise EdgeoptError(
+            f"no recipe fits this model ({shapes})",
+            remedy=f"pass --recipe with one of {', '.join(assets.model_folders())}, or a recipe.toml of your own",
+        )
+    if len(fitting) > 1:
+        names = ", ".join(recipe.name for recipe in fitting)
+        raise EdgeoptError(
+            f"{len(fitting)} recipes fit this model: {names} ({shapes})", remedy=f"pass --recipe with one of {names}"
+        )
+    told = "the exporter's metadata and the shapes" if "names" in metadata else "the shapes"
+    return _bind(fitting[0], f"{told} fit it alone ({shapes})", inputs, outputs, metadata)
+
+
+def _shipped() -> list[Recipe]:
+    recipes = (read_recipe(folder / "recipe.toml") for folder in assets.model_folders().values())
+    return [recipe for recipe in recipes if recipe.match]
+
+
+def _fits(
+    recipe: Recipe, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], metadata: Mapping[str, str]
+) -> bool:
+    size = _size_of(inputs[0], recipe, metadata) if len(inputs) == 1 else None
+    return size is not None and any(_matches(match, size, inputs, outputs, metadata) for match in recipe.match)
+
+
+def _matches(
+    match: Match,
+    size: tuple[int, int],
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    metadata: Mapping[str, str],
+) -> bool:
+    if any(text not in metadata.get(key, "") for key, text in match.metadata.items()):
+        return False
+    if match.input_names and set(match.input_names) != {one.name for one in inputs}:
+        return False
+    if len(match.outputs) != len(outputs):
+        return False
+    known = {"height": size[0], "width": size[1], "cells": sum((size[0] // s) * (size[1] // s) for s in _STRIDES)}
+    if names := _metadata_names(metadata):
+        known["classes"] = len(names)
+    remaining = list(outputs)
+    for pattern in match.outputs:  # exporters order outputs as they like
+        found = next((one for one in remaining if _shape_matches(pattern, one.shape, known)), None)
+        if found is None:
+            return False
+        remaining.remove(found)
+    return True
+
+
+def _shape_matches(pattern: Sequence[str], shape: Sequence[int | str | None], known: dict[str, int]) -> bool:
+    """Compare a shape with its terms; a free dimension fits any, `classes` is learnt from its first use."""
+    if len(pattern) != len(shape):
+        return False
+    learnt = dict(known)
+    for term, size in zip(pattern, shape, strict=True):
+        if not isinstance(size, int) or term == "any":
+            continue
+        if term.isdigit():
+            if int(term) != size:
+                return False
+            continue
+        times, name, over, plus = _parse_term(term)
+        value = (size - plus) / times * over
+        if value < 1 or value != int(value) or learnt.setdefault(name, int(value)) != int(value):
+            return False
+    known.update(learnt)
+    return True
+
+
+def _parse_term(term: str) -> tuple[int, str, int, int]:
+    match = _TERM.fullmatch(term)
+    if match is None:
+        raise ValueError(f"match term {term!r} is not [k*]name[/d][+c]")
+    return int(match[1] or 1), match[2], int(match[3] or 1), int(match[4] or 0)
+
+
+def _metadata_names(metadata: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the class names that Ultralytics writes: `{0: 'person', 1: 'bicycle'}`."""
+    try:
+        names = ast.literal_eval(metadata.get("names", ""))
+    except (ValueError, SyntaxError):
+        return ()
+    values = names.values() if isinstance(names, dict) else names if isinstance(names, list | tuple) else ()
+    return tuple(str(one) for one in values)
+
+
+def _metadata_size(metadata: Mapping[str, str]) -> tuple[int, int] | None:
+    """Return the `imgsz` that Ultralytics writes: `[640, 640]`."""
+    try:
+        size = ast.literal_eval(metadata.get("imgsz", ""))
+        return int(size[0]), int(size[1])
+    except (ValueError, SyntaxError, TypeError, IndexError):
+        return None
+
+
+def _size_of(tensor: TensorSpec, recipe: Recipe, metadata: Mapping[str, str]) -> tuple[int, int] | None:
+    """Return height and width: the model's own, the recipe's, or the exporter's."""
+    if len(tensor.shape) != 4:
+        return None
+    height, width = tensor.shape[2:] if recipe.input.layout is Layout.NCHW else tensor.shape[1:3]
+    if isinstance(height, int) and isinstance(width, int):
+        return height, width
+    if recipe.input.size:
+        return recipe.input.size[0], recipe.input.size[1]
+    return _metadata_size(metadata)
+
+
+def _bind(
+    recipe: Recipe,
+    reason: str,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    metadata: Mapping[str, str],
+) -> Choice:
+    tensor = _input_tensor(recipe, inputs)
+    size = _size_of(tensor, recipe, metadata)
+    if size is None:
+        raise UnsupportedError(
+            f"input {tensor} has a free height or width and recipe {recipe.name!r} does not fix it",
+            remedy='write size = [height, width] under [input] in a recipe.toml and pass it with --recipe',
+        )
+    if not isinstance(tensor.shape[2], int) and recipe.input.size == () and _metadata_size(metadata):
+        reason += f"; size {size[0]}x{size[1]} from the metadata"
+    names, notes = _class_names(recipe, outputs, metadata)
+    bound = replace(recipe.input, tensor=tensor.name, size=size, dtype=tensor.dtype)
+    return Choice(replace(recipe, input=bound, class_names=names), reason, notes)
+
+
+def _input_tensor(recipe: Recipe, inputs: Sequence[TensorSpec]) -> TensorSpec:
+    wanted = recipe.input.tensor
+    found = [one for one in inputs if not wanted or one.name == wanted]
+    shown = ", ".join(map(str, inputs))
+    if len(found) != 1 or len(inputs) != 1:
+        raise UnsupportedError(
+            f"recipe {recipe.name!r} feeds one picture, the model has inputs {shown}",
+            remedy="pass a recipe whose [input] tensor names the model's only input",
+        )
+    if len(found[0].shape) != 4:
+        raise UnsupportedError(
+            f"input {found[0]} is no picture of four dimensions", remedy="pass a recipe for this kind of model"
+        )
+    return found[0]
+
+
+def _class_names(
+    recipe: Recipe, outputs: Sequence[TensorSpec], metadata: Mapping[str, str]
+) -> tuple[tuple[str, ...], tuple[Note, ...]]:
+    if names := _metadata_names(metadata):
+        return names, ()
+    known: dict[str, int] = {}
+    for match in recipe.match:
+        for pattern, output in zip(match.outputs, outputs, strict=False):
+            _shape_matches([t if "classes" in t else "any" for t in pattern], output.shape, known)
+    count = known.get("classes")
+    if count is None or not recipe.class_names or count == len(recipe.class_names):
+        return recipe.class_names, ()
+    note = Note(
+        NoteKind.WARNING,
+        f"the {len(recipe.class_names)} class names of recipe {recipe.name!r} do not fit {count} classes; "
+        "classes are numbered",
+        "put labels.txt in a recipe of your own",
+    )
+    return (), (note,)
+
+
+def fixed_shapes(recipe: Recipe, inputs: Sequence[TensorSpec]) -> dict[str, tuple[int, ...]]:
+    """Return the static shape of every input: batch 1, the recipe's size, its named dimensions.
+
+    Raises:
+        UnsupportedError: If a dimension stays free; it is named.
+    """
+    shapes = {}
+    for tensor in inputs:
+        planar = recipe.input.layout is Layout.NCHW
+        spatial = dict(zip((2, 3) if planar else (1, 2), recipe.input.size, strict=True))
+        sizes = [
+            size
+            if isinstance(size, int)
+            else recipe.input.fixed.get(str(size), {0: 1, **spatial}.get(axis, 0))
+            for axis, size in enumerate(tensor.shape)
+        ]
+        if free := [axis for axis, size in enumerate(sizes) if size < 1]:
+            raise UnsupportedError(
+                f"dimension {free[0]} of input {tensor} is free and recipe {recipe.name!r} does not fix it",
+                remedy="name it under [input.fixed] in a recipe.toml, for example batch = 1",
+            )
+        shapes[tensor.name] = tuple(sizes)
+    return shapes

@@ -1,0 +1,166 @@
+"""The result of `optimize` as a value, JSON and Markdown. It measures and chooses nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment as Templates
+from jinja2 import PackageLoader, StrictUndefined
+
+from edgeopt.candidate import BASELINE, Candidate, StageTime
+from edgeopt.environment import Environment
+from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_MISSED, EXIT_PASS, Note
+from edgeopt.text import format_bytes
+
+SCHEMA = 1
+_SHOWN_FROM = 0.01
+"""Share of the frame from which a stage gets a column."""
+_VERDICT_EXIT = {"PASS": EXIT_PASS, "FAIL": EXIT_MISSED, "INCONCLUSIVE": EXIT_INCONCLUSIVE}
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything that one run of `optimize` found."""
+
+    model: str
+    model_sha256: str
+    recipe: str
+    recipe_reason: str
+    target: str
+    environment: Environment
+    threads: int
+    budget_ms: float
+    budget_asked: bool
+    max_drop: float
+    metric: str
+    candidates: tuple[Candidate, ...]
+    chosen: str
+    reason: str
+    folder: Path
+    bundle: Path
+    calibrated_on: str
+    notes: tuple[Note, ...]
+
+    @property
+    def best(self) -> Candidate:
+        """The chosen candidate."""
+        return next(one for one in self.candidates if one.name == self.chosen)
+
+    @property
+    def verdict(self) -> str:
+        """PASS, FAIL or INCONCLUSIVE: the chosen candidate against the budget."""
+        return self.best.latency.verdict if self.best.latency else "INCONCLUSIVE"
+
+    @property
+    def exit_code(self) -> int:
+        """0, 2 or 3; a budget that nobody asked for fails nothing."""
+        return _VERDICT_EXIT[self.verdict] if self.budget_asked else EXIT_PASS
+
+    @property
+    def verdict_line(self) -> str:
+        """The verdict in one sentence."""
+        if self.best.latency is None:
+            return f"latency: not measured (this machine is not the target); on the device: edgeopt bench {self.bundle}"
+        return f"{self.verdict}: {self.best.latency.detail}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        values = dataclasses.asdict(self)
+        values |= {"schema": SCHEMA, "folder": str(self.folder), "bundle": str(self.bundle), "verdict": self.verdict}
+        return values
+
+
+def table_columns(report: Report) -> tuple[str, ...]:
+    """Return the heads of the table: stages that take time in any candidate, then the frame."""
+    return (
+        "candidate",
+        "size",
+        report.metric,
+        "drop",
+        "speed",
+        *(f"{stage} p50/p99" for stage in shown_stages(report)),
+        "frame p50/p99",
+        f"budget {report.budget_ms:.1f} ms",
+        "",
+    )
+
+
+def shown_stages(report: Report) -> tuple[str, ...]:
+    """Return the stages worth a column: on a CPU upload and download take next to nothing."""
+    stages: dict[str, bool] = {}
+    for one in report.candidates:
+        for name, time in (one.latency.stages if one.latency else {}).items():
+            whole = one.latency.frame.p50_ms if one.latency else None
+            stages[name] = stages.get(name, False) or (time.p50_ms or 0.0) >= _SHOWN_FROM * (whole or 0.0)
+    return tuple(name for name, takes in stages.items() if takes)
+
+
+def table_rows(report: Report) -> tuple[tuple[str, ...], ...]:
+    """Return one row a candidate, as text."""
+    stages = shown_stages(report)
+    return tuple(_row(one, report, stages) for one in report.candidates)
+
+
+def _row(one: Candidate, report: Report, stages: Sequence[str]) -> tuple[str, ...]:
+    latency = one.latency
+    times = [latency.stages.get(name) for name in stages] if latency else [None] * len(stages)
+    mark = "<- chosen" if one.name == report.chosen else ("front" if one.on_front else "")
+    return (
+        one.name,
+        format_bytes(one.size_bytes),
+        f"{one.score.value:.4f}" if one.score else f"agree {one.agreement:.3f}" if one.agreement is not None else "n/a",
+        "" if one.name == BASELINE or one.drop is None else f"{one.drop:+.4f}",
+        "1.00x" if one.name == BASELINE else f"{one.speed.speedup:.2f}x" if one.speed else "not measured",
+        *(_times(time) for time in times),
+        _times(latency.frame) if latency else "not measured",
+        latency.verdict if latency else "INCONCLUSIVE",
+        f"{mark} refused: {one.refused}".strip() if one.refused else mark,
+    )
+
+
+def _times(time: StageTime | None) -> str:
+    if time is None:
+        return "n/a"
+    return " / ".join("n/a" if value is None else f"{value:.2f}" for value in (time.p50_ms, time.p99_ms))
+
+
+def write_report(report: Report) -> tuple[Path, Path]:
+    """Write `report.json` and `report.md` into the output folder; return both paths.
+
+    Raises:
+        InvalidFileError: If the folder is not writable or the disk is full.
+    """
+    from edgeopt.files import write_beside
+
+    data, text = report.folder / "report.json", report.folder / "report.md"
+    write_beside(data, json.dumps(report.as_json(), indent=2, allow_nan=False) + "\n")
+    write_beside(text, render_markdown(report))
+    return data, text
+
+
+def render_markdown(report: Report) -> str:
+    """Return the report as Markdown."""
+    loader = PackageLoader("edgeopt")
+    templates = Templates(loader=loader, undefined=StrictUndefined, trim_blocks=True, autoescape=False)
+    picture = "boxes.png" if (report.folder / "boxes.png").is_file() else ""
+    return templates.get_template("report.md.jinja").render(
+        report=report, columns=table_columns(report), rows=table_rows(report), picture=picture, facts=_facts(report)
+    )
+
+
+def _facts(report: Report) -> Mapping[str, str]:
+    machine = report.environment
+    return {
+        "recipe": f"{report.recipe} ({report.recipe_reason})",
+        "target": f"{report.target}, {report.threads} thread(s)",
+        "machine": f"{machine.cpu}, {machine.architecture}, {machine.cores} core(s): {', '.join(machine.instructions)}",
+        "software": f"{machine.system}, Python {machine.python}, "
+        + ", ".join(f"{name} {version}" for name, version in machine.packages.items()),
+        "calibration": report.calibrated_on,
+        "fingerprint": machine.fingerprint,
+    }

@@ -1,0 +1,75 @@
+"""The deployable runtime: a bundle in, answers out. It imports no onnx, no click, no torch.
+
+runtime = edgeopt.Runtime.load("bundle")
+detections = runtime.predict(frame)
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from edgeopt import executors, plugins, tasks
+from edgeopt.bundle import Bundle, read_bundle
+from edgeopt.environment import physical_cores
+from edgeopt.errors import EdgeoptError, Note, NoteKind
+from edgeopt.executors import Session, SessionOptions
+from edgeopt.tasks import Task
+from edgeopt.tensors import Frame
+
+
+class Runtime:
+    """A loaded bundle. Not for two threads at once: its input buffer is its own; load one each."""
+
+    def __init__(self, bundle: Bundle, session: Session, task: Task, notes: tuple[Note, ...] = ()) -> None:
+        self.bundle, self.session, self.task, self.notes = bundle, session, task, notes
+
+    @classmethod
+    def load(cls, path: str | Path, *, threads: int = 0) -> Runtime:
+        """Open a bundle: check its hashes, open the first artefact that this machine can run.
+
+        Args:
+            path: The bundle's folder, or the output folder of `edgeopt optimize`.
+            threads: 0: as the target says, or one per physical core.
+
+        Raises:
+            InvalidFileError: If the bundle is damaged.
+            EdgeoptError: If none of its artefacts opens.
+        """
+        bundle = read_bundle(Path(path))
+        executor = plugins.load(executors, bundle.target.executor).EXECUTOR
+        options = SessionOptions(
+            providers=bundle.target.providers,
+            threads=threads or bundle.target.threads or physical_cores(),
+            entries=bundle.target.options,
+        )
+        notes: list[Note] = []
+        for artefact in bundle.artefacts:
+            try:
+                session = executor.open(bundle.folder / artefact.file, options)
+            except EdgeoptError as error:
+                notes.append(Note(NoteKind.WARNING, f"{artefact.file} not used: {error.problem}", error.remedy))
+                continue
+            task = plugins.load(tasks, bundle.recipe.task).TASK(bundle.recipe, session.inputs, session.outputs, False)
+            return cls(bundle, session, task, tuple(notes))
+        raise EdgeoptError(
+            f"no model of {bundle.folder} opens here: {'; '.join(note.detail for note in notes)}",
+            remedy="run edgeopt doctor",
+        )
+
+    def predict(self, frame: Frame) -> Any:
+        """Return the answer for one frame.
+
+        Args:
+            frame: (height, width, 3), BGR, uint8, as `cv2.VideoCapture.read` gives it.
+
+        Returns:
+            `Detections` or `Classes`, in the frame's own pixels.
+
+        Raises:
+            ValueError: If the frame has another shape or type.
+        """
+        if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != "uint8":
+            raise ValueError(f"a frame is (height, width, 3) uint8, not {frame.shape} {frame.dtype}")
+        inputs, geometry = self.task.preprocess(frame)
+        return self.task.postprocess(self.session.run(inputs), geometry)

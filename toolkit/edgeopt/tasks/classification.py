@@ -1,0 +1,85 @@
+"""Classification: one label out of many. Frame to tensor, scores to the best classes, top-1 and top-5."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeopt.errors import InvalidFileError
+from edgeopt.labels import Labels
+from edgeopt.picture import Geometry, PictureInput
+from edgeopt.recipe import Recipe
+from edgeopt.tasks import Accuracy
+from edgeopt.tensors import Frame, Tensors, TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Classes:
+    """The best classes of one frame, best first."""
+
+    indices: NDArray[np.int64]
+    scores: NDArray[np.float32]
+    """Probabilities, of all classes taken together at most 1."""
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
+class Classification:
+    """Preprocess, postprocess and score of one classifier."""
+
+    def __init__(self, recipe: Recipe, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], evaluating: bool):
+        self._name, self._output = recipe.input.tensor or inputs[0].name, outputs[0].name
+        self._picture = PictureInput(recipe.input, recipe.preprocess, reuse=not evaluating)
+        self._top, self._first = recipe.postprocess.top, int(recipe.postprocess.background)
+        self._is_probability = recipe.postprocess.decoder == "probabilities"
+
+    def preprocess(self, frame: Frame) -> tuple[Tensors, Geometry]:
+        """Return the input tensor."""
+        tensor, geometry = self._picture(frame)
+        return {self._name: tensor}, geometry
+
+    def postprocess(self, outputs: Tensors, geometry: Geometry | None = None) -> Classes:
+        """Return the best classes; logits become probabilities by softmax."""
+        del geometry
+        values = np.asarray(outputs[self._output], np.float32).reshape(-1)[self._first :]
+        top = min(self._top, len(values))
+        best = np.argpartition(values, -top)[-top:]
+        best = best[np.argsort(-values[best], kind="stable")]
+        if self._is_probability:
+            return Classes(best.astype(np.int64), values[best])
+        exponents = np.exp(values - values[best[0]])
+        return Classes(best.astype(np.int64), exponents[best] / exponents.sum())
+
+    def score(self, answers: Sequence[Classes], labels: Labels) -> Accuracy:
+        """Return top-1, and top-5 beside it.
+
+        Raises:
+            InvalidFileError: If the labels are not classes.
+        """
+        if not labels.classes:
+            raise InvalidFileError(f"{labels.source} holds no classes", remedy="pass a CSV of file,class_index")
+        pairs = list(zip(answers, labels.classes, strict=True))
+        hits = np.array([[true in answer.indices[:n] for n in (1, 5)] for answer, true in pairs])
+        return Accuracy("top1", float(hits[:, 0].mean()), len(answers), {"top5": float(hits[:, 1].mean())})
+
+    def agreement(self, answers: Sequence[Classes], reference: Sequence[Classes]) -> float:
+        """Return the mean overlap of the listed probabilities, 1 when they are the same.
+
+        Equal top-1 alone moves in steps of one image; the overlap also sees how near a flip is.
+        """
+        return float(np.mean([_overlap(a, b) for a, b in zip(answers, reference, strict=True)])) if answers else 1.0
+
+
+def _overlap(a: Classes, b: Classes) -> float:
+    """Return the shared probability of two answers over the larger of the two listed sums."""
+    theirs = dict(zip(b.indices.tolist(), b.scores.tolist(), strict=True))
+    shared = sum(min(score, theirs.get(i, 0.0)) for i, score in zip(a.indices.tolist(), a.scores.tolist(), strict=True))
+    whole = max(float(a.scores.sum()), float(b.scores.sum()))
+    return min(shared / whole, 1.0) if whole > 0 else 1.0
+
+
+TASK = Classification

@@ -1,0 +1,140 @@
+"""Detection: boxes with classes. Frame to tensor, raw heads to boxes by decoder and NMS, AP by pycocotools."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from edgeopt.boxes import Detections, matched_share, suppress
+from edgeopt.decoders import DECODERS, NEEDS_NO_SUPPRESSION, class_count
+from edgeopt.errors import InvalidFileError, NotFoundError, UnsupportedError
+from edgeopt.labels import Labels
+from edgeopt.picture import Geometry, PictureInput
+from edgeopt.recipe import Recipe
+from edgeopt.tasks import Accuracy
+from edgeopt.tensors import Frame, Tensors, TensorSpec
+
+
+class Detection:
+    """Preprocess, postprocess and score of one detector."""
+
+    def __init__(self, recipe: Recipe, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], evaluating: bool):
+        """Bind a recipe to a model's tensors.
+
+        Raises:
+            NotFoundError: If the recipe's decoder does not exist.
+            UnsupportedError: If the model has another number of classes than the recipe names.
+        """
+        numbers, thresholds = recipe.postprocess, recipe.evaluation if evaluating else recipe.postprocess
+        if numbers.decoder not in DECODERS:
+            raise NotFoundError("decoder", numbers.decoder, DECODERS)
+        count = class_count(numbers.decoder, [one.shape for one in outputs])
+        if count is not None and recipe.class_names and count != len(recipe.class_names):
+            raise UnsupportedError(
+                f"the model has {count} classes, recipe {recipe.name!r} names {len(recipe.class_names)}",
+                remedy="write a recipe.toml with your class names (labels = ...) and pass it with --recipe",
+            )
+        self._name, self._outputs = recipe.input.tensor or inputs[0].name, tuple(one.name for one in outputs)
+        self._picture = PictureInput(recipe.input, recipe.preprocess, reuse=not evaluating)
+        self._size = (recipe.input.size[0], recipe.input.size[1])
+        self._numbers, self._decode = numbers, DECODERS[numbers.decoder]
+        self._suppresses = numbers.decoder not in NEEDS_NO_SUPPRESSION
+        self._score, self._iou, self._most = (
+            thresholds.score_threshold,
+            thresholds.iou_threshold,
+            thresholds.max_detections,
+        )
+        self._class_names = recipe.class_names
+
+    def preprocess(self, frame: Frame) -> tuple[Tensors, Geometry]:
+        """Return the input tensor, and where the frame lies in it."""
+        tensor, geometry = self._picture(frame)
+        return {self._name: tensor}, geometry
+
+    def postprocess(self, outputs: Tensors, geometry: Geometry) -> Detections:
+        """Return the boxes in the frame's pixels, best first."""
+        ordered = [outputs[name] for name in self._outputs]
+        boxes, scores, classes = self._decode(ordered, self._numbers, self._size, self._score)
+        if self._suppresses:
+            kept = suppress(boxes, scores, classes, self._iou, self._most)
+        else:
+            kept = np.argsort(-scores, kind="stable")[: self._most]
+        return Detections(geometry.to_frame(boxes[kept]), scores[kept], classes[kept])
+
+    def score(self, answers: Sequence[Detections], labels: Labels) -> Accuracy:
+        """Return AP (IoU 0.50 to 0.95), and AP50 and AP75 beside it.
+
+        Raises:
+            InvalidFileError: If the labels are not boxes, or their categories are not the recipe's classes.
+
+        Source: pycocotools, COCOeval of `bbox`.
+        """
+        if labels.coco is None:
+            raise InvalidFileError(f"{labels.source} holds no boxes", remedy="pass a COCO JSON of boxes")
+        category = self._categories(labels)
+        ids = {str(image["file_name"]): int(image["id"]) for image in labels.coco["images"]}
+        results = [
+            {"image_id": ids[file], "category_id": category[int(label)], "bbox": _corner_and_size(box), "score": score}
+            for file, found in zip(labels.files, answers, strict=True)
+            for box, score, label in zip(found.boxes, found.scores.tolist(), found.classes, strict=True)
+            if int(label) in category
+        ]
+        stats = _coco_stats(labels.coco, results, [ids[file] for file in labels.files])
+        return Accuracy("AP", stats[0], len(answers), {"AP50": stats[1], "AP75": stats[2]})
+
+    def agreement(self, answers: Sequence[Detections], reference: Sequence[Detections]) -> float:
+        """Return the score-weighted F1 of the boxes against the reference's: 1 when they are the same."""
+        pairs = [matched_share(a, b) for a, b in zip(answers, reference, strict=True)]
+        matched, total = sum(pair[0] for pair in pairs), sum(pair[1] for pair in pairs)
+        return min(matched / total, 1.0) if total > 0 else 1.0
+
+    def _categories(self, labels: Labels) -> dict[int, int]:
+        """Return the category id of each class index: by name, or by order where no name is known."""
+        assert labels.coco is not None
+        by_name = {str(one["name"]).lower(): int(one["id"]) for one in labels.coco["categories"]}
+        if not self._class_names:
+            return dict(enumerate(sorted(by_name.values())))
+        known = {i: by_name[name.lower()] for i, name in enumerate(self._class_names) if name.lower() in by_name}
+        if known:
+            return known
+        raise InvalidFileError(
+            f"{labels.source}: none of its categories ({', '.join(list(by_name)[:5])}, ...) is a class of the recipe",
+            remedy="give both the same class names",
+        )
+
+
+def _corner_and_size(box: Any) -> list[float]:
+    left, top, right, bottom = (float(value) for value in box)
+    return [left, top, right - left, bottom - top]
+
+
+def _coco_stats(truth: Mapping[str, Any], results: list[dict[str, Any]], image_ids: list[int]) -> tuple[float, ...]:
+    """Return AP, AP50 and AP75; 0 where nothing was found."""
+    from pycocotools.coco import COCO
+    from pycocotools.cocoeval import COCOeval
+
+    if not results:
+        return 0.0, 0.0, 0.0
+    with contextlib.redirect_stdout(io.StringIO()):  # pycocotools reports by print
+        known = COCO()
+        known.dataset = {"info": {}, **truth, "annotations": [_complete(one) for one in truth["annotations"]]}
+        known.createIndex()
+        evaluation = COCOeval(known, known.loadRes(results), "bbox")
+        evaluation.params.imgIds = image_ids
+        evaluation.evaluate()
+        evaluation.accumulate()
+        evaluation.summarize()
+    return tuple(max(float(value), 0.0) for value in evaluation.stats[:3])
+
+
+def _complete(annotation: Mapping[str, Any]) -> dict[str, Any]:
+    """Fill what COCOeval needs and hand-made label files leave out."""
+    box = annotation["bbox"]
+    return {"iscrowd": 0, "area": box[2] * box[3], **annotation}
+
+
+TASK = Detection
