@@ -59,6 +59,7 @@ def run_pass(name: str, before: Model) -> tuple[int, Model]:
             break
     else:
         raise AssertionError(f"{name} never comes to rest")
+    graph.remove_unused()
     after = graph.to_model()
     check_model(after, name)
     return total, after
@@ -93,7 +94,9 @@ def assert_same(before: Model, after: Model) -> None:
 
 def _is_beyond_reference(made: Model) -> bool:
     """onnx's evaluator reshapes the weight of a grouped ConvTranspose wrongly and raises (seen in 1.23)."""
-    groups = [a.i for n in made.proto.graph.node if n.op_type == "ConvTranspose" for a in n.attribute if a.name == "group"]
+    groups = [
+        a.i for n in made.proto.graph.node if n.op_type == "ConvTranspose" for a in n.attribute if a.name == "group"
+    ]
     return any(number > 1 for number in groups)
 
 
@@ -162,7 +165,12 @@ def conv_after(nodes: str, *, pad: int = 0, groups: int = 1, **constants: Array)
 def focus_chained() -> Model:
     """YOLOX's Focus as its exporter writes it: eight Slices, one axis each."""
     nodes = []
-    for name, row, column in (("tl", "zero", "zero"), ("bl", "one", "zero"), ("tr", "zero", "one"), ("br", "one", "one")):
+    for name, row, column in (
+        ("tl", "zero", "zero"),
+        ("bl", "one", "zero"),
+        ("tr", "zero", "one"),
+        ("br", "one", "one"),
+    ):
         nodes.append(f"{name}_rows = Slice(x, {row}, end, rows, two)")
         nodes.append(f"{name} = Slice({name}_rows, {column}, end, columns, two)")
     return model(

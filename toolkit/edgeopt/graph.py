@@ -63,7 +63,11 @@ class Graph:
             if node.domain not in _DEFAULT_DOMAIN:
                 self._graph.opset_imports.setdefault(node.domain, 1)
         self._model.ir_version = max(self._model.ir_version, _IR_VERSION_OF_FREE_INITIALIZERS)
-        return Model(ir.to_proto(self._model), self._name if name is None else name)
+        proto = ir.to_proto(self._model)
+        shapes = [info for info in proto.graph.value_info if info.name not in self._graph.initializers]
+        del proto.graph.value_info[:]  # of constants it would only say again what they say
+        proto.graph.value_info.extend(shapes)
+        return Model(proto, self._name if name is None else name)
 
     # What is there
 

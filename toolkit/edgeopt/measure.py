@@ -53,9 +53,8 @@ def measure(
     chosen = frames.spread(_PICTURES)
     readers: list[Callable[[], Frame]] = [partial(chosen.read, i) for i in range(len(chosen))]
     frame_s = sum(_seconds_a_frame(task, session, readers[0]) for task, session in variants.values())
-    block = max(3, min(25, round(_BLOCK_SECONDS * len(variants) / frame_s)))
-    enough = min(seconds, frame_s * (FRAMES_FOR_P99 + block))
-    samples = run_interleaved(readers, variants, seconds=enough, block=block)
+    block = max(3, min(25, round(_BLOCK_SECONDS * len(variants) / max(frame_s, 1e-6))))
+    samples = run_interleaved(readers, variants, seconds=seconds, enough=FRAMES_FOR_P99, block=block)
     ratios = {one: _execute_ratios(samples, one) for one in dict.fromkeys(against)}
     return Measurement(samples, ratios)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -108,14 +109,14 @@ def _judge(missed: NDArray[np.bool_], budget_ms: float, allowed: float, confiden
 
 
 def _frames_needed(misses: int, n: int, scale: float, allowed: float, confidence: float) -> int | None:
-    """Search the length of a run with this share of misses (at least those seen) that would decide."""
+    """Search the length of a run with this share of misses, in whole frames, that would decide."""
     ratio = misses / n if n else 0.0
 
     def decides(total: int) -> bool:
         worth = total * scale
         if ratio < allowed:
-            return binomial_cdf(max(misses, ratio * total) * scale, worth, allowed) <= 1 - confidence
-        return 1 - binomial_cdf(ratio * total * scale - 1, worth, allowed) <= 1 - confidence
+            return binomial_cdf(math.ceil(ratio * total - 1e-6) * scale, worth, allowed) <= 1 - confidence
+        return 1 - binomial_cdf(math.floor(ratio * total + 1e-6) * scale - 1, worth, allowed) <= 1 - confidence
 
     low, high = n, max(2 * n, 64)
     while not decides(high):

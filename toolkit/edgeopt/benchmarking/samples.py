@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -24,6 +25,17 @@ _INTEGERS = ("started_ns", "done_ns", "intended_ns", "arrived_ns", "stream", "ro
 _FLAGS = ("dropped", "failed")
 _PER_ROW = ("times_ns", "frame_ns", "warmup", *_INTEGERS, *_FLAGS)
 _WALL = ("wall_ns", "wall_row")
+_UNREADABLE = (
+    OSError,
+    EOFError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""What NumPy raises for a file that is cut, damaged, of another kind, or lacks a column."""
 _ABOUT = ("stages", "variant", "epoch_ns", "clock_cost_ns")
 
 
@@ -178,7 +190,7 @@ class Samples:
                 raise ValueError("it has another schema")
             about["stages"] = tuple(about["stages"])
             return cls(**about, **columns)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
+        except _UNREADABLE as error:
             raise InvalidFileError(
                 f"{path} holds no samples: {error}", remedy="give an .npz file that edgeopt bench wrote"
             ) from error

@@ -1,4 +1,6 @@
-"""A tensor in several forms: real NCHW, real NHWC, integer NHWC. Each border is made once, when it is first asked for.
+"""A tensor in several forms: real with channels second (as ONNX has it) or last, integer with channels last.
+
+Each border between two forms is made once, when it is first asked for.
 
 Real tensors are transposed, integers are not: next to a float convolution ONNX Runtime folds a real Transpose into its own
 change of layout.
@@ -14,7 +16,14 @@ from edgeopt.graph import Graph, Value
 from edgeopt.quantization.affine import Affine
 from edgeopt.quantization.structure import name_of
 
-TO_NHWC, TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
+def to_last(rank: int) -> tuple[int, ...]:
+    """Return the permutation that moves channels from the second place to the last, e.g. NCHW to NHWC."""
+    return (0, *range(2, rank), 1)
+
+
+def to_second(rank: int) -> tuple[int, ...]:
+    """Return the permutation that moves channels from the last place to the second, e.g. NHWC to NCHW."""
+    return (0, rank - 1, *range(1, rank - 1))
 
 
 @dataclass(slots=True)
@@ -39,7 +48,7 @@ class Forms:
         return value is not None and value in self._held and self._held[value].nchw is not value
 
     def has_nhwc(self, value: Value | None) -> bool:
-        """Whether the tensor exists in NHWC, real or integer."""
+        """Whether the tensor exists with channels last, real or integer."""
         held = self._held.get(value) if value is not None else None
         return held is not None and (held.nhwc is not None or bool(held.integers))
 
@@ -80,15 +89,22 @@ class Forms:
             grid, integers = next(iter(held.integers.items()))
             held.nhwc = self._one("DequantizeLinear", [integers, *self.grid(grid)], f"{name_of(value)}_dequantize")
         elif held.nhwc is None:
-            held.nhwc = self._transposed(value, TO_NHWC)
+            held.nhwc = self._transposed(value, to_last(self._rank(value)))
         return held.nhwc
 
     def nchw(self, value: Value) -> Value:
         """Return `value` as real numbers in NCHW, the form it has in the float model."""
         held = self._of(value)
         if held.nchw is None:
-            held.nchw = self._transposed(self.nhwc(value), TO_NCHW)
+            held.nchw = self._transposed(self.nhwc(value), to_second(self._rank(value)))
         return held.nchw
+
+    def put_same(self, value: Value, nchw: Value) -> None:
+        """Say that `nchw`, a new value, is `value` in its own form."""
+        self._held.setdefault(value, _Held()).nchw = nchw
+
+    def _rank(self, value: Value) -> int:
+        return self._graph.rank(value) or 4
 
     def _of(self, value: Value) -> _Held:
         return self._held.setdefault(value, _Held(nchw=value))

@@ -14,7 +14,7 @@ import numpy as np
 
 from edgeopt.graph import Graph, Node, Value, attribute
 from edgeopt.quantization.affine import Affine
-from edgeopt.quantization.forms import TO_NHWC, Forms
+from edgeopt.quantization.forms import Forms, to_last
 from edgeopt.quantization.qdq import limiter_behind
 from edgeopt.quantization.scheme import Scheme, data_inputs
 from edgeopt.quantization.structure import key, name_of, silu_sigmoid
@@ -55,6 +55,8 @@ class _Lowering:
             "Resize": self._resize,
             "GlobalAveragePool": self._global_pool,
             "Identity": self._same,
+            "Reshape": self._reshape,
+            "Transpose": self._transpose,
             "Dropout": self._same,
         }
 
@@ -170,7 +172,7 @@ class _Lowering:
         source, made = node.inputs[0], node.outputs[0]
         if self.forms.is_lowered(made):
             return True  # absorbed by the convolution before it
-        if source is None or not self.forms.has_nhwc(source) or not self.forms.is_lowered(source):
+        if source is None or not self._is_last(source):
             return False
         if node.op_type == "Sigmoid" and all(silu_sigmoid(self.graph, one) is node for one in self.graph.consumers(made)):
             return True  # its Mul makes both
@@ -185,7 +187,7 @@ class _Lowering:
             return self._both_real(node)
         source = sigmoid.inputs[0]
         assert source is not None
-        if not self.forms.has_nhwc(source) or not self.forms.is_lowered(source):
+        if not self._is_last(source):
             return False
         grids = self.forms.grids_of(source)
         if self.options.integer_silu and grids and self.scheme.is_integer(node):
@@ -208,7 +210,7 @@ class _Lowering:
     def _both_real(self, node: Node) -> bool:
         """Two real tensors of four dimensions in NHWC; a scale and a shift by constants stay as they are."""
         sources = data_inputs(self.graph, node)
-        ready = [one for one in sources if self.forms.has_nhwc(one) and self.forms.is_lowered(one)]
+        ready = [one for one in sources if self._is_last(one)]
         flat = len(sources) == 2 and all(self.graph.rank(one) == 4 for one in sources)
         if not flat or len(ready) != 2:
             return False
@@ -217,13 +219,48 @@ class _Lowering:
         return True
 
     def _concat(self, node: Node) -> bool:
-        made = node.outputs[0]
-        along_channels = attribute(node, "axis", 1) in (1, -3) and self.graph.rank(made) == 4
-        if not self.scheme.is_integer(node) or not along_channels:
+        parts, made = data_inputs(self.graph, node), node.outputs[0]
+        rank = self.graph.rank(made)
+        if rank is None:
             return False
-        grid = self._grid(made)
-        parts: list[Value | None] = [self.forms.integer(one, grid) for one in data_inputs(self.graph, node)]
-        self.forms.put_integer(made, grid, self._insert("Concat", parts, node, "", axis=3))
+        axis = attribute(node, "axis", 1) % rank
+        if self.scheme.is_integer(node) and axis == 1 and rank == 4:
+            grid = self._grid(made)
+            integers: list[Value | None] = [self.forms.integer(one, grid) for one in parts]
+            self.forms.put_integer(made, grid, self._insert("Concat", integers, node, "", axis=3))
+            return True
+        if len(parts) < len(node.inputs) or not all(self._is_last(one) for one in parts):
+            return False
+        real: list[Value | None] = [self.forms.nhwc(one) for one in parts]
+        last = to_last(rank).index(axis)
+        self.forms.put_real(made, self._insert("Concat", real, node, "", axis=last))
+        return True
+
+    def _is_last(self, value: Value | None) -> bool:
+        """Whether the tensor was lowered, and has a form with channels last."""
+        return self.forms.has_nhwc(value) and self.forms.is_lowered(value)
+
+    def _reshape(self, node: Node) -> bool:
+        """(n, c, h, w) to (n, c, h w), which leaves the channels where they are."""
+        source, made = node.inputs[0], node.outputs[0]
+        before, after = self.graph.shape(source), self.graph.shape(made)
+        if source is None or not self._is_last(source) or before is None or after is None:
+            return False
+        if before[:2] != after[:2] or len(after) < 3:
+            return False
+        shape = self.graph.add_initializer(f"{node.name}_shape", np.array([after[i] for i in to_last(len(after))]))
+        self.forms.put_real(made, self._insert("Reshape", [self.forms.nhwc(source), shape], node, ""))
+        return True
+
+    def _transpose(self, node: Node) -> bool:
+        """A Transpose that moves the channels last has nothing left to do."""
+        source, made = node.inputs[0], node.outputs[0]
+        rank = self.graph.rank(made)
+        if source is None or rank is None or not self._is_last(source):
+            return False
+        if attribute(node, "perm", ()) != to_last(rank) or self.graph.is_output(made):
+            return False
+        self.forms.put_same(made, self.forms.nhwc(source))
         return True
 
     def _max_pool(self, node: Node) -> bool:
@@ -244,11 +281,25 @@ class _Lowering:
         if attribute(node, "axes", None) is not None or before[:2] != after[:2]:
             return False
         grid = self._grid(made)
-        sizes = self.graph.add_initializer(f"{node.name}_scales", (np.array(after) / before)[list(TO_NHWC)].astype(np.float32))
+        integers = self.forms.integer(source, grid)
+        repeats = _repeats(node, before, after)
+        if repeats is not None:
+            self.forms.put_integer(made, grid, self._repeat(node, integers, before, repeats))
+            return True
+        sizes = self.graph.add_initializer(f"{node.name}_scales", (np.array(after) / before)[list(to_last(4))].astype(np.float32))
         kept = {name: attribute(node, name, None) for name in ("coordinate_transformation_mode", "mode", "nearest_mode")}
-        inputs = [self.forms.integer(source, grid), None, sizes]
-        self.forms.put_integer(made, grid, self._insert("Resize", inputs, node, "", **kept))
+        self.forms.put_integer(made, grid, self._insert("Resize", [integers, None, sizes], node, "", **kept))
         return True
+
+    def _repeat(self, node: Node, integers: Value, before: tuple[int, ...], repeats: tuple[int, int]) -> Value:
+        """Repeat rows and columns; Resize visits each byte of a nearest neighbour alone, Tile copies whole pixels."""
+        (n, c, h, w), (down, across) = before, repeats
+        add = self.graph.add_initializer
+        apart = add(f"{node.name}_apart", np.array([n * h, 1, w, 1, c]))
+        often = add(f"{node.name}_repeats", np.array([1, down, 1, across, 1]))
+        together = add(f"{node.name}_shape", np.array([n, h * down, w * across, c]))
+        tiled = self._insert("Tile", [self._insert("Reshape", [integers, apart], node, ""), often], node, "")
+        return self._insert("Reshape", [tiled, together], node, "")
 
     def _global_pool(self, node: Node) -> bool:
         source, made = node.inputs[0], node.outputs[0]
@@ -267,6 +318,16 @@ class _Lowering:
         if not self.forms.grids_of(source):
             self.forms.put_real(made, self.forms.nhwc(source))
         return True
+
+
+def _repeats(node: Node, before: tuple[int, ...], after: tuple[int, ...]) -> tuple[int, int] | None:
+    """Return how often a nearest Resize repeats each row and column, or None if it does something else."""
+    mode = attribute(node, "coordinate_transformation_mode", "half_pixel"), attribute(node, "nearest_mode", "round_prefer_floor")
+    if mode not in (("asymmetric", "floor"), ("half_pixel", "round_prefer_floor")):
+        return None
+    if any(large % small for small, large in zip(before[2:], after[2:], strict=True)):
+        return None
+    return after[2] // before[2], after[3] // before[3]
 
 
 def place_nhwc(

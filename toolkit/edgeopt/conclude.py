@@ -1,0 +1,138 @@
+"""The end of the line: measure all candidates together, choose one, write bundle and report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic
+
+from edgeopt.bundle import write_bundle
+from edgeopt.candidate import BASELINE, Candidate
+from edgeopt.environment import package_versions, read_environment
+from edgeopt.errors import Note, NoteKind
+from edgeopt.evaluate import answers
+from edgeopt.measure import MOST_SECONDS, Measurement, latency_of, measure, speed_of
+from edgeopt.model import load_model
+from edgeopt.recognise import Choice
+from edgeopt.report import Report, write_report
+from edgeopt.search import choose
+from edgeopt.sheet import write_sheet
+from edgeopt.text import plural
+from edgeopt.trial import CALIBRATION_PICTURES, Trial
+
+
+def _measure(run: Trial) -> Measurement | None:
+    """Measure all candidates together; None where this machine is not the target."""
+    if run.target.why_not_here():
+        return None
+    variants = {}
+    for one in run.candidates:
+        model = run.original if one.name == BASELINE else load_model(run.workspace.path(one.file), one.name)
+        variants[one.name] = (run.task(model, evaluating=False), run.open(model))
+    if len(variants) == 1:
+        variants["original again"] = (run.task(run.original, evaluating=False), run.open(run.original))
+    frames = run.labelled.frames if run.labelled else run.frames
+    seconds = min(MOST_SECONDS, max(run.deadline - monotonic(), 3.0))
+    run.listener.say(f"measuring {plural(len(variants), 'candidate')} in turns, {run.plan.threads} thread(s)")
+    parents = [one.parent for one in run.candidates if one.parent]
+    measured = measure(variants, frames, against=[BASELINE, *parents], seconds=seconds)
+    for _, session in variants.values():
+        session.close()
+    return measured
+
+
+def _with_measurement(run: Trial, one: Candidate, measured: Measurement) -> Candidate:
+    samples = measured.samples[one.name]
+    samples.save(run.workspace.path(one.file).with_name("samples.npz"))
+    timed = replace(one, latency=latency_of(samples, run.plan.budget_ms))
+    if one.name == BASELINE:
+        return timed
+    return replace(
+        timed,
+        speed=speed_of(measured.ratios[BASELINE][one.name], BASELINE),
+        speed_to_parent=speed_of(measured.ratios[one.parent][one.name], one.parent),
+    )
+
+
+def conclude(run: Trial, choice: Choice) -> Report:
+    """Measure, choose, and write bundle and report."""
+    measured = _measure(run)
+    if measured:
+        run.candidates = [_with_measurement(run, one, measured) for one in run.candidates]
+    candidates, chosen = choose(run.candidates, run.plan.max_drop)
+    for one in candidates:
+        run.workspace.store(one, None)
+    best = next(one for one in candidates if one.name == chosen.name)
+    notes = [*choice.notes, *run.frames.notes, *run.plan.notes, *(run.labelled.notes if run.labelled else ())]
+    if reason := run.target.why_not_here():
+        notes.append(Note(NoteKind.WARNING, f"latency not measured: {reason}", "edgeopt bench BUNDLE on the device"))
+    report = Report(
+        model=run.original.name,
+        model_sha256=run.original.fingerprint,
+        recipe=run.recipe.name,
+        recipe_reason=choice.reason,
+        target=run.target.name,
+        environment=read_environment(),
+        threads=run.plan.threads,
+        budget_ms=run.plan.budget_ms,
+        budget_asked=run.plan.budget_asked,
+        max_drop=run.plan.max_drop,
+        metric=run.recipe.evaluation.metric,
+        candidates=candidates,
+        chosen=chosen.name,
+        reason=chosen.reason,
+        folder=run.workspace.folder,
+        bundle=_write_bundle(run, candidates, best),
+        calibrated_on=_calibrated_on(run),
+        notes=tuple(dict.fromkeys(notes)),
+    )
+    _write_pictures(run, best)
+    write_report(report)
+    return report
+
+
+def _calibrated_on(run: Trial) -> str:
+    if not any("quantize" in one.steps for one in run.candidates):
+        return "nothing: no INT8 candidate"
+    count = plural(len(run.frames.spread(CALIBRATION_PICTURES)), "picture")
+    if run.plan.synthetic:
+        return f"{count}, SYNTHETIC: INT8 figures are uncalibrated"
+    return f"{count} of {run.frames.source}"
+
+
+def _write_bundle(run: Trial, candidates: Sequence[Candidate], best: Candidate) -> Path:
+    """Write the chosen model, and the best float model behind it as the fallback."""
+    models = {"model.onnx": (best.precision, run.workspace.path(best.file).read_bytes())}
+    floats = [one for one in candidates if one.precision == "fp32" and not one.refused]
+    if best.precision != "fp32":
+        fallback = floats[-1]
+        models["fallback.onnx"] = (fallback.precision, run.workspace.path(fallback.file).read_bytes())
+    expected = {
+        "metric": run.recipe.evaluation.metric,
+        "accuracy": best.score.value if best.score else None,
+        "images": best.score.n if best.score else 0,
+        "agreement": best.agreement,
+        "frame_p50_ms": best.latency.frame.p50_ms if best.latency else None,
+        "frame_p99_ms": best.latency.frame.p99_ms if best.latency else None,
+        "machine": read_environment().fingerprint if best.latency else None,
+        "threads": run.plan.threads,
+    }
+    folder = run.workspace.path("bundle")
+    write_bundle(folder, models, run.target, run.recipe, expected, package_versions())
+    return folder
+
+
+def _write_pictures(run: Trial, best: Candidate) -> None:
+    """Draw three frames with the original's answers and the chosen candidate's."""
+    if run.frames.tensors is not None:
+        return
+    model = load_model(run.workspace.path(best.file), best.name)
+    frames = (run.labelled.frames if run.labelled else run.frames).spread(3)
+    columns = {"original": run.original, f"chosen: {best.name}": model}
+    found = []
+    for one in columns.values():
+        session = run.open(one)
+        found.append(answers(session, run.task(one, evaluating=False), frames))
+        session.close()
+    write_sheet(run.workspace.path("boxes.png"), frames, dict(zip(columns, found, strict=True)), run.recipe.class_names)
