@@ -100,9 +100,9 @@ def test_marks_that_cost_time_make_the_attribution_invalid():
     samples = run_frames([PICTURE], ScriptedTask(clock.advance), opened(clock), seconds=1.0, min_frames=50, clock=clock)
     found = check_attribution(samples)
     assert not found.valid
-    assert found.residual_ns == 600_000.0  # eight readings around a marked frame, two around an unmarked one
+    assert found.residual_ns == 500_000.0  # seven readings around a marked frame, two around an unmarked one
     assert samples.clock_cost_ns == 100_000
-    assert samples.overhead_ns.min() > 0
+    assert set(samples.overhead_ns.tolist()) == {100_000}
 
 
 def test_it_runs_for_the_time_and_the_frames_asked_whichever_is_longer():
@@ -170,9 +170,8 @@ def test_the_harness_costs_less_than_20_microseconds_a_frame():
     samples = run_frames(
         [PICTURE], ScriptedTask(lambda ns: None), session, seconds=0.05, min_frames=2000, warmup_s=0.01
     )
-    whole = samples.summary()["frame"].p50.value_ns  # no stage does anything: the frame is the harness
-    assert whole is not None
-    assert whole < 20_000
+    assert samples.started_ns is not None
+    assert np.median(np.diff(samples.started_ns)) < 20_000  # no stage does anything: all of it is the harness
 
 
 def test_interleaved_variants_get_the_same_frames_and_are_compared_by_stage():

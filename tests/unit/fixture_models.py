@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper, parser
 from onnx.reference import ReferenceEvaluator
@@ -182,7 +181,11 @@ def focus_chained() -> Model:
         }}""",
         w=numbers(5, 12, 3, 3),
         b=numbers(5, seed=2),
-        **{"zero": indices(0), "one": indices(1), "two": indices(2), "rows": indices(2), "columns": indices(3)},
+        zero=indices(0),
+        one=indices(1),
+        two=indices(2),
+        rows=indices(2),
+        columns=indices(3),
         end=indices(2**63 - 1),
     )
 
@@ -339,5 +342,9 @@ def all_models() -> dict[str, Model]:
         "identities": identities(),
         "shape_chain": shape_chain(),
         "if_body": if_body(),
+        "constants": activation("c = Constant <value_float = 2.0> () d = Neg(c) e = Exp(x) y = Add(x, d)"),
+        "pad_conv": conv_after("a = Pad(x, p)", p=indices(0, 0, 0, 0, 0, 0, 0, 0)[:8]),
+        "reshapes": activation("a = Reshape(x, s) b = Flatten(a) y = Reshape(b, s)", s=indices(2, 8)),
+        "transposes": activation("a = Relu(x) b = Transpose(a) c = Transpose(b) y = Neg(c)"),
         "shared_weight": shared_weight(),
     }

@@ -145,12 +145,10 @@ def test_equal_constants_are_stored_once() -> None:
 def test_equal_bytes_of_another_type_or_shape_stay() -> None:
     before = activation(
         "a = Add(x, p) b = Add(a, q) c = Reshape(b, i) y = Reshape(c, s)",
-        **{
-            "p": np.zeros((1, 8), np.float32),
-            "q": np.zeros((2, 8), np.float32)[:1, :1],
-            "i": indices(4, 4),
-            "s": indices(2, 8),
-        },
+        p=np.zeros((1, 8), np.float32),
+        q=np.zeros((2, 8), np.float32)[:1, :1],
+        i=indices(4, 4),
+        s=indices(2, 8),
     )
     assert_untouched("deduplicate_initializers", before)
 
@@ -234,7 +232,10 @@ def test_a_slice_backwards_or_of_a_free_dimension_stays(shape: str) -> None:
 
 def test_nodes_that_read_only_constants_are_computed() -> None:
     before = activation(
-        "c = Constant <value_floats = [1.0, 2.0, 3.0, 4.0]> () d = Mul(c, two) e = Concat <axis = 0> (d, c) y = Add(x, e)",
+        """c = Constant <value_floats = [1.0, 2.0, 3.0, 4.0]> ()
+        d = Mul(c, two)
+        e = Concat <axis = 0> (d, c)
+        y = Add(x, e)""",
         two=scalar(2),
     )
     found, after = run_pass("fold_constants", before)

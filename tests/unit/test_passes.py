@@ -24,8 +24,7 @@ def test_a_pass_is_a_documented_function_with_the_name_of_its_file(name: str) ->
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_pass_finds_something_in_some_small_model(name: str) -> None:
-    seldom = {"fold_constants", "fuse_pad_conv", "merge_reshapes", "merge_transposes", "remove_unused"}
-    assert name in seldom or any(run_pass(name, model)[0] for model in MODELS.values())
+    assert any(run_pass(name, model)[0] for model in MODELS.values())
 
 
 @pytest.mark.parametrize("fixture", MODELS)

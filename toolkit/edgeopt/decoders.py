@@ -131,11 +131,12 @@ def end_to_end(outputs: Sequence[Array], numbers: Postprocess, size: tuple[int, 
 def ssd_corners(outputs: Sequence[Array], numbers: Postprocess, size: tuple[int, int], threshold: float) -> Candidates:
     """Decode scores (1, n, classes) and corners (1, n, 4) relative to the input, 0..1. UltraFace and SSD exports.
 
+    With four classes both outputs look alike; the scores come first then.
+
     Source: Ultra-Light-Fast-Generic-Face-Detector-1MB, `predict` in run_video_face_detect_onnx.py.
     """
-    by_last = {one.shape[-1]: one[0] for one in outputs}
-    boxes = by_last.pop(4)
-    scores = next(iter(by_last.values())) if by_last else outputs[0][0]
+    swapped = outputs[0].shape[-1] == 4 != outputs[1].shape[-1]
+    scores, boxes = (one[0] for one in (reversed(outputs) if swapped else outputs))
     kept, value, classes = _best_class(scores[:, int(numbers.background) :], threshold)
     scale = np.array([size[1], size[0]] * 2, np.float32)
     return boxes[kept] * scale, value, classes

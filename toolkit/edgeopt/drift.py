@@ -34,7 +34,8 @@ class Drift:
 
 
 _NONE = Drift(0.0, 1.0, LIMIT_DB)
-_TOTAL = Drift(_LARGEST, -1.0, -LIMIT_DB)
+TOTAL = Drift(_LARGEST, -1.0, -LIMIT_DB)
+"""Nothing to compare: an output is missing, has another shape, or the model does not run."""
 
 
 def measure_drift(expected: Tensors, actual: Tensors) -> Drift:
@@ -43,7 +44,7 @@ def measure_drift(expected: Tensors, actual: Tensors) -> Drift:
     A missing output, another shape, or a NaN or infinity on one side only is total drift.
     """
     return worst_drift(
-        _drift(np.asarray(value), np.asarray(actual[name])) if name in actual else _TOTAL
+        _drift(np.asarray(value), np.asarray(actual[name])) if name in actual else TOTAL
         for name, value in expected.items()
     )
 
@@ -60,13 +61,13 @@ def worst_drift(drifts: Iterable[Drift]) -> Drift:
 
 def _drift(expected: NDArray[Any], actual: NDArray[Any]) -> Drift:
     if expected.shape != actual.shape:
-        return _TOTAL
+        return TOTAL
     if expected.dtype.kind not in "fiub" or actual.dtype.kind not in "fiub":
-        return _NONE if np.array_equal(expected, actual) else _TOTAL
+        return _NONE if np.array_equal(expected, actual) else TOTAL
     x, y = expected.astype(np.float64).ravel(), actual.astype(np.float64).ravel()
     finite = np.isfinite(x)
     if not np.array_equal(finite, np.isfinite(y)) or not np.array_equal(x[~finite], y[~finite], equal_nan=True):
-        return _TOTAL
+        return TOTAL
     return _finite_drift(x[finite], y[finite])
 
 

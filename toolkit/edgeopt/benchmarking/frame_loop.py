@@ -70,17 +70,16 @@ class MarkedFrames:
         outputs = session.download(results)
         received = clock()
         answer = task.postprocess(outputs, geometry)
-        answered = clock()
-        times[row] = (
+        done = clock()
+        times[row] = (  # recording lies between two frames, not inside one
             loaded - begun,
             prepared - loaded,
             sent - prepared,
             executed - sent,
             received - executed,
-            answered - received,
+            done - received,
         )
         self._inputs.append(index)
-        done = clock()
         self._spans[row] = (started, done)
         self._counts.append(len(answer) if hasattr(answer, "__len__") else -1)
         return done - started

@@ -11,7 +11,9 @@ from pkgutil import iter_modules
 import click
 
 from edgeopt import __version__
-from edgeopt.errors import EdgeoptError, NotFoundError
+from edgeopt.errors import EXIT_ERROR, EdgeoptError, NotFoundError
+
+click.UsageError.exit_code = EXIT_ERROR  # click's own 2 means a missed budget here
 
 
 class Commands(click.Group):

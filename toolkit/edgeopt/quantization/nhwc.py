@@ -7,6 +7,7 @@ Nodes that no rule below covers stay as they are, between borders.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -35,8 +36,9 @@ class NhwcOptions:
 
     integer_silu: bool = False
     """SiLU as QLinearSigmoid and QLinearMul; otherwise as QuickGelu on real numbers."""
-    direct_pointwise: bool = False
-    """1x1 convolutions straight to real numbers, without a grid for their sum."""
+    direct_up_to: int = 0
+    """1x1 convolutions with at most so many sums go straight to real numbers, without a grid for them. It costs little where there
+    are few, and loses less."""
 
 
 class _Lowering:
@@ -46,6 +48,7 @@ class _Lowering:
         self.graph, self.scheme, self.options, self.float_sums = graph, scheme, options, float_sums
         self.forms = Forms(graph)
         self.counts: dict[str, int] = {}
+        self._pools: dict[tuple[Value, Affine], tuple[int, Value]] = {}
         self._rules: Mapping[str, Callable[[Node], bool]] = {
             "Conv": self._conv,
             "Mul": self._mul,
@@ -87,7 +90,7 @@ class _Lowering:
 
     def _insert(self, op: str, inputs: list[Value | None], like: Node, domain: str = _MICROSOFT, **more: object) -> Value:
         attributes = {name: value for name, value in more.items() if value is not None}
-        made = self.graph.insert(op, inputs, attributes, domain=domain, name=f"{like.name}_{op}")  # type: ignore[arg-type]
+        made = self.graph.insert(op, inputs, attributes, domain=domain, name=f"{key(like)}_{op}")  # type: ignore[arg-type]
         return made.outputs[0]
 
     # Weighted ops
@@ -99,7 +102,7 @@ class _Lowering:
         source = node.inputs[0]
         assert source is not None
         grid = self._grid(source)
-        if direct or (self.options.direct_pointwise and self._is_pointwise(node) and self._is_read_as_real(node)):
+        if direct or self._may_be_direct(node):
             self.forms.put_real(node.outputs[0], self._pointwise(node, self.forms.integer(source, grid), grid))
             return True
         limiter = limiter_behind(self.graph, self.scheme, node)
@@ -115,6 +118,10 @@ class _Lowering:
         ones = weight is not None and weight.shape[2:] == (1, 1) and set(attribute(node, "strides", (1, 1))) == {1}
         return plain and ones and attribute(node, "auto_pad", "NOTSET") in ("NOTSET", "VALID")
 
+    def _may_be_direct(self, node: Node) -> bool:
+        sums = math.prod(self.graph.shape(node.outputs[0]) or (self.options.direct_up_to + 1,))
+        return sums <= self.options.direct_up_to and self._is_pointwise(node) and self._is_read_as_real(node)
+
     def _is_read_as_real(self, node: Node) -> bool:
         """Whether what follows is computed on real numbers anyway."""
         made = node.outputs[0]
@@ -126,7 +133,7 @@ class _Lowering:
         weight = self.graph.constant(node.inputs[1])
         bias = self.graph.constant(node.inputs[2]) if len(node.inputs) > 2 else None
         assert weight is not None
-        real_bias = np.zeros(weight.shape[0], np.float32) if bias is None else bias
+        real_bias = self.scheme.biases.get(key(node), np.zeros(weight.shape[0], np.float32) if bias is None else bias)
         quantized = self.scheme.rounded(key(node)) or quantize_weight(
             name_of(node.inputs[1]) if node.inputs[1] is not None else "",
             weight,
@@ -269,8 +276,19 @@ class _Lowering:
         if source is None or not self.scheme.is_integer(node) or self.graph.rank(made) != 4 or not simple:
             return False
         grid = self._grid(made)
-        kept = {name: attribute(node, name, None) for name in _POOL_ATTRIBUTES}
-        self.forms.put_integer(made, grid, self._insert("NhwcMaxPool", [self.forms.integer(source, grid)], node, **kept))
+        window = _centred_window(node)
+        integers = self.forms.integer(source, grid)
+        smaller = self._pools.get((source, grid))
+        if window is not None and smaller is not None and smaller[0] < window:
+            rest = window - smaller[0] + 1
+            kept: dict[str, object] = {"kernel_shape": (rest, rest), "pads": (rest // 2,) * 4}
+            integers = smaller[1]
+        else:
+            kept = {name: attribute(node, name, None) for name in _POOL_ATTRIBUTES}
+        pooled = self._insert("NhwcMaxPool", [integers], node, **kept)
+        self.forms.put_integer(made, grid, pooled)
+        if window is not None:
+            self._pools[source, grid] = window, pooled
         return True
 
     def _resize(self, node: Node) -> bool:
@@ -318,6 +336,18 @@ class _Lowering:
         if not self.forms.grids_of(source):
             self.forms.put_real(made, self.forms.nhwc(source))
         return True
+
+
+def _centred_window(node: Node) -> int | None:
+    """Return the size of a square pooling window that keeps the picture's size, or None.
+
+    Two such maxima in a row are one with a window of k1 + k2 - 1, so a pyramid of windows needs small ones only.
+    """
+    sizes = set(attribute(node, "kernel_shape", (0, 1)))
+    plain = set(attribute(node, "strides", (1,))) == {1} and set(attribute(node, "dilations", (1,))) == {1}
+    size = sizes.pop()
+    centred = size % 2 == 1 and set(attribute(node, "pads", (0,))) == {size // 2}
+    return size if not sizes and plain and centred and attribute(node, "auto_pad", "NOTSET") == "NOTSET" else None
 
 
 def _repeats(node: Node, before: tuple[int, ...], after: tuple[int, ...]) -> tuple[int, int] | None:

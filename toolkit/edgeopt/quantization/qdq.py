@@ -84,9 +84,9 @@ def _quantize_weights(graph: Graph, node: Node, grid: Affine, scheme: Scheme) ->
     weight = graph.constant(node.inputs[1])
     assert weight is not None
     axis = weight_axis(node) % weight.ndim
-    bias = graph.constant(node.inputs[2]) if len(node.inputs) > 2 else None
+    bias = scheme.biases.get(key(node), graph.constant(node.inputs[2]) if len(node.inputs) > 2 else None)
     store_bias = bias is not None and node.op_type == "Conv"
-    quantized = quantize_weight(
+    quantized = scheme.rounded(key(node)) or quantize_weight(
         name_of(node.inputs[1]) if node.inputs[1] is not None else "",
         weight,
         axis,

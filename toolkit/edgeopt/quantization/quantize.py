@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -125,15 +125,16 @@ def _is_pixels(seen: Observation) -> bool:
 
 
 def choose_scheme(
-    graph: Graph, findings: Findings, rules: Int8Rules, least_db: float = LEAST_DB
+    graph: Graph, findings: Findings, rules: Int8Rules, least_db: float = LEAST_DB, kept_float: Set[Node] = frozenset()
 ) -> tuple[Scheme, tuple[Note, ...]]:
     """Return what runs on integers, and why the rest does not."""
     tail = head_tail(graph)
-    first = Scheme(integer_nodes(graph, rules, tail), findings.affines, rules)
+    outside = tail | kept_float
+    first = Scheme(integer_nodes(graph, rules, outside), findings.affines, rules)
     used = quantized_tensors(graph, first)
     red = red_tensors({name: findings.scores_db[name] for name in used}, least_db)
     island = float_island(graph, red.keys())
-    scheme = Scheme(integer_nodes(graph, rules, tail | island), findings.affines, rules)
+    scheme = Scheme(integer_nodes(graph, rules, outside | island), findings.affines, rules)
     scheme = replace(scheme, affines=share_grids(graph, scheme, findings.calibration.observations))
     return scheme, tuple(_notes(graph, scheme, rules, red, tail))
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from edgeopt.graph import Graph, Node, Value, attribute
 from edgeopt.quantization.affine import Affine
 from edgeopt.quantization.structure import (
     COMPANIONS,
     LIMITERS,
+    SAME_GRID,
     has_weights,
     key,
     limits,
@@ -28,6 +32,9 @@ class Scheme:
     rules: Int8Rules = field(default_factory=Int8Rules)
     weights: Mapping[str, QuantizedWeight] = field(default_factory=dict)
     """Weights that were rounded otherwise than to nearest, by the key of their node."""
+
+    biases: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+    """Corrected biases, by the key of their node."""
 
     def rounded(self, node_key: str) -> QuantizedWeight | None:
         """Return the integers chosen for a node's weight, or None for the nearest."""
@@ -67,7 +74,8 @@ def integer_nodes(graph: Graph, rules: Int8Rules, kept_float: Set[Node]) -> froz
 
 def _is_between(graph: Graph, node: Node, integer: Set[Node]) -> bool:
     fed = all(graph.producer(one) in integer for one in data_inputs(graph, node))
-    return fed and (any(reader in integer for reader in node.successors()) or _is_absorbed(graph, node, integer))
+    moves = node.op_type in SAME_GRID  # ONNX Runtime moves a QuantizeLinear before it, whether we do or not
+    return (fed or moves) and (any(reader in integer for reader in node.successors()) or _is_absorbed(graph, node, integer))
 
 
 def _is_absorbed(graph: Graph, node: Node, integer: Set[Node]) -> bool:

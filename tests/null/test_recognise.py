@@ -1,0 +1,97 @@
+"""Which recipe belongs to a model: by what exporters write, by shapes, or refused with the list."""
+
+from __future__ import annotations
+
+import pytest
+
+from edgeopt.errors import EdgeoptError, UnsupportedError
+from edgeopt.recipe import find_recipe
+from edgeopt.recognise import choose_recipe, fixed_shapes
+from edgeopt.tensors import TensorSpec
+
+
+def tensor(name: str, *shape: int | str) -> TensorSpec:
+    return TensorSpec(name, "float32", shape)
+
+
+def choose(*outputs: tuple[int | str, ...], size=(1, 3, 640, 640), metadata=None, asked=None):
+    specs = [tensor(f"output{i}", *shape) for i, shape in enumerate(outputs)]
+    return choose_recipe(asked, None, [tensor("images", *size)], specs, metadata or {})
+
+
+CELLS = 80 * 80 + 40 * 40 + 20 * 20
+
+
+@pytest.mark.parametrize(
+    ("name", "outputs"),
+    [
+        ("yolox", [(1, CELLS, 85)]),
+        ("yolov8", [(1, 84, CELLS)]),
+        ("yolov5", [(1, 3 * CELLS, 85)]),
+        ("yolov5_heads", [(1, 3, 80, 80, 85), (1, 3, 40, 40, 85), (1, 3, 20, 20, 85)]),
+        ("yolov5_heads", [(1, 255, 20, 20), (1, 255, 40, 40), (1, 255, 80, 80)]),
+        ("yolov10", [(1, 300, 6)]),
+        ("ultraface", [(1, 4420, 2), (1, 4420, 4)]),
+    ],
+)
+def test_a_shape_that_fits_one_recipe_chooses_it(name, outputs):
+    choice = choose(*outputs)
+    assert choice.recipe.name == name
+    assert "fit it alone" in choice.reason
+    assert choice.recipe.input.size == (640, 640)
+
+
+def test_the_exporters_metadata_brings_names_and_size():
+    metadata = {"names": "{0: 'cat', 1: 'dog'}", "stride": "32", "task": "detect", "imgsz": "[320, 320]"}
+    cells = 40 * 40 + 20 * 20 + 10 * 10
+    choice = choose((1, 6, cells), size=("batch", 3, "height", "width"), metadata=metadata)
+    assert choice.recipe.name == "yolov8"
+    assert choice.recipe.class_names == ("cat", "dog")
+    assert choice.recipe.input.size == (320, 320)
+    assert "metadata" in choice.reason
+
+
+def test_metadata_that_contradicts_the_shape_fits_nothing():
+    with pytest.raises(EdgeoptError, match="no recipe fits"):
+        choose((1, 84, CELLS), metadata={"names": "{0: 'cat', 1: 'dog'}"})
+
+
+def test_an_ambiguous_shape_is_refused_with_the_list():
+    with pytest.raises(EdgeoptError, match="imagenet, imagenet_caffe"):
+        choose((1, 1000), size=(1, 3, 224, 224))
+
+
+def test_an_unknown_shape_is_refused_with_the_list():
+    with pytest.raises(EdgeoptError, match="pass --recipe with one of .*yolox"):
+        choose((1, 7, 9))
+
+
+def test_a_recipe_asked_for_is_taken():
+    assert choose((1, 1000), size=(1, 3, 224, 224), asked="imagenet_caffe").recipe.name == "imagenet_caffe"
+
+
+def test_names_that_do_not_fit_the_classes_are_left_out_with_a_note():
+    choice = choose((1, CELLS, 25))
+    assert choice.recipe.class_names == ()
+    assert "20 classes" in choice.notes[0].detail
+
+
+def test_a_free_size_that_nothing_fixes_is_named():
+    with pytest.raises(UnsupportedError, match="free height or width"):
+        choose((1, 84, "n"), size=(1, 3, "h", "w"), asked="yolov8")
+
+
+def test_two_inputs_are_refused_with_their_names():
+    with pytest.raises(UnsupportedError, match="left float32.*right float32"):
+        choose_recipe("imagenet", None, [tensor("left", 1, 3, 8, 8), tensor("right", 1, 3, 8, 8)], [tensor("o", 1, 9)], {})
+
+
+def test_free_dimensions_become_batch_one_and_the_recipes_size():
+    recipe = find_recipe("yolov8").with_size(320, 256)
+    shapes = fixed_shapes(recipe, [tensor("images", "batch", 3, "h", "w")])
+    assert shapes == {"images": (1, 3, 320, 256)}
+
+
+def test_a_free_channel_is_refused_with_its_position():
+    with pytest.raises(UnsupportedError, match="dimension 1"):
+        fixed_shapes(find_recipe("yolov8").with_size(64, 64), [tensor("images", 1, "c", 64, 64)])

@@ -1,0 +1,196 @@
+"""The straight line on the shipped model, through the command line, as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import cv2
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import edgeopt
+from edgeopt.bundle import read_bundle
+from edgeopt.cli import cli
+from edgeopt.line import optimize
+from edgeopt.model import find_model, load_model
+from edgeopt.recipe import find_recipe
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """One whole run of the quick start, shared by the tests that look at it."""
+    out = tmp_path_factory.mktemp("line") / "out"
+    report = optimize("digits_detector", target="cpu", out=out, budget_ms=500.0, threads=1)
+    return report
+
+
+def test_every_step_made_a_candidate_that_was_scored_and_measured(finished):
+    assert [one.name for one in finished.candidates][:4] == ["baseline", "simplify", "fuse", "quantize"]
+    for one in finished.candidates:
+        assert one.score.n == 160
+        assert one.latency.frames >= 368
+        assert one.latency.frame.p50_ms < one.latency.frame.p99_ms
+        assert set(one.latency.stages) == {"load", "preprocess", "upload", "execute", "download", "postprocess"}
+
+
+def test_the_shipped_model_is_accurate_and_stays_so(finished):
+    assert finished.candidates[0].score.value >= 0.80
+    assert finished.best.drop is None or finished.best.drop <= finished.max_drop
+
+
+def test_float_steps_change_no_answer(finished):
+    for one in finished.candidates[1:3]:
+        assert abs(one.drop) < 0.002
+        assert one.drift.sqnr_db > 60
+
+
+def test_fusing_took_every_batch_normalisation_away(finished):
+    before = load_model(find_model("digits_detector")).op_counts
+    after = load_model(finished.folder / "candidates/fuse/model.onnx").op_counts
+    assert before["BatchNormalization"] > 0
+    assert "BatchNormalization" not in after
+
+
+def test_a_generous_budget_passes(finished):
+    assert finished.verdict == "PASS"
+    assert finished.exit_code == 0
+
+
+def test_the_report_on_disk_is_the_report(finished):
+    values = json.loads((finished.folder / "report.json").read_text())
+    assert values["schema"] == 1
+    assert values["chosen"] == finished.chosen
+    assert "NaN" not in (finished.folder / "report.json").read_text()
+    text = (finished.folder / "report.md").read_text()
+    assert "<- chosen" in text
+    assert finished.verdict_line in text
+
+
+def test_the_picture_shows_three_frames_before_and_after(finished):
+    picture = cv2.imread(str(finished.folder / "boxes.png"))
+    assert picture.shape[0] > 3 * 320
+    assert len(np.unique(picture)) > 100
+
+
+def test_raw_samples_are_on_disk(finished):
+    from edgeopt.benchmarking.samples import Samples
+
+    for one in finished.candidates:
+        samples = Samples.read(finished.folder / "candidates" / one.name / "samples.npz")
+        assert len(samples.steady()) == one.latency.frames
+
+
+def test_the_bundle_runs_and_gives_the_models_answers(finished):
+    runtime = edgeopt.Runtime.load(finished.bundle, threads=1)
+    folder = find_recipe("digits_detector").folder / "eval" / "images"
+    frame = cv2.imread(str(sorted(folder.glob("*.jpg"))[0]))
+    found = runtime.predict(frame)
+    assert len(found) >= 1
+    assert (found.boxes[:, 2:] >= found.boxes[:, :2]).all()
+    assert runtime.bundle.recipe.class_names == tuple("0123456789")
+    assert read_bundle(finished.folder).expected["accuracy"] == finished.best.score.value
+
+
+def test_run_prints_an_answer_for_every_frame(finished, tmp_path):
+    folder = find_recipe("digits_detector").folder / "eval" / "images"
+    shown = CliRunner().invoke(cli, ["run", str(finished.folder), str(folder), "--limit", "3", "--json", "--draw", str(tmp_path)])
+    rows = [json.loads(line) for line in shown.output.splitlines()]
+    assert len(rows) == 3
+    assert all(rows[0]["detections"][0]["class"] in "0123456789" for _ in rows)
+    assert len(list(tmp_path.glob("*.png"))) == 3
+
+
+def test_bench_of_the_bundle_writes_raw_samples(finished, tmp_path):
+    folder = find_recipe("digits_detector").folder / "calib"
+    arguments = ["bench", str(finished.bundle), "-s", str(folder), "--seconds", "0.3", "--frames", "60", "-o", str(tmp_path)]
+    shown = CliRunner().invoke(cli, [*arguments, "--threads", "1"])
+    assert shown.exit_code == 0, shown.output
+    assert "postprocess" in shown.output
+    assert json.loads((tmp_path / "bench.json").read_text())["schema"] >= 1
+    assert (tmp_path / "samples.npz").is_file()
+
+
+def test_resume_takes_up_what_is_finished(finished):
+    before = {one.name: one.score for one in finished.candidates}
+    models = {one.name: (finished.folder / one.file).stat().st_mtime_ns for one in finished.candidates}
+    again = optimize("digits_detector", target="cpu", out=finished.folder, budget_ms=500.0, threads=1, resume=True)
+    assert {one.name: one.score for one in again.candidates} == before
+    taken = [one for one in again.candidates if any(note.detail == "taken up from disk" for note in one.notes)]
+    assert len(taken) >= 3
+    assert {one.name: (again.folder / one.file).stat().st_mtime_ns for one in taken}.items() <= models.items()
+
+
+def test_a_dry_run_prints_the_plan_and_writes_nothing(tmp_path):
+    out = tmp_path / "out"
+    shown = CliRunner().invoke(cli, ["optimize", "digits_detector", "-t", "cpu", "-o", str(out), "--dry-run"])
+    assert shown.exit_code == 0
+    assert "step    quantize" in shown.output
+    assert not out.exists()
+
+
+def test_without_calibration_pictures_the_float_steps_run_and_the_line_says_what_to_pass(tmp_path):
+    recipe = tmp_path / "recipe.toml"
+    text = (find_recipe("digits_detector").folder / "recipe.toml").read_text()
+    kept = [line for line in text.splitlines() if not line.startswith(("labels", "calib", "model"))]
+    recipe.write_text("\n".join(kept))
+    model = str(find_model("digits_detector"))
+    shown = CliRunner().invoke(cli, ["optimize", model, "-t", "cpu", "-r", str(recipe), "-o", str(tmp_path / "o"), "--threads", "1"])
+    assert shown.exit_code == 0, shown.output
+    assert "--calib" in shown.output
+    assert not (tmp_path / "o" / "candidates" / "quantize").exists()
+    assert (tmp_path / "o" / "candidates" / "fuse" / "model.onnx").exists()
+
+
+def test_synthetic_calibration_is_marked_everywhere(tmp_path):
+    arguments = ["optimize", "digits_detector", "-t", "cpu", "--calib", "synthetic", "-o", str(tmp_path / "o"), "--threads", "1"]
+    shown = CliRunner().invoke(cli, [*arguments, "--steps", "simplify,fuse,quantize"])
+    assert shown.exit_code == 0, shown.output
+    assert "uncalibrated" in shown.output
+    assert "uncalibrated" in (tmp_path / "o" / "report.md").read_text()
+    assert "SYNTHETIC" in json.loads((tmp_path / "o" / "report.json").read_text())["calibrated_on"]
+
+
+def test_a_budget_that_cannot_be_met_ends_with_two_and_still_writes_the_bundle(tmp_path):
+    arguments = ["optimize", "digits_detector", "-t", "cpu", "-o", str(tmp_path / "o"), "--steps", "fuse", "--threads", "1"]
+    shown = CliRunner().invoke(cli, [*arguments, "--budget", "0.01ms"])
+    assert shown.exit_code == 2, shown.output
+    assert "FAIL" in shown.output
+    assert (tmp_path / "o" / "bundle" / "manifest.json").exists()
+
+
+def test_a_target_that_is_not_this_machine_is_not_measured(tmp_path):
+    other = "cpu-arm64" if edgeopt_architecture() != "arm64" else "cpu-x86-avx2"
+    arguments = ["optimize", "digits_detector", "-t", other, "-o", str(tmp_path / "o"), "--steps", "fuse", "--budget", "33ms"]
+    shown = CliRunner().invoke(cli, arguments)
+    assert shown.exit_code == 3, shown.output
+    assert "latency: not measured" in shown.output
+    assert "edgeopt bench" in shown.output
+
+
+def edgeopt_architecture() -> str:
+    from edgeopt.environment import cpu_architecture
+
+    return cpu_architecture()
+
+
+def test_an_interrupt_leaves_finished_candidates_and_resume_takes_them_up(tmp_path):
+    """The process gets a real interrupt once the first candidate is told of."""
+    out = tmp_path / "o"
+    command = [sys.executable, "-m", "edgeopt", "optimize", "digits_detector", "-t", "cpu", "-o", str(out), "--threads", "1"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        for line in process.stderr:
+            if line.startswith("simplify"):
+                process.send_signal(__import__("signal").SIGINT)
+                break
+        rest = process.stderr.read()
+        process.wait(60)
+    assert process.returncode == 130, rest
+    assert "--resume" in rest
+    assert "Traceback" not in rest
+    assert (out / "candidates" / "simplify" / "candidate.json").exists()
+    shown = CliRunner().invoke(cli, [*command[3:], "--resume"])
+    assert shown.exit_code == 0, shown.output
+    assert "from disk" in shown.output

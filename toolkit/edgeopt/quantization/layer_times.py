@@ -1,0 +1,90 @@
+"""How long each weighted layer takes in float and on integers, from operator profiles of two twins. It decides nothing.
+
+Profiling slows every node by about a microsecond, so these times rank layers; a candidate is judged by its own run.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgeopt.executors import SessionOptions
+from edgeopt.executors.onnxruntime import EXECUTOR
+from edgeopt.graph import Graph, Node
+from edgeopt.model import Model
+from edgeopt.quantization.structure import WEIGHTED, key
+from edgeopt.tensors import Tensors
+
+_SUFFIXES = ("_kernel_time", "_nchwc", "_QLinearConv", "_MatMulIntegerToFloat")
+_RUNS = 25
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTime:
+    """One layer both ways, in nanoseconds; integers include what changes numbers at both its ends."""
+
+    float_ns: int
+    integer_ns: int
+
+
+def profile_ns(model: Model, frame: Tensors, *, threads: int = 1, runs: int = _RUNS) -> dict[str, int]:
+    """Return the time of each node of the engine's own graph, by its name: the lower quartile over `runs`."""
+    with tempfile.TemporaryDirectory() as folder:
+        options = SessionOptions(threads=threads, profile_to=str(Path(folder) / "profile"))
+        session = EXECUTOR.open(model.data, options)
+        for _ in range(runs):
+            session.run(frame)
+        events = json.loads(session.end_profiling().read_text("utf-8"))
+        session.close()
+    times = defaultdict(list)
+    for event in events:
+        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
+            times[event["name"]].append(int(event["dur"]) * 1000)
+    return {name: sorted(each)[len(each) // 4] for name, each in times.items()}
+
+
+def layer_times(graph: Graph, float_ns: Mapping[str, int], integer_ns: Mapping[str, int]) -> dict[str, LayerTime]:
+    """Return the times of the weighted layers that both profiles show, by key.
+
+    Args:
+        graph: The float model.
+        float_ns: Profile of the float model.
+        integer_ns: Profile of its integer twin, as `place_nhwc` names the nodes.
+    """
+    plain, lowered = _by_layer(graph, float_ns), _by_layer(graph, integer_ns)
+    found = {}
+    for node in graph.nodes(*WEIGHTED):
+        name = key(node)
+        if name in plain and name in lowered:
+            found[name] = LayerTime(plain[name], lowered[name] + _border_ns(graph, node, integer_ns))
+    return found
+
+
+def _border_ns(graph: Graph, node: Node, times: Mapping[str, int]) -> int:
+    """Return the time of the conversions that this layer causes; a shared input is shared out."""
+    source, made = node.inputs[0], node.outputs[0]
+    if source is None:
+        return 0
+    entering = times.get(f"{source.name}_quantize_kernel_time", 0) // max(1, len(graph.consumers(source)))
+    return entering + times.get(f"{made.name}_dequantize_kernel_time", 0)
+
+
+def _by_layer(graph: Graph, times: Mapping[str, int]) -> dict[str, int]:
+    """Return times by layer key; an engine names a fused node after what it makes, or after the original node."""
+    weighted = graph.nodes(*WEIGHTED)
+    owners = {str(node.name): key(node) for node in weighted} | {key(node): key(node) for node in weighted}
+    for node in weighted:
+        follower = graph.sole_consumer(node.outputs[0])
+        if follower is not None:
+            owners.setdefault(key(follower), key(node))
+    found = {}
+    for name, time_ns in times.items():
+        for suffix in _SUFFIXES:
+            name = name.removesuffix(suffix)
+        if name in owners:
+            found[owners[name]] = time_ns
+    return found
