@@ -11,8 +11,6 @@ hinges   silu(x) = relu(x) - g(|x|), and g, a bump never above 0.28, is drawn wi
          of the output is 0.03 or more, and biased there; it needs no fast exponential.
 
 Measure on the device: ONNX Runtime has its own kernel for gelu on AVX-512 (its pull request 27690), not everywhere.
-
-Run: python benchmarks/silu_forms.py [--low -10 --high 10] [--blocks 41]
 """
 
 from __future__ import annotations
@@ -21,7 +19,6 @@ import argparse
 import itertools
 import os
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,7 +29,6 @@ from onnx import helper, numpy_helper
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read once, when onnxruntime is first imported
 import onnxruntime as ort
 
-SHAPES = ((1, 104, 104, 32), (1, 104, 104, 16), (1, 52, 52, 64), (1, 26, 26, 128))
 CODES = np.arange(256)
 MICROSOFT = "com.microsoft"
 Graph = tuple[list[onnx.NodeProto], dict[str, NDArray[np.generic]]]
@@ -82,11 +78,11 @@ class Bump:
             drawn = steep * np.clip(distance, 1, near) - np.minimum(distance, far)
             if drawn.min() < 1 or drawn.max() > 255:  # a byte, and so is its negative, 256 - drawn
                 continue
-            gain, offset = (float(value) for value in np.polyfit(drawn, bump, 1))
+            gain, offset = np.polyfit(drawn, bump, 1)
             zero = max(1, round(-offset / gain))
             error = float(np.abs(gain * (drawn - zero) - bump).max())
             if gain > 0 and error < least:
-                best, least = cls(near, far, steep, gain, zero), error
+                best, least = cls(near, far, steep, float(gain), zero), error
         return best
 
 
@@ -137,7 +133,7 @@ def hinges(quantization: Quantization) -> Graph:
     return nodes_of(text), constants(quantization, bs=np.float32(bump.gain * quantization.y_scale), **knots)
 
 
-FORMS: tuple[Callable[[Quantization], Graph], ...] = (pair, unfused, gelu, hinges)
+FORMS = (pair, unfused, gelu, hinges)
 
 
 class Bound:
@@ -149,14 +145,14 @@ class Bound:
         weights = [numpy_helper.from_array(value, name) for name, value in initializers.items()]
         graph_proto = helper.make_graph(nodes, "silu", ends[:1], ends[1:], weights)
         opsets = [helper.make_opsetid("", 17), helper.make_opsetid(MICROSOFT, 1)]
-        model = helper.make_model(graph_proto, opset_imports=opsets, ir_version=8)
+        model = helper.make_model(graph_proto, opset_imports=opsets, ir_version=8).SerializeToString()
         options = ort.SessionOptions()
         options.intra_op_num_threads = 1
-        self._session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        self._session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         self._binding = self._session.io_binding()
-        self._output = ort.OrtValue.ortvalue_from_numpy(np.zeros_like(x))
+        self.output = ort.OrtValue.ortvalue_from_numpy(np.zeros_like(x))
         self._binding.bind_ortvalue_input("x", ort.OrtValue.ortvalue_from_numpy(x))
-        self._binding.bind_ortvalue_output("y", self._output)
+        self._binding.bind_ortvalue_output("y", self.output)
 
     def mean_us(self, calls: int) -> float:
         """Return the mean time of one call."""
@@ -165,15 +161,11 @@ class Bound:
             self._session.run_with_iobinding(self._binding)
         return (time.perf_counter_ns() - start) / calls / 1e3
 
-    def output(self) -> NDArray[np.uint8]:
-        """Return the output of the last call."""
-        return np.asarray(self._output.numpy(), np.uint8)
-
 
 def median_interval(samples: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the median and the ends of its 95 % interval, from ranks: nothing is assumed of the distribution."""
-    half = 0.98 / len(samples) ** 0.5
-    return np.quantile(samples, [0.5, max(0.0, 0.5 - half), min(1.0, 0.5 + half)])
+    half = min(0.5, 0.98 / len(samples) ** 0.5)
+    return np.asarray(np.quantile(samples, [0.5, 0.5 - half, 0.5 + half]))
 
 
 def compare(shape: tuple[int, ...], quantization: Quantization, blocks: int) -> None:
@@ -188,7 +180,7 @@ def compare(shape: tuple[int, ...], quantization: Quantization, blocks: int) -> 
     print(f"\n{'x'.join(map(str, shape))}   us per call   times faster than pair   error in steps: greatest, rms")
     for index, form in enumerate(FORMS):
         ratio, low, high = median_interval(times[:, 0] / times[:, index])
-        took, y = np.median(times[:, index]), runs[index].output()
+        took, y = np.median(times[:, index]), runs[index].output.numpy()
         worst, spread = np.abs(y - np.rint(real)).max(), np.sqrt(np.mean((y - real) ** 2))
         print(f"{form.__name__:9}{took:8.1f}   {ratio:5.2f} [{low:.2f}, {high:.2f}]   {worst:2.0f}  {spread:.2f}")
 
@@ -199,7 +191,7 @@ def main() -> None:
     parser.add_argument("--high", type=float, default=10.0, help="greatest input")
     parser.add_argument("--blocks", type=int, default=41, help="rounds; each times every form once")
     given = parser.parse_args()
-    for shape in SHAPES:
+    for shape in ((1, 104, 104, 32), (1, 104, 104, 16), (1, 52, 52, 64), (1, 26, 26, 128)):
         compare(shape, Quantization.of_range(given.low, given.high), given.blocks)
 
 

@@ -38,6 +38,12 @@ def test_suppression_equals_the_textbook_class_by_class(count, seed, iou):
     assert suppress(found, scores, classes, iou, 1000).tolist() == textbook(found, scores, classes, iou)
 
 
+@pytest.mark.parametrize("count", [399, 400, 900])
+def test_many_boxes_are_suppressed_as_few_are(count):
+    found, scores, classes = boxes(count, count, span=900)
+    assert suppress(found, scores, classes, 0.45, 1000).tolist() == textbook(found, scores, classes, 0.45)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_suppression_of_one_class_equals_opencv(seed):
     found, scores, _ = boxes(80, seed)

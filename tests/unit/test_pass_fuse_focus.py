@@ -114,3 +114,59 @@ def test_a_conv_whose_kernel_or_padding_is_not_plain_stays(attribute: str) -> No
         w=numbers(3, 8, 3, 3),
     )
     assert_untouched(NAME, before)
+
+
+def without_shape(before: Model) -> Model:
+    for size in before.proto.graph.input[0].type.tensor_type.shape.dim:
+        size.dim_param = "free"
+    for size in before.proto.graph.output[0].type.tensor_type.shape.dim:
+        size.dim_param = "also_free"
+    return Model(before.proto, before.name)
+
+
+@pytest.mark.parametrize("before", [focus_chained(), space_to_depth(), unshuffle()], ids=lambda one: one.name)
+def test_a_stack_of_unknown_channels_stays(before: Model) -> None:
+    if before.name == "unshuffle":  # ONNX Runtime derives one shape, we see none
+        before.proto.graph.node[0].input[0] = "x"
+    assert run_pass(NAME, without_shape(before))[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("split", "stacked"), [((1, 2, 4, 3, 4, 3), (1, 18, 4, 4)), ((1, 3, 4, 2, 4, 3), (1, 9, 8, 4))]
+)
+def test_reshapes_that_move_more_than_the_block_stay(split: tuple[int, ...], stacked: tuple[int, ...]) -> None:
+    before = model(
+        f"""other (float[1,3,8,12] x) => (float[1,4,{stacked[2]},{stacked[3]}] y) {{
+            r = Reshape(x, split)
+            t = Transpose <perm = [0,1,3,5,2,4]> (r)
+            s = Reshape(t, stacked)
+            y = Conv <pads = [1,1,1,1]> (s, w)
+        }}""",
+        w=numbers(4, stacked[1], 3, 3),
+        split=indices(*split),
+        stacked=indices(*stacked),
+    )
+    assert_untouched(NAME, before)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "channels"),
+    [
+        ("a = Relu(x) b = Abs(x) s = Concat <axis = 1> (a, b)", 4),
+        ("s = Concat <axis = 2> (x, x)", 2),
+        ("s = Slice(x, zero, two, one)", 2),
+        ("a = Slice(x, zero, two) b = Slice(x, zero, two) s = Concat <axis = 1> (a, b)", 4),
+        ("r = Relu(x) s = Reshape(r, same)", 2),
+    ],
+    ids=["of two sources", "along the height", "no stack", "without axes", "no transpose"],
+)
+def test_what_is_no_space_to_depth_stays(nodes: str, channels: int) -> None:
+    before = model(
+        f"other (float[2,2,4,4] x) => (float[n,3,h,v] y) {{ {nodes} y = Conv(s, w) }}",
+        w=numbers(3, channels, 1, 1),
+        zero=indices(0),
+        one=indices(1),
+        two=indices(2),
+        same=indices(2, 2, 4, 4),
+    )
+    assert_untouched(NAME, before)

@@ -95,10 +95,10 @@ def test_a_model_that_onnx_runtime_refuses_is_an_error_of_the_file() -> None:
         simplify(before, {})
 
 
-def test_a_model_that_draws_random_numbers_is_refused_because_nothing_can_be_checked() -> None:
-    before = activation("r = RandomNormalLike(x) y = Add(x, r)")
-    with pytest.raises(StepError, match="cannot be checked: it changes the outputs .*\n  -> a model that draws random"):
-        simplify(before, {})
+def test_inputs_that_do_not_fit_the_fixed_shapes_are_refused_because_nothing_can_be_checked() -> None:
+    batch_of_two = {"image": numbers(2, 3, 4, 8)}
+    with pytest.raises(StepError, match=r"free cannot be checked: .*\n  -> check on inputs of the fixed shapes"):
+        simplify(free(), {"image": (1, 3, 4, 8)}, [batch_of_two])
 
 
 def test_fuse_goes_on_until_nothing_changes_and_counts_each_pass() -> None:

@@ -63,7 +63,7 @@ def simplify(
     if reason := expected.why_not(fixed):
         raise StepError(
             f"{model.name} cannot be checked: {reason} as soon as its shapes are fixed",
-            remedy="a model that draws random numbers cannot be simplified; leave the step out with --skip simplify",
+            remedy="check on inputs of the fixed shapes; for a model that draws random numbers: --skip simplify",
         )
     upgraded = _upgrade(fixed, opset, expected)
     outcome = _clean(upgraded, expected, fold=True)

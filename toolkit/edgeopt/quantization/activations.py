@@ -25,7 +25,8 @@ def silu(values: NDArray[Any]) -> NDArray[Any]:
 
 def relu(values: NDArray[Any]) -> NDArray[Any]:
     """Return max(x, 0)."""
-    return np.maximum(values, 0)
+    result: NDArray[Any] = np.maximum(values, 0)
+    return result
 
 
 def hard_sigmoid(alpha: float = 0.2, beta: float = 0.5) -> Activation:

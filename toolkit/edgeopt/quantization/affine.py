@@ -43,14 +43,16 @@ class Affine:
         """Return the integers nearest to `values`, saturated."""
         low, high = integer_range(self.dtype)
         steps = np.rint(np.asarray(values, np.float32) / np.float32(self.scale)) + self.zero_point
-        return np.clip(steps, low, high).astype(self.dtype)
+        integers: NDArray[Any] = np.clip(steps, low, high).astype(self.dtype)
+        return integers
 
     def round_trip(self, values: NDArray[Any]) -> NDArray[np.float32]:
         """Return `values` after quantizing and dequantizing."""
         low, high = integer_range(self.dtype)
         scale = np.float32(self.scale)
         steps = np.rint(np.asarray(values, np.float32) / scale)
-        return np.clip(steps, low - self.zero_point, high - self.zero_point).astype(np.float32) * scale
+        clipped: NDArray[np.float32] = np.clip(steps, low - self.zero_point, high - self.zero_point) * scale
+        return clipped
 
 
 def integer_range(dtype: str) -> tuple[int, int]:

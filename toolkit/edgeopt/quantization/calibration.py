@@ -1,7 +1,7 @@
 """Watch the tensors of a model while images stream through it. It chooses no scale.
 
-One pass; memory grows with the number of tensors, never with the number of images: a histogram, the extremes of each
-channel and a fixed number of sampled positions for each tensor.
+One pass; memory grows with the number of tensors, never with the number of images: a histogram, the extremes
+of each channel and a fixed number of sampled positions for each tensor.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from onnx import TensorProto, helper
 
 from edgeopt.environment import physical_cores
 from edgeopt.errors import EdgeoptError, UnsupportedError
-from edgeopt.executors import Session, SessionOptions
-from edgeopt.executors.onnxruntime import EXECUTOR
+from edgeopt.executors import SessionOptions
+from edgeopt.executors.onnxruntime import EXECUTOR, OnnxRuntimeSession
 from edgeopt.model import Model
 from edgeopt.quantization.histogram import Histogram, count_values
 from edgeopt.tensors import Tensors
@@ -93,7 +93,9 @@ class _Watch:
 
     def observation(self) -> Observation:
         """Return what was seen."""
-        assert self._low is not None and self._high is not None and self._histogram is not None
+        assert self._low is not None
+        assert self._high is not None
+        assert self._histogram is not None
         return Observation(self._low, self._high, self._histogram, np.concatenate(self._blocks))
 
 
@@ -180,19 +182,14 @@ def calibrate(
     return Calibration({name: watch.observation() for name, watch in watches.items()}, images, alike.ratio())
 
 
-def _see_frame(frame: Tensors, sessions: list[Any], watches: Mapping[str, _Watch], image: int) -> None:
+def _see_frame(frame: Tensors, sessions: list[OnnxRuntimeSession], watches: Mapping[str, _Watch], image: int) -> None:
     for name in watches.keys() & frame.keys():
         watches[name].see(frame[name], image)
     for session in sessions:
-        seen = run(session, frame)
+        seen = session.run(frame)
         for name, value in seen.items():
             if name in watches:
                 watches[name].see(value, image)
-
-
-def run(session: Session, frame: Tensors) -> Tensors:
-    """Run one image; a wrong name or shape is the caller's fault and keeps its traceback."""
-    return session.run(frame)
 
 
 def with_outputs(model: Model, names: Iterable[str]) -> bytes:
@@ -203,7 +200,8 @@ def with_outputs(model: Model, names: Iterable[str]) -> bytes:
     proto.graph.output.extend(
         helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in names if name not in present
     )
-    return proto.SerializeToString()
+    data: bytes = proto.SerializeToString()
+    return data
 
 
 def _groups(model: Model, names: list[str], group_bytes: int) -> list[list[str]]:
@@ -225,4 +223,4 @@ def _groups(model: Model, names: list[str], group_bytes: int) -> list[list[str]]
 
 def _size_bytes(value: onnx.ValueInfoProto) -> int:
     """Return the bytes of one float tensor; a free dimension counts as 1."""
-    return 4 * math.prod(max(1, dim.dim_value) for dim in value.type.tensor_type.shape.dim)
+    return 4 * math.prod(max(1, int(dim.dim_value)) for dim in value.type.tensor_type.shape.dim)

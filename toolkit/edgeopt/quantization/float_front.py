@@ -1,7 +1,8 @@
-"""Choose the layers that are faster in float at the entrance of a model, where pictures are large and channels few.
+"""Choose the layers that are faster in float at the entrance of a model, where pictures are large and
+channels few.
 
-A layer in float amid integers pays two borders. A run of layers from the input on pays one only, so the best run is the
-prefix whose saved time is largest.
+A layer in float amid integers pays two borders. A run of layers from the input on pays one only, so the best
+run is the prefix whose saved time is largest.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Choose what stays float from local scores. No rule knows a model.
 
-A tensor whose normalised SQNR is below LEAST_DB loses most channels on any single grid. The smallest block that avoids it is
-the node that makes it and the nodes that read it, and blocks that touch merge.
+A tensor whose normalised SQNR is below LEAST_DB loses most channels on any single grid. The smallest block
+that avoids it is the node that makes it and the nodes that read it, and blocks that touch merge.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Each border between two forms is made once, when it is first asked for.
 
-Real tensors are transposed, integers are not: next to a float convolution ONNX Runtime folds a real Transpose into its own
-change of layout.
+Real tensors are transposed, integers are not: next to a float convolution ONNX Runtime folds a real Transpose
+into its own change of layout.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 from edgeopt.graph import Graph, Value
 from edgeopt.quantization.affine import Affine
 from edgeopt.quantization.structure import name_of
+
 
 def to_last(rank: int) -> tuple[int, ...]:
     """Return the permutation that moves channels from the second place to the last, e.g. NCHW to NHWC."""

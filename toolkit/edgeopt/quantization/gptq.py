@@ -1,8 +1,8 @@
 """Round weights so that the errors of a row cancel on real inputs, instead of each to its nearest integer.
 
-For one output channel w and inputs X, the loss is ||X (w - q)||^2 = (w - q)^T H (w - q) with H = X^T X. Columns are rounded in turn;
-the error of each is carried on to those not yet rounded, by the Cholesky factor U of the inverse of H:
-w[j+1:] -= (w[j] - q[j]) / U[j, j] * U[j, j+1:].
+For one output channel w and inputs X, the loss is ||X (w - q)||^2 = (w - q)^T H (w - q) with H = X^T X.
+Columns are rounded in turn; the error of each is carried on to those not yet rounded, by the Cholesky factor
+U of the inverse of H: w[j+1:] -= (w[j] - q[j]) / U[j, j] * U[j, j+1:].
 
 Source: Frantar et al., GPTQ, ICLR 2023, equations 2 and 3, with damping of 1 % of the mean diagonal.
 """
@@ -58,8 +58,11 @@ def _loss(error: NDArray[np.float32], inputs: NDArray[np.float32]) -> float:
     return float(np.square(inputs @ error.T, dtype=np.float64).sum())
 
 
-def rounded(weight: QuantizedWeight, real: NDArray[np.float32], inputs: NDArray[np.float32], *, most: int) -> QuantizedWeight:
-    """Return a 1x1 convolution's or a matrix's weight, rounded with its inputs, or `weight` where that is no better.
+def rounded(
+    weight: QuantizedWeight, real: NDArray[np.float32], inputs: NDArray[np.float32], *, most: int
+) -> QuantizedWeight:
+    """Return a 1x1 convolution's or a matrix's weight, rounded with its inputs, or `weight` where that is no
+    better.
 
     Args:
         weight: As rounded to nearest, output channels along its axis.
@@ -74,4 +77,6 @@ def rounded(weight: QuantizedWeight, real: NDArray[np.float32], inputs: NDArray[
     if not is_better(rows, inputs, (steps * scale[:, None]).astype(np.float32), nearest):
         return weight
     shape = np.moveaxis(weight.values, weight.axis, 0).shape
-    return QuantizedWeight(np.ascontiguousarray(np.moveaxis(steps.reshape(shape), 0, weight.axis)), weight.scale, weight.axis)
+    return QuantizedWeight(
+        np.ascontiguousarray(np.moveaxis(steps.reshape(shape), 0, weight.axis)), weight.scale, weight.axis
+    )

@@ -1,8 +1,8 @@
 """A histogram whose range grows while values stream in. It keeps no value.
 
-Bin k holds the values of [k w, (k + 1) w) with w = 2^exponent. When the range outgrows the capacity, w doubles and neighbours
-k = 2 j and 2 j + 1 become j. As w is a power of two and zero is always an edge, merging is exact: the result
-depends neither on the order of the values nor on how they were split.
+Bin k holds the values of [k w, (k + 1) w) with w = 2^exponent. When the range outgrows the capacity, w
+doubles and neighbours k = 2 j and 2 j + 1 become j. As w is a power of two and zero is always an edge,
+merging is exact: the result depends neither on the order of the values nor on how they were split.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Histogram:
     @property
     def centres(self) -> NDArray[np.float64]:
         """Middle of each bin."""
-        return (np.arange(len(self.counts)) + self.first + 0.5) * self.width
+        return (np.arange(len(self.counts), dtype=np.float64) + self.first + 0.5) * self.width
 
     @property
     def total(self) -> int:

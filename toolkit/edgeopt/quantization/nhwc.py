@@ -1,19 +1,19 @@
 """Write a scheme as ONNX Runtime's own integer ops in NHWC, as its CPU kernels want it. It decides nothing.
 
-ONNX Runtime turns Q/DQ into these ops too, but leaves activations such as SiLU between a DequantizeLinear and a QuantizeLinear
-in the wrong layout, or runs them as two integer passes. Here every change of number or layout is explicit, and made once.
-Nodes that no rule below covers stay as they are, between borders.
+ONNX Runtime turns Q/DQ into these ops too, but leaves activations such as SiLU between a DequantizeLinear and
+a QuantizeLinear in the wrong layout, or runs them as two integer passes. Here every change of number or
+layout is explicit, and made once. Nodes that no rule below covers stay as they are, between borders.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from edgeopt.graph import Graph, Node, Value, attribute
+from edgeopt.graph import AttributeValue, Graph, Node, Value, attribute
 from edgeopt.quantization.affine import Affine
 from edgeopt.quantization.forms import Forms, to_last
 from edgeopt.quantization.qdq import limiter_behind
@@ -27,6 +27,7 @@ _ELEMENTWISE = frozenset(
 )
 """Ops of one tensor that do not care for the layout."""
 _CONV_ATTRIBUTES = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
+_RESIZE_ATTRIBUTES = ("coordinate_transformation_mode", "mode", "nearest_mode")
 _POOL_ATTRIBUTES = ("auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "strides")
 
 
@@ -37,8 +38,8 @@ class NhwcOptions:
     integer_silu: bool = False
     """SiLU as QLinearSigmoid and QLinearMul; otherwise as QuickGelu on real numbers."""
     direct_up_to: int = 0
-    """1x1 convolutions with at most so many sums go straight to real numbers, without a grid for them. It costs little where there
-    are few, and loses less."""
+    """1x1 convolutions with at most so many sums go straight to real numbers, without a grid for them. It
+    costs little where there are few, and loses less."""
 
 
 class _Lowering:
@@ -88,9 +89,16 @@ class _Lowering:
     def _grid(self, value: Value) -> Affine:
         return self.scheme.affines[name_of(value)]
 
-    def _insert(self, op: str, inputs: list[Value | None], like: Node, domain: str = _MICROSOFT, **more: object) -> Value:
-        attributes = {name: value for name, value in more.items() if value is not None}
-        made = self.graph.insert(op, inputs, attributes, domain=domain, name=f"{key(like)}_{op}")  # type: ignore[arg-type]
+    def _insert(
+        self,
+        op: str,
+        inputs: Sequence[Value | None],
+        like: Node,
+        attributes: Mapping[str, AttributeValue] | None = None,
+        domain: str = _MICROSOFT,
+    ) -> Value:
+        """Add a node named after the one it stands for, so that its time can be told."""
+        made = self.graph.insert(op, inputs, attributes, domain=domain, name=f"{key(like)}_{op}")
         return made.outputs[0]
 
     # Weighted ops
@@ -152,9 +160,9 @@ class _Lowering:
             add(f"{node.name}_weight_zero_point", np.zeros(weight.scale.shape, np.int8)),
         ]
         sums = add(f"{node.name}_bias", quantize_bias(bias, grid.scale, weight.scale))
-        kept = {name: attribute(node, name, None) for name in _CONV_ATTRIBUTES}
+        kept = {"channels_last": 1, **_attributes(node, _CONV_ATTRIBUTES)}
         inputs = [integers, *self.forms.grid(grid), *stored, *self.forms.grid(to), sums]
-        return self._insert("QLinearConv", inputs, node, channels_last=1, **kept)
+        return self._insert("QLinearConv", inputs, node, kept)
 
     def _pointwise(self, node: Node, integers: Value, grid: Affine) -> Value:
         """A 1x1 convolution in NHWC is one matrix product over all positions."""
@@ -181,11 +189,11 @@ class _Lowering:
             return True  # absorbed by the convolution before it
         if source is None or not self._is_last(source):
             return False
-        if node.op_type == "Sigmoid" and all(silu_sigmoid(self.graph, one) is node for one in self.graph.consumers(made)):
+        readers = self.graph.consumers(made)
+        if node.op_type == "Sigmoid" and all(silu_sigmoid(self.graph, reader) is node for reader in readers):
             return True  # its Mul makes both
         inputs: list[Value | None] = [self.forms.nhwc(source), *node.inputs[1:]]
-        attributes = {name: attribute(node, name, None) for name in node.attributes}
-        self.forms.put_real(made, self._insert(node.op_type, inputs, node, "", **attributes))
+        self.forms.put_real(made, self._insert(node.op_type, inputs, node, _attributes(node, node.attributes), ""))
         return True
 
     def _mul(self, node: Node) -> bool:
@@ -200,12 +208,13 @@ class _Lowering:
         if self.options.integer_silu and grids and self.scheme.is_integer(node):
             self._integer_silu(node, sigmoid, source, grids[0])
         else:
-            real = self._insert("QuickGelu", [self.forms.nhwc(source)], node, alpha=1.0)
+            real = self._insert("QuickGelu", [self.forms.nhwc(source)], node, {"alpha": 1.0})
             self.forms.put_real(node.outputs[0], real)
         return True
 
     def _integer_silu(self, node: Node, sigmoid: Node, source: Value, grid: Affine) -> None:
-        integers, gate, to = self.forms.integer(source, grid), self._grid(sigmoid.outputs[0]), self._grid(node.outputs[0])
+        integers = self.forms.integer(source, grid)
+        gate, to = self._grid(sigmoid.outputs[0]), self._grid(node.outputs[0])
         inputs: list[Value | None] = [integers, *self.forms.grid(grid), *self.forms.grid(gate)]
         opened = self._insert("QLinearSigmoid", inputs, sigmoid)
         inputs = [integers, *self.forms.grid(grid), opened, *self.forms.grid(gate), *self.forms.grid(to)]
@@ -222,7 +231,7 @@ class _Lowering:
         if not flat or len(ready) != 2:
             return False
         inputs: list[Value | None] = [self.forms.nhwc(one) for one in sources]
-        self.forms.put_real(node.outputs[0], self._insert(node.op_type, inputs, node, ""))
+        self.forms.put_real(node.outputs[0], self._insert(node.op_type, inputs, node, domain=""))
         return True
 
     def _concat(self, node: Node) -> bool:
@@ -234,13 +243,13 @@ class _Lowering:
         if self.scheme.is_integer(node) and axis == 1 and rank == 4:
             grid = self._grid(made)
             integers: list[Value | None] = [self.forms.integer(one, grid) for one in parts]
-            self.forms.put_integer(made, grid, self._insert("Concat", integers, node, "", axis=3))
+            self.forms.put_integer(made, grid, self._insert("Concat", integers, node, {"axis": 3}, ""))
             return True
         if len(parts) < len(node.inputs) or not all(self._is_last(one) for one in parts):
             return False
         real: list[Value | None] = [self.forms.nhwc(one) for one in parts]
         last = to_last(rank).index(axis)
-        self.forms.put_real(made, self._insert("Concat", real, node, "", axis=last))
+        self.forms.put_real(made, self._insert("Concat", real, node, {"axis": last}, ""))
         return True
 
     def _is_last(self, value: Value | None) -> bool:
@@ -256,7 +265,7 @@ class _Lowering:
         if before[:2] != after[:2] or len(after) < 3:
             return False
         shape = self.graph.add_initializer(f"{node.name}_shape", np.array([after[i] for i in to_last(len(after))]))
-        self.forms.put_real(made, self._insert("Reshape", [self.forms.nhwc(source), shape], node, ""))
+        self.forms.put_real(made, self._insert("Reshape", [self.forms.nhwc(source), shape], node, domain=""))
         return True
 
     def _transpose(self, node: Node) -> bool:
@@ -281,11 +290,11 @@ class _Lowering:
         smaller = self._pools.get((source, grid))
         if window is not None and smaller is not None and smaller[0] < window:
             rest = window - smaller[0] + 1
-            kept: dict[str, object] = {"kernel_shape": (rest, rest), "pads": (rest // 2,) * 4}
+            kept: dict[str, AttributeValue] = {"kernel_shape": (rest, rest), "pads": (rest // 2,) * 4}
             integers = smaller[1]
         else:
-            kept = {name: attribute(node, name, None) for name in _POOL_ATTRIBUTES}
-        pooled = self._insert("NhwcMaxPool", [integers], node, **kept)
+            kept = _attributes(node, _POOL_ATTRIBUTES)
+        pooled = self._insert("NhwcMaxPool", [integers], node, kept)
         self.forms.put_integer(made, grid, pooled)
         if window is not None:
             self._pools[source, grid] = window, pooled
@@ -304,9 +313,11 @@ class _Lowering:
         if repeats is not None:
             self.forms.put_integer(made, grid, self._repeat(node, integers, before, repeats))
             return True
-        sizes = self.graph.add_initializer(f"{node.name}_scales", (np.array(after) / before)[list(to_last(4))].astype(np.float32))
-        kept = {name: attribute(node, name, None) for name in ("coordinate_transformation_mode", "mode", "nearest_mode")}
-        self.forms.put_integer(made, grid, self._insert("Resize", [integers, None, sizes], node, "", **kept))
+        scales = (np.array(after) / before)[list(to_last(4))].astype(np.float32)
+        inputs = [integers, None, self.graph.add_initializer(f"{node.name}_scales", scales)]
+        self.forms.put_integer(
+            made, grid, self._insert("Resize", inputs, node, _attributes(node, _RESIZE_ATTRIBUTES), "")
+        )
         return True
 
     def _repeat(self, node: Node, integers: Value, before: tuple[int, ...], repeats: tuple[int, int]) -> Value:
@@ -316,14 +327,15 @@ class _Lowering:
         apart = add(f"{node.name}_apart", np.array([n * h, 1, w, 1, c]))
         often = add(f"{node.name}_repeats", np.array([1, down, 1, across, 1]))
         together = add(f"{node.name}_shape", np.array([n, h * down, w * across, c]))
-        tiled = self._insert("Tile", [self._insert("Reshape", [integers, apart], node, ""), often], node, "")
-        return self._insert("Reshape", [tiled, together], node, "")
+        rows = self._insert("Reshape", [integers, apart], node, domain="")
+        tiled = self._insert("Tile", [rows, often], node, domain="")
+        return self._insert("Reshape", [tiled, together], node, domain="")
 
     def _global_pool(self, node: Node) -> bool:
         source, made = node.inputs[0], node.outputs[0]
         if source is None or not self.forms.is_lowered(source) or self.graph.rank(made) != 4:
             return False
-        real = self._insert("ReduceMean", [self.forms.nhwc(source)], node, "", axes=(1, 2), keepdims=1)
+        real = self._insert("ReduceMean", [self.forms.nhwc(source)], node, {"axes": (1, 2), "keepdims": 1}, "")
         self.forms.put_real(made, real)
         return True
 
@@ -338,10 +350,17 @@ class _Lowering:
         return True
 
 
+def _attributes(node: Node, names: Iterable[str]) -> dict[str, AttributeValue]:
+    """Return those attributes of a node that are written."""
+    found = {name: attribute(node, name, None) for name in names}
+    return {name: value for name, value in found.items() if value is not None}
+
+
 def _centred_window(node: Node) -> int | None:
     """Return the size of a square pooling window that keeps the picture's size, or None.
 
-    Two such maxima in a row are one with a window of k1 + k2 - 1, so a pyramid of windows needs small ones only.
+    Two such maxima in a row are one with a window of k1 + k2 - 1, so a pyramid of windows needs small ones
+    only.
     """
     sizes = set(attribute(node, "kernel_shape", (0, 1)))
     plain = set(attribute(node, "strides", (1,))) == {1} and set(attribute(node, "dilations", (1,))) == {1}
@@ -352,8 +371,9 @@ def _centred_window(node: Node) -> int | None:
 
 def _repeats(node: Node, before: tuple[int, ...], after: tuple[int, ...]) -> tuple[int, int] | None:
     """Return how often a nearest Resize repeats each row and column, or None if it does something else."""
-    mode = attribute(node, "coordinate_transformation_mode", "half_pixel"), attribute(node, "nearest_mode", "round_prefer_floor")
-    if mode not in (("asymmetric", "floor"), ("half_pixel", "round_prefer_floor")):
+    place = attribute(node, "coordinate_transformation_mode", "half_pixel")
+    rounding = attribute(node, "nearest_mode", "round_prefer_floor")
+    if (place, rounding) not in (("asymmetric", "floor"), ("half_pixel", "round_prefer_floor")):
         return None
     if any(large % small for small, large in zip(before[2:], after[2:], strict=True)):
         return None
@@ -369,6 +389,7 @@ def place_nhwc(
         graph: The float model; it is edited.
         scheme: What runs on integers.
         options: Which of several ways to write.
-        float_sums: Keys of further 1x1 convolutions that read integers and make real numbers: prediction layers.
+        float_sums: Keys of further 1x1 convolutions that read integers and make real numbers: prediction
+        layers.
     """
     return _Lowering(graph, scheme, options, float_sums).run()

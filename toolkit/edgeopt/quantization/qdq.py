@@ -1,15 +1,17 @@
 """Write a scheme as QuantizeLinear and DequantizeLinear pairs, in the places where ONNX Runtime fuses them.
 
-Weights are stored as INT8 with a DequantizeLinear per channel: float weights between a DequantizeLinear and a QuantizeLinear
-would be quantized per tensor by ONNX Runtime itself. Convolutions are quantized on both sides, or they stay unfused.
+Weights are stored as INT8 with a DequantizeLinear per channel: float weights between a DequantizeLinear and a
+QuantizeLinear would be quantized per tensor by ONNX Runtime itself. Convolutions are quantized on both sides,
+or they stay unfused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgeopt.graph import Graph, Node, Value
 from edgeopt.quantization.affine import Affine
@@ -100,9 +102,10 @@ def _quantize_weights(graph: Graph, node: Node, grid: Affine, scheme: Scheme) ->
         _store(graph, node, 2, steps, np.float32(grid.scale) * quantized.scale, 0)
 
 
-def _store(graph: Graph, node: Node, index: int, integers: np.ndarray, scale: np.ndarray, axis: int) -> None:
+def _store(graph: Graph, node: Node, index: int, integers: NDArray[Any], scale: NDArray[np.float32], axis: int) -> None:
     """Make input `index` a stored integer constant and its DequantizeLinear."""
-    name = f"{node.inputs[index].name if node.inputs[index] is not None else node.name}"
+    old = node.inputs[index] if index < len(node.inputs) else None
+    name = name_of(old) if old is not None else f"{node.name}_{index}"
     per_axis = scale.size > 1
     scale = scale if per_axis else scale.reshape(())
     values = [
@@ -130,8 +133,3 @@ def _insert_pair(graph: Graph, value: Value, grid: Affine, scheme: Scheme) -> No
     for node, index in readers:
         if made_of_integers or scheme.is_integer(node):
             graph.set_input(node, index, real)
-
-
-def without(scheme: Scheme, keys: set[str]) -> Scheme:
-    """Return the scheme with the nodes of `keys` in float."""
-    return replace(scheme, integer=frozenset(scheme.integer) - keys)

@@ -1,6 +1,7 @@
 """Choose the range of an activation from its histogram. It sees no model.
 
-Source: min-max and percentile as in ONNX Runtime's calibrators; entropy: Migacz, 8-bit inference with TensorRT, 2017;
+Source: min-max and percentile as in ONNX Runtime's calibrators; entropy: Migacz, 8-bit inference with
+TensorRT, 2017;
 MSE: the grid that loses least, measured after the following activation where there is one.
 """
 
@@ -79,7 +80,8 @@ def percentile_range(histogram: Histogram, percentile: float) -> tuple[float, fl
 
 
 def entropy_limit(histogram: Histogram, levels: int) -> float:
-    """Return the |x| at which to saturate so that the quantized distribution diverges least (Kullback-Leibler).
+    """Return the |x| at which to saturate so that the quantized distribution diverges least (Kullback-
+    Leibler).
 
     Args:
         histogram: Of all values seen.
@@ -131,7 +133,9 @@ def _least_squares(
         for side in ("high", "low"):
             lows = _SHRINK * low if side == "low" else np.full(len(_SHRINK), end_low)
             highs = _SHRINK * high if side == "high" else np.full(len(_SHRINK), end_high)
-            grids = [make_affine(float(a), float(b), dtype, symmetric=symmetric) for a, b in zip(lows, highs, strict=True)]
+            grids = [
+                make_affine(float(a), float(b), dtype, symmetric=symmetric) for a, b in zip(lows, highs, strict=True)
+            ]
             errors = _squared_errors(values, weights, target, grids, after)
             index = int(np.argmin(errors))
             if errors[index] < best:

@@ -60,7 +60,8 @@ def _bias(graph: Graph, node: Node) -> NDArray[np.float32]:
 
 def _nearest(graph: Graph, node: Node, scheme: Scheme) -> tuple[NDArray[np.float32], QuantizedWeight]:
     weight, source = graph.constant(node.inputs[1]), node.inputs[0]
-    assert weight is not None and source is not None
+    assert weight is not None
+    assert source is not None
     smallest = None
     if node.op_type == "Conv":
         smallest = smallest_scale_for_bias(_bias(graph, node), scheme.affines[name_of(source)].scale)

@@ -59,8 +59,8 @@ def candidates(graph: Graph, rules: Int8Rules) -> list[Node]:
 def integer_nodes(graph: Graph, rules: Int8Rules, kept_float: Set[Node]) -> frozenset[str]:
     """Return the keys of the weighted nodes outside `kept_float`, and of the companions between them.
 
-    A companion runs on integers only where all it reads comes from integer nodes and some reader is one: elsewhere it would
-    cost a border and gain nothing.
+    A companion runs on integers only where all it reads comes from integer nodes and some reader is one:
+    elsewhere it would cost a border and gain nothing.
     """
     companions = {node for node in graph.nodes(*COMPANIONS, *LIMITERS) if _can_be_integer(graph, node)} - kept_float
     integer = (set(candidates(graph, rules)) | companions) - kept_float
@@ -75,7 +75,9 @@ def integer_nodes(graph: Graph, rules: Int8Rules, kept_float: Set[Node]) -> froz
 def _is_between(graph: Graph, node: Node, integer: Set[Node]) -> bool:
     fed = all(graph.producer(one) in integer for one in data_inputs(graph, node))
     moves = node.op_type in SAME_GRID  # ONNX Runtime moves a QuantizeLinear before it, whether we do or not
-    return (fed or moves) and (any(reader in integer for reader in node.successors()) or _is_absorbed(graph, node, integer))
+    return (fed or moves) and (
+        any(reader in integer for reader in node.successors()) or _is_absorbed(graph, node, integer)
+    )
 
 
 def _is_absorbed(graph: Graph, node: Node, integer: Set[Node]) -> bool:

@@ -1,7 +1,8 @@
 """How much a tensor suffers from its grid, from sampled positions alone. It runs no model.
 
-The plain ratio does not see a tensor whose few large channels hide that all others are rounded to nothing; the normalised one
-does, and orders tensors as the whole model's agreement does (rank correlation 0.5 against -0.1 on a detector).
+The plain ratio does not see a tensor whose few large channels hide that all others are rounded to nothing;
+the normalised one does, and orders tensors as the whole model's agreement does (rank correlation 0.5 against
+-0.1 on a detector).
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ def sqnr_db(signal: NDArray[np.float32], noise: NDArray[np.float32]) -> float:
 def channel_sqnr_db(signal: NDArray[np.float32], noise: NDArray[np.float32]) -> float:
     """Return -10 log10 of the mean over channels of noise energy over variance.
 
-    A channel cannot lose more than all it says, so its share is at most 1. Constant channels say nothing and are left out.
+    A channel cannot lose more than all it says, so its share is at most 1. Constant channels say nothing and
+    are left out.
 
     Args:
         signal: Shape (positions, channels).

@@ -85,8 +85,8 @@ def downstream(nodes: Iterable[Node]) -> set[Node]:
 def predictions(graph: Graph) -> list[Node]:
     """Return the weighted nodes that make the answer: no further features are computed behind them.
 
-    A decoder may hold a tiny convolution (the expected distance of distribution focal loss), so weighted ops with less than a
-    thousandth of the work do not count as features.
+    A decoder may hold a tiny convolution (the expected distance of distribution focal loss), so weighted ops
+    with less than a thousandth of the work do not count as features.
     """
     weighted = [node for node in graph.nodes(*WEIGHTED) if has_weights(graph, node)]
     work = {node: multiplications(graph, node) for node in weighted}
@@ -99,8 +99,9 @@ def predictions(graph: Graph) -> list[Node]:
 def head_tail(graph: Graph) -> set[Node]:
     """Return what must stay float behind the features, the prediction layers of a many-headed model among it.
 
-    One scale that covers boxes (hundreds of pixels) and scores (0 to 1) loses the scores. So where several prediction layers
-    exist they and all behind them stay float; behind a single one (a classifier, a segmenter) only what follows it.
+    One scale that covers boxes (hundreds of pixels) and scores (0 to 1) loses the scores. So where several
+    prediction layers exist they and all behind them stay float; behind a single one (a classifier, a
+    segmenter) only what follows it.
     """
     last = predictions(graph)
     behind = downstream(last)

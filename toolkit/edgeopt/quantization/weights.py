@@ -24,12 +24,13 @@ class QuantizedWeight:
     @property
     def real(self) -> NDArray[np.float32]:
         """The weights that the integers stand for."""
-        return self.values.astype(np.float32) * along(self.scale, self.axis, self.values.ndim)
+        real: NDArray[np.float32] = self.values.astype(np.float32) * along(self.scale, self.axis, self.values.ndim)
+        return real
 
 
 def along(channels: NDArray[Any], axis: int, rank: int) -> NDArray[Any]:
     """Return one value a channel in the shape that broadcasts along `axis` of an array of `rank` dimensions."""
-    return channels.reshape([-1 if i == axis else 1 for i in range(rank)]) if channels.size > 1 else channels.reshape([1] * rank)
+    return channels.reshape([channels.size if i == axis else 1 for i in range(rank)])
 
 
 def choose_scale(
@@ -40,7 +41,8 @@ def choose_scale(
     Args:
         weight: Any shape; channels along `axis`, e.g. (out, in, kh, kw) with axis 0.
         axis: The channel axis, counted from 0.
-        reduce_range: Leave one bit unused: two products of U8S8 then fit in 16 bits, which AVX2 without VNNI saturates.
+        reduce_range: Leave one bit unused: two products of U8S8 then fit in 16 bits, which AVX2 without VNNI
+        saturates.
         per_channel: Whether each channel has its own scale; otherwise all share one.
 
     Returns:
@@ -99,8 +101,8 @@ def quantize_weight(
 def smallest_scale_for_bias(bias: NDArray[Any], input_scale: float) -> NDArray[np.float32]:
     """Return the weight scale of each channel below which the bias would not fit in 32 bits.
 
-    A bias is stored as INT32 in steps of input_scale * weight_scale, so a channel of all but zero weights with a bias would
-    overflow.
+    A bias is stored as INT32 in steps of input_scale * weight_scale, so a channel of all but zero weights
+    with a bias would overflow.
     """
     return (np.abs(np.asarray(bias, np.float64)) / (input_scale * 2.0**30)).astype(np.float32)
 

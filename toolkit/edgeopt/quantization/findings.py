@@ -1,0 +1,92 @@
+"""What calibration says of a model: the grid and the score of each tensor, enough to make any scheme. It runs the model once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgeopt.errors import Note, NoteKind
+from edgeopt.graph import Graph, Value
+from edgeopt.model import Model
+from edgeopt.quantization.affine import Affine, make_affine
+from edgeopt.quantization.calibration import Calibration, Observation, calibrate
+from edgeopt.quantization.ranges import Method, choose_affine
+from edgeopt.quantization.scheme import watched
+from edgeopt.quantization.scores import score_db
+from edgeopt.quantization.structure import channel_axis, following_activation
+from edgeopt.target import Int8Rules
+from edgeopt.tensors import Tensors
+
+_ALIKE = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """The grid and the score of every tensor that may be quantized."""
+
+    calibration: Calibration
+    affines: Mapping[str, Affine]
+    scores_db: Mapping[str, float]
+    """Per-channel-normalised SQNR of each tensor on its grid."""
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """A warning where the images cannot show what the model will meet."""
+        if self.calibration.images < 2 or self.calibration.spread_ratio >= _ALIKE:
+            return ()
+        alike = f"they differ by {self.calibration.spread_ratio:.2%} of the spread inside one image"
+        detail = f"the {self.calibration.images} calibration images are alike: {alike}"
+        return (Note(NoteKind.WARNING, detail, "give images of different scenes"),)
+
+
+def study(
+    model: Model,
+    graph: Graph,
+    frames: Iterable[Tensors],
+    rules: Int8Rules,
+    *,
+    method: Method = Method.MSE,
+    progress: Callable[[int], None] | None = None,
+) -> Findings:
+    """Calibrate, and choose and score the grid of every tensor that may be quantized.
+
+    Args:
+        model: The float model.
+        graph: Its graph, with shapes.
+        frames: Real model inputs, one image each; read once.
+        rules: What INT8 form the target runs.
+        method: How activation ranges are chosen.
+        progress: Called with the number of images done.
+
+    Raises:
+        UnsupportedError: If an activation is NaN or infinite.
+        EdgeoptError: If there are no images.
+    """
+    values = watched(graph, rules)
+    axes = {name: channel_axis(graph, value) for name, value in values.items()}
+    calibration = calibrate(model, frames, axes, progress=progress)
+    seen = calibration.observations
+    affines = {name: grid_of(graph, values[name], one, rules, method) for name, one in seen.items()}
+    scores = {name: score_db(one.samples, affines[name]) for name, one in seen.items()}
+    return Findings(calibration, affines, scores)
+
+
+def grid_of(graph: Graph, value: Value, seen: Observation, rules: Int8Rules, method: Method) -> Affine:
+    """Return the grid of one tensor; pixels that are whole numbers keep their own."""
+    asymmetric = rules.activation_dtype == "uint8" and not rules.symmetric_activations
+    if asymmetric and graph.producer(value) is None and _is_pixels(seen):
+        return make_affine(0.0, 255.0)
+    return choose_affine(
+        seen.histogram,
+        method,
+        dtype=rules.activation_dtype,
+        symmetric=rules.symmetric_activations,
+        after=following_activation(graph, value),
+    )
+
+
+def _is_pixels(seen: Observation) -> bool:
+    whole = bool((seen.samples == np.rint(seen.samples)).all())
+    return whole and seen.histogram.low >= 0 and 1 < seen.histogram.high <= 255
