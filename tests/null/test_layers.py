@@ -51,7 +51,7 @@ def imports_of(path: Path) -> set[str]:
 
 
 def roots_of(path: Path) -> set[str]:
-    nodes = [node for node in ast.walk(ast.parse(path.read_text("utf-8")))]
+    nodes = list(ast.walk(ast.parse(path.read_text("utf-8"))))
     direct = {alias.name.split(".")[0] for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     return direct | {node.module.split(".")[0] for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
 
@@ -98,7 +98,9 @@ def test_every_file_says_what_it_is(path):
     assert text.splitlines()[0].endswith((".", ":"))
 
 
-@pytest.mark.parametrize("module", ["runtime", "bundle", "executors.onnxruntime", "tasks.detection", "tasks.classification"])
+@pytest.mark.parametrize(
+    "module", ["runtime", "bundle", "executors.onnxruntime", "tasks.detection", "tasks.classification"]
+)
 def test_what_a_device_imports_is_light(module):
     code = f"import sys, edgeopt.{module}; print(*sorted({HEAVY!r} & sys.modules.keys()))"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -106,7 +108,10 @@ def test_what_a_device_imports_is_light(module):
 
 
 def test_telemetry_is_off_before_onnxruntime_is_imported():
-    code = "import os, edgeopt.executors.onnxruntime as e, sys; print(os.environ['ORT_DISABLE_TELEMETRY'], 'onnxruntime' in sys.modules)"
+    code = (
+        "import os, sys, edgeopt.executors.onnxruntime\n"
+        "print(os.environ['ORT_DISABLE_TELEMETRY'], 'onnxruntime' in sys.modules)"
+    )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout.split() == ["1", "False"]
     direct = [path for path in FILES if path.stem != "onnxruntime" and "onnxruntime" in roots_of(path)]

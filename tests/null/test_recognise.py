@@ -62,7 +62,7 @@ def test_an_ambiguous_shape_is_refused_with_the_list():
 
 
 def test_an_unknown_shape_is_refused_with_the_list():
-    with pytest.raises(EdgeoptError, match="pass --recipe with one of .*yolox"):
+    with pytest.raises(EdgeoptError, match=r"pass --recipe with one of .*yolox"):
         choose((1, 7, 9))
 
 
@@ -82,8 +82,10 @@ def test_a_free_size_that_nothing_fixes_is_named():
 
 
 def test_two_inputs_are_refused_with_their_names():
-    with pytest.raises(UnsupportedError, match="left float32.*right float32"):
-        choose_recipe("imagenet", None, [tensor("left", 1, 3, 8, 8), tensor("right", 1, 3, 8, 8)], [tensor("o", 1, 9)], {})
+    with pytest.raises(UnsupportedError, match=r"left float32.*right float32"):
+        choose_recipe(
+            "imagenet", None, [tensor("left", 1, 3, 8, 8), tensor("right", 1, 3, 8, 8)], [tensor("o", 1, 9)], {}
+        )
 
 
 def test_free_dimensions_become_batch_one_and_the_recipes_size():

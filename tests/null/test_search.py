@@ -14,7 +14,9 @@ from edgeopt.search import choose
 BASE = Candidate(BASELINE, "", (), "fp32", "b.onnx", 100, score=Score("AP", 0.5, 64))
 
 
-def made(name: str, speedup: float | None, drop: float = 0.0, *, verdict: str = "", agreement: float = 0.99) -> Candidate:
+def made(
+    name: str, speedup: float | None, drop: float = 0.0, *, verdict: str = "", agreement: float = 0.99
+) -> Candidate:
     word = verdict or ("FASTER" if (speedup or 1) > 1.02 else "SLOWER" if (speedup or 1) < 0.98 else "EQUIVALENT")
     ratio = SpeedRatio(BASELINE, speedup, speedup * 0.99, speedup * 1.01, word) if speedup else None
     return replace(

@@ -95,9 +95,7 @@ def test_a_truncated_model(tmp_path, model):
 
 
 def test_external_data_that_is_missing(tmp_path):
-    path = classifier(
-        tmp_path / "large.onnx", save_as_external_data=True, location="large.data", size_threshold=0
-    )
+    path = classifier(tmp_path / "large.onnx", save_as_external_data=True, location="large.data", size_threshold=0)
     (tmp_path / "large.data").unlink()
     assert "external data" in refuse("inspect", path)
 

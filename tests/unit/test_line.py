@@ -23,8 +23,7 @@ from edgeopt.recipe import find_recipe
 def finished(tmp_path_factory):
     """One whole run of the quick start, shared by the tests that look at it."""
     out = tmp_path_factory.mktemp("line") / "out"
-    report = optimize("digits_detector", target="cpu", out=out, budget_ms=500.0, threads=1)
-    return report
+    return optimize("digits_detector", target="cpu", out=out, budget_ms=500.0, threads=1)
 
 
 def test_every_step_made_a_candidate_that_was_scored_and_measured(finished):
@@ -96,7 +95,9 @@ def test_the_bundle_runs_and_gives_the_models_answers(finished):
 
 def test_run_prints_an_answer_for_every_frame(finished, tmp_path):
     folder = find_recipe("digits_detector").folder / "eval" / "images"
-    shown = CliRunner().invoke(cli, ["run", str(finished.folder), str(folder), "--limit", "3", "--json", "--draw", str(tmp_path)])
+    shown = CliRunner().invoke(
+        cli, ["run", str(finished.folder), str(folder), "--limit", "3", "--json", "--draw", str(tmp_path)]
+    )
     rows = [json.loads(line) for line in shown.output.splitlines()]
     assert len(rows) == 3
     assert all(rows[0]["detections"][0]["class"] in "0123456789" for _ in rows)
@@ -105,7 +106,18 @@ def test_run_prints_an_answer_for_every_frame(finished, tmp_path):
 
 def test_bench_of_the_bundle_writes_raw_samples(finished, tmp_path):
     folder = find_recipe("digits_detector").folder / "calib"
-    arguments = ["bench", str(finished.bundle), "-s", str(folder), "--seconds", "0.3", "--frames", "60", "-o", str(tmp_path)]
+    arguments = [
+        "bench",
+        str(finished.bundle),
+        "-s",
+        str(folder),
+        "--seconds",
+        "0.3",
+        "--frames",
+        "60",
+        "-o",
+        str(tmp_path),
+    ]
     shown = CliRunner().invoke(cli, [*arguments, "--threads", "1"])
     assert shown.exit_code == 0, shown.output
     assert "postprocess" in shown.output
@@ -137,7 +149,9 @@ def test_without_calibration_pictures_the_float_steps_run_and_the_line_says_what
     kept = [line for line in text.splitlines() if not line.startswith(("labels", "calib", "model"))]
     recipe.write_text("\n".join(kept))
     model = str(find_model("digits_detector"))
-    shown = CliRunner().invoke(cli, ["optimize", model, "-t", "cpu", "-r", str(recipe), "-o", str(tmp_path / "o"), "--threads", "1"])
+    shown = CliRunner().invoke(
+        cli, ["optimize", model, "-t", "cpu", "-r", str(recipe), "-o", str(tmp_path / "o"), "--threads", "1"]
+    )
     assert shown.exit_code == 0, shown.output
     assert "--calib" in shown.output
     assert not (tmp_path / "o" / "candidates" / "quantize").exists()
@@ -145,7 +159,18 @@ def test_without_calibration_pictures_the_float_steps_run_and_the_line_says_what
 
 
 def test_synthetic_calibration_is_marked_everywhere(tmp_path):
-    arguments = ["optimize", "digits_detector", "-t", "cpu", "--calib", "synthetic", "-o", str(tmp_path / "o"), "--threads", "1"]
+    arguments = [
+        "optimize",
+        "digits_detector",
+        "-t",
+        "cpu",
+        "--calib",
+        "synthetic",
+        "-o",
+        str(tmp_path / "o"),
+        "--threads",
+        "1",
+    ]
     shown = CliRunner().invoke(cli, [*arguments, "--steps", "simplify,fuse,quantize"])
     assert shown.exit_code == 0, shown.output
     assert "uncalibrated" in shown.output
@@ -154,7 +179,18 @@ def test_synthetic_calibration_is_marked_everywhere(tmp_path):
 
 
 def test_a_budget_that_cannot_be_met_ends_with_two_and_still_writes_the_bundle(tmp_path):
-    arguments = ["optimize", "digits_detector", "-t", "cpu", "-o", str(tmp_path / "o"), "--steps", "fuse", "--threads", "1"]
+    arguments = [
+        "optimize",
+        "digits_detector",
+        "-t",
+        "cpu",
+        "-o",
+        str(tmp_path / "o"),
+        "--steps",
+        "fuse",
+        "--threads",
+        "1",
+    ]
     shown = CliRunner().invoke(cli, [*arguments, "--budget", "0.01ms"])
     assert shown.exit_code == 2, shown.output
     assert "FAIL" in shown.output
@@ -163,7 +199,18 @@ def test_a_budget_that_cannot_be_met_ends_with_two_and_still_writes_the_bundle(t
 
 def test_a_target_that_is_not_this_machine_is_not_measured(tmp_path):
     other = "cpu-arm64" if edgeopt_architecture() != "arm64" else "cpu-x86-avx2"
-    arguments = ["optimize", "digits_detector", "-t", other, "-o", str(tmp_path / "o"), "--steps", "fuse", "--budget", "33ms"]
+    arguments = [
+        "optimize",
+        "digits_detector",
+        "-t",
+        other,
+        "-o",
+        str(tmp_path / "o"),
+        "--steps",
+        "fuse",
+        "--budget",
+        "33ms",
+    ]
     shown = CliRunner().invoke(cli, arguments)
     assert shown.exit_code == 3, shown.output
     assert "latency: not measured" in shown.output
@@ -179,7 +226,19 @@ def edgeopt_architecture() -> str:
 def test_an_interrupt_leaves_finished_candidates_and_resume_takes_them_up(tmp_path):
     """The process gets a real interrupt once the first candidate is told of."""
     out = tmp_path / "o"
-    command = [sys.executable, "-m", "edgeopt", "optimize", "digits_detector", "-t", "cpu", "-o", str(out), "--threads", "1"]
+    command = [
+        sys.executable,
+        "-m",
+        "edgeopt",
+        "optimize",
+        "digits_detector",
+        "-t",
+        "cpu",
+        "-o",
+        str(out),
+        "--threads",
+        "1",
+    ]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         for line in process.stderr:
             if line.startswith("simplify"):

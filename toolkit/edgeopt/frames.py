@@ -106,9 +106,7 @@ def _open_folder(path: Path, files: Sequence[str] | None) -> Frames:
     if files is None:
         files = sorted(one.name for one in path.iterdir() if one.suffix.lower() in PICTURES and one.is_file())
     if not files:
-        raise InvalidFileError(
-            f"{path} holds no picture", remedy=f"put pictures there ({', '.join(sorted(PICTURES))})"
-        )
+        raise InvalidFileError(f"{path} holds no picture", remedy=f"put pictures there ({', '.join(sorted(PICTURES))})")
     return _keep_decodable(path, tuple(files))
 
 

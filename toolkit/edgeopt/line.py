@@ -56,7 +56,7 @@ def optimize(
     model: str | Path,
     *,
     target: str = "cpu",
-    out: Path | None = None,
+    out: str | Path | None = None,
     recipe: str | None = None,
     options: Options | None = None,
     listener: Listener | None = None,
@@ -79,7 +79,7 @@ def optimize(
     loaded, choice, device = _read(str(model), target, recipe)
     asked = options or Options(**wishes)
     plan = make_plan(choice.recipe, device, asked, physical_cores())
-    folder = out or Path("out") / f"{loaded.name}-{device_name(target)}"
+    folder = Path(out) if out else Path("out") / f"{loaded.name}-{device_name(target)}"
     run = _prepare(loaded, choice, device, plan, folder, asked.resume)
     run.listener = listener or Silence()
     for line in describe(plan, loaded.name, choice.recipe, device, choice.reason):

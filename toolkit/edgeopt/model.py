@@ -168,4 +168,3 @@ def save_model(model: Model, path: Path) -> None:
         InvalidFileError: If the folder is not writable or the disk is full.
     """
     write_beside(path, model.data)
-

@@ -170,7 +170,7 @@ def _bind(
     if size is None:
         raise UnsupportedError(
             f"input {tensor} has a free height or width and recipe {recipe.name!r} does not fix it",
-            remedy='write size = [height, width] under [input] in a recipe.toml and pass it with --recipe',
+            remedy="write size = [height, width] under [input] in a recipe.toml and pass it with --recipe",
         )
     if not isinstance(tensor.shape[2], int) and recipe.input.size == () and _metadata_size(metadata):
         reason += f"; size {size[0]}x{size[1]} from the metadata"
@@ -227,9 +227,7 @@ def fixed_shapes(recipe: Recipe, inputs: Sequence[TensorSpec]) -> dict[str, tupl
         planar = recipe.input.layout is Layout.NCHW
         spatial = dict(zip((2, 3) if planar else (1, 2), recipe.input.size, strict=True))
         sizes = [
-            size
-            if isinstance(size, int)
-            else recipe.input.fixed.get(str(size), {0: 1, **spatial}.get(axis, 0))
+            size if isinstance(size, int) else recipe.input.fixed.get(str(size), {0: 1, **spatial}.get(axis, 0))
             for axis, size in enumerate(tensor.shape)
         ]
         if free := [axis for axis, size in enumerate(sizes) if size < 1]:

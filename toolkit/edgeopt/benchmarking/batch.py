@@ -132,7 +132,7 @@ def _require_batches(session: Session, inputs: Mapping[int, Tensors]) -> None:
     single = _lengths(session, inputs[1], 1)
     for size, batch in inputs.items():
         for name, length in _lengths(session, batch, size).items():
-            if length != size * single[name]:
+            if not length or length != size * single[name]:
                 raise UnsupportedError(f"output {name} ignores a batch of {size}", remedy=_REMEDY)
 
 

@@ -113,15 +113,21 @@ class _Search:
 
 
 def _note(probes: tuple[Probe, ...], passed: float | None, failed: float | None, tolerance_ratio: float) -> str:
-    if passed is None:
-        return f"no rate down to {probes[0].rate_per_s:.4g} per second passed"
     if failed is None:
         return f"every rate up to {passed:.4g} per second passed"
-    above = next(probe.result for probe in probes if probe.rate_per_s == failed)
-    if above.status is LoadStatus.INVALID:
-        return f"{failed:.4g} per second is not disproven: {above.reasons[0]}"
-    if above.status is LoadStatus.VALID and above.budget.verdict is Verdict.INCONCLUSIVE:
-        return f"{failed:.4g} per second is not disproven: its run was too short to decide"
+    doubt = _doubt(next(probe.result for probe in probes if probe.rate_per_s == failed))
+    if passed is None:
+        return f"no rate down to {failed:.4g} per second passed{doubt and ': '}{doubt}"
+    if doubt:
+        return f"{failed:.4g} per second is not disproven: {doubt}"
     if failed - passed > tolerance_ratio * passed:
         return f"the truth lies between {passed:.4g} and {failed:.4g} per second: more runs would narrow it"
     return ""
+
+
+def _doubt(result: LoadResult) -> str:
+    """Return why a run that did not pass has not failed either; empty if it has."""
+    if result.status is LoadStatus.INVALID:
+        return result.reasons[0]
+    undecided = result.status is LoadStatus.VALID and result.budget.verdict is Verdict.INCONCLUSIVE
+    return f"{result.budget.n} frames are too few to decide" if undecided else ""

@@ -7,10 +7,8 @@ alike.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeopt.benchmarking.fresh_process import child_environment
 from edgeopt.benchmarking.page_cache import PageCache, describe, prepare, why_cannot_drop
 from edgeopt.benchmarking.quantile import Quantile, quantile
 from edgeopt.errors import EdgeoptError, Note, NoteKind
@@ -28,7 +27,6 @@ from edgeopt.executors import SessionOptions
 
 POINTS = ("interpreter", "import", "session", "first", "second")
 _TO_FIRST = POINTS[:4]
-_PACKAGE = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,15 +258,6 @@ class _Starter:
                 remedy="look at edgeopt bench without --cold; it may be the first run that never ends",
             ) from error
         return _parse_answer(done.stdout, done.stderr, done.returncode)
-
-
-def child_environment() -> dict[str, str]:
-    """Return this process's environment, with this package on the path of a child even from a checkout."""
-    root, installed = str(_PACKAGE.parent), sysconfig.get_paths()["purelib"]
-    if root == installed:
-        return dict(os.environ)
-    path = os.pathsep.join(part for part in (root, os.environ.get("PYTHONPATH", "")) if part)
-    return dict(os.environ) | {"PYTHONPATH": path}
 
 
 def _parse_answer(stdout: str, stderr: str, code: int) -> dict[str, Any]:

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.benchmarking.blocks import round_order
-from edgeopt.benchmarking.cold_start import child_environment
 from edgeopt.benchmarking.comparison import Ratio, judge_ratio
 from edgeopt.benchmarking.cpu_time import CpuCost, run_paced
+from edgeopt.benchmarking.fresh_process import child_environment
 from edgeopt.environment import physical_cores
 from edgeopt.errors import EdgeoptError
 
@@ -144,7 +144,9 @@ def measure_neighbour(
                 time.sleep(settle_s)
                 times[name].append(work(block_s, _beside(loads.get(name), fps, block_s, costs.get(name))))
     per_round = {name: np.array(found).reshape(rounds, 2) for name, found in times.items()}
-    return {name: NeighbourCost(judge_slowdown(per_round[name], per_round[QUIET]), tuple(costs[name])) for name in loads}
+    return {
+        name: NeighbourCost(judge_slowdown(per_round[name], per_round[QUIET]), tuple(costs[name])) for name in loads
+    }
 
 
 def _beside(

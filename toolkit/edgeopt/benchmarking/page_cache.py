@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from pathlib import Path
 
@@ -76,7 +76,7 @@ def resident_ratio(path: Path) -> float | None:
         return None
 
 
-def _resident(mincore: ctypes._CFuncPtr, view: mmap.mmap) -> float | None:
+def _resident(mincore: Callable[..., int], view: mmap.mmap) -> float | None:
     pages = (len(view) + mmap.PAGESIZE - 1) // mmap.PAGESIZE
     states = (ctypes.c_ubyte * pages)()
     first = ctypes.c_char.from_buffer(view)  # a private writable view, else Python gives no address

@@ -19,9 +19,7 @@ class PeriodicSampler(Generic[T]):
     A reading costs the run its own time; keep it below a thousandth of the interval.
     """
 
-    def __init__(
-        self, read: Callable[[], T], interval_s: float = 0.1, clock: Clock = time.perf_counter_ns
-    ) -> None:
+    def __init__(self, read: Callable[[], T], interval_s: float = 0.1, clock: Clock = time.perf_counter_ns) -> None:
         self._read, self._interval_s, self._clock = read, interval_s, clock
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._repeat, name="edgeopt sampler", daemon=True)

@@ -6,11 +6,14 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
 
-from edgeopt.executors import Placement
 from edgeopt.text import format_bytes
+
+if TYPE_CHECKING:
+    from edgeopt.executors import Placement
 
 
 @click.command()

@@ -1,4 +1,4 @@
-"""What calibration says of a model: the grid and the score of each tensor, enough to make any scheme. It runs the model once."""
+"""What calibration says of a model: the grid and the score of each tensor. It runs the model once."""
 
 from __future__ import annotations
 

@@ -61,11 +61,10 @@ def _loss(error: NDArray[np.float32], inputs: NDArray[np.float32]) -> float:
 def rounded(
     weight: QuantizedWeight, real: NDArray[np.float32], inputs: NDArray[np.float32], *, most: int
 ) -> QuantizedWeight:
-    """Return a 1x1 convolution's or a matrix's weight, rounded with its inputs, or `weight` where that is no
-    better.
+    """Return a weight rounded with its inputs, or `weight` itself where that is no better.
 
     Args:
-        weight: As rounded to nearest, output channels along its axis.
+        weight: Of a 1x1 convolution or a matrix, rounded to nearest; output channels along its axis.
         real: The float weight.
         inputs: Shape (samples, in), as the integer layer sees them.
         most: Largest magnitude of an integer.

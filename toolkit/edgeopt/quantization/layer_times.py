@@ -1,8 +1,7 @@
-"""How long each weighted layer takes in float and on integers, from operator profiles of two twins. It
-decides nothing.
+"""How long each weighted layer takes in float and on integers. It decides nothing.
 
-Profiling slows every node by about a microsecond, so these times rank layers; a candidate is judged by its
-own run.
+The times come from operator profiles of two twins. Profiling slows every node by about a microsecond, so
+these times rank layers; a candidate is judged by its own run.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
@@ -352,8 +353,11 @@ class _Lowering:
 
 def _attributes(node: Node, names: Iterable[str]) -> dict[str, AttributeValue]:
     """Return those attributes of a node that are written."""
-    found = {name: attribute(node, name, None) for name in names}
-    return {name: value for name, value in found.items() if value is not None}
+    found: dict[str, AttributeValue] = {}
+    for name in names:
+        if (value := attribute(node, name, cast("AttributeValue | None", None))) is not None:
+            found[name] = value
+    return found
 
 
 def _centred_window(node: Node) -> int | None:

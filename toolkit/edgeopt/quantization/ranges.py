@@ -80,8 +80,7 @@ def percentile_range(histogram: Histogram, percentile: float) -> tuple[float, fl
 
 
 def entropy_limit(histogram: Histogram, levels: int) -> float:
-    """Return the |x| at which to saturate so that the quantized distribution diverges least (Kullback-
-    Leibler).
+    """Return the |x| at which to saturate so that the Kullback-Leibler divergence is least.
 
     Args:
         histogram: Of all values seen.

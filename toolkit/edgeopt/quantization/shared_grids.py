@@ -1,9 +1,8 @@
-"""Give tensors one grid where an engine would otherwise requantize: through ops that only move values, and
-into a Concat.
+"""Give tensors one grid where an engine would otherwise requantize. It edits nothing.
 
-A Concat of equal grids is a copy; of different ones it is a pass over all values. Sharing costs a part some
-resolution, so it is done only where each part still keeps LEAST_DB on the shared grid, or loses at most
-MOST_LOST_DB.
+Ops that only move values keep their grid. A Concat of equal grids is a copy; of different ones it is a pass
+over all values. Sharing costs a part some resolution, so it is done only where each part still keeps LEAST_DB
+on the shared grid, or loses at most MOST_LOST_DB.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Read a graph as quantization needs it: who has weights, what an activation is, where the heads begin. It edits nothing."""
+"""Read a graph as quantization needs it: weights, activations, where the heads begin. It edits nothing."""
 
 from __future__ import annotations
 

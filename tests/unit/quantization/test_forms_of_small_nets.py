@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from small_nets import ALL, detector, frames, mobile, residual
+
+from edgeopt.executors import SessionOptions
+from edgeopt.executors.onnxruntime import EXECUTOR
+from edgeopt.model import Model
+from edgeopt.quantization.fusion import read_fusion
+from edgeopt.quantization.quantize import Form, quantize
+from edgeopt.quantization.ranges import Method
+from edgeopt.target import Granularity, Int8Rules
+
+
+def outputs(model: Model, source: Model) -> list[np.ndarray]:
+    session = EXECUTOR.open(model.data, SessionOptions())
+    return [np.concatenate([v.ravel() for v in session.run(frame).values()]) for frame in frames(source, 3, seed=7)]
+
+
+def sqnr_db(model: Model, source: Model) -> float:
+    expected, actual = np.stack(outputs(source, source)), np.stack(outputs(model, source))
+    return float(10 * np.log10(np.square(expected).sum() / max(np.square(expected - actual).sum(), 1e-12)))
+
+
+@pytest.mark.parametrize("form", Form)
+@pytest.mark.parametrize("name", ALL)
+def test_every_family_keeps_its_answer_in_both_forms(name: str, form: Form) -> None:
+    model = ALL[name]()
+    outcome = quantize(model, frames(model), Int8Rules(), form=form)
+    onnx.checker.check_model(outcome.model.proto)
+    assert outcome.model.op_counts != model.op_counts
+    assert sqnr_db(outcome.model, model) > 18
+    assert [one.name for one in outcome.model.outputs] == [one.name for one in model.outputs]
+
+
+@pytest.mark.parametrize("name", ["residual", "mobile", "detector"])
+def test_no_layer_with_integer_weights_is_left_in_float_by_the_engine(name: str) -> None:
+    model = ALL[name]()
+    fusion = read_fusion(quantize(model, frames(model), Int8Rules()).model)
+    assert fusion.unfused == ()
+    assert fusion.op_counts["QLinearConv"] >= 3
+    assert fusion.notes == ()
+
+
+def test_an_unfused_pair_is_reported_with_its_node() -> None:
+    model = residual()
+    graph = quantize(model, frames(model), Int8Rules()).model.proto
+    crippled = onnx.ModelProto()
+    crippled.CopyFrom(graph)
+    conv = next(node for node in crippled.graph.node if node.op_type == "Conv")
+    quantized = next(node for node in crippled.graph.node if node.op_type == "Relu" and node.input[0] == conv.output[0])
+    crippled.graph.output.append(onnx.helper.make_tensor_value_info(quantized.input[0], onnx.TensorProto.FLOAT, None))
+    fusion = read_fusion(Model(crippled, "crippled"))
+    assert len(fusion.unfused) == 1
+    assert "1 layer with INT8 weights still run in float" in str(fusion.notes[0])
+
+
+def test_the_nhwc_form_of_a_detector_uses_integer_kernels_and_copies() -> None:
+    model = detector()
+    counts = quantize(model, frames(model), Int8Rules(), form=Form.NHWC).model.op_counts
+    assert counts["QLinearConv"] == 5
+    assert counts["MatMulIntegerToFloat"] == 4
+    assert counts["NhwcMaxPool"] == 2
+    assert counts["Tile"] == 1
+    assert "Resize" not in counts
+    assert "MaxPool" not in counts
+
+
+def test_pools_of_growing_windows_run_one_on_the_other() -> None:
+    model = detector()
+    made = quantize(model, frames(model), Int8Rules(), form=Form.NHWC).model.proto.graph.node
+    first, second = (node for node in made if node.op_type == "NhwcMaxPool")
+    assert second.input[0] == first.output[0]
+    kernels = [[list(a.ints) for a in node.attribute if a.name == "kernel_shape"][0] for node in (first, second)]
+    assert kernels == [[3, 3], [3, 3]]
+
+
+def test_prediction_layers_of_a_detector_make_real_numbers_in_both_forms() -> None:
+    model = detector()
+    qdq = quantize(model, frames(model), Int8Rules())
+    assert any("4 prediction layers keep real outputs" in note.detail for note in qdq.notes)
+    assert "float" not in {node.op_type for node in qdq.model.proto.graph.node}
+    assert qdq.changes["weighted nodes on integers"] == 6
+
+
+@pytest.mark.parametrize("method", Method)
+def test_every_range_method_gives_a_usable_model(method: Method) -> None:
+    model = residual()
+    assert sqnr_db(quantize(model, frames(model), Int8Rules(), method=method).model, model) > 15
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        Int8Rules(reduce_range=True),
+        Int8Rules(activation_dtype="int8"),
+        Int8Rules(activation_dtype="int8", symmetric_activations=True),
+        Int8Rules(weight_granularity=Granularity.PER_TENSOR),
+        Int8Rules(ops=("Conv",)),
+    ],
+    ids=["reduce_range", "s8s8", "symmetric", "per_tensor", "conv_only"],
+)
+def test_the_rules_of_a_target_are_followed(rules: Int8Rules) -> None:
+    model = mobile()
+    made = quantize(model, frames(model), rules).model
+    stored = {t.name: onnx.numpy_helper.to_array(t) for t in made.proto.graph.initializer}
+    weights = [value for name, value in stored.items() if name.endswith("_quantized") and value.dtype == np.int8]
+    assert weights
+    assert max(np.abs(one).max() for one in weights) <= (63 if rules.reduce_range else 127)
+    zeros = {str(value.dtype) for name, value in stored.items() if name.endswith("_zero_point") and value.ndim == 0}
+    assert rules.activation_dtype in zeros
+    assert sqnr_db(made, model) > 10

@@ -1,0 +1,34 @@
+"""Write docs/commands.md from the commands' own help.
+
+python tests/update_docs.py
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from click.testing import CliRunner
+
+from edgeopt.cli import cli
+
+DOCS = Path(__file__).parents[1] / "docs" / "commands.md"
+
+
+def shown_help(*command: str) -> str:
+    """Return what `edgeopt COMMAND --help` prints on a wide terminal."""
+    result = CliRunner(env={"COLUMNS": "110"}).invoke(
+        cli, [*command, "--help"], prog_name="edgeopt", terminal_width=110
+    )
+    return result.output.strip()
+
+
+def commands_page() -> str:
+    """Return the page with the help of every command."""
+    names = cli.list_commands(click.Context(cli))
+    parts = [f"## edgeopt {name}\n\n```text\n{shown_help(name)}\n```\n" for name in names]
+    return "\n".join(["# Commands\n", f"```text\n{shown_help()}\n```\n", *parts])
+
+
+if __name__ == "__main__":
+    DOCS.write_text(commands_page(), "utf-8")

@@ -1,0 +1,42 @@
+"""One INT8 candidate with its two figures, and the order between several. It makes none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from edgeopt.outcome import Outcome
+
+_TIE = 0.02
+"""Speeds closer than this are equal: a minute of measuring on a shared machine is no finer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A quantized model, how well it agrees with the float one, and how much faster it is."""
+
+    name: str
+    outcome: Outcome
+    agreement: float
+    """With the float model, without labels: 1 is identical."""
+    speed_ratio: float
+    """Time of the float model over its own."""
+
+    def is_valid(self, least_agreement: float) -> bool:
+        """Whether it is faster than its parent and agrees with it well enough."""
+        return self.speed_ratio > 1 and self.agreement >= least_agreement
+
+
+def ranked(attempts: Iterable[Attempt], least_agreement: float) -> tuple[Attempt, ...]:
+    """Return the attempts best first: valid ones by speed, equal speeds by agreement, then the others by agreement."""
+
+    def rank(one: Attempt) -> tuple[bool, float, float]:
+        valid = one.is_valid(least_agreement)
+        return (not valid, -_step(one.speed_ratio) if valid else 0.0, -one.agreement)
+
+    return tuple(sorted(attempts, key=rank))
+
+
+def _step(ratio: float) -> int:
+    """Return the speed in steps of _TIE."""
+    return round(ratio / _TIE)
