@@ -1,4 +1,4 @@
-"""A pipeline whose time is scripted: reading frame k lets service_ns[k] pass."""
+"""Pipelines whose time is scripted, and strategies for timetables, service times and queues."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
 
+from edgeopt.benchmarking.arrivals import Arrivals
 from edgeopt.benchmarking.clock import ScriptedClock
+from edgeopt.benchmarking.queueing import FIFO, LATEST, QueueKind, QueuePolicy
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.null import Null, NullSession, Script
 from edgeopt.labels import Labels
@@ -55,3 +58,22 @@ def frames_taking(service_ns: Sequence[int], clock: ScriptedClock) -> list[Calla
 def waiting_on(clock: ScriptedClock) -> Callable[[int], None]:
     """Return how to wait for an instant of a scripted clock: be there."""
     return lambda due_ns: clock.advance(max(0, due_ns - clock.now_ns))
+
+
+policies = st.one_of(
+    st.sampled_from([FIFO, LATEST]), st.integers(1, 4).map(lambda depth: QueuePolicy(QueueKind.BOUNDED, depth))
+)
+
+
+@st.composite
+def timetables(draw) -> Arrivals:
+    gaps = draw(st.lists(st.integers(0, 40), min_size=1, max_size=60))
+    streams = draw(st.lists(st.integers(0, 2), min_size=len(gaps), max_size=len(gaps)))
+    return Arrivals(np.cumsum(gaps) * MS, np.array(streams))
+
+
+@st.composite
+def runs(draw):
+    arrivals = draw(timetables())
+    service = draw(st.lists(st.integers(1, 90), min_size=len(arrivals), max_size=len(arrivals)))
+    return arrivals, np.array(service, np.int64) * MS

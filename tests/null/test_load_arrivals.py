@@ -57,7 +57,13 @@ def test_random_phases_stay_inside_one_period_and_keep_the_rate():
 
 
 @settings(deadline=None)
-@given(st.sampled_from([FixedRate, Poisson]), rates, st.integers(1, 4), st.sampled_from(Phases), st.integers(0, 99))
+@given(
+    st.sampled_from([FixedRate, Poisson]),
+    st.floats(50.0, 200.0),
+    st.integers(1, 4),
+    st.sampled_from(Phases),
+    st.integers(0, 99),
+)
 def test_arrivals_are_the_same_for_a_seed_and_a_longer_run_begins_like_a_shorter_one(kind, rate, streams, phases, seed):
     def made(seconds):
         return make_arrivals(kind(rate), seconds=seconds, streams=streams, phases=phases, seed=seed)
@@ -109,6 +115,11 @@ def test_a_timetable_that_cannot_be_is_refused(wrong):
 def test_jitter_of_poisson_arrivals_is_refused():
     with pytest.raises(EdgeoptError, match="cannot have a jitter"):
         make_arrivals(Poisson(30.0), seconds=1.0, jitter_ms=1.0)
+
+
+def test_a_run_too_short_for_any_frame_says_so():
+    with pytest.raises(EdgeoptError, match=r"nothing arrives in 0\.01 s of poisson:0\.001"):
+        make_arrivals(Poisson(0.001), seconds=0.01)
 
 
 def test_a_timetable_that_falls_is_a_bug():

@@ -5,10 +5,9 @@ import time
 
 import numpy as np
 import pytest
-from fixture_load import MS, PICTURE, PlainTask, frames_taking, session, waiting_on
+from fixture_load import MS, PICTURE, PlainTask, frames_taking, policies, runs, session, waiting_on
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_load_queueing import policies, runs
 
 from edgeopt.benchmarking.arrivals import FixedRate, Poisson, make_arrivals
 from edgeopt.benchmarking.clock import ScriptedClock
@@ -117,6 +116,19 @@ def test_progress_is_told_four_times_a_second_at_most():
     served_by_script(arrivals, [MS], on_progress=lambda frames, seconds: told.append((frames, seconds)))
     assert 6 <= len(told) <= 8
     assert told == sorted(told)
+
+
+def test_a_closed_run_tells_its_progress_too():
+    told, clock = [], ScriptedClock()
+    run_closed(
+        frames_taking([10 * MS], clock),
+        [(PlainTask(), session(clock.advance))],
+        seconds=1.0,
+        warmup_s=1.0,
+        clock=clock,
+        on_progress=lambda frames, seconds: told.append((frames, seconds)),
+    )
+    assert told == [(25 * k, pytest.approx(0.25 * k)) for k in range(1, 8)]
 
 
 def test_a_run_needs_a_worker_and_an_arrival():

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from fixture_load import MS, policies, runs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -9,26 +10,6 @@ from edgeopt.benchmarking.arrivals import Arrivals, FixedRate, Poisson, make_arr
 from edgeopt.benchmarking.queueing import FIFO, LATEST, Line, Queue, QueueKind, QueuePolicy, parse_queue
 from edgeopt.benchmarking.simulation import simulate
 from edgeopt.errors import EdgeoptError
-
-MS = 1_000_000
-
-policies = st.one_of(
-    st.sampled_from([FIFO, LATEST]), st.integers(1, 4).map(lambda depth: QueuePolicy(QueueKind.BOUNDED, depth))
-)
-
-
-@st.composite
-def timetables(draw) -> Arrivals:
-    gaps = draw(st.lists(st.integers(0, 40), min_size=1, max_size=60))
-    streams = draw(st.lists(st.integers(0, 2), min_size=len(gaps), max_size=len(gaps)))
-    return Arrivals(np.cumsum(gaps) * MS, np.array(streams))
-
-
-@st.composite
-def runs(draw):
-    arrivals = draw(timetables())
-    service = draw(st.lists(st.integers(1, 90), min_size=len(arrivals), max_size=len(arrivals)))
-    return arrivals, np.array(service, np.int64) * MS
 
 
 @pytest.mark.parametrize("text", ["fifo", "latest", "bounded:8"])

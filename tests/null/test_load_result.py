@@ -5,16 +5,16 @@ from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
-from fixture_load import MS, PlainTask, frames_taking, session
+from fixture_load import MS, PlainTask, frames_taking, policies, runs, session
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_load_queueing import policies, runs
 
 from edgeopt.benchmarking.ages import answer_gaps, hold_ages
 from edgeopt.benchmarking.arrivals import Arrivals, Closed, FixedRate, Poisson, make_arrivals
 from edgeopt.benchmarking.budget import Verdict
 from edgeopt.benchmarking.clock import ScriptedClock
 from edgeopt.benchmarking.closed_loop import run_closed
+from edgeopt.benchmarking.frame_loop import run_frames
 from edgeopt.benchmarking.load_result import LoadStatus, check_little, queue_wait_ns, summarize_load
 from edgeopt.benchmarking.queueing import FIFO, LATEST, parse_queue
 from edgeopt.benchmarking.simulation import simulate
@@ -177,3 +177,28 @@ def test_a_closed_loop_has_service_times_and_no_queue():
     assert result.utilisation_ratio == pytest.approx(1.0)
     assert result.little.holds
     assert result.little.measured == pytest.approx(1.0, rel=0.01)
+
+
+def test_a_plain_closed_loop_without_workers_is_one_stream():
+    clock = ScriptedClock()
+    samples = run_frames(
+        frames_taking([10 * MS], clock),
+        PlainTask(),
+        session(clock.advance),
+        seconds=2.0,
+        min_frames=100,
+        warmup_s=0.0,
+        clock=clock,
+    )
+    result = result_of(samples, Closed(1))
+    assert result.status is LoadStatus.VALID
+    assert result.response.max_ns == 10 * MS
+    assert result.longest_miss_run == 0
+    assert (result.dropped, result.failed) == (0, 0)
+
+
+def test_samples_without_instants_have_times_but_no_ages():
+    samples = replace(simulate(make_arrivals(FPS, seconds=1.0), np.full(30, MS)), done_ns=None, stream=None)
+    assert not len(hold_ages(samples))
+    assert not len(answer_gaps(samples))
+    assert check_little(samples) is None

@@ -57,8 +57,11 @@ def _draw_box(drawn: Frame, box: Any, text: str, label: int) -> None:
 
 
 def _write(drawn: Frame, text: str, place: tuple[int, int], colour: Any = (255, 255, 255)) -> None:
-    cv2.putText(drawn, text, place, cv2.FONT_HERSHEY_SIMPLEX, 0.45, (0, 0, 0), 3, cv2.LINE_AA)
-    cv2.putText(drawn, text, place, cv2.FONT_HERSHEY_SIMPLEX, 0.45, colour, 1, cv2.LINE_AA)
+    (width, height), _ = cv2.getTextSize(text, cv2.FONT_HERSHEY_SIMPLEX, 0.45, 1)
+    left = max(min(place[0], drawn.shape[1] - width), 0)
+    corner = (left + width, place[1] + 4)
+    cv2.rectangle(drawn, (left, place[1] - height - 2), corner, (32, 32, 32), cv2.FILLED)
+    cv2.putText(drawn, text, (left, place[1]), cv2.FONT_HERSHEY_SIMPLEX, 0.45, colour, 1, cv2.LINE_AA)
 
 
 def _title(text: str, width: int) -> Frame:

@@ -25,6 +25,7 @@ from edgeopt.quantization.quantize import quantize
 from edgeopt.recognise import Choice, choose_recipe, fixed_shapes
 from edgeopt.report import Report
 from edgeopt.rewrite import fuse, simplify
+from edgeopt.search import is_within
 from edgeopt.target import Target, find_target
 from edgeopt.trial import (
     CALIBRATION_PICTURES,
@@ -155,7 +156,7 @@ def _make_candidates(run: Trial) -> None:
 
 
 def _keeps_accuracy(candidate: Candidate, max_drop: float) -> bool:
-    return candidate.drop is None or candidate.drop <= max_drop
+    return candidate.drop is None or is_within(candidate.drop, max_drop)
 
 
 def _apply(run: Trial, step: str, model: Model, parent: Candidate) -> Outcome:

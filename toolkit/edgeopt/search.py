@@ -19,12 +19,17 @@ class Chosen:
     reason: str
 
 
+def is_within(drop: float, max_drop: float) -> bool:
+    """Return whether a drop is allowed; four of 400 pictures are 0.01, whatever floating point makes of it."""
+    return drop <= max_drop + 1e-9
+
+
 def why_refused(candidate: Candidate, max_drop: float) -> str:
     """Return why a candidate must not be chosen; empty when it may be."""
     if candidate.name == BASELINE:
         return ""
     if candidate.score and candidate.drop is not None:
-        if candidate.drop > max_drop:
+        if not is_within(candidate.drop, max_drop):
             return f"drops {candidate.drop:.4f} {candidate.score.metric}, {max_drop:g} allowed"
     elif candidate.agreement is not None and candidate.agreement < LEAST_AGREEMENT:
         return f"agrees with the original in {candidate.agreement:.3f} only, {LEAST_AGREEMENT:g} asked without labels"

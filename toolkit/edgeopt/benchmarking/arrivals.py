@@ -130,7 +130,7 @@ def make_arrivals(
         seed: Of random phases, jitter and Poisson gaps.
 
     Raises:
-        EdgeoptError: If there is no stream or no time, or jitter is asked of Poisson arrivals.
+        EdgeoptError: If nothing arrives, or jitter is asked of Poisson arrivals.
     """
     if streams < 1 or not 0 < seconds < math.inf:
         raise EdgeoptError(
@@ -147,6 +147,8 @@ def make_arrivals(
             phase = rng.random() if phases is Phases.RANDOM else stream / streams
             each.append(_fixed_ns(load, seconds, phase, jitter_ms, rng))
     instants = np.concatenate(each)
+    if not len(instants):
+        raise EdgeoptError(f"nothing arrives in {seconds:g} s of {load}", remedy="measure longer, or raise the rate")
     order = np.argsort(instants, kind="stable")
     return Arrivals(instants[order], np.repeat(np.arange(streams), [len(one) for one in each])[order])
 

@@ -2,7 +2,8 @@
 
 Bin k holds the values of [k w, (k + 1) w) with w = 2^exponent. When the range outgrows the capacity, w
 doubles and neighbours k = 2 j and 2 j + 1 become j. As w is a power of two and zero is always an edge,
-merging is exact: the result depends neither on the order of the values nor on how they were split.
+merging is exact: the result depends neither on the order of the values nor on how they were split (a number
+too small to be told from zero in bins counts as zero).
 """
 
 from __future__ import annotations

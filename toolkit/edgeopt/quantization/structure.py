@@ -86,7 +86,7 @@ def predictions(graph: Graph) -> list[Node]:
     """Return the weighted nodes that make the answer: no further features are computed behind them.
 
     A decoder may hold a tiny convolution (the expected distance of distribution focal loss), so weighted ops
-    with less than a thousandth of the work do not count as features.
+    below _SMALL_SHARE of it do not count as features.
     """
     weighted = [node for node in graph.nodes(*WEIGHTED) if has_weights(graph, node)]
     work = {node: multiplications(graph, node) for node in weighted}

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from small_nets import Net, frames, residual
+
+from edgeopt.errors import EdgeoptError, UnsupportedError
+from edgeopt.model import Model
+from edgeopt.quantization.calibration import calibrate
+from edgeopt.quantization.findings import study
+from edgeopt.quantization.quantize import open_graph, quantize
+from edgeopt.target import Int8Rules
+
+AXES = {"x": 1, "relu_1": 1, "add_5": 1}
+
+
+def test_extremes_are_those_of_all_images_channel_by_channel() -> None:
+    model = residual()
+    images = [frame["x"] for frame in frames(model, 5)]
+    seen = calibrate(model, frames(model, 5), AXES).observations["x"]
+    np.testing.assert_array_equal(seen.low, np.concatenate(images).min(axis=(0, 2, 3)))
+    np.testing.assert_array_equal(seen.high, np.concatenate(images).max(axis=(0, 2, 3)))
+    assert seen.histogram.total == sum(image.size for image in images)
+    assert seen.histogram.low == seen.low.min()
+
+
+def test_running_in_groups_changes_nothing() -> None:
+    model = residual()
+    whole, split = (calibrate(model, frames(model), AXES, group_bytes=size) for size in (1 << 30, 1))
+    for name in AXES:
+        one, other = whole.observations[name], split.observations[name]
+        np.testing.assert_allclose(one.low, other.low, atol=1e-5)
+        np.testing.assert_allclose(one.samples, other.samples, atol=1e-5)
+
+
+def test_samples_are_positions_that_were_there() -> None:
+    model = residual()
+    seen = calibrate(model, frames(model, 3), AXES).observations["x"]
+    there = {tuple(row) for frame in frames(model, 3) for row in frame["x"][0].reshape(3, -1).T}
+    assert {tuple(row) for row in seen.samples} <= there
+    assert seen.samples.shape == (96, 3)
+
+
+def test_the_same_seed_samples_the_same_positions() -> None:
+    model = residual()
+    one, same, other = (calibrate(model, frames(model), AXES, seed=seed).observations["x"].samples for seed in (3, 3, 4))
+    np.testing.assert_array_equal(one, same)
+    assert not np.array_equal(one, other)
+
+
+def test_memory_does_not_grow_with_the_number_of_images() -> None:
+    model = residual()
+    peaks, kept = [], []
+    for count in (40, 200):
+        tracemalloc.start()
+        made = calibrate(model, frames(model, count), AXES)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        kept.append({name: one.samples.shape for name, one in made.observations.items()})
+    assert kept[0] == kept[1]
+    assert peaks[1] < 1.1 * peaks[0]
+
+
+def test_progress_counts_the_images() -> None:
+    model, done = residual(), []
+    assert calibrate(model, frames(model, 3), AXES, progress=done.append).images == 3
+    assert done == [1, 2, 3]
+
+
+def test_no_images_are_refused() -> None:
+    with pytest.raises(EdgeoptError, match="no calibration images"):
+        calibrate(residual(), [], AXES)
+
+
+@pytest.mark.parametrize(("bad", "word"), [(np.nan, "NaN"), (np.inf, "infinite")])
+def test_an_activation_that_is_not_finite_names_the_tensor_and_the_image(bad: float, word: str) -> None:
+    model = residual()
+    images = list(frames(model, 2))
+    images[1]["x"][0, 0, 0, 0] = bad
+    with pytest.raises(UnsupportedError, match=f"tensor 'x' is {word} for calibration image 2"):
+        quantize(model, images, Int8Rules())
+
+
+def test_images_all_alike_are_warned_of_with_evidence() -> None:
+    model = residual()
+    image = next(frames(model))
+    outcome = quantize(model, [image] * 4, Int8Rules())
+    warning = next(note for note in outcome.notes if note.kind == "warning")
+    assert "the 4 calibration images are alike: they differ by 0.00%" in warning.detail
+
+
+def test_different_images_are_not_warned_of() -> None:
+    model = residual()
+    findings = study(model, open_graph(model), frames(model), Int8Rules())
+    assert findings.notes == ()
+    assert findings.calibration.spread_ratio > 0.3
+
+
+def test_whole_numbers_of_a_picture_keep_their_own_grid() -> None:
+    model = residual()
+    pictures = [{"x": np.clip(np.rint(frame["x"] * 60 + 100), 0, 255).astype(np.float32)} for frame in frames(model)]
+    affine = study(model, open_graph(model), pictures, Int8Rules()).affines["x"]
+    assert (affine.scale, affine.zero_point) == (1.0, 0)
+
+
+def test_constant_activations_are_no_obstacle() -> None:
+    net = Net()
+    dead = net.op("Relu", net.op("Add", net.conv("x", 3, 8, 3), net.constant("far", np.float32(-1e6))))
+    model: Model = net.model(net.conv(dead, 8, 4), name="dead")
+    made = quantize(model, frames(model), Int8Rules())
+    assert made.changes["weighted nodes on integers"] >= 1

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from edgeopt.quantization.affine import make_affine
+from edgeopt.quantization.scores import PERFECT_DB, channel_sqnr_db, plain_score_db, score_db, sqnr_db
+
+
+def test_the_plain_ratio_is_ten_times_the_logarithm_of_the_energies() -> None:
+    signal = np.full((10, 2), 10.0, np.float32)
+    assert sqnr_db(signal, np.full((10, 2), 1.0, np.float32)) == pytest.approx(20)
+    assert sqnr_db(signal, np.zeros((10, 2), np.float32)) == PERFECT_DB
+    assert sqnr_db(np.zeros((2, 2), np.float32), np.ones((2, 2), np.float32)) == -PERFECT_DB
+
+
+def test_a_loud_channel_that_hides_the_others_is_seen_by_the_normalised_ratio_only() -> None:
+    chance = np.random.default_rng(0)
+    samples = chance.normal(size=(1000, 16)).astype(np.float32) * 0.05
+    samples[:, 0] *= 2000
+    affine = make_affine(float(samples.min()), float(samples.max()))
+    assert plain_score_db(samples, affine) > 30
+    assert score_db(samples, affine) < 3
+
+
+def test_channels_of_equal_size_score_alike_in_both_ways() -> None:
+    samples = np.random.default_rng(0).normal(size=(2000, 8)).astype(np.float32)
+    affine = make_affine(float(samples.min()), float(samples.max()))
+    assert score_db(samples, affine) == pytest.approx(plain_score_db(samples, affine), abs=0.5)
+
+
+def test_constant_channels_say_nothing() -> None:
+    samples = np.ones((10, 3), np.float32)
+    assert channel_sqnr_db(samples, samples * 0.1) == PERFECT_DB
+
+
+def test_a_channel_cannot_lose_more_than_all_it_says() -> None:
+    samples = np.random.default_rng(0).normal(size=(100, 2)).astype(np.float32)
+    assert channel_sqnr_db(samples, np.full_like(samples, 1e6)) == pytest.approx(0, abs=1e-9)

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from edgeopt.errors import UnsupportedError
+from edgeopt.quantization.weights import along, choose_scale, quantize_bias, quantize_weight, smallest_scale_for_bias
+
+finite = st.floats(-1e6, 1e6, width=32)
+arrays = hnp.arrays(np.float32, hnp.array_shapes(min_dims=2, max_dims=4), elements=finite)
+
+
+@given(arrays, st.booleans(), st.booleans(), st.data())
+def test_rounding_moves_no_weight_by_more_than_half_a_step(
+    weight: np.ndarray, reduce_range: bool, per_channel: bool, data: st.DataObject
+) -> None:
+    axis = data.draw(st.integers(0, weight.ndim - 1))
+    made = quantize_weight("w", weight, axis, reduce_range=reduce_range, per_channel=per_channel)
+    step = along(made.scale, axis, weight.ndim)
+    assert (np.abs(made.real - weight) <= step * 0.5001 + 1e-6 * np.abs(weight)).all()
+    assert np.abs(made.values.astype(int)).max() <= (63 if reduce_range else 127)
+    assert made.scale.shape == ((weight.shape[axis],) if per_channel else (1,))
+
+
+@given(arrays)
+def test_the_scale_is_always_a_normal_number_above_zero(weight: np.ndarray) -> None:
+    scale = choose_scale(weight * np.float32(1e-40), 0)
+    assert (scale >= np.finfo(np.float32).tiny).all()
+
+
+def test_channels_of_zeros_stay_zeros_and_do_not_disturb_the_others() -> None:
+    weight = np.zeros((3, 2, 3, 3), np.float32)
+    weight[1] = 0.5
+    made = quantize_weight("w", weight, 0)
+    np.testing.assert_array_equal(made.values[[0, 2]], 0)
+    np.testing.assert_allclose(made.real, weight, rtol=1e-6)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_weight_that_is_not_finite_is_named(bad: float) -> None:
+    weight = np.ones((2, 2), np.float32)
+    weight[1, 1] = bad
+    with pytest.raises(UnsupportedError, match="initializer 'stem.weight' holds NaN or infinity"):
+        quantize_weight("stem.weight", weight, 0)
+
+
+def test_a_large_bias_on_a_channel_of_zeros_still_fits_in_32_bits() -> None:
+    weight, bias = np.zeros((2, 4, 1, 1), np.float32), np.array([5e5, -1.0], np.float32)
+    weight[1] = 1.0
+    made = quantize_weight("w", weight, 0, smallest=smallest_scale_for_bias(bias, 1e-6))
+    steps = quantize_bias(bias, 1e-6, made.scale)
+    np.testing.assert_allclose(steps * 1e-6 * made.scale.astype(np.float64), bias, rtol=1e-6)
+
+
+def test_one_scale_for_all_channels_can_follow_the_bias_too() -> None:
+    made = quantize_weight("w", np.ones((2, 4)), 0, per_channel=False, smallest=np.array([0.5, 0.1]))
+    assert made.scale.tolist() == [0.5]
