@@ -17,7 +17,7 @@ LAYERS = [
     "__init__ __main__",
     "cli",
     "line bench_run inspection checkup",
-    "conclude",
+    "conclude int8",
     "trial",
     "plan search report workspace sheet",
     "measure rewrite quantization evaluate",

@@ -16,19 +16,18 @@ from edgeopt.candidate import BASELINE, Candidate
 from edgeopt.conclude import conclude
 from edgeopt.environment import package_versions, physical_cores
 from edgeopt.errors import EdgeoptError, Note, NoteKind, StepError
-from edgeopt.evaluate import model_inputs, open_labelled
+from edgeopt.evaluate import open_labelled
 from edgeopt.frames import open_frames, synthetic_frames
+from edgeopt.int8 import make_int8
 from edgeopt.model import Model, find_model, load_model
 from edgeopt.outcome import Outcome
 from edgeopt.plan import Options, Plan, describe, make_plan
-from edgeopt.quantization.quantize import quantize
 from edgeopt.recognise import Choice, choose_recipe, fixed_shapes
 from edgeopt.report import Report
 from edgeopt.rewrite import fuse, simplify
 from edgeopt.search import is_within
 from edgeopt.target import Target, find_target
 from edgeopt.trial import (
-    CALIBRATION_PICTURES,
     CHECKED_PICTURES,
     Listener,
     Silence,
@@ -135,31 +134,62 @@ def _prepare(model: Model, choice: Choice, target: Target, plan: Plan, out: Path
 
 
 def _make_candidates(run: Trial) -> None:
-    """Make, score and store one candidate a step; a step works on the last one that kept its accuracy."""
+    """Make, score and store the candidates of each step; a step works on the last one that kept its accuracy."""
     _add(run, BASELINE, "", (), Outcome(run.original, {}), resumed=None)
     model, parent = run.original, run.candidates[0]
     for step in run.plan.steps:
         if monotonic() > run.deadline:
-            run.candidates[-1] = replace(
-                run.candidates[-1],
-                notes=(*run.candidates[-1].notes, Note(NoteKind.WARNING, f"time budget spent before {step.name}")),
-            )
+            _warn(run, Note(NoteKind.WARNING, f"time budget spent before {step.name}", "give --time-budget more"))
             return
-        found = run.workspace.find(model_file(step.name)) if run.resume else None
-        if found:
-            outcome = Outcome(load_model(run.workspace.path(found.file), step.name), found.changes, found.notes)
-        else:
-            outcome = _apply(run, step.name, model, parent)
-        made = _add(run, step.name, parent.name, (*parent.steps, step.name), outcome, resumed=found)
-        if _keeps_accuracy(made, run.plan.max_drop):
-            model, parent = outcome.model, made
+        finished = _finished(run, step.name) if run.resume else []
+        outcomes = [_outcome_of(run, one) for one in finished] or _apply(run, step.name, model, parent)
+        made = [
+            (
+                _add(
+                    run,
+                    _numbered(step.name, i),
+                    parent.name,
+                    (*parent.steps, step.name),
+                    outcome,
+                    resumed=finished[i] if finished else None,
+                ),
+                outcome,
+            )
+            for i, outcome in enumerate(outcomes)
+        ]
+        kept = [(candidate, outcome) for candidate, outcome in made if _keeps_accuracy(candidate, run.plan.max_drop)]
+        if kept:
+            parent, model = kept[0][0], kept[0][1].model
+
+
+def _numbered(step: str, position: int) -> str:
+    """Return `quantize`, `quantize-2`, `quantize-3`."""
+    return step if position == 0 else f"{step}-{position + 1}"
+
+
+def _finished(run: Trial, step: str) -> list[Candidate]:
+    """Return the candidates of a step that an earlier run of the same kind left."""
+    found: list[Candidate] = []
+    while candidate := run.workspace.find(model_file(_numbered(step, len(found)))):
+        found.append(candidate)
+    return found
+
+
+def _outcome_of(run: Trial, candidate: Candidate) -> Outcome:
+    model = load_model(run.workspace.path(candidate.file), candidate.name)
+    return Outcome(model, candidate.changes, candidate.notes)
+
+
+def _warn(run: Trial, note: Note) -> None:
+    last = run.candidates[-1]
+    run.candidates[-1] = replace(last, notes=(*last.notes, note))
 
 
 def _keeps_accuracy(candidate: Candidate, max_drop: float) -> bool:
     return candidate.drop is None or is_within(candidate.drop, max_drop)
 
 
-def _apply(run: Trial, step: str, model: Model, parent: Candidate) -> Outcome:
+def _apply(run: Trial, step: str, model: Model, parent: Candidate) -> list[Outcome]:
     done = ", ".join(one.name for one in run.candidates)
     try:
         return _STEPS[step](run, model)
@@ -172,26 +202,20 @@ def _apply(run: Trial, step: str, model: Model, parent: Candidate) -> Outcome:
         ) from error
 
 
-def _simplify(run: Trial, model: Model) -> Outcome:
+def _simplify(run: Trial, model: Model) -> list[Outcome]:
     shapes = fixed_shapes(run.recipe, model.inputs)
-    return simplify(model, shapes, run.inputs(CHECKED_PICTURES), opset=run.target.opset)
+    return [simplify(model, shapes, run.inputs(CHECKED_PICTURES), opset=run.target.opset)]
 
 
-def _fuse(run: Trial, model: Model) -> Outcome:
-    return fuse(model, run.inputs(CHECKED_PICTURES))
+def _fuse(run: Trial, model: Model) -> list[Outcome]:
+    return [fuse(model, run.inputs(CHECKED_PICTURES))]
 
 
-def _quantize(run: Trial, model: Model) -> Outcome:
-    pictures = run.frames.spread(CALIBRATION_PICTURES)
-    task = run.task(model, evaluating=True)
-
-    def tell(done: int) -> None:
-        run.listener.progress("calibrate", done, len(pictures))
-
-    return quantize(model, model_inputs(task, pictures), run.target.int8, progress=tell)
-
-
-_STEPS: dict[str, Callable[[Trial, Model], Outcome]] = {"simplify": _simplify, "fuse": _fuse, "quantize": _quantize}
+_STEPS: dict[str, Callable[[Trial, Model], list[Outcome]]] = {
+    "simplify": _simplify,
+    "fuse": _fuse,
+    "quantize": make_int8,
+}
 
 
 def _add(

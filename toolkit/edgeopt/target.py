@@ -31,10 +31,14 @@ class Int8Rules:
     reduce_range: bool = False
     """Weights in 7 bits: without VNNI two U8S8 products saturate 16 bits."""
     ops: tuple[str, ...] = ("Conv", "ConvTranspose", "MatMul", "Gemm")
+    forms: tuple[str, ...] = ("qdq",)
+    """How integers may be written: `qdq` everywhere; `nhwc`, ONNX Runtime's own integer ops, on a CPU."""
 
     def __post_init__(self) -> None:
         if {self.activation_dtype, self.weight_dtype} - {"uint8", "int8", "uint16", "int16"}:
             raise ValueError("activation_dtype and weight_dtype are uint8, int8, uint16 or int16")
+        if not self.forms or set(self.forms) - {"qdq", "nhwc"}:
+            raise ValueError("forms are qdq and nhwc, one or both")
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,9 @@ def residual() -> Model:
     x = net.op("Relu", net.conv(net.op("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2]), 16, 32, 3))
     pooled = net.op("Flatten", net.op("GlobalAveragePool", x))
     w = net.constant("fc_w", net.chance.normal(0, 0.2, (10, 32)).astype(np.float32))
-    return net.model(net.op("Gemm", pooled, w, net.constant("fc_b", np.zeros(10, np.float32)), transB=1), name="residual")
+    return net.model(
+        net.op("Gemm", pooled, w, net.constant("fc_b", np.zeros(10, np.float32)), transB=1), name="residual"
+    )
 
 
 def mobile() -> Model:
@@ -108,7 +110,9 @@ def detector() -> Model:
     pools = [net.op("MaxPool", coarse, kernel_shape=[k, k], pads=[k // 2] * 4, strides=[1, 1]) for k in (3, 5)]
     coarse = net.silu(net.conv(net.op("Concat", coarse, *pools, axis=1), 96, 32))
     scales = net.constant("scales", np.array([1, 1, 2, 2], np.float32))
-    large = net.op("Resize", coarse, "", scales, mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor")
+    large = net.op(
+        "Resize", coarse, "", scales, mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor"
+    )
     fine = net.silu(net.conv(net.op("Concat", fine, large, axis=1), 64, 32))
     rows = []
     for features, side in ((fine, 32), (coarse, 16)):

@@ -45,7 +45,9 @@ def test_samples_are_positions_that_were_there() -> None:
 
 def test_the_same_seed_samples_the_same_positions() -> None:
     model = residual()
-    one, same, other = (calibrate(model, frames(model), AXES, seed=seed).observations["x"].samples for seed in (3, 3, 4))
+    one, same, other = (
+        calibrate(model, frames(model), AXES, seed=seed).observations["x"].samples for seed in (3, 3, 4)
+    )
     np.testing.assert_array_equal(one, same)
     assert not np.array_equal(one, other)
 

@@ -73,7 +73,7 @@ def test_pools_of_growing_windows_run_one_on_the_other() -> None:
     made = quantize(model, frames(model), Int8Rules(), form=Form.NHWC).model.proto.graph.node
     first, second = (node for node in made if node.op_type == "NhwcMaxPool")
     assert second.input[0] == first.output[0]
-    kernels = [[list(a.ints) for a in node.attribute if a.name == "kernel_shape"][0] for node in (first, second)]
+    kernels = [next(list(a.ints) for a in node.attribute if a.name == "kernel_shape") for node in (first, second)]
     assert kernels == [[3, 3], [3, 3]]
 
 

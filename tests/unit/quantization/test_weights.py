@@ -43,7 +43,7 @@ def test_channels_of_zeros_stay_zeros_and_do_not_disturb_the_others() -> None:
 def test_a_weight_that_is_not_finite_is_named(bad: float) -> None:
     weight = np.ones((2, 2), np.float32)
     weight[1, 1] = bad
-    with pytest.raises(UnsupportedError, match="initializer 'stem.weight' holds NaN or infinity"):
+    with pytest.raises(UnsupportedError, match=r"initializer 'stem\.weight' holds NaN or infinity"):
         quantize_weight("stem.weight", weight, 0)
 
 

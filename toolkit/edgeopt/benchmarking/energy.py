@@ -150,7 +150,7 @@ def make_trace(meter: Meter, taken: Sequence[tuple[int, tuple[float, ...]]], fai
         coverage=meter.coverage,
         kind=meter.kind,
         at_ns=np.array([at for at, _ in taken], np.int64),
-        values=np.array([values for _, values in taken], np.float64).reshape(len(taken), -1),
+        values=np.array([values for _, values in taken], np.float64).reshape(len(taken), -1 if taken else 1),
         wraps_at_j=meter.wraps_at_j,
         least_s=meter.least_s,
         failure=failure,

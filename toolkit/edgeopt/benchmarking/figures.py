@@ -1,4 +1,4 @@
-"""The figures a diagnosis may use, all optional: a rule whose figures are absent does not fire. It concludes nothing."""
+"""The figures a diagnosis may use, all optional: without its figures a rule does not fire. It concludes nothing."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from edgeopt.benchmarking.attribution import Attribution, StageShare, check_attribution, share_stages
 from edgeopt.benchmarking.budget import BudgetResult
 from edgeopt.benchmarking.comparison import Ratio
+from edgeopt.benchmarking.quantile import quantile
 from edgeopt.benchmarking.samples import Samples
 from edgeopt.benchmarking.trust import Trust
 from edgeopt.benchmarking.warmup import Warmup
@@ -106,7 +107,7 @@ def make_figures(samples: Samples, **known: Any) -> Figures:
         return Figures(**known)
     figures = Figures(
         service_p50_ms=_median_ms(rows.frame_ns),
-        service_p99_ms=_p99_ms(samples),
+        service_p99_ms=quantile(rows.frame_ns, 0.99).value_ms,
         shares=share_stages(samples),
         stage_p50_ms={name: _median_ms(rows.stage(name)) for name in rows.stages},
         attribution=check_attribution(samples) if samples.wall_ns is not None else None,
@@ -126,10 +127,6 @@ def make_figures(samples: Samples, **known: Any) -> Figures:
 
 def _median_ms(times: NDArray[np.int64]) -> float:
     return float(np.median(times)) / 1e6
-
-
-def _p99_ms(samples: Samples) -> float | None:
-    return samples.summary()["frame"].p99.value_ms
 
 
 def box_dependence(samples: Samples) -> BoxDependence | None:

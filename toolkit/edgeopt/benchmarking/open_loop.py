@@ -1,8 +1,8 @@
 """The open loop: frames arrive by a timetable whether or not a worker is free. It judges nothing.
 
 No thread sends frames. The timetable is known, so an idle worker waits for the next arrival itself, and whoever
-finishes late replays what arrived meanwhile. A sender beside a Python worker waits for the interpreter lock and
-makes the worker wait for it: it would be late by milliseconds and slow down what it measures.
+finishes late replays what arrived meanwhile. A sender beside a Python worker would share its interpreter lock: each
+may wait up to the switch interval (5 ms) for the other, which is late for a camera and slows what is measured.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgeopt.errors import Note, NoteKind
+from edgeopt.errors import Note, NoteKind, UnsupportedError
 from edgeopt.graph import Graph, Value
 from edgeopt.model import Model
 from edgeopt.quantization.affine import Affine, make_affine
@@ -61,9 +61,10 @@ def study(
         progress: Called with the number of images done.
 
     Raises:
-        UnsupportedError: If an activation is NaN or infinite.
+        UnsupportedError: If a weight or an activation is NaN or infinite.
         EdgeoptError: If there are no images.
     """
+    require_finite_weights(graph)
     values = watched(graph, rules)
     axes = {name: channel_axis(graph, value) for name, value in values.items()}
     calibration = calibrate(model, frames, axes, progress=progress)
@@ -71,6 +72,21 @@ def study(
     affines = {name: grid_of(graph, values[name], one, rules, method) for name, one in seen.items()}
     scores = {name: score_db(one.samples, affines[name]) for name, one in seen.items()}
     return Findings(calibration, affines, scores)
+
+
+def require_finite_weights(graph: Graph) -> None:
+    """Raise if a stored constant holds NaN or infinity, before it spoils the activations behind it.
+
+    Raises:
+        UnsupportedError: If one does; limits of Clip may be infinite.
+    """
+    for value in graph.initializers:
+        numbers = graph.constant(value)
+        if numbers is not None and numbers.ndim and numbers.dtype.kind == "f" and not np.isfinite(numbers).all():
+            raise UnsupportedError(
+                f"initializer {value.name!r} holds NaN or infinity",
+                remedy="export the model again from a checkpoint whose weights are finite",
+            )
 
 
 def grid_of(graph: Graph, value: Value, seen: Observation, rules: Int8Rules, method: Method) -> Affine:

@@ -105,7 +105,8 @@ def head_tail(graph: Graph) -> set[Node]:
     """
     last = predictions(graph)
     behind = downstream(last)
-    return behind | set(last) if len(last) > 1 else behind - set(last)
+    heads = [node for node in last if node not in behind]
+    return behind | set(last) if len(heads) > 1 else behind - set(last)
 
 
 def is_silu(graph: Graph, node: Node) -> bool:

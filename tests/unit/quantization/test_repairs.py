@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_nets import frames, mobile
+
+from edgeopt.quantization.bias_correction import mean_shift
+from edgeopt.quantization.findings import study
+from edgeopt.quantization.gptq import is_better, round_with_inputs, rounded
+from edgeopt.quantization.quantize import choose_scheme, open_graph
+from edgeopt.quantization.repair import repair_weights
+from edgeopt.quantization.weights import QuantizedWeight, quantize_weight
+from edgeopt.target import Int8Rules
+
+
+def correlated(seed: int, samples: int = 300, columns: int = 24) -> np.ndarray:
+    chance = np.random.default_rng(seed)
+    return (chance.normal(size=(samples, 4)) @ chance.normal(size=(4, columns))).astype(np.float32)
+
+
+@given(st.integers(0, 10_000))
+@settings(max_examples=20, deadline=None)
+def test_rounding_with_correlated_inputs_loses_less_than_the_nearest(seed: int) -> None:
+    inputs, weight = correlated(seed), np.random.default_rng(seed + 1).normal(size=(8, 24)).astype(np.float32)
+    nearest = quantize_weight("w", weight, 0)
+    steps = round_with_inputs(weight, inputs, nearest.scale)
+    assert np.abs(steps.astype(int)).max() <= 127
+    assert is_better(weight, inputs, steps * nearest.scale[:, None], nearest.real)
+
+
+def test_rounding_with_independent_inputs_is_the_nearest() -> None:
+    weight = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
+    nearest = quantize_weight("w", weight, 0)
+    np.testing.assert_array_equal(round_with_inputs(weight, np.eye(6, dtype=np.float32), nearest.scale), nearest.values)
+
+
+def test_inputs_that_are_always_zero_do_no_harm() -> None:
+    inputs = correlated(0)
+    inputs[:, 3] = 0
+    weight = np.random.default_rng(1).normal(size=(4, 24)).astype(np.float32)
+    nearest = quantize_weight("w", weight, 0)
+    steps = round_with_inputs(weight, inputs, nearest.scale)
+    np.testing.assert_array_equal(steps[:, 3], nearest.values[:, 3])
+
+
+def test_a_silent_layer_keeps_its_nearest_integers() -> None:
+    weight = np.random.default_rng(1).normal(size=(4, 24)).astype(np.float32)
+    nearest = quantize_weight("w", weight, 0)
+    assert rounded(nearest, weight, np.zeros((10, 24), np.float32), most=127) is nearest
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_channels_along_either_axis_are_rounded_alike(axis: int) -> None:
+    inputs, weight = correlated(2), np.random.default_rng(3).normal(size=(8, 24)).astype(np.float32)
+    turned = weight if axis == 0 else weight.T
+    made = rounded(quantize_weight("w", turned, axis), turned, inputs, most=127)
+    values = made.values if axis == 0 else made.values.T
+    np.testing.assert_array_equal(values, rounded(quantize_weight("w", weight, 0), weight, inputs, most=127).values)
+    assert isinstance(made, QuantizedWeight)
+
+
+@given(st.integers(0, 10_000), st.sampled_from([1, 2, 4]))
+@settings(max_examples=20, deadline=None)
+def test_the_corrected_bias_restores_the_mean_of_every_output(seed: int, groups: int) -> None:
+    chance = np.random.default_rng(seed)
+    weight = chance.normal(size=(8, 8 // groups))
+    quantized = weight + chance.normal(0, 0.1, weight.shape)
+    x, quantized_x = chance.normal(1, 1, (500, 8)), chance.normal(1.1, 1, (500, 8))
+
+    def out(w: np.ndarray, v: np.ndarray) -> np.ndarray:
+        split = v.reshape(500, groups, -1)
+        return np.einsum("ngi,goi->ngo", split, w.reshape(groups, 8 // groups, -1)).reshape(500, 8)
+
+    shift = mean_shift(weight, quantized, x.mean(axis=0), quantized_x.mean(axis=0), groups)
+    np.testing.assert_allclose(
+        (out(quantized, quantized_x) + shift).mean(axis=0), out(weight, x).mean(axis=0), atol=1e-5
+    )
+
+
+def test_repairs_touch_what_they_name_and_nothing_else() -> None:
+    model = mobile()
+    graph = open_graph(model)
+    findings = study(model, graph, frames(model), Int8Rules())
+    scheme, _notes = choose_scheme(graph, findings, Int8Rules())
+    plain = repair_weights(graph, scheme, findings.calibration, rounding=False, biases=False)
+    assert (plain.weights, plain.biases) == ({}, {})
+    both = repair_weights(graph, scheme, findings.calibration)
+    pointwise = {node.outputs[0].name for node in graph.nodes("Conv") if node.inputs[1].shape.dims[2:] == (1, 1)}
+    assert both.weights.keys() == pointwise
+    assert len(both.biases) == len(graph.nodes("Conv"))
+    assert both.integer == scheme.integer

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from small_nets import ALL, detector, frames, mobile
+
+from edgeopt.errors import UnsupportedError
+from edgeopt.executors import SessionOptions
+from edgeopt.executors.onnxruntime import EXECUTOR
+from edgeopt.model import Model
+from edgeopt.outcome import Outcome
+from edgeopt.quantization.attempt import Attempt, ranked
+from edgeopt.quantization.float_front import fastest_front
+from edgeopt.quantization.layer_times import LayerTime
+from edgeopt.quantization.quantize import Form, open_graph, quantize
+from edgeopt.quantization.search import search_int8
+from edgeopt.quantization.structure import WEIGHTED, key
+from edgeopt.quantization.variants import first_variant, quantized_forms, time_layers
+from edgeopt.target import Int8Rules
+
+
+def cosine(model: Model, source: Model) -> float:
+    one, other = (EXECUTOR.open(each.data, SessionOptions()) for each in (model, source))
+    pairs = [
+        (next(iter(one.run(f).values())).ravel(), next(iter(other.run(f).values())).ravel()) for f in frames(source, 2, 9)
+    ]
+    return float(np.mean([a @ b / (np.linalg.norm(a) * np.linalg.norm(b)) for a, b in pairs]))
+
+
+def attempt(speed: float, agreement: float) -> Attempt:
+    return Attempt("one", Outcome(mobile(), {}), agreement, speed)
+
+
+def test_valid_attempts_come_first_the_fastest_of_them_ahead() -> None:
+    slow, fast, wrong, slower = attempt(1.1, 0.99), attempt(1.5, 0.9), attempt(2.0, 0.5), attempt(0.9, 0.999)
+    assert ranked([slow, wrong, slower, fast], 0.85) == (fast, slow, slower, wrong)
+
+
+def test_equal_speeds_are_ordered_by_agreement() -> None:
+    one, other = attempt(1.300, 0.90), attempt(1.305, 0.95)
+    assert ranked([one, other], 0.85)[0] is other
+
+
+def times_of(graph: object, values: list[tuple[int, int]]) -> dict[str, LayerTime]:
+    return {key(node): LayerTime(*pair) for node, pair in zip(graph.nodes(*WEIGHTED), values, strict=False)}
+
+
+def test_the_float_front_ends_where_the_saved_time_is_largest() -> None:
+    graph = open_graph(mobile())
+    front, saved = fastest_front(graph, times_of(graph, [(10, 50), (10, 5), (10, 40), (50, 10), (50, 10), (50, 10)]))
+    assert front == set(graph.nodes(*WEIGHTED)[:3])
+    assert saved == 65
+
+
+def test_no_front_is_kept_where_integers_are_faster() -> None:
+    graph = open_graph(mobile())
+    assert fastest_front(graph, times_of(graph, [(50, 10)] * 7)) == (set(), 0)
+
+
+def test_a_gain_below_the_resolution_of_the_profile_is_no_gain() -> None:
+    graph = open_graph(mobile())
+    assert fastest_front(graph, times_of(graph, [(1000, 1010)] + [(5000, 1000)] * 6)) == (set(), 0)
+
+
+def test_every_layer_has_both_times() -> None:
+    model = detector()
+    frame = next(frames(model))
+    twin = next(outcome for name, outcome in quantized_forms(model, [frame], Int8Rules(), forms=(Form.NHWC,)))
+    times = time_layers(model, twin.model, frame, 1)
+    assert len(times) == len(open_graph(model).nodes(*WEIGHTED))
+    assert all(one.float_ns >= 0 and one.integer_ns >= 0 for one in times.values())
+
+
+def test_the_forms_worth_measuring_come_with_their_names() -> None:
+    model = detector()
+    made = dict(quantized_forms(model, frames(model), Int8Rules(), forms=(Form.QDQ, Form.NHWC)))
+    assert [*made][:2] == ["int8 qdq", "int8 nhwc"]
+    assert made["int8 qdq"].model.op_counts["QuantizeLinear"] > 3
+    counts = made["int8 nhwc"].model.op_counts
+    assert counts["QLinearConv"] + counts["MatMulIntegerToFloat"] == 10
+
+
+def test_the_search_reports_each_attempt_and_says_why_the_first_won() -> None:
+    model, told = detector(), []
+    found = search_int8(
+        model,
+        frames(model),
+        Int8Rules(),
+        agreement=lambda one: cosine(one, model),
+        speed=lambda one: 1.5 if "QLinearConv" in one.op_counts else 1.1,
+        forms=(Form.QDQ, Form.NHWC),
+        on_attempt=told.append,
+    )
+    assert len(told) == len(found.attempts) >= 5
+    best = found.attempts[0]
+    assert "QLinearConv" in best.outcome.model.op_counts
+    assert best.agreement > 0.99
+    assert found.reason.startswith(f"{best.name}: 1.50x the float model, agreement")
+    assert "int8 qdq gave 1.10x" in found.reason
+
+
+def test_without_time_one_attempt_is_still_made() -> None:
+    model = mobile()
+    found = search_int8(
+        model, frames(model), Int8Rules(), agreement=lambda one: 1.0, speed=lambda one: 2.0, time_budget_s=0.0
+    )
+    assert [one.name for one in found.attempts] == ["int8 qdq"]
+
+
+def test_a_form_that_is_slower_is_ranked_but_refused_in_words() -> None:
+    model = mobile()
+    found = search_int8(model, frames(model), Int8Rules(), agreement=lambda one: 0.5, speed=lambda one: 0.8)
+    assert "not good enough" in found.reason
+    assert any("islands below 20 dB" in one.name for one in found.attempts)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_search_agrees_with_the_float_model_on_every_family(name: str) -> None:
+    model = ALL[name]()
+    found = search_int8(
+        model,
+        frames(model),
+        Int8Rules(),
+        agreement=lambda one: cosine(one, model),
+        speed=lambda one: 1.2,
+        forms=(Form.QDQ, Form.NHWC),
+    )
+    assert found.attempts[0].agreement > 0.98
+    assert "keep the float model" not in found.reason
+
+
+def test_an_old_opset_is_refused_with_the_remedy() -> None:
+    model = mobile()
+    model.proto.opset_import[0].version = 11
+    old = Model(model.proto, "old")
+    with pytest.raises(UnsupportedError, match="old has opset 11"):
+        quantize(old, frames(old), Int8Rules())
+    assert first_variant(Form.QDQ).form is Form.QDQ

@@ -1,0 +1,113 @@
+"""The step `quantize`: the search for an INT8 form, given this run's own judges of agreement and speed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from time import monotonic
+
+from edgeopt.benchmarking.comparison import compare
+from edgeopt.errors import Note, NoteKind
+from edgeopt.evaluate import model_inputs
+from edgeopt.executors import Session
+from edgeopt.model import Model
+from edgeopt.outcome import Outcome
+from edgeopt.quantization.attempt import Attempt
+from edgeopt.quantization.quantize import Form
+from edgeopt.quantization.search import search_int8
+from edgeopt.search import LEAST_AGREEMENT
+from edgeopt.tensors import Tensors
+from edgeopt.trial import CALIBRATION_PICTURES, Trial, reference_answers
+
+_MOST_KEPT = 3
+"""Attempts that go on to the labels: the fastest by agreement may still lose too much of the metric."""
+_MOST_SECONDS = 180.0
+_SECONDS_A_COMPARISON = 1.5
+
+
+def make_int8(run: Trial, model: Model) -> list[Outcome]:
+    """Return INT8 forms of a float model, the most promising first, at most three.
+
+    Args:
+        run: Its pictures calibrate, its original judges agreement, its plan limits the time.
+        model: The float model, opset 13 or later.
+
+    Raises:
+        UnsupportedError: If weights or activations are NaN or infinite.
+    """
+    pictures = run.frames.spread(CALIBRATION_PICTURES)
+    attempts = 0
+
+    def calibrated(done: int) -> None:
+        run.listener.progress("calibrate", done, len(pictures))
+
+    def attempted(one: Attempt) -> None:
+        nonlocal attempts
+        attempts += 1
+        run.listener.say(f"  {one.name}: {one.speed_ratio:.2f}x the float model, agreement {one.agreement:.3f}")
+
+    with_float = _Judge(run, model)
+    found = search_int8(
+        model,
+        _inputs(run, model),
+        run.target.int8,
+        agreement=with_float.agreement,
+        speed=with_float.speed,
+        forms=tuple(Form(one) for one in run.target.int8.forms),
+        threads=run.plan.threads,
+        least_agreement=LEAST_AGREEMENT,
+        time_budget_s=max(min(_MOST_SECONDS, run.deadline - monotonic()), 0.0),
+        progress=calibrated,
+        on_attempt=attempted,
+    )
+    with_float.close()
+    kept = found.attempts[:_MOST_KEPT]
+    return [_told(one, found.reason if i == 0 else "", found.notes) for i, one in enumerate(kept)]
+
+
+def _told(attempt: Attempt, reason: str, notes: tuple[Note, ...]) -> Outcome:
+    """Return the outcome with what the search knows of it."""
+    form = Note(NoteKind.INFO, f"form: {attempt.name}")
+    why = (Note(NoteKind.INFO, reason),) if reason else ()
+    outcome = attempt.outcome
+    return Outcome(outcome.model, outcome.changes, (form, *why, *notes, *outcome.notes))
+
+
+def _inputs(run: Trial, model: Model) -> Iterator[Tensors]:
+    task = run.task(model, evaluating=True)
+    return model_inputs(task, run.frames.spread(CALIBRATION_PICTURES))
+
+
+class _Judge:
+    """Compares INT8 models with the float one: the same pictures, in turns."""
+
+    def __init__(self, run: Trial, model: Model) -> None:
+        self._run, self._model = run, model
+        self._float: Session = run.open(model)
+        self._inputs = run.inputs(8)
+
+    def agreement(self, candidate: Model) -> float:
+        """Return how far its answers are the original's."""
+        session = self._run.open(candidate)
+        found = reference_answers(self._run, session, candidate)
+        session.close()
+        return self._run.task(candidate, evaluating=True).agreement(found, self._run.reference)
+
+    def speed(self, candidate: Model) -> float:
+        """Return the float model's time over the candidate's, one run against one run."""
+        session = self._run.open(candidate)
+        runs = {"float": self._caller(self._float), "candidate": self._caller(session)}
+        ratio = compare(runs, baseline="float", seconds=_SECONDS_A_COMPARISON, block=5)["candidate"]
+        session.close()
+        return ratio.speedup
+
+    def _caller(self, session: Session) -> Callable[[int], None]:
+        inputs = self._inputs
+
+        def call(index: int) -> None:
+            session.run(inputs[index % len(inputs)])
+
+        return call
+
+    def close(self) -> None:
+        """Free the float session."""
+        self._float.close()

@@ -1,0 +1,127 @@
+"""The INT8 forms of one model that are worth measuring, made one by one. It judges none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from edgeopt.model import Model
+from edgeopt.outcome import Outcome
+from edgeopt.quantization.findings import Findings, study
+from edgeopt.quantization.float_front import fastest_front
+from edgeopt.quantization.float_islands import LEAST_DB
+from edgeopt.quantization.layer_times import LayerTime, layer_times, profile_ns
+from edgeopt.quantization.nhwc import NhwcOptions
+from edgeopt.quantization.quantize import Form, choose_scheme, open_graph, place
+from edgeopt.quantization.repair import repair_weights
+from edgeopt.quantization.structure import key
+from edgeopt.target import Int8Rules
+from edgeopt.tensors import Tensors
+
+DIRECT_SUMS = 1 << 16
+"""Up to here a 1x1 convolution straight to real numbers is as fast as one with a grid and a DequantizeLinear."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """What may differ between two forms made from the same findings."""
+
+    form: Form = Form.QDQ
+    options: NhwcOptions = NhwcOptions()  # noqa: RUF009, frozen
+    front: frozenset[str] = frozenset()
+    """Keys of layers that stay float because they are faster so."""
+    least_db: float = LEAST_DB
+    rounding: bool = False
+
+    def __str__(self) -> str:
+        words = [f"int8 {self.form}"]
+        words += [f"float front of {len(self.front)}"] if self.front else []
+        words += ["integer SiLU"] if self.options.integer_silu else []
+        words += ["grid for every sum"] if self.form is Form.NHWC and not self.options.direct_up_to else []
+        words += ["rounded with inputs"] if self.rounding else []
+        words += [f"islands below {self.least_db:.0f} dB"] if self.least_db != LEAST_DB else []
+        return ", ".join(words)
+
+
+def first_variant(form: Form) -> Variant:
+    """Return the variant from which the others of this form differ."""
+    return Variant(form, NhwcOptions(direct_up_to=DIRECT_SUMS) if form is Form.NHWC else NhwcOptions())
+
+
+def make_variant(model: Model, findings: Findings, rules: Int8Rules, variant: Variant) -> Outcome:
+    """Return one variant.
+
+    Args:
+        model: The float model.
+        findings: Of this model.
+        rules: What INT8 form the target runs.
+        variant: What to make.
+    """
+    graph = open_graph(model)
+    front = {node for node in graph.nodes() if key(node) in variant.front}
+    scheme, notes = choose_scheme(graph, findings, rules, variant.least_db, front)
+    scheme = repair_weights(graph, scheme, findings.calibration, rounding=variant.rounding)
+    changes = place(graph, scheme, variant.form, variant.options)
+    return Outcome(graph.to_model(), changes, (*findings.notes, *notes))
+
+
+def time_layers(model: Model, twin: Model, frame: Tensors, threads: int) -> Mapping[str, LayerTime]:
+    """Return the time of each layer in float and on integers.
+
+    Args:
+        model: The float model.
+        twin: Its first NHWC variant.
+        frame: One real input.
+        threads: Of the engine.
+    """
+    float_ns, integer_ns = (profile_ns(one, frame, threads=threads) for one in (model, twin))
+    return layer_times(open_graph(model), float_ns, integer_ns)
+
+
+def with_front(model: Model, variant: Variant, times: Mapping[str, LayerTime]) -> Variant:
+    """Return the variant with the layers at the entrance in float that are faster so."""
+    front, _saved_ns = fastest_front(open_graph(model), times)
+    return replace(variant, front=frozenset(key(node) for node in front))
+
+
+def quantized_forms(
+    model: Model,
+    calibration_inputs: Iterable[Tensors],
+    rules: Int8Rules,
+    *,
+    forms: tuple[Form, ...] = (Form.QDQ,),
+    threads: int = 1,
+    progress: Callable[[int], None] | None = None,
+) -> Iterator[tuple[str, Outcome]]:
+    """Yield the forms worth measuring, by name; the model is calibrated once.
+
+    Args:
+        model: A float model, opset 13 or later.
+        calibration_inputs: Real model inputs, one image each; read once.
+        rules: What INT8 form the target runs.
+        forms: What the target's engine reads; NHWC only for ONNX Runtime on a CPU.
+        threads: With which layers are timed.
+        progress: Called with the number of calibration images done.
+
+    Raises:
+        UnsupportedError: If weights or activations are NaN or infinite, or the opset is too old.
+        EdgeoptError: If there are no calibration images.
+    """
+    kept: list[Tensors] = []
+    findings = study(model, open_graph(model), keep_first(calibration_inputs, kept), rules, progress=progress)
+    for form in forms:
+        variant = first_variant(form)
+        outcome = make_variant(model, findings, rules, variant)
+        yield str(variant), outcome
+        if form is Form.NHWC:
+            fronted = with_front(model, variant, time_layers(model, outcome.model, kept[0], threads))
+            if fronted != variant:
+                yield str(fronted), make_variant(model, findings, rules, fronted)
+
+
+def keep_first(frames: Iterable[Tensors], kept: list[Tensors]) -> Iterator[Tensors]:
+    """Yield all frames and put the first into `kept`."""
+    for frame in frames:
+        if not kept:
+            kept.append(frame)
+        yield frame
