@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -15,6 +18,8 @@ from edgeopt.benchmarking.neighbour import (
     measure_neighbour,
     start_neighbours,
 )
+from edgeopt.errors import EdgeoptError
+from edgeopt.executors.onnxruntime import _KNOWN_ENTRIES
 
 MS = 1_000_000
 
@@ -55,8 +60,6 @@ def test_a_pace_that_cannot_be_held_is_seen():
 
 
 def test_spin_entries_are_known_to_the_executor():
-    from edgeopt.executors.onnxruntime import _KNOWN_ENTRIES
-
     assert set(spin_entries(on=True)) <= _KNOWN_ENTRIES
     assert set(spin_entries(on=False).values()) == {"0"}
 
@@ -98,14 +101,12 @@ def test_a_neighbour_that_dies_is_an_error_and_odd_requests_are_refused():
 
 
 def test_a_child_without_an_answer_is_reported():
-    import subprocess
-    import sys
-
-    from edgeopt.errors import EdgeoptError
-
-    with subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"], stdout=subprocess.PIPE, text=True) as child:
-        with pytest.raises(EdgeoptError, match="ended with code 3"):
-            _hear(child)
+    command = [sys.executable, "-c", "raise SystemExit(3)"]
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child,
+        pytest.raises(EdgeoptError, match="ended with code 3"),
+    ):
+        _hear(child)
 
 
 def test_cost_follows_the_formula():

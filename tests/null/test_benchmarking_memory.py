@@ -24,7 +24,8 @@ def test_a_leak_has_a_slope_whose_interval_excludes_zero():
     assert growth.per_s.low < 50 < growth.per_s.high
     assert growth.per_frame is not None
     assert growth.per_frame.value == pytest.approx(growth.per_s.value / 2)
-    assert growth.per_hour_mib == pytest.approx(growth.per_s.value * 3600 / 2**20)
+    assert growth.per_hour_mib.value == pytest.approx(growth.per_s.value * 3600 / 2**20)
+    assert growth.grown_mib == pytest.approx(199 * 50 / 2**20, rel=0.1)
 
 
 def test_constant_memory_does_not_grow():

@@ -132,4 +132,47 @@ def u_net() -> Model:
     return net.model(net.conv(net.op("Concat", first, high, axis=1), 32, 4, 3), name="u_net")
 
 
-ALL = {one.__name__: one for one in (residual, mobile, squeeze_excite, detector, u_net)}
+def vision_transformer() -> Model:
+    net, width, tokens, heads = Net(), 32, 64, 4
+
+    def matrix(x: str, fan: int, out: int) -> str:
+        number = len(net.nodes)
+        weight = net.constant(f"w{number}", net.chance.normal(0, fan**-0.5, (fan, out)).astype(np.float32))
+        bias = net.constant(f"b{number}", net.chance.normal(0, 0.1, out).astype(np.float32))
+        return net.op("Add", net.op("MatMul", x, weight), bias)
+
+    def norm(x: str) -> str:
+        number = len(net.nodes)
+        gain = net.constant(f"gain{number}", np.exp(net.chance.normal(0, 0.3, width)).astype(np.float32))
+        return net.op("LayerNormalization", x, gain, axis=-1)
+
+    def split_heads(x: str, perm: list[int]) -> str:
+        return net.op("Transpose", net.op("Reshape", x, "apart"), perm=perm)
+
+    net.constant("apart", np.array([1, tokens, heads, width // heads]))
+    net.constant("together", np.array([1, tokens, width]))
+    net.constant("divisor", np.float32((width // heads) ** 0.5))
+    patches = net.op(
+        "Conv",
+        "x",
+        net.constant("patch_w", net.chance.normal(0, 0.2, (width, 3, 4, 4)).astype(np.float32)),
+        strides=[4, 4],
+    )
+    x = net.op(
+        "Transpose", net.op("Reshape", patches, net.constant("rows", np.array([1, width, tokens]))), perm=[0, 2, 1]
+    )
+    for _ in range(2):
+        y = norm(x)
+        queries, keys = (
+            split_heads(matrix(y, width, width), [0, 2, 1, 3]),
+            split_heads(matrix(y, width, width), [0, 2, 3, 1]),
+        )
+        weights = net.op("Softmax", net.op("Div", net.op("MatMul", queries, keys), "divisor"), axis=-1)
+        mixed = net.op("MatMul", weights, split_heads(matrix(y, width, width), [0, 2, 1, 3]))
+        mixed = net.op("Reshape", net.op("Transpose", mixed, perm=[0, 2, 1, 3]), "together")
+        x = net.op("Add", x, matrix(mixed, width, width))
+        x = net.op("Add", x, matrix(net.op("Relu", matrix(norm(x), width, 4 * width)), 4 * width, width))
+    return net.model(matrix(net.op("ReduceMean", norm(x), axes=[1], keepdims=0), width, 10), name="vision_transformer")
+
+
+ALL = {one.__name__: one for one in (residual, mobile, squeeze_excite, detector, u_net, vision_transformer)}

@@ -21,10 +21,11 @@ from edgeopt.target import Int8Rules
 
 def cosine(model: Model, source: Model) -> float:
     one, other = (EXECUTOR.open(each.data, SessionOptions()) for each in (model, source))
-    pairs = [
-        (next(iter(one.run(f).values())).ravel(), next(iter(other.run(f).values())).ravel()) for f in frames(source, 2, 9)
-    ]
-    return float(np.mean([a @ b / (np.linalg.norm(a) * np.linalg.norm(b)) for a, b in pairs]))
+    cosines = []
+    for frame in frames(source, 2, 9):
+        a, b = (next(iter(session.run(frame).values())).ravel() for session in (one, other))
+        cosines.append(a @ b / (np.linalg.norm(a) * np.linalg.norm(b)))
+    return float(np.mean(cosines))
 
 
 def attempt(speed: float, agreement: float) -> Attempt:

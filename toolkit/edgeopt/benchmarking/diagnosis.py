@@ -31,7 +31,9 @@ _NEIGHBOUR_RATIO = 1.05
 _SUSTAINED_RATIO = 1.05
 _FALLBACK_RATIO = 0.02
 _FULL = 0.95
-_LEAK_MIB_PER_H = 1.0
+_DROPPED_RATIO = 0.05
+_LEAK_MIB = 1.0
+"""Grown over the run: less is pages of the allocator, whatever it comes to in an hour."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +109,8 @@ def find_bad_attribution(figures: Figures) -> Finding | None:
     found = figures.attribution
     if found is None or found.valid or not found.n:
         return None
-    return Finding(
-        "attribution",
-        "The shares of the stages cannot be believed",
-        str(found),
-        _bench(figures, "--seconds 30"),
-    )
+    what = "The shares of the stages cannot be believed"
+    return Finding("attribution", what, str(found), _bench(figures, "--seconds 30"))
 
 
 def find_unsteady(figures: Figures) -> Finding | None:
@@ -146,20 +144,29 @@ def find_provider_fallback(figures: Figures) -> Finding | None:
 
 
 def find_queue_bound(figures: Figures) -> Finding | None:
-    """Frames wait longer than is good: the load is above what the device serves, or comes in bursts."""
-    wait, response = figures.queue_wait_p50_ms, figures.response_p50_ms
-    if wait is None or not response or wait / response < _BOUND_RATIO:
+    """Frames wait long or are dropped: the load is above what the device serves, or comes in bursts."""
+    wait, response, dropped = figures.queue_wait_p50_ms, figures.response_p50_ms, figures.dropped_ratio or 0.0
+    waits = wait is not None and bool(response) and wait / (response or 1.0) >= _BOUND_RATIO
+    if not waits and dropped < _DROPPED_RATIO:
         return None
-    evidence = f"a frame waits {_ms(wait)} of its {_ms(response)}"
+    found = [f"a frame waits {_ms(wait)} of its {_ms(response)}"] if waits and wait and response else []
+    found += [f"{dropped:.1%} of the frames are dropped"] if dropped else []
     if figures.utilisation is not None:
-        evidence += f", the workers are busy {figures.utilisation:.0%} of the time"
-    offered, capacity = figures.offered_per_s, figures.capacity_per_s
+        found.append(f"the workers are busy {figures.utilisation:.0%} of the time")
+    what, do = _what_queues(figures)
+    return Finding("queue", what, ", ".join(found), do)
+
+
+def _what_queues(figures: Figures) -> tuple[str, str]:
+    offered, capacity, busy = figures.offered_per_s, figures.capacity_per_s, figures.utilisation
     if offered and capacity and offered > capacity:
         what = f"Frames arrive faster than they can be served: {offered:.3g} against {capacity:.3g} a second"
-        return Finding("queue", what, evidence, _bench(figures, f"--load fps:{0.9 * capacity:.3g}"))
-    if figures.utilisation is not None and figures.utilisation >= _FULL and figures.queue != "latest":
-        return Finding("queue", "The queue is the delay", evidence, _bench(figures, _load(figures), "--queue latest"))
-    return Finding("queue", "Frames wait in bursts", evidence, _bench(figures, "--find-capacity"))
+        return what, _bench(figures, f"--load fps:{0.9 * capacity:.3g}")
+    if busy is not None and busy < _FULL:
+        return "Frames wait in bursts", _bench(figures, "--find-capacity")
+    if figures.queue and figures.queue != "latest":
+        return "The queue is the delay", _bench(figures, _load(figures), "--queue latest")
+    return "More frames arrive than are served in time", _bench(figures, "--find-capacity")
 
 
 def find_oversubscription(figures: Figures) -> Finding | None:
@@ -341,13 +348,13 @@ def find_slowdown(figures: Figures) -> Finding | None:
 
 def find_memory_growth(figures: Figures) -> Finding | None:
     """Resident memory grows without end."""
-    low, rate = figures.memory_growth_low, figures.memory_growth_mib_per_h
-    if low is None or rate is None or low < _LEAK_MIB_PER_H:
+    growth, grown = figures.memory_growth, figures.memory_grown_mib
+    if growth is None or grown is None or not growth.is_rising or grown < _LEAK_MIB:
         return None
     return Finding(
         "memory",
         "Memory grows while it runs",
-        f"{rate:.3g} MiB an hour, at least {low:.3g}",
+        f"{grown:.3g} MiB in this run, {growth.value:.3g} MiB an hour, at least {growth.low:.3g}",
         _bench(figures, "--minutes 10"),
     )
 

@@ -14,6 +14,7 @@ from edgeopt.benchmarking.budget import BudgetResult
 from edgeopt.benchmarking.comparison import Ratio
 from edgeopt.benchmarking.quantile import quantile
 from edgeopt.benchmarking.samples import Samples
+from edgeopt.benchmarking.slope import Slope
 from edgeopt.benchmarking.trust import Trust
 from edgeopt.benchmarking.warmup import Warmup
 
@@ -89,17 +90,19 @@ class Figures:
     sustained_low: float | None = None
     """Lowest ratio of the last fifth over the first that the intervals allow."""
     sustained_ratio: float | None = None
-    memory_growth_mib_per_h: float | None = None
-    memory_growth_low: float | None = None
-    """Lower bound of the same."""
+    memory_growth: Slope | None = None
+    """MiB an hour, warm-up left out."""
+    memory_grown_mib: float | None = None
+    """The same over the run."""
     budget: BudgetResult | None = None
 
 
-def make_figures(samples: Samples, **known: Any) -> Figures:
+def make_figures(samples: Samples, *, workers: int = 1, **known: Any) -> Figures:
     """Return what the samples tell, and what the caller knows beside it.
 
     Args:
         samples: One run.
+        workers: How many served it at once.
         known: Fields of `Figures`; they replace what the samples tell.
     """
     rows = samples.steady().served()
@@ -121,8 +124,16 @@ def make_figures(samples: Samples, **known: Any) -> Figures:
             figures,
             response_p50_ms=_median_ms(rows.response_ns),
             queue_wait_p50_ms=_median_ms(rows.started_ns - rows.intended_ns),
+            utilisation=_utilisation(rows, workers),
         )
     return replace(figures, **known)
+
+
+def _utilisation(rows: Samples, workers: int) -> float | None:
+    if rows.started_ns is None or rows.done_ns is None:
+        return None
+    wall = int(rows.done_ns.max() - rows.started_ns.min())
+    return min(1.0, float(rows.frame_ns.sum()) / (wall * workers)) if wall > 0 else None
 
 
 def _median_ms(times: NDArray[np.int64]) -> float:

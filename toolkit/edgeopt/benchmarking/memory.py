@@ -31,6 +31,8 @@ class Growth:
     """Bytes a second."""
     per_frame: Slope | None
     """Bytes a frame; None when no frames were counted."""
+    seconds: float
+    """What was watched; an hour's growth from a few seconds is a guess."""
 
     @property
     def is_growing(self) -> bool:
@@ -38,9 +40,14 @@ class Growth:
         return self.per_s.is_rising
 
     @property
-    def per_hour_mib(self) -> float:
+    def per_hour_mib(self) -> Slope:
         """MiB an hour at the pace of the run."""
-        return self.per_s.value * 3600 / 2**20
+        return self.per_s.scaled(3600 / 2**20)
+
+    @property
+    def grown_mib(self) -> float:
+        """MiB over the time that was watched."""
+        return self.per_s.value * self.seconds / 2**20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,7 +90,7 @@ class MemoryTrace:
         if slope is None:
             return None
         seconds = float(at_s[-1] - at_s[0])
-        return Growth(slope, slope.scaled(seconds / frames) if frames and seconds > 0 else None)
+        return Growth(slope, slope.scaled(seconds / frames) if frames and seconds > 0 else None, seconds)
 
 
 def read_memory() -> tuple[int, int]:

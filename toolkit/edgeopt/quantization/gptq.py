@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from edgeopt.quantization.weights import QuantizedWeight
 
 _DAMPING = 0.01
+_BLOCK = 32
+"""Columns whose errors are carried on beyond the block in one product."""
 
 
 def round_with_inputs(
@@ -37,11 +39,15 @@ def round_with_inputs(
     left = weight.astype(np.float64)[:, order]
     steps = np.empty_like(left)
     scales = scale.astype(np.float64)
-    for j in range(left.shape[1]):
-        steps[:, j] = np.clip(np.rint(left[:, j] / scales), -most, most)
-        if not unseen[order[j]]:
-            error = (left[:, j] - steps[:, j] * scales) / factor[j, j]
-            left[:, j + 1 :] -= error[:, None] * factor[j, j + 1 :]
+    for start in range(0, left.shape[1], _BLOCK):
+        stop = min(start + _BLOCK, left.shape[1])
+        errors = np.zeros((left.shape[0], stop - start))
+        for j in range(start, stop):
+            steps[:, j] = np.clip(np.rint(left[:, j] / scales), -most, most)
+            if not unseen[order[j]]:
+                errors[:, j - start] = (left[:, j] - steps[:, j] * scales) / factor[j, j]
+                left[:, j + 1 : stop] -= errors[:, j - start, None] * factor[j, j + 1 : stop]
+        left[:, stop:] -= errors @ factor[start:stop, stop:]
     back = np.empty_like(order)
     back[order] = np.arange(len(order))
     return steps[:, back].astype(np.int8)

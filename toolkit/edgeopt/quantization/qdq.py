@@ -20,8 +20,9 @@ from edgeopt.quantization.structure import LIMITERS, WEIGHTED, key, name_of, wei
 from edgeopt.quantization.weights import quantize_bias, quantize_weight, smallest_scale_for_bias
 from edgeopt.target import Granularity
 
-_FLOAT_OUTPUT = ("MatMul", "Gemm")
-"""ONNX Runtime multiplies integers straight to float; a grid for the sum would only lose."""
+_FLOAT_OUTPUT = ("Gemm",)
+"""ONNX Runtime multiplies integers straight to float; a grid for the sum would only lose. A MatMul needs one,
+or ONNX Runtime joins it with the Add behind it to a float Gemm first."""
 
 
 def place_qdq(graph: Graph, scheme: Scheme) -> Mapping[str, int]:
@@ -87,7 +88,7 @@ def _quantize_weights(graph: Graph, node: Node, grid: Affine, scheme: Scheme) ->
     assert weight is not None
     axis = weight_axis(node) % weight.ndim
     bias = scheme.biases.get(key(node), graph.constant(node.inputs[2]) if len(node.inputs) > 2 else None)
-    store_bias = bias is not None and node.op_type == "Conv"
+    store_bias = bias is not None and bias.size == weight.shape[axis]
     quantized = scheme.rounded(key(node)) or quantize_weight(
         name_of(node.inputs[1]) if node.inputs[1] is not None else "",
         weight,

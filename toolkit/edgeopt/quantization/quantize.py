@@ -12,6 +12,7 @@ from edgeopt.model import Model
 from edgeopt.outcome import Outcome
 from edgeopt.quantization.findings import Findings, study
 from edgeopt.quantization.float_islands import LEAST_DB, float_island, red_tensors
+from edgeopt.quantization.matrices import place_matrices
 from edgeopt.quantization.nhwc import NhwcOptions, place_nhwc
 from edgeopt.quantization.qdq import place_qdq, quantized_tensors
 from edgeopt.quantization.ranges import Method
@@ -99,7 +100,8 @@ def place(
     weighted = candidates(graph, scheme.rules)
     tail = head_tail(graph)
     predicting = frozenset(key(node) for node in weighted if node in tail)
-    return place_nhwc(graph, scheme, options, predicting)
+    products = place_matrices(graph, scheme)
+    return {**products, **place_nhwc(graph, scheme, options, predicting)}
 
 
 def choose_scheme(

@@ -1,0 +1,101 @@
+"""Write matrix products as MatMulIntegerToFloat: integers in, real numbers out, the bias added on the way.
+
+As Q/DQ pairs they would lose more: ONNX Runtime joins MatMul and Add to a float Gemm before it looks for
+integers, unless the product gets a grid of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeopt.graph import Graph, Node, Value, attribute
+from edgeopt.quantization.scheme import Scheme
+from edgeopt.quantization.structure import name_of, weight_axis
+from edgeopt.quantization.weights import quantize_weight
+from edgeopt.target import Granularity
+
+
+def place_matrices(graph: Graph, scheme: Scheme) -> Mapping[str, int]:
+    """Rewrite the integer MatMul and Gemm nodes, in place; return how many.
+
+    Args:
+        graph: The float model; it is edited.
+        scheme: What runs on integers.
+    """
+    quantized: dict[Value, Value] = {}
+    nodes = [node for node in graph.nodes("MatMul", "Gemm") if scheme.is_integer(node) and _is_plain(node)]
+    for node in nodes:
+        source = node.inputs[0]
+        assert source is not None
+        if source not in quantized:
+            quantized[source] = _quantized(graph, source, scheme)
+        _rewrite(graph, node, quantized[source], scheme)
+    graph.remove_unused()
+    return {"matrix products on integers": len(nodes)} if nodes else {}
+
+
+def _is_plain(node: Node) -> bool:
+    return not attribute(node, "transA", 0) and attribute(node, "alpha", 1.0) == attribute(node, "beta", 1.0) == 1.0
+
+
+def _quantized(graph: Graph, source: Value, scheme: Scheme) -> Value:
+    return graph.insert(
+        "QuantizeLinear", [source, *_grid(graph, source, scheme)], name=f"{source.name}_quantize"
+    ).outputs[0]
+
+
+def _grid(graph: Graph, source: Value, scheme: Scheme) -> tuple[Value, Value]:
+    grid, name = scheme.affines[name_of(source)], name_of(source)
+    return (
+        graph.add_initializer(f"{name}_scale", np.array(grid.scale, np.float32)),
+        graph.add_initializer(f"{name}_zero_point", np.array(grid.zero_point, grid.dtype)),
+    )
+
+
+def _rewrite(graph: Graph, node: Node, integers: Value, scheme: Scheme) -> None:
+    weight, source = graph.constant(node.inputs[1]), node.inputs[0]
+    assert weight is not None
+    assert source is not None
+    axis = weight_axis(node) % weight.ndim
+    stored = scheme.rounded(str(node.outputs[0].name)) or quantize_weight(
+        str(node.inputs[1].name) if node.inputs[1] is not None else "",
+        weight,
+        axis,
+        reduce_range=scheme.rules.reduce_range,
+        per_channel=scheme.rules.weight_granularity is Granularity.PER_CHANNEL,
+    )
+    values = stored.values.T if node.op_type == "Gemm" and axis == 0 else stored.values
+    last, bias = _bias(graph, node, values.shape[-1])
+    scale, zero = _grid(graph, source, scheme)
+    channels = np.broadcast_to(stored.scale, (values.shape[-1],))
+    inputs: list[Value | None] = [
+        integers,
+        graph.add_initializer(f"{node.name}_weight", np.ascontiguousarray(values)),
+        scale,
+        graph.add_initializer(f"{node.name}_weight_scale", np.ascontiguousarray(channels)),
+        zero,
+        graph.add_initializer(f"{node.name}_weight_zero_point", np.zeros(channels.shape, np.int8)),
+        graph.add_initializer(f"{node.name}_bias", bias) if bias is not None else None,
+    ]
+    made = graph.insert(
+        "MatMulIntegerToFloat", inputs, domain="com.microsoft", name=f"{node.name}_MatMulIntegerToFloat"
+    )
+    graph.replace(last, made.outputs[0])
+
+
+def _bias(graph: Graph, node: Node, out: int) -> tuple[Value, NDArray[np.float32] | None]:
+    """Return the value that the product stands for, its bias included, and the bias."""
+    made = node.outputs[0]
+    if node.op_type == "Gemm":
+        bias = graph.constant(node.inputs[2]) if len(node.inputs) > 2 else None
+        return made, None if bias is None else np.ascontiguousarray(
+            np.broadcast_to(bias.reshape(-1), (out,)), np.float32
+        )
+    added = graph.sole_consumer(made, "Add")
+    constants = [graph.constant(one) for one in added.inputs if one is not made] if added is not None else []
+    if added is None or len(constants) != 1 or constants[0] is None or constants[0].shape != (out,):
+        return made, None
+    return added.outputs[0], np.ascontiguousarray(constants[0], np.float32)
