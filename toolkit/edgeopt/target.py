@@ -32,13 +32,14 @@ class Int8Rules:
     """Weights in 7 bits: without VNNI two U8S8 products saturate 16 bits."""
     ops: tuple[str, ...] = ("Conv", "ConvTranspose", "MatMul", "Gemm")
     forms: tuple[str, ...] = ("qdq",)
-    """How integers may be written: `qdq` everywhere; `nhwc`, ONNX Runtime's own integer ops, on a CPU."""
+    """How integers may be written: `qdq` everywhere; `nhwc`, ONNX Runtime's own integer ops, on a CPU; `inputs`, pairs
+    on what layers read only, for OpenVINO."""
 
     def __post_init__(self) -> None:
         if {self.activation_dtype, self.weight_dtype} - {"uint8", "int8", "uint16", "int16"}:
             raise ValueError("activation_dtype and weight_dtype are uint8, int8, uint16 or int16")
-        if not self.forms or set(self.forms) - {"qdq", "nhwc"}:
-            raise ValueError("forms are qdq and nhwc, one or both")
+        if not self.forms or set(self.forms) - {"qdq", "nhwc", "inputs"}:
+            raise ValueError("forms are qdq, nhwc and inputs, one or more")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,25 @@ class Target:
     """Processor families it is for; empty: any."""
     instructions: tuple[str, ...] = ()
     """Processor flags of which at least one must be present; empty: any."""
+    package: str = ""
+    """What compiles for it, as pip knows it; empty: nothing to install."""
+    static_only: bool = False
+    """Whether every dimension must be a number."""
+    opset_least: int = 0
+    opset_most: int = 0
+    """0: no limit."""
+    most_dimensions: int = 0
+    """0: no limit."""
+    refused_ops: tuple[str, ...] = ()
+    """Ops that its compiler refuses in every form."""
+    refused_dtypes: tuple[str, ...] = ()
+    """Element types that its compiler refuses, in NumPy's words."""
+    never_quantized: tuple[str, ...] = ()
+    """Ops that stay float, with float tensors around them."""
+    unified_scales: tuple[str, ...] = ()
+    """Ops that want one grid for all they read and make."""
+    rewrites: tuple[str, ...] = ()
+    """Passes of the phase `device` that its compiler needs, in any order."""
 
     def why_not_here(self) -> str | None:
         """Return None if this machine is such a device, otherwise what differs."""

@@ -40,7 +40,7 @@ def test_samples_are_positions_that_were_there() -> None:
     seen = calibrate(model, frames(model, 3), AXES).observations["x"]
     there = {tuple(row) for frame in frames(model, 3) for row in frame["x"][0].reshape(3, -1).T}
     assert {tuple(row) for row in seen.samples} <= there
-    assert seen.samples.shape == (96, 3)
+    assert seen.samples.shape == (192, 3)
 
 
 def test_the_same_seed_samples_the_same_positions() -> None:

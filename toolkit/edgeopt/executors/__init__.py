@@ -25,6 +25,8 @@ class SessionOptions:
     threads: int = 1
     entries: Mapping[str, str] = field(default_factory=dict)
     """The executor's own configuration entries; an unknown key is an error."""
+    precision: str = ""
+    """What float operators are computed in: `fp32`, `bf16`, `fp16`; empty: `fp32`, whatever the engine's default."""
     profile_to: str = ""
     """Prefix of an operator profile; empty: none (profiling distorts times)."""
     save_optimized_to: str = ""

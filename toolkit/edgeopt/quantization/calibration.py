@@ -26,7 +26,7 @@ from edgeopt.tensors import Tensors
 
 GROUP_BYTES = 256 << 20
 """Activations of one image that are held at once; a larger model runs once for each group of tensors."""
-_BLOCKS, _POSITIONS = 32, 32
+_BLOCKS, _POSITIONS = 16, 64
 """Samples kept of a tensor: blocks (one an image) of positions."""
 _ALIKE_VALUES = 256
 

@@ -12,6 +12,7 @@ from edgeopt.model import Model
 from edgeopt.outcome import Outcome
 from edgeopt.quantization.findings import Findings, study
 from edgeopt.quantization.float_islands import LEAST_DB, float_island, red_tensors
+from edgeopt.quantization.inputs_only import place_inputs
 from edgeopt.quantization.matrices import place_matrices
 from edgeopt.quantization.nhwc import NhwcOptions, place_nhwc
 from edgeopt.quantization.qdq import place_qdq, quantized_tensors
@@ -37,6 +38,8 @@ class Form(StrEnum):
     """Pairs of QuantizeLinear and DequantizeLinear: every engine reads them."""
     NHWC = "nhwc"
     """ONNX Runtime's own integer ops: for its CPU kernels only, and faster there."""
+    INPUTS = "inputs"
+    """Pairs on what weighted layers read, and nowhere else: the form that OpenVINO runs fast."""
 
 
 def quantize(
@@ -97,6 +100,8 @@ def place(
     """Write the scheme into the graph, in place; return how often what was rewritten."""
     if form is Form.QDQ:
         return place_qdq(graph, scheme)
+    if form is Form.INPUTS:
+        return place_inputs(graph, scheme)
     weighted = candidates(graph, scheme.rules)
     tail = head_tail(graph)
     predicting = frozenset(key(node) for node in weighted if node in tail)

@@ -86,11 +86,9 @@ class _Search:
             self.attempt(replace(self.best(), least_db=least_db))
 
     def _ways(self, start: Variant) -> Iterator[Variant]:
-        if start.form is not Form.NHWC:
-            return
-        yield replace(start, options=replace(start.options, direct_up_to=0))
         graph = open_graph(self.model)
-        if any(is_silu(graph, node) for node in graph.nodes("Mul")):
+        if start.form is Form.NHWC and any(is_silu(graph, node) for node in graph.nodes("Mul")):
+            yield replace(start, options=replace(start.options, direct_up_to=0))
             yield replace(start, options=replace(start.options, integer_silu=True))
 
 

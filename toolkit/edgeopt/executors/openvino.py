@@ -1,0 +1,258 @@
+"""OpenVINO's own runtime on Intel's and other processors, GPUs and NPUs. It converts no model and never picks a device.
+
+Providers are OpenVINO's device words: `CPU`, `GPU`, `GPU.1`, `NPU`. The virtual devices AUTO, HETERO, MULTI and BATCH
+are refused: they fall back in silence. The arithmetic is always pinned: left alone, OpenVINO runs float32 models in
+bfloat16 wherever the processor can.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgeopt.errors import InvalidFileError, UnavailableError
+from edgeopt.executors import Placement, SessionOptions, Source
+from edgeopt.extras import require
+from edgeopt.files import write_beside
+from edgeopt.tensors import Tensors, TensorSpec
+
+_HINTS = {"": "f32", "fp32": "f32", "bf16": "bf16", "fp16": "f16"}
+_TYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
+_OURS = ("INFERENCE_PRECISION_HINT", "INFERENCE_NUM_THREADS", "PERFORMANCE_HINT", "NUM_STREAMS", "EXECUTION_MODE_HINT")
+"""Properties that `SessionOptions` sets; an entry that sets one again would contradict it."""
+BLOB_SUFFIX = ".blob"
+_BLOB_MAGIC = b"RR_"
+"""How the CPU's compiled models begin; no ONNX file does."""
+_NO_NODES = ("Const", "Input", "Output")
+_REMEDY = "pip install 'edgeopt[openvino]'"
+
+
+class OpenVinoSession:
+    """One inference request and the words of `Session`."""
+
+    def __init__(self, compiled: Any, tensor: Any, device: str) -> None:
+        self._compiled, self._tensor, self._device = compiled, tensor, device
+        self._request = compiled.create_infer_request()
+        self.inputs = tuple(_spec(port) for port in compiled.inputs)
+        self.outputs = tuple(_spec(port) for port in compiled.outputs)
+        self._positions = {spec.name: i for i, spec in enumerate(self.inputs)}
+        self._names = [spec.name for spec in self.outputs]
+
+    def run(self, inputs: Tensors) -> Tensors:
+        """Run once."""
+        self.upload(inputs)
+        self._request.infer()
+        return self.download(None)
+
+    def upload(self, inputs: Tensors) -> None:
+        """Hand the inputs to the request; on a CPU they are not copied, so leave them alone until `execute` is done.
+
+        Raises:
+            ValueError: If an input is missing or unknown, or has another type.
+        """
+        if inputs.keys() != self._positions.keys():
+            raise ValueError(f"inputs are {', '.join(sorted(inputs))}, not {', '.join(sorted(self._positions))}")
+        for name, position in self._positions.items():
+            value, wanted = inputs[name], self.inputs[position].dtype
+            if value.dtype != wanted:
+                raise ValueError(f"input {name!r} is {value.dtype}, not {wanted}")
+            tensor = self._tensor(np.ascontiguousarray(value), shared_memory=True)
+            self._request.set_input_tensor(position, tensor)
+
+    def execute(self, uploaded: Any) -> None:
+        """Run what was uploaded, and wait until it is done."""
+        self._request.infer()
+
+    def download(self, results: Any) -> Tensors:
+        """Copy the results out of the request: the next run writes over its memory."""
+        return {name: self._request.get_output_tensor(i).data.copy() for i, name in enumerate(self._names)}
+
+    def placement(self) -> tuple[Placement, ...]:
+        """Return where each operation of the compiled graph runs; the reason names its kernel and precision."""
+        nodes = [(node, _facts(node)) for node in self._compiled.get_runtime_model().get_ordered_ops()]
+        return tuple(
+            Placement(
+                node.get_friendly_name(),
+                facts.get("layerType", node.get_type_name()),
+                self._device,
+                " ".join(facts[key] for key in ("primitiveType", "runtimePrecision") if key in facts),
+            )
+            for node, facts in nodes
+            if facts.get("layerType") not in _NO_NODES
+        )
+
+    def export_blob(self) -> bytes:
+        """Return the compiled model as its device loads it, without compiling, by the same OpenVINO version.
+
+        Raises:
+            UnavailableError: If the device cannot export.
+        """
+        try:
+            blob = self._compiled.export_model()
+        except RuntimeError as error:
+            raise UnavailableError(
+                f"OpenVINO's {self._device} exports no compiled model: {_sentence(error)}",
+                remedy="deploy the ONNX file: it is compiled when it is loaded",
+            ) from error
+        return bytes(blob.getvalue() if hasattr(blob, "getvalue") else blob)
+
+    def close(self) -> None:
+        """Free request and model."""
+        self._request = self._compiled = None
+
+
+class OpenVino:
+    """The executor `openvino`."""
+
+    def why_unavailable(self) -> str | None:
+        """Return None if the package is installed and finds a device."""
+        try:
+            devices = self.devices()
+        except Exception as error:  # a broken installation fails in the loader, with any class of error
+            return f"{_sentence(error)}; {_REMEDY}"
+        return None if devices else f"OpenVINO finds no device; {_REMEDY}"
+
+    def devices(self) -> tuple[str, ...]:
+        """Return the devices that are really here.
+
+        Raises:
+            MissingDependencyError: If openvino is not installed.
+        """
+        return tuple(_openvino().Core().available_devices)
+
+    def open(self, source: Source, options: SessionOptions) -> OpenVinoSession:
+        """Compile an ONNX model for the one device in `options.providers`, or load what `export_blob` returned.
+
+        Args:
+            source: A path that ends in `.blob`, and bytes that begin as one, are a compiled model.
+            options: `save_optimized_to` names the file for the compiled model; `profile_to` is not known here.
+
+        Raises:
+            MissingDependencyError: If openvino is not installed.
+            UnavailableError: If the device is not here, lacks the precision, or does not take the compiled model.
+            InvalidFileError: If OpenVINO cannot read or compile the model.
+            ValueError: On an unknown precision or entry, or one that edgeopt sets itself.
+        """
+        if options.precision not in _HINTS:
+            raise ValueError(f"precision is {options.precision!r}, not one of {', '.join(_HINTS)}")
+        if options.profile_to:
+            raise ValueError("the executor openvino writes no operator profile")
+        openvino = _openvino()
+        core = openvino.Core()
+        device = _require_device(core, openvino.__version__, options.providers)
+        properties = _properties(core, device, options)
+        if _is_compiled(source):
+            compiled = _load_compiled(core, source, device, properties)
+        else:
+            compiled = _compile(core, _read(core, source), device, properties)
+        _require_precision(compiled, device, _HINTS[options.precision])
+        session = OpenVinoSession(compiled, openvino.Tensor, device)
+        if options.save_optimized_to:
+            write_beside(Path(options.save_optimized_to), session.export_blob())
+        return session
+
+
+def _openvino() -> Any:
+    """Import OpenVINO; its import reports to Intel unless the package that does so seems absent."""
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+    return require("openvino", extra="openvino", purpose="the executor openvino")
+
+
+def _require_device(core: Any, version: str, providers: tuple[str, ...]) -> str:
+    present = core.available_devices
+    if len(providers) != 1:
+        raise ValueError(f"the executor openvino takes one device, not {', '.join(providers) or 'none'}")
+    if providers[0] not in present:
+        raise UnavailableError(
+            f"OpenVINO {version} finds no device {providers[0]} here, only {', '.join(present) or 'none'}",
+            remedy="install the device's driver, or choose --target openvino-cpu",
+        )
+    return providers[0]
+
+
+def _properties(core: Any, device: str, options: SessionOptions) -> dict[str, Any]:
+    """Return what the model is compiled with; keys are checked against the device's own list."""
+    known = {str(key) for key, access in core.get_property(device, "SUPPORTED_PROPERTIES").items() if access == "RW"}
+    for key in options.entries:
+        if key in _OURS:
+            raise ValueError(f"{key} is set by precision and threads, it is no entry")
+        if key not in known:
+            raise ValueError(f"{key!r} is no property of OpenVINO's {device} that can be set")
+    properties: dict[str, Any] = {
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_PRECISION_HINT": _HINTS[options.precision],
+        "EXECUTION_MODE_HINT": "PERFORMANCE",
+        **options.entries,
+    }
+    if "INFERENCE_NUM_THREADS" in known:
+        properties["INFERENCE_NUM_THREADS"] = options.threads
+    return properties
+
+
+def _read(core: Any, source: Source) -> Any:
+    try:
+        return core.read_model(source if isinstance(source, bytes) else str(source))
+    except RuntimeError as error:
+        name = "the model" if isinstance(source, bytes) else str(source)
+        raise InvalidFileError(
+            f"OpenVINO cannot read {name}: {_sentence(error)}",
+            remedy="check it with edgeopt inspect, or choose a target that runs ONNX Runtime",
+        ) from error
+
+
+def _compile(core: Any, model: Any, device: str, properties: dict[str, Any]) -> Any:
+    try:
+        return core.compile_model(model, device, properties)
+    except RuntimeError as error:
+        said = _sentence(error)
+        if device != "CPU":
+            problem = f"OpenVINO's {device} did not compile the model: {said}"
+            raise UnavailableError(problem, remedy="run edgeopt doctor") from error
+        raise InvalidFileError(
+            f"OpenVINO refuses the model: {said}", remedy="choose a target that runs ONNX Runtime, e.g. --target cpu"
+        ) from error
+
+
+def _is_compiled(source: Source) -> bool:
+    return source.startswith(_BLOB_MAGIC) if isinstance(source, bytes) else source.suffix == BLOB_SUFFIX
+
+
+def _load_compiled(core: Any, source: Source, device: str, properties: dict[str, Any]) -> Any:
+    try:
+        return core.import_model(source if isinstance(source, bytes) else source.read_bytes(), device, properties)
+    except (OSError, RuntimeError) as error:
+        raise UnavailableError(
+            f"OpenVINO's {device} does not take this compiled model: {_sentence(error)}",
+            remedy="open the ONNX file, or compile it again with this version on this device",
+        ) from error
+
+
+def _require_precision(compiled: Any, device: str, hint: str) -> None:
+    """A hint that the device cannot follow is replaced in silence, e.g. f16 by bf16."""
+    used = compiled.get_property("INFERENCE_PRECISION_HINT").to_string()
+    if used not in (hint, _TYPES[hint]):
+        raise UnavailableError(
+            f"OpenVINO's {device} would compute in {used}, not in {hint}", remedy="leave this precision out"
+        )
+
+
+def _facts(node: Any) -> dict[str, str]:
+    return {key: str(value.astype(str)) for key, value in node.get_rt_info().items() if hasattr(value, "astype")}
+
+
+def _spec(port: Any) -> TensorSpec:
+    shape = tuple(size.get_length() if size.is_static else None for size in port.partial_shape)
+    return TensorSpec(port.any_name, str(np.dtype(port.element_type.to_dtype())), shape)
+
+
+def _sentence(error: Exception) -> str:
+    """Return the sentence of an OpenVINO error that says what is wrong: not where in its source it was raised."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    said = [line for line in lines if line and not line.startswith(("Exception from ", "Check '"))]
+    return said[0] if said else type(error).__name__
+
+
+EXECUTOR = OpenVino()

@@ -1,0 +1,302 @@
+"""Qualcomm's NPU (Hexagon Tensor Processor) through ONNX Runtime's QNN plugin, in a process of its own.
+
+On a computer without that NPU the vendor's simulator runs: its numbers count, its time is no latency. A node
+that the NPU does not take is an error that names the node and the reason, never a fallback.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgeopt.errors import InvalidFileError, MissingDependencyError, StepError, UnavailableError, UnsupportedError
+from edgeopt.executors import Placement, SessionOptions, Source
+from edgeopt.tensors import Tensors, TensorSpec
+from edgeopt.text import plural
+from edgeopt.workers import Message
+from edgeopt.workers.child import Worker, python_worker
+
+PROVIDER = "QNNExecutionProvider"
+_CPU = "CPUExecutionProvider"
+_WHAT = "Qualcomm's library"
+_DTYPES = {"float": "float32", "float16": "float16", "double": "float64"}
+_FORCED = {"backend_type": "htp", "offload_graph_io_quantization": "0"}
+"""Any other backend falls back in silence or returns garbage; quantizing at the edge would be left to the CPU."""
+
+_DIGITS, _SWITCH = r"\d+", "[01]"
+_KNOWN_OPTIONS: Mapping[str, str] = {
+    "backend_type": "htp",
+    "soc_model": r"\d+(,\d+)*",
+    "htp_arch": "68|69|73|75|79|81",
+    "htp_performance_mode": "|".join(
+        (
+            *("burst", "balanced", "default", "high_performance", "high_power_saver", "low_balanced"),
+            *("extreme_power_saver", "low_power_saver", "power_saver", "sustained_high_performance"),
+        )
+    ),
+    "htp_graph_finalization_optimization_mode": "[0-3]",
+    "vtcm_mb": _DIGITS,
+    "qnn_context_priority": "low|normal|normal_high|high",
+    "enable_htp_fp16_precision": _SWITCH,
+    "offload_graph_io_quantization": "0",
+}
+"""The plugin takes any name and nearly any value in silence, so only these pass."""
+
+_REFUSED = re.compile(
+    r"Validation FAILED for .*?\n\s*Operator type: (?P<op>\S*) Node name: (?P<node>.*?) Node index: \d+.*?"
+    r"\n\s*REASON : (?P<reason>[^\n]*)",
+    re.DOTALL,
+)
+_LOG_NOISE = re.compile(r"[^.]*? will not be assigned to QNN EP\.?")
+
+
+class QnnSession:
+    """A model in Qualcomm's library, in a child process of its own."""
+
+    def __init__(self, worker: Worker, opened: Mapping[str, Any], run_timeout_s: float) -> None:
+        self._worker, self._run_timeout_s = worker, run_timeout_s
+        self._placement = tuple(Placement(*one) for one in opened["placement"])
+        self.inputs = tuple(_spec(*one) for one in opened["inputs"])
+        self.outputs = tuple(_spec(*one) for one in opened["outputs"])
+        self.simulated: bool = opened["simulated"]
+        """True where no NPU is present: numbers are the NPU's, times are not."""
+
+    @property
+    def pid(self) -> int:
+        """Process id of the child."""
+        return self._worker.pid
+
+    def run(self, inputs: Tensors) -> Tensors:
+        """Run once.
+
+        Raises:
+            StepError: If the vendor's library fails, dies or hangs.
+        """
+        return self.download(self.execute(self.upload(inputs)))
+
+    def upload(self, inputs: Tensors) -> Tensors:
+        """Return the inputs: they reach the child with `execute`.
+
+        Raises:
+            ValueError: If an input is missing or unknown.
+        """
+        if {one.name for one in self.inputs} != inputs.keys():
+            raise ValueError(f"inputs are {', '.join(sorted(inputs))}, not {', '.join(map(str, self.inputs))}")
+        return inputs
+
+    def execute(self, uploaded: Tensors) -> Tensors:
+        """Run once in the child."""
+        answer = self._worker.ask(Message({"do": "run"}, uploaded), timeout_s=self._run_timeout_s)
+        if error := answer.values.get("error"):
+            raise StepError(f"{_WHAT} failed to run the model: {_first_line(error)}", remedy=_REMEDY_RUN)
+        return answer.arrays
+
+    def download(self, results: Tensors) -> Tensors:
+        """Return the results, which are here already."""
+        return results
+
+    def placement(self) -> tuple[Placement, ...]:
+        """Return where each node of the optimized graph runs, from the graph assignment API."""
+        return self._placement
+
+    def close(self) -> None:
+        """End the child."""
+        self._worker.close()
+
+
+_REMEDY_RUN = "check the model with edgeopt inspect MODEL --target T"
+
+
+@dataclass(frozen=True, slots=True)
+class Qnn:
+    """The executor `qnn`."""
+
+    open_timeout_s: float = 600.0
+    """Compiling a large model takes minutes; more than this is a hang."""
+    run_timeout_s: float = 120.0
+
+    def why_unavailable(self) -> str | None:
+        """Return None if both packages are installed."""
+        missing = [name for name in ("onnxruntime", "onnxruntime_qnn") if find_spec(name) is None]
+        if missing:
+            return f"no package {' and '.join(missing)}; pip install 'edgeopt[cpu,qnn]' (Linux and Windows only)"
+        return None
+
+    def open(self, source: Source, options: SessionOptions) -> QnnSession:
+        """Load a model onto the NPU, or onto its simulator; all of it or nothing.
+
+        Args:
+            source: An ONNX model, or one that `compile_model` made of it.
+            options: `entries` are the plugin's options; `soc_model` must be among them.
+
+        Raises:
+            MissingDependencyError: If the plugin is not installed.
+            InvalidFileError: On an option that the plugin would ignore or misread in silence.
+            UnsupportedError: If the NPU refuses a node or the model; the message names node and reason.
+            UnavailableError: If the plugin does not load, or a node would run elsewhere.
+            StepError: If the vendor's library dies or hangs.
+        """
+        worker = self._start()
+        try:
+            answer = worker.ask(_message("open", source, options, strict=True), timeout_s=self.open_timeout_s)
+        except BaseException:
+            worker.close()
+            raise
+        if error := answer.values.get("error"):
+            worker.close()
+            raise self._refusal(error, source, options)
+        session = QnnSession(worker, answer.values, self.run_timeout_s)
+        elsewhere = [one for one in session.placement() if one.provider != PROVIDER]
+        if elsewhere or not session.placement():
+            session.close()
+            raise UnavailableError(
+                f"{PROVIDER} took {len(session.placement()) - len(elsewhere)} of {len(session.placement())} nodes",
+                remedy="run edgeopt inspect MODEL --target T for the reasons, or choose --target cpu",
+            )
+        return session
+
+    def explain(self, source: Source, options: SessionOptions) -> tuple[Placement, ...]:
+        """Return where each node would run with the CPU as the fallback, and why the NPU refuses those it refuses.
+
+        The reasons exist in the plugin's most talkative log only, so it is parsed.
+
+        Raises:
+            As `open`, but not for nodes that the NPU refuses.
+        """
+        worker = self._start()
+        try:
+            message = _message("open", source, options, strict=False, verbose=True)
+            answer = worker.ask(message, timeout_s=self.open_timeout_s)
+        finally:
+            log = worker.close()
+        reasons = refusals(log)
+        if error := answer.values.get("error"):
+            named = "; ".join(f"{op} {node!r}: {reason}" for (op, node), reason in reasons.items())
+            raise UnsupportedError(
+                f"{_WHAT} refuses the model: {_first_line(error)}{f' ({named})' if named else ''}",
+                remedy="choose another precision or target",
+            )
+        return tuple(
+            Placement(node, op, provider, "" if provider == PROVIDER else reasons.get((op, node), _UNTOLD))
+            for node, op, provider in answer.values["placement"]
+        )
+
+    def compile(self, source: Source, options: SessionOptions, out: Path, *, embed: bool) -> tuple[Path, ...]:
+        """Compile a model ahead of time; return the files that came to be, the ONNX file first.
+
+        Args:
+            source: An ONNX model.
+            options: As for `open`; several SoCs in `soc_model` make one binary for all of them.
+            out: The ONNX file to write; its folder must be empty or absent.
+            embed: Write the binary into the ONNX file instead of beside it.
+
+        Raises:
+            As `open`.
+        """
+        out.parent.mkdir(parents=True, exist_ok=True)
+        worker = self._start()
+        try:
+            message = _message("compile", source, options, strict=True)
+            values = {**message.values, "out": str(out.resolve()), "embed": embed}
+            answer = worker.ask(Message(values, message.arrays), timeout_s=self.open_timeout_s)
+        finally:
+            worker.close()
+        if error := answer.values.get("error"):
+            raise self._refusal(error, source, options)
+        others = [out.with_name(name) for name in answer.values["files"] if name != out.name]
+        return (out, *others)
+
+    def _start(self) -> Worker:
+        if reason := self.why_unavailable():
+            raise MissingDependencyError(f"Qualcomm's NPU needs {reason}", remedy="pip install 'edgeopt[cpu,qnn]'")
+        return python_worker("edgeopt.workers.qnn", _WHAT)
+
+    def _refusal(self, error: str, source: Source, options: SessionOptions) -> UnsupportedError:
+        """Return the error that names the refused nodes, where there are any."""
+        refused = [one for one in self.explain(source, options) if one.provider != PROVIDER]
+        if not refused:
+            return UnsupportedError(
+                f"{_WHAT} refuses the model: {_first_line(error)}", remedy="choose another precision or target"
+            )
+        return UnsupportedError(
+            f"the NPU refuses {plural(len(refused), 'node')}: {describe_refused(refused)}",
+            remedy="edgeopt optimize applies the rewrites it knows; edgeopt inspect MODEL --target T lists all nodes",
+        )
+
+
+_UNTOLD = "the plugin gives no reason"
+
+
+def describe_refused(refused: Sequence[Placement], most: int = 5) -> str:
+    """Return the refused nodes, each with its reason."""
+    shown = "; ".join(f"{one.op} {one.node!r} ({one.reason})" for one in refused[:most])
+    return shown if len(refused) <= most else f"{shown}; and {len(refused) - most} more"
+
+
+def refusals(log: str) -> Mapping[tuple[str, str], str]:
+    """Return the reason against each refused node, by op and name, from the plugin's log."""
+    found: dict[tuple[str, str], str] = {}
+    for match in _REFUSED.finditer(log):
+        reason = _LOG_NOISE.sub("", match["reason"]).replace("`", "").strip().rstrip(".")
+        found.setdefault((match["op"], match["node"].strip()), reason or match["reason"].strip())
+    return found
+
+
+def check_options(entries: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the plugin's options with those that must hold, or refuse what it would ignore or misread.
+
+    Raises:
+        InvalidFileError: On an unknown name, a wrong value, or without `soc_model`: the library then takes the
+            numbers of whatever target ran before.
+    """
+    for name, value in entries.items():
+        if name not in _KNOWN_OPTIONS:
+            close = get_close_matches(name, _KNOWN_OPTIONS, n=1)
+            hint = f"did you mean {close[0]!r}? " if close else ""
+            raise InvalidFileError(
+                f"QNN has no option {name!r}", remedy=f"{hint}known: {', '.join(sorted(_KNOWN_OPTIONS))}"
+            )
+        if not re.fullmatch(_KNOWN_OPTIONS[name], value):
+            raise InvalidFileError(
+                f"QNN option {name} is {value!r}", remedy=f"write a value of the form {_KNOWN_OPTIONS[name]}"
+            )
+    if "soc_model" not in entries:
+        raise InvalidFileError("QNN option soc_model is missing", remedy="name the SoC's number, for example 43")
+    return {**entries, **_FORCED}
+
+
+def _message(do: str, source: Source, options: SessionOptions, *, strict: bool, verbose: bool = False) -> Message:
+    if set(options.providers) - {PROVIDER}:
+        raise UnavailableError(
+            f"the executor qnn has no {', '.join(sorted(set(options.providers) - {PROVIDER}))}",
+            remedy=f"write providers = [{PROVIDER!r}] into the target",
+        )
+    values = {
+        "do": do,
+        "options": dict(check_options(options.entries)),
+        "threads": options.threads,
+        "strict": strict,
+        "verbose": verbose,
+    }
+    if isinstance(source, bytes):
+        return Message(values, {"model": np.frombuffer(source, np.uint8)})
+    return Message({**values, "path": str(source.resolve())})
+
+
+def _spec(name: str, kind: str, shape: list[int | str | None]) -> TensorSpec:
+    word = kind.removeprefix("tensor(").removesuffix(")")
+    return TensorSpec(name, _DTYPES.get(word, word), tuple(shape))
+
+
+def _first_line(error: str) -> str:
+    return error.strip().splitlines()[0]
+
+
+EXECUTOR = Qnn()

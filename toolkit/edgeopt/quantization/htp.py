@@ -1,0 +1,350 @@
+"""INT8 and INT16 as Qualcomm's HTP wants it: every tensor of the graph on a grid. It decides no precision.
+
+Activations are U8, or U16 in `wide` nodes; convolution weights S8 with a scale per channel; weights of matrix
+products U8 with one scale. A tensor that crosses from one width to the other is converted on its way. Fixed
+encodings are not a matter of taste: the library accepts others and returns garbage without an error.
+
+Source: ONNX Runtime, `get_qnn_qdq_config`; the encodings of Sigmoid, Tanh and Softmax as QNN's op definitions
+demand them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeopt.graph import Graph, Node, Value, attribute
+from edgeopt.model import Model
+from edgeopt.outcome import Outcome
+from edgeopt.quantization.affine import Affine, make_affine
+from edgeopt.quantization.calibration import Calibration, calibrate
+from edgeopt.quantization.findings import grid_of, require_finite_weights
+from edgeopt.quantization.quantize import open_graph
+from edgeopt.quantization.ranges import Method
+from edgeopt.quantization.scheme import absorbs
+from edgeopt.quantization.scores import channel_sqnr_db, score_db
+from edgeopt.quantization.structure import LIMITERS, channel_axis, following_activation, head_tail, key, name_of
+from edgeopt.quantization.weights import quantize_bias, quantize_weight, smallest_scale_for_bias
+from edgeopt.target import Target
+from edgeopt.tensors import Tensors
+
+NARROW, WIDE = "uint8", "uint16"
+_LEAST_RANGE = 1e-4
+"""A smaller range makes scales that HTP rounds to zero (`MinimumRealRange` of ONNX Runtime's own recipe)."""
+_MOVES = frozenset(
+    {
+        *("Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Identity", "MaxPool", "Slice", "Split"),
+        *("Gather", "DepthToSpace", "SpaceToDepth", "Expand", "Tile"),
+    }
+)
+"""Ops that move values and make none: HTP wants one grid on both sides."""
+_FIXED: Mapping[str, Mapping[str, Affine]] = {
+    "Sigmoid": {NARROW: Affine(2.0**-8, 0, NARROW), WIDE: Affine(2.0**-16, 0, WIDE)},
+    "Softmax": {NARROW: Affine(2.0**-8, 0, NARROW), WIDE: Affine(2.0**-16, 0, WIDE)},
+    "Tanh": {NARROW: Affine(2.0**-7, 128, NARROW), WIDE: Affine(2.0**-15, 32768, WIDE)},
+}
+_PER_CHANNEL = {"Conv": 0, "ConvTranspose": 1}
+_OPSET_OF_16_BITS = 21
+"""From here on QuantizeLinear knows UINT16; before, only Microsoft's own does."""
+
+
+@dataclass(frozen=True, slots=True)
+class HtpFindings:
+    """What one pass over the calibration images saw of every real tensor."""
+
+    calibration: Calibration
+    grids: Mapping[str, Mapping[str, Affine]]
+    """Tensor -> element type -> grid."""
+    scores_db: Mapping[str, float]
+    """Per-channel-normalised SQNR of each tensor in 8 bits."""
+
+
+def study_htp(
+    model: Model, frames: Iterable[Tensors], target: Target, *, progress: Callable[[int], None] | None = None
+) -> HtpFindings:
+    """Watch every real tensor while `frames` stream through the model, and choose both grids of each.
+
+    Args:
+        model: The float model with fixed shapes, opset 13 or later.
+        frames: Real model inputs, one image each; read once.
+        target: Its `int8` rules, `never_quantized` and `unified_scales`.
+        progress: Called with the number of images done.
+
+    Raises:
+        UnsupportedError: If a weight or an activation is NaN or infinite.
+        EdgeoptError: If there are no images.
+    """
+    graph = open_graph(model)
+    require_finite_weights(graph)
+    values = {name_of(one): one for node in quantized_nodes(graph, target) for one in _tensors_of(graph, node)}
+    calibration = calibrate(model, frames, {n: channel_axis(graph, v) for n, v in values.items()}, progress=progress)
+    grids = {name: _grids(graph, values[name], calibration, target) for name in values}
+    _share(graph, target, grids)
+    scores = {name: _score_db(graph, values[name], calibration, grids[name][NARROW]) for name in values}
+    return HtpFindings(calibration, grids, scores)
+
+
+def quantized_nodes(graph: Graph, target: Target) -> list[Node]:
+    """Return the nodes that run on integers: those that compute with real numbers and may."""
+    return [
+        node
+        for node in graph.nodes()
+        if node.op_type not in target.never_quantized and any(_is_real(graph, one) for one in node.outputs)
+    ]
+
+
+def _is_real(graph: Graph, value: Value | None) -> bool:
+    return value is not None and graph.dtype(value) == np.float32
+
+
+def _tensors_of(graph: Graph, node: Node) -> list[Value]:
+    """Return the real tensors that a node reads and makes, without constants."""
+    both = (*node.inputs, *node.outputs)
+    return [one for one in both if one is not None and _is_real(graph, one) and graph.constant(one) is None]
+
+
+def _grids(graph: Graph, value: Value, calibration: Calibration, target: Target) -> Mapping[str, Affine]:
+    source = graph.producer(value)
+    if source is not None and source.op_type in _FIXED:
+        return _FIXED[source.op_type]
+    seen = calibration.observations[name_of(value)]
+    narrow = grid_of(graph, value, seen, target.int8, Method.MSE)
+    wide = _make_grid(seen.histogram.low, seen.histogram.high, WIDE)
+    return {NARROW: _make_grid(narrow.low, narrow.high, NARROW), WIDE: wide}
+
+
+def _score_db(graph: Graph, value: Value, calibration: Calibration, grid: Affine) -> float:
+    """Return the score behind the activation that follows: what a Relu cuts off is no loss."""
+    samples = calibration.observations[name_of(value)].samples
+    after = following_activation(graph, value)
+    if after is None:
+        return score_db(samples, grid)
+    expected = np.asarray(after(samples), np.float32)
+    return channel_sqnr_db(expected, np.asarray(after(grid.round_trip(samples)), np.float32) - expected)
+
+
+def _make_grid(low: float, high: float, dtype: str) -> Affine:
+    low, high = min(low, 0.0), max(high, 0.0)
+    return make_affine(low, max(high, low + _LEAST_RANGE), dtype)
+
+
+def _share(graph: Graph, target: Target, grids: dict[str, Mapping[str, Affine]]) -> None:
+    """Give one grid to both sides of ops that move values, and to all sides of ops that the target unifies."""
+    for node in graph.nodes():
+        sides = [name_of(one) for one in _tensors_of(graph, node) if name_of(one) in grids]
+        if node.op_type in target.unified_scales and len(sides) > 1:
+            whole = {dtype: _union([grids[name][dtype] for name in sides]) for dtype in (NARROW, WIDE)}
+            grids.update(dict.fromkeys(sides, whole))
+    for node in graph.nodes(*_MOVES):
+        sides = [name_of(one) for one in _tensors_of(graph, node) if name_of(one) in grids]
+        grids.update(dict.fromkeys(sides[1:], grids[sides[0]]) if sides else {})
+
+
+def _union(grids: list[Affine]) -> Affine:
+    return make_affine(min(one.low for one in grids), max(one.high for one in grids), grids[0].dtype)
+
+
+@dataclass(slots=True)
+class _Placing:
+    """A graph on its way into integers."""
+
+    graph: Graph
+    findings: HtpFindings
+    integer: Mapping[Node, str]
+    """Nodes on integers, and the element type of their activations."""
+    constants: dict[tuple[str, str], Value] = field(default_factory=dict)
+
+    def grid(self, value: Value, dtype: str) -> Affine:
+        """Return the grid of a tensor in one width."""
+        return self.findings.grids[name_of(value)][dtype]
+
+    def quantize(self, value: Value, grid: Affine) -> Value:
+        """Return `value` after QuantizeLinear and DequantizeLinear."""
+        domain = self._domain(grid.dtype)
+        sides = self._numbers(f"{name_of(value)}_{grid.dtype}", np.float32(grid.scale), grid.zero_point, grid.dtype)
+        name = f"{name_of(value)}_{grid.dtype}"
+        made = self.graph.insert("QuantizeLinear", [value, *sides], domain=domain, name=f"{name}_quantize")
+        real = self.graph.insert("DequantizeLinear", [made.outputs[0], *sides], domain=domain, name=f"{name}_dequantize")
+        return real.outputs[0]
+
+    def store(self, name: str, integers: NDArray[Any], scale: Any, zero: int, axis: int | None = None) -> Value:
+        """Return the real value of a stored integer constant."""
+        stored = self.graph.add_initializer(f"{name}_quantized", integers)
+        inputs = [stored, *self._numbers(name, np.asarray(scale, np.float32), zero, str(integers.dtype))]
+        attributes = {} if axis is None else {"axis": axis}
+        domain = self._domain(str(integers.dtype))
+        node = self.graph.insert("DequantizeLinear", inputs, attributes, domain=domain, name=f"{name}_dequantize")
+        return node.outputs[0]
+
+    def _numbers(self, name: str, scale: Any, zero: int, dtype: str) -> list[Value]:
+        scales = np.asarray(scale, np.float32)
+        zeros = np.full(scales.shape, zero, dtype)
+        return [
+            self.graph.add_initializer(f"{name}_scale", scales),
+            self.graph.add_initializer(f"{name}_zero_point", zeros),
+        ]
+
+    def _domain(self, dtype: str) -> str:
+        return "com.microsoft" if dtype == WIDE and self.graph.opset < _OPSET_OF_16_BITS else ""
+
+
+def place_htp(model: Model, findings: HtpFindings, target: Target, wide: Set[str] | None = frozenset()) -> Outcome:
+    """Return the model with every tensor on a grid.
+
+    Args:
+        model: The float model that was studied.
+        findings: What `study_htp` found.
+        target: As for `study_htp`.
+        wide: Keys (`structure.key`) of the nodes with U16 activations; None: all.
+    """
+    graph = open_graph(model)
+    nodes = quantized_nodes(graph, target)
+    integer = {node: WIDE if wide is None or key(node) in wide else NARROW for node in nodes}
+    _settle_moves(graph, integer)
+    findings = replace(findings, grids=dict(findings.grids))
+    placing = _Placing(graph, findings, integer)
+    absorbed = _absorb(placing)
+    for node in list(integer):
+        if node.graph is not None:
+            _store_constants(placing, node)
+    _insert_pairs(placing)
+    graph.remove_unused()
+    counts = {
+        "nodes on U8": sum(one == NARROW for one in integer.values()),
+        "nodes on U16": sum(one == WIDE for one in integer.values()),
+        "limiters absorbed": absorbed,
+    }
+    return Outcome(graph.to_model(), {name: count for name, count in counts.items() if count})
+
+
+def _settle_moves(graph: Graph, integer: dict[Node, str]) -> None:
+    """Let ops that move values keep the width of what they move."""
+    for node in graph.nodes(*_MOVES):
+        source = graph.producer(node.inputs[0])
+        if node in integer and source in integer and source is not None:
+            integer[node] = integer[source]
+
+
+def _absorb(placing: _Placing) -> int:
+    """Take out each Relu or Clip that the saturation of its producer's grid replaces."""
+    graph, absorbed = placing.graph, 0
+    grids = placing.findings.grids
+    assert isinstance(grids, dict)
+    for node in graph.nodes(*LIMITERS):
+        source = graph.sole_producer(node.inputs[0])
+        if source not in placing.integer or node not in placing.integer or source is None:
+            continue
+        dtype = placing.integer[source]
+        if source.op_type in _FIXED or source.op_type in _MOVES or not absorbs(graph, node, placing.grid(node.outputs[0], dtype)):
+            continue
+        grid = grids[key(node)]
+        if graph.bypass(node):
+            del placing.integer[node]  # type: ignore[attr-defined]
+            grids[name_of(source.outputs[0])] = grid
+            absorbed += 1
+    return absorbed
+
+
+def _store_constants(placing: _Placing, node: Node) -> None:
+    """Store every real constant of a node as integers."""
+    graph, dtype = placing.graph, placing.integer[node]
+    weighted = node.op_type in (*_PER_CHANNEL, "MatMul", "Gemm")
+    for index, value in enumerate(node.inputs):
+        numbers = graph.constant(value)
+        if value is None or numbers is None or numbers.dtype != np.float32 or not _is_operand(node, index):
+            continue
+        if weighted and index == 1:
+            _store_weight(placing, node, numbers)
+        elif not (weighted and index == 2 and _has_stored_weight(placing, node)):
+            grid = _make_grid(float(numbers.min(initial=0)), float(numbers.max(initial=0)), dtype)
+            real = placing.store(name_of(value), grid.quantize(numbers), grid.scale, grid.zero_point)
+            graph.set_input(node, index, real)
+
+
+def _is_operand(node: Node, index: int) -> bool:
+    """Whether an input is computed with; limits, sizes and paddings are not."""
+    first_only = ("Clip", "Resize", "Pad", "Upsample", "Gather", "Expand", "Tile", "Reshape", "Slice", "Split")
+    return index == 0 or node.op_type not in first_only
+
+
+def _has_stored_weight(placing: _Placing, node: Node) -> bool:
+    source = placing.graph.producer(node.inputs[1])
+    return source is not None and source.op_type == "DequantizeLinear"
+
+
+def _store_weight(placing: _Placing, node: Node, weight: NDArray[np.float32]) -> None:
+    graph, value = placing.graph, node.inputs[1]
+    assert value is not None
+    assert node.inputs[0] is not None
+    name = name_of(value)
+    bias = graph.constant(node.inputs[2]) if len(node.inputs) > 2 else None
+    step = placing.grid(node.inputs[0], placing.integer[node]).scale
+    axis = _PER_CHANNEL.get(node.op_type)
+    if axis is None:
+        grid = _make_grid(float(weight.min(initial=0)), float(weight.max(initial=0)), NARROW)
+        scales: NDArray[np.float32] = np.full(1, grid.scale, np.float32)
+        real = placing.store(name, grid.quantize(weight), grid.scale, grid.zero_point)
+    else:
+        least = smallest_scale_for_bias(bias, step) if bias is not None and bias.size == weight.shape[axis] else None
+        per_channel = not (axis == 1 and attribute(node, "group", 1) > 1)
+        made = quantize_weight(name, weight, axis, per_channel=per_channel, smallest=least)
+        scales = made.scale
+        real = placing.store(name, made.values, *((scales, 0, axis) if per_channel else (scales[0], 0)))
+    graph.set_input(node, 1, real)
+    if bias is not None:
+        steps = quantize_bias(bias, step, scales)
+        whole = np.float32(step) * scales
+        per = {} if whole.size == 1 else {"axis": 0}
+        graph.set_input(
+            node, 2, placing.store(f"{name}_bias", steps, whole if per else whole[0], 0, per.get("axis"))
+        )
+
+
+def _insert_pairs(placing: _Placing) -> None:
+    graph, integer = placing.graph, placing.integer
+    for value in [*graph.inputs, *(one for node in graph.nodes() for one in node.outputs)]:
+        if name_of(value) not in placing.findings.grids:
+            continue
+        source = graph.producer(value)
+        made_in = integer.get(source) if source is not None else None
+        readers = [(node, i) for node in graph.consumers(value) for i, one in enumerate(node.inputs) if one is value]
+        is_output = graph.is_output(value)
+        base = value if made_in is None else placing.quantize(value, placing.grid(value, made_in))
+        if made_in is not None and is_output:
+            pair = graph.producer(base)
+            first = graph.producer(pair.inputs[0]) if pair is not None else None
+            graph.replace(value, base)
+            assert first is not None
+            graph.set_input(first, 0, value)
+        sides: dict[str, Value] = {} if made_in is None else {made_in: base}
+        for node, index in readers:
+            wanted = integer.get(node)
+            if wanted is None:
+                graph.set_input(node, index, base)
+                continue
+            if wanted not in sides:
+                sides[wanted] = placing.quantize(base, placing.grid(value, wanted))
+            graph.set_input(node, index, sides[wanted])
+
+
+def wide_nodes(model: Model, findings: HtpFindings, target: Target, least_db: float) -> frozenset[str]:
+    """Return the keys of the nodes that need U16: those at a tensor that U8 spoils, and the decoding tail.
+
+    Args:
+        model: The float model that was studied.
+        findings: What `study_htp` found.
+        target: As for `study_htp`.
+        least_db: Tensors whose normalised SQNR is below it in U8.
+    """
+    graph = open_graph(model)
+    tail = head_tail(graph)
+    found = set()
+    for node in quantized_nodes(graph, target):
+        scores = [findings.scores_db.get(name_of(one), np.inf) for one in _tensors_of(graph, node)]
+        if node in tail or min(scores, default=np.inf) < least_db:
+            found.add(key(node))
+    return frozenset(found)

@@ -1,0 +1,84 @@
+"""Write a scheme as QuantizeLinear and DequantizeLinear pairs on what weighted integer nodes read, and nowhere else.
+
+OpenVINO computes a convolution from integers to real numbers and does activation and the next QuantizeLinear in the
+same kernel; a pair behind the convolution would only lose accuracy. ONNX Runtime fuses nothing in this form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeopt.graph import Graph, Node, Value
+from edgeopt.quantization.scheme import Scheme
+from edgeopt.quantization.structure import WEIGHTED, key, name_of, weight_axis
+from edgeopt.quantization.weights import quantize_weight
+from edgeopt.target import Granularity
+
+
+def place_inputs(graph: Graph, scheme: Scheme) -> Mapping[str, int]:
+    """Insert the pairs, in place; return how many weighted nodes and tensors were quantized.
+
+    Args:
+        graph: The float model, opset 13 or later; it is edited.
+        scheme: What runs on integers; only weighted nodes count, everything between them stays real.
+    """
+    weighted = [node for node in graph.nodes(*WEIGHTED) if scheme.is_integer(node)]
+    read: dict[Value, list[Node]] = {}
+    for node in weighted:
+        data = node.inputs[0]
+        assert data is not None
+        read.setdefault(data, []).append(node)
+        _quantize_weights(graph, node, scheme)
+    for value, readers in read.items():
+        _insert_pair(graph, value, readers, scheme)
+    graph.remove_unused()
+    return {"weighted nodes on integers": len(weighted), "tensors quantized": len(read)}
+
+
+def _quantize_weights(graph: Graph, node: Node, scheme: Scheme) -> None:
+    """Store the weight as integers; a corrected bias as real numbers."""
+    value = node.inputs[1]
+    weight = graph.constant(value)
+    assert value is not None
+    assert weight is not None
+    axis = weight_axis(node) % weight.ndim
+    quantized = scheme.rounded(key(node)) or quantize_weight(
+        name_of(value),
+        weight,
+        axis,
+        reduce_range=scheme.rules.reduce_range,
+        per_channel=scheme.rules.weight_granularity is Granularity.PER_CHANNEL,
+    )
+    _store_weight(graph, node, quantized.values, quantized.scale, axis)
+    bias = scheme.biases.get(key(node))
+    if bias is not None and len(node.inputs) > 2:
+        graph.set_input(node, 2, graph.add_initializer(f"{node.name}_bias", bias.astype(np.float32)))
+
+
+def _store_weight(graph: Graph, node: Node, integers: NDArray[Any], scale: NDArray[np.float32], axis: int) -> None:
+    name = name_of(node.inputs[1]) if node.inputs[1] is not None else str(node.name)
+    per_axis = scale.size > 1
+    scale = scale if per_axis else scale.reshape(())
+    values = [
+        graph.add_initializer(f"{name}_quantized", integers),
+        graph.add_initializer(f"{name}_scale", scale.astype(np.float32)),
+        graph.add_initializer(f"{name}_zero_point", np.zeros(scale.shape, integers.dtype)),
+    ]
+    made = graph.insert("DequantizeLinear", values, {"axis": axis} if per_axis else {}, before=node)
+    graph.set_input(node, 1, made.outputs[0])
+
+
+def _insert_pair(graph: Graph, value: Value, readers: list[Node], scheme: Scheme) -> None:
+    name, grid = name_of(value), scheme.affines[name_of(value)]
+    grid_values = [
+        graph.add_initializer(f"{name}_scale", np.array(grid.scale, np.float32)),
+        graph.add_initializer(f"{name}_zero_point", np.array(grid.zero_point, grid.dtype)),
+    ]
+    integers = graph.insert("QuantizeLinear", [value, *grid_values], name=f"{name}_quantize").outputs[0]
+    real = graph.insert("DequantizeLinear", [integers, *grid_values], name=f"{name}_dequantize").outputs[0]
+    for node in readers:
+        graph.set_input(node, 0, real)

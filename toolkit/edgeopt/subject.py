@@ -1,0 +1,158 @@
+"""What is measured: a model or a bundle, opened here, and the pictures it is fed. It times nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from edgeopt import executors, plugins, tasks
+from edgeopt.benchmarking.workers import Pipeline
+from edgeopt.bundle import is_bundle
+from edgeopt.environment import physical_cores
+from edgeopt.errors import EdgeoptError, Note, NoteKind
+from edgeopt.executors import Session, SessionOptions, Source
+from edgeopt.frames import Frames, open_frames, synthetic_frames
+from edgeopt.model import find_model, load_model
+from edgeopt.recipe import Recipe
+from edgeopt.recognise import choose_recipe
+from edgeopt.runtime import Runtime
+from edgeopt.target import Target, find_target
+from edgeopt.tasks import Task
+from edgeopt.tensors import TensorSpec
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A task and a loaded session, and how to open them once more."""
+
+    name: str
+    recipe: Recipe
+    target: Target
+    task: Task
+    session: Session
+    threads: int
+    notes: tuple[Note, ...]
+    source: Source = b""
+    """What the session was opened from."""
+    path: Path = Path()
+    """The file on disk."""
+    options: SessionOptions = field(default_factory=SessionOptions)
+    inputs: tuple[TensorSpec, ...] = ()
+    outputs: tuple[TensorSpec, ...] = ()
+    opset: int | None = None
+    brings_target: bool = False
+    """Whether it is a bundle, which no target can be given to."""
+
+    def open_again(self, entries: Mapping[str, str] | None = None) -> Pipeline:
+        """Return a task and a session of their own, for another worker or with other session entries.
+
+        Args:
+            entries: Put over the session's own.
+
+        Raises:
+            EdgeoptError: If the session does not open a second time.
+        """
+        options = replace(self.options, entries={**self.options.entries, **(entries or {})})
+        session = plugins.load(executors, self.target.executor).EXECUTOR.open(self.source, options)
+        task = plugins.load(tasks, self.recipe.task).TASK(self.recipe, self.inputs, self.outputs, False)
+        return task, session
+
+
+def open_subject(
+    model: str,
+    *,
+    target: str,
+    recipe: str | None,
+    threads: int,
+    workers: int = 1,
+    entries: Mapping[str, str] | None = None,
+) -> Subject:
+    """Open a bundle, a model file or a shipped model for measuring.
+
+    Args:
+        model: Path or shipped name.
+        target: For a model; a bundle brings its own.
+        recipe: For a model; a bundle brings its own.
+        threads: 0: the target's, or the physical cores, shared by the workers.
+        workers: How many sessions will run at once.
+        entries: Session entries over the target's own.
+
+    Raises:
+        EdgeoptError: If it cannot be opened.
+    """
+    if is_bundle(Path(model)):
+        return _open_bundle(model, threads, workers, entries or {})
+    device, path = find_target(target), find_model(model)
+    loaded = load_model(path)
+    choice = choose_recipe(recipe, path, loaded.inputs, loaded.outputs, loaded.metadata)
+    used = threads or _threads_of(device, workers)
+    options = SessionOptions(device.providers, used, {**device.options, **(entries or {})})
+    session = plugins.load(executors, device.executor).EXECUTOR.open(loaded.data, options)
+    task = plugins.load(tasks, choice.recipe.task).TASK(choice.recipe, loaded.inputs, loaded.outputs, False)
+    notes = choice.notes
+    if reason := device.why_not_here():
+        notes += (Note(NoteKind.WARNING, f"this is not the target: {reason}", "these times are this machine's"),)
+    return Subject(
+        name=loaded.name,
+        recipe=choice.recipe,
+        target=device,
+        task=task,
+        session=session,
+        threads=used,
+        notes=notes,
+        source=loaded.data,
+        path=path,
+        options=options,
+        inputs=loaded.inputs,
+        outputs=loaded.outputs,
+        opset=loaded.opset,
+    )
+
+
+def _open_bundle(model: str, threads: int, workers: int, entries: Mapping[str, str]) -> Subject:
+    runtime = Runtime.load(model, threads=threads)
+    bundle, session = runtime.bundle, runtime.session
+    used = threads or _threads_of(bundle.target, workers)
+    path = bundle.folder / bundle.artefacts[len(runtime.notes)].file  # each artefact that was refused left one note
+    options = SessionOptions(bundle.target.providers, used, {**bundle.target.options, **entries})
+    if entries or (workers > 1 and not threads):  # the runtime opens it as an app would: alone, as the target says
+        session.close()
+        session = plugins.load(executors, bundle.target.executor).EXECUTOR.open(path, options)
+    return Subject(
+        name=model,
+        recipe=bundle.recipe,
+        target=bundle.target,
+        task=runtime.task,
+        session=session,
+        threads=used,
+        notes=runtime.notes,
+        source=path,
+        path=path,
+        options=options,
+        inputs=session.inputs,
+        outputs=session.outputs,
+        brings_target=True,
+    )
+
+
+def _threads_of(target: Target, workers: int) -> int:
+    return target.threads or max(1, physical_cores() // workers)
+
+
+def choose_frames(recipe: Recipe, source: str | Path | None) -> tuple[Frames, tuple[Note, ...]]:
+    """Return the pictures asked for, else the recipe's own, else synthetic ones with a note.
+
+    Raises:
+        EdgeoptError: If the source holds no pictures.
+    """
+    shipped = recipe.path_of(recipe.evaluation.calib)
+    if source is None and (shipped is None or not recipe.folder.name):
+        note = Note(
+            NoteKind.WARNING, "synthetic pictures: postprocess sees other boxes", "pass --source with real ones"
+        )
+        return synthetic_frames(recipe.input.size), (note,)
+    frames = open_frames(Path(source) if source is not None else shipped or Path())
+    if frames.tensors is not None:
+        raise EdgeoptError(f"{frames.source} holds tensors, no pictures", remedy="pass pictures or a video")
+    return frames, frames.notes
