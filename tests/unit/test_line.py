@@ -255,3 +255,38 @@ def test_an_interrupt_leaves_finished_candidates_and_resume_takes_them_up(tmp_pa
     shown = CliRunner().invoke(cli, [*command[3:], "--resume"])
     assert shown.exit_code == 0, shown.output
     assert "from disk" in shown.output
+
+
+def test_a_spent_time_budget_leaves_a_valid_result_and_says_so(tmp_path):
+    report = optimize("digits_detector", target="cpu", out=tmp_path / "o", threads=1, time_budget_s=0.01)
+    assert [one.name for one in report.candidates] == ["baseline"]
+    assert any("time budget spent before simplify" in note.detail for note in report.candidates[0].notes)
+    assert edgeopt.Runtime.load(report.bundle).bundle.artefacts[0].precision == "fp32"
+
+
+def test_calibration_tensors_of_an_npz_are_taken_as_the_models_inputs(tmp_path):
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "inputs.npz", images=rng.uniform(0, 1, (4, 3, 160, 160)).astype(np.float32))
+    calib = str(tmp_path / "inputs.npz")
+    report = optimize("digits_detector", target="cpu", out=tmp_path / "o", threads=1, calib=calib, time_budget_s=20.0)
+    assert any(one.precision == "w8a8" for one in report.candidates)
+    assert "4 pictures of" in report.calibrated_on
+
+
+def test_calibration_tensors_of_another_shape_are_refused(tmp_path):
+    np.savez(tmp_path / "inputs.npz", images=np.ones((4, 3, 64, 64), np.float32))
+    with pytest.raises(edgeopt.EdgeoptError, match="the model takes images float32 1x3x160x160"):
+        optimize("digits_detector", target="cpu", out=tmp_path / "o", calib=str(tmp_path / "inputs.npz"))
+
+
+def test_the_bundles_fallback_opens_when_the_first_model_does_not(finished, tmp_path):
+    """A device whose engine lacks the integer ops still gets an answer, and a note."""
+    from edgeopt import bundle
+
+    folder = tmp_path / "bundle"
+    good = read_bundle(finished.bundle)
+    models = {"model.onnx": ("w8a8", b"no model"), "fallback.onnx": ("fp32", good.model.read_bytes())}
+    bundle.write_bundle(folder, models, good.target, good.recipe, good.expected, good.tools)
+    runtime = edgeopt.Runtime.load(folder, threads=1)
+    assert "model.onnx not used" in runtime.notes[0].detail
+    assert len(runtime.predict(np.zeros((90, 120, 3), np.uint8))) >= 0

@@ -32,7 +32,7 @@ def _measure(run: Trial) -> Measurement | None:
         variants[one.name] = (run.task(model, evaluating=False), run.open(model))
     if len(variants) == 1:
         variants["original again"] = (run.task(run.original, evaluating=False), run.open(run.original))
-    frames = run.labelled.frames if run.labelled else run.frames
+    frames = run.labelled.frames if run.labelled else run.pictures
     seconds = min(MOST_SECONDS, max(run.deadline - monotonic(), 3.0))
     run.listener.say(f"measuring {plural(len(variants), 'candidate')} in turns, {run.plan.threads} thread(s)")
     parents = [one.parent for one in run.candidates if one.parent]
@@ -125,10 +125,8 @@ def _write_bundle(run: Trial, candidates: Sequence[Candidate], best: Candidate) 
 
 def _write_pictures(run: Trial, best: Candidate) -> None:
     """Draw three frames with the original's answers and the chosen candidate's."""
-    if run.frames.tensors is not None:
-        return
     model = load_model(run.workspace.path(best.file), best.name)
-    frames = (run.labelled.frames if run.labelled else run.frames).spread(3)
+    frames = (run.labelled.frames if run.labelled else run.pictures).spread(3)
     columns = {"original": run.original, f"chosen: {best.name}": model}
     found = []
     for one in columns.values():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from edgeopt.executors import Session
 from edgeopt.frames import Frames, open_frames
 from edgeopt.labels import Labels, read_labels
 from edgeopt.tasks import Accuracy, Task
-from edgeopt.tensors import Tensors
+from edgeopt.tensors import Tensors, TensorSpec
 from edgeopt.text import plural
 
 Progress = Callable[[str, int, int], None]
@@ -94,3 +94,25 @@ def model_inputs(task: Task, frames: Frames) -> Iterator[Tensors]:
     """Yield the model's inputs for each frame, one at a time."""
     for i in range(len(frames)):
         yield frames.tensors(i) if frames.tensors else task.preprocess(frames.read(i))[0]
+
+
+def check_tensors(frames: Frames, inputs: Sequence[TensorSpec], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise unless an .npz of tensors holds the model's inputs.
+
+    Args:
+        frames: A source of tensors.
+        inputs: What the model takes.
+        shapes: The static shape of each, batch 1.
+
+    Raises:
+        InvalidFileError: If a name, a shape or a type differs; both sides are shown.
+    """
+    assert frames.tensors is not None
+    found = frames.tensors(0)
+    given = ", ".join(f"{name} {array.dtype} {'x'.join(map(str, array.shape))}" for name, array in found.items())
+    wanted = {one.name: (one.dtype, tuple(shapes[one.name])) for one in inputs}
+    if {name: (str(array.dtype), array.shape) for name, array in found.items()} != wanted:
+        raise InvalidFileError(
+            f"{frames.source} holds {given} a sample; the model takes {', '.join(map(str, inputs))}",
+            remedy="name the arrays as the model's inputs, samples first, or store uint8 pictures as `images`",
+        )

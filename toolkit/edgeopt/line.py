@@ -16,7 +16,7 @@ from edgeopt.candidate import BASELINE, Candidate
 from edgeopt.conclude import conclude
 from edgeopt.environment import package_versions, physical_cores
 from edgeopt.errors import EdgeoptError, Note, NoteKind, StepError
-from edgeopt.evaluate import open_labelled
+from edgeopt.evaluate import check_tensors, open_labelled
 from edgeopt.frames import open_frames, synthetic_frames
 from edgeopt.int8 import make_int8
 from edgeopt.model import Model, find_model, load_model
@@ -110,6 +110,8 @@ def _prepare(model: Model, choice: Choice, target: Target, plan: Plan, out: Path
         frames = open_frames(plan.calib)
     else:
         frames = labelled.frames if labelled and not plan.synthetic else synthetic_frames(choice.recipe.input.size)
+    if frames.tensors is not None:
+        check_tensors(frames, model.inputs, shapes)
     description = {
         "model": model.fingerprint,
         "recipe": repr(replace(choice.recipe, folder=Path())),
@@ -135,7 +137,8 @@ def _prepare(model: Model, choice: Choice, target: Target, plan: Plan, out: Path
 
 def _make_candidates(run: Trial) -> None:
     """Make, score and store the candidates of each step; a step works on the last one that kept its accuracy."""
-    _add(run, BASELINE, "", (), Outcome(run.original, {}), resumed=None)
+    known = run.workspace.find(model_file(BASELINE)) if run.resume else None
+    _add(run, BASELINE, "", (), Outcome(run.original, {}), resumed=known)
     model, parent = run.original, run.candidates[0]
     for step in run.plan.steps:
         if monotonic() > run.deadline:

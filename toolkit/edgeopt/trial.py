@@ -10,7 +10,7 @@ from edgeopt.candidate import BASELINE, Candidate, Score
 from edgeopt.drift import measure_drift, worst_drift
 from edgeopt.evaluate import LabelledFrames, answers, evaluate, model_inputs
 from edgeopt.executors import Executor, Session, SessionOptions
-from edgeopt.frames import Frames
+from edgeopt.frames import Frames, synthetic_frames
 from edgeopt.model import Model
 from edgeopt.outcome import Outcome
 from edgeopt.plan import Plan
@@ -74,6 +74,13 @@ class Trial:
     reference: list[Any] = field(default_factory=list)
     """The original's answers to the agreement pictures."""
 
+    @property
+    def pictures(self) -> Frames:
+        """The pictures on which agreement is judged: of an .npz of tensors none can be shown."""
+        if self.frames.tensors is None:
+            return self.frames
+        return self.labelled.frames if self.labelled else synthetic_frames(self.recipe.input.size)
+
     def task(self, model: Model, *, evaluating: bool) -> Task:
         """Return the recipe's task for a model's tensors."""
         task: Task = plugins.load(tasks, self.recipe.task).TASK(self.recipe, model.inputs, model.outputs, evaluating)
@@ -134,5 +141,5 @@ def score_candidate(run: Trial, name: str, parent: str, steps: tuple[str, ...], 
 
 def reference_answers(run: Trial, session: Session, model: Model) -> list[Any]:
     """Return a model's answers to the pictures on which agreement is judged."""
-    pictures = run.frames.spread(_AGREEMENT_PICTURES)
+    pictures = run.pictures.spread(_AGREEMENT_PICTURES)
     return answers(session, run.task(model, evaluating=True), pictures)

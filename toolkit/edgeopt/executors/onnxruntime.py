@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from edgeopt.errors import InvalidFileError, UnavailableError
+from edgeopt.errors import InvalidFileError, NotFoundError, UnavailableError
 from edgeopt.executors import Placement, SessionOptions, Source
 from edgeopt.extras import require
 from edgeopt.tensors import Tensors, TensorSpec
@@ -102,7 +102,7 @@ class OnnxRuntime:
             MissingDependencyError: If onnxruntime is not installed.
             UnavailableError: If the provider is not in this build, or took none of the nodes.
             InvalidFileError: If ONNX Runtime refuses the model.
-            ValueError: On a configuration key that ONNX Runtime would ignore in silence.
+            NotFoundError: On a configuration key that ONNX Runtime would ignore in silence.
         """
         ort = require("onnxruntime", extra="cpu", purpose="running a model")
         missing = [name for name in options.providers if name not in ort.get_available_providers()]
@@ -111,10 +111,11 @@ class OnnxRuntime:
                 f"ONNX Runtime {ort.__version__} here has no {', '.join(missing)}",
                 remedy="install the build that has it (edgeopt[gpu], edgeopt[directml]) in an environment of its own",
             )
+        made = _session_options(ort, options)
         try:
             session = ort.InferenceSession(
                 source if isinstance(source, bytes) else str(source),
-                _session_options(ort, options),
+                made,
                 providers=list(options.providers),
                 enable_fallback=0,
             )
@@ -134,7 +135,7 @@ def _session_options(ort: Any, options: SessionOptions) -> Any:
     made.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     for key, value in options.entries.items():
         if key not in _KNOWN_ENTRIES:
-            raise ValueError(f"{key!r} is no session configuration entry that edgeopt knows")
+            raise NotFoundError("session configuration entry", key, _KNOWN_ENTRIES)
         made.add_session_config_entry(key, value)
     if options.profile_to:
         made.enable_profiling = True
