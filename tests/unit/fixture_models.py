@@ -323,6 +323,36 @@ def shared_weight() -> Model:
 SOFT, HARD = "n = Neg(x) e = Exp(n) d = Add(one, e)", "a = Add(x, three) c = Clip(a, zero, six)"
 HARD_NUMBERS = {"three": scalar(3), "six": scalar(6), "zero": scalar(0)}
 
+GELU = "s = Div(x, root) e = Erf(s) a = Add(e, one)"
+GELU_NUMBERS = {
+    "root": scalar(2**0.5),
+    "inverse": scalar(0.5**0.5),
+    "one": scalar(1),
+    "half": scalar(0.5),
+    "two": scalar(2),
+}
+LAYERNORM = "v = ReduceMean AXES (q MORE) e = Add(v, eps) s = Sqrt(e) n = Div(d, s)"
+
+
+def layernorm(nodes: str, *, opset: int = 17) -> Model:
+    """`nodes` that make y of x and of d, which is x without its mean over the last axis."""
+    before, after = ("<axes = [-1]>", "") if opset < 18 else ("", ", axes")
+    nodes = nodes.replace("AXES", before).replace("MORE", after)
+    return model(
+        f"""layernorm (float[2,3,8] x) => (float[2,3,8] y) {{
+            mean = ReduceMean {before} (x {after})
+            d = Sub(x, mean)
+            {nodes}
+        }}""",
+        opset=opset,
+        g=numbers(8),
+        b=numbers(8, seed=2),
+        eps=scalar(1e-3),
+        two=scalar(2),
+        three=scalar(3),
+        axes=indices(-1),
+    )
+
 
 def all_models() -> dict[str, Model]:
     """Return every shape of model above, by a name of its own: what the walk over all passes uses."""
@@ -347,4 +377,22 @@ def all_models() -> dict[str, Model]:
         "reshapes": activation("a = Reshape(x, s) b = Flatten(a) y = Reshape(b, s)", s=indices(2, 8)),
         "transposes": activation("a = Relu(x) b = Transpose(a) c = Transpose(b) y = Neg(c)"),
         "shared_weight": shared_weight(),
+        "gelu": activation(f"{GELU} m = Mul(x, a) y = Mul(m, half)", opset=20, **GELU_NUMBERS),
+        "layernorm": layernorm(f"q = Pow(d, two) {LAYERNORM} m = Mul(n, g) y = Add(m, b)"),
+        "l2norm": activation("l = ReduceL2 <axes = [1]> (x) y = Div(x, l)"),
+        "pool_pyramid": model(
+            """pools (float[1,2,9,9] x) => (float[1,2,9,9] y) {
+                a = MaxPool <kernel_shape = [3,3], pads = [1,1,1,1]> (x)
+                b = MaxPool <kernel_shape = [7,7], pads = [3,3,3,3]> (x)
+                y = Add(a, b)
+            }"""
+        ),
+        "rows_of_a_conv": model(
+            """rows (float[1,2,4,4] x) => (float[1,16,3] y) {
+                c = Conv(x, w) r = Reshape(c, n) y = Transpose <perm = [0,2,1]> (r)
+            }""",
+            w=numbers(3, 2, 1, 1),
+            n=indices(1, 3, 16),
+        ),
+        "gather_from_the_end": activation("a = Gather <axis = 0> (x, i) y = Relu(a)", i=indices(-1, -2)),
     }

@@ -1,7 +1,10 @@
 """edgeopt makes a neural network meet a frame budget on a device, and proves it.
 
 edgeopt.optimize("model.onnx", target="cpu", calib="pictures/")    a report, a bundle
+edgeopt.quantize("model.onnx", calib="pictures/")                  the step quantize alone: one INT8 file
 edgeopt.bench("model.onnx")                                        stage times with intervals
+edgeopt.compare("a.onnx", "b.onnx")                                what is faster, proven
+edgeopt.check("model.onnx", baseline="baseline.json")              the regression gate
 edgeopt.Runtime.load("bundle").predict(frame)                      the answer for one frame
 """
 
@@ -12,18 +15,24 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from edgeopt.bench_run import bench
+    from edgeopt.check_run import check
+    from edgeopt.compare_run import compare
     from edgeopt.errors import EdgeoptError
     from edgeopt.line import optimize
+    from edgeopt.quantize_run import quantize
     from edgeopt.runtime import Runtime
 
 __version__ = "0.1.0"
-__all__ = ["EdgeoptError", "Runtime", "__version__", "bench", "optimize"]
+__all__ = ["EdgeoptError", "Runtime", "__version__", "bench", "check", "compare", "optimize", "quantize"]
 
 _HOMES = {
     "EdgeoptError": "edgeopt.errors",
     "Runtime": "edgeopt.runtime",
     "bench": "edgeopt.bench_run",
+    "check": "edgeopt.check_run",
+    "compare": "edgeopt.compare_run",
     "optimize": "edgeopt.line",
+    "quantize": "edgeopt.quantize_run",
 }
 
 

@@ -149,7 +149,7 @@ def _contradictions(options: BenchOptions) -> Iterator[tuple[bool, str, str]]:
 
 
 def _wrong_load(options: BenchOptions, load: Load) -> Iterator[tuple[bool, str, str]]:
-    arriving = f"write --load fps:30 (or poisson:30) with it; {load} has no arrivals"
+    arriving = "write --load fps:30 (or poisson:30) with it: frames arrive there"
     if isinstance(load, Closed):
         parse_queue(options.queue)
         yield options.streams > 1, f"--streams {options.streams} has no meaning in a closed loop", arriving

@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,10 @@ class Artefact:
     precision: str
     """Precision scheme, for example `w8a8`."""
     size_bytes: int
+    executor: str = ""
+    """What runs it; empty: the target's executor, providers and options."""
+    providers: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,7 @@ def write_bundle(
     recipe: Recipe,
     expected: Mapping[str, Any],
     tools: Mapping[str, str],
+    engines: Mapping[str, Target] | None = None,
 ) -> Bundle:
     """Write a bundle; the manifest comes last, so that a torn bundle is none.
 
@@ -71,6 +76,7 @@ def write_bundle(
         recipe: Bound to the model.
         expected: Accuracy and latency, as JSON.
         tools: Versions of the packages that made it.
+        engines: File name to the profile whose engine runs it; what is absent runs on the target's.
 
     Raises:
         InvalidFileError: If the folder is not writable or the disk is full.
@@ -78,7 +84,9 @@ def write_bundle(
     artefacts = []
     for file, (precision, data) in models.items():
         write_beside(folder / file, data)
-        artefacts.append(Artefact(file, hashlib.sha256(data).hexdigest(), precision, len(data)))
+        engine = (engines or {}).get(file, target)
+        how = engine.executor, engine.providers, engine.options
+        artefacts.append(Artefact(file, hashlib.sha256(data).hexdigest(), precision, len(data), *how))
     if recipe.class_names:
         write_beside(folder / "labels.txt", "\n".join(recipe.class_names) + "\n")
     deployed = dataclasses.replace(recipe, folder=Path(), labels="", model="", match=())
@@ -104,7 +112,7 @@ def read_bundle(path: Path) -> Bundle:
     manifest = _read_manifest(folder / MANIFEST)
     where = str(folder / MANIFEST)
     try:
-        artefacts = tuple(Artefact(**one) for one in manifest["artefacts"])
+        artefacts = tuple(parse_table(Artefact, one, f"{where}: artefacts") for one in manifest["artefacts"])
         target = parse_table(Target, manifest["target"], f"{where}: target")
         recipe = parse_table(Recipe, manifest["recipe"], f"{where}: recipe")
         expected, tools = manifest["expected"], manifest["tools"]

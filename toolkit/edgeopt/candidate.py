@@ -80,6 +80,9 @@ class Candidate:
     refused: str = ""
     """Why it is never chosen; empty when it may be."""
     on_front: bool = False
+    executor: str = "onnxruntime"
+    profile: str = ""
+    """The profile whose engine runs it, where it is not the target's own."""
 
 
 def candidate_from_json(values: Mapping[str, Any]) -> Candidate:

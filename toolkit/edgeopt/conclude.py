@@ -29,7 +29,7 @@ def _measure(run: Trial) -> Measurement | None:
     variants = {}
     for one in run.candidates:
         model = run.original if one.name == BASELINE else load_model(run.workspace.path(one.file), one.name)
-        variants[one.name] = (run.task(model, evaluating=False), run.open(model))
+        variants[one.name] = (run.task(model, evaluating=False), run.open_candidate(one, model))
     if len(variants) == 1:
         variants["original again"] = (run.task(run.original, evaluating=False), run.open(run.original))
     frames = run.labelled.frames if run.labelled else run.pictures
@@ -64,7 +64,8 @@ def conclude(run: Trial, choice: Choice) -> Report:
     for one in candidates:
         run.workspace.store(one, None)
     best = next(one for one in candidates if one.name == chosen.name)
-    notes = [*choice.notes, *run.frames.notes, *run.plan.notes, *(run.labelled.notes if run.labelled else ())]
+    of_pictures = (*run.frames.notes, *(run.labelled.notes if run.labelled else ()))
+    notes = [*choice.notes, *run.notes, *of_pictures, *run.plan.notes]
     if reason := run.target.why_not_here():
         notes.append(Note(NoteKind.WARNING, f"latency not measured: {reason}", "edgeopt bench BUNDLE on the device"))
     report = Report(
@@ -102,10 +103,11 @@ def _calibrated_on(run: Trial) -> str:
 
 
 def _write_bundle(run: Trial, candidates: Sequence[Candidate], best: Candidate) -> Path:
-    """Write the chosen model, and the best float model behind it as the fallback."""
+    """Write the chosen model, and the best float model of the target's own engine behind it as the fallback."""
     models = {"model.onnx": (best.precision, run.workspace.path(best.file).read_bytes())}
-    floats = [one for one in candidates if one.precision == "fp32" and not one.refused]
-    if best.precision != "fp32":
+    real = run.target.float_precision
+    floats = [one for one in candidates if one.precision == real and not one.profile and not one.refused]
+    if best.precision != real or best.profile:
         fallback = floats[-1]
         models["fallback.onnx"] = (fallback.precision, run.workspace.path(fallback.file).read_bytes())
     expected = {
@@ -119,7 +121,8 @@ def _write_bundle(run: Trial, candidates: Sequence[Candidate], best: Candidate) 
         "threads": run.plan.threads,
     }
     folder = run.workspace.path("bundle")
-    write_bundle(folder, models, run.target, run.recipe, expected, package_versions())
+    engines = {"model.onnx": run.engine_of(best).target}
+    write_bundle(folder, models, run.target, run.recipe, expected, package_versions(), engines)
     return folder
 
 
@@ -127,10 +130,12 @@ def _write_pictures(run: Trial, best: Candidate) -> None:
     """Draw three frames with the original's answers and the chosen candidate's."""
     model = load_model(run.workspace.path(best.file), best.name)
     frames = (run.labelled.frames if run.labelled else run.pictures).spread(3)
-    columns = {"original": run.original, f"chosen: {best.name}": model}
+    columns = {
+        "original": (run.original, run.open(run.original)),
+        f"chosen: {best.name}": (model, run.open_candidate(best, model)),
+    }
     found = []
-    for one in columns.values():
-        session = run.open(one)
+    for one, session in columns.values():
         found.append(answers(session, run.task(one, evaluating=False), frames))
         session.close()
     write_sheet(run.workspace.path("boxes.png"), frames, dict(zip(columns, found, strict=True)), run.recipe.class_names)

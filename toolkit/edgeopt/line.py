@@ -12,6 +12,7 @@ from time import monotonic
 from typing import Any
 
 from edgeopt import executors, plugins
+from edgeopt.alternatives import offer_engines
 from edgeopt.candidate import BASELINE, Candidate
 from edgeopt.conclude import conclude
 from edgeopt.environment import package_versions, physical_cores
@@ -29,16 +30,21 @@ from edgeopt.search import is_within
 from edgeopt.target import Target, find_target
 from edgeopt.trial import (
     CHECKED_PICTURES,
+    Engine,
     Listener,
+    Setting,
     Silence,
     Trial,
+    add_candidate,
+    finished_candidates,
     model_file,
-    reference_answers,
-    score_candidate,
+    numbered,
+    outcome_on_disk,
 )
 from edgeopt.workspace import Workspace
 
-_RESUMED = Note(NoteKind.INFO, "taken up from disk")
+_PRECISIONS = {"quantize": "w8a8"}
+"""What a step makes of its parent's precision."""
 
 
 def plan_lines(model: str, *, target: str, recipe: str | None, options: Options) -> Sequence[str]:
@@ -101,9 +107,8 @@ def _read(model: str, target: str, recipe: str | None) -> tuple[Model, Choice, T
 
 
 def _prepare(model: Model, choice: Choice, target: Target, plan: Plan, out: Path, resume: bool) -> Trial:
-    executor = plugins.load(executors, target.executor).EXECUTOR
-    if reason := executor.why_unavailable():
-        raise EdgeoptError(f"executor {target.executor!r} is not here: {reason}", remedy="run edgeopt doctor")
+    engine = _engine(target, plan.threads)
+    alternatives, notes = _alternatives(target, plan.threads)
     shapes = fixed_shapes(choice.recipe, model.inputs)
     labelled = open_labelled(plan.eval) if plan.eval else None
     if plan.calib:
@@ -119,12 +124,13 @@ def _prepare(model: Model, choice: Choice, target: Target, plan: Plan, out: Path
         "shapes": {name: list(shape) for name, shape in shapes.items()},
         "plan": plan.as_json(),
         "packages": package_versions(),
+        "alternatives": [repr(one.target) for one in alternatives],
     }
     return Trial(
         recipe=choice.recipe,
         target=target,
         plan=plan,
-        executor=executor,
+        engine=engine,
         workspace=Workspace.open(out, description),
         listener=Silence(),
         original=model,
@@ -132,28 +138,56 @@ def _prepare(model: Model, choice: Choice, target: Target, plan: Plan, out: Path
         labelled=labelled,
         resume=resume,
         deadline=monotonic() + plan.time_budget_s if plan.time_budget_s else float("inf"),
+        alternatives=alternatives,
+        notes=notes,
     )
+
+
+def _engine(target: Target, threads: int) -> Engine:
+    executor = plugins.load(executors, target.executor).EXECUTOR
+    if reason := executor.why_unavailable():
+        raise EdgeoptError(f"executor {target.executor!r} is not here: {reason}", remedy="run edgeopt doctor")
+    return Engine(target, executor, threads)
+
+
+def _alternatives(target: Target, threads: int) -> tuple[tuple[Engine, ...], list[Note]]:
+    """Return the engines beside the target's own that are here, and a note for each that is not."""
+    found, notes = [], []
+    for name in target.alternatives:
+        other = find_target(name)
+        reason = target.why_not_here() or other.why_not_here()  # unmeasured, one engine is no better than another
+        try:
+            if reason is None:
+                found.append(_engine(other, threads))
+        except EdgeoptError as error:
+            reason = error.problem
+        if reason:
+            notes.append(Note(NoteKind.SKIPPED, f"no candidates of {name}: {reason}"))
+    return tuple(found), notes
 
 
 def _make_candidates(run: Trial) -> None:
     """Make, score and store the candidates of each step; a step works on the last one that kept its accuracy."""
     known = run.workspace.find(model_file(BASELINE)) if run.resume else None
-    _add(run, BASELINE, "", (), Outcome(run.original, {}), resumed=known)
+    add_candidate(run, BASELINE, "", (), Outcome(run.original, {}), _float_setting(run), resumed=known)
     model, parent = run.original, run.candidates[0]
+    real, real_parent = model, parent
     for step in run.plan.steps:
         if monotonic() > run.deadline:
             _warn(run, Note(NoteKind.WARNING, f"time budget spent before {step.name}", "give --time-budget more"))
             return
-        finished = _finished(run, step.name) if run.resume else []
-        outcomes = [_outcome_of(run, one) for one in finished] or _apply(run, step.name, model, parent)
+        finished = finished_candidates(run, step.name) if run.resume else []
+        outcomes = [outcome_on_disk(run, one) for one in finished] or _apply(run, step.name, model, parent)
+        setting = Setting(run.engine, _PRECISIONS.get(step.name, parent.precision))
         made = [
             (
-                _add(
+                add_candidate(
                     run,
-                    _numbered(step.name, i),
+                    numbered(step.name, i),
                     parent.name,
                     (*parent.steps, step.name),
                     outcome,
+                    setting,
                     resumed=finished[i] if finished else None,
                 ),
                 outcome,
@@ -163,24 +197,13 @@ def _make_candidates(run: Trial) -> None:
         kept = [(candidate, outcome) for candidate, outcome in made if _keeps_accuracy(candidate, run.plan.max_drop)]
         if kept:
             parent, model = kept[0][0], kept[0][1].model
+        if parent.precision == run.target.float_precision:
+            real, real_parent = model, parent
+    offer_engines(run, real, real_parent)
 
 
-def _numbered(step: str, position: int) -> str:
-    """Return `quantize`, `quantize-2`, `quantize-3`."""
-    return step if position == 0 else f"{step}-{position + 1}"
-
-
-def _finished(run: Trial, step: str) -> list[Candidate]:
-    """Return the candidates of a step that an earlier run of the same kind left."""
-    found: list[Candidate] = []
-    while candidate := run.workspace.find(model_file(_numbered(step, len(found)))):
-        found.append(candidate)
-    return found
-
-
-def _outcome_of(run: Trial, candidate: Candidate) -> Outcome:
-    model = load_model(run.workspace.path(candidate.file), candidate.name)
-    return Outcome(model, candidate.changes, candidate.notes)
+def _float_setting(run: Trial) -> Setting:
+    return Setting(run.engine, run.target.float_precision)
 
 
 def _warn(run: Trial, note: Note) -> None:
@@ -219,19 +242,3 @@ _STEPS: dict[str, Callable[[Trial, Model], list[Outcome]]] = {
     "fuse": _fuse,
     "quantize": make_int8,
 }
-
-
-def _add(
-    run: Trial, name: str, parent: str, steps: tuple[str, ...], outcome: Outcome, *, resumed: Candidate | None
-) -> Candidate:
-    """Score a candidate, store it and tell of it."""
-    if resumed:
-        candidate = replace(resumed, notes=(*(note for note in resumed.notes if note != _RESUMED), _RESUMED))
-        if name == BASELINE:
-            run.reference = reference_answers(run, run.open(outcome.model), outcome.model)
-    else:
-        candidate = score_candidate(run, name, parent, steps, outcome)
-        run.workspace.store(candidate, outcome.model.data)
-    run.candidates.append(candidate)
-    run.listener.candidate(candidate)
-    return candidate

@@ -119,6 +119,30 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True)
+class Check:
+    """What `edgeopt check` allows against its baseline."""
+
+    latency_ratio: float = 1.05
+    """Time over the baseline's, of the execution and of the whole frame."""
+    accuracy_drop: float = 0.01
+    """Metric lost, in its own unit."""
+    size_ratio: float = 1.05
+    memory_ratio: float = 1.10
+    """Peak resident memory of a fresh process."""
+    cold_start_ratio: float = 1.20
+    """From starting a process to its first answer."""
+    max_nodes_off_device: int = 0
+    """More nodes than the baseline's that may run elsewhere than on the first provider."""
+
+    def __post_init__(self) -> None:
+        ratios = (self.latency_ratio, self.size_ratio, self.memory_ratio, self.cold_start_ratio)
+        if min(ratios) <= 0:
+            raise ValueError("ratios must be above zero; 1.05 allows 5 % more")
+        if self.accuracy_drop < 0 or self.max_nodes_off_device < 0:
+            raise ValueError("accuracy_drop and max_nodes_off_device must not be below zero")
+
+
+@dataclass(frozen=True, slots=True)
 class Match:
     """What a model must look like for this recipe to be chosen without `--recipe`.
 
@@ -145,6 +169,7 @@ class Recipe:
     evaluation: Evaluation
     input: Input = field(default_factory=Input)
     preprocess: Preprocess = field(default_factory=Preprocess)
+    check: Check = field(default_factory=Check)
     match: tuple[Match, ...] = ()
     labels: str = ""
     """File of class names, one a line, relative to the recipe."""

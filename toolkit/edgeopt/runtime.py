@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from edgeopt import executors, plugins, tasks
-from edgeopt.bundle import Bundle, read_bundle
+from edgeopt.bundle import Artefact, Bundle, read_bundle
 from edgeopt.environment import physical_cores
 from edgeopt.errors import EdgeoptError, Note, NoteKind
-from edgeopt.executors import Session, SessionOptions
+from edgeopt.executors import Session, SessionOptions, arithmetic
 from edgeopt.tasks import Task
 from edgeopt.tensors import Frame
 
@@ -37,16 +37,10 @@ class Runtime:
             EdgeoptError: If none of its artefacts opens.
         """
         bundle = read_bundle(Path(path))
-        executor = plugins.load(executors, bundle.target.executor).EXECUTOR
-        options = SessionOptions(
-            providers=bundle.target.providers,
-            threads=threads or bundle.target.threads or physical_cores(),
-            entries=bundle.target.options,
-        )
         notes: list[Note] = []
         for artefact in bundle.artefacts:
             try:
-                session = executor.open(bundle.folder / artefact.file, options)
+                session = _open(bundle, artefact, threads or bundle.target.threads or physical_cores())
             except EdgeoptError as error:
                 notes.append(Note(NoteKind.WARNING, f"{artefact.file} not used: {error.problem}", error.remedy))
                 continue
@@ -73,3 +67,11 @@ class Runtime:
             raise ValueError(f"a frame is (height, width, 3) uint8, not {frame.shape} {frame.dtype}")
         inputs, geometry = self.task.preprocess(frame)
         return self.task.postprocess(self.session.run(inputs), geometry)
+
+
+def _open(bundle: Bundle, artefact: Artefact, threads: int) -> Session:
+    """Open an artefact on the engine that it was chosen for."""
+    engine = artefact if artefact.executor else bundle.target
+    options = SessionOptions(engine.providers, threads, engine.options, precision=arithmetic(artefact.precision))
+    session: Session = plugins.load(executors, engine.executor).EXECUTOR.open(bundle.folder / artefact.file, options)
+    return session

@@ -7,31 +7,33 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from edgeopt import plugins, tasks
-from edgeopt.bench_run import Subject, open_subject
 from edgeopt.benchmarking.anchor import measure_anchor
+from edgeopt.benchmarking.blocks import MIN_ROUNDS
 from edgeopt.benchmarking.comparison import Ratio
 from edgeopt.benchmarking.interleaving import run_interleaved
 from edgeopt.benchmarking.paired import judge_rounds, parts_worth_judging, round_logs
 from edgeopt.benchmarking.readings import take_reading
-from edgeopt.benchmarking.samples import Samples
+from edgeopt.benchmarking.samples import Samples, join_samples
 from edgeopt.benchmarking.subject_facts import subject_facts
 from edgeopt.benchmarking.trust import Trust, judge_trust
-from edgeopt.bundle import is_bundle, read_bundle
 from edgeopt.errors import Note, NoteKind
 from edgeopt.evaluate import LabelledFrames, Progress, answers
-from edgeopt.executors import SessionOptions
 from edgeopt.fingerprint import Fingerprint, read_fingerprint
 from edgeopt.frames import Frames
-from edgeopt.model import find_model, load_model
+from edgeopt.model import load_model
 from edgeopt.recipe import Recipe
 from edgeopt.scored import Scored, score
+from edgeopt.subject import Subject, open_subject
 from edgeopt.tensors import Frame
 
 AGAIN = " again"
@@ -39,6 +41,9 @@ AGAIN = " again"
 _BLOCK_SECONDS = 0.04
 """Short against a neighbour's bursts, long against a cache refill."""
 _PICTURES = 32
+_MOST_LEGS = 4
+_OPENINGS = 4.0
+"""A leg lasts at least so many times as long as opening its sessions, and five rounds."""
 
 
 @dataclass(frozen=True)
@@ -48,17 +53,10 @@ class Side:
     label: str
     given: str
     subject: Subject
-    file: Path
-    """The ONNX file that was opened."""
     size_bytes: int
     """With its external data."""
     sha256: str
-
-    @property
-    def options(self) -> SessionOptions:
-        """How its session was opened."""
-        target = self.subject.target
-        return SessionOptions(target.providers, self.subject.threads, target.options)
+    """Of the serialized model."""
 
 
 @dataclass(frozen=True)
@@ -82,19 +80,29 @@ class Turns:
 
     def ratio(self, label: str, part: str, *, against: str = "", margin: float = 0.02) -> Ratio:
         """Return the ratio of one to another (the first), judged beside the first one's ratio to itself."""
-        null = None if label == self.baseline + AGAIN else self.null(part, margin)
-        return self._judge(label, part, against or self.baseline, margin, null)
+        logs = self._logs(label, against or self.baseline, part)
+        return judge_rounds(logs, pairs=self._pairs, margin=margin, null=self.null(part, margin))
 
     def null(self, part: str, margin: float = 0.02) -> Ratio:
-        """Return the ratio of the first one to itself."""
-        return self._judge(self.baseline + AGAIN, part, self.baseline, margin, None)
+        """Return the ratio of the first one's second copy to the first one."""
+        logs = round_logs(self.samples[self.baseline + AGAIN], self.samples[self.baseline], part)
+        return judge_rounds(logs, pairs=self._pairs, margin=margin)
 
-    def _judge(self, label: str, part: str, against: str, margin: float, null: Ratio | None) -> Ratio:
+    @property
+    def _pairs(self) -> int:
+        rounds = self.samples[self.baseline].steady().round_id
+        assert rounds is not None
+        return 2 * (int(rounds.max()) + 1)
+
+    def _logs(self, label: str, against: str, part: str) -> NDArray[np.float64]:
+        """Return the rounds; both copies of the first one count, which takes a quarter of the variance away."""
+        if label == self.baseline:
+            return -self._logs(against, label, part)
         logs = round_logs(self.samples[label], self.samples[against], part)
-        steady = self.samples[label].steady()
-        assert steady.round_id is not None
-        pairs = 2 * (int(steady.round_id.max()) + 1)
-        return judge_rounds(logs, pairs=pairs, margin=margin, null=null)
+        if against != self.baseline:
+            return logs
+        mean: NDArray[np.float64] = (logs + round_logs(self.samples[label], self.samples[against + AGAIN], part)) / 2
+        return mean
 
 
 def open_sides(given: Sequence[str], *, target: str, recipe: str | None, threads: int) -> tuple[Side, ...]:
@@ -127,54 +135,57 @@ def distinct_labels(names: Sequence[str], given: Sequence[str]) -> tuple[str, ..
 
 
 def _side(label: str, given: str, subject: Subject) -> Side:
-    file = _opened_file(given, subject)
-    model = load_model(file)
-    return Side(label, given, subject, file, model.size_bytes, model.fingerprint)
+    model = load_model(subject.path)
+    return Side(label, given, subject, model.size_bytes, model.fingerprint)
 
 
-def _opened_file(given: str, subject: Subject) -> Path:
-    """Return the model file; of a bundle the first one that its runtime did not pass over with a note."""
-    if not is_bundle(Path(given)):
-        return find_model(given)
-    bundle = read_bundle(Path(given))
-    passed = [one for one in bundle.artefacts if any(note.detail.startswith(one.file) for note in subject.notes)]
-    return bundle.folder / next(one.file for one in bundle.artefacts if one not in passed)
-
-
-def run_in_turns(
-    sides: Sequence[Side],
-    frames: Frames,
-    *,
-    seconds: float,
-    seed: int = 0,
-    recipe: str | None = None,
-) -> Turns:
+def run_in_turns(sides: Sequence[Side], frames: Frames, *, seconds: float, seed: int = 0) -> Turns:
     """Run whole frames of all sides in turns, and of a second copy of the first.
+
+    The time is cut into legs. Each opens everything anew, in another order: two sessions of one model may differ by
+    some percent for as long as they live, because their weights and buffers lie elsewhere in memory.
 
     Args:
         sides: One or more.
         frames: Where the pictures come from; reading one is the stage `load`.
-        seconds: How long; five rounds run whatever it says.
+        seconds: How long to run frames; five rounds run whatever it says.
         seed: Of the order.
-        recipe: As asked for, to open the second copy.
     """
-    first = sides[0]
-    copy = open_subject(
-        first.given, target=first.subject.target.name, recipe=recipe, threads=first.subject.threads
-    )
-    variants = {side.label: (side.subject.task, side.subject.session) for side in sides}
-    variants[first.label + AGAIN] = (copy.task, copy.session)
+    subjects = {side.label: side.subject for side in sides}
+    subjects[sides[0].label + AGAIN] = sides[0].subject
     chosen = frames.spread(_PICTURES)
     readers: list[Callable[[], Frame]] = [partial(chosen.read, i) for i in range(len(chosen))]
-    block = max(1, min(25, round(_BLOCK_SECONDS / max(_seconds_a_frame(first.subject, readers[0]), 1e-6))))
-    readings, anchors, began = [take_reading()], [measure_anchor()], perf_counter()
-    samples = run_interleaved(readers, variants, seconds=seconds, block=block, seed=seed)
-    took = perf_counter() - began
-    readings.append(take_reading())
-    anchors.append(measure_anchor())
-    copy.session.close()
-    trust = judge_trust(samples[first.label], readings, anchors, workers=first.subject.threads)
-    return Turns(samples, trust, took)
+    frame_s = max(_seconds_a_frame(sides[0].subject, readers[0]), 1e-6)
+    block = max(1, min(25, round(_BLOCK_SECONDS / frame_s)))
+    least_s = 2 * MIN_ROUNDS * block * frame_s * len(subjects)
+    rng, readings, anchors = np.random.default_rng(seed), [take_reading()], [measure_anchor()]
+    legs: list[Mapping[str, Samples]] = []
+    spent_s, count = 0.0, _MOST_LEGS
+    while len(legs) < count:
+        began = perf_counter()
+        opened = {name: subjects[name].open_again() for name in rng.permutation(list(subjects)).tolist()}
+        open_s, began = perf_counter() - began, perf_counter()
+        count = count if legs else max(1, min(count, int(seconds / max(least_s, _OPENINGS * open_s))))
+        variants = {name: opened[name] for name in subjects}
+        legs.append(run_interleaved(readers, variants, seconds=seconds / count, block=block, seed=seed + len(legs)))
+        spent_s += perf_counter() - began
+        for _, session in opened.values():
+            session.close()
+        readings.append(take_reading())
+        anchors.append(measure_anchor())
+    samples = {name: join_legs([leg[name] for leg in legs]) for name in subjects}
+    trust = judge_trust(samples[sides[0].label], readings, anchors, workers=sides[0].subject.threads)
+    return Turns(samples, trust, spent_s)
+
+
+def join_legs(legs: Sequence[Samples]) -> Samples:
+    """Return the rows of all legs with rounds numbered through."""
+    rounds, offset = [], 0
+    for leg in legs:
+        assert leg.round_id is not None
+        rounds.append(leg.round_id + offset)
+        offset += int(leg.round_id.max()) + 1
+    return replace(join_samples(legs), round_id=np.concatenate(rounds))
 
 
 def _seconds_a_frame(subject: Subject, read: Callable[[], Frame]) -> float:
@@ -190,9 +201,7 @@ def _seconds_a_frame(subject: Subject, read: Callable[[], Frame]) -> float:
 def score_side(side: Side, labelled: LabelledFrames, tell: Progress | None = None) -> Scored:
     """Return the accuracy of one side on labelled pictures, with the metric's own thresholds."""
     subject = side.subject
-    task = plugins.load(tasks, subject.recipe.task).TASK(
-        subject.recipe, subject.session.inputs, subject.session.outputs, True
-    )
+    task = plugins.load(tasks, subject.recipe.task).TASK(subject.recipe, subject.inputs, subject.outputs, True)
     found = answers(subject.session, task, labelled.frames, tell, f"evaluate {side.label}")
     return score(task, found, labelled.labels)
 
@@ -206,8 +215,10 @@ def labels_of(recipe: Recipe) -> Path | None:
 def fingerprint_of(side: Side, info: Mapping[str, Any] | None = None) -> Fingerprint:
     """Return everything that this side's figures depend on."""
     subject = side.subject
-    facts = subject_facts(side.file, side.options, subject.session, executor=subject.target.executor)
-    return read_fingerprint(facts | {"model.sha256": side.sha256, "recipe": subject.recipe.name}, info)
+    facts = subject_facts(
+        subject.source, subject.options, subject.session, executor=subject.target.executor, opset=subject.opset
+    )
+    return read_fingerprint(facts | {"recipe": subject.recipe.name}, info)
 
 
 def notes_on(sides: Sequence[Side]) -> tuple[Note, ...]:

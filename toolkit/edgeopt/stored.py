@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from edgeopt.benchmarking.samples import Samples
 from edgeopt.errors import EdgeoptError, InvalidFileError, Note, NoteKind
-from edgeopt.fingerprint import Fact, Fingerprint, Use
+from edgeopt.fingerprint import Fingerprint, Use
 
 RESULT, RAW = "bench.json", "samples.npz"
 SCHEMA = 1
@@ -27,7 +26,7 @@ class StoredResult:
     samples: Samples
     fingerprint: Fingerprint
     trust: str
-    """`trusted`, `noisy`, `invalid`; empty where the run was not judged."""
+    """`trusted`, `noisy` or `invalid`."""
 
 
 def is_stored(path: Path) -> bool:
@@ -70,20 +69,11 @@ def read_stored(path: Path) -> StoredResult:
             name=str(values["name"]),
             source=str(values["source"]),
             samples=Samples.read(file.with_name(RAW)),
-            fingerprint=_fingerprint(values),
-            trust=str((values.get("trust") or {}).get("level", "")),
+            fingerprint=Fingerprint.from_json(values["fingerprint"]),
+            trust=str(values["trust"]["level"]),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InvalidFileError(f"{file} is no result of edgeopt bench: {error!r}", remedy=remedy) from error
-
-
-def _fingerprint(values: Mapping[str, Any]) -> Fingerprint:
-    """Return the fingerprint; of a result that has none, the environment it names."""
-    if "fingerprint" in values:
-        return Fingerprint.from_json(values["fingerprint"])
-    facts = {f"environment.{key}": Fact(Use.CRITICAL, value) for key, value in values["environment"].items()}
-    facts |= {key: Fact(Use.SUBJECT, values[key]) for key in ("name", "threads", "target", "recipe")}
-    return Fingerprint(facts)
 
 
 def show_difference(one: Fingerprint, other: Fingerprint, key: str) -> str:
@@ -95,7 +85,10 @@ def show_difference(one: Fingerprint, other: Fingerprint, key: str) -> str:
         return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
     mine, theirs = shown(one), shown(other)
-    return f"{key} ({mine} / {theirs})" if mine != theirs else f"{key} (differs beyond {_SHOWN} characters)"
+    if mine != theirs:
+        return f"{key} ({mine} / {theirs})"
+    words = [set(str(found.facts[key].value).split()) for found in (one, other)]
+    return f"{key} (only one has {', '.join(sorted(words[0] ^ words[1])[:5])})"
 
 
 def require_comparable(one: StoredResult, other: StoredResult) -> tuple[Note, ...]:
@@ -131,13 +124,12 @@ def _differences(one: StoredResult, other: StoredResult) -> tuple[Note, ...]:
     if state:
         notes.append(Note(NoteKind.INFO, f"the state of the moment differed: {', '.join(state)}"))
     if one.source != other.source:
-        notes.append(
-            Note(NoteKind.WARNING, f"{one.name} ran on {one.source}, {other.name} on {other.source}", "use one --source")
-        )
+        detail = f"{one.path} ran on {one.source}, {other.path} on {other.source}"
+        notes.append(Note(NoteKind.WARNING, detail, "use one --source"))
     return tuple(notes)
 
 
 def _noise(result: StoredResult) -> tuple[Note, ...]:
     if result.trust != "noisy":
         return ()
-    return (Note(NoteKind.WARNING, f"{result.name} was measured on a noisy machine", "measure both in turns"),)
+    return (Note(NoteKind.WARNING, f"{result.path} was measured on a noisy machine", "measure both in turns"),)

@@ -11,7 +11,7 @@ from edgeopt.benchmarking.workers import Pipeline
 from edgeopt.bundle import is_bundle
 from edgeopt.environment import physical_cores
 from edgeopt.errors import EdgeoptError, Note, NoteKind
-from edgeopt.executors import Session, SessionOptions, Source
+from edgeopt.executors import Session, SessionOptions, Source, arithmetic
 from edgeopt.frames import Frames, open_frames, synthetic_frames
 from edgeopt.model import find_model, load_model
 from edgeopt.recipe import Recipe
@@ -41,6 +41,8 @@ class Subject:
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
     opset: int | None = None
+    executor: str = "onnxruntime"
+    """What runs it; an artefact of a bundle may have another one than the target."""
     brings_target: bool = False
     """Whether it is a bundle, which no target can be given to."""
 
@@ -54,7 +56,7 @@ class Subject:
             EdgeoptError: If the session does not open a second time.
         """
         options = replace(self.options, entries={**self.options.entries, **(entries or {})})
-        session = plugins.load(executors, self.target.executor).EXECUTOR.open(self.source, options)
+        session = plugins.load(executors, self.executor).EXECUTOR.open(self.source, options)
         task = plugins.load(tasks, self.recipe.task).TASK(self.recipe, self.inputs, self.outputs, False)
         return task, session
 
@@ -84,6 +86,7 @@ def open_subject(
     if is_bundle(Path(model)):
         return _open_bundle(model, threads, workers, entries or {})
     device, path = find_target(target), find_model(model)
+    _require_entries(device.executor, device.name, entries or {})
     loaded = load_model(path)
     choice = choose_recipe(recipe, path, loaded.inputs, loaded.outputs, loaded.metadata)
     used = threads or _threads_of(device, workers)
@@ -107,18 +110,31 @@ def open_subject(
         inputs=loaded.inputs,
         outputs=loaded.outputs,
         opset=loaded.opset,
+        executor=device.executor,
     )
+
+
+def _require_entries(executor: str, name: str, entries: Mapping[str, str]) -> None:
+    if entries and executor != "onnxruntime":
+        raise EdgeoptError(
+            f"{', '.join(entries)} are for the executor onnxruntime, and {name} runs on {executor}",
+            remedy="leave --spin out, or choose another --target",
+        )
 
 
 def _open_bundle(model: str, threads: int, workers: int, entries: Mapping[str, str]) -> Subject:
     runtime = Runtime.load(model, threads=threads)
     bundle, session = runtime.bundle, runtime.session
+    artefact = bundle.artefacts[len(runtime.notes)]  # each one that was refused left one note
+    engine, path = artefact if artefact.executor else bundle.target, bundle.folder / artefact.file
+    _require_entries(engine.executor, model, entries)
     used = threads or _threads_of(bundle.target, workers)
-    path = bundle.folder / bundle.artefacts[len(runtime.notes)].file  # each artefact that was refused left one note
-    options = SessionOptions(bundle.target.providers, used, {**bundle.target.options, **entries})
+    options = SessionOptions(
+        engine.providers, used, {**engine.options, **entries}, precision=arithmetic(artefact.precision)
+    )
     if entries or (workers > 1 and not threads):  # the runtime opens it as an app would: alone, as the target says
         session.close()
-        session = plugins.load(executors, bundle.target.executor).EXECUTOR.open(path, options)
+        session = plugins.load(executors, engine.executor).EXECUTOR.open(path, options)
     return Subject(
         name=model,
         recipe=bundle.recipe,
@@ -132,6 +148,7 @@ def _open_bundle(model: str, threads: int, workers: int, entries: Mapping[str, s
         options=options,
         inputs=session.inputs,
         outputs=session.outputs,
+        executor=engine.executor,
         brings_target=True,
     )
 

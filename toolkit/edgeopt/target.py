@@ -63,6 +63,10 @@ class Target:
     """Processor families it is for; empty: any."""
     instructions: tuple[str, ...] = ()
     """Processor flags of which at least one must be present; empty: any."""
+    needs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Precision to processor flags of which at least one must be present; a precision that is absent needs none."""
+    alternatives: tuple[str, ...] = ()
+    """Profiles of other executors on the same device: their candidates are measured beside this one's."""
     package: str = ""
     """What compiles for it, as pip knows it; empty: nothing to install."""
     static_only: bool = False
@@ -91,6 +95,16 @@ class Target:
             return f"this processor has none of {', '.join(self.instructions)}"
         return None
 
+    @property
+    def float_precision(self) -> str:
+        """What unquantized models run in: the first of its precisions that is no integer scheme."""
+        return next((one for one in self.precisions if one.startswith(("fp", "bf"))), "fp32")
+
+    def why_no_precision(self, precision: str) -> str | None:
+        """Return None if this machine's processor can run a precision, otherwise what it lacks."""
+        flags = self.needs.get(precision, ())
+        return f"this processor has none of {', '.join(flags)}" if flags and not set(flags) & cpu_flags() else None
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -99,6 +113,8 @@ class Choice:
     name: str
     description: str
     choose: tuple[str, ...]
+    alternatives: tuple[str, ...] = ()
+    """What the chosen profile is given as its own; see `Target`."""
 
 
 def target_names() -> list[str]:
@@ -142,7 +158,8 @@ def find_target(name: str) -> Target:
         if isinstance(chosen, Choice):
             raise InvalidFileError(f"{path}: {choice!r} chooses itself", remedy="name profiles of one device each")
         if (reason := chosen.why_not_here()) is None:
-            return replace(chosen, description=f"{chosen.description} (chosen by {name})")
+            description = f"{chosen.description} (chosen by {name})"
+            return replace(chosen, description=description, alternatives=target.alternatives)
         reasons.append(f"{choice}: {reason}")
     raise UnavailableError(
         f"target {name!r} fits no profile here: {'; '.join(reasons)}", remedy="name the device's own profile"

@@ -8,10 +8,11 @@ from typing import Any, Protocol
 from edgeopt import plugins, tasks
 from edgeopt.candidate import BASELINE, Candidate, Score
 from edgeopt.drift import measure_drift, worst_drift
+from edgeopt.errors import Note, NoteKind
 from edgeopt.evaluate import LabelledFrames, answers, evaluate, model_inputs
-from edgeopt.executors import Executor, Session, SessionOptions
+from edgeopt.executors import Executor, Session, SessionOptions, arithmetic
 from edgeopt.frames import Frames, synthetic_frames
-from edgeopt.model import Model
+from edgeopt.model import Model, load_model
 from edgeopt.outcome import Outcome
 from edgeopt.plan import Plan
 from edgeopt.recipe import Recipe
@@ -23,6 +24,7 @@ from edgeopt.workspace import Workspace
 CALIBRATION_PICTURES = 128
 CHECKED_PICTURES = 4
 _AGREEMENT_PICTURES = 16
+RESUMED = Note(NoteKind.INFO, "taken up from disk")
 
 
 class Listener(Protocol):
@@ -54,6 +56,34 @@ class Silence:
         """Ignore it."""
 
 
+@dataclass(frozen=True)
+class Engine:
+    """An executor as one profile sets it."""
+
+    target: Target
+    executor: Executor
+    threads: int
+
+    def open(self, model: Model, precision: str) -> Session:
+        """Open a model as the profile says.
+
+        Args:
+            model: Any that the executor reads.
+            precision: A scheme; what is behind its `+`, or the whole, names the arithmetic of float operators.
+        """
+        target = self.target
+        options = SessionOptions(target.providers, self.threads, target.options, precision=arithmetic(precision))
+        return self.executor.open(model.data, options)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """On which engine a candidate runs, and in which precision scheme."""
+
+    engine: Engine
+    precision: str
+
+
 @dataclass
 class Trial:
     """What all steps of one run share."""
@@ -61,7 +91,7 @@ class Trial:
     recipe: Recipe
     target: Target
     plan: Plan
-    executor: Executor
+    engine: Engine
     workspace: Workspace
     listener: Listener
     original: Model
@@ -70,6 +100,10 @@ class Trial:
     labelled: LabelledFrames | None
     resume: bool
     deadline: float
+    alternatives: tuple[Engine, ...] = ()
+    """Engines beside the target's own on the same device."""
+    notes: list[Note] = field(default_factory=list)
+    """What the user should know of the run as a whole."""
     candidates: list[Candidate] = field(default_factory=list)
     reference: list[Any] = field(default_factory=list)
     """The original's answers to the agreement pictures."""
@@ -88,8 +122,16 @@ class Trial:
 
     def open(self, model: Model) -> Session:
         """Open a model as the target would."""
-        options = SessionOptions(self.target.providers, self.plan.threads, self.target.options)
-        return self.executor.open(model.data, options)
+        return self.engine.open(model, self.target.float_precision)
+
+    def open_candidate(self, candidate: Candidate, model: Model) -> Session:
+        """Open a candidate's model on its own engine."""
+        return self.engine_of(candidate).open(model, candidate.precision)
+
+    def engine_of(self, candidate: Candidate) -> Engine:
+        """Return the engine that runs a candidate."""
+        others = (one for one in self.alternatives if one.target.name == candidate.profile)
+        return next(others, self.engine) if candidate.profile else self.engine
 
     def inputs(self, count: int) -> list[Tensors]:
         """Return the model's inputs for a few of the frames."""
@@ -101,9 +143,12 @@ def model_file(name: str) -> str:
     return f"candidates/{name}/model.onnx"
 
 
-def score_candidate(run: Trial, name: str, parent: str, steps: tuple[str, ...], outcome: Outcome) -> Candidate:
+def score_candidate(
+    run: Trial, name: str, parent: str, steps: tuple[str, ...], outcome: Outcome, setting: Setting
+) -> Candidate:
     """Return a candidate with its accuracy, its agreement with the original and its drift; not measured yet."""
-    session, task = run.open(outcome.model), run.task(outcome.model, evaluating=True)
+    session = setting.engine.open(outcome.model, setting.precision)
+    task = run.task(outcome.model, evaluating=True)
     accuracy = None
     if run.labelled:
         tell = run.listener.progress
@@ -113,12 +158,14 @@ def score_candidate(run: Trial, name: str, parent: str, steps: tuple[str, ...], 
         name=name,
         parent=parent,
         steps=steps,
-        precision="w8a8" if "quantize" in steps else "fp32",
+        precision=setting.precision,
         file=model_file(name),
         size_bytes=outcome.model.size_bytes,
         changes=dict(outcome.changes),
         notes=outcome.notes,
         score=score,
+        executor=setting.engine.target.executor,
+        profile="" if setting.engine is run.engine else setting.engine.target.name,
     )
     found = reference_answers(run, session, outcome.model)
     if name == BASELINE:
@@ -143,3 +190,45 @@ def reference_answers(run: Trial, session: Session, model: Model) -> list[Any]:
     """Return a model's answers to the pictures on which agreement is judged."""
     pictures = run.pictures.spread(_AGREEMENT_PICTURES)
     return answers(session, run.task(model, evaluating=True), pictures)
+
+
+def add_candidate(
+    run: Trial,
+    name: str,
+    parent: str,
+    steps: tuple[str, ...],
+    outcome: Outcome,
+    setting: Setting,
+    *,
+    resumed: Candidate | None,
+) -> Candidate:
+    """Score a candidate, store it and tell of it; one that is taken up from disk is told of only."""
+    if resumed:
+        candidate = replace(resumed, notes=(*(note for note in resumed.notes if note != RESUMED), RESUMED))
+        if name == BASELINE:
+            run.reference = reference_answers(run, run.open(outcome.model), outcome.model)
+    else:
+        candidate = score_candidate(run, name, parent, steps, outcome, setting)
+        run.workspace.store(candidate, outcome.model.data)
+    run.candidates.append(candidate)
+    run.listener.candidate(candidate)
+    return candidate
+
+
+def numbered(name: str, position: int) -> str:
+    """Return `quantize`, `quantize-2`, `quantize-3`."""
+    return name if position == 0 else f"{name}-{position + 1}"
+
+
+def finished_candidates(run: Trial, name: str) -> list[Candidate]:
+    """Return the candidates of one name that an earlier run of the same kind left."""
+    found: list[Candidate] = []
+    while candidate := run.workspace.find(model_file(numbered(name, len(found)))):
+        found.append(candidate)
+    return found
+
+
+def outcome_on_disk(run: Trial, candidate: Candidate) -> Outcome:
+    """Return what made a candidate that is taken up from disk."""
+    model = load_model(run.workspace.path(candidate.file), candidate.name)
+    return Outcome(model, candidate.changes, candidate.notes)

@@ -68,8 +68,9 @@ def test_every_layer_has_both_times() -> None:
     frame = next(frames(model))
     twin = next(outcome for name, outcome in quantized_forms(model, [frame], Int8Rules(), forms=(Form.NHWC,)))
     times = time_layers(model, twin.model, frame, 1)
-    assert len(times) == len(open_graph(model).nodes(*WEIGHTED))
-    assert all(one.float_ns >= 0 and one.integer_ns >= 0 for one in times.values())
+    assert len(times.layers) == len(open_graph(model).nodes(*WEIGHTED))
+    assert all(one.float_ns >= 0 and one.integer_ns >= 0 for one in times.layers.values())
+    assert times.border.of((1, 16, 32, 32)) >= times.border.of((1, 16, 8, 8)) >= 0
 
 
 def test_the_forms_worth_measuring_come_with_their_names() -> None:

@@ -10,11 +10,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from edgeopt.bench_run import BenchResult
 from edgeopt.candidate import Candidate
 from edgeopt.errors import Note, NoteKind
 from edgeopt.report import Report, shown_stages, table_columns, table_rows
-from edgeopt.text import format_bytes, format_ms
+from edgeopt.text import format_bytes
 
 _PLAIN_WIDTH = 240  # columns of a pipe or a file: nothing is cut there
 
@@ -92,36 +91,6 @@ class Screen:
         self._plain(f"verdict  {report.verdict_line}")
         self._plain(f"bundle   {report.bundle}")
         self._plain(f"report   {report.folder / 'report.md'}")
-
-    def show_bench(self, result: BenchResult) -> None:
-        """Print head, centre and tail of every stage, and the verdict."""
-        shares = result.shares
-        heads = ("stage", "min", "p1", "p5", "mean", "p50", "p90", "p95", "p99", "max", "share", "tail")
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for i, head in enumerate(heads):
-            table.add_column(head, justify="left" if i == 0 else "right", no_wrap=True)
-        for name, one in result.summary.items():
-            share = shares.get(name)
-            quantiles = (one.p50, one.p90, one.p95, one.p99)
-            table.add_row(
-                name,
-                format_ms(one.min_ns),
-                *(format_ms(q.value_ns) for q in (one.p1, one.p5)),
-                format_ms(one.mean_ns),
-                *(format_ms(q.value_ns) for q in quantiles),
-                format_ms(one.max_ns),
-                *((f"{share.mean_ratio:.1%}", f"{share.tail_ratio:.1%}") if share else ("", "")),
-            )
-        self._out.print(table)
-        frame = result.summary["frame"]
-        self._plain(
-            f"frames   {frame.n} after {int(result.samples.warmup.sum())} of warm-up; p99 {frame.p99} ms (95 %); "
-            f"{result.threads} thread(s); pictures: {result.source}"
-        )
-        self._plain(f"stages   {result.attribution}")
-        for note in result.notes:
-            self._plain(f"{note.kind}: {note}")
-        self._plain(f"verdict  {result.budget}")
 
     def _width(self, columns: Sequence[str], rows: Sequence[Sequence[str]], part: Sequence[int]) -> int:
         return sum(max(len(columns[i]), *(len(row[i]) for row in rows)) + 2 for i in part)

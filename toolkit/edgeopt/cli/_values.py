@@ -49,3 +49,18 @@ class Names(click.ParamType[tuple[str, ...]]):
         if isinstance(value, tuple):
             return value
         return tuple(one.strip() for one in value.split(",") if one.strip())
+
+
+class Counts(click.ParamType[tuple[int, ...]]):
+    """Whole numbers separated by commas, such as `1,2,4,8`."""
+
+    name = "counts"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        """Return the numbers."""
+        if isinstance(value, tuple):
+            return value
+        words = [one.strip() for one in value.split(",")]
+        if not all(word.isdigit() and int(word) for word in words):
+            self.fail(f"{value!r} is no list of whole numbers; write them as 1,2,4,8", param, ctx)
+        return tuple(map(int, words))

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
-from edgeopt.cli._values import Duration, Share
+from edgeopt.cli._values import Counts, Duration, Share
+
+_POSITIVE = click.FloatRange(min=0, min_open=True)
 
 
 @click.command()
@@ -15,55 +18,105 @@ from edgeopt.cli._values import Duration, Share
 @click.option("--target", "-t", default="cpu", show_default=True, help="For a model; a bundle brings its own.")
 @click.option("--recipe", "-r", help="How a model is fed and read [read from the model].")
 @click.option("--source", "-s", help="Pictures: folder, picture, video or .npz [the recipe's own].")
-@click.option("--seconds", type=Duration("s"), default="5s", show_default=True, help="Least time to measure.")
+@click.option("--load", default="closed", show_default=True, help="closed, closed:N workers, fps:30 or poisson:30.")
+@click.option("--streams", type=click.IntRange(min=1), default=1, show_default=True, help="Cameras, each at the rate.")
+@click.option("--phases", type=click.Choice(["uniform", "random"]), default="uniform", help="When each camera begins.")
+@click.option("--queue", default="fifo", show_default=True, help="Frames that wait: fifo, bounded:K or latest.")
+@click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Sessions that serve them.")
+@click.option("--jitter", type=Duration("ms"), help="Standard deviation of a camera's capture times.")
+@click.option("--seconds", type=Duration("s"), help="Least time to measure [5s; 30s a run of --find-capacity].")
 @click.option("--frames", type=click.IntRange(min=1), default=400, show_default=True, help="Least frames to measure.")
-@click.option("--budget", type=Duration("ms"), help="Time a frame may take, e.g. 33ms [the target's].")
+@click.option("--minutes", type=_POSITIVE, help="Measure so long instead, and show the curve over time.")
+@click.option("--budget", type=Duration("ms"), help="Time a frame may take, e.g. 33ms; it becomes a gate.")
 @click.option("--max-miss", type=Share(), default="1%", show_default=True, help="Frames that may miss the budget.")
-@click.option("--threads", type=click.IntRange(min=1), help="Threads of the engine [physical cores].")
-@click.option("--out", "-o", type=click.Path(path_type=Path), help="Folder for bench.json and the raw samples.")
+@click.option("--rounds", type=click.IntRange(min=2), help="Fresh processes for the headline p99.")
+@click.option("--find-capacity", is_flag=True, help="Search the highest rate that keeps the budget.")
+@click.option("--batch", type=Counts(), help="Batch sizes to sweep, e.g. 1,2,4,8.")
+@click.option("--cold", is_flag=True, help="Also start fresh processes: warm and cold page cache.")
+@click.option("--neighbour", is_flag=True, help="Also measure what spinning threads cost other programs.")
+@click.option(
+    "--repeats", type=click.IntRange(min=1), help="Starts of each way of --cold [10], rounds of --neighbour [5]."
+)
+@click.option("--spin", type=click.Choice(["on", "off"]), help="Whether idle threads of ONNX Runtime spin [on].")
+@click.option("--profile", is_flag=True, help="Also show which operators take the time, from a pass of its own.")
+@click.option("--trace", type=click.Path(path_type=Path), help="Write a timeline for Perfetto or chrome://tracing.")
+@click.option("--energy", is_flag=True, help="Read the machine's power meters too; needs 30s or more.")
+@click.option("--device-price", type=_POSITIVE, help="Cost of an inference: the device, in any currency.")
+@click.option("--life-years", type=_POSITIVE, help="How long the device lasts [5].")
+@click.option("--duty", type=Share(), help="Share of that time in which it works [100%].")
+@click.option("--watts", type=_POSITIVE, help="Its power [as measured by --energy].")
+@click.option("--kwh-price", type=_POSITIVE, help="Price of its electricity, a kWh.")
+@click.option("--cloud-price", type=_POSITIVE, help="In place of a device: the price of a rented hour.")
+@click.option("--threads", type=click.IntRange(min=1), help="Threads of each session [physical cores, shared].")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of arrivals, phases and orders.")
+@click.option("--out", "-o", type=click.Path(path_type=Path), help="Folder for bench.json, bench.md and raw samples.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown.")
 @click.pass_context
 def bench(
     ctx: click.Context,
+    /,
     *,
     model: str,
     target: str,
     recipe: str | None,
-    source: str | None,
-    seconds: float,
+    out: Path | None,
+    as_json: bool,
+    as_markdown: bool,
+    **wishes: Any,
+) -> None:
+    """Measure MODEL (an ONNX file, a shipped model or a bundle) stage by stage, and say what to do about it.
+
+    Exit code 0: the budget is met, or none was asked for; 2: missed, proven; 3: not decided; 4: the machine was too
+    noisy to say; 1: an error.
+    """
+    from edgeopt.bench_report import render_markdown
+    from edgeopt.bench_run import bench as run
+    from edgeopt.cli._bench_screen import show_bench
+    from edgeopt.cli._screen import Screen
+
+    if as_json and as_markdown:
+        raise click.UsageError("--json and --markdown both print the result; give one")
+    options = _options(**wishes)
+    with Screen(quiet=as_json or as_markdown) as screen:
+        result = run(model, target=target, recipe=recipe, options=options, out=out, tell=screen.progress)
+    if as_json:
+        click.echo(json.dumps(result.as_json(), indent=2, allow_nan=False))
+    elif as_markdown:
+        click.echo(render_markdown(result))
+    else:
+        show_bench(result)
+    ctx.exit(result.exit_code)
+
+
+def _options(
+    *,
     frames: int,
     budget: float | None,
     max_miss: float,
+    jitter: float | None,
+    batch: tuple[int, ...] | None,
+    spin: str | None,
+    duty: float | None,
     threads: int | None,
-    out: Path | None,
-    as_json: bool,
-) -> None:
-    """Measure MODEL (an ONNX file, a shipped model or a bundle) stage by stage in a closed loop.
+    rounds: int | None,
+    **others: Any,
+) -> Any:
+    """Return the wishes in the library's units."""
+    from edgeopt.bench_options import BenchOptions
 
-    Exit code 0: the budget is met, or none was asked for; 2: missed, proven; 3: not decided; 1: an error.
-    """
-    from edgeopt.bench_run import bench as run
-    from edgeopt.cli._screen import Screen
-
-    with Screen(quiet=as_json) as screen:
-        result = run(
-            model,
-            target=target,
-            recipe=recipe,
-            source=source,
-            seconds=seconds,
-            min_frames=frames,
-            budget_ms=budget * 1000 if budget else None,
-            max_miss_ratio=max_miss,
-            threads=threads or 0,
-            out=out,
-            tell=lambda done, _: screen.progress("frames", min(done, frames), frames),
-        )
-    if as_json:
-        click.echo(json.dumps(result.as_json(), indent=2))
-    else:
-        screen.show_bench(result)
-    ctx.exit(result.exit_code)
+    return BenchOptions(
+        min_frames=frames,
+        budget_ms=budget * 1000 if budget else None,
+        max_miss_ratio=max_miss,
+        jitter_ms=jitter * 1000 if jitter else 0.0,
+        batches=batch or (),
+        spin=None if spin is None else spin == "on",
+        duty_ratio=duty,
+        threads=threads or 0,
+        rounds=rounds or 0,
+        **others,
+    )
 
 
 COMMAND = bench

@@ -14,17 +14,37 @@ from edgeopt.text import format_bytes
 
 if TYPE_CHECKING:
     from edgeopt.executors import Placement
+    from edgeopt.quantized_view import QuantizedView
 
 
 @click.command()
 @click.argument("model")
 @click.option("--target", "-t", help="Also show where this device's engine puts the nodes.")
 @click.option("--recipe", "-r", help="How the model is fed and read [read from the model].")
+@click.option("--quantized", is_flag=True, help="Show the integer tensors instead: scale, zero point, type.")
+@click.option("--calib", default="", help="With --quantized: pictures, for saturation and error of each tensor.")
+@click.option("--float", "against", default="", help="With --calib: the float model, for integers between integers.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def inspect(*, model: str, target: str | None, recipe: str | None, as_json: bool) -> None:
+def inspect(
+    *,
+    model: str,
+    target: str | None,
+    recipe: str | None,
+    quantized: bool,
+    calib: str,
+    against: str,
+    as_json: bool,
+) -> None:
     """Show what MODEL is: inputs, outputs, ops, size, and with a target where its nodes run."""
     from edgeopt.inspection import inspect as run
 
+    if quantized:
+        from edgeopt.quantized_view import view_quantized
+
+        _show_quantized(view_quantized(model, calib=calib, against=against, recipe=recipe), as_json=as_json)
+        return
+    if calib or against:
+        raise click.UsageError("--calib and --float belong to --quantized")
     found = run(model, target=target, recipe=recipe)
     if as_json:
         click.echo(json.dumps(asdict(found), indent=2))
@@ -41,6 +61,22 @@ def inspect(*, model: str, target: str | None, recipe: str | None, as_json: bool
         click.echo(f"target   {found.target}: {found.verdict}")
         for op, count in _ops_by_provider(found.placement):
             click.echo(f"         {count:>4} {op}")
+
+
+def _show_quantized(view: QuantizedView, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(asdict(view), indent=2))
+        return
+    measured = f", errors on {view.pictures} pictures, the worst first" if view.pictures else ""
+    click.echo(f"{view.model}: {len(view.tensors)} integer tensors{measured}")
+    click.echo(
+        f"{'type':<7}{'scale':>12}{'zero':>6}  {'granularity':<14}{'saturated':>10}{'SQNR':>8}{'a channel':>11}  name"
+    )
+    for one in view.tensors:
+        share = "" if one.saturated_ratio is None else f"{one.saturated_ratio:.2%}"
+        plain, normal = ("" if value is None else f"{value:.1f}" for value in (one.sqnr_db, one.channel_sqnr_db))
+        grid = f"{one.dtype:<7}{max(one.scales):>12.4g}{one.zero_points[0]:>6}  {one.granularity:<14}"
+        click.echo(f"{grid}{share:>10}{plain:>8}{normal:>11}  {one.name}{' (weight)' if one.is_weight else ''}")
 
 
 def _ops_by_provider(placement: Iterable[Placement]) -> list[tuple[str, int]]:

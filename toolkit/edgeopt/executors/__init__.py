@@ -43,6 +43,12 @@ class Placement:
     reason: str = ""
 
 
+def arithmetic(scheme: str) -> str:
+    """Return what float operators are computed in under a precision scheme: `w8a8+bf16` and `bf16` say bf16."""
+    last = scheme.rpartition("+")[2]
+    return last if last in ("bf16", "fp16") else "fp32"
+
+
 class Session(Protocol):
     """A loaded model, ready to run. `run` is upload, execute, download in one call."""
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from edgeopt.errors import InvalidFileError, UnavailableError
+from edgeopt.errors import InvalidFileError, NotFoundError, UnavailableError, UnsupportedError
 from edgeopt.executors import Placement, SessionOptions, Source
 from edgeopt.extras import require
 from edgeopt.files import write_beside
@@ -27,6 +27,8 @@ BLOB_SUFFIX = ".blob"
 _BLOB_MAGIC = b"RR_"
 """How the CPU's compiled models begin; no ONNX file does."""
 _NO_NODES = ("Const", "Input", "Output")
+_WHERE = ("Exception from ", "Check '", "FrontEnd API failed", "Model wasn't fully converted", "Summary:")
+"""How lines of OpenVINO's errors begin that say where they were raised, not what is wrong."""
 _REMEDY = "pip install 'edgeopt[openvino]'"
 
 
@@ -133,8 +135,10 @@ class OpenVino:
         Raises:
             MissingDependencyError: If openvino is not installed.
             UnavailableError: If the device is not here, lacks the precision, or does not take the compiled model.
-            InvalidFileError: If OpenVINO cannot read or compile the model.
-            ValueError: On an unknown precision or entry, or one that edgeopt sets itself.
+            InvalidFileError: If OpenVINO cannot read or compile the model; UnsupportedError where it lacks an op.
+            NotFoundError: On an entry that is no property of the device.
+            UnsupportedError: On an entry that edgeopt sets itself.
+            ValueError: On an unknown precision.
         """
         if options.precision not in _HINTS:
             raise ValueError(f"precision is {options.precision!r}, not one of {', '.join(_HINTS)}")
@@ -178,9 +182,9 @@ def _properties(core: Any, device: str, options: SessionOptions) -> dict[str, An
     known = {str(key) for key, access in core.get_property(device, "SUPPORTED_PROPERTIES").items() if access == "RW"}
     for key in options.entries:
         if key in _OURS:
-            raise ValueError(f"{key} is set by precision and threads, it is no entry")
+            raise UnsupportedError(f"{key} is no entry", remedy="set precisions and threads of the profile instead")
         if key not in known:
-            raise ValueError(f"{key!r} is no property of OpenVINO's {device} that can be set")
+            raise NotFoundError(f"property of OpenVINO's {device}", key, known - {*_OURS})
     properties: dict[str, Any] = {
         "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_PRECISION_HINT": _HINTS[options.precision],
@@ -196,9 +200,10 @@ def _read(core: Any, source: Source) -> Any:
     try:
         return core.read_model(source if isinstance(source, bytes) else str(source))
     except RuntimeError as error:
-        name = "the model" if isinstance(source, bytes) else str(source)
-        raise InvalidFileError(
-            f"OpenVINO cannot read {name}: {_sentence(error)}",
+        name, said = "the model" if isinstance(source, bytes) else str(source), _sentence(error)
+        kind = UnsupportedError if said.startswith("No conversion rule") else InvalidFileError
+        raise kind(
+            f"OpenVINO cannot read {name}: {said}",
             remedy="check it with edgeopt inspect, or choose a target that runs ONNX Runtime",
         ) from error
 
@@ -245,13 +250,16 @@ def _facts(node: Any) -> dict[str, str]:
 
 def _spec(port: Any) -> TensorSpec:
     shape = tuple(size.get_length() if size.is_static else None for size in port.partial_shape)
-    return TensorSpec(port.any_name, str(np.dtype(port.element_type.to_dtype())), shape)
+    # a tensor behind an Identity has several names, and the first is any of them: the port's node has the model's own
+    name = port.node.get_friendly_name().removesuffix("/sink_port_0")
+    name = name if name in port.get_names() else port.any_name
+    return TensorSpec(name, str(np.dtype(port.element_type.to_dtype())), shape)
 
 
 def _sentence(error: Exception) -> str:
     """Return the sentence of an OpenVINO error that says what is wrong: not where in its source it was raised."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    said = [line for line in lines if line and not line.startswith(("Exception from ", "Check '"))]
+    lines = [line.strip().removeprefix("-- ") for line in str(error).splitlines()]
+    said = [line for line in lines if line and not line.startswith(_WHERE)]
     return said[0] if said else type(error).__name__
 
 

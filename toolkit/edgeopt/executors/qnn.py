@@ -24,8 +24,8 @@ from edgeopt.workers import Message
 from edgeopt.workers.child import Worker, python_worker
 
 PROVIDER = "QNNExecutionProvider"
-_CPU = "CPUExecutionProvider"
 _WHAT = "Qualcomm's library"
+_INSTALL = "pip install 'edgeopt[cpu,qnn]'"
 _DTYPES = {"float": "float32", "float16": "float16", "double": "float64"}
 _FORCED = {"backend_type": "htp", "offload_graph_io_quantization": "0"}
 """Any other backend falls back in silence or returns garbage; quantizing at the edge would be left to the CPU."""
@@ -55,6 +55,8 @@ _REFUSED = re.compile(
     re.DOTALL,
 )
 _LOG_NOISE = re.compile(r"[^.]*? will not be assigned to QNN EP\.?")
+_COMPILED_FOR = re.compile(rb"ep_compatibility_info\.QNNExecutionProvider.{1,6}?v\d+(?::[^:]*){4}:([\d,]+):", re.DOTALL)
+"""What the plugin writes into a compiled model's metadata: versions, then the SoCs, as seen in plugin 2.7."""
 
 
 class QnnSession:
@@ -126,7 +128,7 @@ class Qnn:
         """Return None if both packages are installed."""
         missing = [name for name in ("onnxruntime", "onnxruntime_qnn") if find_spec(name) is None]
         if missing:
-            return f"no package {' and '.join(missing)}; pip install 'edgeopt[cpu,qnn]' (Linux and Windows only)"
+            return f"no package {' and '.join(missing)}; {_INSTALL} (Linux and Windows only)"
         return None
 
     def open(self, source: Source, options: SessionOptions) -> QnnSession:
@@ -143,9 +145,11 @@ class Qnn:
             UnavailableError: If the plugin does not load, or a node would run elsewhere.
             StepError: If the vendor's library dies or hangs.
         """
+        message = _message("open", source, options, strict=True)
+        _require_soc(source, options.entries["soc_model"])
         worker = self._start()
         try:
-            answer = worker.ask(_message("open", source, options, strict=True), timeout_s=self.open_timeout_s)
+            answer = worker.ask(message, timeout_s=self.open_timeout_s)
         except BaseException:
             worker.close()
             raise
@@ -153,13 +157,11 @@ class Qnn:
             worker.close()
             raise self._refusal(error, source, options)
         session = QnnSession(worker, answer.values, self.run_timeout_s)
-        elsewhere = [one for one in session.placement() if one.provider != PROVIDER]
-        if elsewhere or not session.placement():
+        try:
+            _require_placement(session)
+        except BaseException:
             session.close()
-            raise UnavailableError(
-                f"{PROVIDER} took {len(session.placement()) - len(elsewhere)} of {len(session.placement())} nodes",
-                remedy="run edgeopt inspect MODEL --target T for the reasons, or choose --target cpu",
-            )
+            raise
         return session
 
     def explain(self, source: Source, options: SessionOptions) -> tuple[Placement, ...]:
@@ -170,9 +172,9 @@ class Qnn:
         Raises:
             As `open`, but not for nodes that the NPU refuses.
         """
+        message = _message("open", source, options, strict=False, verbose=True)
         worker = self._start()
         try:
-            message = _message("open", source, options, strict=False, verbose=True)
             answer = worker.ask(message, timeout_s=self.open_timeout_s)
         finally:
             log = worker.close()
@@ -200,11 +202,11 @@ class Qnn:
         Raises:
             As `open`.
         """
+        message = _message("compile", source, options, strict=True)
+        values = {**message.values, "out": str(out.resolve()), "embed": embed}
         out.parent.mkdir(parents=True, exist_ok=True)
         worker = self._start()
         try:
-            message = _message("compile", source, options, strict=True)
-            values = {**message.values, "out": str(out.resolve()), "embed": embed}
             answer = worker.ask(Message(values, message.arrays), timeout_s=self.open_timeout_s)
         finally:
             worker.close()
@@ -215,7 +217,7 @@ class Qnn:
 
     def _start(self) -> Worker:
         if reason := self.why_unavailable():
-            raise MissingDependencyError(f"Qualcomm's NPU needs {reason}", remedy="pip install 'edgeopt[cpu,qnn]'")
+            raise MissingDependencyError(f"Qualcomm's NPU is not here: {reason}", remedy=_INSTALL)
         return python_worker("edgeopt.workers.qnn", _WHAT)
 
     def _refusal(self, error: str, source: Source, options: SessionOptions) -> UnsupportedError:
@@ -272,11 +274,44 @@ def check_options(entries: Mapping[str, str]) -> Mapping[str, str]:
     return {**entries, **_FORCED}
 
 
+def _require_placement(session: QnnSession) -> None:
+    """The list of providers names one that runs nothing; the graph assignment does not."""
+    placed = session.placement()
+    elsewhere = [one for one in placed if one.provider != PROVIDER]
+    if elsewhere or not placed:
+        raise UnavailableError(
+            f"{PROVIDER} took {len(placed) - len(elsewhere)} of {plural(len(placed), 'node')}",
+            remedy="run edgeopt inspect MODEL --target T for the reasons, or choose --target cpu",
+        )
+
+
+def _require_soc(source: Source, soc: str) -> None:
+    """The simulator runs a binary of any SoC, whatever SoC it was told; a device would not."""
+    found = _COMPILED_FOR.search(source if isinstance(source, bytes) else _read(source))
+    if found and soc not in found[1].decode().split(","):
+        raise InvalidFileError(
+            f"the model was compiled for SoC {found[1].decode()}, not {soc}",
+            remedy="compile it for this target: edgeopt optimize MODEL --target T",
+        )
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InvalidFileError(f"{path} cannot be read: {error.strerror}", remedy="check the path") from error
+
+
 def _message(do: str, source: Source, options: SessionOptions, *, strict: bool, verbose: bool = False) -> Message:
     if set(options.providers) - {PROVIDER}:
         raise UnavailableError(
             f"the executor qnn has no {', '.join(sorted(set(options.providers) - {PROVIDER}))}",
             remedy=f"write providers = [{PROVIDER!r}] into the target",
+        )
+    if options.precision == "bf16" or options.profile_to or options.save_optimized_to:
+        raise UnsupportedError(
+            "the NPU computes real numbers in fp16, and offers neither an operator profile nor its optimized graph",
+            remedy="ask for neither bf16, nor a profile, nor the optimized graph; times of a simulator mean nothing",
         )
     values = {
         "do": do,

@@ -20,6 +20,8 @@ class Phase(StrEnum):
     """Takes out what computes nothing."""
     FUSE = "fuse"
     """Makes one node of several."""
+    DEVICE = "device"
+    """Says the same in the words that a device's compiler knows; only where the target asks for it."""
 
 
 @dataclass(frozen=True, slots=True)

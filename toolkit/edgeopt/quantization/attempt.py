@@ -23,8 +23,8 @@ class Attempt:
     """Time of the float model over its own."""
 
     def is_valid(self, least_agreement: float) -> bool:
-        """Whether it is faster than its parent and agrees with it well enough."""
-        return self.speed_ratio > 1 and self.agreement >= least_agreement
+        """Whether it is faster than its parent, by more than measuring can tell, and agrees with it well enough."""
+        return self.speed_ratio > 1 + _TIE and self.agreement >= least_agreement
 
 
 def ranked(attempts: Iterable[Attempt], least_agreement: float) -> tuple[Attempt, ...]:

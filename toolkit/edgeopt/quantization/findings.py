@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from edgeopt.quantization.affine import Affine, make_affine
 from edgeopt.quantization.calibration import Calibration, Observation, calibrate
 from edgeopt.quantization.ranges import Method, choose_affine
 from edgeopt.quantization.scheme import watched
-from edgeopt.quantization.scores import score_db
+from edgeopt.quantization.scores import plain_score_db, score_db
 from edgeopt.quantization.structure import channel_axis, following_activation
 from edgeopt.target import Int8Rules
 from edgeopt.tensors import Tensors
@@ -30,6 +30,9 @@ class Findings:
     affines: Mapping[str, Affine]
     scores_db: Mapping[str, float]
     """Per-channel-normalised SQNR of each tensor on its grid."""
+
+    plain_db: Mapping[str, float] = field(default_factory=dict)
+    """SQNR of each tensor on its grid, all channels together: for the report, it orders nothing."""
 
     @property
     def notes(self) -> tuple[Note, ...]:
@@ -68,10 +71,26 @@ def study(
     values = watched(graph, rules)
     axes = {name: channel_axis(graph, value) for name, value in values.items()}
     calibration = calibrate(model, frames, axes, progress=progress)
-    seen = calibration.observations
+    return with_method(Findings(calibration, {}, {}), graph, rules, method)
+
+
+def with_method(findings: Findings, graph: Graph, rules: Int8Rules, method: Method) -> Findings:
+    """Return the findings with grids chosen by another method, from the same images.
+
+    Args:
+        findings: Of this model.
+        graph: The float model, with shapes.
+        rules: What INT8 form the target runs.
+        method: How activation ranges are chosen.
+    """
+    seen, values = findings.calibration.observations, watched(graph, rules)
     affines = {name: grid_of(graph, values[name], one, rules, method) for name, one in seen.items()}
-    scores = {name: score_db(one.samples, affines[name]) for name, one in seen.items()}
-    return Findings(calibration, affines, scores)
+    return replace(
+        findings,
+        affines=affines,
+        scores_db={name: score_db(one.samples, affines[name]) for name, one in seen.items()},
+        plain_db={name: plain_score_db(one.samples, affines[name]) for name, one in seen.items()},
+    )
 
 
 def require_finite_weights(graph: Graph) -> None:

@@ -11,18 +11,19 @@ demand them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeopt.errors import Note
 from edgeopt.graph import Graph, Node, Value, attribute
 from edgeopt.model import Model
 from edgeopt.outcome import Outcome
 from edgeopt.quantization.affine import Affine, make_affine
 from edgeopt.quantization.calibration import Calibration, calibrate
-from edgeopt.quantization.findings import grid_of, require_finite_weights
+from edgeopt.quantization.findings import Findings, grid_of, require_finite_weights
 from edgeopt.quantization.quantize import open_graph
 from edgeopt.quantization.ranges import Method
 from edgeopt.quantization.scheme import absorbs
@@ -60,7 +61,8 @@ class HtpFindings:
     grids: Mapping[str, Mapping[str, Affine]]
     """Tensor -> element type -> grid."""
     scores_db: Mapping[str, float]
-    """Per-channel-normalised SQNR of each tensor in 8 bits."""
+    """Per-channel-normalised SQNR of each tensor in 8 bits, behind the activation that follows."""
+    notes: tuple[Note, ...] = ()
 
 
 def study_htp(
@@ -85,7 +87,8 @@ def study_htp(
     grids = {name: _grids(graph, values[name], calibration, target) for name in values}
     _share(graph, target, grids)
     scores = {name: _score_db(graph, values[name], calibration, grids[name][NARROW]) for name in values}
-    return HtpFindings(calibration, grids, scores)
+    notes = Findings(calibration, {}, {}).notes
+    return HtpFindings(calibration, grids, scores, notes)
 
 
 def quantized_nodes(graph: Graph, target: Target) -> list[Node]:
@@ -153,22 +156,21 @@ class _Placing:
     """A graph on its way into integers."""
 
     graph: Graph
-    findings: HtpFindings
-    integer: Mapping[Node, str]
+    grids: dict[str, Mapping[str, Affine]]
+    """Tensor -> element type -> grid."""
+    integer: dict[Node, str]
     """Nodes on integers, and the element type of their activations."""
-    constants: dict[tuple[str, str], Value] = field(default_factory=dict)
 
     def grid(self, value: Value, dtype: str) -> Affine:
         """Return the grid of a tensor in one width."""
-        return self.findings.grids[name_of(value)][dtype]
+        return self.grids[name_of(value)][dtype]
 
     def quantize(self, value: Value, grid: Affine) -> Value:
         """Return `value` after QuantizeLinear and DequantizeLinear."""
-        domain = self._domain(grid.dtype)
-        sides = self._numbers(f"{name_of(value)}_{grid.dtype}", np.float32(grid.scale), grid.zero_point, grid.dtype)
-        name = f"{name_of(value)}_{grid.dtype}"
-        made = self.graph.insert("QuantizeLinear", [value, *sides], domain=domain, name=f"{name}_quantize")
-        real = self.graph.insert("DequantizeLinear", [made.outputs[0], *sides], domain=domain, name=f"{name}_dequantize")
+        name, domain = f"{name_of(value)}_{grid.dtype}", self._domain(grid.dtype)
+        sides = self._numbers(name, np.float32(grid.scale), grid.zero_point, grid.dtype)
+        made = self.graph.insert("QuantizeLinear", [value, *sides], domain=domain, name=f"{name}_quantize").outputs[0]
+        real = self.graph.insert("DequantizeLinear", [made, *sides], domain=domain, name=f"{name}_dequantize")
         return real.outputs[0]
 
     def store(self, name: str, integers: NDArray[Any], scale: Any, zero: int, axis: int | None = None) -> Value:
@@ -205,8 +207,7 @@ def place_htp(model: Model, findings: HtpFindings, target: Target, wide: Set[str
     nodes = quantized_nodes(graph, target)
     integer = {node: WIDE if wide is None or key(node) in wide else NARROW for node in nodes}
     _settle_moves(graph, integer)
-    findings = replace(findings, grids=dict(findings.grids))
-    placing = _Placing(graph, findings, integer)
+    placing = _Placing(graph, dict(findings.grids), integer)
     absorbed = _absorb(placing)
     for node in list(integer):
         if node.graph is not None:
@@ -231,19 +232,14 @@ def _settle_moves(graph: Graph, integer: dict[Node, str]) -> None:
 
 def _absorb(placing: _Placing) -> int:
     """Take out each Relu or Clip that the saturation of its producer's grid replaces."""
-    graph, absorbed = placing.graph, 0
-    grids = placing.findings.grids
-    assert isinstance(grids, dict)
+    graph, grids, absorbed = placing.graph, placing.grids, 0
     for node in graph.nodes(*LIMITERS):
         source = graph.sole_producer(node.inputs[0])
-        if source not in placing.integer or node not in placing.integer or source is None:
-            continue
-        dtype = placing.integer[source]
-        if source.op_type in _FIXED or source.op_type in _MOVES or not absorbs(graph, node, placing.grid(node.outputs[0], dtype)):
+        if source is None or not {source, node} <= placing.integer.keys() or source.op_type in (*_FIXED, *_MOVES):
             continue
         grid = grids[key(node)]
-        if graph.bypass(node):
-            del placing.integer[node]  # type: ignore[attr-defined]
+        if absorbs(graph, node, grid[placing.integer[source]]) and graph.bypass(node):
+            del placing.integer[node]
             grids[name_of(source.outputs[0])] = grid
             absorbed += 1
     return absorbed
@@ -296,39 +292,41 @@ def _store_weight(placing: _Placing, node: Node, weight: NDArray[np.float32]) ->
         real = placing.store(name, made.values, *((scales, 0, axis) if per_channel else (scales[0], 0)))
     graph.set_input(node, 1, real)
     if bias is not None:
-        steps = quantize_bias(bias, step, scales)
         whole = np.float32(step) * scales
-        per = {} if whole.size == 1 else {"axis": 0}
-        graph.set_input(
-            node, 2, placing.store(f"{name}_bias", steps, whole if per else whole[0], 0, per.get("axis"))
-        )
+        kind = (whole, 0, 0) if whole.size > 1 else (whole[0], 0)
+        graph.set_input(node, 2, placing.store(f"{name}_bias", quantize_bias(bias, step, scales), *kind))
 
 
 def _insert_pairs(placing: _Placing) -> None:
+    """Put each tensor on its producer's grid, and on another where a reader has another width."""
     graph, integer = placing.graph, placing.integer
     for value in [*graph.inputs, *(one for node in graph.nodes() for one in node.outputs)]:
-        if name_of(value) not in placing.findings.grids:
+        if name_of(value) not in placing.grids:
             continue
+        readers = [(node, i) for node in graph.consumers(value) for i, one in enumerate(node.inputs) if one is value]
         source = graph.producer(value)
         made_in = integer.get(source) if source is not None else None
-        readers = [(node, i) for node in graph.consumers(value) for i, one in enumerate(node.inputs) if one is value]
-        is_output = graph.is_output(value)
-        base = value if made_in is None else placing.quantize(value, placing.grid(value, made_in))
-        if made_in is not None and is_output:
-            pair = graph.producer(base)
-            first = graph.producer(pair.inputs[0]) if pair is not None else None
-            graph.replace(value, base)
-            assert first is not None
-            graph.set_input(first, 0, value)
-        sides: dict[str, Value] = {} if made_in is None else {made_in: base}
+        base = value if made_in is None else _quantize_output(placing, value, made_in)
+        sides = {} if made_in is None else {made_in: base}
         for node, index in readers:
-            wanted = integer.get(node)
-            if wanted is None:
-                graph.set_input(node, index, base)
-                continue
-            if wanted not in sides:
+            wanted = integer.get(node, made_in)
+            if wanted is not None and wanted not in sides:
                 sides[wanted] = placing.quantize(base, placing.grid(value, wanted))
-            graph.set_input(node, index, sides[wanted])
+            graph.set_input(node, index, base if wanted is None else sides[wanted])
+
+
+def _quantize_output(placing: _Placing, value: Value, dtype: str) -> Value:
+    """Quantize what an integer node makes; an output of the model keeps its name behind the pair."""
+    graph = placing.graph
+    is_output = graph.is_output(value)
+    real = placing.quantize(value, placing.grid(value, dtype))
+    if is_output:
+        pair = graph.producer(real)
+        made = pair.inputs[0].producer() if pair is not None and pair.inputs[0] is not None else None
+        assert made is not None
+        graph.replace(value, real)
+        graph.set_input(made, 0, value)
+    return real
 
 
 def wide_nodes(model: Model, findings: HtpFindings, target: Target, least_db: float) -> frozenset[str]:

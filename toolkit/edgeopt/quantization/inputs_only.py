@@ -6,7 +6,7 @@ same kernel; a pair behind the convolution would only lose accuracy. ONNX Runtim
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -26,17 +26,35 @@ def place_inputs(graph: Graph, scheme: Scheme) -> Mapping[str, int]:
         graph: The float model, opset 13 or later; it is edited.
         scheme: What runs on integers; only weighted nodes count, everything between them stays real.
     """
-    weighted = [node for node in graph.nodes(*WEIGHTED) if scheme.is_integer(node)]
-    read: dict[Value, list[Node]] = {}
-    for node in weighted:
-        data = node.inputs[0]
-        assert data is not None
-        read.setdefault(data, []).append(node)
+    read = tensors_read(graph, scheme)
+    readers = {name: [node for node in _weighted(graph, scheme) if node.inputs[0] is one] for name, one in read.items()}
+    for node in _weighted(graph, scheme):
         _quantize_weights(graph, node, scheme)
-    for value, readers in read.items():
-        _insert_pair(graph, value, readers, scheme)
+    for name, value in read.items():
+        _insert_pair(graph, value, readers[name], scheme)
     graph.remove_unused()
-    return {"weighted nodes on integers": len(weighted), "tensors quantized": len(read)}
+    return {"weighted nodes on integers": sum(map(len, readers.values())), "tensors quantized": len(read)}
+
+
+def tensors_read(graph: Graph, scheme: Scheme) -> dict[str, Value]:
+    """Return the tensors that get a pair: the data of weighted integer nodes."""
+    data = (node.inputs[0] for node in _weighted(graph, scheme))
+    return {name_of(value): value for value in data if value is not None}
+
+
+def readers_of(graph: Graph, red: Set[str]) -> set[Node]:
+    """Return the weighted nodes that read a tensor of `red`; in this form what makes it keeps real numbers.
+
+    Args:
+        graph: The float model.
+        red: Names of tensors that must not be quantized.
+    """
+    weighted = graph.nodes(*WEIGHTED)
+    return {node for node in weighted if node.inputs[0] is not None and name_of(node.inputs[0]) in red}
+
+
+def _weighted(graph: Graph, scheme: Scheme) -> list[Node]:
+    return [node for node in graph.nodes(*WEIGHTED) if scheme.is_integer(node)]
 
 
 def _quantize_weights(graph: Graph, node: Node, scheme: Scheme) -> None:

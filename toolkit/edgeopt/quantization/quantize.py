@@ -12,7 +12,7 @@ from edgeopt.model import Model
 from edgeopt.outcome import Outcome
 from edgeopt.quantization.findings import Findings, study
 from edgeopt.quantization.float_islands import LEAST_DB, float_island, red_tensors
-from edgeopt.quantization.inputs_only import place_inputs
+from edgeopt.quantization.inputs_only import place_inputs, readers_of, tensors_read
 from edgeopt.quantization.matrices import place_matrices
 from edgeopt.quantization.nhwc import NhwcOptions, place_nhwc
 from edgeopt.quantization.qdq import place_qdq, quantized_tensors
@@ -69,7 +69,7 @@ def quantize(
     """
     graph = open_graph(model)
     findings = study(model, graph, calibration_inputs, rules, method=method, progress=progress)
-    scheme, notes = choose_scheme(graph, findings, rules, least_db)
+    scheme, notes = choose_scheme(graph, findings, rules, least_db, form=form)
     scheme = repair_weights(graph, scheme, findings.calibration, rounding=False)
     changes = place(graph, scheme, form)
     return Outcome(graph.to_model(), changes, (*findings.notes, *notes))
@@ -115,6 +115,7 @@ def choose_scheme(
     rules: Int8Rules,
     least_db: float = LEAST_DB,
     kept_float: Set[Node] = frozenset(),
+    form: Form = Form.QDQ,
 ) -> tuple[Scheme, tuple[Note, ...]]:
     """Return what runs on integers, and why the rest does not.
 
@@ -124,13 +125,14 @@ def choose_scheme(
         rules: What INT8 form the target runs.
         least_db: Tensors whose normalised SQNR is below it stay float, with their neighbours.
         kept_float: Further nodes that stay float, for their speed.
+        form: With pairs on inputs only, just the layers that read a bad tensor stay float.
     """
     tail = head_tail(graph)
     outside = tail | kept_float
     first = Scheme(integer_nodes(graph, rules, outside), findings.affines, rules)
-    used = quantized_tensors(graph, first)
+    used = tensors_read(graph, first) if form is Form.INPUTS else quantized_tensors(graph, first)
     red = red_tensors({name: findings.scores_db[name] for name in used}, least_db)
-    island = float_island(graph, red.keys())
+    island = readers_of(graph, red.keys()) if form is Form.INPUTS else float_island(graph, red.keys())
     scheme = Scheme(integer_nodes(graph, rules, outside | island), findings.affines, rules)
     scheme = replace(scheme, affines=share_grids(graph, scheme, findings.calibration.observations))
     return scheme, tuple(_notes(graph, scheme, red, tail, kept_float))

@@ -1,8 +1,8 @@
 """Find the fastest INT8 form of a model that still agrees with it. Labels judge afterwards.
 
 The order follows what was learned on real models: islands first (nearly all of a collapse sits in one or two
-tensors), then the form, then layers that are faster in float, then rounding. Each attempt is measured; what
-gains nothing is not built upon.
+tensors), then the form, then layers that are faster in float, then what changes only the answer: rounding,
+ranges, equalization. Each attempt is measured; what gains nothing is not built upon.
 """
 
 from __future__ import annotations
@@ -11,35 +11,62 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from edgeopt.errors import Note, NoteKind
+from edgeopt.errors import Note
 from edgeopt.model import Model
 from edgeopt.quantization.attempt import Attempt, ranked
-from edgeopt.quantization.findings import Findings, study
-from edgeopt.quantization.layer_times import LayerTime
+from edgeopt.quantization.findings import study
+from edgeopt.quantization.layer_times import LayerTimes
 from edgeopt.quantization.quantize import Form, open_graph
+from edgeopt.quantization.ranges import Method
+from edgeopt.quantization.sensitivity import sensitivities_db
+from edgeopt.quantization.sources import Sources
 from edgeopt.quantization.structure import is_silu
-from edgeopt.quantization.variants import Variant, first_variant, keep_first, make_variant, time_layers, with_front
+from edgeopt.quantization.variants import (
+    ALL_SUMS,
+    Variant,
+    first_variant,
+    keep_first,
+    make_variant,
+    time_layers,
+    with_float,
+    with_front,
+)
+from edgeopt.quantization.why import Kept, kept_tensors, reason
 from edgeopt.target import Int8Rules
 from edgeopt.tensors import Tensors
-from edgeopt.text import plural
 
 LEAST_AGREEMENT = 0.85
 _STRICTER_DB = (13.0, 16.0, 20.0)
+_BORDER_WEIGHTS = (4.0, 1.5)
+"""A border is one or two passes over the tensor where the engine joins them with others, four where it does not or
+where caches are shared with other programs."""
+_METHODS = (Method.PERCENTILE, Method.MINMAX)
+_SENSITIVE_BELOW_DB, _MOST_SENSITIVE, _SENSITIVITY_FRAMES = 20.0, 8, 2
+_CALIBRATION_SHARE = 0.4
+"""Of the time budget; what is left pays for at least a few attempts."""
+_LEAST_IMAGES, _KEPT_IMAGES = 4, 8
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """All attempts, best first, and why the first is the best."""
+    """All attempts, best first, why the first is the best, and what is known of each tensor."""
 
     attempts: tuple[Attempt, ...]
     reason: str
     notes: tuple[Note, ...] = ()
+    scores_db: Mapping[str, float] = field(default_factory=dict)
+    """Per-channel-normalised SQNR of each tensor on its grid."""
+    plain_db: Mapping[str, float] = field(default_factory=dict)
+    """Plain SQNR of each tensor on its grid."""
+    sensitivities_db: Mapping[str, float] = field(default_factory=dict)
+    """SQNR of the answer with one tensor quantized, for the worst only."""
+    kept: tuple[Kept, ...] = ()
+    """Tensors that stayed real, with what that costs and saves."""
 
 
 @dataclass(slots=True)
 class _Search:
-    model: Model
-    findings: Findings
+    sources: Sources
     rules: Int8Rules
     agreement: Callable[[Model], float]
     speed: Callable[[Model], float]
@@ -47,49 +74,98 @@ class _Search:
     ends_at_s: float
     on_attempt: Callable[[Attempt], None] | None
     attempts: dict[Variant, Attempt] = field(default_factory=dict)
-    times: Mapping[str, LayerTime] = field(default_factory=dict)
+    times: LayerTimes | None = None
+    sensitivities: dict[str, float] = field(default_factory=dict)
+    longest_s: float = 0.0
 
-    def attempt(self, variant: Variant) -> None:
-        """Build and measure one variant, unless it is known or the time is over."""
+    def attempt(self, variant: Variant, like: Variant | None = None) -> None:
+        """Build and measure one variant, unless it is known or the time is over.
+
+        Args:
+            variant: What to make.
+            like: A measured one of the same operators, so of the same speed.
+        """
         if variant in self.attempts or (self.attempts and self.is_over):
             return
-        outcome = make_variant(self.model, self.findings, self.rules, variant)
-        one = Attempt(str(variant), outcome, self.agreement(outcome.model), self.speed(outcome.model))
+        started = time.monotonic()
+        model, findings = self.sources.of(variant)
+        outcome = make_variant(model, findings, self.rules, variant)
+        speed = self.attempts[like].speed_ratio if like is not None else self.speed(outcome.model)
+        one = Attempt(str(variant), outcome, self.agreement(outcome.model), speed)
         self.attempts[variant] = one
+        self.longest_s = max(self.longest_s, time.monotonic() - started)
         if self.on_attempt:
             self.on_attempt(one)
 
     @property
     def is_over(self) -> bool:
-        """Whether the time budget is spent."""
-        return time.monotonic() > self.ends_at_s
+        """Whether the time budget has no room for one more attempt."""
+        return time.monotonic() + self.longest_s > self.ends_at_s
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the best so far agrees well enough; what is too slow gains nothing from more float."""
+        return self.attempts[self.best()].agreement >= self.least_agreement
 
     def best(self) -> Variant:
         """Return the variant that leads."""
         first = ranked(self.attempts.values(), self.least_agreement)[0]
         return next(variant for variant, one in self.attempts.items() if one is first)
 
-    def run(self, forms: tuple[Form, ...], frame: Tensors, threads: int) -> None:
-        """Try form, float front, ways of writing, rounding and stricter islands, in this order."""
-        for form in reversed(forms):
+    def run(self, forms: tuple[Form, ...], threads: int) -> None:
+        """Try forms, layers in float, ways of writing, roundings, ranges, equalization, stricter islands."""
+        first, *others = sorted(forms, key=lambda form: (form is not Form.NHWC, -forms.index(form)))
+        self.attempt(first_variant(first))
+        if first is Form.NHWC and not self.is_over:
+            for variant in self._with_float_layers(first_variant(first), threads):
+                self.attempt(variant)
+        for form in others:
             self.attempt(first_variant(form))
-        if Form.NHWC in forms and not self.is_over:
-            twin = first_variant(Form.NHWC)
-            self.times = time_layers(self.model, self.attempts[twin].outcome.model, frame, threads)
-            self.attempt(with_front(self.model, twin, self.times))
         for variant in self._ways(self.best()):
             self.attempt(variant)
-        self.attempt(replace(self.best(), rounding=True))
-        for least_db in _STRICTER_DB:
-            if self.attempts[self.best()].is_valid(self.least_agreement):
-                break
-            self.attempt(replace(self.best(), least_db=least_db))
+        for change in self._finer():
+            best = self.best()
+            self.attempt(change(best), like=best)
+        if not self.agrees:
+            self._keep_more()
+
+    def _with_float_layers(self, twin: Variant, threads: int) -> Iterator[Variant]:
+        made, model = self.attempts[twin].outcome.model, self.sources.model
+        self.times = time_layers(model, made, self.sources.frames[0], threads)
+        for weight in _BORDER_WEIGHTS:
+            yield with_float(model, twin, self.times, weight)
+        yield with_front(model, twin, self.times)
 
     def _ways(self, start: Variant) -> Iterator[Variant]:
-        graph = open_graph(self.model)
+        graph = open_graph(self.sources.model)
         if start.form is Form.NHWC and any(is_silu(graph, node) for node in graph.nodes("Mul")):
+            yield replace(start, options=replace(start.options, direct_up_to=ALL_SUMS))
             yield replace(start, options=replace(start.options, direct_up_to=0))
             yield replace(start, options=replace(start.options, integer_silu=True))
+
+    def _finer(self) -> Iterator[Callable[[Variant], Variant]]:
+        """Yield changes that leave the operators as they are."""
+        yield lambda best: replace(best, rounding=True)
+        for method in _METHODS:
+            yield lambda best, method=method: replace(best, method=method)  # type: ignore[misc]
+        if not self.is_over and self.sources.can_equalize:
+            yield lambda best: replace(best, equalized=True)
+
+    def _keep_more(self) -> None:
+        """Keep the most sensitive tensors real, then all that score badly."""
+        scores = sorted(self.sources.findings.scores_db.items(), key=lambda item: item[1])
+        worst = [name for name, score in scores if score < _SENSITIVE_BELOW_DB][:_MOST_SENSITIVE]
+        if worst and not self.is_over:
+            few = self.sources.frames[:_SENSITIVITY_FRAMES]
+            affines = self.sources.findings.affines
+            self.sensitivities = sensitivities_db(self.sources.model, worst, affines, few)
+            order = [*self.sensitivities]
+            for count in (2, 4, 8):
+                if not self.agrees:
+                    self.attempt(replace(self.best(), kept=frozenset(order[:count])))
+        for least_db in _STRICTER_DB:
+            if not self.agrees:
+                self.attempt(replace(self.best(), least_db=least_db))
 
 
 def search_int8(
@@ -110,11 +186,11 @@ def search_int8(
 
     Args:
         model: A float model, opset 13 or later.
-        calibration_inputs: Real model inputs, one image each; read once.
+        calibration_inputs: Real model inputs, one image each; read once, and no longer than a part of the budget.
         rules: What INT8 form the target runs.
         agreement: Of a model with the float one, 0 to 1, without labels.
         speed: Time of the float model over that of a model, measured in turns.
-        forms: What the target's engine reads; NHWC only for ONNX Runtime on a CPU. The last is tried first.
+        forms: What the target's engine reads; NHWC only for ONNX Runtime on a CPU, and tried first.
         threads: With which layers are timed.
         least_agreement: Attempts below it are never ranked above one that reaches it.
         time_budget_s: Seconds for calibration and attempts; the first attempt is always made.
@@ -125,27 +201,32 @@ def search_int8(
         UnsupportedError: If weights or activations are NaN or infinite, or the opset is too old.
         EdgeoptError: If there are no calibration images.
     """
-    ends_at_s = time.monotonic() + time_budget_s
+    started = time.monotonic()
     kept: list[Tensors] = []
-    findings = study(model, open_graph(model), keep_first(calibration_inputs, kept), rules, progress=progress)
-    search = _Search(model, findings, rules, agreement, speed, least_agreement, ends_at_s, on_attempt)
-    search.run(forms, kept[0], threads)
-    return Found(ranked(search.attempts.values(), least_agreement), _reason(search), findings.notes)
+    frames = _in_time(keep_first(calibration_inputs, kept, _KEPT_IMAGES), started + _CALIBRATION_SHARE * time_budget_s)
+    findings = study(model, open_graph(model), frames, rules, progress=progress)
+    sources = Sources(model, findings, rules, kept)
+    search = _Search(sources, rules, agreement, speed, least_agreement, started + time_budget_s, on_attempt)
+    search.run(forms, threads)
+    return _found(search)
 
 
-def _reason(search: _Search) -> str:
-    """Say in one paragraph why the first attempt is the best."""
-    variant = search.best()
-    best = search.attempts[variant]
-    said = [f"{best.name}: {best.speed_ratio:.2f}x the float model, agreement {best.agreement:.3f}"]
-    if not best.is_valid(search.least_agreement):
-        wanted = f"faster than float with an agreement of {search.least_agreement:.2f}"
-        said.append(f"not good enough, it must be {wanted}: keep the float model")
-    if variant.front:
-        saved_ns = sum(one.integer_ns - one.float_ns for name, one in search.times.items() if name in variant.front)
-        layers = plural(len(variant.front), "layer")
-        said.append(f"{layers} at the entrance in float save {saved_ns / 1e6:.2f} ms against integers")
-    said += [note.detail for note in best.outcome.notes if note.kind is NoteKind.CHOICE]
-    others = [one for one in search.attempts.values() if one is not best]
-    said += [f"{one.name} gave {one.speed_ratio:.2f}x and {one.agreement:.3f}" for one in others]
-    return ". ".join(said) + "."
+def _in_time(frames: Iterable[Tensors], ends_at_s: float) -> Iterator[Tensors]:
+    """Yield frames until the time is over, but at least a few."""
+    for i, frame in enumerate(frames):
+        if i >= _LEAST_IMAGES and time.monotonic() > ends_at_s:
+            return
+        yield frame
+
+
+def _found(search: _Search) -> Found:
+    best, findings = search.best(), search.sources.findings
+    kept: tuple[Kept, ...] = ()
+    if not search.is_over:
+        last_s = search.ends_at_s - search.longest_s
+        kept = kept_tensors(
+            search.sources, best, search.attempts[best], search.rules, search.agreement, search.times, last_s
+        )
+    others = ranked(search.attempts.values(), search.least_agreement)
+    said = reason(best, others, search.least_agreement, search.times, kept)
+    return Found(others, said, findings.notes, findings.scores_db, findings.plain_db, search.sensitivities, kept)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from edgeopt.model import Model
@@ -10,16 +11,22 @@ from edgeopt.outcome import Outcome
 from edgeopt.quantization.findings import Findings, study
 from edgeopt.quantization.float_front import fastest_front
 from edgeopt.quantization.float_islands import LEAST_DB
-from edgeopt.quantization.layer_times import LayerTime, layer_times, profile_ns
+from edgeopt.quantization.float_layers import fastest_float
+from edgeopt.quantization.layer_times import LayerTimes, border_time, layer_times, profile_ns
 from edgeopt.quantization.nhwc import NhwcOptions
 from edgeopt.quantization.quantize import Form, choose_scheme, open_graph, place
+from edgeopt.quantization.ranges import Method
 from edgeopt.quantization.repair import repair_weights
 from edgeopt.quantization.structure import key
 from edgeopt.target import Int8Rules
 from edgeopt.tensors import Tensors
+from edgeopt.text import plural
 
 DIRECT_SUMS = 1 << 16
 """Up to here a 1x1 convolution straight to real numbers is as fast as one with a grid and a DequantizeLinear."""
+ALL_SUMS = 1 << 40
+_ROUNDS = 3
+_SUMS = {0: "grid for every sum", DIRECT_SUMS: "", ALL_SUMS: "no grid for sums"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +39,25 @@ class Variant:
     """Keys of layers that stay float because they are faster so."""
     least_db: float = LEAST_DB
     rounding: bool = False
+    method: Method = Method.MSE
+    equalized: bool = False
+    """Made of the equalized model; the caller gives that one."""
+    kept: frozenset[str] = frozenset()
+    """Tensors that stay real whatever their score."""
+    forced: frozenset[str] = frozenset()
+    """Tensors that are quantized whatever their score: to learn what keeping them real is worth."""
 
     def __str__(self) -> str:
         words = [f"int8 {self.form}"]
-        words += [f"float front of {len(self.front)}"] if self.front else []
+        words += [f"{plural(len(self.front), 'layer')} in float for speed"] if self.front else []
         words += ["integer SiLU"] if self.options.integer_silu else []
-        words += ["grid for every sum"] if self.form is Form.NHWC and not self.options.direct_up_to else []
+        words += [_SUMS[self.options.direct_up_to]] if self.form is Form.NHWC else []
         words += ["rounded with inputs"] if self.rounding else []
         words += [f"islands below {self.least_db:.0f} dB"] if self.least_db != LEAST_DB else []
-        return ", ".join(words)
+        words += [f"{self.method} ranges"] if self.method is not Method.MSE else []
+        words += ["equalized"] if self.equalized else []
+        words += [f"{plural(len(self.kept), 'sensitive tensor')} real"] if self.kept else []
+        return ", ".join(word for word in words if word)
 
 
 def first_variant(form: Form) -> Variant:
@@ -52,21 +69,23 @@ def make_variant(model: Model, findings: Findings, rules: Int8Rules, variant: Va
     """Return one variant.
 
     Args:
-        model: The float model.
+        model: The float model; the equalized one where the variant says so.
         findings: Of this model.
         rules: What INT8 form the target runs.
         variant: What to make.
     """
     graph = open_graph(model)
     front = {node for node in graph.nodes() if key(node) in variant.front}
-    scheme, notes = choose_scheme(graph, findings, rules, variant.least_db, front)
+    known = {**findings.scores_db, **dict.fromkeys(variant.kept, -math.inf), **dict.fromkeys(variant.forced, math.inf)}
+    findings = replace(findings, scores_db=known)
+    scheme, notes = choose_scheme(graph, findings, rules, variant.least_db, front, variant.form)
     scheme = repair_weights(graph, scheme, findings.calibration, rounding=variant.rounding)
     changes = place(graph, scheme, variant.form, variant.options)
     return Outcome(graph.to_model(), changes, (*findings.notes, *notes))
 
 
-def time_layers(model: Model, twin: Model, frame: Tensors, threads: int) -> Mapping[str, LayerTime]:
-    """Return the time of each layer in float and on integers.
+def time_layers(model: Model, twin: Model, frame: Tensors, threads: int) -> LayerTimes:
+    """Return the time of each layer in float and on integers, and of a border between them.
 
     Args:
         model: The float model.
@@ -74,14 +93,34 @@ def time_layers(model: Model, twin: Model, frame: Tensors, threads: int) -> Mapp
         frame: One real input.
         threads: Of the engine.
     """
-    float_ns, integer_ns = (profile_ns(one, frame, threads=threads) for one in (model, twin))
-    return layer_times(open_graph(model), float_ns, integer_ns)
+    seen: list[dict[str, int]] = [{}, {}]
+    for _ in range(_ROUNDS):  # in turns, so that a slow minute of the machine hits both
+        for known, one in zip(seen, (model, twin), strict=True):
+            for name, took_ns in profile_ns(one, frame, threads=threads).items():
+                known[name] = min(took_ns, known.get(name, took_ns))
+    float_ns, integer_ns = seen
+    graph = open_graph(model)
+    return LayerTimes(layer_times(graph, float_ns, integer_ns), border_time(graph, integer_ns))
 
 
-def with_front(model: Model, variant: Variant, times: Mapping[str, LayerTime]) -> Variant:
+def with_front(model: Model, variant: Variant, times: LayerTimes) -> Variant:
     """Return the variant with the layers at the entrance in float that are faster so."""
-    front, _saved_ns = fastest_front(open_graph(model), times)
+    front, _saved_ns = fastest_front(open_graph(model), times.layers)
     return replace(variant, front=frozenset(key(node) for node in front))
+
+
+def with_float(model: Model, variant: Variant, times: LayerTimes, weight: float = 1.0) -> Variant:
+    """Return the variant with all layers in float that are faster so, wherever they are.
+
+    Args:
+        model: The float model.
+        variant: What else holds.
+        times: Of its layers.
+        weight: How much more than one pass over a tensor a border costs.
+    """
+    border = replace(times.border, call_ns=times.border.call_ns * weight, element_ns=times.border.element_ns * weight)
+    chosen, _saved_ns = fastest_float(open_graph(model), times.layers, border)
+    return replace(variant, front=frozenset(key(node) for node in chosen))
 
 
 def quantized_forms(
@@ -114,14 +153,14 @@ def quantized_forms(
         outcome = make_variant(model, findings, rules, variant)
         yield str(variant), outcome
         if form is Form.NHWC:
-            fronted = with_front(model, variant, time_layers(model, outcome.model, kept[0], threads))
+            fronted = with_float(model, variant, time_layers(model, outcome.model, kept[0], threads))
             if fronted != variant:
                 yield str(fronted), make_variant(model, findings, rules, fronted)
 
 
-def keep_first(frames: Iterable[Tensors], kept: list[Tensors]) -> Iterator[Tensors]:
-    """Yield all frames and put the first into `kept`."""
+def keep_first(frames: Iterable[Tensors], kept: list[Tensors], count: int = 1) -> Iterator[Tensors]:
+    """Yield all frames and put the first few into `kept`."""
     for frame in frames:
-        if not kept:
+        if len(kept) < count:
             kept.append(frame)
         yield frame

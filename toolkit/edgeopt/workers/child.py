@@ -108,6 +108,8 @@ def _listen(stream: IO[bytes], answers: queue.SimpleQueue[Message | None]) -> No
             answers.put(read_message(stream))
     except (EOFError, OSError, ValueError):
         answers.put(None)
+    finally:
+        stream.close()
 
 
 def _end(process: subprocess.Popen[Any]) -> None:

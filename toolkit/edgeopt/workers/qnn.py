@@ -34,9 +34,7 @@ class _Worker:
 
     def open(self, message: Message) -> Message:
         """Open a session; answer with its tensors and where each node runs."""
-        self._session = self._ort.InferenceSession(
-            _source(message), self._options(message.values), enable_fallback=0
-        )
+        self._session = self._ort.InferenceSession(_source(message), self._options(message.values), enable_fallback=0)
         placed = [
             [node.name, node.op_type, group.ep_name]
             for group in self._session.get_provider_graph_assignment_info()

@@ -1,0 +1,287 @@
+"""OpenVINO against the oracle: its numbers, its stages, and where it would do something else in silence."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from npu_models import conv_relu, frames, numbers, parse, spread
+
+from edgeopt.bundle import read_bundle
+from edgeopt.environment import cpu_flags
+from edgeopt.errors import InvalidFileError, NotFoundError, UnavailableError, UnsupportedError
+from edgeopt.executors import SessionOptions
+from edgeopt.executors.openvino import BLOB_SUFFIX, EXECUTOR
+from edgeopt.executors.reference import EXECUTOR as REFERENCE
+from edgeopt.line import optimize
+from edgeopt.model import Model
+from edgeopt.quantization.quantize import Form, quantize
+from edgeopt.runtime import Runtime
+from edgeopt.target import Int8Rules
+from edgeopt.trial import RESUMED
+
+_REASON = EXECUTOR.why_unavailable()
+pytestmark = pytest.mark.skipif(_REASON is not None, reason=str(_REASON))
+
+CPU = SessionOptions(("CPU",), 1)
+BF16 = SessionOptions(("CPU",), 1, precision="bf16")
+HAS_BF16 = bool({"avx512_bf16", "amx_bf16"} & cpu_flags())
+needs_bf16 = pytest.mark.skipif(not HAS_BF16, reason="this processor has no native bfloat16")
+
+
+def deep() -> Model:
+    """Four wide convolutions: enough products for a rounding of 8 bits to show."""
+    layers = "".join(f"c{i} = Conv <pads = [1,1,1,1]> (r{i}, w{i}) r{i + 1} = Relu(c{i}) " for i in range(4))
+    text = f"deep (float[1,16,12,12] x) => (float[1,16,12,12] y) {{ r0 = Identity(x) {layers} y = Identity(r4) }}"
+    return parse(text, **{f"w{i}": spread(16, 16, 3, 3, seed=i) * np.float32(2) for i in range(4)})
+
+
+def two_outputs() -> Model:
+    return parse(
+        """two (float[1,3,8,8] a, float[1,3,8,8] b) => (float[1,3,8,8] sum, float[1,4,8,8] conv) {
+            sum = Add(a, b)
+            conv = Conv(b, w)
+        }""",
+        w=numbers(4, 3, 1, 1),
+    )
+
+
+def error_db(model: Model, options: SessionOptions) -> float:
+    """Return how far the answers lie below those of the reference, in decibels."""
+    session, reference = EXECUTOR.open(model.data, options), REFERENCE.open(model.data, SessionOptions())
+    noise = signal = 0.0
+    for frame in frames(model, 3):
+        expected, actual = reference.run(frame), session.run(frame)
+        noise += sum(float(np.square(expected[name] - actual[name]).sum()) for name in expected)
+        signal += sum(float(np.square(one).sum()) for one in expected.values())
+    return float(10 * np.log10(signal / max(noise, 1e-30)))
+
+
+@pytest.mark.parametrize("make", [conv_relu, deep, two_outputs])
+def test_it_agrees_with_the_reference(make):
+    model = make()
+    inputs = frames(model, 1)[0]
+    expected = REFERENCE.open(model.data, SessionOptions()).run(inputs)
+    actual = EXECUTOR.open(model.data, CPU).run(inputs)
+    assert list(actual) == [one.name for one in model.outputs]
+    for name, value in expected.items():
+        np.testing.assert_allclose(actual[name], value, rtol=1e-4, atol=1e-4)
+
+
+def test_a_file_is_opened_as_its_bytes_are(tmp_path):
+    model = conv_relu()
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.data)
+    inputs = frames(model, 1)[0]
+    found = [EXECUTOR.open(source, CPU).run(inputs)["y"] for source in (path, model.data)]
+    np.testing.assert_array_equal(*found)
+
+
+def test_the_stages_are_a_run_and_their_results_outlive_the_next_one():
+    model = conv_relu()
+    first, second = frames(model, 2)
+    session = EXECUTOR.open(model.data, CPU)
+    kept = session.download(session.execute(session.upload(first)))["y"]
+    before = kept.copy()
+    session.run(second)
+    np.testing.assert_array_equal(kept, before)
+    np.testing.assert_array_equal(session.run(first)["y"], before)
+    assert [(one.name, one.dtype, one.shape) for one in session.inputs] == [("x", "float32", (1, 3, 16, 16))]
+    assert session.outputs[0].shape == (1, 8, 16, 16)
+
+
+def test_a_strided_input_is_read_as_numpy_reads_it():
+    model = two_outputs()
+    whole = numbers(1, 6, 16, 8, seed=3)
+    inputs = {"a": whole[:, ::2, ::2], "b": whole[:, 1::2, 1::2]}
+    found = EXECUTOR.open(model.data, CPU).run(inputs)
+    np.testing.assert_allclose(found["sum"], inputs["a"] + inputs["b"], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "said"),
+    [
+        ({}, "inputs are , not x"),
+        ({"x": numbers(1, 3, 16, 16), "z": numbers(1)}, "inputs are x, z, not x"),
+        ({"x": numbers(1, 3, 16, 16).astype(np.float64)}, "input 'x' is float64, not float32"),
+    ],
+)
+def test_wrong_inputs_are_refused_by_name(inputs, said):
+    session = EXECUTOR.open(conv_relu().data, CPU)
+    with pytest.raises(ValueError, match=said):
+        session.run(inputs)
+
+
+def test_float32_is_computed_in_float32_though_openvino_would_rather_not():
+    assert error_db(deep(), CPU) > 100
+    assert error_db(deep(), SessionOptions(("CPU",), 1, precision="fp32")) > 100
+
+
+@needs_bf16
+def test_bfloat16_is_used_only_when_asked_for_and_its_error_is_that_of_eight_bits():
+    assert 30 < error_db(deep(), BF16) < 60
+    kernels = {one.reason for one in EXECUTOR.open(deep().data, BF16).placement() if one.op == "Convolution"}
+    assert all("bf16" in one for one in kernels)
+
+
+def test_a_precision_that_would_be_replaced_in_silence_is_refused():
+    with pytest.raises(UnavailableError, match="not in f16"):
+        EXECUTOR.open(conv_relu().data, SessionOptions(("CPU",), 1, precision="fp16"))
+    with pytest.raises(ValueError, match="precision is 'int4'"):
+        EXECUTOR.open(conv_relu().data, SessionOptions(("CPU",), 1, precision="int4"))
+
+
+@pytest.mark.parametrize("device", ["NPU.7", "GPU.7", "AUTO", "AUTO:NPU,CPU", "HETERO:NPU,CPU", "MULTI:CPU", "nope"])
+def test_a_device_that_is_not_here_and_one_that_falls_back_are_errors(device):
+    assert device not in EXECUTOR.devices()
+    with pytest.raises(UnavailableError, match=rf"no device {device} here, only .*CPU"):
+        EXECUTOR.open(conv_relu().data, SessionOptions((device,), 1))
+
+
+def test_it_takes_one_device():
+    with pytest.raises(ValueError, match="one device, not NPU, CPU"):
+        EXECUTOR.open(conv_relu().data, SessionOptions(("NPU", "CPU"), 1))
+
+
+def test_an_unknown_entry_is_an_error_and_a_known_one_is_taken():
+    with pytest.raises(NotFoundError, match="did you mean 'ENABLE_CPU_PINNING'"):
+        EXECUTOR.open(conv_relu().data, SessionOptions(("CPU",), 1, {"ENABLE_CPU_PINING": "NO"}))
+    with pytest.raises(UnsupportedError, match="INFERENCE_PRECISION_HINT is no entry"):
+        EXECUTOR.open(conv_relu().data, SessionOptions(("CPU",), 1, {"INFERENCE_PRECISION_HINT": "bf16"}))
+    EXECUTOR.open(conv_relu().data, SessionOptions(("CPU",), 1, {"ENABLE_CPU_PINNING": "NO"}))
+    with pytest.raises(ValueError, match="no operator profile"):
+        EXECUTOR.open(conv_relu().data, SessionOptions(("CPU",), 1, profile_to="profile"))
+
+
+def test_what_is_no_model_is_said_to_be_none(tmp_path):
+    with pytest.raises(InvalidFileError, match="OpenVINO cannot read the model"):
+        EXECUTOR.open(b"no model", CPU)
+    with pytest.raises(InvalidFileError, match=r"cannot read .*absent\.onnx"):
+        EXECUTOR.open(tmp_path / "absent.onnx", CPU)
+
+
+def test_an_op_that_it_does_not_know_is_named():
+    unknown = conv_relu().proto
+    unknown.graph.node[1].op_type, unknown.graph.node[1].domain = "Relux", "of.nobody"
+    unknown.opset_import.add(domain="of.nobody", version=1)
+    with pytest.raises(UnsupportedError, match=r"No conversion rule found for operations: of\.nobody\.Relux"):
+        EXECUTOR.open(unknown.SerializeToString(), CPU)
+
+
+def test_a_compiled_model_gives_the_same_answers_without_the_onnx_file(tmp_path):
+    model = deep()
+    inputs = frames(model, 1)[0]
+    saved = tmp_path / f"model{BLOB_SUFFIX}"
+    session = EXECUTOR.open(model.data, SessionOptions(("CPU",), 1, save_optimized_to=str(saved)))
+    expected = session.run(inputs)["y"]
+    for source in (saved, session.export_blob()):
+        opened = EXECUTOR.open(source, CPU)
+        assert [one.name for one in opened.inputs] == ["x"]
+        np.testing.assert_array_equal(opened.run(inputs)["y"], expected)
+
+
+@pytest.mark.parametrize("kept", [0.5, 0.0])
+def test_a_torn_compiled_model_is_refused(tmp_path, kept):
+    blob = EXECUTOR.open(conv_relu().data, CPU).export_blob()
+    torn = tmp_path / f"model{BLOB_SUFFIX}"
+    torn.write_bytes(blob[: int(len(blob) * kept)])
+    with pytest.raises(UnavailableError, match="does not take this compiled model"):
+        EXECUTOR.open(torn, CPU)
+
+
+def test_placement_names_every_kernel_and_its_device():
+    placed = EXECUTOR.open(conv_relu().data, CPU).placement()
+    assert {one.provider for one in placed} == {"CPU"}
+    (conv,) = [one for one in placed if one.op == "Convolution"]
+    assert "f32" in conv.reason.lower()
+
+
+def test_pairs_on_inputs_only_run_on_integer_kernels_and_keep_the_answer():
+    model = deep()
+    outcome = quantize(model, frames(model), Int8Rules(), form=Form.INPUTS)
+    placed = EXECUTOR.open(outcome.model.data, CPU).placement()
+    convolutions = [one for one in placed if one.op == "Convolution"]
+    assert len(convolutions) == 4
+    if {"avx512_vnni", "avx_vnni"} & cpu_flags():
+        assert all("I8" in one.reason for one in convolutions), convolutions
+    inputs = frames(model, 1)[0]
+    actual = EXECUTOR.open(outcome.model.data, CPU).run(inputs)["y"]
+    expected = REFERENCE.open(model.data, SessionOptions()).run(inputs)["y"]
+    assert np.corrcoef(actual.ravel(), expected.ravel())[0, 1] > 0.995
+
+
+def test_a_free_batch_dimension_is_run_as_it_comes():
+    model = parse("free (float[n,3,8,8] x) => (float[n,4,8,8] y) { y = Conv(x, w) }", w=numbers(4, 3, 1, 1))
+    session = EXECUTOR.open(model.data, CPU)
+    assert session.inputs[0].shape == (None, 3, 8, 8)
+    assert [session.run({"x": numbers(n, 3, 8, 8)})["y"].shape[0] for n in (1, 3, 2)] == [1, 3, 2]
+
+
+def test_opening_and_running_reports_nothing_to_anyone_and_imports_no_onnx(tmp_path):
+    """OpenVINO's telemetry makes a folder with an identity in the user's home before it sends anything."""
+    (tmp_path / "model.onnx").write_bytes(conv_relu().data)
+    code = (
+        "import sys, pathlib, numpy as np\n"
+        "from edgeopt.executors import SessionOptions\n"
+        "from edgeopt.executors.openvino import EXECUTOR\n"
+        "session = EXECUTOR.open(pathlib.Path('model.onnx'), SessionOptions(('CPU',), 1))\n"
+        "session.run({'x': np.ones((1, 3, 16, 16), np.float32)})\n"
+        "print(sys.modules.get('openvino_telemetry'), 'onnx' in sys.modules)\n"
+    )
+    home = tmp_path / "home"
+    home.mkdir()
+    environment = {**os.environ, "HOME": str(home), "LOCALAPPDATA": str(home), "CI": ""}
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split() == ["None", "False"], done.stderr
+    assert not list(home.rglob("*"))
+
+
+@pytest.mark.slow
+def test_the_cpu_target_offers_both_engines_and_the_bundle_opens_on_the_one_that_won(tmp_path):
+    report = optimize("digits_detector", target="cpu", out=tmp_path / "o", threads=1)
+    engines = {one.name: one.executor for one in report.candidates}
+    assert engines["fuse"] == "onnxruntime"
+    assert engines["openvino-fp32"] == engines["openvino-w8a8"] == "openvino"
+    assert ("openvino-bf16" in engines) == HAS_BF16
+    offered = [one for one in report.candidates if one.executor == "openvino"]
+    assert all(one.score.n == 160 and one.latency and one.speed for one in offered)
+    assert all(one.drop <= 0.01 for one in offered if one.precision.startswith("w8"))
+    first = read_bundle(report.bundle).artefacts[0]
+    assert (first.executor, first.precision) == (report.best.executor, report.best.precision)
+    runtime = Runtime.load(report.bundle, threads=1)
+    assert runtime.notes == ()
+    assert type(runtime.session).__module__.endswith(report.best.executor)
+    assert "on openvino, candidates/openvino-fp32/model.onnx" in (tmp_path / "o" / "report.md").read_text()
+
+
+def test_the_target_openvino_cpu_runs_the_whole_line_on_openvino_alone(tmp_path):
+    report = optimize("digits_detector", target="openvino-cpu", out=tmp_path / "o", threads=1, steps=("fuse",))
+    assert {one.executor for one in report.candidates} == {"openvino"}
+    assert {one.precision for one in report.candidates} == ({"fp32", "bf16"} if HAS_BF16 else {"fp32"})
+    assert all(one.drop < 0.01 for one in report.candidates[1:])
+    assert {one.executor for one in read_bundle(report.bundle).artefacts} == {"openvino"}
+    assert "OpenVinoSession" in type(Runtime.load(Path(report.bundle), threads=1).session).__name__
+
+
+def test_a_step_taken_up_from_disk_keeps_its_engine(tmp_path):
+    wishes = {"target": "cpu", "out": tmp_path / "o", "threads": 1, "steps": ("fuse",)}
+    first = optimize("digits_detector", **wishes)
+    again = optimize("digits_detector", **wishes, resume=True)
+    taken = {one.name: one for one in again.candidates if RESUMED in one.notes}
+    assert "openvino-fp32" in taken
+    assert taken["openvino-fp32"].executor == "openvino"
+    assert [one.name for one in again.candidates] == [one.name for one in first.candidates]
+
+
+def test_the_npu_target_says_what_is_missing(tmp_path):
+    if "NPU" in EXECUTOR.devices():
+        pytest.skip("this machine has an NPU")
+    with pytest.raises(UnavailableError, match="finds no device NPU here, only CPU"):
+        optimize("digits_detector", target="intel-npu", out=tmp_path / "o")

@@ -1,0 +1,94 @@
+"""Candidates of one device's other engines and arithmetics. It measures none: all are measured together at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import monotonic
+
+from edgeopt.candidate import Candidate
+from edgeopt.errors import EdgeoptError, Note, NoteKind
+from edgeopt.int8 import make_int8
+from edgeopt.model import Model, load_model
+from edgeopt.outcome import Outcome
+from edgeopt.trial import Engine, Setting, Trial, add_candidate, finished_candidates, numbered, outcome_on_disk
+
+_MOST_KEPT = 2
+"""INT8 models of one engine that go on to the labels."""
+
+
+def offer_engines(run: Trial, model: Model, parent: Candidate) -> None:
+    """Make and score what the profiles of this device offer beside float32 and INT8 on the target's own engine.
+
+    Args:
+        run: Its alternatives, and its own engine's further precisions.
+        model: The last float model that kept its accuracy.
+        parent: Its candidate.
+    """
+    for engine in (run.engine, *run.alternatives):
+        runnable = _runnable(run, engine)
+        if engine is run.engine:
+            runnable = [one for one in runnable if one not in (run.target.float_precision, "w8a8")]
+        _offer(run, engine, [one for one in runnable if not _is_int8(one)], [Outcome(model, {})], parent, parent.steps)
+        in_int8 = [one for one in runnable if _is_int8(one)]
+        if in_int8 and any(step.name == "quantize" for step in run.plan.steps):
+            outcomes = _int8_models(run, engine, in_int8, model)
+            _offer(run, engine, in_int8, outcomes[:_MOST_KEPT], parent, (*parent.steps, "quantize"))
+
+
+def _is_int8(precision: str) -> bool:
+    return precision.startswith("w8")
+
+
+def _runnable(run: Trial, engine: Engine) -> list[str]:
+    """Return the precisions of a profile that this machine has; where it is not the target, all."""
+    found = []
+    for precision in engine.target.precisions:
+        if not run.target.why_not_here() and (reason := engine.target.why_no_precision(precision)):
+            run.notes.append(Note(NoteKind.SKIPPED, f"no {precision} on {engine.target.name}: {reason}"))
+        else:
+            found.append(precision)
+    return found
+
+
+def _name(engine: Engine, precision: str) -> str:
+    return f"{engine.target.executor}-{precision}"
+
+
+def _int8_models(run: Trial, engine: Engine, precisions: Sequence[str], model: Model) -> list[Outcome]:
+    """Return INT8 models for an engine: those on disk, those its own step made, else those of a search."""
+    if run.resume and (finished := finished_candidates(run, _name(engine, precisions[0]))):
+        return [outcome_on_disk(run, one) for one in finished]
+    if engine is run.engine:
+        made = [one for one in run.candidates if one.precision == "w8a8" and not one.profile]
+        return [Outcome(load_model(run.workspace.path(one.file), one.name), one.changes) for one in made]
+    if monotonic() > run.deadline:
+        return []
+    try:
+        return make_int8(run, model, Setting(engine, precisions[-1]))
+    except EdgeoptError as error:
+        run.notes.append(Note(NoteKind.WARNING, f"no INT8 on {engine.target.name}: {error.problem}", error.remedy))
+        return []
+
+
+def _offer(
+    run: Trial,
+    engine: Engine,
+    precisions: Sequence[str],
+    outcomes: Sequence[Outcome],
+    parent: Candidate,
+    steps: tuple[str, ...],
+) -> None:
+    for precision in precisions:
+        name = _name(engine, precision)
+        finished = finished_candidates(run, name) if run.resume else []
+        for i, outcome in enumerate(outcomes):
+            if monotonic() > run.deadline:
+                run.notes.append(Note(NoteKind.WARNING, f"time budget spent before {name}", "give --time-budget more"))
+                return
+            known = finished[i] if i < len(finished) else None
+            setting = Setting(engine, precision)
+            try:
+                add_candidate(run, numbered(name, i), parent.name, steps, outcome, setting, resumed=known)
+            except EdgeoptError as error:
+                run.notes.append(Note(NoteKind.WARNING, f"{name} left out: {error.problem}", error.remedy))
+                break

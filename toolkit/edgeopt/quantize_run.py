@@ -1,0 +1,336 @@
+"""The step `quantize` alone: a model in, the fastest INT8 form that keeps its answers out. It measures no stages.
+
+The best form so far is on disk as soon as it is known, so that the search may be interrupted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from edgeopt import executors, plugins, tasks
+from edgeopt.benchmarking.comparison import compare
+from edgeopt.environment import physical_cores
+from edgeopt.errors import EXIT_MISSED, EXIT_PASS, EdgeoptError, Note, UnsupportedError
+from edgeopt.evaluate import LabelledFrames, Progress, answers, check_tensors, model_inputs, open_labelled
+from edgeopt.executors import Executor, Session, SessionOptions
+from edgeopt.frames import Frames, open_frames, synthetic_frames
+from edgeopt.model import Model, find_model, load_model, save_model
+from edgeopt.outcome import Outcome
+from edgeopt.plan import SYNTHETIC
+from edgeopt.quantization.attempt import Attempt, ranked
+from edgeopt.quantization.quantize import Form, is_quantizable
+from edgeopt.quantization.search import search_int8
+from edgeopt.recipe import Recipe
+from edgeopt.recognise import choose_recipe, fixed_shapes
+from edgeopt.rewrite import fuse, simplify
+from edgeopt.scored import Drop, Scored, drop_between, score
+from edgeopt.search import LEAST_AGREEMENT, is_within
+from edgeopt.target import Target, find_target
+from edgeopt.tasks import Task
+from edgeopt.tensors import Tensors
+
+TIME_BUDGET_S = 180.0
+_CALIBRATION_PICTURES, _AGREEMENT_PICTURES, _CHECKED_PICTURES, _TIMED_PICTURES = 128, 16, 4, 8
+_SECONDS_A_COMPARISON = 1.5
+_MOST_SCORED = 3
+"""Attempts that the labels judge: the fastest by agreement may still lose too much of the metric."""
+_OPSET = 13
+"""First opset whose DequantizeLinear knows an axis."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One INT8 form that was built and measured."""
+
+    name: str
+    speed_ratio: float
+    """Time of the float model over its own, in turns."""
+    agreement: float
+    """With the float model, without labels."""
+    score: float | None = None
+    """Metric on the labels; None where they were not asked."""
+    drop: Drop | None = None
+    """Against the model as given, with its 95 % interval over pictures."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizeResult:
+    """What the search found."""
+
+    model: str
+    target: str
+    recipe: str
+    prepared: str
+    """Why simplify and fuse ran first; empty: they did not."""
+    tried: tuple[Tried, ...]
+    """Best first, before labels."""
+    chosen: Tried | None
+    """None: the float model stays."""
+    reason: str
+    file: Path | None
+    metric: str = ""
+    baseline: float | None = None
+    """The metric of the model as given."""
+    pictures: int = 0
+    """On which the metric was computed."""
+    max_drop: float = 0.0
+    notes: tuple[Note, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """0 if there is an INT8 model, 2 if none is fast and accurate enough."""
+        return EXIT_PASS if self.chosen else EXIT_MISSED
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {**asdict(self), "file": str(self.file) if self.file else None, "exit_code": self.exit_code}
+
+
+def quantize(
+    model: str | Path,
+    *,
+    target: str = "cpu",
+    calib: str | Path = "",
+    out: str | Path | None = None,
+    eval: str | Path = "",  # noqa: A002, as on the command line
+    recipe: str | None = None,
+    threads: int = 0,
+    time_budget_s: float = TIME_BUDGET_S,
+    max_drop: float | None = None,
+    say: Callable[[str], None] | None = None,
+    tell: Progress | None = None,
+) -> QuantizeResult:
+    """Write the fastest INT8 form of a model that agrees with it.
+
+    Args:
+        model: Path of an ONNX file, or the name of a shipped model.
+        target: Shipped name, or path of a TOML file.
+        calib: Unlabelled pictures, or the word `synthetic`; empty: the recipe's own.
+        out: The file to write; None: `MODEL.int8.onnx` here.
+        eval: Labels that judge the best attempts; empty: none, agreement decides.
+        recipe: Shipped name or path; None: read from the model.
+        threads: 0: the target's, or one per physical core.
+        time_budget_s: For calibration and attempts; labels are judged afterwards.
+        max_drop: Metric that may be lost; None: the recipe's.
+        say: Hears one line for each attempt.
+        tell: Hears how far calibration and evaluation are.
+
+    Raises:
+        EdgeoptError: On what the user can mend; the best form so far stays on disk.
+    """
+    ends_at_s = monotonic() + time_budget_s
+    device, path = find_target(target), find_model(str(model))
+    loaded = load_model(path)
+    choice = choose_recipe(recipe, path, loaded.inputs, loaded.outputs, loaded.metadata)
+    frames = _open_pictures(str(calib), choice.recipe, loaded)
+    labelled = open_labelled(Path(eval)) if eval else None
+    used = threads or device.threads or physical_cores()
+    run = _Run(device, choice.recipe, loaded, frames, labelled, used, say or _hear_nothing, tell)
+    run.file = Path(out) if out else Path(f"{loaded.name}.int8.onnx")
+    prepared = run.prepare()
+    found = run.search(max(ends_at_s - monotonic(), 0.0))
+    result = run.choose(found.attempts, choice.recipe.evaluation.max_drop if max_drop is None else max_drop)
+    chosen, tried, reason, baseline = result
+    return QuantizeResult(
+        model=loaded.name,
+        target=device.name,
+        recipe=choice.recipe.name,
+        prepared=prepared,
+        tried=tried,
+        chosen=chosen,
+        reason=f"{reason} {found.reason}".strip(),
+        file=run.file if chosen else None,
+        metric=baseline.accuracy.metric if baseline else "",
+        baseline=baseline.accuracy.value if baseline else None,
+        pictures=baseline.accuracy.n if baseline else 0,
+        max_drop=choice.recipe.evaluation.max_drop if max_drop is None else max_drop,
+        notes=tuple(dict.fromkeys((*choice.notes, *frames.notes, *run.notes, *found.notes))),
+    )
+
+
+def _hear_nothing(_: str) -> None:
+    """Nobody listens."""
+
+
+def _open_pictures(calib: str, recipe: Recipe, model: Model) -> Frames:
+    if calib == SYNTHETIC:
+        return synthetic_frames(recipe.input.size)
+    path = Path(calib) if calib else recipe.path_of(recipe.evaluation.calib)
+    if path is None:
+        raise EdgeoptError(
+            "there are no calibration pictures",
+            remedy="pass --calib FOLDER with about 100 unlabelled pictures from where the model will work",
+        )
+    frames = open_frames(path)
+    if frames.tensors is not None:
+        check_tensors(frames, model.inputs, fixed_shapes(recipe, model.inputs))
+    return frames
+
+
+def why_prepare(model: Model) -> str:
+    """Return why a model cannot be quantized well as it is; empty when it can."""
+    reasons = [f"opset {model.opset} knows no scale per channel"] if model.opset < _OPSET else []
+    if free := [spec.name for spec in model.inputs if not spec.is_static]:
+        reasons.append(f"the shape of {', '.join(free)} is free")
+    if count := model.op_counts.get("BatchNormalization"):
+        reasons.append(f"{count} BatchNormalization can go into convolutions")
+    return "; ".join(reasons)
+
+
+@dataclass(slots=True)
+class _Run:
+    """What all parts of one search share."""
+
+    target: Target
+    recipe: Recipe
+    original: Model
+    frames: Frames
+    labelled: LabelledFrames | None
+    threads: int
+    say: Callable[[str], None]
+    tell: Progress | None
+    model: Model = field(init=False)
+    """The float model that is quantized."""
+    file: Path = field(init=False)
+    attempts: list[Attempt] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+
+    def prepare(self) -> str:
+        """Simplify and fuse where that is needed, and return why."""
+        self.model, reason = self.original, why_prepare(self.original)
+        if reason:
+            self.say(f"simplify and fuse first: {reason}")
+            inputs, shapes = self.inputs(_CHECKED_PICTURES), fixed_shapes(self.recipe, self.original.inputs)
+            for outcome in self._prepared(shapes, inputs):
+                self.model = outcome.model
+                self.notes += outcome.notes
+        if not is_quantizable(self.model, self.target.int8):
+            raise UnsupportedError(
+                f"{self.original.name} has no layer that {self.target.name} runs on integers",
+                remedy="leave INT8 out for this model: edgeopt optimize --skip quantize",
+            )
+        return reason
+
+    def _prepared(self, shapes: dict[str, tuple[int, ...]], inputs: Sequence[Tensors]) -> Iterator[Outcome]:
+        yield simplify(self.model, shapes, inputs, opset=self.target.opset)
+        yield fuse(self.model, inputs)
+
+    def search(self, time_budget_s: float) -> Any:
+        """Return all attempts; each is told, and the best so far written, as soon as it is measured."""
+        judge = _Judge(self)
+        count = len(self.frames.spread(_CALIBRATION_PICTURES))
+        found = search_int8(
+            self.model,
+            model_inputs(self.task(self.model), self.frames.spread(_CALIBRATION_PICTURES)),
+            self.target.int8,
+            agreement=judge.agreement,
+            speed=judge.speed,
+            forms=tuple(Form(one) for one in self.target.int8.forms),
+            threads=self.threads,
+            least_agreement=LEAST_AGREEMENT,
+            time_budget_s=time_budget_s,
+            progress=lambda done: self.tell("calibrate", done, count) if self.tell else None,
+            on_attempt=self._attempted,
+        )
+        judge.close()
+        return found
+
+    def _attempted(self, one: Attempt) -> None:
+        self.attempts.append(one)
+        best = ranked(self.attempts, LEAST_AGREEMENT)[0]
+        is_best = best is one and one.is_valid(LEAST_AGREEMENT)
+        if is_best:
+            save_model(one.outcome.model, self.file)
+        told = f"{one.name}: {one.speed_ratio:.2f}x the float model, agreement {one.agreement:.3f}"
+        self.say(f"  {told}{f'; the best so far, in {self.file}' if is_best else ''}")
+
+    def choose(
+        self, attempts: Sequence[Attempt], max_drop: float
+    ) -> tuple[Tried | None, tuple[Tried, ...], str, Scored | None]:
+        """Return the choice, all attempts, why, and the original's score; the file is the choice or absent."""
+        rows = [Tried(one.name, one.speed_ratio, one.agreement) for one in attempts]
+        valid = [i for i, one in enumerate(attempts) if one.is_valid(LEAST_AGREEMENT)]
+        if not valid or self.labelled is None:
+            reason = "" if valid else "The float model stays: no INT8 form is faster and agrees with it."
+            return (rows[0] if valid else None), tuple(rows), reason, None
+        baseline, refused = self._score(self.original, "the original"), list[str]()
+        for i in valid[:_MOST_SCORED]:
+            rows[i] = self._judged(attempts[i], baseline)
+            drop = rows[i].drop
+            if drop is not None and is_within(drop.value, max_drop):
+                save_model(attempts[i].outcome.model, self.file)
+                return rows[i], tuple(rows), " ".join(refused), baseline
+            refused.append(f"{rows[i].name} loses {drop}, {max_drop:g} is allowed.")
+        self.file.unlink(missing_ok=True)
+        return None, tuple(rows), f"The float model stays: {' '.join(refused)}", baseline
+
+    def _judged(self, attempt: Attempt, baseline: Scored) -> Tried:
+        scored = self._score(attempt.outcome.model, attempt.name)
+        drop = drop_between(baseline, scored)
+        if drop is None:  # a single picture has no interval
+            lost = baseline.accuracy.value - scored.accuracy.value
+            drop = Drop(lost, float("-inf"), float("inf"))
+        return Tried(attempt.name, attempt.speed_ratio, attempt.agreement, scored.accuracy.value, drop)
+
+    def _score(self, model: Model, what: str) -> Scored:
+        assert self.labelled is not None
+        session, task = self.open(model), self.task(model)
+        found = answers(session, task, self.labelled.frames, self.tell, f"evaluate {what}")
+        session.close()
+        return score(task, found, self.labelled.labels)
+
+    def task(self, model: Model) -> Task:
+        """Return the recipe's task with the metric's thresholds."""
+        task: Task = plugins.load(tasks, self.recipe.task).TASK(self.recipe, model.inputs, model.outputs, True)
+        return task
+
+    def open(self, model: Model) -> Session:
+        """Open a model as the target would."""
+        executor: Executor = plugins.load(executors, self.target.executor).EXECUTOR
+        return executor.open(model.data, SessionOptions(self.target.providers, self.threads, self.target.options))
+
+    def inputs(self, count: int) -> list[Tensors]:
+        """Return the model's inputs for a few of the pictures."""
+        return list(model_inputs(self.task(self.original), self.frames.spread(count)))
+
+
+class _Judge:
+    """Compares INT8 models with the float one: the same pictures, in turns."""
+
+    def __init__(self, run: _Run) -> None:
+        self._run, self._float = run, run.open(run.model)
+        self._inputs = run.inputs(_TIMED_PICTURES)
+        shown = run.frames if run.frames.tensors is None else synthetic_frames(run.recipe.input.size)
+        self._pictures = shown.spread(_AGREEMENT_PICTURES)
+        self._reference = answers(self._float, run.task(run.model), self._pictures)
+
+    def agreement(self, candidate: Model) -> float:
+        """Return how far its answers are the float model's."""
+        session, task = self._run.open(candidate), self._run.task(candidate)
+        found = answers(session, task, self._pictures)
+        session.close()
+        return task.agreement(found, self._reference)
+
+    def speed(self, candidate: Model) -> float:
+        """Return the float model's time over the candidate's."""
+        session = self._run.open(candidate)
+        runs = {"float": self._caller(self._float), "candidate": self._caller(session)}
+        ratio = compare(runs, baseline="float", seconds=_SECONDS_A_COMPARISON, block=5)["candidate"]
+        session.close()
+        return ratio.speedup
+
+    def _caller(self, session: Session) -> Callable[[int], None]:
+        inputs = self._inputs
+
+        def call(index: int) -> None:
+            session.run(inputs[index % len(inputs)])
+
+        return call
+
+    def close(self) -> None:
+        """Free the float session."""
+        self._float.close()

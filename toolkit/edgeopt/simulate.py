@@ -1,0 +1,101 @@
+"""Answers of a slow engine on many pictures, by several of its processes at once. It measures no time.
+
+A simulated NPU takes about a second for a picture and uses one core; its processes share nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
+from typing import Any
+
+from edgeopt.evaluate import LabelledFrames, Progress
+from edgeopt.executors import Session
+from edgeopt.frames import Frames
+from edgeopt.quantization.htp_forms import HtpForm
+from edgeopt.tasks import Accuracy, Task
+
+_ROUNDING = 1e-9
+"""A drop of exactly the allowed size is allowed; the difference of two ratios is not exact."""
+
+
+def simulate_answers(
+    open_session: Callable[[], Session],
+    make_task: Callable[[], Task],
+    frames: Frames,
+    *,
+    processes: int,
+    tell: Progress | None = None,
+    what: str = "simulate",
+) -> list[Any]:
+    """Return the task's answer for each frame, in order.
+
+    Args:
+        open_session: Opens one more process of the engine.
+        make_task: Makes one more task; it is used by one thread only.
+        frames: Read one at a time, from one thread at a time.
+        processes: How many at once; one core each.
+        tell: Called after each frame, from one thread at a time.
+        what: The word for `tell`.
+
+    Raises:
+        StepError: If the vendor's library dies or hangs.
+    """
+    count = max(1, min(processes, len(frames)))
+    lock, found = Lock(), dict[int, Any]()
+
+    def work(first: int) -> None:
+        session, task = open_session(), make_task()
+        try:
+            for i in range(first, len(frames), count):
+                with lock:
+                    frame = frames.read(i)
+                inputs, geometry = task.preprocess(frame)
+                answer = task.postprocess(session.run(inputs), geometry)
+                with lock:
+                    found[i] = answer
+                    if tell:
+                        tell(what, len(found), len(frames))
+        finally:
+            session.close()
+
+    with ThreadPoolExecutor(count) as pool:
+        for done in [pool.submit(work, i) for i in range(count)]:
+            done.result()
+    return [found[i] for i in range(len(frames))]
+
+
+def simulate_metric(
+    open_session: Callable[[], Session],
+    make_task: Callable[[], Task],
+    data: LabelledFrames,
+    *,
+    processes: int,
+    tell: Progress | None = None,
+) -> Accuracy:
+    """Return the recipe's metric on labelled frames; see `simulate_answers`."""
+    answers = simulate_answers(open_session, make_task, data.frames, processes=processes, tell=tell)
+    return make_task().score(answers, data.labels)
+
+
+def first_within(
+    forms: Sequence[HtpForm], score: Callable[[HtpForm], Accuracy], baseline: Accuracy, max_drop: float
+) -> tuple[HtpForm, Mapping[str, Accuracy]]:
+    """Return the first form that keeps its accuracy on the device, and the scores of all that were tried.
+
+    Args:
+        forms: Cheapest first; each is scored only if none before it was good enough.
+        score: The metric of a form on the device or its simulator.
+        baseline: Of the float model, on the same frames.
+        max_drop: What may be lost, in the metric's unit.
+
+    Returns:
+        The form that loses least, where none stays within `max_drop`.
+    """
+    scores: dict[str, Accuracy] = {}
+    for form in forms:
+        scores[form.name] = score(form)
+        if baseline.value - scores[form.name].value <= max_drop + _ROUNDING:
+            return form, scores
+    return max(forms, key=lambda one: scores[one.name].value), scores
