@@ -94,6 +94,19 @@ def test_the_stages_are_a_run_and_their_results_outlive_the_next_one():
     assert session.outputs[0].shape == (1, 8, 16, 16)
 
 
+def test_an_array_that_is_filled_again_is_read_again():
+    model = two_outputs()
+    session = EXECUTOR.open(model.data, CPU)
+    inputs = {"a": numbers(1, 3, 8, 8), "b": numbers(1, 3, 8, 8, seed=1)}
+    for _ in range(3):
+        np.testing.assert_array_equal(session.run(inputs)["sum"], inputs["a"] + inputs["b"])
+        inputs["a"] += 1
+    strided = numbers(1, 3, 16, 8)[:, :, ::2]
+    for _ in range(2):
+        np.testing.assert_array_equal(session.run({**inputs, "a": strided})["sum"], strided + inputs["b"])
+        strided += 1
+
+
 def test_a_strided_input_is_read_as_numpy_reads_it():
     model = two_outputs()
     whole = numbers(1, 6, 16, 8, seed=3)

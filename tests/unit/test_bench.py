@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,7 +31,7 @@ from edgeopt.benchmarking.meters import Meter, MeterKind, Meters
 from edgeopt.benchmarking.samples import Samples
 from edgeopt.benchmarking.trust import Trust, TrustLevel
 from edgeopt.cli import cli
-from edgeopt.cli._bench_screen import section_lines
+from edgeopt.cli._bench_screen import ProgressLine, section_lines
 from edgeopt.errors import EdgeoptError
 from edgeopt.load_run import observe
 from edgeopt.stored import read_stored
@@ -481,6 +483,18 @@ def test_lines_fold_at_the_terminals_width_and_commands_do_not():
     assert "long cell  1" in lines
     assert all(len(line) <= 60 for line in lines if "edgeopt" not in line)
     assert any(line.count("edgeopt") == 20 for line in lines)
+
+
+def test_progress_is_one_line_that_no_thread_redraws(monkeypatch):
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", terminal)
+    threads = threading.active_count()
+    with ProgressLine() as progress:
+        for done in (1, 1, 2):
+            progress.tell("seconds", done, 2)
+        assert threading.active_count() == threads
+    assert terminal.getvalue() == "\rseconds 1/2\rseconds 2/2\r           \r"
 
 
 @pytest.mark.slow

@@ -90,10 +90,12 @@ def test_labels_refuse_what_agreement_let_through(tmp_path: Path, monkeypatch: p
     assert kept.chosen
     assert kept.chosen.name == "try 0"
     assert (kept.chosen.score, kept.chosen.drop.value) == (kept.baseline, 0.0)
+    before = out.read_bytes()
     refused = quantize("digits_detector", out=out, eval=LABELS, threads=1, max_drop=-1.0)
     assert refused.chosen is None
     assert "try 0 loses +0.0000 [" in refused.reason
-    assert not out.exists()
+    assert out.read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["a.onnx"]
 
 
 def test_an_interrupted_search_leaves_the_best_so_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +107,8 @@ def test_an_interrupted_search_leaves_the_best_so_far(tmp_path: Path, monkeypatc
     out = tmp_path / "a.onnx"
     with pytest.raises(KeyboardInterrupt):
         quantize("digits_detector", out=out, threads=1)
-    assert load_model(out).outputs
+    assert not out.exists()
+    assert load_model(tmp_path / "a.best-so-far.onnx").outputs
 
 
 def test_a_worse_attempt_does_not_replace_a_better_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

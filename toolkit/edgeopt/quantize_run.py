@@ -196,6 +196,7 @@ class _Run:
     model: Model = field(init=False)
     """The float model that is quantized."""
     file: Path = field(init=False)
+    """What was asked for: written once, when the choice is made."""
     attempts: list[Attempt] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
 
@@ -244,9 +245,9 @@ class _Run:
         best = ranked(self.attempts, LEAST_AGREEMENT)[0]
         is_best = best is one and one.is_valid(LEAST_AGREEMENT)
         if is_best:
-            save_model(one.outcome.model, self.file)
+            save_model(one.outcome.model, self.draft)
         told = f"{one.name}: {one.speed_ratio:.2f}x the float model, agreement {one.agreement:.3f}"
-        self.say(f"  {told}{f'; the best so far, in {self.file}' if is_best else ''}")
+        self.say(f"  {told}{f'; the best so far, in {self.draft}' if is_best else ''}")
 
     def choose(
         self, attempts: Sequence[Attempt], max_drop: float
@@ -256,17 +257,29 @@ class _Run:
         valid = [i for i, one in enumerate(attempts) if one.is_valid(LEAST_AGREEMENT)]
         if not valid or self.labelled is None:
             reason = "" if valid else "The float model stays: no INT8 form is faster and agrees with it."
+            self._settle(attempts[0] if valid else None)
             return (rows[0] if valid else None), tuple(rows), reason, None
         baseline, refused = self._score(self.original, "the original"), list[str]()
         for i in valid[:_MOST_SCORED]:
             rows[i] = self._judged(attempts[i], baseline)
             drop = rows[i].drop
             if drop is not None and is_within(drop.value, max_drop):
-                save_model(attempts[i].outcome.model, self.file)
+                self._settle(attempts[i])
                 return rows[i], tuple(rows), " ".join(refused), baseline
             refused.append(f"{rows[i].name} loses {drop}, {max_drop:g} is allowed.")
-        self.file.unlink(missing_ok=True)
+        self._settle(None)
         return None, tuple(rows), f"The float model stays: {' '.join(refused)}", baseline
+
+    @property
+    def draft(self) -> Path:
+        """The best form so far: what an interrupt leaves; a file that was there before stays untouched."""
+        return self.file.with_name(f"{self.file.stem}.best-so-far{self.file.suffix}")
+
+    def _settle(self, chosen: Attempt | None) -> None:
+        """Write the choice, if there is one, and take the draft away."""
+        if chosen:
+            save_model(chosen.outcome.model, self.file)
+        self.draft.unlink(missing_ok=True)
 
     def _judged(self, attempt: Attempt, baseline: Scored) -> Tried:
         scored = self._score(attempt.outcome.model, attempt.name)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 from collections.abc import Iterator
+from types import TracebackType
 
 from rich.console import Console
 from rich.text import Text
@@ -14,6 +16,31 @@ from edgeopt.bench_result import BenchResult
 _WORD = 11
 _COMMANDS = ("first", "then")
 _STYLES = {"PASS": "bold green", "FAIL": "bold red", "INCONCLUSIVE": "bold yellow", "NOISY": "yellow", "INVALID": "red"}
+
+
+class ProgressLine:
+    """One line on a terminal, rewritten when something changes: a bar that redraws itself would slow frames."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._is_shown, self._text = sys.stderr.isatty() and not quiet, ""
+
+    def __enter__(self) -> ProgressLine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._write("")
+
+    def tell(self, what: str, done: int, of: int) -> None:
+        """Show how far a piece of work is."""
+        self._write(f"{what} {done}/{of}" if of > 1 else what)
+
+    def _write(self, text: str) -> None:
+        if self._is_shown and text != self._text:
+            sys.stderr.write(f"\r{text.ljust(len(self._text))}{'' if text else chr(13)}")
+            sys.stderr.flush()
+            self._text = text
 
 
 def show_bench(result: BenchResult) -> None:

@@ -72,14 +72,13 @@ def bench(
     """
     from edgeopt.bench_report import render_markdown
     from edgeopt.bench_run import bench as run
-    from edgeopt.cli._bench_screen import show_bench
-    from edgeopt.cli._screen import Screen
+    from edgeopt.cli._bench_screen import ProgressLine, show_bench
 
     if as_json and as_markdown:
         raise click.UsageError("--json and --markdown both print the result; give one")
     options = _options(**wishes)
-    with Screen(quiet=as_json or as_markdown) as screen:
-        result = run(model, target=target, recipe=recipe, options=options, out=out, tell=screen.progress)
+    with ProgressLine(quiet=as_json or as_markdown) as progress:
+        result = run(model, target=target, recipe=recipe, options=options, out=out, tell=progress.tell)
     if as_json:
         click.echo(json.dumps(result.as_json(), indent=2, allow_nan=False))
     elif as_markdown:
