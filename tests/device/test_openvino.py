@@ -94,6 +94,17 @@ def test_the_stages_are_a_run_and_their_results_outlive_the_next_one():
     assert session.outputs[0].shape == (1, 8, 16, 16)
 
 
+def test_what_was_uploaded_lives_until_it_is_executed_though_its_caller_lets_go():
+    model = two_outputs()
+    session = EXECUTOR.open(model.data, CPU)
+    wide = numbers(1, 3, 8, 16)
+    expected = wide[..., ::2] * 2
+    session.upload({"a": wide[..., ::2], "b": wide[..., ::2].copy()})
+    overwritten = [np.full((1, 3, 8, 8), np.nan, np.float32) for _ in range(64)]
+    assert len(overwritten) == 64
+    np.testing.assert_array_equal(session.download(session.execute(None))["sum"], expected)
+
+
 def test_an_array_that_is_filled_again_is_read_again():
     model = two_outputs()
     session = EXECUTOR.open(model.data, CPU)
@@ -107,10 +118,12 @@ def test_an_array_that_is_filled_again_is_read_again():
         strided += 1
 
 
-def test_a_strided_input_is_read_as_numpy_reads_it():
+def test_a_strided_input_is_read_as_numpy_reads_it_and_a_read_only_one_too():
     model = two_outputs()
-    whole = numbers(1, 6, 16, 8, seed=3)
-    inputs = {"a": whole[:, ::2, ::2], "b": whole[:, 1::2, 1::2]}
+    whole = numbers(1, 3, 16, 16, seed=3)
+    whole.flags.writeable = False
+    inputs = {"a": whole[:, :, ::2, ::2], "b": whole[:, :, 1::2, 1::2].copy()}
+    inputs["b"].flags.writeable = False
     found = EXECUTOR.open(model.data, CPU).run(inputs)
     np.testing.assert_allclose(found["sum"], inputs["a"] + inputs["b"], rtol=1e-6)
 

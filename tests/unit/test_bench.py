@@ -300,6 +300,17 @@ def test_the_search_for_the_capacity_draws_the_curve_and_prices_an_inference():
     assert strict(json.dumps(result.as_json()))["capacity"]["probes"][0]["rate_per_s"] == rates[0]
 
 
+def test_a_cost_that_leaves_energy_out_says_so(closed):
+    from edgeopt.bench_result import _notes
+    from edgeopt.benchmarking.cost import InferenceCost
+
+    passes = replace(closed[0].passes, cost=InferenceCost(0.001, 10.0))
+    device = BenchOptions(device_price=100.0, watts=5.0, find_capacity=True)
+    assert [note.detail for note in _notes(device, passes)] == ["the cost leaves energy out"]
+    assert _notes(replace(device, kwh_price=0.3), passes) == ()
+    assert _notes(BenchOptions(cloud_price=1.0), passes) == ()
+
+
 def test_a_device_is_priced_by_its_life_and_the_measured_power():
     wishes = BenchOptions(find_capacity=True, device_price=87.66, life_years=1, duty_ratio=0.5, kwh_price=0.36)
     machine = price_machine(wishes, measured_watts=10.0)

@@ -200,6 +200,8 @@ class BenchResult:
             found["--spin"] = "on" if asked.spin else "off"
         if asked.budget_ms is not None:
             found["--budget"] = f"{asked.budget_ms:.4g}ms"
+        if asked.max_miss_ratio != default.max_miss_ratio:
+            found["--max-miss"] = f"{asked.max_miss_ratio:.4g}"
         return found
 
     def as_json(self) -> dict[str, Any]:
@@ -263,8 +265,9 @@ def _notes(options: BenchOptions, passes: Passes) -> tuple[Note, ...]:
     found = []
     if priced and passes.cost is None:
         found.append(Note(NoteKind.SKIPPED, "no cost of an inference: no rate was proven to keep the budget"))
-    owned = options.device_price is not None and options.watts is None
-    if passes.cost is not None and owned and not isinstance(passes.energy, Energy):
+    knows_watts = options.watts is not None or isinstance(passes.energy, Energy)
+    owned = options.device_price is not None
+    if passes.cost is not None and owned and not (knows_watts and options.kwh_price is not None):
         found.append(Note(NoteKind.WARNING, "the cost leaves energy out", "give --watts and --kwh-price"))
     return (*found, *(passes.cold.notes if passes.cold else ()))
 

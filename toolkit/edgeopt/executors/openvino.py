@@ -51,7 +51,7 @@ class OpenVinoSession:
         return self.download(None)
 
     def upload(self, inputs: Tensors) -> None:
-        """Hand the inputs to the request; on a CPU they are not copied, so leave them alone until `execute` is done.
+        """Hand the inputs to the request, which reads them where they are: leave them alone until `execute` is done.
 
         Raises:
             ValueError: If an input is missing or unknown, or has another type.
@@ -64,9 +64,9 @@ class OpenVinoSession:
                 raise ValueError(f"input {name!r} is {value.dtype}, not {wanted}")
             if value is self._held[position]:
                 continue  # a preprocessing step that fills one array again and again: the request reads it already
-            shared = np.ascontiguousarray(value)
+            shared = np.require(value, requirements=["C", "W"])  # OpenVINO shares no array that is read-only
             self._request.set_input_tensor(position, self._tensor(shared, shared_memory=True))
-            self._held[position] = value if shared is value else None
+            self._held[position] = shared  # the request knows its address only and keeps no reference
 
     def execute(self, uploaded: Any) -> None:
         """Run what was uploaded, and wait until it is done."""
