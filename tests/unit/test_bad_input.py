@@ -289,3 +289,8 @@ def test_a_misspelt_command_offers_the_nearest():
     result = CliRunner().invoke(cli, ["optimise"])
     assert result.exit_code == 1
     assert "did you mean 'optimize'" in result.output
+
+
+@pytest.mark.parametrize("command", ["optimize", "quantize"])
+def test_a_target_that_only_a_simulator_runs_here_is_refused(command, model):
+    assert "do not drive the compiler" in refuse(command, model, "-t", "qualcomm-htp-v73")

@@ -22,7 +22,7 @@ from edgeopt.frames import open_frames, synthetic_frames
 from edgeopt.int8 import make_int8
 from edgeopt.model import Model, find_model, load_model
 from edgeopt.outcome import Outcome
-from edgeopt.plan import Options, Plan, describe, make_plan
+from edgeopt.plan import Options, Plan, describe, make_plan, require_driven
 from edgeopt.recognise import Choice, choose_recipe, fixed_shapes
 from edgeopt.report import Report
 from edgeopt.rewrite import fuse, simplify
@@ -101,6 +101,7 @@ def device_name(target: str) -> str:
 
 def _read(model: str, target: str, recipe: str | None) -> tuple[Model, Choice, Target]:
     device = find_target(target)
+    require_driven(device)
     path = find_model(model)
     loaded = load_model(path)
     return loaded, choose_recipe(recipe, path, loaded.inputs, loaded.outputs, loaded.metadata), device

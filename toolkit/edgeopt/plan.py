@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edgeopt.errors import EdgeoptError, Note, NoteKind, NotFoundError
+from edgeopt.errors import EdgeoptError, Note, NoteKind, NotFoundError, UnsupportedError
 from edgeopt.recipe import Recipe
 from edgeopt.target import Target
 
@@ -15,6 +15,7 @@ STEPS = ("simplify", "fuse", "quantize")
 SYNTHETIC = "synthetic"
 """The word for `--calib` that admits calibration without real pictures."""
 
+_NOT_DRIVEN = frozenset({"qnn"})
 _DOES = {
     "simplify": "opset upgrade, static shapes, OnnxSlim, constants folded within a size limit, unused parts removed",
     "fuse": "batch normalisation, affine ops and focus slices into convolutions; activations in the form engines fuse",
@@ -73,6 +74,19 @@ class Plan:
             "max_drop": self.max_drop,
             "threads": self.threads,
         }
+
+
+def require_driven(target: Target) -> None:
+    """Raise for a target whose device is simulated: what would be timed here is no latency of it.
+
+    Raises:
+        UnsupportedError: If its compiler is not driven by the line yet.
+    """
+    if target.executor in _NOT_DRIVEN:
+        raise UnsupportedError(
+            f"the steps do not drive the compiler of target {target.name!r} yet",
+            remedy="use it from Python (docs/targets.md, Qualcomm), or pass --target cpu",
+        )
 
 
 def make_plan(recipe: Recipe, target: Target, options: Options, threads: int) -> Plan:

@@ -20,7 +20,7 @@ from edgeopt.executors import Executor, Session, SessionOptions
 from edgeopt.frames import Frames, open_frames, synthetic_frames
 from edgeopt.model import Model, find_model, load_model, save_model
 from edgeopt.outcome import Outcome
-from edgeopt.plan import SYNTHETIC
+from edgeopt.plan import SYNTHETIC, require_driven
 from edgeopt.quantization.attempt import Attempt, ranked
 from edgeopt.quantization.quantize import Form, is_quantizable
 from edgeopt.quantization.search import search_int8
@@ -124,6 +124,7 @@ def quantize(
     """
     ends_at_s = monotonic() + time_budget_s
     device, path = find_target(target), find_model(str(model))
+    require_driven(device)
     loaded = load_model(path)
     choice = choose_recipe(recipe, path, loaded.inputs, loaded.outputs, loaded.metadata)
     frames = _open_pictures(str(calib), choice.recipe, loaded)

@@ -10,7 +10,7 @@ from edgeopt import executors, plugins, tasks
 from edgeopt.benchmarking.workers import Pipeline
 from edgeopt.bundle import is_bundle
 from edgeopt.environment import physical_cores
-from edgeopt.errors import EdgeoptError, Note, NoteKind
+from edgeopt.errors import EdgeoptError, Note, NoteKind, UnavailableError
 from edgeopt.executors import Session, SessionOptions, Source, arithmetic
 from edgeopt.frames import Frames, open_frames, synthetic_frames
 from edgeopt.model import find_model, load_model
@@ -61,6 +61,16 @@ class Subject:
         return task, session
 
 
+def _require_real_time(session: Session, target: str) -> None:
+    """A simulator's time is never a latency."""
+    if getattr(session, "simulated", False):
+        session.close()
+        raise UnavailableError(
+            f"latency: not measured (no device): {target} is simulated on this machine",
+            remedy="run edgeopt bench on the device itself",
+        )
+
+
 def open_subject(
     model: str,
     *,
@@ -92,6 +102,7 @@ def open_subject(
     used = threads or _threads_of(device, workers)
     options = SessionOptions(device.providers, used, {**device.options, **(entries or {})})
     session = plugins.load(executors, device.executor).EXECUTOR.open(loaded.data, options)
+    _require_real_time(session, device.name)
     task = plugins.load(tasks, choice.recipe.task).TASK(choice.recipe, loaded.inputs, loaded.outputs, False)
     notes = choice.notes
     if reason := device.why_not_here():
@@ -135,6 +146,7 @@ def _open_bundle(model: str, threads: int, workers: int, entries: Mapping[str, s
     if entries or (workers > 1 and not threads):  # the runtime opens it as an app would: alone, as the target says
         session.close()
         session = plugins.load(executors, engine.executor).EXECUTOR.open(path, options)
+    _require_real_time(session, bundle.target.name)
     return Subject(
         name=model,
         recipe=bundle.recipe,
