@@ -156,7 +156,8 @@ def report(model: Path, ours: list[dict[str, float]], theirs: list[dict[str, flo
     return f"""# The same model in benchmark_app and in our closed loop
 
 `{model.name}` on OpenVINO {version("openvino")}, {cpu_name()}, 1 thread, fp32; {len(ours)} pairs of {SECONDS} s in
-turns. `benchmark_app {" ".join(APP)}`. The machine was shared and noisy: believe the ratios, not the times.
+turns: `benchmark_app {" ".join(APP)}`.
+The machine was shared and noisy: believe the ratios, not the times.
 
 | figure of our loop / of benchmark_app | ours, ms | benchmark_app, ms | ratio, 95 % |
 |---|--:|--:|--:|
