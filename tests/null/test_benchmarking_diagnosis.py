@@ -112,7 +112,7 @@ CASES = {
     "execute": [
         (
             {"shares": shares(execute=0.7), "target": "cpu"},
-            "edgeopt optimize m.onnx --target cpu; edgeopt bench m.onnx",
+            "edgeopt optimize m.onnx --target cpu",
         ),
         ({"shares": shares(execute=0.29, overhead=0.28)}, None),
     ],

@@ -38,6 +38,11 @@ def test_the_fastest_that_keeps_its_accuracy_is_chosen():
     assert "int4 drops" in chosen.reason
 
 
+def test_of_two_that_are_equally_fast_the_more_accurate_is_chosen():
+    _, chosen = choose([BASE, made("first", 2.02, 0.01), made("second", 2.0, 0.002), made("third", 1.8)], 0.01)
+    assert chosen.name == "second"
+
+
 def test_a_slower_candidate_is_never_chosen_however_accurate():
     candidates, chosen = choose([BASE, made("int8", 0.8, -0.1)], 0.01)
     assert chosen.name == BASELINE

@@ -7,7 +7,7 @@ import pytest
 from fixture_models import model, numbers
 
 from edgeopt import executors, plugins
-from edgeopt.errors import InvalidFileError, NotFoundError, UnavailableError
+from edgeopt.errors import InvalidFileError, NotFoundError, UnavailableError, UnsupportedError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.reference import EXECUTOR as REFERENCE
@@ -61,6 +61,11 @@ def test_placement_names_the_provider_of_every_node():
 def test_an_entry_that_onnxruntime_would_ignore_is_an_error():
     with pytest.raises(NotFoundError, match=r"session\.bogus"):
         EXECUTOR.open(NET.data, SessionOptions(entries={"session.bogus": "1"}))
+
+
+def test_a_precision_that_onnxruntime_would_ignore_is_an_error():
+    with pytest.raises(UnsupportedError, match="not in bf16"):
+        EXECUTOR.open(NET.data, SessionOptions(precision="bf16"))
 
 
 def test_every_known_entry_is_accepted_by_onnxruntime():

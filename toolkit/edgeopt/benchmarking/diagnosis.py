@@ -242,7 +242,7 @@ def find_execute_bound(figures: Figures) -> Finding | None:
         "execute",
         "The model itself is the largest part",
         _stage_evidence(figures, "execute"),
-        f"edgeopt optimize {figures.model}{target}; {_bench(figures, '--profile')} names the operators",
+        f"edgeopt optimize {figures.model}{target}",
     )
 
 

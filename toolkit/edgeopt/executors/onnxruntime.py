@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from edgeopt.errors import InvalidFileError, NotFoundError, UnavailableError
+from edgeopt.errors import InvalidFileError, NotFoundError, UnavailableError, UnsupportedError
 from edgeopt.executors import Placement, SessionOptions, Source
 from edgeopt.extras import require
 from edgeopt.tensors import Tensors, TensorSpec
@@ -105,6 +105,11 @@ class OnnxRuntime:
             NotFoundError: On a configuration key that ONNX Runtime would ignore in silence.
         """
         ort = require("onnxruntime", extra="cpu", purpose="running a model")
+        if options.precision not in ("", "fp32"):
+            raise UnsupportedError(
+                f"ONNX Runtime computes in the model's own types, not in {options.precision}",
+                remedy="convert the model, or use the executor openvino for this precision",
+            )
         missing = [name for name in options.providers if name not in ort.get_available_providers()]
         if missing:
             raise UnavailableError(
