@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -226,25 +227,19 @@ def edgeopt_architecture() -> str:
 
 
 def test_an_interrupt_leaves_finished_candidates_and_resume_takes_them_up(tmp_path):
-    """The process gets a real interrupt once the first candidate is told of."""
+    """The process gets a real interrupt once the second candidate is told of."""
     out = tmp_path / "o"
-    command = [
-        sys.executable,
-        "-m",
-        "edgeopt",
-        "optimize",
-        "digits_detector",
-        "-t",
-        "cpu",
-        "-o",
-        str(out),
-        "--threads",
-        "1",
-    ]
+    # a shell that starts jobs in the background hands on SIGINT as ignored
+    code = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
+        "from edgeopt.__main__ import main; main()"
+    )
+    arguments = ["optimize", "digits_detector", "-t", "cpu", "-o", str(out), "--threads", "1"]
+    command = [sys.executable, "-c", code, *arguments]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         for line in process.stderr:
             if line.startswith("simplify"):
-                process.send_signal(__import__("signal").SIGINT)
+                process.send_signal(signal.SIGINT)
                 break
         rest = process.stderr.read()
         process.wait(60)
@@ -252,7 +247,7 @@ def test_an_interrupt_leaves_finished_candidates_and_resume_takes_them_up(tmp_pa
     assert "--resume" in rest
     assert "Traceback" not in rest
     assert (out / "candidates" / "simplify" / "candidate.json").exists()
-    shown = CliRunner().invoke(cli, [*command[3:], "--resume"])
+    shown = CliRunner().invoke(cli, [*arguments, "--resume"])
     assert shown.exit_code == 0, shown.output
     assert "from disk" in shown.output
 
