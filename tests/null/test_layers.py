@@ -18,7 +18,7 @@ LAYERS = [
     "cli",
     "line bench_run compare_run check_run quantize_run quantized_view inspection checkup",
     "bench_report",
-    "alternatives conclude bench_result",
+    "thread_choice alternatives conclude bench_result",
     "int8 bench_passes",
     "trial bench_round",
     "placement compile adapt simulate",

@@ -65,8 +65,13 @@ def make_int8(run: Trial, model: Model, setting: Setting | None = None) -> list[
         on_attempt=attempted,
     )
     with_float.close()
-    kept = found.attempts[:_MOST_KEPT]
+    kept = [one for one in found.attempts if _has_integers(one.outcome.model)][:_MOST_KEPT]
     return [_told(one, found.reason if i == 0 else "", found.notes) for i, one in enumerate(kept)]
+
+
+def _has_integers(model: Model) -> bool:
+    """Whether anything is left of INT8: where every layer is faster in float, the form is the float model again."""
+    return any("Linear" in op or "Integer" in op for op in model.op_counts)
 
 
 def _told(attempt: Attempt, reason: str, notes: tuple[Note, ...]) -> Outcome:

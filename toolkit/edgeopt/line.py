@@ -28,6 +28,7 @@ from edgeopt.report import Report
 from edgeopt.rewrite import fuse, simplify
 from edgeopt.search import is_within
 from edgeopt.target import Target, find_target
+from edgeopt.thread_choice import choose_threads
 from edgeopt.trial import (
     CHECKED_PICTURES,
     Engine,
@@ -84,7 +85,7 @@ def optimize(
     """
     loaded, choice, device = _read(str(model), target, recipe)
     asked = options or Options(**wishes)
-    plan = make_plan(choice.recipe, device, asked, physical_cores())
+    plan = make_plan(choice.recipe, device, asked, _threads(loaded, choice, device, asked))
     folder = Path(out) if out else Path("out") / f"{loaded.name}-{device_name(target)}"
     run = _prepare(loaded, choice, device, plan, folder, asked.resume)
     run.listener = listener or Silence()
@@ -142,6 +143,14 @@ def _prepare(model: Model, choice: Choice, target: Target, plan: Plan, out: Path
         alternatives=alternatives,
         notes=notes,
     )
+
+
+def _threads(model: Model, choice: Choice, target: Target, asked: Options) -> int:
+    """Return what 0 threads means for this model here: all cores, or one where they are not faster."""
+    if asked.threads or target.threads or target.why_not_here():
+        return physical_cores()
+    shapes = fixed_shapes(choice.recipe, model.inputs)
+    return choose_threads(_engine(target, 1).executor, model, target, shapes, physical_cores())
 
 
 def _engine(target: Target, threads: int) -> Engine:

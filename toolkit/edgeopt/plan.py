@@ -61,6 +61,7 @@ class Plan:
     budget_asked: bool
     max_drop: float
     threads: int
+    threads_asked: bool
     time_budget_s: float | None
     notes: tuple[Note, ...] = field(default=())
 
@@ -72,7 +73,7 @@ class Plan:
             "eval": str(self.eval.resolve()) if self.eval else None,
             "budget_ms": self.budget_ms,
             "max_drop": self.max_drop,
-            "threads": self.threads,
+            "threads": self.threads if self.threads_asked else 0,  # measured ones may differ when a run is resumed
         }
 
 
@@ -96,7 +97,7 @@ def make_plan(recipe: Recipe, target: Target, options: Options, threads: int) ->
         recipe: Bound to the model.
         target: The device.
         options: The user's wishes.
-        threads: What 0 threads means on this machine.
+        threads: What 0 threads means for this model on this machine.
 
     Raises:
         NotFoundError: If a step to do or to skip does not exist.
@@ -127,6 +128,7 @@ def make_plan(recipe: Recipe, target: Target, options: Options, threads: int) ->
         budget_asked=options.budget_ms is not None,
         max_drop=recipe.evaluation.max_drop if options.max_drop is None else options.max_drop,
         threads=options.threads or target.threads or threads,
+        threads_asked=bool(options.threads or target.threads),
         time_budget_s=options.time_budget_s,
         notes=tuple(notes),
     )

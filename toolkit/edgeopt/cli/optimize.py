@@ -25,7 +25,9 @@ from edgeopt.cli._values import Duration, Names
 @click.option("--dry-run", is_flag=True, help="Print the plan and stop.")
 @click.option("--resume", is_flag=True, help="Take up the finished candidates of an interrupted run.")
 @click.option("--time-budget", type=Duration("s"), help="Stop making candidates after this, e.g. 5m.")
-@click.option("--threads", type=click.IntRange(min=1), help="Threads of the engine [physical cores].")
+@click.option(
+    "--threads", type=click.IntRange(min=1), help="Threads of the engine [all cores, or one where it is as fast]."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.pass_context
 def optimize(
