@@ -25,10 +25,12 @@ from edgeopt.simulate import first_within, simulate_metric
 from edgeopt.target import find_target
 from edgeopt.tasks import Accuracy, Task
 
+PROFILES = Path(__file__).parents[2] / "tests" / "device" / "targets"
+
 _REASON = EXECUTOR.why_unavailable()
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(_REASON is not None, reason=str(_REASON))]
 
-V73 = find_target("qualcomm-htp-v73")
+V73 = find_target(f"{PROFILES}/qualcomm-htp-v73.toml")
 PROCESSES = 2
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +13,9 @@ from edgeopt.adapt import adapt, make_float32, rewrite_for
 from edgeopt.errors import NotFoundError, StepError
 from edgeopt.target import find_target
 
-V73 = find_target("qualcomm-htp-v73")
+PROFILES = Path(__file__).parents[2] / "tests" / "device" / "targets"
+
+V73 = find_target(f"{PROFILES}/qualcomm-htp-v73.toml")
 CPU = find_target("cpu-x86-vnni")
 
 

@@ -16,6 +16,8 @@ from onnx import TensorProto, helper
 
 from edgeopt.cli import cli
 
+PROFILES = Path(__file__).parents[2] / "tests" / "device" / "targets"
+
 HEAD = 'name = "own"\ntask = "classification"\ndescription = "d"\nlicense = "l"\nsource = "s"\n'
 RECIPE = HEAD + '[postprocess]\ndecoder = "logits"\n[evaluation]\nmetric = "top1"\n'
 
@@ -293,4 +295,4 @@ def test_a_misspelt_command_offers_the_nearest():
 
 @pytest.mark.parametrize("command", ["optimize", "quantize"])
 def test_a_target_that_only_a_simulator_runs_here_is_refused(command, model):
-    assert "do not drive the compiler" in refuse(command, model, "-t", "qualcomm-htp-v73")
+    assert "do not drive the compiler" in refuse(command, model, "-t", PROFILES / "qualcomm-htp-v73.toml")

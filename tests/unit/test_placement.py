@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 from fixture_models import GELU, GELU_NUMBERS, activation, conv_batchnorm, model, numbers
@@ -10,7 +11,9 @@ from fixture_models import GELU, GELU_NUMBERS, activation, conv_batchnorm, model
 from edgeopt.placement import CPU, FLOAT32, STATIC, check_rules, explain_placement
 from edgeopt.target import find_target
 
-V73 = find_target("qualcomm-htp-v73")
+PROFILES = Path(__file__).parents[2] / "tests" / "device" / "targets"
+
+V73 = find_target(f"{PROFILES}/qualcomm-htp-v73.toml")
 ABSENT = replace(V73, name="imagined-npu", executor="no_such_engine", package="imagined-compiler")
 
 
