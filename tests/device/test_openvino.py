@@ -24,8 +24,6 @@ from edgeopt.runtime import Runtime
 from edgeopt.target import Int8Rules
 from edgeopt.trial import RESUMED
 
-PROFILES = Path(__file__).parents[2] / "tests" / "device" / "targets"
-
 _REASON = EXECUTOR.why_unavailable()
 pytestmark = pytest.mark.skipif(_REASON is not None, reason=str(_REASON))
 
@@ -312,4 +310,4 @@ def test_the_npu_target_says_what_is_missing(tmp_path):
     if "NPU" in EXECUTOR.devices():
         pytest.skip("this machine has an NPU")
     with pytest.raises(UnavailableError, match="finds no device NPU here, only CPU"):
-        optimize("digits_detector", target=f"{PROFILES}/intel-npu.toml", out=tmp_path / "o")
+        optimize("digits_detector", target="intel-npu", out=tmp_path / "o")

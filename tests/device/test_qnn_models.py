@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import npu_models
 import numpy as np
 import pytest
@@ -17,12 +15,10 @@ from edgeopt.placement import CPU, explain_placement
 from edgeopt.quantization.htp import place_htp, study_htp
 from edgeopt.target import find_target
 
-PROFILES = Path(__file__).parents[2] / "tests" / "device" / "targets"
-
 _REASON = EXECUTOR.why_unavailable()
 pytestmark = pytest.mark.skipif(_REASON is not None, reason=str(_REASON))
 
-V73 = find_target(f"{PROFILES}/qualcomm-htp-v73.toml")
+V73 = find_target("qualcomm-htp-v73")
 PLACED = {
     "conv_relu": set(),
     "gelu_erf": {"fuse_gelu"},
@@ -126,5 +122,5 @@ def test_one_binary_for_several_socs_names_them_and_says_that_it_was_not_loaded(
 
 @pytest.mark.parametrize("arch", ["v69", "v75", "v79", "v81"])
 def test_every_newer_npu_takes_the_model_and_computes_the_same(quantized, arch):
-    target = find_target(f"{PROFILES}/qualcomm-htp-{arch}.toml")
+    target = find_target(f"qualcomm-htp-{arch}")
     assert check_numbers(quantized, target, frames(quantized)).device.sqnr_db > 25

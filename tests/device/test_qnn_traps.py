@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 from dataclasses import replace
-from pathlib import Path
 
 import npu_models
 import numpy as np
@@ -21,12 +20,10 @@ from edgeopt.quantization.htp import place_htp, study_htp
 from edgeopt.quantization.htp_forms import find_htp_forms
 from edgeopt.target import find_target
 
-PROFILES = Path(__file__).parents[2] / "tests" / "device" / "targets"
-
 _REASON = EXECUTOR.why_unavailable()
 pytestmark = pytest.mark.skipif(_REASON is not None, reason=str(_REASON))
 
-V73, V68 = find_target(f"{PROFILES}/qualcomm-htp-v73.toml"), find_target(f"{PROFILES}/qualcomm-htp-v68.toml")
+V73, V68 = find_target("qualcomm-htp-v73"), find_target("qualcomm-htp-v68")
 
 
 def opened(model, target=V73, **entries):
@@ -145,7 +142,7 @@ def test_7_the_whole_model_on_integers_is_taken_for_v68(quantized):
 
 
 def test_8_a_binary_of_another_soc_is_refused_although_the_simulator_runs_it(quantized, tmp_path):
-    other = find_target(f"{PROFILES}/qualcomm-htp-v81.toml")
+    other = find_target("qualcomm-htp-v81")
     made = compile_model(quantized, other, tmp_path / "out" / "model.onnx", frames(conv_relu(), 2))
     with pytest.raises(InvalidFileError, match="compiled for SoC 87, not 43"):
         EXECUTOR.open(made.file, options_for(V73))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,9 +12,7 @@ from edgeopt.adapt import adapt, make_float32, rewrite_for
 from edgeopt.errors import NotFoundError, StepError
 from edgeopt.target import find_target
 
-PROFILES = Path(__file__).parents[2] / "tests" / "device" / "targets"
-
-V73 = find_target(f"{PROFILES}/qualcomm-htp-v73.toml")
+V73 = find_target("qualcomm-htp-v73")
 CPU = find_target("cpu-x86-vnni")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import cv2
@@ -15,8 +16,6 @@ from click.testing import CliRunner
 from onnx import TensorProto, helper
 
 from edgeopt.cli import cli
-
-PROFILES = Path(__file__).parents[2] / "tests" / "device" / "targets"
 
 HEAD = 'name = "own"\ntask = "classification"\ndescription = "d"\nlicense = "l"\nsource = "s"\n'
 RECIPE = HEAD + '[postprocess]\ndecoder = "logits"\n[evaluation]\nmetric = "top1"\n'
@@ -293,6 +292,17 @@ def test_a_misspelt_command_offers_the_nearest():
     assert "did you mean 'optimize'" in result.output
 
 
-@pytest.mark.parametrize("command", ["optimize", "quantize"])
-def test_a_target_that_only_a_simulator_runs_here_is_refused(command, model):
-    assert "do not drive the compiler" in refuse(command, model, "-t", PROFILES / "qualcomm-htp-v73.toml")
+@pytest.mark.skipif(find_spec("onnxruntime_qnn") is not None, reason="Qualcomm's package is here")
+def test_an_npu_without_its_package_is_refused_with_the_install_command():
+    assert "pip install 'edgeopt[cpu,qnn]'" in refuse("optimize", "digits_detector", "-t", "qualcomm-htp-v73")
+
+
+def test_the_step_quantize_alone_is_refused_where_a_compiler_judges(model):
+    assert "edgeopt optimize MODEL --target qualcomm-htp-v73" in refuse("quantize", model, "-t", "qualcomm-htp-v73")
+
+
+@pytest.mark.skipif(find_spec("onnxruntime_qnn") is not None, reason="Qualcomm's package is here")
+def test_the_choosing_npu_names_every_package_when_none_is_here(model):
+    shown = refuse("optimize", model, "-t", "npu")
+    assert "qualcomm-htp-v73: no package onnxruntime_qnn; pip install 'edgeopt[cpu,qnn]'" in shown
+    assert "intel-npu: " in shown

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 from fixture_models import GELU, GELU_NUMBERS, activation, conv_batchnorm, model, numbers
 
-from edgeopt.placement import CPU, FLOAT32, STATIC, check_rules, explain_placement
+from edgeopt.partition_picture import draw_partition
+from edgeopt.placement import CPU, FLOAT32, OPSET, STATIC, check_rules, explain_placement
 from edgeopt.target import find_target
 
-PROFILES = Path(__file__).parents[2] / "tests" / "device" / "targets"
-
-V73 = find_target(f"{PROFILES}/qualcomm-htp-v73.toml")
+SVG = "http://www.w3.org/2000/svg"
+V73 = find_target("qualcomm-htp-v73")
 ABSENT = replace(V73, name="imagined-npu", executor="no_such_engine", package="imagined-compiler")
 
 
@@ -69,6 +69,16 @@ def test_too_many_dimensions_are_refused():
 def test_an_opset_out_of_range_is_refused():
     old = activation("y = Relu(x)", opset=9)
     assert check_rules(old, V73)[0].reason == "opset 9 is not 11 to 24"
+    assert set(explain_placement(old, ABSENT).mends.values()) == {OPSET}
+
+
+def test_the_picture_shows_every_node_and_names_the_refused():
+    drawn = ElementTree.fromstring(draw_partition(explain_placement(erf_between(), ABSENT)))
+    cells = drawn.findall(f"{{{SVG}}}rect")
+    colours = {cell[0].text: cell.get("fill") for cell in cells}
+    assert len(cells) == 3
+    assert colours["Erf bad"] != colours["Relu " + next(name for name in colours if "Relu" in name)[5:]]
+    assert any("Erf bad: the target has no Erf" in (one.text or "") for one in drawn.findall(f"{{{SVG}}}text"))
 
 
 def test_a_target_without_rules_refuses_nothing():

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from edgeopt.errors import InvalidFileError, MissingDependencyError, UnsupportedError
 from edgeopt.executors import Placement, SessionOptions
 from edgeopt.executors.qnn import EXECUTOR, PROVIDER, check_options, describe_refused, refusals
-from edgeopt.target import Target, read_target
-
-PROFILES = Path(__file__).parents[2] / "tests" / "device" / "targets"
+from edgeopt.target import Target, find_target, target_names
 
 LOG = """
 2026-11-21 10:05:29.5 [V:onnxruntime:, qnn_execution_provider.cc:1713 LogNodeSupport] Validation FAILED for 1 nodes in OrtNodeUnit (NonMaxSuppression) :
@@ -92,9 +88,9 @@ def test_without_the_package_the_error_says_how_to_get_it():
         EXECUTOR.open(b"", SessionOptions((PROVIDER,), 1, {"soc_model": "43"}))
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in PROFILES.glob("qualcomm-htp-*.toml")))
+@pytest.mark.parametrize("name", [one for one in target_names() if one.startswith("qualcomm-htp-")])
 def test_the_options_of_every_profile_are_known_to_the_library(name):
-    target = read_target(PROFILES / f"{name}.toml")
+    target = find_target(name)
     assert isinstance(target, Target)
     checked = check_options(target.options)
     assert f"v{checked['htp_arch']}" == name.removeprefix("qualcomm-htp-")

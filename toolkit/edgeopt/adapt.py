@@ -39,13 +39,33 @@ def adapt(
         UnsupportedError: If a dimension is fixed by neither the shapes nor the model.
         StepError: If float32 changes the outputs.
     """
+    first = simplify_for(model, target, shapes, inputs)
+    return _joined(first, fuse_for(first.model, target, inputs))
+
+
+def simplify_for(
+    model: Model, target: Target, shapes: Mapping[str, tuple[int, ...]], inputs: Sequence[Tensors] = ()
+) -> Outcome:
+    """Return the model in float32 where the target has no float64, with fixed shapes, simplified; see `adapt`."""
     done = make_float32(model, inputs) if "float64" in target.refused_dtypes else Outcome(model, {})
-    cast = [_as_float32(one) for one in inputs] if done.changes else list(inputs)
-    outcomes = [done, simplify(done.model, shapes, cast, opset=target.opset)]
-    outcomes.append(fuse(outcomes[-1].model, cast))
-    outcomes.append(rewrite_for(outcomes[-1].model, target, cast))
-    changes = {name: count for one in outcomes for name, count in one.changes.items()}
-    return Outcome(outcomes[-1].model, changes, tuple(note for one in outcomes for note in one.notes))
+    return _joined(done, simplify(done.model, shapes, _as_read(done.model, inputs), opset=target.opset))
+
+
+def fuse_for(model: Model, target: Target, inputs: Sequence[Tensors] = ()) -> Outcome:
+    """Return the model fused, and rewritten as the target asks; see `adapt`."""
+    cast = _as_read(model, inputs)
+    done = fuse(model, cast)
+    return _joined(done, rewrite_for(done.model, target, cast))
+
+
+def _joined(first: Outcome, then: Outcome) -> Outcome:
+    return Outcome(then.model, {**first.changes, **then.changes}, (*first.notes, *then.notes))
+
+
+def _as_read(model: Model, inputs: Sequence[Tensors]) -> list[Tensors]:
+    """Return the inputs in float32 where the model no longer reads float64."""
+    wide = {one.name for one in model.inputs if one.dtype == "float64"}
+    return [one if wide & one.keys() else _as_float32(one) for one in inputs]
 
 
 def rewrite_for(

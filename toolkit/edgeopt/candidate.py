@@ -83,6 +83,16 @@ class Candidate:
     executor: str = "onnxruntime"
     profile: str = ""
     """The profile whose engine runs it, where it is not the target's own."""
+    simulated: Score | None = None
+    """The metric with the numbers of the device itself, or of its simulator; `drop` is then its."""
+    placement: str = ""
+    """Where its nodes run, in one line; empty where the target runs all that it opens."""
+    unfit: str = ""
+    """Why its device does not run it, or computes something else."""
+    compiled: str = ""
+    """What was compiled for the device, relative to the output folder."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Session configuration entries with which it runs fastest, beyond those of the profile."""
 
 
 def candidate_from_json(values: Mapping[str, Any]) -> Candidate:
@@ -98,7 +108,8 @@ def candidate_from_json(values: Mapping[str, Any]) -> Candidate:
     known: dict[str, Any] = dict(values)
     known["steps"] = tuple(known["steps"])
     known["notes"] = tuple(Note(NoteKind(one["kind"]), one["detail"], one["hint"]) for one in known["notes"])
-    for key, kind in (("drift", Drift), ("score", Score), ("speed", SpeedRatio), ("speed_to_parent", SpeedRatio)):
+    kinds = {"drift": Drift, "score": Score, "simulated": Score, "speed": SpeedRatio, "speed_to_parent": SpeedRatio}
+    for key, kind in kinds.items():
         known[key] = kind(**known[key]) if known[key] else None
     if latency := known["latency"]:
         stages = {name: stage(one) for name, one in latency["stages"].items()}

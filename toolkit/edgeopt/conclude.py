@@ -14,8 +14,11 @@ from edgeopt.errors import Note, NoteKind
 from edgeopt.evaluate import answers
 from edgeopt.measure import MOST_SECONDS, Measurement, latency_of, measure, speed_of
 from edgeopt.model import load_model
+from edgeopt.plan import is_compiled
+from edgeopt.providers import TENSORRT
 from edgeopt.recognise import Choice
 from edgeopt.report import Report, write_report
+from edgeopt.runtime import Runtime
 from edgeopt.search import choose
 from edgeopt.sheet import write_sheet
 from edgeopt.text import plural
@@ -24,7 +27,7 @@ from edgeopt.trial import CALIBRATION_PICTURES, Trial
 
 def _measure(run: Trial) -> Measurement | None:
     """Measure all candidates together; None where this machine is not the target."""
-    if run.target.why_not_here():
+    if run.untimed:
         return None
     variants = {}
     for one in run.candidates:
@@ -66,8 +69,11 @@ def conclude(run: Trial, choice: Choice) -> Report:
     best = next(one for one in candidates if one.name == chosen.name)
     of_pictures = (*run.frames.notes, *(run.labelled.notes if run.labelled else ()))
     notes = [*choice.notes, *run.notes, *of_pictures, *run.plan.notes]
-    if reason := run.target.why_not_here():
-        notes.append(Note(NoteKind.WARNING, f"latency not measured: {reason}", "edgeopt bench BUNDLE on the device"))
+    if run.untimed:
+        notes.append(Note(NoteKind.WARNING, f"latency not measured: {run.untimed}", "edgeopt bench BUNDLE on the device"))
+    off_target = "" if best.profile or not is_compiled(run.target) else _why_off_target(candidates)
+    if off_target:
+        notes.append(Note(NoteKind.WARNING, f"nothing runs on {run.target.name}: {off_target}"))
     report = Report(
         model=run.original.name,
         model_sha256=run.original.fingerprint,
@@ -86,11 +92,18 @@ def conclude(run: Trial, choice: Choice) -> Report:
         folder=run.workspace.folder,
         bundle=_write_bundle(run, candidates, best),
         calibrated_on=_calibrated_on(run),
+        untimed=run.untimed,
+        off_target=off_target,
         notes=tuple(dict.fromkeys(notes)),
     )
     _write_pictures(run, best)
     write_report(report)
     return report
+
+
+def _why_off_target(candidates: Sequence[Candidate]) -> str:
+    refused = [f"{one.name} {one.refused}" for one in candidates if one.profile and one.refused]
+    return "; ".join(refused) or "no form of the model was made for it"
 
 
 def _calibrated_on(run: Trial) -> str:
@@ -104,16 +117,17 @@ def _calibrated_on(run: Trial) -> str:
 
 def _write_bundle(run: Trial, candidates: Sequence[Candidate], best: Candidate) -> Path:
     """Write the chosen model, and the best float model of the target's own engine behind it as the fallback."""
-    models = {"model.onnx": (best.precision, run.workspace.path(best.file).read_bytes())}
-    real = run.target.float_precision
+    models = {"model.onnx": (best.precision, run.workspace.path(best.compiled or best.file).read_bytes())}
+    real = run.engine.target.float_precision
     floats = [one for one in candidates if one.precision == real and not one.profile and not one.refused]
     if best.precision != real or best.profile:
         fallback = floats[-1]
         models["fallback.onnx"] = (fallback.precision, run.workspace.path(fallback.file).read_bytes())
+    score = best.simulated or best.score
     expected = {
         "metric": run.recipe.evaluation.metric,
-        "accuracy": best.score.value if best.score else None,
-        "images": best.score.n if best.score else 0,
+        "accuracy": score.value if score else None,
+        "images": score.n if score else 0,
         "agreement": best.agreement,
         "frame_p50_ms": best.latency.frame.p50_ms if best.latency else None,
         "frame_p99_ms": best.latency.frame.p99_ms if best.latency else None,
@@ -121,8 +135,10 @@ def _write_bundle(run: Trial, candidates: Sequence[Candidate], best: Candidate) 
         "threads": run.plan.threads,
     }
     folder = run.workspace.path("bundle")
-    engines = {"model.onnx": run.engine_of(best).target}
+    engines = {"model.onnx": run.engine_of(best).target, "fallback.onnx": run.engine.target}
     write_bundle(folder, models, run.target, run.recipe, expected, package_versions(), engines)
+    if TENSORRT in run.target.providers and not run.untimed:
+        Runtime.load(folder).session.close()  # builds its engines into the bundle
     return folder
 
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import onnx
 from onnx import numpy_helper
 
-from edgeopt import executors, plugins
-from edgeopt.environment import physical_cores
+from edgeopt.devices import find_device
 from edgeopt.errors import EdgeoptError
-from edgeopt.executors import Placement, SessionOptions
 from edgeopt.model import Model, find_model, load_model
+from edgeopt.placement import Partition, explain_placement
 from edgeopt.recognise import choose_recipe
-from edgeopt.target import Target, find_target
 from edgeopt.tensors import TensorSpec
 
 
@@ -35,21 +32,15 @@ class Inspection:
     ops: Mapping[str, int]
     recipe: str
     target: str = ""
-    placement: tuple[Placement, ...] = ()
-
-    @property
-    def providers(self) -> Mapping[str, int]:
-        """Nodes of the optimized graph by provider."""
-        return Counter(node.provider for node in self.placement)
+    partition: Partition | None = None
+    """Where the target puts the nodes; None without a target."""
 
     @property
     def verdict(self) -> str:
         """Where the nodes run, in one line."""
-        if not self.placement:
+        if self.partition is None or not self.partition.nodes:
             return "the engine does not say where nodes run"
-        if len(self.providers) == 1:
-            return f"all {len(self.placement)} nodes on {next(iter(self.providers))}"
-        return ", ".join(f"{name} {count}" for name, count in self.providers.items())
+        return self.partition.verdict
 
 
 def inspect(model: str, *, target: str | None = None, recipe: str | None = None) -> Inspection:
@@ -67,7 +58,7 @@ def inspect(model: str, *, target: str | None = None, recipe: str | None = None)
         if recipe is not None:
             raise
         chosen = f"none: {error.problem}"
-    device = find_target(target) if target else None
+    device = find_device(target) if target else None
     return Inspection(
         name=loaded.name,
         size_bytes=loaded.size_bytes,
@@ -79,17 +70,8 @@ def inspect(model: str, *, target: str | None = None, recipe: str | None = None)
         ops=loaded.op_counts,
         recipe=chosen,
         target=device.name if device else "",
-        placement=_placement(loaded, device) if device else (),
+        partition=explain_placement(loaded, device) if device else None,
     )
-
-
-def _placement(model: Model, target: Target) -> tuple[Placement, ...]:
-    executor = plugins.load(executors, target.executor).EXECUTOR
-    options = SessionOptions(target.providers, target.threads or physical_cores(), target.options)
-    session = executor.open(model.data, options)
-    placed: tuple[Placement, ...] = session.placement()
-    session.close()
-    return placed
 
 
 def count_multiply_adds(model: Model) -> int | None:

@@ -12,22 +12,25 @@ from time import monotonic
 from typing import Any
 
 from edgeopt import executors, plugins
+from edgeopt.adapt import fuse_for, simplify_for
 from edgeopt.alternatives import offer_engines
 from edgeopt.candidate import BASELINE, Candidate
 from edgeopt.conclude import conclude
+from edgeopt.devices import find_device, why_unavailable
 from edgeopt.environment import package_versions, physical_cores
-from edgeopt.errors import EdgeoptError, Note, NoteKind, StepError
-from edgeopt.evaluate import check_tensors, open_labelled
+from edgeopt.errors import EdgeoptError, Note, NoteKind, StepError, UnavailableError
+from edgeopt.evaluate import LabelledFrames, check_tensors, open_labelled
 from edgeopt.frames import open_frames, synthetic_frames
 from edgeopt.int8 import make_int8
 from edgeopt.model import Model, find_model, load_model
+from edgeopt.npu_forms import offer_forms
 from edgeopt.outcome import Outcome
-from edgeopt.plan import Options, Plan, describe, make_plan, require_driven
+from edgeopt.plan import Options, Plan, describe, is_compiled, make_plan, require_driven
 from edgeopt.recognise import Choice, choose_recipe, fixed_shapes
 from edgeopt.report import Report
-from edgeopt.rewrite import fuse, simplify
 from edgeopt.search import is_within
 from edgeopt.target import Target, find_target
+from edgeopt.tensorrt import ENGINES
 from edgeopt.thread_choice import choose_threads
 from edgeopt.trial import (
     CHECKED_PICTURES,
@@ -46,6 +49,11 @@ from edgeopt.workspace import Workspace
 
 _PRECISIONS = {"quantize": "w8a8"}
 """What a step makes of its parent's precision."""
+_HOST = "cpu"
+"""Where the float model is run and integer forms are checked for a device that is compiled for."""
+_MOST_SIMULATED = 128
+"""Labelled pictures for a simulated device, which takes about a second for each."""
+_FOR_DEVICE = ("quantize", "compile")
 
 
 def plan_lines(model: str, *, target: str, recipe: str | None, options: Options) -> Sequence[str]:
@@ -101,7 +109,7 @@ def device_name(target: str) -> str:
 
 
 def _read(model: str, target: str, recipe: str | None) -> tuple[Model, Choice, Target]:
-    device = find_target(target)
+    device = find_device(target)
     require_driven(device)
     path = find_model(model)
     loaded = load_model(path)
@@ -109,10 +117,13 @@ def _read(model: str, target: str, recipe: str | None) -> tuple[Model, Choice, T
 
 
 def _prepare(model: Model, choice: Choice, target: Target, plan: Plan, out: Path, resume: bool) -> Trial:
-    engine = _engine(target, plan.threads)
-    alternatives, notes = _alternatives(target, plan.threads)
+    engine, alternatives, notes = _engines(target, plan.threads)
+    engine = replace(engine, cache_folder=str(out / ENGINES))
+    untimed = _why_untimed(target, alternatives)
     shapes = fixed_shapes(choice.recipe, model.inputs)
     labelled = open_labelled(plan.eval) if plan.eval else None
+    if labelled and is_compiled(target) and untimed:
+        labelled = _fewer(labelled)
     if plan.calib:
         frames = open_frames(plan.calib)
     else:
@@ -141,6 +152,7 @@ def _prepare(model: Model, choice: Choice, target: Target, plan: Plan, out: Path
         resume=resume,
         deadline=monotonic() + plan.time_budget_s if plan.time_budget_s else float("inf"),
         alternatives=alternatives,
+        untimed=untimed,
         notes=notes,
     )
 
@@ -153,11 +165,46 @@ def _threads(model: Model, choice: Choice, target: Target, asked: Options) -> in
     return choose_threads(_engine(target, 1).executor, model, target, shapes, physical_cores())
 
 
+def _engines(target: Target, threads: int) -> tuple[Engine, tuple[Engine, ...], list[Note]]:
+    """Return the engine of candidates, those beside it, and a note for each that is not here.
+
+    The candidates of a device that is compiled for are judged on this machine's processor, and then on the device.
+    """
+    if not is_compiled(target):
+        return _engine(target, threads), *_alternatives(target, threads)
+    host = replace(find_target(_HOST), name=_HOST, threads=0, alternatives=())
+    return _engine(host, physical_cores()), (_engine(target, 1),), []
+
+
+def _why_untimed(target: Target, alternatives: Sequence[Engine]) -> str:
+    """Return why nothing can be measured on this machine; empty if all can."""
+    if is_compiled(target):
+        return "" if alternatives[0].executor.has_device() else "no device"  # type: ignore[attr-defined]
+    reason = target.why_not_here()
+    return f"this machine is not the target: {reason}" if reason else ""
+
+
+def _fewer(labelled: LabelledFrames) -> LabelledFrames:
+    """Return labelled pictures for a simulator, spread over all."""
+    count = len(labelled.frames)
+    if count <= _MOST_SIMULATED:
+        return labelled
+    kept = [round(i * (count - 1) / (_MOST_SIMULATED - 1)) for i in range(_MOST_SIMULATED)]
+    note = Note(NoteKind.INFO, f"{_MOST_SIMULATED} of {count} labelled pictures: the device is simulated")
+    return LabelledFrames(labelled.frames.select(kept), labelled.labels.select(kept), (*labelled.notes, note))
+
+
 def _engine(target: Target, threads: int) -> Engine:
     executor = plugins.load(executors, target.executor).EXECUTOR
-    if reason := executor.why_unavailable():
-        raise EdgeoptError(f"executor {target.executor!r} is not here: {reason}", remedy="run edgeopt doctor")
+    if hasattr(executor, "require_providers"):
+        executor.require_providers(target.providers)
+    if reason := why_unavailable(target):
+        raise UnavailableError(f"target {target.name!r} cannot run here: {reason}", remedy=_how_to_get(target))
     return Engine(target, executor, threads)
+
+
+def _how_to_get(target: Target) -> str:
+    return f"install {target.package}, or run edgeopt doctor" if target.package else "run edgeopt doctor"
 
 
 def _alternatives(target: Target, threads: int) -> tuple[tuple[Engine, ...], list[Note]]:
@@ -182,7 +229,10 @@ def _make_candidates(run: Trial) -> None:
     add_candidate(run, BASELINE, "", (), Outcome(run.original, {}), _float_setting(run), resumed=known)
     model, parent = run.original, run.candidates[0]
     real, real_parent = model, parent
+    for_device = [step for step in run.plan.steps if is_compiled(run.target) and step.name in _FOR_DEVICE]
     for step in run.plan.steps:
+        if step in for_device:
+            continue
         if monotonic() > run.deadline:
             _warn(run, Note(NoteKind.WARNING, f"time budget spent before {step.name}", "give --time-budget more"))
             return
@@ -207,13 +257,16 @@ def _make_candidates(run: Trial) -> None:
         kept = [(candidate, outcome) for candidate, outcome in made if _keeps_accuracy(candidate, run.plan.max_drop)]
         if kept:
             parent, model = kept[0][0], kept[0][1].model
-        if parent.precision == run.target.float_precision:
+        if parent.precision == run.engine.target.float_precision:
             real, real_parent = model, parent
-    offer_engines(run, real, real_parent)
+    if for_device:
+        _guarded(run, for_device[-1].name, lambda: offer_forms(run, real, real_parent))
+    elif not is_compiled(run.target):
+        offer_engines(run, real, real_parent)
 
 
 def _float_setting(run: Trial) -> Setting:
-    return Setting(run.engine, run.target.float_precision)
+    return Setting(run.engine, run.engine.target.float_precision)
 
 
 def _warn(run: Trial, note: Note) -> None:
@@ -226,9 +279,16 @@ def _keeps_accuracy(candidate: Candidate, max_drop: float) -> bool:
 
 
 def _apply(run: Trial, step: str, model: Model, parent: Candidate) -> list[Outcome]:
+    made: list[Outcome] = []
+    _guarded(run, step, lambda: made.extend(_STEPS[step](run, model)))
+    return made
+
+
+def _guarded(run: Trial, step: str, act: Callable[[], None]) -> None:
+    """Do one step; what fails in it that is no message of ours tells which step it was."""
     done = ", ".join(one.name for one in run.candidates)
     try:
-        return _STEPS[step](run, model)
+        act()
     except EdgeoptError:
         raise
     except Exception as error:
@@ -240,11 +300,11 @@ def _apply(run: Trial, step: str, model: Model, parent: Candidate) -> list[Outco
 
 def _simplify(run: Trial, model: Model) -> list[Outcome]:
     shapes = fixed_shapes(run.recipe, model.inputs)
-    return [simplify(model, shapes, run.inputs(CHECKED_PICTURES), opset=run.target.opset)]
+    return [simplify_for(model, run.target, shapes, run.inputs(CHECKED_PICTURES))]
 
 
 def _fuse(run: Trial, model: Model) -> list[Outcome]:
-    return [fuse(model, run.inputs(CHECKED_PICTURES))]
+    return [fuse_for(model, run.target, run.inputs(CHECKED_PICTURES, model))]
 
 
 _STEPS: dict[str, Callable[[Trial, Model], list[Outcome]]] = {

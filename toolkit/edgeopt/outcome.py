@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from edgeopt.errors import Note
 from edgeopt.model import Model
@@ -16,3 +16,5 @@ class Outcome:
     model: Model
     changes: Mapping[str, int]
     notes: tuple[Note, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Session configuration entries with which it runs fastest, beyond those of the target."""

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from edgeopt import executors, plugins
+from edgeopt.devices import why_unavailable
 from edgeopt.environment import physical_cores
-from edgeopt.errors import EdgeoptError
+from edgeopt.errors import EdgeoptError, UnavailableError
 from edgeopt.executors import Placement, SessionOptions
 from edgeopt.executors.qnn import EXECUTOR as QNN
 from edgeopt.graph import Graph, Node, Value
@@ -25,7 +26,7 @@ from edgeopt.target import Target
 from edgeopt.text import plural
 
 CPU = "CPU"
-STATIC, FLOAT32 = "fixed shapes", "float32"
+STATIC, FLOAT32, OPSET = "fixed shapes", "float32", "opset upgrade"
 """Names of the mends that are no pass."""
 
 
@@ -76,9 +77,10 @@ def explain_placement(model: Model, target: Target) -> Partition:
 
     Raises:
         StepError: If the vendor's library dies or hangs.
+        UnavailableError: If the provider is not here, or takes nothing, and no rule is known for it.
     """
     named = Graph.from_model(model).to_model()
-    if missing := _why_not_asked(target):
+    if (missing := _why_not_asked(target)) and not _only_provider_knows(target):
         partition = _partition(named, target, check_rules(named, target), missing)
     elif target.executor == "qnn":
         partition = _ask_qnn(named, target)
@@ -89,10 +91,14 @@ def explain_placement(model: Model, target: Target) -> Partition:
 
 def _why_not_asked(target: Target) -> str:
     """Return what is missing to compile for the target here; empty if nothing is."""
-    if target.executor not in plugins.names(executors):
-        return target.package or f"the executor {target.executor!r}"
-    reason = plugins.load(executors, target.executor).EXECUTOR.why_unavailable()
+    reason = why_unavailable(target)
     return (target.package or reason) if reason else ""
+
+
+def _only_provider_knows(target: Target) -> bool:
+    """Whether nothing is known of the target without its provider: by rule, it would take everything."""
+    limits = (target.static_only, target.refused_ops, target.refused_dtypes, target.opset_most, target.most_dimensions)
+    return target.executor == "onnxruntime" and not any(limits)
 
 
 def _ask_qnn(model: Model, target: Target) -> Partition:
@@ -109,6 +115,8 @@ def _ask(model: Model, target: Target) -> Partition:
     options = SessionOptions(target.providers, target.threads or physical_cores(), target.options)
     try:
         session = executor.open(model.data, options)
+    except UnavailableError:
+        raise
     except EdgeoptError as error:
         return _refused_whole(model, target, error)
     placed = session.placement()
@@ -173,6 +181,8 @@ def _against(graph: Graph, node: Node, target: Target) -> str:
     """Return the first rule that a node breaks; empty if none."""
     if node.op_type in target.refused_ops and node.domain in ("", "ai.onnx"):
         return f"the target has no {node.op_type}"
+    if target.taken_ops and (node.op_type not in target.taken_ops or node.domain not in ("", "ai.onnx")):
+        return f"{node.op_type} is not among the ops that the target takes"
     if not target.opset_least <= graph.opset <= (target.opset_most or graph.opset):
         return f"opset {graph.opset} is not {target.opset_least} to {target.opset_most}"
     for value in (one for one in (*node.inputs, *node.outputs) if one is not None):
@@ -203,6 +213,8 @@ def _mends(model: Model, target: Target, partition: Partition) -> Mapping[str, s
     for name, function in pass_functions(Phase.DEVICE).items():
         if name in target.rewrites:
             found |= dict.fromkeys(_changed(model, function) & refused.keys(), name)
+    if graph.opset < target.opset_least:
+        found |= dict.fromkeys(refused.keys() - found.keys(), OPSET)
     for name in refused.keys() & nodes.keys() - found.keys():
         read = [one for one in nodes[name].inputs if one is not None and graph.constant(one) is None]
         if any(graph.dtype(one) == np.float64 for one in (*read, *nodes[name].outputs)):

@@ -10,16 +10,19 @@ from edgeopt.errors import EdgeoptError, Note, NoteKind, NotFoundError, Unsuppor
 from edgeopt.recipe import Recipe
 from edgeopt.target import Target
 
-STEPS = ("simplify", "fuse", "quantize")
+STEPS = ("simplify", "fuse", "quantize", "compile")
 """Every step there is, in the order in which they run."""
 SYNTHETIC = "synthetic"
 """The word for `--calib` that admits calibration without real pictures."""
 
-_NOT_DRIVEN = frozenset({"qnn"})
+_COMPILED = frozenset({"qnn"})
+"""Executors of devices for which a model is compiled ahead of time."""
+_NOT_DRIVEN = frozenset({"rknn"})
 _DOES = {
     "simplify": "opset upgrade, static shapes, OnnxSlim, constants folded within a size limit, unused parts removed",
     "fuse": "batch normalisation, affine ops and focus slices into convolutions; activations in the form engines fuse",
     "quantize": "INT8 by the target's rules, calibrated on real pictures, float where INT8 costs accuracy or time",
+    "compile": "all nodes placed on the device, its numbers compared with the CPU's, its binary made and scored",
 }
 
 
@@ -64,6 +67,8 @@ class Plan:
     threads_asked: bool
     time_budget_s: float | None
     notes: tuple[Note, ...] = field(default=())
+    may_quantize: bool = True
+    """Whether `quantize` was asked for: without pictures the step falls away, and weights may be integers all the same."""
 
     def as_json(self) -> Mapping[str, object]:
         """Return the plan as plain values; its hash keys the candidates of a run."""
@@ -77,8 +82,13 @@ class Plan:
         }
 
 
+def is_compiled(target: Target) -> bool:
+    """Whether models are compiled for the target ahead of time, and judged by its device or its simulator."""
+    return target.executor in _COMPILED
+
+
 def require_driven(target: Target) -> None:
-    """Raise for a target whose device is simulated: what would be timed here is no latency of it.
+    """Raise for a target whose compiler no step drives.
 
     Raises:
         UnsupportedError: If its compiler is not driven by the line yet.
@@ -86,7 +96,20 @@ def require_driven(target: Target) -> None:
     if target.executor in _NOT_DRIVEN:
         raise UnsupportedError(
             f"the steps do not drive the compiler of target {target.name!r} yet",
-            remedy="use it from Python (docs/targets.md, Qualcomm), or pass --target cpu",
+            remedy="use it from Python (docs/targets.md), or pass --target cpu",
+        )
+
+
+def require_uncompiled(target: Target) -> None:
+    """Raise for a target whose integer forms only its compiler can judge.
+
+    Raises:
+        UnsupportedError: If it is one.
+    """
+    if is_compiled(target):
+        raise UnsupportedError(
+            f"what {target.name!r} runs is judged by its compiler, so the step quantize does not run alone",
+            remedy=f"edgeopt optimize MODEL --target {target.name} quantizes, compiles and scores",
         )
 
 
@@ -110,6 +133,11 @@ def make_plan(recipe: Recipe, target: Target, options: Options, threads: int) ->
     synthetic = options.calib == SYNTHETIC
     notes: list[Note] = []
     names = [name for name in STEPS if name in options.steps and name not in options.skip]
+    if "compile" in names and not is_compiled(target):
+        names.remove("compile")
+        if options.steps != STEPS:
+            notes.append(Note(NoteKind.SKIPPED, f"nothing to compile: {target.name!r} runs the model as it is"))
+    may_quantize = "quantize" in names
     if "quantize" in names and (reason := _why_no_int8(target, calib, synthetic)):
         names.remove("quantize")
         notes.append(reason)
@@ -131,6 +159,7 @@ def make_plan(recipe: Recipe, target: Target, options: Options, threads: int) ->
         threads_asked=bool(options.threads or target.threads),
         time_budget_s=options.time_budget_s,
         notes=tuple(notes),
+        may_quantize=may_quantize,
     )
 
 

@@ -12,9 +12,9 @@ from typing import Any
 from jinja2 import Environment as Templates
 from jinja2 import PackageLoader, StrictUndefined
 
-from edgeopt.candidate import BASELINE, Candidate, StageTime
+from edgeopt.candidate import BASELINE, Candidate, StageTime, candidate_from_json
 from edgeopt.environment import Environment
-from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_MISSED, EXIT_PASS, Note
+from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_MISSED, EXIT_PASS, InvalidFileError, Note, NoteKind
 from edgeopt.text import format_bytes
 
 SCHEMA = 1
@@ -45,6 +45,12 @@ class Report:
     bundle: Path
     calibrated_on: str
     notes: tuple[Note, ...]
+    untimed: str = ""
+    """Why nothing was measured; empty where it was."""
+    measured_on: str = ""
+    """The processor of the device that brought the chosen candidate's latency; empty: the machine of the report."""
+    off_target: str = ""
+    """Why nothing runs on the target's own device; empty where the chosen candidate does."""
 
     @property
     def best(self) -> Candidate:
@@ -58,14 +64,16 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0, 2 or 3; a budget that nobody asked for fails nothing."""
+        """0, 2 or 3; a budget that nobody asked for fails nothing, a device that runs nothing does."""
+        if self.off_target:
+            return EXIT_MISSED
         return _VERDICT_EXIT[self.verdict] if self.budget_asked else EXIT_PASS
 
     @property
     def verdict_line(self) -> str:
         """The verdict in one sentence."""
         if self.best.latency is None:
-            return f"latency: not measured (this machine is not the target); on the device: edgeopt bench {self.bundle}"
+            return f"latency: not measured ({self.untimed}); on the device: edgeopt bench {self.bundle}"
         return f"{self.verdict}: {self.best.latency.detail}"
 
     def as_json(self) -> dict[str, Any]:
@@ -81,6 +89,7 @@ def table_columns(report: Report) -> tuple[str, ...]:
         "candidate",
         "size",
         report.metric,
+        *_device_columns(report),
         "drop",
         "speed",
         *(f"{stage} p50/p99" for stage in shown_stages(report)),
@@ -88,6 +97,13 @@ def table_columns(report: Report) -> tuple[str, ...]:
         f"budget {report.budget_ms:.1f} ms",
         "",
     )
+
+
+def _device_columns(report: Report) -> tuple[str, ...]:
+    """Return the head of the column for the device's own numbers, where a candidate has them."""
+    if not any(one.simulated for one in report.candidates):
+        return ()
+    return (f"{report.metric} {'simulated' if report.untimed else 'on device'}",)
 
 
 def shown_stages(report: Report) -> tuple[str, ...]:
@@ -114,6 +130,7 @@ def _row(one: Candidate, report: Report, stages: Sequence[str]) -> tuple[str, ..
         one.name,
         format_bytes(one.size_bytes),
         f"{one.score.value:.4f}" if one.score else f"agree {one.agreement:.3f}" if one.agreement is not None else "n/a",
+        *((f"{one.simulated.value:.4f}" if one.simulated else "",) if _device_columns(report) else ()),
         "" if one.name == BASELINE or one.drop is None else f"{one.drop:+.4f}",
         "1.00x" if one.name == BASELINE else f"{one.speed.speedup:.2f}x" if one.speed else "not measured",
         *(_times(time) for time in times),
@@ -127,6 +144,33 @@ def _times(time: StageTime | None) -> str:
     if time is None:
         return "n/a"
     return " / ".join("n/a" if value is None else f"{value:.2f}" for value in (time.p50_ms, time.p99_ms))
+
+
+def read_report(folder: Path) -> Report:
+    """Return the report that `write_report` wrote into an output folder.
+
+    Raises:
+        InvalidFileError: If there is none, it is damaged, or of another version.
+    """
+    path = folder / "report.json"
+    remedy = "name the output folder of edgeopt optimize"
+    try:
+        values = json.loads(path.read_text("utf-8"))
+        if values["schema"] != SCHEMA:
+            raise InvalidFileError(f"{path} has schema {values['schema']}, this edgeopt reads {SCHEMA}", remedy=remedy)
+        known = {one.name: values[one.name] for one in dataclasses.fields(Report) if one.name in values}
+        known["environment"] = Environment(**{**known["environment"], **_as_tuples(known["environment"])})
+        known["candidates"] = tuple(candidate_from_json(one) for one in known["candidates"])
+        known["notes"] = tuple(Note(NoteKind(one["kind"]), one["detail"], one["hint"]) for one in known["notes"])
+        return Report(**{**known, "folder": folder, "bundle": folder / "bundle"})
+    except OSError as error:
+        raise InvalidFileError(f"{path} cannot be read: {error.strerror}", remedy=remedy) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvalidFileError(f"{path} is no report of edgeopt optimize: {error!r}", remedy=remedy) from error
+
+
+def _as_tuples(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) for key, value in values.items() if isinstance(value, list)}
 
 
 def write_report(report: Report) -> tuple[Path, Path]:
@@ -162,5 +206,6 @@ def _facts(report: Report) -> Mapping[str, str]:
         "software": f"{machine.system}, Python {machine.python}, "
         + ", ".join(f"{name} {version}" for name, version in machine.packages.items()),
         "calibration": report.calibrated_on,
+        **({"latency": f"measured on {report.measured_on}"} if report.measured_on else {}),
         "fingerprint": machine.fingerprint,
     }

@@ -31,6 +31,8 @@ def why_refused(candidate: Candidate, max_drop: float) -> str:
     """Return why a candidate must not be chosen; empty when it may be."""
     if candidate.name == BASELINE:
         return ""
+    if candidate.unfit:
+        return candidate.unfit
     if candidate.score and candidate.drop is not None:
         if not is_within(candidate.drop, max_drop):
             return f"drops {candidate.drop:.4f} {candidate.score.metric}, {max_drop:g} allowed"
@@ -57,7 +59,7 @@ def choose(candidates: Sequence[Candidate], max_drop: float) -> tuple[tuple[Cand
         return marked, Chosen(BASELINE, _only_baseline(marked))
     if not measured:
         best = allowed[-1]
-        return marked, Chosen(best.name, f"{best.name}: the last candidate inside the allowed drop; speed not measured")
+        return marked, Chosen(best.name, _reason_unmeasured(best, marked, max_drop))
     best = _most_accurate_of_the_fastest(measured)
     if best.speed is None or best.speed.speedup <= 1 or best.speed.verdict == "SLOWER":
         return marked, Chosen(BASELINE, _only_baseline(marked))
@@ -91,6 +93,18 @@ def _on_front(one: Candidate, others: Sequence[Candidate]) -> bool:
 def _only_baseline(candidates: Sequence[Candidate]) -> str:
     refused = "; ".join(f"{one.name} {one.refused}" for one in candidates if one.refused)
     return f"the original stays: no candidate is faster and accurate enough{f' ({refused})' if refused else ''}"
+
+
+def _reason_unmeasured(best: Candidate, candidates: Sequence[Candidate], max_drop: float) -> str:
+    text = f"{best.name}: the last candidate inside the allowed drop"
+    if best.simulated and best.drop is not None:
+        change = "loses" if best.drop > 0 else "gains"
+        lost = f"{change} {abs(best.drop):.4f} {best.simulated.metric} on {best.simulated.n} pictures"
+        text += f": with the device's numbers it {lost} ({max_drop:g} allowed)"
+    if best.placement:
+        text += f"; {best.placement}"
+    passed = [f"{one.name} {one.refused}" for one in candidates if one.refused]
+    return f"{text}; speed not measured" + (f"; not chosen: {'; '.join(passed)}" if passed else "")
 
 
 def _reason(best: Candidate, candidates: Sequence[Candidate], max_drop: float) -> str:

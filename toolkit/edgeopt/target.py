@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -30,6 +30,14 @@ class Int8Rules:
     symmetric_activations: bool = False
     reduce_range: bool = False
     """Weights in 7 bits: without VNNI two U8S8 products saturate 16 bits."""
+    power_of_two_scales: bool = False
+    """Every scale is a power of two: the device shifts where others multiply."""
+    float_bias: bool = False
+    """Biases stay real: the engine reads no 32-bit integers."""
+    fused_sums: bool = False
+    """No pair between a convolution and the sum behind it: the engine computes both in one kernel."""
+    narrow_channels: int = 0
+    """Convolutions with fewer input or output channels stay float."""
     ops: tuple[str, ...] = ("Conv", "ConvTranspose", "MatMul", "Gemm")
     forms: tuple[str, ...] = ("qdq",)
     """How integers may be written: `qdq` everywhere; `nhwc`, ONNX Runtime's own integer ops, on a CPU; `inputs`, pairs
@@ -78,6 +86,8 @@ class Target:
     """0: no limit."""
     refused_ops: tuple[str, ...] = ()
     """Ops that its compiler refuses in every form."""
+    taken_ops: tuple[str, ...] = ()
+    """The only ops that it takes, where that is what its maker documents; empty: all but `refused_ops`."""
     refused_dtypes: tuple[str, ...] = ()
     """Element types that its compiler refuses, in NumPy's words."""
     never_quantized: tuple[str, ...] = ()
@@ -134,8 +144,12 @@ def read_target(path: Path) -> Target | Choice:
     return parse_table(Target, values, str(path))
 
 
-def find_target(name: str) -> Target:
+def find_target(name: str, why_unavailable: Callable[[Target], str | None] = lambda _: None) -> Target:
     """Return the profile called `name`, or the one in the TOML file at that path.
+
+    Args:
+        name: Shipped name, or path of a TOML file.
+        why_unavailable: What is missing to use a profile here, beside the device itself; asked by profiles that choose.
 
     Raises:
         NotFoundError: If it is neither.
@@ -157,10 +171,11 @@ def find_target(name: str) -> Target:
         chosen = read_target(assets.folder("targets") / f"{choice}.toml")
         if isinstance(chosen, Choice):
             raise InvalidFileError(f"{path}: {choice!r} chooses itself", remedy="name profiles of one device each")
-        if (reason := chosen.why_not_here()) is None:
+        if (reason := chosen.why_not_here() or why_unavailable(chosen)) is None:
             description = f"{chosen.description} (chosen by {name})"
             return replace(chosen, description=description, alternatives=target.alternatives)
         reasons.append(f"{choice}: {reason}")
     raise UnavailableError(
-        f"target {name!r} fits no profile here: {'; '.join(reasons)}", remedy="name the device's own profile"
+        f"target {name!r} fits no profile here: {'; '.join(reasons)}",
+        remedy="install one of these, or name the device's own profile: edgeopt targets",
     )

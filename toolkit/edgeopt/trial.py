@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -15,6 +16,7 @@ from edgeopt.frames import Frames, synthetic_frames
 from edgeopt.model import Model, load_model
 from edgeopt.outcome import Outcome
 from edgeopt.plan import Plan
+from edgeopt.quantization.calibration import Calibration
 from edgeopt.recipe import Recipe
 from edgeopt.target import Target
 from edgeopt.tasks import Task
@@ -23,7 +25,7 @@ from edgeopt.workspace import Workspace
 
 CALIBRATION_PICTURES = 128
 CHECKED_PICTURES = 4
-_AGREEMENT_PICTURES = 16
+AGREEMENT_PICTURES = 16
 RESUMED = Note(NoteKind.INFO, "taken up from disk")
 
 
@@ -63,6 +65,8 @@ class Engine:
     target: Target
     executor: Executor
     threads: int
+    cache_folder: str = ""
+    """Where an engine that compiles keeps the result."""
 
     def open(self, model: Model, precision: str) -> Session:
         """Open a model as the profile says.
@@ -72,8 +76,20 @@ class Engine:
             precision: A scheme; what is behind its `+`, or the whole, names the arithmetic of float operators.
         """
         target = self.target
-        options = SessionOptions(target.providers, self.threads, target.options, precision=arithmetic(precision))
+        options = SessionOptions(
+            target.providers,
+            self.threads,
+            target.options,
+            precision=arithmetic(precision),
+            cache_folder=self.cache_folder,
+        )
         return self.executor.open(model.data, options)
+
+    def with_options(self, options: Mapping[str, str]) -> Engine:
+        """Return the engine with further session configuration entries."""
+        if not options:
+            return self
+        return replace(self, target=replace(self.target, options={**self.target.options, **options}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +117,16 @@ class Trial:
     resume: bool
     deadline: float
     alternatives: tuple[Engine, ...] = ()
-    """Engines beside the target's own on the same device."""
+    """Engines beside the target's own on the same device; of a target that is compiled for: the device itself."""
+    untimed: str = ""
+    """Why nothing is measured here; empty: all candidates are."""
     notes: list[Note] = field(default_factory=list)
     """What the user should know of the run as a whole."""
     candidates: list[Candidate] = field(default_factory=list)
     reference: list[Any] = field(default_factory=list)
     """The original's answers to the agreement pictures."""
+    calibrations: dict[str, Calibration] = field(default_factory=dict)
+    """What calibration saw of a float model, by its fingerprint: it is the same for all engines."""
 
     @property
     def pictures(self) -> Frames:
@@ -122,7 +142,7 @@ class Trial:
 
     def open(self, model: Model) -> Session:
         """Open a model as the target would."""
-        return self.engine.open(model, self.target.float_precision)
+        return self.engine.open(model, self.engine.target.float_precision)
 
     def open_candidate(self, candidate: Candidate, model: Model) -> Session:
         """Open a candidate's model on its own engine."""
@@ -131,11 +151,12 @@ class Trial:
     def engine_of(self, candidate: Candidate) -> Engine:
         """Return the engine that runs a candidate."""
         others = (one for one in self.alternatives if one.target.name == candidate.profile)
-        return next(others, self.engine) if candidate.profile else self.engine
+        engine = next(others, self.engine) if candidate.profile else self.engine
+        return engine.with_options(candidate.options)
 
-    def inputs(self, count: int) -> list[Tensors]:
-        """Return the model's inputs for a few of the frames."""
-        return list(model_inputs(self.task(self.original, evaluating=True), self.frames.spread(count)))
+    def inputs(self, count: int, model: Model | None = None) -> list[Tensors]:
+        """Return a model's inputs, the original's by default, for a few of the frames."""
+        return list(model_inputs(self.task(model or self.original, evaluating=True), self.frames.spread(count)))
 
 
 def model_file(name: str) -> str:
@@ -147,7 +168,7 @@ def score_candidate(
     run: Trial, name: str, parent: str, steps: tuple[str, ...], outcome: Outcome, setting: Setting
 ) -> Candidate:
     """Return a candidate with its accuracy, its agreement with the original and its drift; not measured yet."""
-    session = setting.engine.open(outcome.model, setting.precision)
+    session = setting.engine.with_options(outcome.options).open(outcome.model, setting.precision)
     task = run.task(outcome.model, evaluating=True)
     accuracy = None
     if run.labelled:
@@ -166,6 +187,7 @@ def score_candidate(
         score=score,
         executor=setting.engine.target.executor,
         profile="" if setting.engine is run.engine else setting.engine.target.name,
+        options=dict(outcome.options),
     )
     found = reference_answers(run, session, outcome.model)
     if name == BASELINE:
@@ -173,9 +195,9 @@ def score_candidate(
         session.close()
         return candidate
     baseline = run.candidates[0].score
-    inputs = run.inputs(CHECKED_PICTURES)
+    pairs = zip(run.inputs(CHECKED_PICTURES), run.inputs(CHECKED_PICTURES, outcome.model), strict=True)
     original = run.open(run.original)
-    drift = worst_drift(measure_drift(original.run(one), session.run(one)) for one in inputs)
+    drift = worst_drift(measure_drift(original.run(before), session.run(after)) for before, after in pairs)
     original.close()
     session.close()
     return replace(
@@ -188,7 +210,7 @@ def score_candidate(
 
 def reference_answers(run: Trial, session: Session, model: Model) -> list[Any]:
     """Return a model's answers to the pictures on which agreement is judged."""
-    pictures = run.pictures.spread(_AGREEMENT_PICTURES)
+    pictures = run.pictures.spread(AGREEMENT_PICTURES)
     return answers(session, run.task(model, evaluating=True), pictures)
 
 
@@ -231,4 +253,4 @@ def finished_candidates(run: Trial, name: str) -> list[Candidate]:
 def outcome_on_disk(run: Trial, candidate: Candidate) -> Outcome:
     """Return what made a candidate that is taken up from disk."""
     model = load_model(run.workspace.path(candidate.file), candidate.name)
-    return Outcome(model, candidate.changes, candidate.notes)
+    return Outcome(model, candidate.changes, candidate.notes, candidate.options)

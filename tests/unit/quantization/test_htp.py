@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,9 +16,7 @@ from edgeopt.quantization.htp import place_htp, study_htp, wide_nodes
 from edgeopt.quantization.htp_forms import find_htp_forms
 from edgeopt.target import find_target
 
-PROFILES = Path(__file__).parents[3] / "tests" / "device" / "targets"
-
-V73 = find_target(f"{PROFILES}/qualcomm-htp-v73.toml")
+V73 = find_target("qualcomm-htp-v73")
 NARROW, WIDE = frozenset(), None
 WIDTHS = pytest.mark.parametrize(("wide", "dtype"), [(NARROW, "uint8"), (WIDE, "uint16")], ids=["U8", "U16"])
 
@@ -248,7 +245,7 @@ def test_where_8_bits_never_agree_16_lead():
 
 
 def test_where_nothing_agrees_the_best_leads():
-    target = find_target(f"{PROFILES}/qualcomm-htp-v68.toml")
+    target = find_target("qualcomm-htp-v68")
     values = iter((0.1, 0.4, 0.3, 0.2, 0.35))
     forms = find_htp_forms(net(), frames(), target, agreement=lambda model: next(values))
     assert [one.agreement for one in forms] == [0.4, 0.35, 0.3, 0.2, 0.1]

@@ -63,17 +63,19 @@ class Screen:
     def candidate(self, one: Candidate) -> None:
         """Print one line a candidate."""
         score = f"{one.score.metric} {one.score.value:.4f}" if one.score else ""
+        score += f" ({one.simulated.value:.4f} with the device's numbers)" if one.simulated else ""
         speed = f"{one.speed.speedup:.2f}x {one.speed.verdict}" if one.speed else ""
         frame = one.latency.frame if one.latency else None
         time = f"frame p50 {frame.p50_ms:.2f} ms" if frame and frame.p50_ms is not None else ""
-        parts = [part for part in (format_bytes(one.size_bytes), score, speed, time) if part]
+        parts = [part for part in (format_bytes(one.size_bytes), score, speed, time, one.placement, one.unfit) if part]
         self.say(f"{one.name:<14} {'  '.join(parts)}{'  (from disk)' if one.notes and _resumed(one) else ''}")
 
     def show_report(self, report: Report) -> None:
         """Print the table, the choice and the verdict."""
         columns = table_columns(report)
         rows = [(*row[:-1], row[-1].split("refused: ")[0]) for row in table_rows(report)]
-        stages = range(5, 5 + len(shown_stages(report)))
+        first = columns.index("speed") + 1
+        stages = range(first, first + len(shown_stages(report)))
         whole = [*range(len(columns))]
         if self._width(columns, rows, whole) <= self._out.width:
             parts = [whole]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,7 @@ import click
 from edgeopt.text import format_bytes
 
 if TYPE_CHECKING:
-    from edgeopt.executors import Placement
+    from edgeopt.placement import Partition
     from edgeopt.quantized_view import QuantizedView
 
 
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 @click.option("--quantized", is_flag=True, help="Show the integer tensors instead: scale, zero point, type.")
 @click.option("--calib", default="", help="With --quantized: pictures, for saturation and error of each tensor.")
 @click.option("--float", "against", default="", help="With --calib: the float model, for integers between integers.")
+@click.option("--nodes", is_flag=True, help="With --target: list every node, not only the refused ones.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def inspect(
     *,
@@ -33,6 +33,7 @@ def inspect(
     quantized: bool,
     calib: str,
     against: str,
+    nodes: bool,
     as_json: bool,
 ) -> None:
     """Show what MODEL is: inputs, outputs, ops, size, and with a target where its nodes run."""
@@ -59,8 +60,8 @@ def inspect(
     click.echo(f"ops      {', '.join(f'{op} {count}' for op, count in found.ops.items())}")
     if found.target:
         click.echo(f"target   {found.target}: {found.verdict}")
-        for op, count in _ops_by_provider(found.placement):
-            click.echo(f"         {count:>4} {op}")
+    if found.partition:
+        _show_partition(found.partition, all_nodes=nodes)
 
 
 def _show_quantized(view: QuantizedView, *, as_json: bool) -> None:
@@ -79,9 +80,16 @@ def _show_quantized(view: QuantizedView, *, as_json: bool) -> None:
         click.echo(f"{grid}{share:>10}{plain:>8}{normal:>11}  {one.name}{' (weight)' if one.is_weight else ''}")
 
 
-def _ops_by_provider(placement: Iterable[Placement]) -> list[tuple[str, int]]:
-    counts = Counter(f"{node.op} on {node.provider}" for node in placement)
-    return counts.most_common()
+def _show_partition(partition: Partition, *, all_nodes: bool) -> None:
+    if not all_nodes:
+        for op, count in Counter(f"{node.op} on {node.provider}" for node in partition.nodes).most_common():
+            click.echo(f"         {count:>4} {op}")
+    for node in partition.nodes if all_nodes else partition.refused:
+        why = f": {node.reason}" if node.reason else ""
+        mend = f" -> {partition.mends[node.node]}" if node.node in partition.mends else ""
+        click.echo(f"         {node.provider:<24}{node.op} {node.node}{why}{mend}")
+    if partition.copies:
+        click.echo(f"         {partition.copies} tensors cross between the {partition.device.upper()} and the CPU")
 
 
 COMMAND = inspect

@@ -31,6 +31,8 @@ class SessionOptions:
     """Prefix of an operator profile; empty: none (profiling distorts times)."""
     save_optimized_to: str = ""
     """Where the engine writes its optimized graph; empty: nowhere."""
+    cache_folder: str = ""
+    """Where an engine that compiles keeps the result; empty: beside a model that is a file, else nowhere."""
 
 
 @dataclass(frozen=True, slots=True)

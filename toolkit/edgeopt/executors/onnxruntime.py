@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from edgeopt.errors import InvalidFileError, NotFoundError, UnavailableError, UnsupportedError
+from edgeopt.binding import Binding
+from edgeopt.drivers import preload_libraries, why_no_driver, why_not_loaded
+from edgeopt.errors import InvalidFileError, UnavailableError, UnsupportedError
 from edgeopt.executors import Placement, SessionOptions, Source
 from edgeopt.extras import require
+from edgeopt.providers import (
+    CPU,
+    DIRECTML,
+    TENSORRT,
+    dead_provider,
+    memory_of,
+    missing_provider,
+    split_entries,
+)
+from edgeopt.tensorrt import tensorrt_options
 from edgeopt.tensors import Tensors, TensorSpec
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read once, when onnxruntime is first imported
 
-_CPU = "CPUExecutionProvider"
 _DTYPES = {"float": "float32", "float16": "float16", "double": "float64"}
 _KNOWN_ENTRIES = frozenset(
     {
@@ -39,13 +52,23 @@ _KNOWN_ENTRIES = frozenset(
     }
 )
 """ONNX Runtime accepts any key in silence, so a misspelt one would have no effect and no message."""
+ARITHMETIC_KEY = "edgeopt.arithmetic"
+"""Metadata of a model that was converted: ONNX Runtime tells no caller which types are inside."""
+MEMORY_REUSE = "enable_mem_reuse"
+"""A field of ONNX Runtime's session options, not one of its entries: `0` gives every tensor a buffer of its own."""
+
+
+_WARNING, _FATAL = 2, 4
+"""ONNX Runtime's severities; the first is its default."""
+_WHERE = re.compile(r"^/\S+:\d+ .*(?:\)|> \S.* was false\.) (?=[A-Z])")
+"""Where in ONNX Runtime's source an error was raised, which tells a user nothing."""
 
 
 class OnnxRuntimeSession:
     """One `InferenceSession` and the words of `Session`."""
 
-    def __init__(self, session: Any) -> None:
-        self._session = session
+    def __init__(self, session: Any, binding: Binding | None = None) -> None:
+        self._session, self._binding = session, binding
         self._run = session.run
         self._names = [output.name for output in session.get_outputs()]
         self.inputs = tuple(_spec(one) for one in session.get_inputs())
@@ -53,19 +76,27 @@ class OnnxRuntimeSession:
 
     def run(self, inputs: Tensors) -> Tensors:
         """Run once."""
+        if self._binding is not None:
+            return self.download(self.execute(self.upload(inputs)))
         return dict(zip(self._names, self._run(None, inputs), strict=True))
 
     def upload(self, inputs: Tensors) -> Any:
-        """Return the inputs: host memory is the device's memory on a CPU."""
-        return inputs
+        """Copy the inputs to the device; return them where its memory is the host's."""
+        if self._binding is None:
+            return inputs
+        return self._binding.upload(inputs)
 
     def execute(self, uploaded: Any) -> Any:
-        """Run once, results in host memory."""
-        return self._run(None, uploaded)
+        """Run once; the results stay in the device's memory."""
+        if self._binding is None:
+            return self._run(None, uploaded)
+        return self._binding.execute()
 
     def download(self, results: Any) -> Tensors:
-        """Name the results."""
-        return dict(zip(self._names, results, strict=True))
+        """Copy the results to the host, and name them."""
+        if self._binding is None:
+            return dict(zip(self._names, results, strict=True))
+        return self._binding.download()
 
     def placement(self) -> tuple[Placement, ...]:
         """Return where each node of the optimized graph runs, from the graph assignment API."""
@@ -81,7 +112,7 @@ class OnnxRuntimeSession:
 
     def close(self) -> None:
         """Free the session."""
-        self._session = self._run = None
+        self._session = self._run = self._binding = None
 
 
 class OnnxRuntime:
@@ -95,53 +126,111 @@ class OnnxRuntime:
             return f"{error}; pip install 'edgeopt[cpu]' (or [gpu], [directml]: one of them, never two)"
         return None
 
+    def why_no_provider(self, providers: tuple[str, ...]) -> str | None:
+        """Return None if this build has the providers and the first finds its driver and libraries here."""
+        try:
+            self.require_providers(providers)
+        except UnavailableError as error:
+            return f"{error.problem} ({error.remedy.split(';')[0]})"
+        return None
+
+    def require_providers(self, providers: tuple[str, ...]) -> None:
+        """Find out without a model whether the first provider could run one; a session would run on the CPU instead.
+
+        Raises:
+            MissingDependencyError: If onnxruntime is not installed.
+            UnavailableError: If a provider is not in this build, or the first lacks its driver or a library.
+        """
+        ort = require("onnxruntime", extra="cpu", purpose="running a model")
+        _require_built(ort, providers)
+        if reason := why_not_loaded(providers[0], _libraries(ort)):
+            raise dead_provider(providers[0], reason)
+
     def open(self, source: Source, options: SessionOptions) -> OnnxRuntimeSession:
         """Load a model on the first of `options.providers`.
 
         Raises:
             MissingDependencyError: If onnxruntime is not installed.
-            UnavailableError: If the provider is not in this build, or took none of the nodes.
+            UnavailableError: If the provider is not in this build, does not start, or took none of the nodes.
             InvalidFileError: If ONNX Runtime refuses the model.
-            NotFoundError: On a configuration key that ONNX Runtime would ignore in silence.
+            NotFoundError: On an entry or a provider's option that ONNX Runtime would ignore in silence.
+            UnsupportedError: On a precision that is not the model's own.
         """
         ort = require("onnxruntime", extra="cpu", purpose="running a model")
-        if options.precision not in ("", "fp32"):
-            raise UnsupportedError(
-                f"ONNX Runtime computes in the model's own types, not in {options.precision}",
-                remedy="convert the model, or use the executor openvino for this precision",
-            )
-        missing = [name for name in options.providers if name not in ort.get_available_providers()]
-        if missing:
-            raise UnavailableError(
-                f"ONNX Runtime {ort.__version__} here has no {', '.join(missing)}",
-                remedy="install the build that has it (edgeopt[gpu], edgeopt[directml]) in an environment of its own",
-            )
-        made = _session_options(ort, options)
-        try:
-            session = ort.InferenceSession(
-                source if isinstance(source, bytes) else str(source),
-                made,
-                providers=list(options.providers),
-                enable_fallback=0,
-            )
-        except Exception as error:  # pybind raises a class per status code, all below Exception
-            raise _refusal(error, options.providers) from error
-        opened = OnnxRuntimeSession(session)
+        if options.precision not in ("", "fp32", "fp16"):
+            raise _other_arithmetic(options.precision)
+        entries, provided = split_entries(options.providers, options.entries, _KNOWN_ENTRIES | {MEMORY_REUSE})
+        _require_built(ort, options.providers)
+        made = _session_options(ort, options, entries)
+        if options.providers[0] == TENSORRT:
+            asked = tensorrt_options(provided[0], source, options.precision, options.cache_folder)
+            provided = (asked, *provided[1:])
+        session = _create(ort, source, made, options.providers, provided)
+        converted = session.get_modelmeta().custom_metadata_map.get(ARITHMETIC_KEY) == "fp16"
+        if options.precision == "fp16" and not converted and options.providers[0] != TENSORRT:
+            raise _other_arithmetic(options.precision)
+        memory = memory_of(options.providers)
+        device_id = int(provided[0].get("device_id", 0)) if memory else 0
+        opened = OnnxRuntimeSession(session, Binding(session, memory, device_id) if memory else None)
         _require_placement(opened, options.providers)
         return opened
 
 
-def _session_options(ort: Any, options: SessionOptions) -> Any:
+def _libraries(ort: Any) -> Path:
+    return Path(ort.__file__).parent / "capi"
+
+
+def _require_built(ort: Any, providers: tuple[str, ...]) -> None:
+    """Raise if the build lacks one, or if the first one's driver is missing."""
+    for name in providers:
+        if name not in ort.get_available_providers():
+            raise missing_provider(name, ort.__version__)
+    if reason := why_no_driver(providers[0]):
+        raise dead_provider(providers[0], reason)
+
+
+def _create(
+    ort: Any, source: Source, made: Any, providers: tuple[str, ...], options: tuple[dict[str, str], ...]
+) -> Any:
+    """Return the session, or say why it would run elsewhere than asked."""
+    on_device = bool(memory_of(providers))
+    preload_libraries(ort, providers[0])
+    if on_device:
+        ort.set_default_logger_severity(_FATAL)  # what fails is raised below, in one line
+    try:
+        session = ort.InferenceSession(
+            source if isinstance(source, bytes) else str(source),
+            made,
+            providers=list(providers),
+            provider_options=list(options),
+            enable_fallback=0,
+        )
+    except Exception as error:  # pybind raises a class per status code, all below Exception
+        if reason := why_not_loaded(providers[0], _libraries(ort)):
+            raise dead_provider(providers[0], reason) from error
+        raise _refusal(error, providers) from error
+    finally:
+        if on_device:
+            ort.set_default_logger_severity(_WARNING)
+    if providers[0] not in session.get_providers():
+        raise dead_provider(providers[0], why_not_loaded(providers[0], _libraries(ort)))
+    return session
+
+
+def _session_options(ort: Any, options: SessionOptions, entries: Mapping[str, str]) -> Any:
     made = ort.SessionOptions()
     made.intra_op_num_threads = options.threads
     made.inter_op_num_threads = 1
     made.log_severity_level = 3
     made.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
     made.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    for key, value in options.entries.items():
-        if key not in _KNOWN_ENTRIES:
-            raise NotFoundError("session configuration entry", key, _KNOWN_ENTRIES)
-        made.add_session_config_entry(key, value)
+    if DIRECTML in options.providers:  # it refuses the parallel mode, and patterns of memory that it does not own
+        made.enable_mem_pattern, made.execution_mode = False, ort.ExecutionMode.ORT_SEQUENTIAL
+    for key, value in entries.items():
+        if key == MEMORY_REUSE:
+            made.enable_mem_reuse = value != "0"
+        else:
+            made.add_session_config_entry(key, value)
     if options.profile_to:
         made.enable_profiling = True
         made.profile_file_prefix = options.profile_to
@@ -150,17 +239,24 @@ def _session_options(ort: Any, options: SessionOptions) -> Any:
     return made
 
 
+def _other_arithmetic(precision: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"ONNX Runtime computes in the model's own types, not in {precision}",
+        remedy="convert the model, or use the executor openvino for this precision",
+    )
+
+
 def _refusal(error: Exception, providers: tuple[str, ...]) -> UnavailableError | InvalidFileError:
-    reason = str(error).strip().splitlines()[0]
-    if providers[0] != _CPU:
-        return UnavailableError(f"{providers[0]} did not open the model: {reason}", remedy="run edgeopt doctor")
+    reason = _WHERE.sub("", str(error).strip().splitlines()[0])
+    if providers[0] != CPU:
+        return dead_provider(providers[0], reason)
     return InvalidFileError(f"ONNX Runtime refuses the model: {reason}", remedy="check it with edgeopt inspect")
 
 
 def _require_placement(session: OnnxRuntimeSession, providers: tuple[str, ...]) -> None:
     """`get_providers()` lists a provider that runs nothing; the graph assignment does not."""
     placed = session.placement()
-    if providers[0] != _CPU and placed and not any(node.provider == providers[0] for node in placed):
+    if providers[0] != CPU and placed and not any(node.provider == providers[0] for node in placed):
         raise UnavailableError(
             f"{providers[0]} took none of the {len(placed)} nodes; all would run on the CPU",
             remedy="run edgeopt inspect MODEL --target T for the reasons, or choose --target cpu",

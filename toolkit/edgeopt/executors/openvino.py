@@ -121,6 +121,11 @@ class OpenVino:
             return f"{_sentence(error)}; {_REMEDY}"
         return None if devices else f"OpenVINO finds no device; {_REMEDY}"
 
+    def why_no_provider(self, providers: tuple[str, ...]) -> str | None:
+        """Return None if the device is here; without it OpenVINO's wheels compile nothing for it on Linux."""
+        missing = set(providers) - set(self.devices())
+        return f"OpenVINO finds no {', '.join(sorted(missing))} here (driver missing?)" if missing else None
+
     def devices(self) -> tuple[str, ...]:
         """Return the devices that are really here.
 

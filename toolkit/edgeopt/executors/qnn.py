@@ -131,6 +131,19 @@ class Qnn:
             return f"no package {' and '.join(missing)}; {_INSTALL} (Linux and Windows only)"
         return None
 
+    def has_device(self) -> bool:
+        """Return whether the NPU itself is here, not only its simulator.
+
+        Raises:
+            MissingDependencyError: If the plugin is not installed.
+            StepError: If the vendor's library dies or hangs.
+        """
+        worker = self._start()
+        try:
+            return bool(worker.ask(Message({"do": "devices"}), timeout_s=self.open_timeout_s).values.get("present"))
+        finally:
+            worker.close()
+
     def open(self, source: Source, options: SessionOptions) -> QnnSession:
         """Load a model onto the NPU, or onto its simulator; all of it or nothing.
 

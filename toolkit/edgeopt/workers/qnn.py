@@ -40,15 +40,22 @@ class _Worker:
             for group in self._session.get_provider_graph_assignment_info()
             for node in group.get_nodes()
         ]
-        kinds = {str(one.device.type).rpartition(".")[2] for one in self._devices}
         return Message(
             {
                 "inputs": [[one.name, one.type, list(one.shape)] for one in self._session.get_inputs()],
                 "outputs": [[one.name, one.type, list(one.shape)] for one in self._session.get_outputs()],
                 "placement": placed,
-                "simulated": "NPU" not in kinds,
+                "simulated": not self._is_present,
             }
         )
+
+    def devices(self, _: Message) -> Message:
+        """Answer whether the NPU itself is here."""
+        return Message({"present": self._is_present})
+
+    @property
+    def _is_present(self) -> bool:
+        return "NPU" in {str(one.device.type).rpartition(".")[2] for one in self._devices}
 
     def run(self, message: Message) -> Message:
         """Run once."""
@@ -89,6 +96,7 @@ def _source(message: Message) -> str | bytes:
 def _serve(requests: IO[bytes], replies: IO[bytes]) -> None:
     worker = _Worker()
     handlers: dict[str, Callable[[Message], Message]] = {
+        "devices": worker.devices,
         "open": worker.open,
         "run": worker.run,
         "compile": worker.compile,

@@ -1,0 +1,91 @@
+"""`edgeopt optimize --target qualcomm-htp-v73` on the shipped model, as a user runs it, without the device."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from click.testing import CliRunner
+
+from edgeopt import Runtime, npu_forms
+from edgeopt.bundle import read_bundle
+from edgeopt.cli import cli
+from edgeopt.errors import UnsupportedError
+from edgeopt.executors.qnn import EXECUTOR
+from edgeopt.frames import open_frames
+from edgeopt.line import optimize
+from edgeopt.recipe import find_recipe
+
+_REASON = EXECUTOR.why_unavailable()
+pytestmark = pytest.mark.skipif(_REASON is not None, reason=str(_REASON))
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("npu") / "out"
+    command = ["optimize", "digits_detector", "--target", "npu", "-o", str(folder), "--budget", "33ms"]
+    shown = CliRunner().invoke(cli, command)
+    assert shown.exit_code == 3, shown.output
+    (folder / ".shown").write_text(shown.output)
+    return folder
+
+
+def test_the_choosing_npu_takes_the_one_whose_package_is_here(out):
+    assert json.loads((out / "report.json").read_text("utf-8"))["target"] == "qualcomm-htp-v73"
+
+
+def test_no_latency_is_told_and_the_command_for_the_device_is(out):
+    shown = (out / ".shown").read_text()
+    assert "latency: not measured (no device); on the device: edgeopt bench" in shown
+    assert "PASS" not in shown
+
+
+def test_the_report_tells_metric_placement_and_picture(out):
+    best = json.loads((out / "report.json").read_text("utf-8"))["candidates"][-1]
+    assert best["simulated"]["n"] == 128
+    assert abs(best["drop"]) <= 0.01
+    assert best["placement"].startswith("all ")
+    text = (out / "report.md").read_text("utf-8")
+    assert "AP simulated" in text
+    assert "candidates/compile/partition.svg" in text
+    assert (out / "candidates/compile/partition.svg").is_file()
+
+
+def test_the_bundle_answers_here_with_the_simulator(out):
+    runtime = Runtime.load(out)
+    assert runtime.session.simulated
+    recipe = find_recipe("digits_detector")
+    frames = open_frames(recipe.path_of(recipe.evaluation.calib))
+    assert len(runtime.predict(frames.read(0)).scores) > 0
+    runtime.session.close()
+
+
+def test_a_simulated_bundle_is_not_benched(out):
+    shown = CliRunner().invoke(cli, ["bench", str(out / "bundle")])
+    assert shown.exit_code == 1
+    assert "not measured (no device)" in shown.output
+
+
+def test_a_resumed_run_simulates_nothing_again(out):
+    command = ["optimize", "digits_detector", "--target", "npu", "-o", str(out), "--budget", "33ms", "--resume"]
+    shown = CliRunner().invoke(cli, command)
+    assert shown.exit_code == 3, shown.output
+    assert "from disk" in shown.output
+    assert "agreement" not in shown.output
+    assert len(read_bundle(out).artefacts) == 2
+
+
+def test_a_device_that_computes_something_else_gets_nothing_and_that_fails_the_run(tmp_path, monkeypatch):
+    """Refusing is tested on the real path: only the verdict of the comparison is turned."""
+
+    def refuse(*_, **__):
+        raise UnsupportedError("the device returns other numbers than the CPU", remedy="")
+
+    monkeypatch.setattr(npu_forms, "compile_model", refuse)
+    report = optimize("digits_detector", target="qualcomm-htp-v73", out=tmp_path / "out", skip=("quantize",))
+    assert report.chosen != "compile"
+    assert "other numbers than the CPU" in report.off_target
+    assert report.exit_code == 2
+    assert replace(report, off_target="").exit_code == 0
+    assert read_bundle(report.bundle).artefacts[0].executor == "onnxruntime"

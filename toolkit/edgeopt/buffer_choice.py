@@ -1,0 +1,52 @@
+"""Whether a model runs faster when every tensor has a buffer of its own. It changes no model.
+
+ONNX Runtime reuses buffers of tensors that are no longer read. On some models that costs more than it saves: what
+is written last is then often what must leave the cache first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from time import perf_counter_ns, thread_time_ns
+
+from edgeopt.benchmarking.comparison import compare
+from edgeopt.executors import Session, SessionOptions
+from edgeopt.executors.onnxruntime import EXECUTOR, MEMORY_REUSE
+from edgeopt.model import Model
+from edgeopt.target import Target
+from edgeopt.tensors import Tensors
+
+_SECONDS = 2.0
+_WORTH = 0.99
+"""Buffers of their own must take at most this share of the time."""
+_APART: Mapping[str, str] = {MEMORY_REUSE: "0"}
+
+
+def choose_buffers(model: Model, target: Target, threads: int, inputs: Tensors) -> Mapping[str, str]:
+    """Return the session entries with which the model is faster: none, or those that give each tensor a buffer.
+
+    Args:
+        model: Any that ONNX Runtime runs.
+        target: Its providers and options; of another executor or device nothing is chosen.
+        threads: Of the engine.
+        inputs: Real ones.
+    """
+    if target.executor != "onnxruntime" or target.device != "cpu" or MEMORY_REUSE in target.options:
+        return {}
+    entries = {"shared": target.options, "apart": {**target.options, **_APART}}
+    sessions = {
+        name: EXECUTOR.open(model.data, SessionOptions(target.providers, threads, one)) for name, one in entries.items()
+    }
+    runs = {name: _caller(session, inputs) for name, session in sessions.items()}
+    clock = thread_time_ns if threads == 1 else perf_counter_ns
+    ratio = compare(runs, baseline="shared", seconds=_SECONDS, block=3, clock=clock)["apart"]
+    for session in sessions.values():
+        session.close()
+    return _APART if ratio.value <= _WORTH else {}
+
+
+def _caller(session: Session, inputs: Tensors) -> Callable[[int], None]:
+    def call(_: int) -> None:
+        session.run(inputs)
+
+    return call

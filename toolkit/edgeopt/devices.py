@@ -1,0 +1,46 @@
+"""The device profile a command works for, and what is missing to use it here. It opens no model."""
+
+from __future__ import annotations
+
+from edgeopt import executors, plugins
+from edgeopt.errors import EdgeoptError, UnavailableError
+from edgeopt.target import Target, find_target
+
+
+def find_device(name: str) -> Target:
+    """Return a profile; one that chooses takes a device that is present before one that is only simulated here.
+
+    Args:
+        name: Shipped name, or path of a TOML file.
+
+    Raises:
+        NotFoundError: If it is neither.
+        InvalidFileError: If the file is wrong.
+        UnavailableError: If a profile that chooses finds none for which the packages are here; it names them all.
+    """
+    try:
+        return find_target(name, lambda one: why_unavailable(one) or _why_absent(one))
+    except UnavailableError:
+        return find_target(name, why_unavailable)
+
+
+def why_unavailable(target: Target) -> str | None:
+    """Return None if the target's engine runs here, on the device or on its simulator; otherwise what is missing."""
+    if target.executor not in plugins.names(executors):
+        return f"no executor {target.executor!r} is installed"
+    executor = plugins.load(executors, target.executor).EXECUTOR
+    reason: str | None = executor.why_unavailable()
+    if reason is None and hasattr(executor, "why_no_provider"):
+        reason = executor.why_no_provider(target.providers)
+    return reason
+
+
+def _why_absent(target: Target) -> str | None:
+    """Return None if the device itself is here; an engine that does not say has no simulator."""
+    executor = plugins.load(executors, target.executor).EXECUTOR
+    if not hasattr(executor, "has_device"):
+        return None
+    try:
+        return None if executor.has_device() else "only its simulator is here"
+    except EdgeoptError as error:
+        return error.problem

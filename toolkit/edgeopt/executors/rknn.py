@@ -1,0 +1,368 @@
+"""Rockchip's NPU through rknn-toolkit2, whose old pins live in a Python environment of their own.
+
+The package compiles for a chip and simulates it on this computer: the numbers count, the time is no latency, and the
+cycles in its table are the vendor's estimate. What it leaves to the chip's processor is named, layer by layer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgeopt.errors import (
+    EdgeoptError,
+    InvalidFileError,
+    MissingDependencyError,
+    NotFoundError,
+    StepError,
+    UnavailableError,
+    UnsupportedError,
+)
+from edgeopt.executors import Placement, SessionOptions, Source
+from edgeopt.rknn_table import Layer, plain, read_layers
+from edgeopt.tensors import Tensors, TensorSpec
+from edgeopt.text import plural
+from edgeopt.workers import Message
+from edgeopt.workers.child import Worker
+
+PROVIDER, CPU = "NPU", "CPU"
+VARIABLE = "EDGEOPT_RKNN_PYTHON"
+ESTIMATE = "the vendor's estimate, not measured"
+_WHAT = "Rockchip's library"
+_INSTALL = (
+    "python3.11 -m venv rknn; rknn/bin/pip install rknn-toolkit2 (Linux, 5.5 GB); "
+    f"export {VARIABLE}=$PWD/rknn/bin/python"
+)
+_LEFT_TO_CPU = "Rockchip's compiler leaves it to the chip's processor and gives no reason"
+_KNOWN_OPTIONS: Mapping[str, str] = {
+    "target_platform": r"r[kv]\d+b?",
+    "quantized_dtype": "w8a8|w8a16|w16a16i_dfp|w4a16",
+    "quantized_algorithm": "normal|mmse|kl_divergence|gdq",
+    "quantized_method": r"layer|channel|group\d+",
+    "optimization_level": "[0-3]",
+}
+"""What `rknn.config` takes and a profile may set; pictures arrive normalized, so mean and std are not among them."""
+
+_SEARCH = (
+    "import importlib.metadata as m, importlib.util as u; "
+    "print(m.version('rknn-toolkit2') if u.find_spec('rknn') else '')"
+)
+_START = (
+    "import sys, types; sys.path[:] = [one for one in sys.path if one]; "
+    "ours = types.ModuleType('edgeopt'); ours.__path__ = [sys.argv[1]]; sys.modules['edgeopt'] = ours; "
+    "from edgeopt.workers.rknn import main; main()"
+)
+"""Only our folder `workers` is shown to the other environment: PYTHONPATH would bring all packages beside edgeopt,
+and they would hide its own."""
+
+_SAID = re.compile(r"^E (?P<told>(?!RKNN:|rknn-toolkit2 version|\w+: Traceback).+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What the compiler made of a model."""
+
+    file: Path
+    """The `.rknn` file."""
+    platform: str
+    layers: tuple[Layer, ...]
+    size_bytes: int
+    sha256: str
+    """Of this file: every build writes another one."""
+    version: str
+    """Of rknn-toolkit2."""
+
+    @property
+    def total_cycles(self) -> int:
+        """Sum over the layers, as the vendor's compiler estimates it; layers that it does not estimate count 0."""
+        return sum(one.total_cycles for one in self.layers)
+
+    @property
+    def placement(self) -> tuple[Placement, ...]:
+        """Where each layer runs; its provider is `NPU` or `CPU`."""
+        return tuple(
+            Placement(one.name or one.op, one.op, one.unit, "" if one.unit == PROVIDER else _LEFT_TO_CPU)
+            for one in self.layers
+        )
+
+    @property
+    def summary(self) -> str:
+        """One line: layers, what runs on the processor, and the estimate by its name."""
+        left = Counter(one.op for one in self.layers if one.unit != PROVIDER)
+        told = f", on the CPU {', '.join(f'{op} x{count}' for op, count in left.items())}" if left else ""
+        cycles = f"{self.total_cycles:,} cycles ({ESTIMATE})"
+        return f"{self.platform}: {plural(len(self.layers), 'layer')}{told}; {cycles}"
+
+
+class RknnSession:
+    """A model in Rockchip's simulator, in a child process of the other environment."""
+
+    simulated = True
+    """Numbers are the NPU's, times are not."""
+
+    def __init__(
+        self,
+        worker: Worker,
+        folder: tempfile.TemporaryDirectory[str],
+        built: Built,
+        answer: Mapping[str, Any],
+        run_timeout_s: float,
+    ) -> None:
+        self._worker, self._folder, self._run_timeout_s = worker, folder, run_timeout_s
+        self.built = built
+        """Its file lives as long as the session; see `export`."""
+        self.inputs = tuple(_spec(*one) for one in answer["inputs"])
+        self.outputs = tuple(_spec(*one) for one in answer["outputs"])
+
+    def run(self, inputs: Tensors) -> Tensors:
+        """Run once.
+
+        Raises:
+            StepError: If the vendor's library fails, dies or hangs.
+        """
+        return self.download(self.execute(self.upload(inputs)))
+
+    def upload(self, inputs: Tensors) -> Tensors:
+        """Return the inputs: they reach the child with `execute`.
+
+        Raises:
+            ValueError: If an input is missing or unknown.
+        """
+        if {one.name for one in self.inputs} != inputs.keys():
+            raise ValueError(f"inputs are {', '.join(sorted(inputs))}, not {', '.join(map(str, self.inputs))}")
+        return inputs
+
+    def execute(self, uploaded: Tensors) -> Tensors:
+        """Run once in the child."""
+        answer = self._worker.ask(Message({"do": "run"}, uploaded), timeout_s=self._run_timeout_s)
+        if error := answer.values.get("error"):
+            raise _refusal(error, self._worker.close())
+        return answer.arrays
+
+    def download(self, results: Tensors) -> Tensors:
+        """Return the results, which are here already."""
+        return results
+
+    def placement(self) -> tuple[Placement, ...]:
+        """Return where each layer runs, from the compiler's table."""
+        return self.built.placement
+
+    def export(self, out: Path) -> Built:
+        """Write the very binary that this session simulates; return it with its new place."""
+        out.parent.mkdir(parents=True, exist_ok=True)
+        return _moved(self.built, Path(shutil.copyfile(self.built.file, out)))
+
+    def close(self) -> None:
+        """End the child."""
+        self._worker.close()
+        self._folder.cleanup()
+
+
+@dataclass(frozen=True, slots=True)
+class Rknn:
+    """The executor `rknn`."""
+
+    calibration: Sequence[Tensors] = ()
+    """Real model inputs: the compiler quantizes a float model to W8A8 with them. Without them a float model is
+    compiled in fp16, and a model with pairs of Q and DQ on its own grids."""
+    open_timeout_s: float = 1800.0
+    run_timeout_s: float = 120.0
+
+    def why_unavailable(self) -> str | None:
+        """Return None if the environment is named, is there, and has the package."""
+        python = os.environ.get(VARIABLE, "")
+        if not python:
+            return f"{VARIABLE} is not set: rknn-toolkit2 needs an environment of its own; {_INSTALL}"
+        if not Path(python).is_file():
+            return f"{VARIABLE} names {python}, which is no file; {_INSTALL}"
+        return None if _version_in(python) else f"{python} ({VARIABLE}) has no package rknn-toolkit2; {_INSTALL}"
+
+    def has_device(self) -> bool:
+        """Return False: models are compiled on a computer, and only simulated there."""
+        return False
+
+    def open(self, source: Source, options: SessionOptions) -> RknnSession:
+        """Compile a model for the chip and load it into the simulator; layers left to the CPU are in `placement`.
+
+        Args:
+            source: An ONNX model, opset 19 at most, with fixed shapes.
+            options: `entries` are options of `rknn.config`; `target_platform` must be among them.
+
+        Raises:
+            MissingDependencyError: If the package is not here.
+            InvalidFileError: On an option's wrong value, or without `target_platform`.
+            NotFoundError: On an unknown option.
+            UnsupportedError: If the compiler refuses the model.
+            StepError: If the vendor's library fails, dies or hangs.
+        """
+        return self._build(source, options, simulate=True)
+
+    def explain(self, source: Source, options: SessionOptions) -> tuple[Placement, ...]:
+        """Return where each layer would run. Raises as `open`."""
+        session = self._build(source, options, simulate=False)
+        session.close()
+        return session.placement()
+
+    def _build(self, source: Source, options: SessionOptions, *, simulate: bool) -> RknnSession:
+        config = check_options(options)
+        if reason := self.why_unavailable():
+            raise MissingDependencyError(f"Rockchip's compiler is not here: {reason}", remedy=_INSTALL)
+        folder = tempfile.TemporaryDirectory(prefix="edgeopt-rknn-")
+        worker = _start_worker()
+        try:
+            message = self._message(source, config, Path(folder.name), simulate)
+            answer = worker.ask(message, timeout_s=self.open_timeout_s).values
+            if error := answer.get("error"):
+                raise _refusal(error, worker.close())
+            built = _built(Path(folder.name), config["target_platform"], answer["version"])
+        except BaseException:
+            worker.close()
+            folder.cleanup()
+            raise
+        return RknnSession(worker, folder, built, answer, self.run_timeout_s)
+
+    def _message(self, source: Source, config: Mapping[str, Any], folder: Path, simulate: bool) -> Message:
+        model = source.resolve() if isinstance(source, Path) else folder / "model.onnx"
+        if isinstance(source, bytes):
+            model.write_bytes(source)
+        elif not model.is_file():
+            raise InvalidFileError(f"{model} is no file", remedy="check the path")
+        dataset = _write_dataset(self.calibration, folder)
+        values = {"do": "build", "folder": str(folder), "model": str(model), "config": dict(config)}
+        return Message({**values, "dataset": dataset, "simulate": simulate})
+
+
+def check_options(options: SessionOptions) -> Mapping[str, Any]:
+    """Return the arguments of `rknn.config`, or refuse what the engine does not offer.
+
+    Raises:
+        As `Rknn.open`.
+    """
+    if set(options.providers) - {PROVIDER}:
+        raise UnavailableError(
+            f"the executor rknn has no {', '.join(sorted(set(options.providers) - {PROVIDER}))}",
+            remedy=f"write providers = [{PROVIDER!r}] into the target",
+        )
+    if options.precision not in ("", "fp16", "fp32") or options.profile_to or options.save_optimized_to:
+        raise UnsupportedError(
+            "Rockchip's NPU computes real numbers in fp16, and its simulator offers neither an operator profile nor "
+            "an optimized graph",
+            remedy="ask for neither bf16, nor a profile, nor the optimized graph",
+        )
+    for name, value in options.entries.items():
+        if name not in _KNOWN_OPTIONS:
+            raise NotFoundError("option of Rockchip's compiler", name, _KNOWN_OPTIONS)
+        if not re.fullmatch(_KNOWN_OPTIONS[name], value):
+            raise InvalidFileError(
+                f"RKNN option {name} is {value!r}", remedy=f"write a value of the form {_KNOWN_OPTIONS[name]}"
+            )
+    if "target_platform" not in options.entries:
+        raise InvalidFileError("RKNN option target_platform is missing", remedy="name the chip, for example rk3588")
+    return {name: int(value) if value.isdigit() else value for name, value in options.entries.items()}
+
+
+_REFUSALS: Sequence[tuple[str, str, str]] = (
+    (
+        r"Unsupport onnx opset (\d+), need <= (\d+)",
+        "Rockchip's compiler takes opset {1} at most, the model has {0}",
+        "export the model with an older opset",
+    ),
+    (
+        r"The input shape (\[.*?\]) of '(.*?)' is not support",
+        "Rockchip's compiler wants fixed shapes, input {1!r} has {0}",
+        "export the model with fixed shapes; edgeopt optimize fixes those that the recipe names",
+    ),
+    (
+        r"need to be constant|will cause the graph to be a dynamic graph",
+        "Rockchip's compiler refuses what makes shapes that depend on data: {told}",
+        "cut the model before that node",
+    ),
+    (
+        r"target_platform\((\w+)\) not support do_quantization = False",
+        "{0} computes integers only, and the model has real numbers",
+        "compile in w8a8: give calibration pictures",
+    ),
+    (
+        r"Invalid target_platform '(.*?)'",
+        "rknn-toolkit2 knows no chip {0!r}",
+        "write a chip that it knows into target_platform, or update the package",
+    ),
+    (
+        r"The (\w+) = '(.*?)' not support in '(.*?)'|Unsupport inputs\[\d+\]\.dtype: (\w+)",
+        "Rockchip's compiler refuses: {told}",
+        "choose another precision",
+    ),
+)
+"""What the library says, what it means, what helps; `{told}` is its own sentence."""
+
+
+def _refusal(error: str, log: str) -> EdgeoptError:
+    """Return our error for one of the library's; where a call just returned -1, the reason is in the log."""
+    if error.startswith(("ModuleNotFoundError", "ImportError")):
+        return MissingDependencyError(f"rknn-toolkit2 cannot be imported: {error}", remedy=_INSTALL)
+    said = [match["told"] for match in _SAID.finditer(plain(log))]
+    told = said[-1].partition(": ")[2] if said else error.strip().splitlines()[-1]
+    for pattern, meaning, remedy in _REFUSALS:
+        if match := re.search(pattern, told):
+            return UnsupportedError(meaning.format(*match.groups(), told=told.rstrip("!")), remedy=remedy)
+    return StepError(
+        f"{_WHAT} failed: {told}", remedy="update rknn-toolkit2, change the model, or leave out --skip compile"
+    )
+
+
+@cache
+def _version_in(python: str) -> str:
+    """Return the version of rknn-toolkit2 in another environment; empty if it is not there, or that is no Python."""
+    try:
+        done = subprocess.run([python, "-E", "-c", _SEARCH], capture_output=True, text=True, check=False, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip()
+
+
+def _start_worker() -> Worker:
+    ours = str(Path(__file__).parents[1])
+    return Worker([os.environ[VARIABLE], "-E", "-X", "utf8", "-c", _START, ours], _WHAT)
+
+
+def _write_dataset(frames: Iterable[Tensors], folder: Path) -> str:
+    """Write the calibration inputs as the compiler reads them; return the list's path, empty if there are none."""
+    lines = []
+    for i, frame in enumerate(frames):
+        files = [folder / f"calibration_{i}_{j}.npy" for j in range(len(frame))]
+        for file, value in zip(files, frame.values(), strict=True):
+            np.save(file, value)
+        lines.append(" ".join(map(str, files)))
+    if not lines:
+        return ""
+    (folder / "calibration.txt").write_text("\n".join(lines), "utf-8")
+    return str(folder / "calibration.txt")
+
+
+def _built(folder: Path, platform: str, version: str) -> Built:
+    layers = read_layers((folder / "log.txt").read_text("utf-8", "replace"))
+    return _moved(Built(folder, platform, layers, 0, "", version), folder / "model.rknn")
+
+
+def _moved(built: Built, file: Path) -> Built:
+    data = file.read_bytes()
+    return replace(built, file=file, size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+
+
+def _spec(name: str, dtype: str, shape: list[int | str | None]) -> TensorSpec:
+    return TensorSpec(name, dtype, tuple(shape))
+
+
+EXECUTOR = Rknn()

@@ -1,0 +1,70 @@
+"""Join what `edgeopt bench` measured on a device with the report that was made elsewhere. It measures nothing."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from edgeopt.candidate import Candidate
+from edgeopt.errors import InvalidFileError, Note, NoteKind
+from edgeopt.measure import latency_of
+from edgeopt.report import Report, read_report, write_report
+from edgeopt.stored import StoredResult, read_stored
+
+
+def merge_results(folder: str | Path, results: Sequence[str | Path] = ()) -> Report:
+    """Return the report of an output folder, with the latencies of results that a device brought back.
+
+    Args:
+        folder: Of `edgeopt optimize`.
+        results: What `edgeopt bench BUNDLE -o RESULT` wrote on the device; each belongs to the candidate whose model
+            it measured. The report on disk is written again, unless there are none.
+
+    Raises:
+        InvalidFileError: If folder or result cannot be read, the result is of another model, or means nothing.
+    """
+    report = read_report(Path(folder))
+    for result in results:
+        report = _merged(report, read_stored(Path(result)))
+    if results:
+        write_report(report)
+    return report
+
+
+def _merged(report: Report, result: StoredResult) -> Report:
+    if result.trust == "invalid":
+        raise InvalidFileError(f"{result.path} is INVALID: its figures mean nothing", remedy="measure it again")
+    found = _candidate_of(report, result)
+    where = _fact(result, "cpu.model") or "the device"
+    detail = f"latency measured on {where} ({result.trust}), {_fact(result, 'session.threads')} thread(s)"
+    note = Note(NoteKind.INFO if result.trust == "trusted" else NoteKind.WARNING, detail)
+    timed = replace(
+        found, latency=latency_of(result.samples, report.budget_ms), notes=tuple(dict.fromkeys((*found.notes, note)))
+    )
+    candidates = tuple(timed if one is found else one for one in report.candidates)
+    if found.name != report.chosen:
+        return replace(report, candidates=candidates)
+    kept = tuple(one for one in report.notes if not one.detail.startswith("latency not measured"))
+    return replace(report, candidates=candidates, notes=kept, untimed="", measured_on=where)
+
+
+def _candidate_of(report: Report, result: StoredResult) -> Candidate:
+    """Return the candidate whose model, or what was compiled of it, is the one that was measured."""
+    measured = _fact(result, "model.sha256")
+    ordered = sorted(report.candidates, key=lambda one: one.name != report.chosen)
+    for one in ordered:
+        for file in filter(None, (one.compiled, one.file)):
+            path = report.folder / file
+            if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == measured:
+                return one
+    raise InvalidFileError(
+        f"{result.path} measured another model: {result.name}, SHA-256 {str(measured)[:12]}...",
+        remedy=f"measure the bundle of this report: edgeopt bench {report.bundle} -o RESULT",
+    )
+
+
+def _fact(result: StoredResult, key: str) -> str:
+    fact = result.fingerprint.facts.get(key)
+    return "" if fact is None or fact.value is None else str(fact.value)
