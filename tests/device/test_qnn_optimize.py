@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
-from edgeopt import Runtime, npu_forms
+from edgeopt import Runtime, qualcomm_forms
 from edgeopt.bundle import read_bundle
 from edgeopt.cli import cli
 from edgeopt.errors import UnsupportedError
@@ -82,7 +82,7 @@ def test_a_device_that_computes_something_else_gets_nothing_and_that_fails_the_r
     def refuse(*_, **__):
         raise UnsupportedError("the device returns other numbers than the CPU", remedy="")
 
-    monkeypatch.setattr(npu_forms, "compile_model", refuse)
+    monkeypatch.setattr(qualcomm_forms, "compile_model", refuse)
     report = optimize("digits_detector", target="qualcomm-htp-v73", out=tmp_path / "out", skip=("quantize",))
     assert report.chosen != "compile"
     assert "other numbers than the CPU" in report.off_target

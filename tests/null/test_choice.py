@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgeopt.candidate import BASELINE, Candidate, Score, SpeedRatio
+from edgeopt.candidate import BASELINE, Candidate, Score, SpeedRatio, candidate_from_json
 from edgeopt.search import choose
 
 BASE = Candidate(BASELINE, "", (), "fp32", "b.onnx", 100, score=Score("AP", 0.5, 64))
@@ -36,6 +36,22 @@ def test_the_fastest_that_keeps_its_accuracy_is_chosen():
     assert chosen.name == "int8"
     assert "drops 0.2000 AP, 0.01 allowed" in next(one for one in candidates if one.name == "int4").refused
     assert "int4 drops" in chosen.reason
+
+
+def test_a_refusal_names_the_interval_of_the_drop():
+    lost = replace(made("int8", 2.0, 0.02), drop_low=0.004, drop_high=0.036)
+    candidates, _ = choose([BASE, lost], 0.01)
+    assert candidates[1].refused == "drops 0.0200 AP [+0.0040, +0.0360], 0.01 allowed"
+    kept = replace(made("int8", 2.0, 0.002), drop_low=-0.004, drop_high=0.009)
+    _, chosen = choose([BASE, kept], 0.01)
+    assert "loses 0.0020 AP (drop in [-0.0040, +0.0090], 0.01 allowed)" in chosen.reason
+
+
+def test_a_candidate_of_an_older_file_has_no_interval():
+    values = asdict(made("int8", 2.0))
+    assert candidate_from_json(values) == made("int8", 2.0)
+    del values["drop_low"], values["drop_high"]
+    assert candidate_from_json(values).drop_interval == ""
 
 
 def test_of_two_that_are_equally_fast_the_more_accurate_is_chosen():

@@ -1,4 +1,4 @@
-"""Answers by several processes at once: every frame once, in order, with progress; the first form that is good."""
+"""Answers by several processes at once: every frame once, in order, with progress."""
 
 from __future__ import annotations
 
@@ -13,11 +13,7 @@ from edgeopt.errors import StepError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.null import EXECUTOR, Script
 from edgeopt.frames import Frames
-from edgeopt.model import Model
-from edgeopt.outcome import Outcome
-from edgeopt.quantization.htp_forms import HtpForm
-from edgeopt.simulate import first_within, simulate_answers
-from edgeopt.tasks import Accuracy
+from edgeopt.simulate import simulate_answers
 from edgeopt.tensors import TensorSpec
 
 SCRIPT = Script((TensorSpec("x", "int64", ()),), ({"y": np.zeros(1)},), execute_ns=(2_000_000,)).to_bytes()
@@ -76,25 +72,3 @@ def test_a_failure_of_one_process_is_the_failure_of_all():
 
     with pytest.raises(StepError, match="SIGSEGV"):
         simulate_answers(broken, Numbered, frames(4), processes=2)
-
-
-def form(name):
-    return HtpForm(name, "w8a8", Outcome(Model(None, name), {}), 1.0, 0.0)
-
-
-def accuracy(value):
-    return Accuracy("top1", value, 100, {})
-
-
-def test_the_first_form_that_keeps_its_accuracy_is_taken_and_no_dearer_one_is_scored():
-    forms, values = [form("a"), form("b"), form("c")], {"a": 0.5, "b": 0.59, "c": 0.6}
-    chosen, scores = first_within(forms, lambda one: accuracy(values[one.name]), accuracy(0.6), 0.01)
-    assert chosen.name == "b"
-    assert scores.keys() == {"a", "b"}
-
-
-def test_where_none_keeps_its_accuracy_the_best_is_taken():
-    forms, values = [form("a"), form("b")], {"a": 0.5, "b": 0.4}
-    chosen, scores = first_within(forms, lambda one: accuracy(values[one.name]), accuracy(0.6), 0.01)
-    assert chosen.name == "a"
-    assert scores.keys() == {"a", "b"}

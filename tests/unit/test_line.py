@@ -76,6 +76,30 @@ def test_the_picture_shows_three_frames_before_and_after(finished):
     assert len(np.unique(picture)) > 100
 
 
+def test_the_drop_of_every_candidate_has_its_interval_over_pictures(finished):
+    for one in finished.candidates[1:]:
+        assert one.drop_low <= one.drop <= one.drop_high
+    assert finished.candidates[1].drop_interval == "[+0.0000, +0.0000]"
+    assert finished.best.drop is None or finished.best.drop_interval in (finished.folder / "report.md").read_text()
+
+
+def test_the_worst_tensors_are_on_disk_and_in_the_report_and_the_calibration_is_gone(finished):
+    known = json.loads((finished.folder / "candidates/quantize/tensors.json").read_text())["tensors"]
+    scores = [one["channel_sqnr_db"] for one in known]
+    assert scores == sorted(scores)
+    worst = next(one for one in known if one["rounded"] or one["kept"])
+    text = (finished.folder / "report.md").read_text()
+    assert f"| `{worst['name']}` | {worst['channel_sqnr_db']:.1f} |" in text
+    assert not (finished.folder / ".calibration").exists()
+
+
+def test_every_integer_candidate_says_what_the_engine_made_of_it(finished):
+    for one in finished.candidates:
+        if one.precision == "w8a8" and one.executor == "onnxruntime":
+            assert any(note.detail.startswith("ONNX Runtime runs it as ") for note in one.notes)
+            assert not any("still run in float" in note.detail for note in one.notes)
+
+
 def test_raw_samples_are_on_disk(finished):
     from edgeopt.benchmarking.samples import Samples
 

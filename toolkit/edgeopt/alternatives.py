@@ -5,15 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from time import monotonic
 
+from edgeopt.attention import fuse_attention, joins_attention
 from edgeopt.candidate import Candidate
+from edgeopt.conversions import CONVERSIONS, STEP_OF, is_converted, why_not_converted
 from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.int8 import make_int8
 from edgeopt.model import Model, load_model
 from edgeopt.outcome import Outcome
-from edgeopt.trial import Engine, Setting, Trial, add_candidate, finished_candidates, numbered, outcome_on_disk
+from edgeopt.trial import (
+    CHECKED_PICTURES,
+    Engine,
+    Setting,
+    Trial,
+    add_candidate,
+    finished_candidates,
+    numbered,
+    outcome_on_disk,
+)
 
 _MOST_KEPT = 2
 """INT8 models of one engine that go on to the labels."""
+_ATTENTION = "attention"
 
 
 def offer_engines(run: Trial, model: Model, parent: Candidate) -> None:
@@ -28,11 +40,43 @@ def offer_engines(run: Trial, model: Model, parent: Candidate) -> None:
         runnable = _runnable(run, engine)
         if engine is run.engine:
             runnable = [one for one in runnable if one not in (run.target.float_precision, "w8a8")]
+        converted = [one for one in runnable if is_converted(one, engine.target)]
+        _offer_conversions(run, engine, converted, model, parent)
+        runnable = [one for one in runnable if one not in converted]
         _offer(run, engine, [one for one in runnable if not _is_int8(one)], [Outcome(model, {})], parent, parent.steps)
         in_int8 = [one for one in runnable if _is_int8(one)]
         if in_int8 and any(step.name == "quantize" for step in run.plan.steps):
             outcomes = _int8_models(run, engine, in_int8, model)
             _offer(run, engine, in_int8, outcomes[:_MOST_KEPT], parent, (*parent.steps, "quantize"))
+
+
+def _offer_conversions(run: Trial, engine: Engine, precisions: Sequence[str], model: Model, parent: Candidate) -> None:
+    """Offer the model with joined attention, and what is made of it without a search."""
+    model, parent = _with_joined_attention(run, engine, model, parent)
+    for precision in precisions:
+        if reason := why_not_converted(precision, engine.target, run.plan):
+            run.notes.append(Note(NoteKind.SKIPPED, f"no {precision} on {engine.target.name}: {reason}"))
+            continue
+        try:
+            outcomes = CONVERSIONS[precision](model, engine.target, run.inputs(CHECKED_PICTURES))
+        except EdgeoptError as error:
+            run.notes.append(Note(NoteKind.WARNING, f"no {precision}: {error.problem}", error.remedy))
+            continue
+        _offer(run, engine, [precision], outcomes, parent, (*parent.steps, STEP_OF[precision]))
+
+
+def _with_joined_attention(run: Trial, engine: Engine, model: Model, parent: Candidate) -> tuple[Model, Candidate]:
+    """Return the model with one op for each attention, as a candidate; what came in where there is none."""
+    if engine is not run.engine or not joins_attention(engine.target) or monotonic() > run.deadline:
+        return model, parent
+    finished = finished_candidates(run, _ATTENTION) if run.resume else []
+    outcome = outcome_on_disk(run, finished[0]) if finished else fuse_attention(model, run.inputs(CHECKED_PICTURES))
+    if not outcome.changes:
+        run.notes.extend(outcome.notes)
+        return model, parent
+    steps, setting = (*parent.steps, _ATTENTION), Setting(engine, parent.precision)
+    known = finished[0] if finished else None
+    return outcome.model, add_candidate(run, _ATTENTION, parent.name, steps, outcome, setting, resumed=known)
 
 
 def _is_int8(precision: str) -> bool:

@@ -22,6 +22,24 @@ _WORTH = 0.99
 _APART: Mapping[str, str] = {MEMORY_REUSE: "0"}
 
 
+class Buffers:
+    """The session entries with which a search opens its models: chosen by its first one, the same for all."""
+
+    def __init__(self, target: Target, threads: int, inputs: Tensors) -> None:
+        self._target, self._threads, self._inputs = target, threads, inputs
+        self._chosen: Mapping[str, str] | None = None
+
+    @property
+    def entries(self) -> Mapping[str, str]:
+        """What was chosen; nothing before the first model."""
+        return self._chosen or {}
+
+    def choose(self, model: Model) -> None:
+        """Choose by this model, unless one came before it."""
+        if self._chosen is None:
+            self._chosen = choose_buffers(model, self._target, self._threads, self._inputs)
+
+
 def choose_buffers(model: Model, target: Target, threads: int, inputs: Tensors) -> Mapping[str, str]:
     """Return the session entries with which the model is faster: none, or those that give each tensor a buffer.
 

@@ -73,6 +73,9 @@ class Candidate:
     score: Score | None = None
     drop: float | None = None
     """Metric lost against the baseline; None without labels."""
+    drop_low: float | None = None
+    drop_high: float | None = None
+    """95 % interval of the drop over the labelled pictures; None without labels."""
     latency: Latency | None = None
     speed: SpeedRatio | None = None
     """Against the baseline."""
@@ -93,6 +96,13 @@ class Candidate:
     """What was compiled for the device, relative to the output folder."""
     options: Mapping[str, str] = field(default_factory=dict)
     """Session configuration entries with which it runs fastest, beyond those of the profile."""
+
+    @property
+    def drop_interval(self) -> str:
+        """`[low, high]` of the drop; empty where it is not known."""
+        if self.drop_low is None or self.drop_high is None:
+            return ""
+        return f"[{self.drop_low:+.4f}, {self.drop_high:+.4f}]"
 
 
 def candidate_from_json(values: Mapping[str, Any]) -> Candidate:

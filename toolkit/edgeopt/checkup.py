@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from edgeopt import assets, executors, plugins
+from edgeopt.devices import find_device, why_unavailable
 from edgeopt.environment import Environment, read_environment
 from edgeopt.errors import EXIT_ERROR, EXIT_PASS, EdgeoptError, Note, NoteKind
-from edgeopt.target import Choice, find_target, read_target, target_names
+from edgeopt.target import Choice, read_target, target_names
 
-_RUNTIMES = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-directml")
+_RUNTIMES = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-directml", "onnxruntime-webgpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +40,9 @@ def examine() -> Checkup:
 def _why_not(name: str) -> str:
     target = read_target(assets.folder("targets") / f"{name}.toml")
     if not isinstance(target, Choice):
-        return target.why_not_here() or ""
+        return target.why_not_here() or why_unavailable(target) or ""
     try:
-        find_target(name)
+        find_device(name)
     except EdgeoptError as error:
         return error.problem
     return ""

@@ -11,12 +11,13 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
 from edgeopt.drift import Drift, measure_drift
 from edgeopt.errors import Note, NoteKind, StepError, UnsupportedError
-from edgeopt.executors import SessionOptions, Source
+from edgeopt.executors import Session, SessionOptions, Source
 from edgeopt.executors.onnxruntime import EXECUTOR as CPU
 from edgeopt.executors.qnn import EXECUTOR, Qnn
 from edgeopt.graph import Graph, Node, Value
@@ -65,6 +66,15 @@ class Compiled:
     notes: tuple[Note, ...] = ()
 
 
+class Simulating(Session, Protocol):
+    """A session on a device or on its simulator."""
+
+    @property
+    def simulated(self) -> bool:
+        """True where the device is absent: its numbers count, its times do not."""
+        ...
+
+
 def options_for(target: Target, soc: str = "") -> SessionOptions:
     """Return how a model is opened for a target, or for another SoC with otherwise the same options."""
     entries = dict(target.options)
@@ -98,9 +108,22 @@ def check_numbers(
     require_precision(model, target)
     session = executor.open(model.data, options_for(target))
     try:
-        actual = _together([session.run(one) for one in inputs])
+        return compare_numbers(session, model, target, inputs, original)
     finally:
         session.close()
+
+
+def compare_numbers(
+    session: Simulating,
+    model: Model,
+    target: Target,
+    inputs: Sequence[Tensors],
+    original: Model | None = None,
+    *,
+    remedy: str = "choose another precision; the device takes these scales but does not honour them",
+) -> Numbers:
+    """As `check_numbers`, in a session that is open."""
+    actual = _together([session.run(one) for one in inputs])
     expected = run_on_cpu(model, inputs)
     lost = measure_drift(run_on_cpu(original, inputs), expected) if original is not None else None
     found = Numbers(measure_drift(expected, actual), lost, len(session.placement()), session.simulated)
@@ -108,7 +131,7 @@ def check_numbers(
         raise UnsupportedError(
             f"{target.name} takes {model.name} and returns other numbers than the CPU: "
             f"{worst_output(expected, actual)}; it must reach {found.least_db:.0f} dB",
-            remedy="choose another precision; the device takes these scales but does not honour them",
+            remedy=remedy,
         )
     return found
 

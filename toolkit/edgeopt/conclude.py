@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,9 @@ from edgeopt.runtime import Runtime
 from edgeopt.search import choose
 from edgeopt.sheet import write_sheet
 from edgeopt.text import plural
-from edgeopt.trial import CALIBRATION_PICTURES, Trial
+from edgeopt.trial import CALIBRATION, CALIBRATION_PICTURES, Trial
+
+_ON_DEVICE = "edgeopt bench BUNDLE on the device"
 
 
 def _measure(run: Trial) -> Measurement | None:
@@ -70,7 +73,9 @@ def conclude(run: Trial, choice: Choice) -> Report:
     of_pictures = (*run.frames.notes, *(run.labelled.notes if run.labelled else ()))
     notes = [*choice.notes, *run.notes, *of_pictures, *run.plan.notes]
     if run.untimed:
-        notes.append(Note(NoteKind.WARNING, f"latency not measured: {run.untimed}", "edgeopt bench BUNDLE on the device"))
+        notes.append(
+            Note(NoteKind.WARNING, f"latency not measured: {run.untimed}", _ON_DEVICE)
+        )
     off_target = "" if best.profile or not is_compiled(run.target) else _why_off_target(candidates)
     if off_target:
         notes.append(Note(NoteKind.WARNING, f"nothing runs on {run.target.name}: {off_target}"))
@@ -98,6 +103,7 @@ def conclude(run: Trial, choice: Choice) -> Report:
     )
     _write_pictures(run, best)
     write_report(report)
+    shutil.rmtree(run.workspace.path(CALIBRATION), ignore_errors=True)
     return report
 
 
@@ -115,12 +121,22 @@ def _calibrated_on(run: Trial) -> str:
     return f"{count} of {run.frames.source}"
 
 
+def _precision_on_device(run: Trial, best: Candidate) -> str:
+    """Return the target's own word for a candidate that was checked on this machine's processor."""
+    if not run.by_rule:
+        return best.precision
+    is_integer = best.precision.startswith("w8")
+    return next((one for one in run.target.precisions if one.startswith("w8") == is_integer), best.precision)
+
+
 def _write_bundle(run: Trial, candidates: Sequence[Candidate], best: Candidate) -> Path:
     """Write the chosen model, and the best float model of the target's own engine behind it as the fallback."""
-    models = {"model.onnx": (best.precision, run.workspace.path(best.compiled or best.file).read_bytes())}
+    file = run.workspace.path(best.compiled or best.file)
+    name = f"model{file.suffix}"
+    models = {name: (_precision_on_device(run, best), file.read_bytes())}
     real = run.engine.target.float_precision
     floats = [one for one in candidates if one.precision == real and not one.profile and not one.refused]
-    if best.precision != real or best.profile:
+    if best.precision != real or best.profile or run.by_rule:
         fallback = floats[-1]
         models["fallback.onnx"] = (fallback.precision, run.workspace.path(fallback.file).read_bytes())
     score = best.simulated or best.score
@@ -135,7 +151,8 @@ def _write_bundle(run: Trial, candidates: Sequence[Candidate], best: Candidate) 
         "threads": run.plan.threads,
     }
     folder = run.workspace.path("bundle")
-    engines = {"model.onnx": run.engine_of(best).target, "fallback.onnx": run.engine.target}
+    device = run.target if run.by_rule else run.engine_of(best).target
+    engines = {name: device, "fallback.onnx": run.engine.target}
     write_bundle(folder, models, run.target, run.recipe, expected, package_versions(), engines)
     if TENSORRT in run.target.providers and not run.untimed:
         Runtime.load(folder).session.close()  # builds its engines into the bundle

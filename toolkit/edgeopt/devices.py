@@ -35,6 +35,17 @@ def why_unavailable(target: Target) -> str | None:
     return reason
 
 
+def require_providers(target: Target) -> None:
+    """Find out before any work whether the target's provider could run a model: ONNX Runtime falls back in silence.
+
+    Raises:
+        UnavailableError: If it is not in this build, or lacks its driver or a library.
+    """
+    executor = plugins.load(executors, target.executor).EXECUTOR
+    if hasattr(executor, "require_providers"):
+        executor.require_providers(target.providers)
+
+
 def _why_absent(target: Target) -> str | None:
     """Return None if the device itself is here; an engine that does not say has no simulator."""
     executor = plugins.load(executors, target.executor).EXECUTOR

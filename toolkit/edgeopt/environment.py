@@ -25,6 +25,7 @@ _PACKAGES = (
     "onnxruntime",
     "onnxruntime-gpu",
     "onnxruntime-directml",
+    "onnxruntime-webgpu",
     "openvino",
 )
 

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from time import monotonic, perf_counter_ns, thread_time_ns
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from time import monotonic
 
-from edgeopt.benchmarking.clock import Clock
-from edgeopt.benchmarking.comparison import compare
+from edgeopt.attention import fuse_attention, joins_attention
+from edgeopt.buffer_choice import Buffers
 from edgeopt.errors import Note, NoteKind
 from edgeopt.evaluate import model_inputs
-from edgeopt.executors import Session
+from edgeopt.judge import TIMED_PICTURES, Judge, own_clock
 from edgeopt.model import Model
 from edgeopt.outcome import Outcome
 from edgeopt.quantization.attempt import Attempt
+from edgeopt.quantization.data_types import confirmed_rules
+from edgeopt.quantization.fusion import fusion_notes
 from edgeopt.quantization.quantize import Form
-from edgeopt.quantization.search import search_int8
+from edgeopt.quantization.search import Found, search_int8
+from edgeopt.quantization.tensor_table import TENSORS, tensors_json
 from edgeopt.search import LEAST_AGREEMENT
 from edgeopt.tensors import Tensors
-from edgeopt.trial import CALIBRATION_PICTURES, Setting, Trial, reference_answers
+from edgeopt.trial import AGREEMENT_PICTURES, CALIBRATION, CALIBRATION_PICTURES, CHECKED_PICTURES, Setting, Trial
 
 _MOST_KEPT = 3
 """Attempts that go on to the labels: the fastest by agreement may still lose too much of the metric."""
 _MOST_SECONDS = 180.0
-_SECONDS_A_COMPARISON = 1.5
+_DYNAMIC = "DynamicQuantizeLinear"
+_FASTER = 1.02
+"""A ratio below it is the noise of one comparison."""
 
 
 def make_int8(run: Trial, model: Model, setting: Setting | None = None) -> list[Outcome]:
@@ -38,35 +44,55 @@ def make_int8(run: Trial, model: Model, setting: Setting | None = None) -> list[
         UnsupportedError: If weights or activations are NaN or infinite.
     """
     setting = setting or Setting(run.engine, "w8a8")
-    rules = setting.engine.target.int8
+    rules, measured = confirmed_rules(setting.engine.target)
     pictures = run.frames.spread(CALIBRATION_PICTURES)
-    attempts = 0
 
     def calibrated(done: int) -> None:
         run.listener.progress("calibrate", done, len(pictures))
 
     def attempted(one: Attempt) -> None:
-        nonlocal attempts
-        attempts += 1
         run.listener.say(f"  {one.name}: {one.speed_ratio:.2f}x the float model, agreement {one.agreement:.3f}")
 
-    with_float = _Judge(run, model, setting)
+    buffers = Buffers(setting.engine.target, setting.engine.threads, run.inputs(1, model)[0])
+    with_float = _judge(run, model, setting, buffers)
+
+    def speed(candidate: Model) -> float:
+        buffers.choose(candidate)
+        return with_float.speed(candidate)
+
+    if joins_attention(setting.engine.target):
+        joined = fuse_attention(model, run.inputs(CHECKED_PICTURES))
+        model = joined.model if joined.changes and with_float.speed(joined.model) > _FASTER else model
     found = search_int8(
         model,
         _inputs(run, model),
         rules,
         agreement=with_float.agreement,
-        speed=with_float.speed,
+        speed=speed,
         forms=tuple(Form(one) for one in rules.forms),
         threads=run.plan.threads,
         least_agreement=LEAST_AGREEMENT,
         time_budget_s=max(min(_MOST_SECONDS, run.deadline - monotonic()), 0.0),
         progress=calibrated,
         on_attempt=attempted,
+        cache=run.workspace.path(CALIBRATION),
+        known=run.calibrations.get(model.fingerprint),
     )
     with_float.close()
-    kept = [one for one in found.attempts if _has_integers(one.outcome.model)][:_MOST_KEPT]
-    return [_told(one, found.reason if i == 0 else "", found.notes) for i, one in enumerate(kept)]
+    return _told(run, model, setting, replace(found, notes=(*measured, *found.notes)), buffers)
+
+
+def _judge(run: Trial, model: Model, setting: Setting, buffers: Buffers) -> Judge:
+    """Return what compares INT8 models with the float one, and with the original's answers."""
+    return Judge(
+        model,
+        lambda one: setting.engine.with_options(buffers.entries).open(one, setting.precision),
+        lambda one: run.task(one, evaluating=True),
+        run.pictures.spread(AGREEMENT_PICTURES),
+        run.inputs(TIMED_PICTURES),
+        reference=run.reference,
+        clock=own_clock(setting.engine.target, setting.engine.threads),
+    )
 
 
 def _has_integers(model: Model) -> bool:
@@ -74,60 +100,42 @@ def _has_integers(model: Model) -> bool:
     return any("Linear" in op or "Integer" in op for op in model.op_counts)
 
 
-def _told(attempt: Attempt, reason: str, notes: tuple[Note, ...]) -> Outcome:
-    """Return the outcome with what the search knows of it."""
+def _told(run: Trial, model: Model, setting: Setting, found: Found, buffers: Buffers) -> list[Outcome]:
+    """Return the attempts that go on to the labels; keep what is known of tensors, on disk and for the next engine."""
+    if found.calibration is not None:
+        run.calibrations[model.fingerprint] = found.calibration
+    run.workspace.write(f"candidates/{_candidate(run, setting)}/{TENSORS}", tensors_json(found))
+    kept = for_labels([one for one in found.attempts if _has_integers(one.outcome.model)])
+    opened = [replace(one, outcome=replace(one.outcome, options=buffers.entries)) for one in kept]
+    return [_with_notes(one, found.reason if i == 0 else "", found.notes, setting) for i, one in enumerate(opened)]
+
+
+def for_labels(attempts: Sequence[Attempt]) -> Sequence[Attempt]:
+    """Return the best; the last one gives way to a form with grids of its own for each picture that agrees better."""
+    best = attempts[:_MOST_KEPT]
+    dynamic = [one for one in attempts if _DYNAMIC in one.outcome.model.op_counts and one.speed_ratio > _FASTER]
+    surest = max(dynamic, key=lambda one: one.agreement, default=None)
+    if surest is None or surest.agreement <= max(one.agreement for one in best):
+        return best
+    return [*best[:-1], surest]
+
+
+def _candidate(run: Trial, setting: Setting) -> str:
+    """Return the name of the first candidate that is made of this search."""
+    if setting.engine is run.engine:
+        return "quantize"
+    return f"{setting.engine.target.executor}-{setting.precision.partition('+')[0]}"
+
+
+def _with_notes(attempt: Attempt, reason: str, notes: tuple[Note, ...], setting: Setting) -> Outcome:
+    """Return the outcome with what the search knows of it, and what the engine made of it."""
+    outcome, engine = attempt.outcome, setting.engine
     form = Note(NoteKind.INFO, f"form: {attempt.name}")
     why = (Note(NoteKind.INFO, reason),) if reason else ()
-    outcome = attempt.outcome
-    return Outcome(outcome.model, outcome.changes, (form, *why, *notes, *outcome.notes))
+    fused = fusion_notes(outcome.model, engine.target, engine.threads, outcome.options)
+    return replace(outcome, notes=tuple(dict.fromkeys((form, *why, *notes, *outcome.notes, *fused))))
 
 
 def _inputs(run: Trial, model: Model) -> Iterator[Tensors]:
     task = run.task(model, evaluating=True)
     return model_inputs(task, run.frames.spread(CALIBRATION_PICTURES))
-
-
-class _Judge:
-    """Compares INT8 models with the float one: the same pictures, in turns."""
-
-    def __init__(self, run: Trial, model: Model, setting: Setting) -> None:
-        self._run, self._model, self._setting = run, model, setting
-        self._float: Session = self._open(model)
-        self._inputs = run.inputs(8)
-
-    def agreement(self, candidate: Model) -> float:
-        """Return how far its answers are the original's."""
-        session = self._open(candidate)
-        found = reference_answers(self._run, session, candidate)
-        session.close()
-        return self._run.task(candidate, evaluating=True).agreement(found, self._run.reference)
-
-    def speed(self, candidate: Model) -> float:
-        """Return the float model's time over the candidate's, one run against one run."""
-        session = self._open(candidate)
-        runs = {"float": self._caller(self._float), "candidate": self._caller(session)}
-        ratio = compare(runs, baseline="float", seconds=_SECONDS_A_COMPARISON, block=5, clock=self._clock)["candidate"]
-        session.close()
-        return ratio.speedup
-
-    @property
-    def _clock(self) -> Clock:
-        """A session of one thread computes in the caller's; its own time leaves out what others do to the machine."""
-        target = self._setting.engine.target
-        alone = self._setting.engine.threads == 1 and (target.device, target.executor) == ("cpu", "onnxruntime")
-        return thread_time_ns if alone else perf_counter_ns
-
-    def _open(self, model: Model) -> Session:
-        return self._setting.engine.open(model, self._setting.precision)
-
-    def _caller(self, session: Session) -> Callable[[int], None]:
-        inputs = self._inputs
-
-        def call(index: int) -> None:
-            session.run(inputs[index % len(inputs)])
-
-        return call
-
-    def close(self) -> None:
-        """Free the float session."""
-        self._float.close()

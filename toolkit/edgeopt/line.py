@@ -14,9 +14,10 @@ from typing import Any
 from edgeopt import executors, plugins
 from edgeopt.adapt import fuse_for, simplify_for
 from edgeopt.alternatives import offer_engines
+from edgeopt.by_rule import is_by_rule, on_processor, quantize_by_rule
 from edgeopt.candidate import BASELINE, Candidate
 from edgeopt.conclude import conclude
-from edgeopt.devices import find_device, why_unavailable
+from edgeopt.devices import find_device, require_providers, why_unavailable
 from edgeopt.environment import package_versions, physical_cores
 from edgeopt.errors import EdgeoptError, Note, NoteKind, StepError, UnavailableError
 from edgeopt.evaluate import LabelledFrames, check_tensors, open_labelled
@@ -25,7 +26,7 @@ from edgeopt.int8 import make_int8
 from edgeopt.model import Model, find_model, load_model
 from edgeopt.npu_forms import offer_forms
 from edgeopt.outcome import Outcome
-from edgeopt.plan import Options, Plan, describe, is_compiled, make_plan, require_driven
+from edgeopt.plan import Options, Plan, describe, is_compiled, make_plan
 from edgeopt.recognise import Choice, choose_recipe, fixed_shapes
 from edgeopt.report import Report
 from edgeopt.search import is_within
@@ -110,7 +111,6 @@ def device_name(target: str) -> str:
 
 def _read(model: str, target: str, recipe: str | None) -> tuple[Model, Choice, Target]:
     device = find_device(target)
-    require_driven(device)
     path = find_model(model)
     loaded = load_model(path)
     return loaded, choose_recipe(recipe, path, loaded.inputs, loaded.outputs, loaded.metadata), device
@@ -153,6 +153,7 @@ def _prepare(model: Model, choice: Choice, target: Target, plan: Plan, out: Path
         deadline=monotonic() + plan.time_budget_s if plan.time_budget_s else float("inf"),
         alternatives=alternatives,
         untimed=untimed,
+        by_rule=is_by_rule(target),
         notes=notes,
     )
 
@@ -170,6 +171,9 @@ def _engines(target: Target, threads: int) -> tuple[Engine, tuple[Engine, ...], 
 
     The candidates of a device that is compiled for are judged on this machine's processor, and then on the device.
     """
+    if is_by_rule(target):
+        note = Note(NoteKind.WARNING, f"not compiled: {why_unavailable(target)}", _how_to_get(target))
+        return _engine(on_processor(target), physical_cores()), (), [note]
     if not is_compiled(target):
         return _engine(target, threads), *_alternatives(target, threads)
     host = replace(find_target(_HOST), name=_HOST, threads=0, alternatives=())
@@ -181,6 +185,8 @@ def _why_untimed(target: Target, alternatives: Sequence[Engine]) -> str:
     if is_compiled(target):
         return "" if alternatives[0].executor.has_device() else "no device"  # type: ignore[attr-defined]
     reason = target.why_not_here()
+    if reason is None and is_by_rule(target):
+        return "no device"
     return f"this machine is not the target: {reason}" if reason else ""
 
 
@@ -196,8 +202,7 @@ def _fewer(labelled: LabelledFrames) -> LabelledFrames:
 
 def _engine(target: Target, threads: int) -> Engine:
     executor = plugins.load(executors, target.executor).EXECUTOR
-    if hasattr(executor, "require_providers"):
-        executor.require_providers(target.providers)
+    require_providers(target)
     if reason := why_unavailable(target):
         raise UnavailableError(f"target {target.name!r} cannot run here: {reason}", remedy=_how_to_get(target))
     return Engine(target, executor, threads)
@@ -261,7 +266,7 @@ def _make_candidates(run: Trial) -> None:
             real, real_parent = model, parent
     if for_device:
         _guarded(run, for_device[-1].name, lambda: offer_forms(run, real, real_parent))
-    elif not is_compiled(run.target):
+    elif not (is_compiled(run.target) or is_by_rule(run.target)):
         offer_engines(run, real, real_parent)
 
 
@@ -307,8 +312,12 @@ def _fuse(run: Trial, model: Model) -> list[Outcome]:
     return [fuse_for(model, run.target, run.inputs(CHECKED_PICTURES, model))]
 
 
+def _quantize(run: Trial, model: Model) -> list[Outcome]:
+    return quantize_by_rule(run, model) if is_by_rule(run.target) else make_int8(run, model)
+
+
 _STEPS: dict[str, Callable[[Trial, Model], list[Outcome]]] = {
     "simplify": _simplify,
     "fuse": _fuse,
-    "quantize": make_int8,
+    "quantize": _quantize,
 }

@@ -17,7 +17,6 @@ from edgeopt.devices import why_unavailable
 from edgeopt.environment import physical_cores
 from edgeopt.errors import EdgeoptError, UnavailableError
 from edgeopt.executors import Placement, SessionOptions
-from edgeopt.executors.qnn import EXECUTOR as QNN
 from edgeopt.graph import Graph, Node, Value
 from edgeopt.model import Model
 from edgeopt.passes import Phase
@@ -82,8 +81,8 @@ def explain_placement(model: Model, target: Target) -> Partition:
     named = Graph.from_model(model).to_model()
     if (missing := _why_not_asked(target)) and not _only_provider_knows(target):
         partition = _partition(named, target, check_rules(named, target), missing)
-    elif target.executor == "qnn":
-        partition = _ask_qnn(named, target)
+    elif target.executor in ("qnn", "rknn"):
+        partition = _ask_compiler(named, target)
     else:
         partition = _ask(named, target)
     return replace(partition, mends=_mends(named, target, partition)) if partition.refused else partition
@@ -101,10 +100,11 @@ def _only_provider_knows(target: Target) -> bool:
     return target.executor == "onnxruntime" and not any(limits)
 
 
-def _ask_qnn(model: Model, target: Target) -> Partition:
+def _ask_compiler(model: Model, target: Target) -> Partition:
+    executor = plugins.load(executors, target.executor).EXECUTOR
     options = SessionOptions(target.providers, target.threads or 1, target.options)
     try:
-        found = QNN.explain(model.data, options)
+        found = executor.explain(model.data, options)
     except EdgeoptError as error:
         return _refused_whole(model, target, error)
     return _partition(model, target, [_on(one, target.providers[0]) for one in found], "")
@@ -148,6 +148,17 @@ def _partition(
         not_compiled=not_compiled,
         problem=problem,
     )
+
+
+def partition_of(model: Model, target: Target, nodes: Iterable[Placement]) -> Partition:
+    """Return the partition that a toolchain's own answer makes, where it was asked in another way.
+
+    Args:
+        model: What was compiled.
+        target: The device.
+        nodes: Where each node or layer runs.
+    """
+    return _partition(model, target, [_on(one, target.providers[0]) for one in nodes], "")
 
 
 def _copies(graph: Graph, refused: set[str]) -> int:

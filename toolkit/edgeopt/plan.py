@@ -15,9 +15,8 @@ STEPS = ("simplify", "fuse", "quantize", "compile")
 SYNTHETIC = "synthetic"
 """The word for `--calib` that admits calibration without real pictures."""
 
-_COMPILED = frozenset({"qnn"})
+_COMPILED = frozenset({"qnn", "rknn"})
 """Executors of devices for which a model is compiled ahead of time."""
-_NOT_DRIVEN = frozenset({"rknn"})
 _DOES = {
     "simplify": "opset upgrade, static shapes, OnnxSlim, constants folded within a size limit, unused parts removed",
     "fuse": "batch normalisation, affine ops and focus slices into convolutions; activations in the form engines fuse",
@@ -85,19 +84,6 @@ class Plan:
 def is_compiled(target: Target) -> bool:
     """Whether models are compiled for the target ahead of time, and judged by its device or its simulator."""
     return target.executor in _COMPILED
-
-
-def require_driven(target: Target) -> None:
-    """Raise for a target whose compiler no step drives.
-
-    Raises:
-        UnsupportedError: If its compiler is not driven by the line yet.
-    """
-    if target.executor in _NOT_DRIVEN:
-        raise UnsupportedError(
-            f"the steps do not drive the compiler of target {target.name!r} yet",
-            remedy="use it from Python (docs/targets.md), or pass --target cpu",
-        )
 
 
 def require_uncompiled(target: Target) -> None:

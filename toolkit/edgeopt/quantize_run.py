@@ -12,30 +12,32 @@ from time import monotonic
 from typing import Any
 
 from edgeopt import executors, plugins, tasks
-from edgeopt.benchmarking.comparison import compare
+from edgeopt.devices import find_device, require_providers
 from edgeopt.environment import physical_cores
-from edgeopt.errors import EXIT_MISSED, EXIT_PASS, EdgeoptError, Note, UnsupportedError
+from edgeopt.errors import EXIT_MISSED, EXIT_PASS, EdgeoptError, Note, NoteKind, UnsupportedError
 from edgeopt.evaluate import LabelledFrames, Progress, answers, check_tensors, model_inputs, open_labelled
 from edgeopt.executors import Executor, Session, SessionOptions
 from edgeopt.frames import Frames, open_frames, synthetic_frames
+from edgeopt.judge import AGREEMENT_PICTURES, TIMED_PICTURES, Judge, own_clock
 from edgeopt.model import Model, find_model, load_model, save_model
 from edgeopt.outcome import Outcome
-from edgeopt.plan import SYNTHETIC, require_driven
+from edgeopt.plan import SYNTHETIC, require_uncompiled
 from edgeopt.quantization.attempt import Attempt, ranked
+from edgeopt.quantization.data_types import confirmed_rules
+from edgeopt.quantization.fusion import fusion_notes
 from edgeopt.quantization.quantize import Form, is_quantizable
 from edgeopt.quantization.search import search_int8
 from edgeopt.recipe import Recipe
 from edgeopt.recognise import choose_recipe, fixed_shapes
 from edgeopt.rewrite import fuse, simplify
-from edgeopt.scored import Drop, Scored, drop_between, score
+from edgeopt.scored import Drop, Scored, drop_between, score, why_unsure
 from edgeopt.search import LEAST_AGREEMENT, is_within
-from edgeopt.target import Target, find_target
+from edgeopt.target import Target
 from edgeopt.tasks import Task
 from edgeopt.tensors import Tensors
 
 TIME_BUDGET_S = 180.0
-_CALIBRATION_PICTURES, _AGREEMENT_PICTURES, _CHECKED_PICTURES, _TIMED_PICTURES = 128, 16, 4, 8
-_SECONDS_A_COMPARISON = 1.5
+_CALIBRATION_PICTURES, _CHECKED_PICTURES = 128, 4
 _MOST_SCORED = 3
 """Attempts that the labels judge: the fastest by agreement may still lose too much of the metric."""
 _OPSET = 13
@@ -123,8 +125,9 @@ def quantize(
         EdgeoptError: On what the user can mend; the best form so far stays on disk.
     """
     ends_at_s = monotonic() + time_budget_s
-    device, path = find_target(target), find_model(str(model))
-    require_driven(device)
+    device, path = find_device(target), find_model(str(model))
+    require_providers(device)
+    require_uncompiled(device)
     loaded = load_model(path)
     choice = choose_recipe(recipe, path, loaded.inputs, loaded.outputs, loaded.metadata)
     frames = _open_pictures(str(calib), choice.recipe, loaded)
@@ -223,15 +226,17 @@ class _Run:
 
     def search(self, time_budget_s: float) -> Any:
         """Return all attempts; each is told, and the best so far written, as soon as it is measured."""
-        judge = _Judge(self)
+        rules, measured = confirmed_rules(self.target)
+        self.notes += measured
+        judge = self._judge()
         count = len(self.frames.spread(_CALIBRATION_PICTURES))
         found = search_int8(
             self.model,
             model_inputs(self.task(self.model), self.frames.spread(_CALIBRATION_PICTURES)),
-            self.target.int8,
+            rules,
             agreement=judge.agreement,
             speed=judge.speed,
-            forms=tuple(Form(one) for one in self.target.int8.forms),
+            forms=tuple(Form(one) for one in rules.forms),
             threads=self.threads,
             least_agreement=LEAST_AGREEMENT,
             time_budget_s=time_budget_s,
@@ -240,6 +245,12 @@ class _Run:
         )
         judge.close()
         return found
+
+    def _judge(self) -> Judge:
+        """Return what compares INT8 models with the float one; pictures, as tensors cannot be shown to a task."""
+        shown = self.frames if self.frames.tensors is None else synthetic_frames(self.recipe.input.size)
+        clock, inputs = own_clock(self.target, self.threads), self.inputs(TIMED_PICTURES)
+        return Judge(self.model, self.open, self.task, shown.spread(AGREEMENT_PICTURES), inputs, clock=clock)
 
     def _attempted(self, one: Attempt) -> None:
         self.attempts.append(one)
@@ -266,6 +277,8 @@ class _Run:
             drop = rows[i].drop
             if drop is not None and is_within(drop.value, max_drop):
                 self._settle(attempts[i])
+                if unsure := why_unsure(drop, max_drop, baseline.accuracy.n):
+                    self.notes.append(Note(NoteKind.WARNING, unsure, "label more pictures"))
                 return rows[i], tuple(rows), " ".join(refused), baseline
             refused.append(f"{rows[i].name} loses {drop}, {max_drop:g} is allowed.")
         self._settle(None)
@@ -280,6 +293,7 @@ class _Run:
         """Write the choice, if there is one, and take the draft away."""
         if chosen:
             save_model(chosen.outcome.model, self.file)
+            self.notes += fusion_notes(chosen.outcome.model, self.target, self.threads, chosen.outcome.options)
         self.draft.unlink(missing_ok=True)
 
     def _judged(self, attempt: Attempt, baseline: Scored) -> Tried:
@@ -310,41 +324,3 @@ class _Run:
     def inputs(self, count: int) -> list[Tensors]:
         """Return the model's inputs for a few of the pictures."""
         return list(model_inputs(self.task(self.original), self.frames.spread(count)))
-
-
-class _Judge:
-    """Compares INT8 models with the float one: the same pictures, in turns."""
-
-    def __init__(self, run: _Run) -> None:
-        self._run, self._float = run, run.open(run.model)
-        self._inputs = run.inputs(_TIMED_PICTURES)
-        shown = run.frames if run.frames.tensors is None else synthetic_frames(run.recipe.input.size)
-        self._pictures = shown.spread(_AGREEMENT_PICTURES)
-        self._reference = answers(self._float, run.task(run.model), self._pictures)
-
-    def agreement(self, candidate: Model) -> float:
-        """Return how far its answers are the float model's."""
-        session, task = self._run.open(candidate), self._run.task(candidate)
-        found = answers(session, task, self._pictures)
-        session.close()
-        return task.agreement(found, self._reference)
-
-    def speed(self, candidate: Model) -> float:
-        """Return the float model's time over the candidate's."""
-        session = self._run.open(candidate)
-        runs = {"float": self._caller(self._float), "candidate": self._caller(session)}
-        ratio = compare(runs, baseline="float", seconds=_SECONDS_A_COMPARISON, block=5)["candidate"]
-        session.close()
-        return ratio.speedup
-
-    def _caller(self, session: Session) -> Callable[[int], None]:
-        inputs = self._inputs
-
-        def call(index: int) -> None:
-            session.run(inputs[index % len(inputs)])
-
-        return call
-
-    def close(self) -> None:
-        """Free the float session."""
-        self._float.close()

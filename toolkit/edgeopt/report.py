@@ -15,6 +15,7 @@ from jinja2 import PackageLoader, StrictUndefined
 from edgeopt.candidate import BASELINE, Candidate, StageTime, candidate_from_json
 from edgeopt.environment import Environment
 from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_MISSED, EXIT_PASS, InvalidFileError, Note, NoteKind
+from edgeopt.quantization.tensor_table import COLUMNS, TENSORS, worst_tensors
 from edgeopt.text import format_bytes
 
 SCHEMA = 1
@@ -131,7 +132,7 @@ def _row(one: Candidate, report: Report, stages: Sequence[str]) -> tuple[str, ..
         format_bytes(one.size_bytes),
         f"{one.score.value:.4f}" if one.score else f"agree {one.agreement:.3f}" if one.agreement is not None else "n/a",
         *((f"{one.simulated.value:.4f}" if one.simulated else "",) if _device_columns(report) else ()),
-        "" if one.name == BASELINE or one.drop is None else f"{one.drop:+.4f}",
+        "" if one.name == BASELINE or one.drop is None else f"{one.drop:+.4f} {one.drop_interval}".rstrip(),
         "1.00x" if one.name == BASELINE else f"{one.speed.speedup:.2f}x" if one.speed else "not measured",
         *(_times(time) for time in times),
         _times(latency.frame) if latency else "not measured",
@@ -193,8 +194,20 @@ def render_markdown(report: Report) -> str:
     templates = Templates(loader=loader, undefined=StrictUndefined, trim_blocks=True, autoescape=False)
     picture = "boxes.png" if (report.folder / "boxes.png").is_file() else ""
     return templates.get_template("report.md.jinja").render(
-        report=report, columns=table_columns(report), rows=table_rows(report), picture=picture, facts=_facts(report)
+        report=report,
+        columns=table_columns(report),
+        rows=table_rows(report),
+        picture=picture,
+        facts=_facts(report),
+        tensor_columns=COLUMNS,
+        tensors=_worst_tensors(report),
     )
+
+
+def _worst_tensors(report: Report) -> tuple[tuple[str, ...], ...]:
+    """Return rows for the tensors that suffer most in the chosen INT8 candidate, or else in the first that is known."""
+    files = [(report.folder / one.file).with_name(TENSORS) for one in (report.best, *report.candidates)]
+    return next((rows for file in files if (rows := worst_tensors(file))), ())
 
 
 def _facts(report: Report) -> Mapping[str, str]:

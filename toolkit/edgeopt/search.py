@@ -35,7 +35,8 @@ def why_refused(candidate: Candidate, max_drop: float) -> str:
         return candidate.unfit
     if candidate.score and candidate.drop is not None:
         if not is_within(candidate.drop, max_drop):
-            return f"drops {candidate.drop:.4f} {candidate.score.metric}, {max_drop:g} allowed"
+            lost = f"drops {candidate.drop:.4f} {candidate.score.metric} {candidate.drop_interval}".rstrip()
+            return f"{lost}, {max_drop:g} allowed"
     elif candidate.agreement is not None and candidate.agreement < LEAST_AGREEMENT:
         return f"agrees with the original in {candidate.agreement:.3f} only, {LEAST_AGREEMENT:g} asked without labels"
     for ratio in (candidate.speed_to_parent, candidate.speed):
@@ -58,7 +59,7 @@ def choose(candidates: Sequence[Candidate], max_drop: float) -> tuple[tuple[Cand
     if len(allowed) == 1:
         return marked, Chosen(BASELINE, _only_baseline(marked))
     if not measured:
-        best = allowed[-1]
+        best = next(one for one in allowed[1:] if one.steps == allowed[-1].steps)
         return marked, Chosen(best.name, _reason_unmeasured(best, marked, max_drop))
     best = _most_accurate_of_the_fastest(measured)
     if best.speed is None or best.speed.speedup <= 1 or best.speed.verdict == "SLOWER":
@@ -113,7 +114,8 @@ def _reason(best: Candidate, candidates: Sequence[Candidate], max_drop: float) -
     text = f"{best.name}: {ratio.speedup:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}] the original's speed"
     if best.drop is not None and best.score:
         change = "loses" if best.drop > 0 else "gains"
-        text += f", {change} {abs(best.drop):.4f} {best.score.metric} ({max_drop:g} allowed)"
+        interval = f"drop in {best.drop_interval}, " if best.drop_interval else ""
+        text += f", {change} {abs(best.drop):.4f} {best.score.metric} ({interval}{max_drop:g} allowed)"
     elif best.agreement is not None:
         text += f", agrees with the float model in {best.agreement:.3f} (no labels given)"
     passed = [f"{one.name} {one.refused}" for one in candidates if one.refused]

@@ -5,7 +5,7 @@ A simulated NPU takes about a second for a picture and uses one core; its proces
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 from typing import Any
@@ -13,11 +13,7 @@ from typing import Any
 from edgeopt.evaluate import LabelledFrames, Progress
 from edgeopt.executors import Session
 from edgeopt.frames import Frames
-from edgeopt.quantization.htp_forms import HtpForm
 from edgeopt.tasks import Accuracy, Task
-
-_ROUNDING = 1e-9
-"""A drop of exactly the allowed size is allowed; the difference of two ratios is not exact."""
 
 
 def simulate_answers(
@@ -77,25 +73,3 @@ def simulate_metric(
     """Return the recipe's metric on labelled frames; see `simulate_answers`."""
     answers = simulate_answers(open_session, make_task, data.frames, processes=processes, tell=tell)
     return make_task().score(answers, data.labels)
-
-
-def first_within(
-    forms: Sequence[HtpForm], score: Callable[[HtpForm], Accuracy], baseline: Accuracy, max_drop: float
-) -> tuple[HtpForm, Mapping[str, Accuracy]]:
-    """Return the first form that keeps its accuracy on the device, and the scores of all that were tried.
-
-    Args:
-        forms: Cheapest first; each is scored only if none before it was good enough.
-        score: The metric of a form on the device or its simulator.
-        baseline: Of the float model, on the same frames.
-        max_drop: What may be lost, in the metric's unit.
-
-    Returns:
-        The form that loses least, where none stays within `max_drop`.
-    """
-    scores: dict[str, Accuracy] = {}
-    for form in forms:
-        scores[form.name] = score(form)
-        if baseline.value - scores[form.name].value <= max_drop + _ROUNDING:
-            return form, scores
-    return max(forms, key=lambda one: scores[one.name].value), scores

@@ -9,6 +9,7 @@ from pathlib import Path
 from edgeopt import executors, plugins, tasks
 from edgeopt.benchmarking.workers import Pipeline
 from edgeopt.bundle import is_bundle
+from edgeopt.devices import find_device
 from edgeopt.environment import physical_cores
 from edgeopt.errors import EdgeoptError, Note, NoteKind, UnavailableError
 from edgeopt.executors import Session, SessionOptions, Source, arithmetic
@@ -17,7 +18,7 @@ from edgeopt.model import find_model, load_model
 from edgeopt.recipe import Recipe
 from edgeopt.recognise import choose_recipe
 from edgeopt.runtime import Runtime
-from edgeopt.target import Target, find_target
+from edgeopt.target import Target
 from edgeopt.tasks import Task
 from edgeopt.tensors import TensorSpec
 
@@ -95,7 +96,7 @@ def open_subject(
     """
     if is_bundle(Path(model)):
         return _open_bundle(model, threads, workers, entries or {})
-    device, path = find_target(target), find_model(model)
+    device, path = find_device(target), find_model(model)
     _require_entries(device.executor, device.name, entries or {})
     loaded = load_model(path)
     choice = choose_recipe(recipe, path, loaded.inputs, loaded.outputs, loaded.metadata)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -10,22 +11,28 @@ from edgeopt import plugins, tasks
 from edgeopt.candidate import BASELINE, Candidate, Score
 from edgeopt.drift import measure_drift, worst_drift
 from edgeopt.errors import Note, NoteKind
-from edgeopt.evaluate import LabelledFrames, answers, evaluate, model_inputs
+from edgeopt.evaluate import LabelledFrames, answers, model_inputs
 from edgeopt.executors import Executor, Session, SessionOptions, arithmetic
 from edgeopt.frames import Frames, synthetic_frames
 from edgeopt.model import Model, load_model
 from edgeopt.outcome import Outcome
+from edgeopt.placement import explain_placement
 from edgeopt.plan import Plan
 from edgeopt.quantization.calibration import Calibration
 from edgeopt.recipe import Recipe
+from edgeopt.scored import Drop, Scored, drop_between, why_unsure
+from edgeopt.scored import score as score_answers
 from edgeopt.target import Target
-from edgeopt.tasks import Task
+from edgeopt.tasks import Accuracy, Task
 from edgeopt.tensors import Tensors
 from edgeopt.workspace import Workspace
 
 CALIBRATION_PICTURES = 128
+CALIBRATION = ".calibration"
+"""Folder of finished chunks in the output folder, for a run that is resumed; gone when the run is finished."""
 CHECKED_PICTURES = 4
 AGREEMENT_PICTURES = 16
+_BASELINE_SCORED = f"candidates/{BASELINE}/scored.json"
 RESUMED = Note(NoteKind.INFO, "taken up from disk")
 
 
@@ -118,6 +125,8 @@ class Trial:
     deadline: float
     alternatives: tuple[Engine, ...] = ()
     """Engines beside the target's own on the same device; of a target that is compiled for: the device itself."""
+    by_rule: bool = False
+    """Whether nothing compiles for the target here, so that its rules say where nodes would run."""
     untimed: str = ""
     """Why nothing is measured here; empty: all candidates are."""
     notes: list[Note] = field(default_factory=list)
@@ -170,11 +179,8 @@ def score_candidate(
     """Return a candidate with its accuracy, its agreement with the original and its drift; not measured yet."""
     session = setting.engine.with_options(outcome.options).open(outcome.model, setting.precision)
     task = run.task(outcome.model, evaluating=True)
-    accuracy = None
-    if run.labelled:
-        tell = run.listener.progress
-        accuracy = evaluate(session, task, run.labelled, lambda _, i, n: tell(f"evaluate {name}", i, n))
-    score = Score(accuracy.metric, accuracy.value, accuracy.n, dict(accuracy.others)) if accuracy else None
+    scored = _score_on_labels(run, name, session, task)
+    score = _plain(scored.accuracy) if scored else None
     candidate = Candidate(
         name=name,
         parent=parent,
@@ -188,13 +194,15 @@ def score_candidate(
         executor=setting.engine.target.executor,
         profile="" if setting.engine is run.engine else setting.engine.target.name,
         options=dict(outcome.options),
+        placement=explain_placement(outcome.model, run.target).verdict if run.by_rule and name != BASELINE else "",
     )
     found = reference_answers(run, session, outcome.model)
     if name == BASELINE:
         run.reference = found
         session.close()
         return candidate
-    baseline = run.candidates[0].score
+    baseline, drop = run.candidates[0].score, _drop_from_baseline(run, scored)
+    unsure = why_unsure(drop, run.plan.max_drop, score.n) if drop and score else ""
     pairs = zip(run.inputs(CHECKED_PICTURES), run.inputs(CHECKED_PICTURES, outcome.model), strict=True)
     original = run.open(run.original)
     drift = worst_drift(measure_drift(original.run(before), session.run(after)) for before, after in pairs)
@@ -205,7 +213,34 @@ def score_candidate(
         drift=drift,
         agreement=task.agreement(found, run.reference),
         drop=baseline.value - score.value if baseline and score else None,
+        drop_low=drop.low if drop else None,
+        drop_high=drop.high if drop else None,
+        notes=(*candidate.notes, *((Note(NoteKind.WARNING, unsure, "label more pictures"),) if unsure else ())),
     )
+
+
+def _plain(accuracy: Accuracy) -> Score:
+    return Score(accuracy.metric, accuracy.value, accuracy.n, dict(accuracy.others))
+
+
+def _score_on_labels(run: Trial, name: str, session: Session, task: Task) -> Scored | None:
+    """Return a model's metric on the labelled pictures; the baseline's is kept for candidates of a resumed run."""
+    if run.labelled is None:
+        return None
+    found = answers(session, task, run.labelled.frames, run.listener.progress, f"evaluate {name}")
+    scored = score_answers(task, found, run.labelled.labels)
+    if name == BASELINE:
+        run.workspace.write(_BASELINE_SCORED, json.dumps(scored.to_json()))
+    return scored
+
+
+def _drop_from_baseline(run: Trial, scored: Scored | None) -> Drop | None:
+    """Return what a candidate lost with its interval; None without labels, or where an older run left no resamples."""
+    try:
+        baseline = Scored.from_json(json.loads(run.workspace.path(_BASELINE_SCORED).read_text("utf-8")))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return drop_between(baseline, scored) if scored else None
 
 
 def reference_answers(run: Trial, session: Session, model: Model) -> list[Any]:

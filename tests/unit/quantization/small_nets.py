@@ -83,6 +83,30 @@ def residual() -> Model:
     )
 
 
+def residual_batchnorm() -> Model:
+    """A residual network as it is trained: each convolution without a bias, batch normalization behind it."""
+    net = Net()
+
+    def block(x: str, fan: int, out: int, stride: int = 1) -> str:
+        y = net.conv(x, fan, out, 3, stride=stride)
+        del net.nodes[-1].input[2]
+        rng, number = net.chance, len(net.nodes)
+        numbers = {
+            "gain": np.exp(rng.normal(0, 0.3, out)),
+            "shift": rng.normal(0, 0.2, out),
+            "mean": rng.normal(0, 0.5, out),
+            "variance": np.exp(rng.normal(0, 0.7, out)),
+        }
+        names = [net.constant(f"{name}{number}", value.astype(np.float32)) for name, value in numbers.items()]
+        return net.op("BatchNormalization", y, *names)
+
+    x = net.op("Relu", block("x", 3, 16))
+    x = net.op("Relu", net.op("Add", x, block(net.op("Relu", block(x, 16, 16)), 16, 16)))
+    shortcut = block(x, 16, 32, stride=2)
+    x = net.op("Relu", net.op("Add", shortcut, block(x, 16, 32, stride=2)))
+    return net.model(net.conv(net.op("GlobalAveragePool", x), 32, 10), name="residual_batchnorm")
+
+
 def mobile() -> Model:
     net = Net()
     x = net.relu6(net.conv("x", 3, 16, 3, stride=2))

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from edgeopt.quantization.affine import SMALLEST_SCALE, Affine, integer_range, make_affine
+from edgeopt.quantization.affine import SMALLEST_SCALE, Affine, integer_range, make_affine, next_power_of_two
 
 ends = st.floats(-(2.0**100), 2.0**100, width=32)
 dtypes = st.sampled_from(["uint8", "int8", "uint16", "int16"])
@@ -77,3 +77,16 @@ def test_an_impossible_grid_is_a_bug(scale: float, zero: int) -> None:
 
 def test_rounding_is_half_to_even_as_onnx_says() -> None:
     assert make_affine(0, 255).quantize(np.array([0.5, 1.5, 2.5, 300.0, -1.0])).tolist() == [0, 2, 2, 255, 0]
+
+
+@given(ends, ends, dtypes, st.booleans())
+def test_a_scale_that_must_be_a_power_of_two_is_the_next_one(a: float, b: float, dtype: str, symmetric: bool) -> None:
+    free = make_affine(min(a, b), max(a, b), dtype, symmetric=symmetric)
+    bound = make_affine(min(a, b), max(a, b), dtype, symmetric=symmetric, power_of_two=True)
+    assert np.frexp(bound.scale)[0] == 0.5
+    assert free.scale <= bound.scale < 2 * free.scale
+
+
+def test_a_scale_that_is_a_power_of_two_stays() -> None:
+    np.testing.assert_array_equal(next_power_of_two(np.float32([0.5, 1.0, 4.0])), np.float32([0.5, 1.0, 4.0]))
+    assert next_power_of_two(0.3) == 0.5

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
-from small_nets import ALL, detector, frames, mobile
+from small_nets import ALL, detector, frames, mobile, residual_batchnorm
 
 from edgeopt.errors import UnsupportedError
 from edgeopt.executors import SessionOptions
@@ -13,9 +15,10 @@ from edgeopt.quantization.attempt import Attempt, ranked
 from edgeopt.quantization.float_front import fastest_front
 from edgeopt.quantization.layer_times import LayerTime
 from edgeopt.quantization.quantize import Form, open_graph, quantize
-from edgeopt.quantization.search import search_int8
+from edgeopt.quantization.search import Found, search_int8
 from edgeopt.quantization.structure import WEIGHTED, key
 from edgeopt.quantization.variants import first_variant, quantized_forms, time_layers
+from edgeopt.rewrite import fuse
 from edgeopt.target import Int8Rules
 
 
@@ -129,6 +132,95 @@ def test_the_search_agrees_with_the_float_model_on_every_family(name: str) -> No
     )
     assert found.attempts[0].agreement > 0.98
     assert "keep the float model" not in found.reason
+
+
+def test_a_second_search_takes_the_calibration_of_the_first_and_reads_a_few_images_only() -> None:
+    model, told = mobile(), list[int]()
+    first = search_int8(model, frames(model, 12), Int8Rules(), agreement=lambda one: 0.99, speed=lambda one: 1.2)
+    read = frames(model, 12)
+    rules = Int8Rules(activation_dtype="int8", forms=("inputs",))
+    second = search_int8(
+        model,
+        read,
+        rules,
+        agreement=lambda one: 0.99,
+        speed=lambda one: 1.2,
+        forms=(Form.INPUTS,),
+        progress=told.append,
+        known=first.calibration,
+    )
+    assert told == []
+    assert len(list(read)) == 12 - 8
+    alone = search_int8(
+        model, frames(model, 12), rules, agreement=lambda one: 0.99, speed=lambda one: 1.2, forms=(Form.INPUTS,)
+    )
+    assert second.scores_db == alone.scores_db
+    assert second.attempts[0].outcome.model.data == alone.attempts[0].outcome.model.data
+
+
+def test_a_calibration_that_lacks_a_tensor_is_made_again() -> None:
+    model, told = mobile(), list[int]()
+    few = search_int8(
+        model, frames(model), Int8Rules(ops=("Gemm",)), agreement=lambda one: 0.99, speed=lambda one: 1.2
+    ).calibration
+    found = search_int8(
+        model,
+        frames(model),
+        Int8Rules(),
+        agreement=lambda one: 0.99,
+        speed=lambda one: 1.2,
+        progress=told.append,
+        known=few,
+    )
+    assert told[-1] == 4
+    assert len(found.scores_db) > len(few.observations)
+
+
+def test_calibration_is_kept_in_the_folder_it_is_given_and_damage_is_noted(tmp_path: Path) -> None:
+    model = mobile()
+
+    def search() -> Found:
+        return search_int8(
+            model, frames(model), Int8Rules(), agreement=lambda one: 0.99, speed=lambda one: 1.2, cache=tmp_path
+        )
+
+    assert search().notes == ()
+    (entry,) = tmp_path.iterdir()
+    entry.write_bytes(entry.read_bytes()[:-1])
+    assert any("damaged calibration chunk" in note.detail for note in search().notes)
+
+
+def test_only_tensors_on_integers_are_asked_how_sensitive_the_answer_is() -> None:
+    model = mobile()
+    found = search_int8(model, frames(model), Int8Rules(), agreement=lambda one: 0.5, speed=lambda one: 1.2)
+    assert found.sensitivities_db
+    assert found.rounded < found.scores_db.keys()
+
+
+def test_a_residual_network_is_searched_after_its_batch_normalization_went_into_convolutions() -> None:
+    original = residual_batchnorm()
+    inputs = list(frames(original, 4))
+    model = fuse(original, inputs).model
+    assert original.op_counts["BatchNormalization"] == 5
+    assert "BatchNormalization" not in model.op_counts
+    found = search_int8(
+        model,
+        inputs,
+        Int8Rules(),
+        agreement=lambda one: cosine(one, original),
+        speed=lambda one: 1.2,
+        forms=(Form.QDQ, Form.NHWC),
+    )
+    assert found.attempts[0].agreement > 0.98
+    assert max(one.outcome.model.op_counts.get("QLinearConv", 0) for one in found.attempts) >= 3
+
+
+def test_batch_normalization_that_stays_is_no_obstacle() -> None:
+    model = residual_batchnorm()
+    found = search_int8(
+        model, frames(model), Int8Rules(), agreement=lambda one: cosine(one, model), speed=lambda one: 1.2
+    )
+    assert found.attempts[0].agreement > 0.98
 
 
 def test_an_old_opset_is_refused_with_the_remedy() -> None:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from edgeopt.errors import UnsupportedError
+from edgeopt.quantization.affine import SMALLEST_SCALE, next_power_of_two
 from edgeopt.quantization.weights import along, choose_scale, quantize_bias, quantize_weight, smallest_scale_for_bias
 
 finite = st.floats(-1e6, 1e6, width=32)
@@ -58,3 +59,29 @@ def test_a_large_bias_on_a_channel_of_zeros_still_fits_in_32_bits() -> None:
 def test_one_scale_for_all_channels_can_follow_the_bias_too() -> None:
     made = quantize_weight("w", np.ones((2, 4)), 0, per_channel=False, smallest=np.array([0.5, 0.1]))
     assert made.scale.tolist() == [0.5]
+
+
+@given(arrays, st.booleans())
+def test_scales_of_weights_may_be_powers_of_two_and_lose_no_more_than_the_next_one_above(
+    weight: np.ndarray, per_channel: bool
+) -> None:
+    bound = quantize_weight("w", weight, 0, per_channel=per_channel, power_of_two=True)
+    free = choose_scale(weight, 0, per_channel=per_channel)
+    assert (np.frexp(bound.scale)[0] == 0.5).all()
+    assert (bound.scale >= SMALLEST_SCALE).all()
+    above = along(next_power_of_two(free), 0, weight.ndim)
+    lost = np.square(weight - np.clip(np.rint(weight / above), -127, 127) * above, dtype=np.float64).sum()
+    assert np.square(weight - bound.real, dtype=np.float64).sum() <= lost * 1.0001
+
+
+def test_a_power_of_two_that_cuts_one_outlier_off_is_taken_where_it_loses_less() -> None:
+    weight = np.full((1, 4000), 0.005, np.float32)
+    weight[0, 0] = 1.01  # the next scale above is 1/64, half of it cuts the outlier to 127/128
+    assert quantize_weight("w", weight, 0, power_of_two=True).scale == np.float32(1 / 128)
+
+
+def test_a_bias_that_must_fit_holds_the_power_of_two_up() -> None:
+    weight = np.full((1, 4000), 0.005, np.float32)
+    weight[0, 0] = 1.01
+    kept = quantize_weight("w", weight, 0, power_of_two=True, smallest=np.float32([0.01]))
+    assert kept.scale == np.float32(1 / 64)

@@ -70,6 +70,9 @@ class _BatchTask:
     def score(self, answers: Sequence[Any], labels: Labels) -> Accuracy:
         return self.task.score([one for batch in answers for one in batch], labels)
 
+    def score_resamples(self, answers: Sequence[Any], labels: Labels, counts: NDArray[np.int64]) -> NDArray[np.float64]:
+        return self.task.score_resamples([one for batch in answers for one in batch], labels, counts)
+
     def agreement(self, answers: Sequence[Any], reference: Sequence[Any]) -> float:
         return self.task.agreement([one for batch in answers for one in batch], reference)
 

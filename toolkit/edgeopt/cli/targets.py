@@ -13,6 +13,7 @@ import click
 def targets(*, as_json: bool) -> None:
     """List the device profiles, and whether this machine is such a device."""
     from edgeopt import assets
+    from edgeopt.devices import why_unavailable
     from edgeopt.target import Choice, read_target, target_names
 
     found = [read_target(assets.folder("targets") / f"{name}.toml") for name in target_names()]
@@ -21,11 +22,11 @@ def targets(*, as_json: bool) -> None:
         return
     for target in found:
         if isinstance(target, Choice):
-            click.echo(f"{target.name:<16} {target.description}: the first that fits of {', '.join(target.choose)}")
+            click.echo(f"{target.name:<18} {target.description}: the first that fits of {', '.join(target.choose)}")
         else:
-            here = target.why_not_here()
+            here = (target.why_not_here() or why_unavailable(target) or "").partition(";")[0].partition(" (")[0]
             precisions = ", ".join(target.precisions)
-            click.echo(f"{target.name:<16} {target.description} [{precisions}]{f' - not here: {here}' if here else ''}")
+            click.echo(f"{target.name:<18} {target.description} [{precisions}]{f' - not here: {here}' if here else ''}")
 
 
 COMMAND = targets

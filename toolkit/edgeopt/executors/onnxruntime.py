@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,15 @@ from edgeopt.executors import Placement, SessionOptions, Source
 from edgeopt.extras import require
 from edgeopt.providers import (
     CPU,
+    CUDA,
     DIRECTML,
     TENSORRT,
     dead_provider,
+    lists_nodes,
     memory_of,
     missing_provider,
+    plain_layout,
+    refusing_provider,
     split_entries,
 )
 from edgeopt.tensorrt import tensorrt_options
@@ -58,17 +63,34 @@ MEMORY_REUSE = "enable_mem_reuse"
 """A field of ONNX Runtime's session options, not one of its entries: `0` gives every tensor a buffer of its own."""
 
 
-_WARNING, _FATAL = 2, 4
+Placed = Callable[[], tuple[Placement, ...]]
+_WARNING, _ERROR, _FATAL = 2, 3, 4
 """ONNX Runtime's severities; the first is its default."""
+_MODEL_FAULTS = ("InvalidProtobuf", "InvalidGraph", "NoModel", "NoSuchFile")
+"""Errors of ONNX Runtime that no provider has a part in."""
 _WHERE = re.compile(r"^/\S+:\d+ .*(?:\)|> \S.* was false\.) (?=[A-Z])")
 """Where in ONNX Runtime's source an error was raised, which tells a user nothing."""
+
+
+_ONE_NODE = bytes.fromhex(
+    "080712003a330a0c0a0178120179220452656c751201675a0f0a0178120a0a08080112040a020801620f0a0179120a0a08080112040a020801"
+    "42040a00100d"
+)
+"""An ONNX model, y = Relu(x) of one number."""
 
 
 class OnnxRuntimeSession:
     """One `InferenceSession` and the words of `Session`."""
 
-    def __init__(self, session: Any, binding: Binding | None = None) -> None:
-        self._session, self._binding = session, binding
+    def __init__(self, session: Any, binding: Binding | None = None, placed: Placed | None = None) -> None:
+        """Wrap a session.
+
+        Args:
+            session: An `InferenceSession`.
+            binding: Of it, where the device has memory of its own.
+            placed: Finds out where the nodes run; None: the session's own list is complete.
+        """
+        self._binding, self._session, self._placed = binding, session, placed
         self._run = session.run
         self._names = [output.name for output in session.get_outputs()]
         self.inputs = tuple(_spec(one) for one in session.get_inputs())
@@ -87,19 +109,33 @@ class OnnxRuntimeSession:
         return self._binding.upload(inputs)
 
     def execute(self, uploaded: Any) -> Any:
-        """Run once; the results stay in the device's memory."""
+        """Run once; the results stay in the device's memory.
+
+        Raises:
+            UnsupportedError: If the device fails: it may lack a type, which no provider asks when a model is opened.
+        """
         if self._binding is None:
             return self._run(None, uploaded)
-        return self._binding.execute()
+        try:
+            return self._binding.execute()
+        except Exception as error:  # pybind raises a class per status code, all below Exception
+            reason = " ".join(str(error).split())
+            raise UnsupportedError(
+                f"the device does not run the model: {reason}", remedy="choose another precision or target"
+            ) from error
 
     def download(self, results: Any) -> Tensors:
         """Copy the results to the host, and name them."""
         if self._binding is None:
             return dict(zip(self._names, results, strict=True))
-        return self._binding.download()
+        return self._binding.download(results)
 
     def placement(self) -> tuple[Placement, ...]:
         """Return where each node of the optimized graph runs, from the graph assignment API."""
+        return self.listed() if self._placed is None else self._placed()
+
+    def listed(self) -> tuple[Placement, ...]:
+        """Return what the API lists for this very session; after a change of layout it leaves nodes out."""
         return tuple(
             Placement(node.name, node.op_type, group.ep_name)
             for group in self._session.get_provider_graph_assignment_info()
@@ -112,6 +148,8 @@ class OnnxRuntimeSession:
 
     def close(self) -> None:
         """Free the session."""
+        if self._binding is not None:
+            self._binding.close()
         self._session = self._run = self._binding = None
 
 
@@ -127,7 +165,7 @@ class OnnxRuntime:
         return None
 
     def why_no_provider(self, providers: tuple[str, ...]) -> str | None:
-        """Return None if this build has the providers and the first finds its driver and libraries here."""
+        """Return None if this build has the providers and the first starts here; otherwise what is missing."""
         try:
             self.require_providers(providers)
         except UnavailableError as error:
@@ -137,14 +175,23 @@ class OnnxRuntime:
     def require_providers(self, providers: tuple[str, ...]) -> None:
         """Find out without a model whether the first provider could run one; a session would run on the CPU instead.
 
+        A provider for a device opens a model of one node; TensorRT's stand-in is CUDA, which compiles nothing.
+
         Raises:
             MissingDependencyError: If onnxruntime is not installed.
-            UnavailableError: If a provider is not in this build, or the first lacks its driver or a library.
+            UnavailableError: If a provider is not in this build, or the first lacks driver, library or device.
         """
         ort = require("onnxruntime", extra="cpu", purpose="running a model")
+        first = providers[0]
         _require_built(ort, providers)
-        if reason := why_not_loaded(providers[0], _libraries(ort)):
-            raise dead_provider(providers[0], reason)
+        if reason := why_not_loaded(first, _libraries(ort)):
+            raise dead_provider(first, reason)
+        if not memory_of(providers):
+            return
+        try:
+            self.open(_ONE_NODE, SessionOptions((CUDA if first == TENSORRT else first, CPU))).close()
+        except UnavailableError as error:
+            raise dead_provider(first, error.problem.partition(": ")[2]) from error
 
     def open(self, source: Source, options: SessionOptions) -> OnnxRuntimeSession:
         """Load a model on the first of `options.providers`.
@@ -165,15 +212,31 @@ class OnnxRuntime:
         if options.providers[0] == TENSORRT:
             asked = tensorrt_options(provided[0], source, options.precision, options.cache_folder)
             provided = (asked, *provided[1:])
-        session = _create(ort, source, made, options.providers, provided)
+        listed = _listed(options.providers, entries)
+        session = _create(ort, source, made, listed, provided[: len(listed)])
         converted = session.get_modelmeta().custom_metadata_map.get(ARITHMETIC_KEY) == "fp16"
         if options.precision == "fp16" and not converted and options.providers[0] != TENSORRT:
             raise _other_arithmetic(options.precision)
         memory = memory_of(options.providers)
         device_id = int(provided[0].get("device_id", 0)) if memory else 0
-        opened = OnnxRuntimeSession(session, Binding(session, memory, device_id) if memory else None)
+        plain = plain_layout(options.providers[0], options.entries)
+
+        def placed() -> tuple[Placement, ...]:
+            again = self.open(source, replace(options, entries={**options.entries, **plain}))
+            found = again.listed()
+            again.close()
+            return found
+
+        bound = Binding(session, memory, device_id) if memory else None
+        opened = OnnxRuntimeSession(session, bound, placed if plain else None)
         _require_placement(opened, options.providers)
         return opened
+
+
+def _listed(providers: tuple[str, ...], entries: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the providers to name: ONNX Runtime refuses the processor where falling back to it is forbidden."""
+    strict = entries.get("session.disable_cpu_ep_fallback") == "1" and providers[0] != CPU
+    return tuple(one for one in providers if one != CPU) if strict else providers
 
 
 def _libraries(ort: Any) -> Path:
@@ -221,7 +284,7 @@ def _session_options(ort: Any, options: SessionOptions, entries: Mapping[str, st
     made = ort.SessionOptions()
     made.intra_op_num_threads = options.threads
     made.inter_op_num_threads = 1
-    made.log_severity_level = 3
+    made.log_severity_level = _FATAL if memory_of(options.providers) else _ERROR  # what a device says is raised
     made.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
     made.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     if DIRECTML in options.providers:  # it refuses the parallel mode, and patterns of memory that it does not own
@@ -248,15 +311,17 @@ def _other_arithmetic(precision: str) -> UnsupportedError:
 
 def _refusal(error: Exception, providers: tuple[str, ...]) -> UnavailableError | InvalidFileError:
     reason = _WHERE.sub("", str(error).strip().splitlines()[0])
-    if providers[0] != CPU:
-        return dead_provider(providers[0], reason)
+    if providers[0] != CPU and type(error).__name__ not in _MODEL_FAULTS:
+        return refusing_provider(providers[0], reason)
     return InvalidFileError(f"ONNX Runtime refuses the model: {reason}", remedy="check it with edgeopt inspect")
 
 
 def _require_placement(session: OnnxRuntimeSession, providers: tuple[str, ...]) -> None:
     """`get_providers()` lists a provider that runs nothing; the graph assignment does not."""
+    if not lists_nodes(providers[0]) or any(node.provider == providers[0] for node in session.listed()):
+        return
     placed = session.placement()
-    if providers[0] != CPU and placed and not any(node.provider == providers[0] for node in placed):
+    if placed and not any(node.provider == providers[0] for node in placed):
         raise UnavailableError(
             f"{providers[0]} took none of the {len(placed)} nodes; all would run on the CPU",
             remedy="run edgeopt inspect MODEL --target T for the reasons, or choose --target cpu",

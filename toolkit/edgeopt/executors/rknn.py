@@ -46,6 +46,7 @@ _INSTALL = (
     f"export {VARIABLE}=$PWD/rknn/bin/python"
 )
 _LEFT_TO_CPU = "Rockchip's compiler leaves it to the chip's processor and gives no reason"
+_INTEGERS_ONLY = ("rv1103", "rv1106")
 _KNOWN_OPTIONS: Mapping[str, str] = {
     "target_platform": r"r[kv]\d+b?",
     "quantized_dtype": "w8a8|w8a16|w16a16i_dfp|w4a16",
@@ -145,10 +146,12 @@ class RknnSession:
         return inputs
 
     def execute(self, uploaded: Tensors) -> Tensors:
-        """Run once in the child."""
+        """Run once in the child; a failure ends the session."""
         answer = self._worker.ask(Message({"do": "run"}, uploaded), timeout_s=self._run_timeout_s)
         if error := answer.values.get("error"):
-            raise _refusal(error, self._worker.close())
+            said = self._worker.close()
+            self.close()
+            raise refusal(error, said)
         return answer.arrays
 
     def download(self, results: Tensors) -> Tensors:
@@ -210,7 +213,10 @@ class Rknn:
         return self._build(source, options, simulate=True)
 
     def explain(self, source: Source, options: SessionOptions) -> tuple[Placement, ...]:
-        """Return where each layer would run. Raises as `open`."""
+        """Return where each layer would run. Raises as `open`.
+
+        A chip that computes integers only is asked with made-up inputs, where there are none: scales move no layer.
+        """
         session = self._build(source, options, simulate=False)
         session.close()
         return session.placement()
@@ -225,7 +231,7 @@ class Rknn:
             message = self._message(source, config, Path(folder.name), simulate)
             answer = worker.ask(message, timeout_s=self.open_timeout_s).values
             if error := answer.get("error"):
-                raise _refusal(error, worker.close())
+                raise refusal(error, worker.close())
             built = _built(Path(folder.name), config["target_platform"], answer["version"])
         except BaseException:
             worker.close()
@@ -240,8 +246,9 @@ class Rknn:
         elif not model.is_file():
             raise InvalidFileError(f"{model} is no file", remedy="check the path")
         dataset = _write_dataset(self.calibration, folder)
+        made_up = not simulate and not dataset and config["target_platform"].startswith(_INTEGERS_ONLY)
         values = {"do": "build", "folder": str(folder), "model": str(model), "config": dict(config)}
-        return Message({**values, "dataset": dataset, "simulate": simulate})
+        return Message({**values, "dataset": dataset, "made_up": made_up, "simulate": simulate})
 
 
 def check_options(options: SessionOptions) -> Mapping[str, Any]:
@@ -295,6 +302,11 @@ _REFUSALS: Sequence[tuple[str, str, str]] = (
         "compile in w8a8: give calibration pictures",
     ),
     (
+        r"KeyError: '(\w+)'",
+        "Rockchip's compiler does not know {0}",
+        "write it out in older ops: export the model with an opset that lacks it",
+    ),
+    (
         r"Invalid target_platform '(.*?)'",
         "rknn-toolkit2 knows no chip {0!r}",
         "write a chip that it knows into target_platform, or update the package",
@@ -308,7 +320,7 @@ _REFUSALS: Sequence[tuple[str, str, str]] = (
 """What the library says, what it means, what helps; `{told}` is its own sentence."""
 
 
-def _refusal(error: str, log: str) -> EdgeoptError:
+def refusal(error: str, log: str) -> EdgeoptError:
     """Return our error for one of the library's; where a call just returned -1, the reason is in the log."""
     if error.startswith(("ModuleNotFoundError", "ImportError")):
         return MissingDependencyError(f"rknn-toolkit2 cannot be imported: {error}", remedy=_INSTALL)
@@ -318,7 +330,8 @@ def _refusal(error: str, log: str) -> EdgeoptError:
         if match := re.search(pattern, told):
             return UnsupportedError(meaning.format(*match.groups(), told=told.rstrip("!")), remedy=remedy)
     return StepError(
-        f"{_WHAT} failed: {told}", remedy="update rknn-toolkit2, change the model, or leave out --skip compile"
+        f"{_WHAT} failed: {told}",
+        remedy="update rknn-toolkit2, change the model, or leave the step out with --skip compile",
     )
 
 

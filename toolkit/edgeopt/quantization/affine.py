@@ -61,7 +61,9 @@ def integer_range(dtype: str) -> tuple[int, int]:
     return int(info.min), int(info.max)
 
 
-def make_affine(low: float, high: float, dtype: str = "uint8", *, symmetric: bool = False) -> Affine:
+def make_affine(
+    low: float, high: float, dtype: str = "uint8", *, symmetric: bool = False, power_of_two: bool = False
+) -> Affine:
     """Return the grid that covers low..high and zero.
 
     Zero is always on the grid, so that padding and ReLU are exact. A range of one value, of zero or of
@@ -72,6 +74,7 @@ def make_affine(low: float, high: float, dtype: str = "uint8", *, symmetric: boo
         high: Largest real value, not below `low`.
         dtype: The integer type.
         symmetric: Put zero in the middle.
+        power_of_two: Take the next power of two as the scale.
 
     Raises:
         ValueError: If the range is not finite or is reversed.
@@ -82,12 +85,21 @@ def make_affine(low: float, high: float, dtype: str = "uint8", *, symmetric: boo
     smallest, largest = integer_range(dtype)
     if low == high:
         return Affine(1.0, (smallest + largest + 1) // 2 if symmetric else max(smallest, 0), dtype)
+    middle = (smallest + largest + 1) // 2
+    scale = _scale(max(-low, high), largest - middle) if symmetric else _scale(high - low, largest - smallest)
+    if power_of_two:
+        scale = float(next_power_of_two(scale))
     if symmetric:
-        middle = (smallest + largest + 1) // 2
-        return Affine(_scale(max(-low, high), largest - middle), middle, dtype)
-    scale = _scale(high - low, largest - smallest)
+        return Affine(scale, middle, dtype)
     zero_point = round(smallest - low / scale)
     return Affine(scale, min(max(zero_point, smallest), largest), dtype)
+
+
+def next_power_of_two(scale: NDArray[np.float32] | float) -> NDArray[np.float32]:
+    """Return the smallest powers of two that are not below scales above zero."""
+    fraction, exponent = np.frexp(np.asarray(scale, np.float32))
+    powers: NDArray[np.float32] = np.ldexp(np.float32(1), exponent - (fraction == 0.5))
+    return powers
 
 
 def _scale(span: float, steps: int) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -36,12 +37,13 @@ class Findings:
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """A warning where the images cannot show what the model will meet."""
+        """A warning where the images cannot show what the model will meet, and what calibration itself has to say."""
+        noted = self.calibration.notes
         if self.calibration.images < 2 or self.calibration.spread_ratio >= _ALIKE:
-            return ()
+            return noted
         alike = f"they differ by {self.calibration.spread_ratio:.2%} of the spread inside one image"
         detail = f"the {self.calibration.images} calibration images are alike: {alike}"
-        return (Note(NoteKind.WARNING, detail, "give images of different scenes"),)
+        return (Note(NoteKind.WARNING, detail, "give images of different scenes"), *noted)
 
 
 def study(
@@ -52,6 +54,8 @@ def study(
     *,
     method: Method = Method.MSE,
     progress: Callable[[int], None] | None = None,
+    cache: Path | None = None,
+    known: Calibration | None = None,
 ) -> Findings:
     """Calibrate, and choose and score the grid of every tensor that may be quantized.
 
@@ -62,6 +66,9 @@ def study(
         rules: What INT8 form the target runs.
         method: How activation ranges are chosen.
         progress: Called with the number of images done.
+        cache: Folder in which calibration keeps finished chunks; None: nowhere.
+        known: What an earlier calibration of this model on these images saw, for whatever target; used where it
+            names every tensor.
 
     Raises:
         UnsupportedError: If a weight or an activation is NaN or infinite.
@@ -70,7 +77,10 @@ def study(
     require_finite_weights(graph)
     values = watched(graph, rules)
     axes = {name: channel_axis(graph, value) for name, value in values.items()}
-    calibration = calibrate(model, frames, axes, progress=progress)
+    if known is not None and axes.keys() <= known.observations.keys():
+        seen = {name: known.observations[name] for name in axes}
+        return with_method(Findings(replace(known, observations=seen), {}, {}), graph, rules, method)
+    calibration = calibrate(model, frames, axes, progress=progress, cache=cache)
     return with_method(Findings(calibration, {}, {}), graph, rules, method)
 
 
@@ -118,6 +128,7 @@ def grid_of(graph: Graph, value: Value, seen: Observation, rules: Int8Rules, met
         method,
         dtype=rules.activation_dtype,
         symmetric=rules.symmetric_activations,
+        power_of_two=rules.power_of_two_scales,
         after=following_activation(graph, value),
     )
 

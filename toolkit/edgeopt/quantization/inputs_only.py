@@ -70,6 +70,7 @@ def _quantize_weights(graph: Graph, node: Node, scheme: Scheme) -> None:
         axis,
         reduce_range=scheme.rules.reduce_range,
         per_channel=scheme.rules.weight_granularity is Granularity.PER_CHANNEL,
+        power_of_two=scheme.rules.power_of_two_scales,
     )
     _store_weight(graph, node, quantized.values, quantized.scale, axis)
     bias = scheme.biases.get(key(node))

@@ -6,59 +6,89 @@ integers, unless the product gets a grid of its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.graph import Graph, Node, Value, attribute
 from edgeopt.quantization.scheme import Scheme
-from edgeopt.quantization.structure import name_of, weight_axis
+from edgeopt.quantization.structure import WEIGHTED, has_weights, multiplications, name_of, weight_axis
 from edgeopt.quantization.weights import quantize_weight
 from edgeopt.target import Granularity
 
+PRODUCTS = ("MatMul", "Gemm")
+_MOST = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Integers:
+    """A tensor on a grid: real = scale * (values - zero)."""
+
+    values: Value
+    scale: Value
+    zero: Value
+
 
 def place_matrices(graph: Graph, scheme: Scheme) -> Mapping[str, int]:
-    """Rewrite the integer MatMul and Gemm nodes, in place; return how many.
+    """Rewrite the integer MatMul and Gemm nodes on the grids of the scheme, in place; return how many.
 
     Args:
         graph: The float model; it is edited.
         scheme: What runs on integers.
     """
-    quantized: dict[Value, Value] = {}
-    nodes = [node for node in graph.nodes("MatMul", "Gemm") if scheme.is_integer(node) and _is_plain(node)]
+    return place_products(graph, scheme, lambda source: _quantized(graph, source, scheme))
+
+
+def place_products(graph: Graph, scheme: Scheme, quantize: Callable[[Value], Integers]) -> Mapping[str, int]:
+    """Rewrite the integer MatMul and Gemm nodes, in place; return how many.
+
+    Args:
+        graph: The float model; it is edited.
+        scheme: What runs on integers.
+        quantize: Puts what a node reads on a grid; called once for each tensor.
+    """
+    quantized: dict[Value, Integers] = {}
+    nodes = [node for node in graph.nodes(*PRODUCTS) if scheme.is_integer(node) and is_plain(node)]
     for node in nodes:
         source = node.inputs[0]
         assert source is not None
         if source not in quantized:
-            quantized[source] = _quantized(graph, source, scheme)
+            quantized[source] = quantize(source)
         _rewrite(graph, node, quantized[source], scheme)
     graph.remove_unused()
     return {"matrix products on integers": len(nodes)} if nodes else {}
 
 
-def _is_plain(node: Node) -> bool:
+def plain_products(graph: Graph) -> list[Node]:
+    """Return the matrix products with one constant matrix, and nothing else."""
+    nodes = [node for node in graph.nodes(*PRODUCTS) if is_plain(node) and has_weights(graph, node)]
+    return [node for node in nodes if (weight := graph.constant(node.inputs[1])) is not None and weight.ndim == 2]
+
+
+def is_made_of_products(graph: Graph) -> bool:
+    """Whether matrix products with constant weights, and not convolutions, do most of the multiplications."""
+    work = {node: multiplications(graph, node) for node in graph.nodes(*WEIGHTED) if has_weights(graph, node)}
+    return sum(work.get(node, 0) for node in plain_products(graph)) > _MOST * sum(work.values())
+
+
+def is_plain(node: Node) -> bool:
+    """Whether a product has no factors and no transposed first matrix."""
     return not attribute(node, "transA", 0) and attribute(node, "alpha", 1.0) == attribute(node, "beta", 1.0) == 1.0
 
 
-def _quantized(graph: Graph, source: Value, scheme: Scheme) -> Value:
-    return graph.insert(
-        "QuantizeLinear", [source, *_grid(graph, source, scheme)], name=f"{source.name}_quantize"
-    ).outputs[0]
-
-
-def _grid(graph: Graph, source: Value, scheme: Scheme) -> tuple[Value, Value]:
+def _quantized(graph: Graph, source: Value, scheme: Scheme) -> Integers:
     grid, name = scheme.affines[name_of(source)], name_of(source)
-    return (
-        graph.add_initializer(f"{name}_scale", np.array(grid.scale, np.float32)),
-        graph.add_initializer(f"{name}_zero_point", np.array(grid.zero_point, grid.dtype)),
-    )
+    scale = graph.add_initializer(f"{name}_scale", np.array(grid.scale, np.float32))
+    zero = graph.add_initializer(f"{name}_zero_point", np.array(grid.zero_point, grid.dtype))
+    made = graph.insert("QuantizeLinear", [source, scale, zero], name=f"{name}_quantize")
+    return Integers(made.outputs[0], scale, zero)
 
 
-def _rewrite(graph: Graph, node: Node, integers: Value, scheme: Scheme) -> None:
-    weight, source = graph.constant(node.inputs[1]), node.inputs[0]
+def _rewrite(graph: Graph, node: Node, source: Integers, scheme: Scheme) -> None:
+    weight = graph.constant(node.inputs[1])
     assert weight is not None
-    assert source is not None
     axis = weight_axis(node) % weight.ndim
     stored = scheme.rounded(str(node.outputs[0].name)) or quantize_weight(
         str(node.inputs[1].name) if node.inputs[1] is not None else "",
@@ -68,15 +98,14 @@ def _rewrite(graph: Graph, node: Node, integers: Value, scheme: Scheme) -> None:
         per_channel=scheme.rules.weight_granularity is Granularity.PER_CHANNEL,
     )
     values = stored.values.T if node.op_type == "Gemm" and axis == 0 else stored.values
-    last, bias = _bias(graph, node, values.shape[-1])
-    scale, zero = _grid(graph, source, scheme)
+    last, bias = product_bias(graph, node, values.shape[-1])
     channels = np.broadcast_to(stored.scale, (values.shape[-1],))
     inputs: list[Value | None] = [
-        integers,
+        source.values,
         graph.add_initializer(f"{node.name}_weight", np.ascontiguousarray(values)),
-        scale,
+        source.scale,
         graph.add_initializer(f"{node.name}_weight_scale", np.ascontiguousarray(channels)),
-        zero,
+        source.zero,
         graph.add_initializer(f"{node.name}_weight_zero_point", np.zeros(channels.shape, np.int8)),
         graph.add_initializer(f"{node.name}_bias", bias) if bias is not None else None,
     ]
@@ -86,8 +115,14 @@ def _rewrite(graph: Graph, node: Node, integers: Value, scheme: Scheme) -> None:
     graph.replace(last, made.outputs[0])
 
 
-def _bias(graph: Graph, node: Node, out: int) -> tuple[Value, NDArray[np.float32] | None]:
-    """Return the value that the product stands for, its bias included, and the bias."""
+def product_bias(graph: Graph, node: Node, out: int) -> tuple[Value, NDArray[np.float32] | None]:
+    """Return the value that the product stands for, its bias included, and the bias.
+
+    Args:
+        graph: The model.
+        node: MatMul or Gemm.
+        out: How many columns it makes.
+    """
     made = node.outputs[0]
     if node.op_type == "Gemm":
         bias = graph.constant(node.inputs[2]) if len(node.inputs) > 2 else None

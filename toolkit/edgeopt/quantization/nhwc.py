@@ -203,7 +203,7 @@ class _Lowering:
             return self._both_real(node)
         source = sigmoid.inputs[0]
         assert source is not None
-        if not self._is_last(source):
+        if not self._is_last(source) and not self._leaves_float(node, source):
             return False
         grids = self.forms.grids_of(source)
         if self.options.integer_silu and grids and self.scheme.is_integer(node):
@@ -212,6 +212,17 @@ class _Lowering:
             real = self._insert("QuickGelu", [self.forms.nhwc(source)], node, {"alpha": 1.0})
             self.forms.put_real(node.outputs[0], real)
         return True
+
+    def _leaves_float(self, node: Node, source: Value) -> bool:
+        """Whether a float convolution's SiLU is read by integers only: then the layout changes before it.
+
+        ONNX Runtime folds a Transpose into the float convolution before it, but would move one that stands before
+        a QuantizeLinear behind it, where it is a pass of its own.
+        """
+        maker, readers = self.graph.producer(source), self.graph.consumers(node.outputs[0])
+        made_in_float = maker is not None and maker.op_type == "Conv" and self.graph.rank(source) == 4
+        alone = len(self.graph.consumers(source)) == 2  # its Sigmoid and its Mul
+        return made_in_float and alone and bool(readers) and all(self.scheme.is_integer(one) for one in readers)
 
     def _integer_silu(self, node: Node, sigmoid: Node, source: Value, grid: Affine) -> None:
         integers = self.forms.integer(source, grid)
@@ -308,7 +319,7 @@ class _Lowering:
             return False
         if attribute(node, "axes", None) is not None or before[:2] != after[:2]:
             return False
-        grid = self._grid(made)
+        grid = self._read_grid(made)
         integers = self.forms.integer(source, grid)
         repeats = _repeats(node, before, after)
         if repeats is not None:
@@ -320,6 +331,12 @@ class _Lowering:
             made, grid, self._insert("Resize", inputs, node, _attributes(node, _RESIZE_ATTRIBUTES), "")
         )
         return True
+
+    def _read_grid(self, value: Value) -> Affine:
+        """Return the grid on which a Concat wants the tensor if it alone reads it: there are fewer values before."""
+        reader = self.graph.sole_consumer(value)
+        joined = reader is not None and reader.op_type == "Concat" and self.scheme.is_integer(reader)
+        return self._grid(reader.outputs[0] if reader is not None and joined else value)
 
     def _repeat(self, node: Node, integers: Value, before: tuple[int, ...], repeats: tuple[int, int]) -> Value:
         """Repeat rows and columns; Resize visits each byte of a nearest neighbour alone, Tile copies whole pixels."""

@@ -57,12 +57,26 @@ def quantized_tensors(graph: Graph, scheme: Scheme) -> dict[str, Value]:
         if not scheme.is_integer(node):
             continue
         for value in data_inputs(graph, node):
-            if not _is_absorbed_input(graph, node, value, grids):
+            if not _is_absorbed_input(graph, node, value, grids) and not _is_summed(graph, scheme, value):
                 found[name_of(value)] = value
         made = node.outputs[0]
-        if node.op_type not in _FLOAT_OUTPUT and not _feeds_absorbed(graph, scheme, made, grids):
+        stays_real = node.op_type in _FLOAT_OUTPUT or _is_summed(graph, scheme, made)
+        if not stays_real and not _feeds_absorbed(graph, scheme, made, grids):
             found[name_of(made)] = made
     return found
+
+
+def _is_summed(graph: Graph, scheme: Scheme, value: Value) -> bool:
+    """Whether an integer convolution's output goes straight into a sum, as the one such term that stays real.
+
+    The other term keeps its pair: the engine reads it as integers and adds it in the convolution's kernel.
+    """
+    total = graph.sole_consumer(value)
+    if not scheme.rules.fused_sums or total is None or total.op_type != "Add" or not scheme.is_integer(total):
+        return False
+    terms = [one for one in total.inputs if one is not None and graph.sole_consumer(one) is total]
+    summed = [one for one in terms if scheme.is_integer(graph.producer(one, "Conv"))]
+    return bool(summed) and summed[0] is value
 
 
 def _is_absorbed_input(graph: Graph, node: Node, value: Value, grids: Mapping[str, Affine]) -> bool:
@@ -88,16 +102,19 @@ def _quantize_weights(graph: Graph, node: Node, grid: Affine, scheme: Scheme) ->
     assert weight is not None
     axis = weight_axis(node) % weight.ndim
     bias = scheme.biases.get(key(node), graph.constant(node.inputs[2]) if len(node.inputs) > 2 else None)
-    store_bias = bias is not None and bias.size == weight.shape[axis]
+    store_bias = bias is not None and bias.size == weight.shape[axis] and not scheme.rules.float_bias
     quantized = scheme.rounded(key(node)) or quantize_weight(
         name_of(node.inputs[1]) if node.inputs[1] is not None else "",
         weight,
         axis,
         reduce_range=scheme.rules.reduce_range,
         per_channel=scheme.rules.weight_granularity is Granularity.PER_CHANNEL,
+        power_of_two=scheme.rules.power_of_two_scales,
         smallest=smallest_scale_for_bias(bias, grid.scale) if store_bias and bias is not None else None,
     )
     _store(graph, node, 1, quantized.values, quantized.scale, axis)
+    if scheme.rules.float_bias and key(node) in scheme.biases:
+        graph.set_input(node, 2, scheme.biases[key(node)])
     if store_bias and bias is not None:
         steps = quantize_bias(bias, grid.scale, quantized.scale)
         _store(graph, node, 2, steps, np.float32(grid.scale) * quantized.scale, 0)

@@ -10,10 +10,11 @@ from edgeopt.errors import Note, NoteKind, UnsupportedError
 from edgeopt.graph import Graph, Node
 from edgeopt.model import Model
 from edgeopt.outcome import Outcome
+from edgeopt.quantization.dynamic import place_dynamic
 from edgeopt.quantization.findings import Findings, study
 from edgeopt.quantization.float_islands import LEAST_DB, float_island, red_tensors
 from edgeopt.quantization.inputs_only import place_inputs, readers_of, tensors_read
-from edgeopt.quantization.matrices import place_matrices
+from edgeopt.quantization.matrices import place_matrices, plain_products
 from edgeopt.quantization.nhwc import NhwcOptions, place_nhwc
 from edgeopt.quantization.qdq import place_qdq, quantized_tensors
 from edgeopt.quantization.ranges import Method
@@ -40,6 +41,12 @@ class Form(StrEnum):
     """ONNX Runtime's own integer ops: for its CPU kernels only, and faster there."""
     INPUTS = "inputs"
     """Pairs on what weighted layers read, and nowhere else: the form that OpenVINO runs fast."""
+    DYNAMIC = "dynamic"
+    """Matrix products on grids that are found as the model runs; convolutions in float. For ONNX Runtime."""
+
+
+_READING = (Form.INPUTS, Form.DYNAMIC)
+"""Forms that round only what layers read."""
 
 
 def quantize(
@@ -102,6 +109,8 @@ def place(
         return place_qdq(graph, scheme)
     if form is Form.INPUTS:
         return place_inputs(graph, scheme)
+    if form is Form.DYNAMIC:
+        return place_dynamic(graph, scheme)
     weighted = candidates(graph, scheme.rules)
     tail = head_tail(graph)
     predicting = frozenset(key(node) for node in weighted if node in tail)
@@ -125,17 +134,28 @@ def choose_scheme(
         rules: What INT8 form the target runs.
         least_db: Tensors whose normalised SQNR is below it stay float, with their neighbours.
         kept_float: Further nodes that stay float, for their speed.
-        form: With pairs on inputs only, just the layers that read a bad tensor stay float.
+        form: Where only what layers read is quantized, just the layers that read a bad tensor stay float.
     """
     tail = head_tail(graph)
+    if form is Form.DYNAMIC:
+        kept_float = {*kept_float, *candidates(graph, rules)} - set(plain_products(graph))
     outside = tail | kept_float
     first = Scheme(integer_nodes(graph, rules, outside), findings.affines, rules)
-    used = tensors_read(graph, first) if form is Form.INPUTS else quantized_tensors(graph, first)
-    red = red_tensors({name: findings.scores_db[name] for name in used}, least_db)
-    island = readers_of(graph, red.keys()) if form is Form.INPUTS else float_island(graph, red.keys())
-    scheme = Scheme(integer_nodes(graph, rules, outside | island), findings.affines, rules)
+    red = red_tensors({name: findings.scores_db[name] for name in tensors_on_grids(graph, first, form)}, least_db)
+    island = island_of(graph, red.keys(), form)
+    scheme = Scheme(integer_nodes(graph, rules, outside | island), findings.affines, rules, bad_db=red)
     scheme = replace(scheme, affines=share_grids(graph, scheme, findings.calibration.observations))
     return scheme, tuple(_notes(graph, scheme, red, tail, kept_float))
+
+
+def tensors_on_grids(graph: Graph, scheme: Scheme, form: Form) -> Set[str]:
+    """Return the names of the tensors that are rounded to integers."""
+    return (tensors_read(graph, scheme) if form in _READING else quantized_tensors(graph, scheme)).keys()
+
+
+def island_of(graph: Graph, bad: Set[str], form: Form) -> Set[Node]:
+    """Return the nodes that stay float because of tensors that must not be rounded."""
+    return readers_of(graph, bad) if form in _READING else float_island(graph, bad)
 
 
 def _notes(

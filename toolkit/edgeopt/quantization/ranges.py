@@ -36,6 +36,7 @@ def choose_affine(
     *,
     dtype: str = "uint8",
     symmetric: bool = False,
+    power_of_two: bool = False,
     percentile: float = 99.99,
     after: Activation | None = None,
 ) -> Affine:
@@ -46,6 +47,7 @@ def choose_affine(
         method: How the range is chosen.
         dtype: The integer type.
         symmetric: Zero in the middle of the integers.
+        power_of_two: Only scales that are powers of two; the MSE then chooses among them.
         percentile: Share of the values inside, in percent; only for PERCENTILE.
         after: The activation that follows; the MSE is measured behind it.
     """
@@ -56,8 +58,8 @@ def choose_affine(
         limit = entropy_limit(histogram, 128 if low < 0 or symmetric else 256)
         low, high = max(low, -limit), min(high, limit)
     elif method is Method.MSE and low < high:
-        return _least_squares(histogram, low, high, dtype, symmetric, after)
-    return make_affine(low, high, dtype, symmetric=symmetric)
+        return _least_squares(histogram, low, high, dtype, symmetric, power_of_two, after)
+    return make_affine(low, high, dtype, symmetric=symmetric, power_of_two=power_of_two)
 
 
 def percentile_range(histogram: Histogram, percentile: float) -> tuple[float, float]:
@@ -121,7 +123,13 @@ def _divergence(counts: NDArray[np.float64], stop: int, levels: int) -> float:
 
 
 def _least_squares(
-    histogram: Histogram, low: float, high: float, dtype: str, symmetric: bool, after: Activation | None
+    histogram: Histogram,
+    low: float,
+    high: float,
+    dtype: str,
+    symmetric: bool,
+    power_of_two: bool,
+    after: Activation | None,
 ) -> Affine:
     """Search both ends in turn; each round tries every fraction of the full range."""
     seen = histogram.counts > 0
@@ -133,13 +141,14 @@ def _least_squares(
             lows = _SHRINK * low if side == "low" else np.full(len(_SHRINK), end_low)
             highs = _SHRINK * high if side == "high" else np.full(len(_SHRINK), end_high)
             grids = [
-                make_affine(float(a), float(b), dtype, symmetric=symmetric) for a, b in zip(lows, highs, strict=True)
+                make_affine(float(a), float(b), dtype, symmetric=symmetric, power_of_two=power_of_two)
+                for a, b in zip(lows, highs, strict=True)
             ]
             errors = _squared_errors(values, weights, target, grids, after)
             index = int(np.argmin(errors))
             if errors[index] < best:
                 best, end_low, end_high = float(errors[index]), float(lows[index]), float(highs[index])
-    return make_affine(end_low, end_high, dtype, symmetric=symmetric)
+    return make_affine(end_low, end_high, dtype, symmetric=symmetric, power_of_two=power_of_two)
 
 
 def _squared_errors(

@@ -71,6 +71,7 @@ def _nearest(graph: Graph, node: Node, scheme: Scheme) -> tuple[NDArray[np.float
         weight_axis(node) % weight.ndim,
         reduce_range=scheme.rules.reduce_range,
         per_channel=scheme.rules.weight_granularity is Granularity.PER_CHANNEL,
+        power_of_two=scheme.rules.power_of_two_scales,
         smallest=smallest,
     )
     return weight, quantized

@@ -36,6 +36,9 @@ class Scheme:
     biases: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
     """Corrected biases, by the key of their node."""
 
+    bad_db: Mapping[str, float] = field(default_factory=dict)
+    """Scores of the tensors that stay real because of them, worst first."""
+
     def rounded(self, node_key: str) -> QuantizedWeight | None:
         """Return the integers chosen for a node's weight, or None for the nearest."""
         return self.weights.get(node_key)
@@ -53,7 +56,17 @@ def data_inputs(graph: Graph, node: Node) -> list[Value]:
 
 def candidates(graph: Graph, rules: Int8Rules) -> list[Node]:
     """Return the weighted nodes that could run on integers: the rules name the op, the weights are constant."""
-    return [node for node in graph.nodes(*rules.ops) if node.op_type != "ConvTranspose" and has_weights(graph, node)]
+    weighted = [node for node in graph.nodes(*rules.ops) if has_weights(graph, node)]
+    return [node for node in weighted if node.op_type != "ConvTranspose" and not _is_narrow(graph, node, rules)]
+
+
+def _is_narrow(graph: Graph, node: Node, rules: Int8Rules) -> bool:
+    """Whether a convolution has fewer channels than integers pay for; those of a group count together."""
+    weight = graph.constant(node.inputs[1])
+    if node.op_type != "Conv" or weight is None:
+        return False
+    narrowest: int = min(weight.shape[0], weight.shape[1] * attribute(node, "group", 1))
+    return narrowest < rules.narrow_channels
 
 
 def integer_nodes(graph: Graph, rules: Int8Rules, kept_float: Set[Node]) -> frozenset[str]:

@@ -10,15 +10,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
 
 from edgeopt.errors import Note
+from edgeopt.graph import Graph
 from edgeopt.model import Model
 from edgeopt.quantization.attempt import Attempt, ranked
+from edgeopt.quantization.calibration import Calibration
 from edgeopt.quantization.findings import study
 from edgeopt.quantization.layer_times import LayerTimes
-from edgeopt.quantization.quantize import Form, open_graph
+from edgeopt.quantization.matrices import is_made_of_products
+from edgeopt.quantization.quantize import Form, open_graph, tensors_on_grids
 from edgeopt.quantization.ranges import Method
+from edgeopt.quantization.rescaling import is_rescalable
+from edgeopt.quantization.scheme import Scheme
 from edgeopt.quantization.sensitivity import sensitivities_db
+from edgeopt.quantization.smooth import ALPHAS
 from edgeopt.quantization.sources import Sources
 from edgeopt.quantization.structure import is_silu
 from edgeopt.quantization.variants import (
@@ -27,6 +35,7 @@ from edgeopt.quantization.variants import (
     first_variant,
     keep_first,
     make_variant,
+    scheme_of,
     time_layers,
     with_float,
     with_front,
@@ -37,7 +46,7 @@ from edgeopt.tensors import Tensors
 
 LEAST_AGREEMENT = 0.85
 _STRICTER_DB = (13.0, 16.0, 20.0)
-_BORDER_WEIGHTS = (4.0, 1.5)
+_BORDER_WEIGHTS = (4.0, 2.0, 1.0)
 """A border is one or two passes over the tensor where the engine joins them with others, four where it does not or
 where caches are shared with other programs."""
 _METHODS = (Method.PERCENTILE, Method.MINMAX)
@@ -62,6 +71,10 @@ class Found:
     """SQNR of the answer with one tensor quantized, for the worst only."""
     kept: tuple[Kept, ...] = ()
     """Tensors that stayed real, with what that costs and saves."""
+    rounded: frozenset[str] = frozenset()
+    """Tensors that the first attempt rounds to integers."""
+    calibration: Calibration | None = None
+    """What calibration saw, for a search of the same model for another engine."""
 
 
 @dataclass(slots=True)
@@ -113,19 +126,27 @@ class _Search:
         return next(variant for variant, one in self.attempts.items() if one is first)
 
     def run(self, forms: tuple[Form, ...], threads: int) -> None:
-        """Try forms, layers in float, ways of writing, roundings, ranges, equalization, stricter islands."""
+        """Try forms, layers in float, rescaling, ways of writing, roundings, ranges, equalization, stricter islands."""
         first, *others = sorted(forms, key=lambda form: (form is not Form.NHWC, -forms.index(form)))
         self.attempt(first_variant(first))
         if first is Form.NHWC and not self.is_over:
             for variant in self._with_float_layers(first_variant(first), threads):
                 self.attempt(variant)
+        if Form.NHWC in forms and is_made_of_products(open_graph(self.sources.model)):
+            others.append(Form.DYNAMIC)
         for form in others:
             self.attempt(first_variant(form))
+        if not self.is_over and (scaled := self._rescalable()):
+            self.attempt(replace(self.best(), rescaled=scaled))
+        if self.sources.can_smooth:
+            self._smooth(first_variant(first))
         for variant in self._ways(self.best()):
             self.attempt(variant)
         for change in self._finer():
             best = self.best()
             self.attempt(change(best), like=best)
+        if Form.DYNAMIC in others:
+            self._be_sure()
         if not self.agrees:
             self._keep_more()
 
@@ -135,6 +156,18 @@ class _Search:
         for weight in _BORDER_WEIGHTS:
             yield with_float(model, twin, self.times, weight)
         yield with_front(model, twin, self.times)
+
+    def _smooth(self, start: Variant) -> None:
+        """Try SmoothQuant's alphas; layers may leave their islands, so all are timed."""
+        for variant in dict.fromkeys((self.best(), start)):
+            self.attempt(replace(variant, smoothing=ALPHAS[0]))
+        for alpha in ALPHAS[1:]:
+            self.attempt(replace(self.best(), smoothing=alpha))
+
+    def _be_sure(self) -> None:
+        """Try what agrees best with grids for each picture: slower than grids for all, but labels may refuse those."""
+        alpha = self.best().smoothing or (ALPHAS[0] if self.sources.can_smooth else 0.0)
+        self.attempt(replace(first_variant(Form.DYNAMIC), smoothing=alpha, rounding=True))
 
     def _ways(self, start: Variant) -> Iterator[Variant]:
         graph = open_graph(self.sources.model)
@@ -148,21 +181,41 @@ class _Search:
         yield lambda best: replace(best, rounding=True)
         for method in _METHODS:
             yield lambda best, method=method: replace(best, method=method)  # type: ignore[misc]
-        if not self.is_over and self.sources.can_equalize:
+        if not self.is_over and self.sources.can_equalize and not self.best().rescaled:
             yield lambda best: replace(best, equalized=True)
+
+    def rounded(self) -> frozenset[str]:
+        """Return the tensors that the best variant rounds to integers."""
+        graph, scheme = self._best_scheme()
+        return frozenset(tensors_on_grids(graph, scheme, self.best().form))
+
+    def _rescalable(self) -> frozenset[str]:
+        """Return the tensors that the best variant keeps real because one grid cannot hold them, and that need not."""
+        graph, scheme = self._best_scheme()
+        return frozenset(name for name in scheme.bad_db if is_rescalable(graph, name))
+
+    def _best_scheme(self) -> tuple[Graph, Scheme]:
+        best = self.best()
+        model, findings = self.sources.of(best)
+        graph = open_graph(model)
+        return graph, scheme_of(graph, findings, self.rules, best)[0]
+
+    def learn_sensitivities(self) -> None:
+        """Learn what each of the worst tensors alone does to the answer, once and if there is time."""
+        rounded, scores = self.rounded(), self.sources.findings.scores_db
+        worst = [name for name in rounded & scores.keys() if scores[name] < _SENSITIVE_BELOW_DB]
+        worst = sorted(worst, key=lambda name: (scores[name], name))[:_MOST_SENSITIVE]
+        if worst and not self.sensitivities and not self.is_over:
+            few, affines = self.sources.frames[:_SENSITIVITY_FRAMES], self.sources.findings.affines
+            self.sensitivities = sensitivities_db(self.sources.model, worst, affines, few)
 
     def _keep_more(self) -> None:
         """Keep the most sensitive tensors real, then all that score badly."""
-        scores = sorted(self.sources.findings.scores_db.items(), key=lambda item: item[1])
-        worst = [name for name, score in scores if score < _SENSITIVE_BELOW_DB][:_MOST_SENSITIVE]
-        if worst and not self.is_over:
-            few = self.sources.frames[:_SENSITIVITY_FRAMES]
-            affines = self.sources.findings.affines
-            self.sensitivities = sensitivities_db(self.sources.model, worst, affines, few)
-            order = [*self.sensitivities]
-            for count in (2, 4, 8):
-                if not self.agrees:
-                    self.attempt(replace(self.best(), kept=frozenset(order[:count])))
+        self.learn_sensitivities()
+        order = [*self.sensitivities]
+        for count in (2, 4, 8) if order else ():
+            if not self.agrees:
+                self.attempt(replace(self.best(), kept=frozenset(order[:count])))
         for least_db in _STRICTER_DB:
             if not self.agrees:
                 self.attempt(replace(self.best(), least_db=least_db))
@@ -181,6 +234,8 @@ def search_int8(
     time_budget_s: float = 180.0,
     progress: Callable[[int], None] | None = None,
     on_attempt: Callable[[Attempt], None] | None = None,
+    cache: Path | None = None,
+    known: Calibration | None = None,
 ) -> Found:
     """Return the attempts at an INT8 form of `model`, best first.
 
@@ -196,6 +251,8 @@ def search_int8(
         time_budget_s: Seconds for calibration and attempts; the first attempt is always made.
         progress: Called with the number of calibration images done.
         on_attempt: Called with each attempt as soon as it is measured, so that the best so far is never lost.
+        cache: Folder in which calibration keeps finished chunks for a search after an interrupt; None: nowhere.
+        known: `Found.calibration` of a search of this model on these images, for another engine: it is used again.
 
     Raises:
         UnsupportedError: If weights or activations are NaN or infinite, or the opset is too old.
@@ -204,8 +261,9 @@ def search_int8(
     started = time.monotonic()
     kept: list[Tensors] = []
     frames = _in_time(keep_first(calibration_inputs, kept, _KEPT_IMAGES), started + _CALIBRATION_SHARE * time_budget_s)
-    findings = study(model, open_graph(model), frames, rules, progress=progress)
-    sources = Sources(model, findings, rules, kept)
+    findings = study(model, open_graph(model), frames, rules, progress=progress, cache=cache, known=known)
+    few = kept or list(islice(frames, _KEPT_IMAGES))  # where calibration is known, it read none
+    sources = Sources(model, findings, rules, few)
     search = _Search(sources, rules, agreement, speed, least_agreement, started + time_budget_s, on_attempt)
     search.run(forms, threads)
     return _found(search)
@@ -227,6 +285,17 @@ def _found(search: _Search) -> Found:
         kept = kept_tensors(
             search.sources, best, search.attempts[best], search.rules, search.agreement, search.times, last_s
         )
+        search.learn_sensitivities()
     others = ranked(search.attempts.values(), search.least_agreement)
     said = reason(best, others, search.least_agreement, search.times, kept)
-    return Found(others, said, findings.notes, findings.scores_db, findings.plain_db, search.sensitivities, kept)
+    return Found(
+        others,
+        said,
+        findings.notes,
+        findings.scores_db,
+        findings.plain_db,
+        search.sensitivities,
+        kept,
+        search.rounded(),
+        findings.calibration,
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 
 from edgeopt.model import Model
@@ -10,6 +10,8 @@ from edgeopt.quantization.equalization import equalize
 from edgeopt.quantization.findings import Findings, study, with_method
 from edgeopt.quantization.quantize import open_graph
 from edgeopt.quantization.ranges import Method
+from edgeopt.quantization.rescaling import rescale
+from edgeopt.quantization.smooth import smooth, smoothable
 from edgeopt.quantization.variants import Variant
 from edgeopt.target import Int8Rules
 from edgeopt.tensors import Tensors
@@ -17,35 +19,62 @@ from edgeopt.tensors import Tensors
 
 @dataclass(slots=True)
 class Sources:
-    """A float model, what calibration says of it, and both again after equalization."""
+    """A float model, what calibration says of it, and both again after equalization, rescaling or smoothing."""
 
     model: Model
     findings: Findings
     rules: Int8Rules
     frames: Sequence[Tensors]
-    """A few real inputs: the equalized model is calibrated on them."""
+    """A few real inputs: models that were changed are calibrated on them."""
     _equalized: Model | None = None
-    _known: dict[tuple[bool, Method], Findings] = field(default_factory=dict)
+    _rescaled: dict[tuple[bool, Set[str]], Model] = field(default_factory=dict)
+    _smoothed: dict[tuple[bool, Set[str], float], Model] = field(default_factory=dict)
+    _known: dict[tuple[bool, Set[str], float, Method], Findings] = field(default_factory=dict)
 
     @property
     def can_equalize(self) -> bool:
         """Whether some pair of layers allows it."""
         return self._equalized_model() is not self.model
 
+    @property
+    def can_smooth(self) -> bool:
+        """Whether a normalised activation is read by matrices alone."""
+        return bool(smoothable(open_graph(self.model)))
+
     def of(self, variant: Variant) -> tuple[Model, Findings]:
         """Return what a variant is made of."""
         model = self._equalized_model() if variant.equalized else self.model
-        wanted = variant.equalized, variant.method
+        if variant.rescaled:
+            model = self._rescaled_model(model, (variant.equalized, variant.rescaled))
+        if variant.smoothing:
+            model = self._smoothed_model(model, (variant.equalized, variant.rescaled, variant.smoothing))
+        wanted = variant.equalized, variant.rescaled, variant.smoothing, variant.method
         if wanted not in self._known:
-            self._known[wanted] = self._study(model, *wanted)
+            changed = variant.equalized or bool(variant.rescaled) or variant.smoothing > 0
+            self._known[wanted] = self._study(model, changed, variant.method)
         return model, self._known[wanted]
 
-    def _study(self, model: Model, equalized: bool, method: Method) -> Findings:
-        if equalized:
+    def _study(self, model: Model, changed: bool, method: Method) -> Findings:
+        if changed:
             return study(model, open_graph(model), self.frames, self.rules, method=method)
         if method is Method.MSE:
             return self.findings
         return with_method(self.findings, open_graph(model), self.rules, method)
+
+    def _rescaled_model(self, model: Model, wanted: tuple[bool, Set[str]]) -> Model:
+        if wanted not in self._rescaled:
+            graph = open_graph(model)
+            rescale(graph, self.findings.calibration.observations, sorted(wanted[1]))
+            self._rescaled[wanted] = graph.to_model()
+        return self._rescaled[wanted]
+
+    def _smoothed_model(self, model: Model, wanted: tuple[bool, Set[str], float]) -> Model:
+        """Return a model with scale moved into its matrices; equalization leaves these and their inputs as they are."""
+        if wanted not in self._smoothed:
+            graph = open_graph(model)
+            smooth(graph, self.findings.calibration.observations, wanted[2])
+            self._smoothed[wanted] = graph.to_model()
+        return self._smoothed[wanted]
 
     def _equalized_model(self) -> Model:
         if self._equalized is None:

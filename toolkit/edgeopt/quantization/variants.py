@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from edgeopt.errors import Note
+from edgeopt.graph import Graph
 from edgeopt.model import Model
 from edgeopt.outcome import Outcome
 from edgeopt.quantization.findings import Findings, study
@@ -17,6 +19,7 @@ from edgeopt.quantization.nhwc import NhwcOptions
 from edgeopt.quantization.quantize import Form, choose_scheme, open_graph, place
 from edgeopt.quantization.ranges import Method
 from edgeopt.quantization.repair import repair_weights
+from edgeopt.quantization.scheme import Scheme
 from edgeopt.quantization.structure import key
 from edgeopt.target import Int8Rules
 from edgeopt.tensors import Tensors
@@ -42,6 +45,10 @@ class Variant:
     method: Method = Method.MSE
     equalized: bool = False
     """Made of the equalized model; the caller gives that one."""
+    smoothing: float = 0.0
+    """Alpha of the smoothed model that it is made of, which the caller gives; 0: not smoothed."""
+    rescaled: frozenset[str] = frozenset()
+    """Tensors whose channels are scaled alike in the model that it is made of, which the caller gives."""
     kept: frozenset[str] = frozenset()
     """Tensors that stay real whatever their score."""
     forced: frozenset[str] = frozenset()
@@ -56,6 +63,8 @@ class Variant:
         words += [f"islands below {self.least_db:.0f} dB"] if self.least_db != LEAST_DB else []
         words += [f"{self.method} ranges"] if self.method is not Method.MSE else []
         words += ["equalized"] if self.equalized else []
+        words += [f"smoothed by {self.smoothing:g}"] if self.smoothing else []
+        words += [f"{plural(len(self.rescaled), 'tensor')} rescaled"] if self.rescaled else []
         words += [f"{plural(len(self.kept), 'sensitive tensor')} real"] if self.kept else []
         return ", ".join(word for word in words if word)
 
@@ -75,13 +84,20 @@ def make_variant(model: Model, findings: Findings, rules: Int8Rules, variant: Va
         variant: What to make.
     """
     graph = open_graph(model)
-    front = {node for node in graph.nodes() if key(node) in variant.front}
-    known = {**findings.scores_db, **dict.fromkeys(variant.kept, -math.inf), **dict.fromkeys(variant.forced, math.inf)}
-    findings = replace(findings, scores_db=known)
-    scheme, notes = choose_scheme(graph, findings, rules, variant.least_db, front, variant.form)
+    scheme, notes = scheme_of(graph, findings, rules, variant)
     scheme = repair_weights(graph, scheme, findings.calibration, rounding=variant.rounding)
     changes = place(graph, scheme, variant.form, variant.options)
     return Outcome(graph.to_model(), changes, (*findings.notes, *notes))
+
+
+def scheme_of(
+    graph: Graph, findings: Findings, rules: Int8Rules, variant: Variant
+) -> tuple[Scheme, tuple[Note, ...]]:
+    """Return what of a model runs on integers in one variant, and why the rest does not."""
+    front = {node for node in graph.nodes() if key(node) in variant.front}
+    known = {**findings.scores_db, **dict.fromkeys(variant.kept, -math.inf), **dict.fromkeys(variant.forced, math.inf)}
+    findings = replace(findings, scores_db=known)
+    return choose_scheme(graph, findings, rules, variant.least_db, front, variant.form)
 
 
 def time_layers(model: Model, twin: Model, frame: Tensors, threads: int) -> LayerTimes:

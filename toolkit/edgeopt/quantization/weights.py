@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import UnsupportedError
-from edgeopt.quantization.affine import SMALLEST_SCALE
+from edgeopt.quantization.affine import SMALLEST_SCALE, next_power_of_two
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,7 @@ def quantize_weight(
     *,
     reduce_range: bool = False,
     per_channel: bool = True,
+    power_of_two: bool = False,
     smallest: NDArray[Any] | None = None,
 ) -> QuantizedWeight:
     """Return `weight` rounded to the nearest integers.
@@ -78,6 +79,7 @@ def quantize_weight(
         axis: The channel axis, counted from 0.
         reduce_range: See `choose_scale`.
         per_channel: See `choose_scale`.
+        power_of_two: Only scales that are powers of two, each the one of two neighbours that loses least.
         smallest: Lower limit of the scale of each channel, e.g. so that a bias fits in 32 bits.
 
     Raises:
@@ -90,12 +92,28 @@ def quantize_weight(
             f"initializer {name!r} holds NaN or infinity",
             remedy="export the model again from a checkpoint whose weights are finite",
         ) from error
-    if smallest is not None:
-        limit = np.asarray(smallest, np.float32)
-        scale = np.maximum(scale, limit if per_channel else limit.max(keepdims=True))
+    least = np.maximum(SMALLEST_SCALE if smallest is None else smallest, np.float32(SMALLEST_SCALE), dtype=np.float32)
+    least = least if per_channel else least.max(keepdims=True)
+    scale = np.maximum(scale, least)
     most = 63 if reduce_range else 127
+    if not power_of_two:
+        return _rounded(weight, scale, axis, most)
+    above = _rounded(weight, next_power_of_two(scale), axis, most)
+    below = _rounded(weight, above.scale / np.float32(2), axis, most)
+    is_fit = (_squared_error(weight, below) < _squared_error(weight, above)) & (below.scale >= least)
+    return _rounded(weight, np.where(is_fit, below.scale, above.scale), axis, most)
+
+
+def _rounded(weight: NDArray[Any], scale: NDArray[np.float32], axis: int, most: int) -> QuantizedWeight:
     steps = np.rint(np.asarray(weight, np.float32) / along(scale, axis, weight.ndim))
     return QuantizedWeight(np.clip(steps, -most, most).astype(np.int8), scale, axis)
+
+
+def _squared_error(weight: NDArray[Any], quantized: QuantizedWeight) -> NDArray[np.float64]:
+    """Return the squared error for each scale."""
+    others = tuple(i for i in range(weight.ndim) if i != quantized.axis or quantized.scale.size == 1)
+    error: NDArray[np.float64] = np.square(weight - quantized.real, dtype=np.float64).sum(axis=others)
+    return np.atleast_1d(error)
 
 
 def smallest_scale_for_bias(bias: NDArray[Any], input_scale: float) -> NDArray[np.float32]:

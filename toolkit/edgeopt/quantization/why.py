@@ -10,13 +10,12 @@ from dataclasses import dataclass, replace
 from edgeopt.errors import NoteKind
 from edgeopt.model import Model
 from edgeopt.quantization.attempt import Attempt
-from edgeopt.quantization.float_islands import float_island, red_tensors
 from edgeopt.quantization.layer_times import LayerTime, LayerTimes
-from edgeopt.quantization.quantize import open_graph
+from edgeopt.quantization.quantize import island_of, open_graph
 from edgeopt.quantization.scheme import candidates
 from edgeopt.quantization.sources import Sources
 from edgeopt.quantization.structure import head_tail, key
-from edgeopt.quantization.variants import Variant, make_variant
+from edgeopt.quantization.variants import Variant, make_variant, scheme_of
 from edgeopt.target import Int8Rules
 from edgeopt.text import plural
 
@@ -64,11 +63,12 @@ def kept_tensors(
     model, findings = sources.of(best)
     graph = open_graph(model)
     outside, layers = head_tail(graph), candidates(graph, rules)
+    scheme, _ = scheme_of(graph, findings, rules, replace(best, front=frozenset()))  # speed may hide a bad tensor
     plain = replace(best, rounding=False)  # quick to make, and the difference is what counts
     measured: float | None = None
     found: list[Kept] = []
-    for name, score in red_tensors(findings.scores_db, best.least_db).items():
-        island = {node for node in float_island(graph, {name}) if node in layers and node not in outside}
+    for name in scheme.bad_db:
+        island = {node for node in island_of(graph, {name}, best.form) if node in layers and node not in outside}
         if not island or len(found) == _MOST_EXPLAINED or time.monotonic() > ends_at_s:
             continue
         keys = {key(node) for node in island}
@@ -76,9 +76,9 @@ def kept_tensors(
             measured = (
                 agreement(make_variant(model, findings, rules, plain).model) if best.rounding else attempt.agreement
             )
-        forced = replace(plain, forced=best.forced | {name}, front=best.front - keys)
+        forced = replace(plain, forced=best.forced | {name}, kept=best.kept - {name}, front=best.front - keys)
         lost = measured - agreement(make_variant(model, findings, rules, forced).model)
-        found.append(Kept(name, score, _cost_ms(keys, times), lost))
+        found.append(Kept(name, findings.scores_db[name], _cost_ms(keys, times), lost))
     return tuple(found)
 
 

@@ -9,6 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from edgeopt.labels import Labels
 from edgeopt.recipe import Recipe
 from edgeopt.tensors import Frame, Tensors, TensorSpec
@@ -38,6 +41,10 @@ class Task(Protocol):
 
     def score(self, answers: Sequence[Any], labels: Labels) -> Accuracy:
         """Return the metric; `answers[i]` belongs to the i-th image of `labels`."""
+        ...
+
+    def score_resamples(self, answers: Sequence[Any], labels: Labels, counts: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return (resamples,) the metric where the i-th image counts `counts[:, i]` times; no row is empty."""
         ...
 
     def agreement(self, answers: Sequence[Any], reference: Sequence[Any]) -> float:

@@ -66,6 +66,14 @@ class Classification:
         hits = np.array([[true in answer.indices[:n] for n in (1, 5)] for answer, true in pairs])
         return Accuracy("top1", float(hits[:, 0].mean()), len(answers), {"top5": float(hits[:, 1].mean())})
 
+    def score_resamples(
+        self, answers: Sequence[Classes], labels: Labels, counts: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """Return (resamples,) the top-1 where the i-th image counts `counts[:, i]` times."""
+        hits = np.array([one.indices[0] == true for one, true in zip(answers, labels.classes, strict=True)], np.float64)
+        found: NDArray[np.float64] = counts @ hits / counts.sum(axis=1)
+        return found
+
     def agreement(self, answers: Sequence[Classes], reference: Sequence[Classes]) -> float:
         """Return the mean overlap of the listed probabilities, 1 when they are the same.
 

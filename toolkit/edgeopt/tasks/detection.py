@@ -8,11 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgeopt.boxes import Detections, matched_share, suppress
 from edgeopt.decoders import DECODERS, NEEDS_NO_SUPPRESSION, class_count
 from edgeopt.errors import InvalidFileError, NotFoundError, UnsupportedError
 from edgeopt.labels import Labels
+from edgeopt.match_tables import match_tables, resampled_precision
 from edgeopt.picture import Geometry, PictureInput
 from edgeopt.recipe import Recipe
 from edgeopt.tasks import Accuracy
@@ -73,6 +75,23 @@ class Detection:
 
         Source: pycocotools, COCOeval of `bbox`.
         """
+        results, ids = self._results(answers, labels)
+        stats = _coco_stats(labels.coco or {}, results, ids)
+        return Accuracy("AP", stats[0], len(answers), {"AP50": stats[1], "AP75": stats[2]})
+
+    def score_resamples(
+        self, answers: Sequence[Detections], labels: Labels, counts: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """Return (resamples,) the AP where the i-th image counts `counts[:, i]` times; boxes are matched once."""
+        results, ids = self._results(answers, labels)
+        if not results:
+            return np.zeros(len(counts))
+        with contextlib.redirect_stdout(io.StringIO()):  # pycocotools reports by print
+            evaluation = _matched(labels.coco or {}, results, ids)
+        return resampled_precision(match_tables(evaluation, ids), counts)
+
+    def _results(self, answers: Sequence[Detections], labels: Labels) -> tuple[list[dict[str, Any]], list[int]]:
+        """Return the boxes in pycocotools' words, and the id of each image."""
         if labels.coco is None:
             raise InvalidFileError(f"{labels.source} holds no boxes", remedy="pass a COCO JSON of boxes")
         category = self._categories(labels)
@@ -83,8 +102,7 @@ class Detection:
             for box, score, label in zip(found.boxes, found.scores.tolist(), found.classes, strict=True)
             if int(label) in category
         ]
-        stats = _coco_stats(labels.coco, results, [ids[file] for file in labels.files])
-        return Accuracy("AP", stats[0], len(answers), {"AP50": stats[1], "AP75": stats[2]})
+        return results, [ids[file] for file in labels.files]
 
     def agreement(self, answers: Sequence[Detections], reference: Sequence[Detections]) -> float:
         """Return the score-weighted F1 of the boxes against the reference's: 1 when they are the same."""
@@ -114,21 +132,27 @@ def _corner_and_size(box: Any) -> list[float]:
 
 def _coco_stats(truth: Mapping[str, Any], results: list[dict[str, Any]], image_ids: list[int]) -> tuple[float, ...]:
     """Return AP, AP50 and AP75; 0 where nothing was found."""
-    from pycocotools.coco import COCO
-    from pycocotools.cocoeval import COCOeval
-
     if not results:
         return 0.0, 0.0, 0.0
     with contextlib.redirect_stdout(io.StringIO()):  # pycocotools reports by print
-        known = COCO()
-        known.dataset = {"info": {}, **truth, "annotations": [_complete(one) for one in truth["annotations"]]}
-        known.createIndex()
-        evaluation = COCOeval(known, known.loadRes(results), "bbox")
-        evaluation.params.imgIds = image_ids
-        evaluation.evaluate()
+        evaluation = _matched(truth, results, image_ids)
         evaluation.accumulate()
         evaluation.summarize()
     return tuple(max(float(value), 0.0) for value in evaluation.stats[:3])
+
+
+def _matched(truth: Mapping[str, Any], results: list[dict[str, Any]], image_ids: list[int]) -> Any:
+    """Return the COCOeval that has matched boxes with truths."""
+    from pycocotools.coco import COCO
+    from pycocotools.cocoeval import COCOeval
+
+    known = COCO()
+    known.dataset = {"info": {}, **truth, "annotations": [_complete(one) for one in truth["annotations"]]}
+    known.createIndex()
+    evaluation = COCOeval(known, known.loadRes(results), "bbox")
+    evaluation.params.imgIds = image_ids
+    evaluation.evaluate()
+    return evaluation
 
 
 def _complete(annotation: Mapping[str, Any]) -> dict[str, Any]:

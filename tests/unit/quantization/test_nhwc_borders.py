@@ -1,0 +1,80 @@
+"""Where the NHWC form changes layout and numbers: before what ONNX Runtime would move, and once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+from small_nets import Net, frames
+
+from edgeopt.executors import SessionOptions
+from edgeopt.executors.onnxruntime import EXECUTOR
+from edgeopt.model import Model
+from edgeopt.quantization.findings import study
+from edgeopt.quantization.quantize import Form, open_graph
+from edgeopt.quantization.structure import key
+from edgeopt.quantization.variants import first_variant, make_variant
+from edgeopt.target import Int8Rules
+
+
+def quantized(source: Model, in_float: int = 0) -> Model:
+    """The NHWC form, the first layers in float."""
+    findings = study(source, open_graph(source), frames(source, 8), Int8Rules())
+    layers = [key(node) for node in open_graph(source).nodes("Conv")][:in_float]
+    variant = replace(first_variant(Form.NHWC), front=frozenset(layers))
+    return make_variant(source, findings, Int8Rules(), variant).model
+
+
+def agrees(model: Model, source: Model) -> bool:
+    one = next(iter(frames(source, 1, seed=5)))
+    expected, actual = (next(iter(EXECUTOR.open(m.data, SessionOptions()).run(one).values())) for m in (source, model))
+    error = np.sqrt(np.mean((actual - expected) ** 2) / np.mean(expected**2))
+    return bool(error < 0.1)
+
+
+def engine_ops(model: Model, place: Path) -> list[onnx.NodeProto]:
+    file = place / "optimized.onnx"
+    EXECUTOR.open(model.data, SessionOptions(save_optimized_to=str(file))).close()
+    return list(onnx.load(file).graph.node)
+
+
+def test_behind_a_float_convolution_the_layout_changes_before_its_silu(tmp_path) -> None:
+    net = Net()
+    x = net.silu(net.conv("x", 3, 32, 3))
+    x = net.silu(net.conv(x, 32, 32, 3))
+    source = net.model(net.conv(x, 32, 16))
+    made = quantized(source, in_float=1)
+    assert agrees(made, source)
+    before = {name: node for node in made.proto.graph.node for name in node.output}
+    gelu = next(node for node in made.proto.graph.node if node.op_type == "QuickGelu")
+    assert before[gelu.input[0]].op_type == "Transpose"
+    assert before[before[gelu.input[0]].input[0]].op_type == "Conv"
+    assert not [node for node in engine_ops(made, tmp_path) if node.op_type == "Transpose" and "quick" in node.input[0]]
+
+
+def test_where_another_float_layer_reads_it_too_the_silu_stays_where_it_was() -> None:
+    net = Net()
+    x = net.silu(net.conv("x", 3, 32, 3))
+    kept = net.conv(x, 32, 16)
+    source = net.model(net.op("Add", kept, net.conv(net.silu(net.conv(x, 32, 32, 3)), 32, 16)))
+    made = quantized(source, in_float=2)
+    assert agrees(made, source)
+    assert made.op_counts["Sigmoid"] == 1  # float SiLU, in the layout of the float layers
+
+
+def test_what_only_a_concat_reads_is_resized_on_the_concats_grid() -> None:
+    net = Net()
+    deep = net.silu(net.conv(net.silu(net.conv("x", 3, 32, 3, stride=2)), 32, 32))
+    scales = net.constant("scales", np.array([1, 1, 2, 2], np.float32))
+    how = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    large = net.op("Resize", deep, "", scales, **how)
+    skip = net.silu(net.conv("x", 3, 32, 3))
+    joined = net.op("Concat", large, skip, axis=1)
+    source = net.model(net.conv(net.silu(net.conv(joined, 64, 32)), 32, 16))
+    made = quantized(source)
+    assert agrees(made, source)
+    nodes = {name: node for node in made.proto.graph.node for name in node.output}
+    concat = next(node for node in made.proto.graph.node if node.op_type == "Concat")
+    assert {nodes[name].op_type for name in concat.input} == {"Reshape", "QuantizeLinear"}  # the Resize as a Tile

@@ -1,0 +1,80 @@
+"""Forms of a model for Qualcomm's NPUs: U8 and U16 by need, then fp16. It compiles none by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from edgeopt.compile import check_numbers, compile_model
+from edgeopt.device_form import DeviceForm, note_numbers
+from edgeopt.errors import Note, UnsupportedError
+from edgeopt.evaluate import model_inputs
+from edgeopt.model import Model
+from edgeopt.outcome import Outcome
+from edgeopt.placement import Partition, explain_placement
+from edgeopt.quantization.htp_forms import HtpForm, find_htp_forms
+from edgeopt.target import Target
+from edgeopt.tensors import Tensors
+from edgeopt.trial import CALIBRATION_PICTURES, Trial, reference_answers
+
+
+def qualcomm_forms(run: Trial, model: Model) -> Sequence[DeviceForm]:
+    """Return the forms worth compiling, the cheapest that agrees first; none where neither fp16 nor INT8 is possible.
+
+    Args:
+        run: Its pictures calibrate, its original judges agreement.
+        model: The float model, as the compiler takes it.
+    """
+    engine, target = run.alternatives[0], run.target
+    return [
+        DeviceForm(
+            name=one.name,
+            precision=one.precision,
+            is_quantized=one.precision != "fp16",
+            outcome=one.outcome,
+            suffix=".onnx",
+            place=partial(explain_placement, one.outcome.model, target),
+            prove=partial(_prove, one.outcome.model, model, target),
+            open=partial(engine.open, one.outcome.model, one.precision),
+        )
+        for one in _found(run, model)
+    ]
+
+
+def _found(run: Trial, model: Model) -> Sequence[HtpForm]:
+    if not any(step.name == "quantize" for step in run.plan.steps):
+        return [HtpForm("fp16", "fp16", Outcome(model, {}), 1.0, 0.0)] if "fp16" in run.target.precisions else []
+    pictures = run.frames.spread(CALIBRATION_PICTURES)
+
+    def agreement(candidate: Model) -> float:
+        session = run.engine.open(candidate, "fp32")
+        found = reference_answers(run, session, candidate)
+        session.close()
+        return run.task(candidate, evaluating=True).agreement(found, run.reference)
+
+    return find_htp_forms(
+        model,
+        model_inputs(run.task(model, evaluating=True), pictures),
+        run.target,
+        agreement=agreement,
+        progress=lambda done: run.listener.progress("calibrate", done, len(pictures)),
+        on_form=lambda one: run.listener.say(f"  {one.name}: agreement {one.agreement:.3f} on the CPU"),
+    )
+
+
+def _prove(
+    made: Model, original: Model, target: Target, out: Path | None, inputs: Sequence[Tensors]
+) -> tuple[Note, ...]:
+    partition = explain_placement(made, target)
+    if partition.refused or partition.problem:
+        raise UnsupportedError(f"{partition.verdict}{_reasons(partition)}", remedy="choose another target")
+    if out is None:
+        return (note_numbers(check_numbers(made, target, inputs, original)),)
+    compiled = compile_model(made, target, out, inputs, original=original)
+    return (note_numbers(compiled.numbers), *compiled.notes)
+
+
+def _reasons(partition: Partition, most: int = 3) -> str:
+    told = "; ".join(f"{one.op} {one.node!r}: {one.reason}" for one in partition.refused[:most])
+    return f" ({told})" if told else ""
