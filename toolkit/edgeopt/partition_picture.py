@@ -9,6 +9,8 @@ from edgeopt.placement import CPU, Partition
 
 _CELL, _GAP, _COLUMNS, _LINE = 14, 2, 48, 16
 _TAKEN, _REFUSED, _INK = "#2a7f62", "#c8553d", "#222222"
+_LETTER = 7
+"""Width of a letter, at most on average, in pixels."""
 _MOST_NAMED = 12
 
 
@@ -18,15 +20,16 @@ def draw_partition(partition: Partition) -> str:
     step = _CELL + _GAP
     columns = min(_COLUMNS, max(1, len(nodes)))
     below = _LINE * 2 + step * math.ceil(len(nodes) / columns)
-    width, height = max(columns * step + 2 * _GAP, 640), below + _LINE * (len(refused) + 1)
     cells = [
         _cell(i % columns * step + _GAP, _LINE * 2 + i // columns * step, one.provider == CPU, f"{one.op} {one.node}")
         for i, one in enumerate(nodes)
     ]
+    title = f"{partition.target}: {partition.verdict}"
     lines = [f"{one.op} {one.node}: {one.reason}" for one in refused]
     told = [_text(below + _LINE * (i + 1), line) for i, line in enumerate(lines)]
-    head = _text(_LINE, f"{partition.target}: {partition.verdict}")
-    body = "\n".join([head, *cells, *told])
+    body = "\n".join([_text(_LINE, title), *cells, *told])
+    width = max(columns * step, *(_LETTER * len(line) for line in (title, *lines))) + 2 * _GAP
+    height = below + _LINE * (len(refused) + 1)
     size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12">\n{body}\n</svg>\n'
 

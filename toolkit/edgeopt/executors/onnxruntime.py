@@ -161,7 +161,7 @@ class OnnxRuntime:
         try:
             import onnxruntime  # noqa: F401
         except ImportError as error:
-            return f"{error}; pip install 'edgeopt[cpu]' (or [gpu], [directml]: one of them, never two)"
+            return f"{error}; pip install 'edgeopt[cpu]' (or [gpu], [directml], [webgpu]: one of them, never two)"
         return None
 
     def why_no_provider(self, providers: tuple[str, ...]) -> str | None:

@@ -90,9 +90,7 @@ def make_variant(model: Model, findings: Findings, rules: Int8Rules, variant: Va
     return Outcome(graph.to_model(), changes, (*findings.notes, *notes))
 
 
-def scheme_of(
-    graph: Graph, findings: Findings, rules: Int8Rules, variant: Variant
-) -> tuple[Scheme, tuple[Note, ...]]:
+def scheme_of(graph: Graph, findings: Findings, rules: Int8Rules, variant: Variant) -> tuple[Scheme, tuple[Note, ...]]:
     """Return what of a model runs on integers in one variant, and why the rest does not."""
     front = {node for node in graph.nodes() if key(node) in variant.front}
     known = {**findings.scores_db, **dict.fromkeys(variant.kept, -math.inf), **dict.fromkeys(variant.forced, math.inf)}
