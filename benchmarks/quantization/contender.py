@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,11 +54,14 @@ def edgeopt_search(folder: Path, given: dict[str, Any]) -> Path:
     asked = {"calib": given["calib"], "recipe": given["recipe"], "threads": 1, "time_budget_s": given["time_budget_s"]}
     found = edgeopt.quantize(given["model"], target="cpu", out=folder / "edgeopt.onnx", **asked)
     print(found.reason, file=sys.stderr)
+    (folder / "options.json").write_text(json.dumps(dict(found.options)), "utf-8")
     return found.file or Path(given["model"])
 
 
-def open_onnxruntime(path: Path) -> Run:
+def open_onnxruntime(path: Path, chosen: Mapping[str, str] | None = None) -> Run:
+    """Open a model under ONNX Runtime's defaults, or with the session options that edgeopt chose."""
     options = ort.SessionOptions()
+    options.enable_mem_reuse = (chosen or {}).get("enable_mem_reuse", "1") == "1"
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
     session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
@@ -115,7 +118,9 @@ def main() -> None:
         "float_stays": made == Path(given["model"]),
     }
     original = open_onnxruntime(Path(given["model"]))
-    variant = open_openvino(made) if made.suffix == ".xml" else open_onnxruntime(made)
+    chosen = folder / "options.json"
+    entries = json.loads(chosen.read_text("utf-8")) if who == "edgeopt" and chosen.is_file() else {}
+    variant = open_openvino(made) if made.suffix == ".xml" else open_onnxruntime(made, entries)
     images = np.load(folder / "eval.npy", mmap_mode="r")
     inputs = {given["input"]: np.ascontiguousarray(images[0][None])}
     told["speed"] = in_turns(original, variant, inputs, given["rounds"])

@@ -73,9 +73,7 @@ def conclude(run: Trial, choice: Choice) -> Report:
     of_pictures = (*run.frames.notes, *(run.labelled.notes if run.labelled else ()))
     notes = [*choice.notes, *run.notes, *of_pictures, *run.plan.notes]
     if run.untimed:
-        notes.append(
-            Note(NoteKind.WARNING, f"latency not measured: {run.untimed}", _ON_DEVICE)
-        )
+        notes.append(Note(NoteKind.WARNING, f"latency not measured: {run.untimed}", _ON_DEVICE))
     off_target = "" if best.profile or not is_compiled(run.target) else _why_off_target(candidates)
     if off_target:
         notes.append(Note(NoteKind.WARNING, f"nothing runs on {run.target.name}: {off_target}"))

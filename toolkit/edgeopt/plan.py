@@ -67,7 +67,7 @@ class Plan:
     time_budget_s: float | None
     notes: tuple[Note, ...] = field(default=())
     may_quantize: bool = True
-    """Whether `quantize` was asked for: without pictures the step falls away, and weights may be integers all the same."""
+    """Whether `quantize` was asked for: without pictures the step falls away, but weights may still be integers."""
 
     def as_json(self) -> Mapping[str, object]:
         """Return the plan as plain values; its hash keys the candidates of a run."""

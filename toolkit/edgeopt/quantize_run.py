@@ -5,13 +5,14 @@ The best form so far is on disk as soon as it is known, so that the search may b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from edgeopt import executors, plugins, tasks
+from edgeopt.buffer_choice import Buffers
 from edgeopt.devices import find_device, require_providers
 from edgeopt.environment import physical_cores
 from edgeopt.errors import EXIT_MISSED, EXIT_PASS, EdgeoptError, Note, NoteKind, UnsupportedError
@@ -81,6 +82,8 @@ class QuantizeResult:
     """On which the metric was computed."""
     max_drop: float = 0.0
     notes: tuple[Note, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Session options with which the file was measured, beyond those of the target."""
 
     @property
     def exit_code(self) -> int:
@@ -153,6 +156,7 @@ def quantize(
         pictures=baseline.accuracy.n if baseline else 0,
         max_drop=choice.recipe.evaluation.max_drop if max_drop is None else max_drop,
         notes=tuple(dict.fromkeys((*choice.notes, *frames.notes, *run.notes, *found.notes))),
+        options=run.options if chosen else {},
     )
 
 
@@ -203,6 +207,7 @@ class _Run:
     """What was asked for: written once, when the choice is made."""
     attempts: list[Attempt] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
+    _buffers: Buffers | None = None
 
     def prepare(self) -> str:
         """Simplify and fuse where that is needed, and return why."""
@@ -229,13 +234,14 @@ class _Run:
         rules, measured = confirmed_rules(self.target)
         self.notes += measured
         judge = self._judge()
+        self._buffers = Buffers(self.target, self.threads, self.inputs(1)[0])
         count = len(self.frames.spread(_CALIBRATION_PICTURES))
         found = search_int8(
             self.model,
             model_inputs(self.task(self.model), self.frames.spread(_CALIBRATION_PICTURES)),
             rules,
             agreement=judge.agreement,
-            speed=judge.speed,
+            speed=lambda one: self._speed(judge, one),
             forms=tuple(Form(one) for one in rules.forms),
             threads=self.threads,
             least_agreement=LEAST_AGREEMENT,
@@ -245,6 +251,17 @@ class _Run:
         )
         judge.close()
         return found
+
+    def _speed(self, judge: Judge, candidate: Model) -> float:
+        """Return the float model's time over a candidate's; the first one decides on the buffers of all."""
+        assert self._buffers is not None
+        self._buffers.choose(candidate)
+        return judge.speed(candidate)
+
+    @property
+    def options(self) -> Mapping[str, str]:
+        """Session entries for integer forms, beyond the target's."""
+        return self._buffers.entries if self._buffers else {}
 
     def _judge(self) -> Judge:
         """Return what compares INT8 models with the float one; pictures, as tensors cannot be shown to a task."""
@@ -293,7 +310,10 @@ class _Run:
         """Write the choice, if there is one, and take the draft away."""
         if chosen:
             save_model(chosen.outcome.model, self.file)
-            self.notes += fusion_notes(chosen.outcome.model, self.target, self.threads, chosen.outcome.options)
+            self.notes += fusion_notes(chosen.outcome.model, self.target, self.threads, self.options)
+            if self.options:
+                told = ", ".join(f"{name} = {value}" for name, value in self.options.items())
+                self.notes.append(Note(NoteKind.CHOICE, f"measured with the session options {told}", "open it so"))
         self.draft.unlink(missing_ok=True)
 
     def _judged(self, attempt: Attempt, baseline: Scored) -> Tried:
@@ -319,7 +339,8 @@ class _Run:
     def open(self, model: Model) -> Session:
         """Open a model as the target would."""
         executor: Executor = plugins.load(executors, self.target.executor).EXECUTOR
-        return executor.open(model.data, SessionOptions(self.target.providers, self.threads, self.target.options))
+        entries = {**self.target.options, **self.options}
+        return executor.open(model.data, SessionOptions(self.target.providers, self.threads, entries))
 
     def inputs(self, count: int) -> list[Tensors]:
         """Return the model's inputs for a few of the pictures."""

@@ -101,7 +101,7 @@ def _reason_unmeasured(best: Candidate, candidates: Sequence[Candidate], max_dro
     if best.simulated and best.drop is not None:
         change = "loses" if best.drop > 0 else "gains"
         lost = f"{change} {abs(best.drop):.4f} {best.simulated.metric} on {best.simulated.n} pictures"
-        text = f"{best.name}: the first form that is accurate with the device's numbers: it {lost} ({max_drop:g} allowed)"
+        text = f"{best.name}: the first form that is accurate with the device's numbers: {lost} ({max_drop:g} allowed)"
     if best.placement:
         text += f"; {best.placement}"
     passed = [f"{one.name} {one.refused}" for one in candidates if one.refused]

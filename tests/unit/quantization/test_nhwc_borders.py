@@ -78,3 +78,20 @@ def test_what_only_a_concat_reads_is_resized_on_the_concats_grid() -> None:
     nodes = {name: node for node in made.proto.graph.node for name in node.output}
     concat = next(node for node in made.proto.graph.node if node.op_type == "Concat")
     assert {nodes[name].op_type for name in concat.input} == {"Reshape", "QuantizeLinear"}  # the Resize as a Tile
+
+
+def test_one_change_of_layout_serves_several_float_convolutions(tmp_path) -> None:
+    net = Net()
+    x = net.silu(net.conv(net.silu(net.conv("x", 3, 32, 3)), 32, 32))
+    branches = [net.silu(net.conv(x, 32, 32, 3, depthwise=True)) for _ in range(2)]
+    source = net.model(net.conv(net.op("Add", *branches), 32, 16))
+    layers = [key(node) for node in open_graph(source).nodes("Conv")]
+    findings = study(source, open_graph(source), frames(source, 8), Int8Rules())
+    variant = replace(first_variant(Form.NHWC), front=frozenset(layers[2:4]))
+    made = make_variant(source, findings, Int8Rules(), variant).model
+    assert agrees(made, source)
+    pool = next(node for node in made.proto.graph.node if node.op_type == "MaxPool")
+    assert [node.op_type for node in made.proto.graph.node if pool.output[0] in node.input] == ["Conv", "Conv"]
+    before = {name: node.op_type for node in engine_ops(made, tmp_path) for name in node.output}
+    folded = [node for node in engine_ops(made, tmp_path) if node.op_type == "MaxPool"]
+    assert [before[node.input[0]] for node in folded] in (["ReorderInput"], ["Transpose"])  # by the processor

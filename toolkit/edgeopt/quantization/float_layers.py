@@ -18,9 +18,9 @@ from edgeopt.quantization.structure import WEIGHTED, has_weights, key, name_of
 
 _FLOAT, _INTEGER = "(float)", "(integer)"
 _NEVER = 10**15
-_NOT_FOLDED = 4
+_NOT_FOLDED = 2
 """Passes that a change of layout costs where several layers read it: ONNX Runtime folds a Transpose into the
-convolution behind it only if that reads it alone, and a Transpose of its own takes three passes."""
+convolution behind it only if that reads it alone, so a pass stands between them (`forms.Forms.nchw`)."""
 _WORTH = 0.01
 """Share of the integer layers' time that float layers must save together: the profile is no finer."""
 

@@ -98,7 +98,19 @@ class Forms:
         held = self._of(value)
         if held.nchw is None:
             held.nchw = self._transposed(self.nhwc(value), to_second(self._rank(value)))
+            if self._several_convolutions_read(value):
+                name = f"{name_of(value)}_shared"
+                held.nchw = self._one("MaxPool", [held.nchw], name, kernel_shape=(1, 1))
         return held.nchw
+
+    def _several_convolutions_read(self, value: Value) -> bool:
+        """Whether what is read in NCHW is read by float convolutions, more than one.
+
+        ONNX Runtime folds a Transpose into the change of layout of its one reader only; a MaxPool of one position
+        is such a reader, and one pass in place of three.
+        """
+        readers = [one for one in self._graph.consumers(value) if one.op_type == "Conv"]
+        return len(readers) > 1 and len(readers) == len(self._graph.consumers(value))
 
     def put_same(self, value: Value, nchw: Value) -> None:
         """Say that `nchw`, a new value, is `value` in its own form."""
