@@ -20,6 +20,7 @@ from edgeopt.providers import TENSORRT
 from edgeopt.recognise import Choice
 from edgeopt.report import Report, write_report
 from edgeopt.runtime import Runtime
+from edgeopt.scored import Drop, why_unsure
 from edgeopt.search import choose
 from edgeopt.sheet import write_sheet
 from edgeopt.text import plural
@@ -74,6 +75,8 @@ def conclude(run: Trial, choice: Choice) -> Report:
     notes = [*choice.notes, *run.notes, *of_pictures, *run.plan.notes]
     if run.untimed:
         notes.append(Note(NoteKind.WARNING, f"latency not measured: {run.untimed}", _ON_DEVICE))
+    if unsure := _why_unsure(best, run.plan.max_drop):
+        notes.append(Note(NoteKind.WARNING, unsure, "label more pictures"))
     off_target = "" if best.profile or not is_compiled(run.target) else _why_off_target(candidates)
     if off_target:
         notes.append(Note(NoteKind.WARNING, f"nothing runs on {run.target.name}: {off_target}"))
@@ -108,6 +111,13 @@ def conclude(run: Trial, choice: Choice) -> Report:
 def _why_off_target(candidates: Sequence[Candidate]) -> str:
     refused = [f"{one.name} {one.refused}" for one in candidates if one.profile and one.refused]
     return "; ".join(refused) or "no form of the model was made for it"
+
+
+def _why_unsure(best: Candidate, max_drop: float) -> str:
+    """Return why the labels cannot tell whether the choice keeps its accuracy; empty where they can."""
+    if best.score is None or best.drop is None or best.drop_low is None or best.drop_high is None:
+        return ""
+    return why_unsure(Drop(best.drop, best.drop_low, best.drop_high), max_drop, best.score.n)
 
 
 def _calibrated_on(run: Trial) -> str:

@@ -26,6 +26,8 @@ from edgeopt.trial import AGREEMENT_PICTURES, CALIBRATION, CALIBRATION_PICTURES,
 _MOST_KEPT = 3
 """Attempts that go on to the labels: the fastest by agreement may still lose too much of the metric."""
 _MOST_SECONDS = 180.0
+_AFTER = 0.4
+"""Share of a time budget for what comes after the search: labels, measuring in turns, bundle and report."""
 _DYNAMIC = "DynamicQuantizeLinear"
 _FASTER = 1.02
 """A ratio below it is the noise of one comparison."""
@@ -72,7 +74,7 @@ def make_int8(run: Trial, model: Model, setting: Setting | None = None) -> list[
         forms=tuple(Form(one) for one in rules.forms),
         threads=run.plan.threads,
         least_agreement=LEAST_AGREEMENT,
-        time_budget_s=max(min(_MOST_SECONDS, run.deadline - monotonic()), 0.0),
+        time_budget_s=max(min(_MOST_SECONDS, run.deadline - _AFTER * (run.plan.time_budget_s or 0) - monotonic()), 0.0),
         progress=calibrated,
         on_attempt=attempted,
         cache=run.workspace.path(CALIBRATION),

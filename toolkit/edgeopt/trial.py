@@ -20,7 +20,7 @@ from edgeopt.placement import explain_placement
 from edgeopt.plan import Plan
 from edgeopt.quantization.calibration import Calibration
 from edgeopt.recipe import Recipe
-from edgeopt.scored import Drop, Scored, drop_between, why_unsure
+from edgeopt.scored import Drop, Scored, drop_between
 from edgeopt.scored import score as score_answers
 from edgeopt.target import Target
 from edgeopt.tasks import Accuracy, Task
@@ -202,7 +202,6 @@ def score_candidate(
         session.close()
         return candidate
     baseline, drop = run.candidates[0].score, _drop_from_baseline(run, scored)
-    unsure = why_unsure(drop, run.plan.max_drop, score.n) if drop and score else ""
     pairs = zip(run.inputs(CHECKED_PICTURES), run.inputs(CHECKED_PICTURES, outcome.model), strict=True)
     original = run.open(run.original)
     drift = worst_drift(measure_drift(original.run(before), session.run(after)) for before, after in pairs)
@@ -215,7 +214,6 @@ def score_candidate(
         drop=baseline.value - score.value if baseline and score else None,
         drop_low=drop.low if drop else None,
         drop_high=drop.high if drop else None,
-        notes=(*candidate.notes, *((Note(NoteKind.WARNING, unsure, "label more pictures"),) if unsure else ())),
     )
 
 
