@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from edgeopt import Runtime, qualcomm_forms
+from edgeopt import Runtime, assets, qualcomm_forms
 from edgeopt.bundle import read_bundle
 from edgeopt.cli import cli
-from edgeopt.errors import UnsupportedError
+from edgeopt.errors import InvalidFileError, UnsupportedError
 from edgeopt.executors.qnn import EXECUTOR
 from edgeopt.frames import open_frames
 from edgeopt.line import optimize
+from edgeopt.model import find_model, load_model
+from edgeopt.quantization.htp import place_htp, study_htp
 from edgeopt.recipe import find_recipe
+from edgeopt.target import find_target
 
 _REASON = EXECUTOR.why_unavailable()
 pytestmark = pytest.mark.skipif(_REASON is not None, reason=str(_REASON))
@@ -89,3 +93,30 @@ def test_a_device_that_computes_something_else_gets_nothing_and_that_fails_the_r
     assert report.exit_code == 2
     assert replace(report, off_target="").exit_code == 0
     assert read_bundle(report.bundle).artefacts[0].executor == "onnxruntime"
+
+
+def test_a_profile_that_the_library_would_misread_is_refused_before_any_work(tmp_path):
+    text = (assets.folder("targets") / "qualcomm-htp-v73.toml").read_text("utf-8")
+    profile = tmp_path / "mine.toml"
+    profile.write_text(text.replace('soc_model = "43"\n', ""))
+    with pytest.raises(InvalidFileError, match="soc_model is missing"):
+        optimize("digits_detector", target=str(profile), out=tmp_path / "out")
+    assert not (tmp_path / "out" / "candidates").exists()
+
+
+def test_the_sizes_of_a_resize_are_not_quantized():
+    """They are computed in a model that was not simplified."""
+    source = load_model(find_model("digits_detector"))
+    target = find_target("qualcomm-htp-v73")
+    pictures = probes(source)
+    made = place_htp(source, study_htp(source, pictures, target), target, frozenset()).model
+    before = {name: node for node in made.proto.graph.node for name in node.output}
+    sizes = [before[node.input[2]].op_type for node in made.proto.graph.node if node.op_type == "Resize"]
+    assert sizes
+    assert "DequantizeLinear" not in sizes
+
+
+def probes(model):
+    shape = [1, *(size if isinstance(size, int) else 160 for size in model.inputs[0].shape[1:])]
+    chance = np.random.default_rng(0)
+    return [{model.inputs[0].name: chance.random(shape, np.float32) * 255} for _ in range(2)]

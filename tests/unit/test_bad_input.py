@@ -15,7 +15,11 @@ import pytest
 from click.testing import CliRunner
 from onnx import TensorProto, helper
 
+from edgeopt.bundle import write_bundle
 from edgeopt.cli import cli
+from edgeopt.model import find_model, load_model
+from edgeopt.recognise import choose_recipe
+from edgeopt.target import find_target
 
 HEAD = 'name = "own"\ntask = "classification"\ndescription = "d"\nlicense = "l"\nsource = "s"\n'
 RECIPE = HEAD + '[postprocess]\ndecoder = "logits"\n[evaluation]\nmetric = "top1"\n'
@@ -306,3 +310,16 @@ def test_the_choosing_npu_names_every_package_when_none_is_here(model):
     shown = refuse("optimize", model, "-t", "npu")
     assert "qualcomm-htp-v73: no package onnxruntime_qnn; pip install 'edgeopt[cpu,qnn]'" in shown
     assert "intel-npu: " in shown
+
+
+@pytest.mark.skipif(find_spec("onnxruntime_qnn") is not None, reason="Qualcomm's package is here")
+def test_the_fallback_of_an_npu_bundle_is_not_benched_in_its_place(tmp_path):
+    path = find_model("digits_detector")
+    loaded, data = load_model(path), path.read_bytes()
+    recipe = choose_recipe(None, path, loaded.inputs, loaded.outputs, loaded.metadata).recipe
+    models = {"model.onnx": ("w8a8", data), "fallback.onnx": ("fp32", data)}
+    npu, cpu = find_target("qualcomm-htp-v73"), find_target("cpu-x86-vnni")
+    write_bundle(tmp_path / "bundle", models, npu, recipe, {}, {}, {"model.onnx": npu, "fallback.onnx": cpu})
+    shown = refuse("bench", tmp_path / "bundle", "--budget", "33ms")
+    assert "latency: not measured (no device)" in shown
+    assert "fallback.onnx" in shown

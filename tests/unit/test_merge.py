@@ -62,12 +62,31 @@ def test_merging_twice_changes_nothing_more(place):
     assert merge_results(place / "out", [place / "brought" / "bench.json"]) == once
 
 
-def test_a_result_of_another_model_is_refused(place):
-    for file in (place / "out" / "candidates").glob("*/model.onnx"):
-        file.write_bytes(file.read_bytes() + b"\0")
-    with pytest.raises(InvalidFileError, match="measured another model") as caught:
+def edited(place, key, value):
+    path = place / "brought" / "bench.json"
+    values = json.loads(path.read_text("utf-8"))
+    text = json.dumps(values)
+    facts = values["fingerprint"].get("facts", values["fingerprint"])
+    facts[key] = {**facts[key], "value": value} if isinstance(facts[key], dict) else value
+    assert json.dumps(values) != text
+    path.write_text(json.dumps(values), "utf-8")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("model.sha256", "0" * 64, "measured another model, not model.onnx"),
+        ("session.executor", "openvino", "was measured on openvino"),
+        ("session.providers", ["CUDAExecutionProvider"], "was measured on onnxruntime ['CUDAExecutionProvider']"),
+    ],
+)
+def test_a_result_of_another_model_or_engine_is_refused(place, key, value, said):
+    edited(place, key, value)
+    with pytest.raises(InvalidFileError) as caught:
         merge_results(place / "out", [place / "brought"])
+    assert said in caught.value.problem
     assert "edgeopt bench" in caught.value.remedy
+    assert read_report(place / "out").best.latency is None
 
 
 def test_the_command_shows_a_report_and_merges(place):

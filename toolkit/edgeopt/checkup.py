@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from edgeopt import assets, executors, plugins
-from edgeopt.devices import find_device, why_unavailable
+from edgeopt.devices import find_device, why_absent, why_unavailable
 from edgeopt.environment import Environment, read_environment
 from edgeopt.errors import EXIT_ERROR, EXIT_PASS, EdgeoptError, Note, NoteKind
-from edgeopt.target import Choice, read_target, target_names
+from edgeopt.target import Choice, Target, read_target, target_names
 
 _RUNTIMES = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-directml", "onnxruntime-webgpu")
 
@@ -37,10 +37,17 @@ def examine() -> Checkup:
     return Checkup(environment, engines, {name: _why_not(name) for name in target_names()}, _notes(environment))
 
 
+def _why_simulated(executor: str, target: Target, known: dict[str, str | None] = {}) -> str | None:  # noqa: B006
+    """Return that the device is only simulated; each vendor's library is asked once."""
+    if executor not in known:
+        known[executor] = why_absent(target)
+    return known[executor]
+
+
 def _why_not(name: str) -> str:
     target = read_target(assets.folder("targets") / f"{name}.toml")
     if not isinstance(target, Choice):
-        return target.why_not_here() or why_unavailable(target) or ""
+        return target.why_not_here() or why_unavailable(target) or _why_simulated(target.executor, target) or ""
     try:
         find_device(name)
     except EdgeoptError as error:

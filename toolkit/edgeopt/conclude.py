@@ -11,7 +11,7 @@ from time import monotonic
 from edgeopt.bundle import write_bundle
 from edgeopt.candidate import BASELINE, Candidate
 from edgeopt.environment import package_versions, read_environment
-from edgeopt.errors import Note, NoteKind
+from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.evaluate import answers
 from edgeopt.measure import MOST_SECONDS, Measurement, latency_of, measure, speed_of
 from edgeopt.model import load_model
@@ -102,7 +102,11 @@ def conclude(run: Trial, choice: Choice) -> Report:
         off_target=off_target,
         notes=tuple(dict.fromkeys(notes)),
     )
-    _write_pictures(run, best)
+    try:
+        _write_pictures(run, best)
+    except EdgeoptError as error:
+        missing = Note(NoteKind.SKIPPED, f"no picture of answers: {error.problem}", error.remedy)
+        report = replace(report, notes=(*report.notes, missing))
     write_report(report)
     shutil.rmtree(run.workspace.path(CALIBRATION), ignore_errors=True)
     return report

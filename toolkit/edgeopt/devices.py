@@ -19,7 +19,7 @@ def find_device(name: str) -> Target:
         UnavailableError: If a profile that chooses finds none for which the packages are here; it names them all.
     """
     try:
-        return find_target(name, lambda one: why_unavailable(one) or _why_absent(one))
+        return find_target(name, lambda one: why_unavailable(one) or why_absent(one))
     except UnavailableError:
         return find_target(name, why_unavailable)
 
@@ -46,7 +46,7 @@ def require_providers(target: Target) -> None:
         executor.require_providers(target.providers)
 
 
-def _why_absent(target: Target) -> str | None:
+def why_absent(target: Target) -> str | None:
     """Return None if the device itself is here; an engine that does not say has no simulator."""
     executor = plugins.load(executors, target.executor).EXECUTOR
     if not hasattr(executor, "has_device"):

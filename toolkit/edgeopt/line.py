@@ -21,6 +21,7 @@ from edgeopt.devices import find_device, require_providers, why_unavailable
 from edgeopt.environment import package_versions, physical_cores
 from edgeopt.errors import EdgeoptError, Note, NoteKind, StepError, UnavailableError
 from edgeopt.evaluate import LabelledFrames, check_tensors, open_labelled
+from edgeopt.executors import SessionOptions
 from edgeopt.frames import open_frames, synthetic_frames
 from edgeopt.int8 import make_int8
 from edgeopt.model import Model, find_model, load_model
@@ -65,7 +66,9 @@ def plan_lines(model: str, *, target: str, recipe: str | None, options: Options)
     """
     loaded, choice, device = _read(model, target, recipe)
     plan = make_plan(choice.recipe, device, options, physical_cores())
-    return describe(plan, loaded.name, choice.recipe, device, choice.reason)
+    lines = describe(plan, loaded.name, choice.recipe, device, choice.reason)
+    missing = why_unavailable(device)
+    return [*lines, f"note    cannot run here: {missing}"] if missing and not is_by_rule(device) else lines
 
 
 def optimize(
@@ -205,6 +208,8 @@ def _engine(target: Target, threads: int) -> Engine:
     require_providers(target)
     if reason := why_unavailable(target):
         raise UnavailableError(f"target {target.name!r} cannot run here: {reason}", remedy=_how_to_get(target))
+    if hasattr(executor, "check"):
+        executor.check(SessionOptions(target.providers, threads, target.options))
     return Engine(target, executor, threads)
 
 

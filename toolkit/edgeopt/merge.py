@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from edgeopt.bundle import read_bundle
 from edgeopt.candidate import Candidate
 from edgeopt.errors import InvalidFileError, Note, NoteKind
 from edgeopt.measure import latency_of
@@ -19,8 +19,8 @@ def merge_results(folder: str | Path, results: Sequence[str | Path] = ()) -> Rep
 
     Args:
         folder: Of `edgeopt optimize`.
-        results: What `edgeopt bench BUNDLE -o RESULT` wrote on the device; each belongs to the candidate whose model
-            it measured. The report on disk is written again, unless there are none.
+        results: What `edgeopt bench BUNDLE -o RESULT` wrote on the device; it must have
+            measured the model of the bundle, on its engine. The report on disk is written again, unless there are none.
 
     Raises:
         InvalidFileError: If folder or result cannot be read, the result is of another model, or means nothing.
@@ -44,25 +44,23 @@ def _merged(report: Report, result: StoredResult) -> Report:
         found, latency=latency_of(result.samples, report.budget_ms), notes=tuple(dict.fromkeys((*found.notes, note)))
     )
     candidates = tuple(timed if one is found else one for one in report.candidates)
-    if found.name != report.chosen:
-        return replace(report, candidates=candidates)
     kept = tuple(one for one in report.notes if not one.detail.startswith("latency not measured"))
     return replace(report, candidates=candidates, notes=kept, untimed="", measured_on=where)
 
 
 def _candidate_of(report: Report, result: StoredResult) -> Candidate:
-    """Return the candidate whose model, or what was compiled of it, is the one that was measured."""
-    measured = _fact(result, "model.sha256")
-    ordered = sorted(report.candidates, key=lambda one: one.name != report.chosen)
-    for one in ordered:
-        for file in filter(None, (one.compiled, one.file)):
-            path = report.folder / file
-            if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == measured:
-                return one
-    raise InvalidFileError(
-        f"{result.path} measured another model: {result.name}, SHA-256 {str(measured)[:12]}...",
-        remedy=f"measure the bundle of this report: edgeopt bench {report.bundle} -o RESULT",
-    )
+    """Return the chosen candidate if its model was measured, on the engine that the bundle names for it."""
+    bundle, measured = read_bundle(report.bundle), _fact(result, "model.sha256")
+    first = bundle.artefacts[0]
+    remedy = f"measure the bundle of this report on the device: edgeopt bench {report.bundle} -o RESULT"
+    if measured != first.sha256:
+        what = next((f"its {one.file}" for one in bundle.artefacts if one.sha256 == measured), "another model")
+        raise InvalidFileError(f"{result.path} measured {what}, not {first.file} of {report.bundle}", remedy=remedy)
+    executor, providers = _fact(result, "session.executor"), _fact(result, "session.providers")
+    if executor != first.executor or providers != str(list(first.providers)):
+        wanted = f"{first.executor} {list(first.providers)}"
+        raise InvalidFileError(f"{result.path} was measured on {executor} {providers}, not on {wanted}", remedy=remedy)
+    return report.best
 
 
 def _fact(result: StoredResult, key: str) -> str:

@@ -17,7 +17,7 @@ from edgeopt.environment import physical_cores
 from edgeopt.errors import Note, NoteKind, UnsupportedError
 from edgeopt.model import Model
 from edgeopt.outcome import Outcome
-from edgeopt.partition_picture import draw_partition
+from edgeopt.partition_picture import PICTURE, draw_partition
 from edgeopt.qualcomm_forms import qualcomm_forms
 from edgeopt.rockchip_forms import rockchip_forms
 from edgeopt.search import LEAST_AGREEMENT, is_within
@@ -34,8 +34,7 @@ from edgeopt.trial import (
     score_candidate,
 )
 
-NAME = "compile"
-PICTURE = "partition.svg"
+_MORE = "give --time-budget more"
 _TOOLCHAINS: Mapping[str, Callable[[Trial, Model], Sequence[DeviceForm]]] = {
     "qnn": qualcomm_forms,
     "rknn": rockchip_forms,
@@ -54,7 +53,11 @@ def offer_forms(run: Trial, model: Model, parent: Candidate) -> None:
         UnsupportedError: If the device can run no form of it at all; the message names nodes and reasons.
         StepError: If the vendor's library dies or hangs.
     """
-    finished = finished_candidates(run, NAME) if run.resume else []
+    if monotonic() > run.deadline:
+        run.notes.append(Note(NoteKind.WARNING, "time budget spent before any form was made", _MORE))
+        return
+    first = "quantize" if _leaves_out_compile(run) else "compile"
+    finished = finished_candidates(run, first) if run.resume else []
     for one in finished:
         add_candidate(run, one.name, parent.name, one.steps, Outcome(model, {}), Setting(run.engine, ""), resumed=one)
     if any(_is_accepted(run, one) for one in finished):
@@ -63,10 +66,14 @@ def offer_forms(run: Trial, model: Model, parent: Candidate) -> None:
         if i < len(finished):
             continue
         if i and monotonic() > run.deadline:
-            run.notes.append(Note(NoteKind.WARNING, f"time budget spent before {form.name}", "give --time-budget more"))
+            run.notes.append(Note(NoteKind.WARNING, f"time budget spent before {form.name}", _MORE))
             return
-        if _is_accepted(run, _add_form(run, numbered(NAME, i), form, parent)):
+        if _is_accepted(run, _add_form(run, numbered(first, i), form, parent)):
             return
+
+
+def _leaves_out_compile(run: Trial) -> bool:
+    return not any(step.name == "compile" for step in run.plan.steps)
 
 
 def _is_accepted(run: Trial, candidate: Candidate) -> bool:
@@ -83,7 +90,8 @@ def _forms(run: Trial, model: Model) -> Sequence[DeviceForm]:
     if not forms:
         raise UnsupportedError(
             f"{run.target.name} runs integers only, and there is no step quantize",
-            remedy="pass --calib FOLDER with about 100 unlabelled pictures, or choose a newer target",
+            remedy="leave out --skip quantize and pass --calib FOLDER with about 100 unlabelled pictures, or choose a "
+            "newer target",
         )
     return forms
 
@@ -91,7 +99,8 @@ def _forms(run: Trial, model: Model) -> Sequence[DeviceForm]:
 def _add_form(run: Trial, name: str, form: DeviceForm, parent: Candidate) -> Candidate:
     """Score one form on the CPU and on the device, compile it, store it and tell of it."""
     device = run.alternatives[0].target
-    steps = (*parent.steps, *(("quantize",) if form.is_quantized else ()), "compile")
+    compiled = () if _leaves_out_compile(run) else ("compile",)
+    steps = (*parent.steps, *(("quantize",) if form.is_quantized else ()), *compiled)
     candidate = score_candidate(run, name, parent.name, steps, form.outcome, Setting(run.engine, "fp32"))
     candidate = replace(candidate, precision=form.precision, executor=device.executor, profile=device.name)
     try:
@@ -100,6 +109,7 @@ def _add_form(run: Trial, name: str, form: DeviceForm, parent: Candidate) -> Can
         candidate = replace(candidate, unfit=error.problem, drop=None, drop_low=None, drop_high=None)
     else:
         candidate = _scored_on_device(run, candidate, form)
+    run.openers[name] = form.open
     run.workspace.store(candidate, form.outcome.model.data)
     run.candidates.append(candidate)
     run.listener.candidate(candidate)
@@ -115,7 +125,7 @@ def _proven(run: Trial, candidate: Candidate, form: DeviceForm) -> Candidate:
     partition = form.place()
     run.workspace.write(candidate.file.replace("model.onnx", PICTURE), draw_partition(partition))
     inputs = run.inputs(CHECKED_PICTURES, form.outcome.model)
-    if not any(step.name == "compile" for step in run.plan.steps):
+    if _leaves_out_compile(run):
         notes = form.prove(None, inputs)
         return replace(candidate, placement=partition.verdict, notes=(*candidate.notes, *notes))
     compiled = candidate.file.replace("model.onnx", f"npu/model{form.suffix}")

@@ -7,6 +7,8 @@ from html import escape
 
 from edgeopt.placement import CPU, Partition
 
+PICTURE = "partition.svg"
+"""Its file beside a candidate's model."""
 _CELL, _GAP, _COLUMNS, _LINE = 14, 2, 48, 16
 _TAKEN, _REFUSED, _INK = "#2a7f62", "#c8553d", "#222222"
 _LETTER = 7

@@ -15,7 +15,7 @@ import numpy as np
 from edgeopt import executors, plugins
 from edgeopt.devices import why_unavailable
 from edgeopt.environment import physical_cores
-from edgeopt.errors import EdgeoptError, UnavailableError
+from edgeopt.errors import EdgeoptError, UnavailableError, UnsupportedError
 from edgeopt.executors import Placement, SessionOptions
 from edgeopt.graph import Graph, Node, Value
 from edgeopt.model import Model
@@ -25,7 +25,7 @@ from edgeopt.target import Target
 from edgeopt.text import plural
 
 CPU = "CPU"
-STATIC, FLOAT32, OPSET = "fixed shapes", "float32", "opset upgrade"
+STATIC, FOLDED, FLOAT32, OPSET = "fixed shapes", "simplify", "float32", "opset upgrade"
 """Names of the mends that are no pass."""
 
 
@@ -105,7 +105,7 @@ def _ask_compiler(model: Model, target: Target) -> Partition:
     options = SessionOptions(target.providers, target.threads or 1, target.options)
     try:
         found = executor.explain(model.data, options)
-    except EdgeoptError as error:
+    except UnsupportedError as error:
         return _refused_whole(model, target, error)
     return _partition(model, target, [_on(one, target.providers[0]) for one in found], "")
 
@@ -230,8 +230,8 @@ def _mends(model: Model, target: Target, partition: Partition) -> Mapping[str, s
         read = [one for one in nodes[name].inputs if one is not None and graph.constant(one) is None]
         if any(graph.dtype(one) == np.float64 for one in (*read, *nodes[name].outputs)):
             found[name] = FLOAT32
-        elif target.static_only and is_free and any(graph.shape(one) is None for one in read):
-            found[name] = STATIC
+        elif target.static_only and any(graph.shape(one) is None for one in read):
+            found[name] = STATIC if is_free else FOLDED
     return found
 
 

@@ -75,7 +75,6 @@ class Plan:
             "steps": [step.name for step in self.steps],
             "calib": SYNTHETIC if self.synthetic else str(self.calib.resolve()) if self.calib else None,
             "eval": str(self.eval.resolve()) if self.eval else None,
-            "budget_ms": self.budget_ms,
             "max_drop": self.max_drop,
             "threads": self.threads if self.threads_asked else 0,  # measured ones may differ when a run is resumed
         }

@@ -67,7 +67,8 @@ class Report:
     def exit_code(self) -> int:
         """0, 2 or 3; a budget that nobody asked for fails nothing, a device that runs nothing does."""
         if self.off_target:
-            return EXIT_MISSED
+            tried = any(one.profile and one.refused for one in self.candidates)
+            return EXIT_MISSED if tried else EXIT_INCONCLUSIVE
         return _VERDICT_EXIT[self.verdict] if self.budget_asked else EXIT_PASS
 
     @property

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from threading import Lock
+from threading import Event, Lock
 from typing import Any
 
 from edgeopt.evaluate import LabelledFrames, Progress
@@ -39,12 +39,14 @@ def simulate_answers(
         StepError: If the vendor's library dies or hangs.
     """
     count = max(1, min(processes, len(frames)))
-    lock, found = Lock(), dict[int, Any]()
+    lock, found, stopped = Lock(), dict[int, Any](), Event()
 
     def work(first: int) -> None:
         session, task = open_session(), make_task()
         try:
             for i in range(first, len(frames), count):
+                if stopped.is_set():
+                    return
                 with lock:
                     frame = frames.read(i)
                 inputs, geometry = task.preprocess(frame)
@@ -57,8 +59,12 @@ def simulate_answers(
             session.close()
 
     with ThreadPoolExecutor(count) as pool:
-        for done in [pool.submit(work, i) for i in range(count)]:
-            done.result()
+        try:
+            for done in [pool.submit(work, i) for i in range(count)]:
+                done.result()
+        except BaseException:  # an interrupt does not wait for what is left
+            stopped.set()
+            raise
     return [found[i] for i in range(len(frames))]
 
 

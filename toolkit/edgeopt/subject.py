@@ -139,6 +139,12 @@ def _open_bundle(model: str, threads: int, workers: int, entries: Mapping[str, s
     bundle, session = runtime.bundle, runtime.session
     artefact = bundle.artefacts[len(runtime.notes)]  # each one that was refused left one note
     engine, path = artefact if artefact.executor else bundle.target, bundle.folder / artefact.file
+    if runtime.notes and bundle.target.device != "cpu":
+        session.close()
+        raise UnavailableError(
+            f"latency: not measured (no device): {runtime.notes[0].detail}; only {artefact.file} opens, on the CPU",
+            remedy=f"run edgeopt bench on the device itself; edgeopt bench {path} --recipe R times the fallback here",
+        )
     _require_entries(engine.executor, model, entries)
     used = threads or _threads_of(bundle.target, workers)
     options = SessionOptions(

@@ -176,6 +176,6 @@ def find_target(name: str, why_unavailable: Callable[[Target], str | None] = lam
             return replace(chosen, description=description, alternatives=target.alternatives)
         reasons.append(f"{choice}: {reason}")
     raise UnavailableError(
-        f"target {name!r} fits no profile here: {'; '.join(reasons)}",
+        "\n  ".join([f"target {name!r} fits no profile here:", *reasons]),
         remedy="install one of these, or name the device's own profile: edgeopt targets",
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -16,6 +16,7 @@ from edgeopt.executors import Executor, Session, SessionOptions, arithmetic
 from edgeopt.frames import Frames, synthetic_frames
 from edgeopt.model import Model, load_model
 from edgeopt.outcome import Outcome
+from edgeopt.partition_picture import PICTURE, draw_partition
 from edgeopt.placement import explain_placement
 from edgeopt.plan import Plan
 from edgeopt.quantization.calibration import Calibration
@@ -127,6 +128,8 @@ class Trial:
     """Engines beside the target's own on the same device; of a target that is compiled for: the device itself."""
     by_rule: bool = False
     """Whether nothing compiles for the target here, so that its rules say where nodes would run."""
+    openers: dict[str, Callable[[], Session]] = field(default_factory=dict)
+    """How the candidates of a compiler are opened on the device, by name; a candidate from disk has none."""
     untimed: str = ""
     """Why nothing is measured here; empty: all candidates are."""
     notes: list[Note] = field(default_factory=list)
@@ -155,6 +158,8 @@ class Trial:
 
     def open_candidate(self, candidate: Candidate, model: Model) -> Session:
         """Open a candidate's model on its own engine."""
+        if candidate.name in self.openers:
+            return self.openers[candidate.name]()
         return self.engine_of(candidate).open(model, candidate.precision)
 
     def engine_of(self, candidate: Candidate) -> Engine:
@@ -194,7 +199,7 @@ def score_candidate(
         executor=setting.engine.target.executor,
         profile="" if setting.engine is run.engine else setting.engine.target.name,
         options=dict(outcome.options),
-        placement=explain_placement(outcome.model, run.target).verdict if run.by_rule and name != BASELINE else "",
+        placement=_judged_by_rule(run, name, outcome.model),
     )
     found = reference_answers(run, session, outcome.model)
     if name == BASELINE:
@@ -215,6 +220,15 @@ def score_candidate(
         drop_low=drop.low if drop else None,
         drop_high=drop.high if drop else None,
     )
+
+
+def _judged_by_rule(run: Trial, name: str, model: Model) -> str:
+    """Return where the target's rules put the nodes, and draw it; empty where an engine is asked."""
+    if not run.by_rule or name == BASELINE:
+        return ""
+    partition = explain_placement(model, run.target)
+    run.workspace.write(model_file(name).replace("model.onnx", PICTURE), draw_partition(partition))
+    return partition.verdict
 
 
 def _plain(accuracy: Accuracy) -> Score:

@@ -131,6 +131,10 @@ class Qnn:
             return f"no package {' and '.join(missing)}; {_INSTALL} (Linux and Windows only)"
         return None
 
+    def check(self, options: SessionOptions) -> None:
+        """Refuse options that the plugin would ignore or misread, before any work. Raises as `open`."""
+        _message("open", b"", options, strict=True)
+
     def has_device(self) -> bool:
         """Return whether the NPU itself is here, not only its simulator.
 

@@ -192,6 +192,10 @@ class Rknn:
             return f"{VARIABLE} names {python}, which is no file; {_INSTALL}"
         return None if _version_in(python) else f"{python} ({VARIABLE}) has no package rknn-toolkit2; {_INSTALL}"
 
+    def check(self, options: SessionOptions) -> None:
+        """Refuse options that the compiler does not know, before any work. Raises as `open`."""
+        check_options(options)
+
     def has_device(self) -> bool:
         """Return False: models are compiled on a computer, and only simulated there."""
         return False
@@ -210,6 +214,11 @@ class Rknn:
             UnsupportedError: If the compiler refuses the model.
             StepError: If the vendor's library fails, dies or hangs.
         """
+        if isinstance(source, Path) and source.suffix == ".rknn":
+            raise UnavailableError(
+                f"{source.name} runs on a {options.entries.get('target_platform', 'Rockchip')} chip only",
+                remedy="load it there with Rockchip's own runtime, rknn-toolkit-lite2; edgeopt does not drive it",
+            )
         return self._build(source, options, simulate=True)
 
     def explain(self, source: Source, options: SessionOptions) -> tuple[Placement, ...]:

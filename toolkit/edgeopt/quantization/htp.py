@@ -304,12 +304,14 @@ def _insert_pairs(placing: _Placing) -> None:
         if name_of(value) not in placing.grids:
             continue
         readers = [(node, i) for node in graph.consumers(value) for i, one in enumerate(node.inputs) if one is value]
+        if readers and not any(_is_operand(*one) for one in readers) and not graph.is_output(value):
+            continue  # sizes and limits are no operands
         source = graph.producer(value)
         made_in = integer.get(source) if source is not None else None
         base = value if made_in is None else _quantize_output(placing, value, made_in)
         sides = {} if made_in is None else {made_in: base}
         for node, index in readers:
-            wanted = integer.get(node, made_in)
+            wanted = integer.get(node, made_in) if _is_operand(node, index) else None
             if wanted is not None and wanted not in sides:
                 sides[wanted] = placing.quantize(base, placing.grid(value, wanted))
             graph.set_input(node, index, base if wanted is None else sides[wanted])

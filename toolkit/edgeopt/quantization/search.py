@@ -96,14 +96,16 @@ class _Search:
 
         Args:
             variant: What to make.
-            like: A measured one of the same operators, so of the same speed.
+            like: A measured one, of the same speed if it has the same operators.
         """
         if variant in self.attempts or (self.attempts and self.is_over):
             return
         started = time.monotonic()
         model, findings = self.sources.of(variant)
         outcome = make_variant(model, findings, self.rules, variant)
-        speed = self.attempts[like].speed_ratio if like is not None else self.speed(outcome.model)
+        known = self.attempts[like] if like is not None else None
+        is_known = known is not None and known.outcome.model.op_counts == outcome.model.op_counts
+        speed = known.speed_ratio if known is not None and is_known else self.speed(outcome.model)
         one = Attempt(str(variant), outcome, self.agreement(outcome.model), speed)
         self.attempts[variant] = one
         self.longest_s = max(self.longest_s, time.monotonic() - started)

@@ -78,7 +78,7 @@ class Worker:
         how = f"died of {_signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
         return StepError(
             f"{self._what} {how}{self._said()}",
-            remedy="the crash is in the vendor's package, not in edgeopt: update it, or leave out --skip compile",
+            remedy="the crash is in the vendor's package, not in edgeopt: update it, or leave it out: --skip compile",
         )
 
     def _said(self) -> str:
