@@ -104,6 +104,14 @@ def test_a_profile_that_the_library_would_misread_is_refused_before_any_work(tmp
     assert not (tmp_path / "out" / "candidates").exists()
 
 
+def test_several_socs_in_a_profile_are_refused_with_the_way_to_compile_for_them(tmp_path):
+    text = (assets.folder("targets") / "qualcomm-htp-v73.toml").read_text("utf-8")
+    profile = tmp_path / "mine.toml"
+    profile.write_text(text.replace('soc_model = "43"', 'soc_model = "43,57"').replace('htp_arch = "73"\n', ""))
+    with pytest.raises(InvalidFileError, match="several SoCs"):
+        optimize("digits_detector", target=str(profile), out=tmp_path / "out")
+
+
 def test_the_sizes_of_a_resize_are_not_quantized():
     """They are computed in a model that was not simplified."""
     source = load_model(find_model("digits_detector"))

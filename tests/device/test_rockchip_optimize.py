@@ -29,4 +29,5 @@ def test_the_binary_keeps_its_accuracy_in_the_simulator(report):
 def test_the_compilers_cycles_are_told_as_its_estimate_and_no_latency_is(report):
     assert any(ESTIMATE in note.detail for note in report.best.notes)
     assert report.best.latency is None
+    assert "rknn-toolkit-lite2, edgeopt does not run there" in report.verdict_line
     assert report.best.placement.startswith(("all ", "NPU "))

@@ -27,6 +27,8 @@ from edgeopt.text import plural
 from edgeopt.trial import CALIBRATION, CALIBRATION_PICTURES, Trial
 
 _ON_DEVICE = "edgeopt bench BUNDLE on the device"
+_FOREIGN = {"rknn": "Rockchip's rknn-toolkit-lite2"}
+"""Executors that only compile, and what runs their models on the device."""
 
 
 def _measure(run: Trial) -> Measurement | None:
@@ -74,7 +76,8 @@ def conclude(run: Trial, choice: Choice) -> Report:
     of_pictures = (*run.frames.notes, *(run.labelled.notes if run.labelled else ()))
     notes = [*choice.notes, *run.notes, *of_pictures, *run.plan.notes]
     if run.untimed:
-        notes.append(Note(NoteKind.WARNING, f"latency not measured: {run.untimed}", _ON_DEVICE))
+        hint = _FOREIGN.get(run.target.executor, _ON_DEVICE)
+        notes.append(Note(NoteKind.WARNING, f"latency not measured: {run.untimed}", hint))
     if unsure := _why_unsure(best, run.plan.max_drop):
         notes.append(Note(NoteKind.WARNING, unsure, "label more pictures"))
     off_target = "" if best.profile or not is_compiled(run.target) else _why_off_target(candidates)
@@ -100,6 +103,7 @@ def conclude(run: Trial, choice: Choice) -> Report:
         calibrated_on=_calibrated_on(run),
         untimed=run.untimed,
         off_target=off_target,
+        foreign_runtime=_FOREIGN.get(run.target.executor, ""),
         notes=tuple(dict.fromkeys(notes)),
     )
     try:

@@ -48,6 +48,8 @@ class Report:
     notes: tuple[Note, ...]
     untimed: str = ""
     """Why nothing was measured; empty where it was."""
+    foreign_runtime: str = ""
+    """What runs the model on the device where edgeopt does not; empty where it does."""
     measured_on: str = ""
     """The processor of the device that brought the chosen candidate's latency; empty: the machine of the report."""
     off_target: str = ""
@@ -75,8 +77,15 @@ class Report:
     def verdict_line(self) -> str:
         """The verdict in one sentence."""
         if self.best.latency is None:
-            return f"latency: not measured ({self.untimed}); on the device: edgeopt bench {self.bundle}"
+            return f"latency: not measured ({self.untimed}); {self.how_to_measure}"
         return f"{self.verdict}: {self.best.latency.detail}"
+
+    @property
+    def how_to_measure(self) -> str:
+        """What to do on the device for the missing latency."""
+        if self.foreign_runtime:
+            return f"on the device: {self.foreign_runtime}, edgeopt does not run there"
+        return f"on the device: edgeopt bench {self.bundle}"
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values."""

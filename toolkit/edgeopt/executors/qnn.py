@@ -134,6 +134,11 @@ class Qnn:
     def check(self, options: SessionOptions) -> None:
         """Refuse options that the plugin would ignore or misread, before any work. Raises as `open`."""
         _message("open", b"", options, strict=True)
+        if "," in options.entries["soc_model"]:
+            raise InvalidFileError(
+                f"soc_model names several SoCs: {options.entries['soc_model']}",
+                remedy="write one into the target; edgeopt.compile.compile_model(socs=...) makes one for several",
+            )
 
     def has_device(self) -> bool:
         """Return whether the NPU itself is here, not only its simulator.
