@@ -95,3 +95,9 @@ def test_the_options_of_every_profile_are_known_to_the_library(name):
     checked = check_options(target.options)
     assert f"v{checked['htp_arch']}" == name.removeprefix("qualcomm-htp-")
     assert ("fp16" in target.precisions) == (name != "qualcomm-htp-v68")
+
+
+def test_the_architecture_of_another_soc_is_refused():
+    with pytest.raises(InvalidFileError, match="htp_arch is '68', SoC 43 has 73"):
+        check_options({"soc_model": "43", "htp_arch": "68"})
+    assert check_options({"soc_model": "999", "htp_arch": "73"})["htp_arch"] == "73"

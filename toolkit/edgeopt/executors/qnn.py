@@ -49,6 +49,11 @@ _KNOWN_OPTIONS: Mapping[str, str] = {
 }
 """The plugin takes any name and nearly any value in silence, so only these pass."""
 
+_ARCHITECTURES: Mapping[str, str] = dict(
+    zip(("30", "36", "43", "57", "60", "69", "87"), ("68", "69", "73", "75", "73", "79", "81"), strict=True)
+)
+"""SoC -> HTP architecture, where it is known: the library takes any pair in silence."""
+
 _REFUSED = re.compile(
     r"Validation FAILED for .*?\n\s*Operator type: (?P<op>\S*) Node name: (?P<node>.*?) Node index: \d+.*?"
     r"\n\s*REASON : (?P<reason>[^\n]*)",
@@ -291,6 +296,12 @@ def check_options(entries: Mapping[str, str]) -> Mapping[str, str]:
             raise InvalidFileError(
                 f"QNN option {name} is {value!r}", remedy=f"write a value of the form {_KNOWN_OPTIONS[name]}"
             )
+    arch = _ARCHITECTURES.get(entries.get("soc_model", ""))
+    if arch and entries.get("htp_arch", arch) != arch:
+        raise InvalidFileError(
+            f"QNN option htp_arch is {entries['htp_arch']!r}, SoC {entries['soc_model']} has {arch}",
+            remedy=f"write htp_arch = {arch!r}, or leave it out",
+        )
     if "soc_model" not in entries:
         raise InvalidFileError("QNN option soc_model is missing", remedy="name the SoC's number, for example 43")
     return {**entries, **_FORCED}
