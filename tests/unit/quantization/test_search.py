@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from small_nets import ALL, detector, frames, mobile, residual_batchnorm
 
@@ -230,3 +231,29 @@ def test_an_old_opset_is_refused_with_the_remedy() -> None:
     with pytest.raises(UnsupportedError, match="old has opset 11"):
         quantize(old, frames(old), Int8Rules())
     assert first_variant(Form.QDQ).form is Form.QDQ
+
+
+def test_depthwise_layers_without_pairs_are_tried_where_pairs_stand_on_inputs() -> None:
+    model = fuse(mobile(), list(frames(mobile(), 1))).model
+    grouped = grouped_of(model)
+
+    def speed(made: Model) -> float:
+        return 1.2 + 0.1 * all(before_of(made, node) != "DequantizeLinear" for node in grouped_of(made))
+
+    given = {"agreement": lambda one: 0.99, "speed": speed, "forms": (Form.INPUTS,)}
+    found = search_int8(model, frames(model, 12), Int8Rules(forms=("inputs",)), **given)
+    assert grouped
+    assert f"{len(grouped)} layers in float" in found.attempts[0].name
+
+
+def group_of(node: onnx.NodeProto) -> int:
+    return next((one.i for one in node.attribute if one.name == "group"), 1)
+
+
+def grouped_of(model: Model) -> list[onnx.NodeProto]:
+    return [node for node in model.proto.graph.node if node.op_type == "Conv" and group_of(node) > 1]
+
+
+def before_of(model: Model, node: onnx.NodeProto) -> str:
+    makers = {name: one.op_type for one in model.proto.graph.node for name in one.output}
+    return makers.get(node.input[0], "")

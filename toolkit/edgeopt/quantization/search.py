@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 
 from edgeopt.errors import Note
-from edgeopt.graph import Graph
+from edgeopt.graph import Graph, attribute
 from edgeopt.model import Model
 from edgeopt.quantization.attempt import Attempt, ranked
 from edgeopt.quantization.calibration import Calibration
@@ -28,7 +28,7 @@ from edgeopt.quantization.scheme import Scheme
 from edgeopt.quantization.sensitivity import sensitivities_db
 from edgeopt.quantization.smooth import ALPHAS
 from edgeopt.quantization.sources import Sources
-from edgeopt.quantization.structure import is_silu
+from edgeopt.quantization.structure import is_silu, key
 from edgeopt.quantization.variants import (
     ALL_SUMS,
     Variant,
@@ -173,6 +173,9 @@ class _Search:
 
     def _ways(self, start: Variant) -> Iterator[Variant]:
         graph = open_graph(self.sources.model)
+        depthwise = frozenset(key(node) for node in graph.nodes("Conv") if attribute(node, "group", 1) > 1)
+        if start.form is Form.INPUTS and depthwise:  # they gain little from integers, and pay for pairs of their own
+            yield replace(start, front=start.front | depthwise)
         if start.form is Form.NHWC and any(is_silu(graph, node) for node in graph.nodes("Mul")):
             yield replace(start, options=replace(start.options, direct_up_to=ALL_SUMS))
             yield replace(start, options=replace(start.options, direct_up_to=0))
