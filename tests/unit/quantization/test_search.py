@@ -257,3 +257,18 @@ def grouped_of(model: Model) -> list[onnx.NodeProto]:
 def before_of(model: Model, node: onnx.NodeProto) -> str:
     makers = {name: one.op_type for one in model.proto.graph.node for name in one.output}
     return makers.get(node.input[0], "")
+
+
+def test_a_speed_that_the_next_session_does_not_show_is_not_believed() -> None:
+    model, seen = fuse(mobile(), list(frames(mobile(), 1))).model, dict[str, int]()
+
+    def speed(made: Model) -> float:
+        seen[made.fingerprint] = seen.get(made.fingerprint, 0) + 1
+        return 1.5 if seen[made.fingerprint] == 1 else 0.9
+
+    given = {"agreement": lambda one: 0.99, "speed": speed, "forms": (Form.INPUTS,)}
+    found = search_int8(model, frames(model, 12), Int8Rules(forms=("inputs",)), **given)
+    believed = [one for one in found.attempts if one.is_valid(0.85)]
+    assert max(seen.values()) > 1
+    assert all(seen[one.outcome.model.fingerprint] == 1 for one in believed)  # only what nothing spoke against
+    assert min(one.speed_ratio for one in found.attempts) == 0.9
