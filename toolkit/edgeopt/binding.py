@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from edgeopt.tensors import Tensors
+from edgeopt.tensors import Tensors, require_names
 
 _NEVER_WAITS = ("webgpu",)
 """Where synchronizing returns at once: unless results are fetched, all the time of a run would count as download."""
@@ -49,8 +49,7 @@ class Binding:
         Raises:
             ValueError: If an input is missing or unknown: the binding would run on that of the run before.
         """
-        if inputs.keys() != self._inputs:
-            raise ValueError(f"inputs are {', '.join(sorted(inputs))}, not {', '.join(sorted(self._inputs))}")
+        require_names(inputs, self._inputs)
         for name, value in inputs.items():
             self._binding.bind_cpu_input(name, np.ascontiguousarray(value))
         self._bind_outputs(self._free)

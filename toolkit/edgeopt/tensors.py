@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -12,6 +12,13 @@ from numpy.typing import NDArray
 Tensors: TypeAlias = Mapping[str, NDArray[Any]]
 Frame: TypeAlias = NDArray[np.uint8]
 """One picture as OpenCV reads it: (height, width, 3), BGR, 0..255."""
+
+
+def require_names(inputs: Tensors, known: Iterable[str]) -> None:
+    """Raise ValueError unless the inputs are exactly those that a model knows."""
+    names = set(known)
+    if inputs.keys() != names:
+        raise ValueError(f"inputs are {', '.join(sorted(inputs))}, not {', '.join(sorted(names))}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError
 from edgeopt.executors import Placement, SessionOptions, Source
-from edgeopt.tensors import Tensors, TensorSpec
+from edgeopt.tensors import Tensors, TensorSpec, require_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +103,7 @@ class NullSession:
         """
         if self.is_closed:
             raise ValueError("the session is closed")
-        names = {spec.name for spec in self.inputs}
-        if names != inputs.keys():
-            raise ValueError(f"inputs are {', '.join(sorted(inputs))}, not {', '.join(sorted(names))}")
+        require_names(inputs, (spec.name for spec in self.inputs))
         self.wait_ns(self.script.upload_ns)
         return inputs
 

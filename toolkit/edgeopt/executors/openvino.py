@@ -17,7 +17,7 @@ from edgeopt.errors import InvalidFileError, NotFoundError, UnavailableError, Un
 from edgeopt.executors import Placement, SessionOptions, Source
 from edgeopt.extras import require
 from edgeopt.files import write_beside
-from edgeopt.tensors import Tensors, TensorSpec
+from edgeopt.tensors import Tensors, TensorSpec, require_names
 
 _HINTS = {"": "f32", "fp32": "f32", "bf16": "bf16", "fp16": "f16"}
 _TYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
@@ -56,8 +56,7 @@ class OpenVinoSession:
         Raises:
             ValueError: If an input is missing or unknown, or has another type.
         """
-        if inputs.keys() != self._positions.keys():
-            raise ValueError(f"inputs are {', '.join(sorted(inputs))}, not {', '.join(sorted(self._positions))}")
+        require_names(inputs, self._positions)
         for name, position in self._positions.items():
             value, wanted = inputs[name], self.inputs[position].dtype
             if value.dtype != wanted:

@@ -18,7 +18,7 @@ import numpy as np
 
 from edgeopt.errors import InvalidFileError, MissingDependencyError, StepError, UnavailableError, UnsupportedError
 from edgeopt.executors import Placement, SessionOptions, Source
-from edgeopt.tensors import Tensors, TensorSpec
+from edgeopt.tensors import Tensors, TensorSpec, require_names
 from edgeopt.text import plural
 from edgeopt.workers import Message
 from edgeopt.workers.child import Worker, python_worker
@@ -94,8 +94,7 @@ class QnnSession:
         Raises:
             ValueError: If an input is missing or unknown.
         """
-        if {one.name for one in self.inputs} != inputs.keys():
-            raise ValueError(f"inputs are {', '.join(sorted(inputs))}, not {', '.join(map(str, self.inputs))}")
+        require_names(inputs, (one.name for one in self.inputs))
         return inputs
 
     def execute(self, uploaded: Tensors) -> Tensors:

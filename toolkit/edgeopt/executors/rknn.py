@@ -32,7 +32,7 @@ from edgeopt.errors import (
 )
 from edgeopt.executors import Placement, SessionOptions, Source
 from edgeopt.rknn_table import Layer, plain, read_layers
-from edgeopt.tensors import Tensors, TensorSpec
+from edgeopt.tensors import Tensors, TensorSpec, require_names
 from edgeopt.text import plural
 from edgeopt.workers import Message
 from edgeopt.workers.child import Worker
@@ -141,8 +141,7 @@ class RknnSession:
         Raises:
             ValueError: If an input is missing or unknown.
         """
-        if {one.name for one in self.inputs} != inputs.keys():
-            raise ValueError(f"inputs are {', '.join(sorted(inputs))}, not {', '.join(map(str, self.inputs))}")
+        require_names(inputs, (one.name for one in self.inputs))
         return inputs
 
     def execute(self, uploaded: Tensors) -> Tensors:
