@@ -90,6 +90,8 @@ def test_a_device_that_computes_something_else_gets_nothing_and_that_fails_the_r
     report = optimize("digits_detector", target="qualcomm-htp-v73", out=tmp_path / "out", skip=("quantize",))
     assert report.chosen != "compile"
     assert "other numbers than the CPU" in report.off_target
+    refused = next(one for one in report.candidates if one.name == "compile")
+    assert refused.placement.startswith("all ")  # what is refused for its numbers was placed all the same
     assert report.exit_code == 2
     assert replace(report, off_target="").exit_code == 0
     assert read_bundle(report.bundle).artefacts[0].executor == "onnxruntime"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from time import monotonic
 
 from edgeopt.devices import why_unavailable
@@ -13,7 +14,7 @@ from edgeopt.outcome import Outcome
 from edgeopt.quantization.quantize import Form
 from edgeopt.quantization.search import search_int8
 from edgeopt.target import Target
-from edgeopt.trial import CALIBRATION_PICTURES, Trial, reference_answers
+from edgeopt.trial import CALIBRATION_PICTURES, Trial, agreement_on_processor
 
 _NO_TOOLCHAIN = frozenset({"onnxruntime", "openvino"})
 """Executors that reach an NPU only on a machine that has it; what can be installed anywhere is asked for instead."""
@@ -45,17 +46,11 @@ def quantize_by_rule(run: Trial, model: Model) -> list[Outcome]:
     def tell(done: int) -> None:
         run.listener.progress("calibrate", done, len(pictures))
 
-    def agreement(candidate: Model) -> float:
-        session = run.engine.open(candidate, "fp32")
-        found = reference_answers(run, session, candidate)
-        session.close()
-        return run.task(candidate, evaluating=True).agreement(found, run.reference)
-
     found = search_int8(
         model,
         model_inputs(run.task(model, evaluating=True), pictures),
         rules,
-        agreement=agreement,
+        agreement=partial(agreement_on_processor, run),
         speed=lambda _: 1.0,
         forms=(Form(rules.forms[0]),),
         least_agreement=_AS_GOOD_AS_FLOAT,

@@ -26,8 +26,9 @@ class DeviceForm:
     """Of the compiled file."""
     place: Callable[[], Partition]
     """Say where its nodes run."""
-    prove: Callable[[Path | None, Sequence[Tensors]], tuple[Note, ...]]
-    """Compare its numbers with the CPU's on real inputs and compile it into a file, unless that is None.
+    prove: Callable[[Partition, Path | None, Sequence[Tensors]], tuple[Note, ...]]
+    """Given where its nodes run, compare its numbers with the CPU's on real inputs and compile it into a file, unless
+    that is None.
 
     Raises UnsupportedError if the device refuses it or computes something else."""
     open: Callable[[], Session]

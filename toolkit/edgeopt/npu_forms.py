@@ -18,6 +18,7 @@ from edgeopt.errors import Note, NoteKind, UnsupportedError
 from edgeopt.model import Model
 from edgeopt.outcome import Outcome
 from edgeopt.partition_picture import PICTURE, draw_partition
+from edgeopt.placement import Partition
 from edgeopt.qualcomm_forms import qualcomm_forms
 from edgeopt.rockchip_forms import rockchip_forms
 from edgeopt.search import LEAST_AGREEMENT, is_within
@@ -103,8 +104,11 @@ def _add_form(run: Trial, name: str, form: DeviceForm, parent: Candidate) -> Can
     steps = (*parent.steps, *(("quantize",) if form.is_quantized else ()), *compiled)
     candidate = score_candidate(run, name, parent.name, steps, form.outcome, Setting(run.engine, "fp32"))
     candidate = replace(candidate, precision=form.precision, executor=device.executor, profile=device.name)
+    partition = form.place()
+    run.workspace.write(candidate.file.replace("model.onnx", PICTURE), draw_partition(partition))
+    candidate = replace(candidate, placement=partition.verdict)
     try:
-        candidate = _proven(run, candidate, form)
+        candidate = _proven(run, candidate, form, partition)
     except UnsupportedError as error:
         candidate = replace(candidate, unfit=error.problem, drop=None, drop_low=None, drop_high=None)
     else:
@@ -116,29 +120,20 @@ def _add_form(run: Trial, name: str, form: DeviceForm, parent: Candidate) -> Can
     return candidate
 
 
-def _proven(run: Trial, candidate: Candidate, form: DeviceForm) -> Candidate:
-    """Return the candidate placed and compiled, its numbers compared with the CPU's.
+def _proven(run: Trial, candidate: Candidate, form: DeviceForm, partition: Partition) -> Candidate:
+    """Return the candidate compiled, its numbers compared with the CPU's.
 
     Raises:
         UnsupportedError: If the device does not take it, or computes something else.
     """
-    partition = form.place()
-    run.workspace.write(candidate.file.replace("model.onnx", PICTURE), draw_partition(partition))
     inputs = run.inputs(CHECKED_PICTURES, form.outcome.model)
     if _leaves_out_compile(run):
-        notes = form.prove(None, inputs)
-        return replace(candidate, placement=partition.verdict, notes=(*candidate.notes, *notes))
+        return replace(candidate, notes=(*candidate.notes, *form.prove(partition, None, inputs)))
     compiled = candidate.file.replace("model.onnx", f"npu/model{form.suffix}")
     out = run.workspace.path(compiled)
     shutil.rmtree(out.parent, ignore_errors=True)
-    notes = form.prove(out, inputs)
-    return replace(
-        candidate,
-        placement=partition.verdict,
-        compiled=compiled,
-        size_bytes=out.stat().st_size,
-        notes=(*candidate.notes, *notes),
-    )
+    notes = (*candidate.notes, *form.prove(partition, out, inputs))
+    return replace(candidate, compiled=compiled, size_bytes=out.stat().st_size, notes=notes)
 
 
 def _scored_on_device(run: Trial, candidate: Candidate, form: DeviceForm) -> Candidate:

@@ -16,7 +16,7 @@ from edgeopt.placement import Partition, explain_placement
 from edgeopt.quantization.htp_forms import HtpForm, find_htp_forms
 from edgeopt.target import Target
 from edgeopt.tensors import Tensors
-from edgeopt.trial import CALIBRATION_PICTURES, Trial, reference_answers
+from edgeopt.trial import CALIBRATION_PICTURES, Trial, agreement_on_processor
 
 
 def qualcomm_forms(run: Trial, model: Model) -> Sequence[DeviceForm]:
@@ -47,26 +47,19 @@ def _found(run: Trial, model: Model) -> Sequence[HtpForm]:
         return [HtpForm("fp16", "fp16", Outcome(model, {}), 1.0, 0.0)] if "fp16" in run.target.precisions else []
     pictures = run.frames.spread(CALIBRATION_PICTURES)
 
-    def agreement(candidate: Model) -> float:
-        session = run.engine.open(candidate, "fp32")
-        found = reference_answers(run, session, candidate)
-        session.close()
-        return run.task(candidate, evaluating=True).agreement(found, run.reference)
-
     return find_htp_forms(
         model,
         model_inputs(run.task(model, evaluating=True), pictures),
         run.target,
-        agreement=agreement,
+        agreement=partial(agreement_on_processor, run),
         progress=lambda done: run.listener.progress("calibrate", done, len(pictures)),
         on_form=lambda one: run.listener.say(f"  {one.name}: agreement {one.agreement:.3f} on the CPU"),
     )
 
 
 def _prove(
-    made: Model, original: Model, target: Target, out: Path | None, inputs: Sequence[Tensors]
+    made: Model, original: Model, target: Target, partition: Partition, out: Path | None, inputs: Sequence[Tensors]
 ) -> tuple[Note, ...]:
-    partition = explain_placement(made, target)
     if partition.refused or partition.problem:
         raise UnsupportedError(f"{partition.verdict}{_reasons(partition)}", remedy="choose another target")
     if out is None:

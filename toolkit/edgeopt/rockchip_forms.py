@@ -82,6 +82,7 @@ def _prove(
     original: Model | None,
     target: Target,
     calibration: Sequence[Tensors],
+    _: Partition,
     out: Path | None,
     inputs: Sequence[Tensors],
 ) -> tuple[Note, ...]:

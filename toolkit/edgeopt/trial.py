@@ -261,6 +261,14 @@ def reference_answers(run: Trial, session: Session, model: Model) -> list[Any]:
     return answers(session, run.task(model, evaluating=True), pictures)
 
 
+def agreement_on_processor(run: Trial, model: Model) -> float:
+    """Return how far a model's answers are the original's, both on this machine's processor."""
+    session = run.engine.open(model, "fp32")
+    found = reference_answers(run, session, model)
+    session.close()
+    return run.task(model, evaluating=True).agreement(found, run.reference)
+
+
 def add_candidate(
     run: Trial,
     name: str,
