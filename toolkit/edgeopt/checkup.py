@@ -9,7 +9,7 @@ from edgeopt import assets, executors, plugins
 from edgeopt.devices import find_device, why_absent, why_unavailable
 from edgeopt.environment import Environment, read_environment
 from edgeopt.errors import EXIT_ERROR, EXIT_PASS, EdgeoptError, Note, NoteKind
-from edgeopt.target import Choice, Target, read_target, target_names
+from edgeopt.target import Choice, read_target, target_names
 
 _RUNTIMES = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-directml", "onnxruntime-webgpu")
 
@@ -34,20 +34,15 @@ def examine() -> Checkup:
     environment = read_environment()
     names = [name for name in plugins.names(executors) if name != "null"]
     engines = {name: plugins.load(executors, name).EXECUTOR.why_unavailable() or "" for name in names}
-    return Checkup(environment, engines, {name: _why_not(name) for name in target_names()}, _notes(environment))
+    absent = {name: why_absent(name) for name in names if not engines[name]}
+    targets = {name: _why_not(name, absent) for name in target_names()}
+    return Checkup(environment, engines, targets, _notes(environment))
 
 
-def _why_simulated(executor: str, target: Target, known: dict[str, str | None] = {}) -> str | None:  # noqa: B006
-    """Return that the device is only simulated; each vendor's library is asked once."""
-    if executor not in known:
-        known[executor] = why_absent(target)
-    return known[executor]
-
-
-def _why_not(name: str) -> str:
+def _why_not(name: str, absent: Mapping[str, str | None]) -> str:
     target = read_target(assets.folder("targets") / f"{name}.toml")
     if not isinstance(target, Choice):
-        return target.why_not_here() or why_unavailable(target) or _why_simulated(target.executor, target) or ""
+        return target.why_not_here() or why_unavailable(target) or absent.get(target.executor) or ""
     try:
         find_device(name)
     except EdgeoptError as error:

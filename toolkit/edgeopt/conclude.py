@@ -27,8 +27,6 @@ from edgeopt.text import plural
 from edgeopt.trial import CALIBRATION, CALIBRATION_PICTURES, Trial
 
 _ON_DEVICE = "edgeopt bench BUNDLE on the device"
-_FOREIGN = {"rknn": "Rockchip's rknn-toolkit-lite2"}
-"""Executors that only compile, and what runs their models on the device."""
 
 
 def _measure(run: Trial) -> Measurement | None:
@@ -75,9 +73,9 @@ def conclude(run: Trial, choice: Choice) -> Report:
     best = next(one for one in candidates if one.name == chosen.name)
     of_pictures = (*run.frames.notes, *(run.labelled.notes if run.labelled else ()))
     notes = [*choice.notes, *run.notes, *of_pictures, *run.plan.notes]
+    foreign = _foreign_runtime(run)
     if run.untimed:
-        hint = _FOREIGN.get(run.target.executor, _ON_DEVICE)
-        notes.append(Note(NoteKind.WARNING, f"latency not measured: {run.untimed}", hint))
+        notes.append(Note(NoteKind.WARNING, f"latency not measured: {run.untimed}", foreign or _ON_DEVICE))
     if unsure := _why_unsure(best, run.plan.max_drop):
         notes.append(Note(NoteKind.WARNING, unsure, "label more pictures"))
     off_target = "" if best.profile or not is_compiled(run.target) else _why_off_target(candidates)
@@ -103,7 +101,7 @@ def conclude(run: Trial, choice: Choice) -> Report:
         calibrated_on=_calibrated_on(run),
         untimed=run.untimed,
         off_target=off_target,
-        foreign_runtime=_FOREIGN.get(run.target.executor, ""),
+        foreign_runtime=foreign,
         notes=tuple(dict.fromkeys(notes)),
     )
     try:
@@ -114,6 +112,11 @@ def conclude(run: Trial, choice: Choice) -> Report:
     write_report(report)
     shutil.rmtree(run.workspace.path(CALIBRATION), ignore_errors=True)
     return report
+
+
+def _foreign_runtime(run: Trial) -> str:
+    """Return what runs the model on the device, where the engine made for it only compiles; else nothing."""
+    return next((str(getattr(one.executor, "foreign_runtime", "")) for one in run.alternatives), "")
 
 
 def _why_off_target(candidates: Sequence[Candidate]) -> str:

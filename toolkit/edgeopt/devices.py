@@ -19,7 +19,7 @@ def find_device(name: str) -> Target:
         UnavailableError: If a profile that chooses finds none for which the packages are here; it names them all.
     """
     try:
-        return find_target(name, lambda one: why_unavailable(one) or why_absent(one))
+        return find_target(name, lambda one: why_unavailable(one) or why_absent(one.executor))
     except UnavailableError:
         return find_target(name, why_unavailable)
 
@@ -46,9 +46,9 @@ def require_providers(target: Target) -> None:
         executor.require_providers(target.providers)
 
 
-def why_absent(target: Target) -> str | None:
-    """Return None if the device itself is here; an engine that does not say has no simulator."""
-    executor = plugins.load(executors, target.executor).EXECUTOR
+def why_absent(name: str) -> str | None:
+    """Return None if an executor's device itself is here; one that does not say has no simulator."""
+    executor = plugins.load(executors, name).EXECUTOR
     if not hasattr(executor, "has_device"):
         return None
     try:

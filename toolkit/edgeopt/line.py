@@ -120,9 +120,10 @@ def _read(model: str, target: str, recipe: str | None) -> tuple[Model, Choice, T
 
 
 def _prepare(model: Model, choice: Choice, target: Target, plan: Plan, out: Path, resume: bool) -> Trial:
-    engine, alternatives, notes = _engines(target, plan.threads)
+    by_rule = is_by_rule(target)
+    engine, alternatives, notes = _engines(target, plan.threads, by_rule)
     engine = replace(engine, cache_folder=str(out / ENGINES))
-    untimed = _why_untimed(target, alternatives)
+    untimed = _why_untimed(target, alternatives, by_rule)
     shapes = fixed_shapes(choice.recipe, model.inputs)
     labelled = open_labelled(plan.eval) if plan.eval else None
     if labelled and is_compiled(target) and untimed:
@@ -156,7 +157,7 @@ def _prepare(model: Model, choice: Choice, target: Target, plan: Plan, out: Path
         deadline=monotonic() + plan.time_budget_s if plan.time_budget_s else float("inf"),
         alternatives=alternatives,
         untimed=untimed,
-        by_rule=is_by_rule(target),
+        by_rule=by_rule,
         notes=notes,
     )
 
@@ -169,12 +170,12 @@ def _threads(model: Model, choice: Choice, target: Target, asked: Options) -> in
     return choose_threads(_engine(target, 1).executor, model, target, shapes, physical_cores())
 
 
-def _engines(target: Target, threads: int) -> tuple[Engine, tuple[Engine, ...], list[Note]]:
+def _engines(target: Target, threads: int, by_rule: bool) -> tuple[Engine, tuple[Engine, ...], list[Note]]:
     """Return the engine of candidates, those beside it, and a note for each that is not here.
 
     The candidates of a device that is compiled for are judged on this machine's processor, and then on the device.
     """
-    if is_by_rule(target):
+    if by_rule:
         note = Note(NoteKind.WARNING, f"not compiled: {why_unavailable(target)}", _how_to_get(target))
         return _engine(on_processor(target), physical_cores()), (), [note]
     if not is_compiled(target):
@@ -183,12 +184,12 @@ def _engines(target: Target, threads: int) -> tuple[Engine, tuple[Engine, ...], 
     return _engine(host, physical_cores()), (_engine(target, 1),), []
 
 
-def _why_untimed(target: Target, alternatives: Sequence[Engine]) -> str:
+def _why_untimed(target: Target, alternatives: Sequence[Engine], by_rule: bool) -> str:
     """Return why nothing can be measured on this machine; empty if all can."""
     if is_compiled(target):
         return "" if alternatives[0].executor.has_device() else "no device"  # type: ignore[attr-defined]
     reason = target.why_not_here()
-    if reason is None and is_by_rule(target):
+    if reason is None and by_rule:
         return "no device"
     return f"this machine is not the target: {reason}" if reason else ""
 
@@ -271,7 +272,7 @@ def _make_candidates(run: Trial) -> None:
             real, real_parent = model, parent
     if for_device:
         _guarded(run, for_device[-1].name, lambda: offer_forms(run, real, real_parent))
-    elif not (is_compiled(run.target) or is_by_rule(run.target)):
+    elif not (is_compiled(run.target) or run.by_rule):
         offer_engines(run, real, real_parent)
 
 
@@ -318,7 +319,7 @@ def _fuse(run: Trial, model: Model) -> list[Outcome]:
 
 
 def _quantize(run: Trial, model: Model) -> list[Outcome]:
-    return quantize_by_rule(run, model) if is_by_rule(run.target) else make_int8(run, model)
+    return quantize_by_rule(run, model) if run.by_rule else make_int8(run, model)
 
 
 _STEPS: dict[str, Callable[[Trial, Model], list[Outcome]]] = {

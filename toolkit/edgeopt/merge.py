@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from edgeopt.bundle import read_bundle
-from edgeopt.candidate import Candidate
 from edgeopt.errors import InvalidFileError, Note, NoteKind
 from edgeopt.measure import latency_of
 from edgeopt.report import Report, read_report, write_report
@@ -19,8 +18,8 @@ def merge_results(folder: str | Path, results: Sequence[str | Path] = ()) -> Rep
 
     Args:
         folder: Of `edgeopt optimize`.
-        results: What `edgeopt bench BUNDLE -o RESULT` wrote on the device; it must have
-            measured the model of the bundle, on its engine. The report on disk is written again, unless there are none.
+        results: What `edgeopt bench BUNDLE -o RESULT` wrote on the device; it must have measured the model of the
+            bundle, on its engine. The report on disk is written again, unless there are none.
 
     Raises:
         InvalidFileError: If folder or result cannot be read, the result is of another model, or means nothing.
@@ -36,20 +35,19 @@ def merge_results(folder: str | Path, results: Sequence[str | Path] = ()) -> Rep
 def _merged(report: Report, result: StoredResult) -> Report:
     if result.trust == "invalid":
         raise InvalidFileError(f"{result.path} is INVALID: its figures mean nothing", remedy="measure it again")
-    found = _candidate_of(report, result)
+    _require_bundles_model(report, result)
     where = _fact(result, "cpu.model") or "the device"
     detail = f"latency measured on {where} ({result.trust}), {_fact(result, 'session.threads')} thread(s)"
     note = Note(NoteKind.INFO if result.trust == "trusted" else NoteKind.WARNING, detail)
-    timed = replace(
-        found, latency=latency_of(result.samples, report.budget_ms), notes=tuple(dict.fromkeys((*found.notes, note)))
-    )
-    candidates = tuple(timed if one is found else one for one in report.candidates)
+    best, latency = report.best, latency_of(result.samples, report.budget_ms)
+    timed = replace(best, latency=latency, notes=tuple(dict.fromkeys((*best.notes, note))))
+    candidates = tuple(timed if one is best else one for one in report.candidates)
     kept = tuple(one for one in report.notes if not one.detail.startswith("latency not measured"))
     return replace(report, candidates=candidates, notes=kept, untimed="", measured_on=where)
 
 
-def _candidate_of(report: Report, result: StoredResult) -> Candidate:
-    """Return the chosen candidate if its model was measured, on the engine that the bundle names for it."""
+def _require_bundles_model(report: Report, result: StoredResult) -> None:
+    """Raise unless the bundle's own model was measured, on the engine that the bundle names for it."""
     bundle, measured = read_bundle(report.bundle), _fact(result, "model.sha256")
     first = bundle.artefacts[0]
     remedy = f"measure the bundle of this report on the device: edgeopt bench {report.bundle} -o RESULT"
@@ -60,7 +58,6 @@ def _candidate_of(report: Report, result: StoredResult) -> Candidate:
     if executor != first.executor or providers != str(list(first.providers)):
         wanted = f"{first.executor} {list(first.providers)}"
         raise InvalidFileError(f"{result.path} was measured on {executor} {providers}, not on {wanted}", remedy=remedy)
-    return report.best
 
 
 def _fact(result: StoredResult, key: str) -> str:

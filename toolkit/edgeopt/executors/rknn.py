@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -176,6 +176,8 @@ class RknnSession:
 class Rknn:
     """The executor `rknn`."""
 
+    foreign_runtime: ClassVar[str] = "Rockchip's rknn-toolkit-lite2"
+    """What runs a compiled model on the chip, where edgeopt does not."""
     calibration: Sequence[Tensors] = ()
     """Real model inputs: the compiler quantizes a float model to W8A8 with them. Without them a float model is
     compiled in fp16, and a model with pairs of Q and DQ on its own grids."""
