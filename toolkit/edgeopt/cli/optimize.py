@@ -20,7 +20,7 @@ from edgeopt.cli._values import Duration, Names
 @click.option("--budget", type=Duration("ms"), help="Time a frame may take, e.g. 33ms [the target's].")
 @click.option("--fps", type=click.FloatRange(min=0, min_open=True), help="The budget as a frame rate.")
 @click.option("--max-drop", type=click.FloatRange(min=0), help="Metric that may be lost [the recipe's, 0.01].")
-@click.option("--steps", type=Names(), help="Steps to do [simplify,fuse,quantize].")
+@click.option("--steps", type=Names(), help="Steps to do [simplify,fuse,quantize,compile].")
 @click.option("--skip", multiple=True, metavar="STEP", help="A step to leave out; repeatable.")
 @click.option("--dry-run", is_flag=True, help="Print the plan and stop.")
 @click.option("--resume", is_flag=True, help="Take up the finished candidates of an interrupted run.")
