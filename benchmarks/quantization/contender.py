@@ -1,8 +1,8 @@
 """One contender in a process of its own: quantize, tell seconds and peak memory, run in turns, answer the inputs.
 
-    python contender.py onnxruntime|nncf|edgeopt WORK_FOLDER
+    python contender.py onnxruntime|nncf|edgeopt|edgeopt-openvino WORK_FOLDER
 
-It is started by run.py, for NNCF with another interpreter, so it imports nothing that all three do not have.
+It is started by run.py, for OpenVINO with another interpreter, so it imports nothing that all do not have.
 """
 
 from __future__ import annotations
@@ -48,11 +48,15 @@ def nncf_default(folder: Path, given: dict[str, Any]) -> Path:
     return made
 
 
-def edgeopt_search(folder: Path, given: dict[str, Any]) -> Path:
+def edgeopt_on_openvino(folder: Path, given: dict[str, Any]) -> Path:
+    return edgeopt_search(folder, given, "openvino-cpu")
+
+
+def edgeopt_search(folder: Path, given: dict[str, Any], target: str = "cpu") -> Path:
     import edgeopt
 
     asked = {"calib": given["calib"], "recipe": given["recipe"], "threads": 1, "time_budget_s": given["time_budget_s"]}
-    found = edgeopt.quantize(given["model"], target="cpu", out=folder / "edgeopt.onnx", **asked)
+    found = edgeopt.quantize(given["model"], target=target, out=folder / "edgeopt.onnx", **asked)
     print(found.reason, file=sys.stderr)
     (folder / "options.json").write_text(json.dumps(dict(found.options)), "utf-8")
     return found.file or Path(given["model"])
@@ -104,7 +108,13 @@ def peak_mib() -> float:
     return (own + children) / 1024
 
 
-WAYS = {"onnxruntime": onnxruntime_default, "nncf": nncf_default, "edgeopt": edgeopt_search}
+ON_OPENVINO = ("nncf", "edgeopt-openvino")
+WAYS = {
+    "onnxruntime": onnxruntime_default,
+    "nncf": nncf_default,
+    "edgeopt": edgeopt_search,
+    "edgeopt-openvino": edgeopt_on_openvino,
+}
 
 
 def main() -> None:
@@ -120,7 +130,7 @@ def main() -> None:
     original = open_onnxruntime(Path(given["model"]))
     chosen = folder / "options.json"
     entries = json.loads(chosen.read_text("utf-8")) if who == "edgeopt" and chosen.is_file() else {}
-    variant = open_openvino(made) if made.suffix == ".xml" else open_onnxruntime(made, entries)
+    variant = open_openvino(made) if who in ON_OPENVINO else open_onnxruntime(made, entries)
     images = np.load(folder / "eval.npy", mmap_mode="r")
     inputs = {given["input"]: np.ascontiguousarray(images[0][None])}
     told["speed"] = in_turns(original, variant, inputs, given["rounds"])

@@ -1,6 +1,7 @@
 """INT8 by ONNX Runtime's default, NNCF's default and edgeopt, side by side on two real models.
 
-    python benchmarks/quantization/run.py [--nncf-python PATH] [--images 64] [--model yolox|squeezenet]
+    python benchmarks/quantization/run.py [--nncf-python PATH] [--openvino-python PATH] [--images 64]
+        [--model yolox|squeezenet]
 
 Prints Markdown: speed against the original under ONNX Runtime's defaults (in turns, one thread), the metric on labels
 that no contender saw, seconds and peak memory of quantizing. What is not there is left out with the reason.
@@ -117,6 +118,7 @@ def compare(name: str, case: Case, contenders: dict[str, str], images: int, aske
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--nncf-python", help="interpreter of an environment with nncf, openvino and onnxruntime")
+    parser.add_argument("--openvino-python", help="interpreter of an environment with edgeopt and openvino")
     parser.add_argument("--images", type=int, default=64, help="calibration pictures for the two defaults")
     parser.add_argument("--rounds", type=int, default=40, help="of five runs each, in turns")
     parser.add_argument("--time-budget", type=float, default=180.0, help="seconds of edgeopt's search")
@@ -126,10 +128,14 @@ def main() -> None:
         print(f"left out: {DATA} is absent")
         return
     contenders = {"onnxruntime": sys.executable, "edgeopt": sys.executable}
-    if given.nncf_python and Path(given.nncf_python).is_file():
-        contenders["nncf"] = given.nncf_python
-    else:
-        print(f"nncf left out: {given.nncf_python or '--nncf-python'} is not there\n")
+    for who, option, python in (
+        ("edgeopt-openvino", "--openvino-python", given.openvino_python),
+        ("nncf", "--nncf-python", given.nncf_python),
+    ):
+        if python and Path(python).is_file():
+            contenders[who] = python
+        else:
+            print(f"{who} left out: {python or option} is not there\n")
     here = read_environment()
     print(f"{here.cpu}, {here.cores} cores, onnxruntime {here.packages.get('onnxruntime')}; one thread\n\n{HEAD}")
     for name in given.model or CASES:

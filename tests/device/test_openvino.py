@@ -19,7 +19,9 @@ from edgeopt.executors.openvino import BLOB_SUFFIX, EXECUTOR
 from edgeopt.executors.reference import EXECUTOR as REFERENCE
 from edgeopt.line import optimize
 from edgeopt.model import Model
-from edgeopt.quantization.quantize import Form, quantize
+from edgeopt.quantization.findings import study
+from edgeopt.quantization.fitted_silu import fit_silus, place_fits
+from edgeopt.quantization.quantize import Form, open_graph, quantize
 from edgeopt.runtime import Runtime
 from edgeopt.target import Int8Rules
 from edgeopt.trial import RESUMED
@@ -238,6 +240,35 @@ def test_pairs_on_inputs_only_run_on_integer_kernels_and_keep_the_answer():
     actual = EXECUTOR.open(outcome.model.data, CPU).run(inputs)["y"]
     expected = REFERENCE.open(model.data, SessionOptions()).run(inputs)["y"]
     assert np.corrcoef(actual.ravel(), expected.ravel())[0, 1] > 0.995
+
+
+def silus() -> Model:
+    text = """silus (float[1,16,12,12] x) => (float[1,8,12,12] y) {
+        c = Conv <pads = [1,1,1,1]> (x, w, b)
+        cs = Sigmoid(c)
+        ca = Mul(c, cs)
+        d = Conv(ca, v, a)
+        ds = Sigmoid(d)
+        da = Mul(d, ds)
+        y = Conv(da, u)
+    }"""
+    constants = {"w": spread(16, 16, 3, 3) * 3, "v": spread(32, 16, 1, 1) * 3, "u": spread(8, 32, 1, 1)}
+    return parse(text, **constants, b=numbers(16, seed=1), a=numbers(32, seed=2))
+
+
+@pytest.mark.parametrize("quantized", [False, True])
+def test_a_fitted_silu_and_its_numbers_for_each_channel_are_part_of_the_convolutions_kernel(quantized):
+    model = silus()
+    graph = open_graph(model)
+    seen = study(model, graph, frames(model), Int8Rules()).calibration.observations
+    assert place_fits(graph, fit_silus(graph, seen)) == 2
+    made = graph.to_model()
+    if quantized:
+        made = quantize(made, frames(made), Int8Rules(), form=Form.INPUTS).model
+    ops = [one.op for one in EXECUTOR.open(made.data, CPU).placement()]
+    assert ops.count("Convolution") == 3
+    bordering = {"Convolution", "Reorder", "Reshape"}  # what is reshaped are biases
+    assert [one for one in ops if one not in bordering] == ["Subgraph"] * quantized  # the rounding of the model's input
 
 
 def test_a_free_batch_dimension_is_run_as_it_comes():

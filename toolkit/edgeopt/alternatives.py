@@ -108,7 +108,7 @@ def _int8_models(run: Trial, engine: Engine, precisions: Sequence[str], model: M
     if monotonic() > run.deadline:
         return []
     try:
-        return make_int8(run, model, Setting(engine, precisions[-1]))
+        return make_int8(run, model, Setting(engine, precisions[-1]), _MOST_KEPT)
     except EdgeoptError as error:
         run.notes.append(Note(NoteKind.WARNING, f"no INT8 on {engine.target.name}: {error.problem}", error.remedy))
         return []

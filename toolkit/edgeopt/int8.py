@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from time import monotonic
 
@@ -13,7 +13,7 @@ from edgeopt.evaluate import model_inputs
 from edgeopt.judge import TIMED_PICTURES, Judge, own_clock
 from edgeopt.model import Model
 from edgeopt.outcome import Outcome
-from edgeopt.quantization.attempt import Attempt
+from edgeopt.quantization.attempt import Attempt, for_labels
 from edgeopt.quantization.data_types import confirmed_rules
 from edgeopt.quantization.fusion import fusion_notes
 from edgeopt.quantization.quantize import Form
@@ -28,19 +28,19 @@ _MOST_KEPT = 3
 _MOST_SECONDS = 180.0
 _AFTER = 0.4
 """Share of a time budget for what comes after the search: labels, measuring in turns, bundle and report."""
-_DYNAMIC = "DynamicQuantizeLinear"
 _FASTER = 1.02
 """A ratio below it is the noise of one comparison."""
 
 
-def make_int8(run: Trial, model: Model, setting: Setting | None = None) -> list[Outcome]:
-    """Return INT8 forms of a float model, the most promising first, at most three.
+def make_int8(run: Trial, model: Model, setting: Setting | None = None, most: int = _MOST_KEPT) -> list[Outcome]:
+    """Return INT8 forms of a float model, the most promising first.
 
     Args:
         run: Its pictures calibrate, its original judges agreement, its plan limits the time.
         model: The float model, opset 13 or later.
         setting: Whose rules hold, and where speed is judged against float of the same arithmetic; None: the
             target's own engine.
+        most: How many.
 
     Raises:
         UnsupportedError: If weights or activations are NaN or infinite.
@@ -81,7 +81,7 @@ def make_int8(run: Trial, model: Model, setting: Setting | None = None) -> list[
         known=run.calibrations.get(model.fingerprint),
     )
     with_float.close()
-    return _told(run, model, setting, replace(found, notes=(*measured, *found.notes)), buffers)
+    return _told(run, model, setting, replace(found, notes=(*measured, *found.notes)), buffers, most)
 
 
 def _judge(run: Trial, model: Model, setting: Setting, buffers: Buffers) -> Judge:
@@ -102,24 +102,14 @@ def _has_integers(model: Model) -> bool:
     return any("Linear" in op or "Integer" in op for op in model.op_counts)
 
 
-def _told(run: Trial, model: Model, setting: Setting, found: Found, buffers: Buffers) -> list[Outcome]:
+def _told(run: Trial, model: Model, setting: Setting, found: Found, buffers: Buffers, most: int) -> list[Outcome]:
     """Return the attempts that go on to the labels; keep what is known of tensors, on disk and for the next engine."""
     if found.calibration is not None:
         run.calibrations[model.fingerprint] = found.calibration
     run.workspace.write(f"candidates/{_candidate(run, setting)}/{TENSORS}", tensors_json(found))
-    kept = for_labels([one for one in found.attempts if _has_integers(one.outcome.model)])
+    kept = for_labels([one for one in found.attempts if _has_integers(one.outcome.model)], most)
     opened = [replace(one, outcome=replace(one.outcome, options=buffers.entries)) for one in kept]
     return [_with_notes(one, found.reason if i == 0 else "", found.notes, setting) for i, one in enumerate(opened)]
-
-
-def for_labels(attempts: Sequence[Attempt]) -> Sequence[Attempt]:
-    """Return the best; the last one gives way to a form with grids of its own for each picture that agrees better."""
-    best = attempts[:_MOST_KEPT]
-    dynamic = [one for one in attempts if _DYNAMIC in one.outcome.model.op_counts and one.speed_ratio > _FASTER]
-    surest = max(dynamic, key=lambda one: one.agreement, default=None)
-    if surest is None or surest.agreement <= max(one.agreement for one in best):
-        return best
-    return [*best[:-1], surest]
 
 
 def _candidate(run: Trial, setting: Setting) -> str:

@@ -23,7 +23,7 @@ from edgeopt.judge import AGREEMENT_PICTURES, TIMED_PICTURES, Judge, own_clock
 from edgeopt.model import Model, find_model, load_model, save_model
 from edgeopt.outcome import Outcome
 from edgeopt.plan import SYNTHETIC, require_uncompiled
-from edgeopt.quantization.attempt import Attempt, ranked
+from edgeopt.quantization.attempt import Attempt, for_labels, ranked
 from edgeopt.quantization.data_types import confirmed_rules
 from edgeopt.quantization.fusion import fusion_notes
 from edgeopt.quantization.quantize import Form, is_quantizable
@@ -283,17 +283,18 @@ class _Run:
     ) -> tuple[Tried | None, tuple[Tried, ...], str, Scored | None]:
         """Return the choice, all attempts, why, and the original's score; the file is the choice or absent."""
         rows = [Tried(one.name, one.speed_ratio, one.agreement) for one in attempts]
-        valid = [i for i, one in enumerate(attempts) if one.is_valid(LEAST_AGREEMENT)]
+        valid = [one for one in attempts if one.is_valid(LEAST_AGREEMENT)]
         if not valid or self.labelled is None:
             reason = "" if valid else "The float model stays: no INT8 form is faster and agrees with it."
-            self._settle(attempts[0] if valid else None)
+            self._settle(valid[0] if valid else None)
             return (rows[0] if valid else None), tuple(rows), reason, None
         baseline, refused = self._score(self.original, "the original"), list[str]()
-        for i in valid[:_MOST_SCORED]:
-            rows[i] = self._judged(attempts[i], baseline)
+        for one in for_labels(valid, _MOST_SCORED):
+            i = next(place for place, other in enumerate(attempts) if other is one)
+            rows[i] = self._judged(one, baseline)
             drop = rows[i].drop
             if drop is not None and is_within(drop.value, max_drop):
-                self._settle(attempts[i])
+                self._settle(one)
                 if unsure := why_unsure(drop, max_drop, baseline.accuracy.n):
                     self.notes.append(Note(NoteKind.WARNING, unsure, "label more pictures"))
                 return rows[i], tuple(rows), " ".join(refused), baseline

@@ -38,6 +38,9 @@ class Int8Rules:
     """No pair between a convolution and the sum behind it: the engine computes both in one kernel."""
     narrow_channels: int = 0
     """Convolutions with fewer input or output channels stay float."""
+    fitted_silu: bool = False
+    """A SiLU may be a HardSwish fitted to each channel: the engine computes both in the convolution's own kernel, and
+    SiLU takes most of its time."""
     ops: tuple[str, ...] = ("Conv", "ConvTranspose", "MatMul", "Gemm")
     forms: tuple[str, ...] = ("qdq",)
     """How integers may be written: `qdq` everywhere; `nhwc`, ONNX Runtime's own integer ops, on a CPU; `inputs`, pairs

@@ -9,12 +9,11 @@ from small_nets import ALL, frames
 
 from edgeopt.conversions import CONVERSIONS, eight_bits, four_bits, is_converted, why_not_converted
 from edgeopt.environment import cpu_architecture
-from edgeopt.int8 import for_labels
 from edgeopt.line import optimize
 from edgeopt.model import Model, find_model, load_model
 from edgeopt.outcome import Outcome
 from edgeopt.plan import Options, make_plan
-from edgeopt.quantization.attempt import Attempt
+from edgeopt.quantization.attempt import Attempt, for_labels
 from edgeopt.quantization.dynamic import make_dynamic
 from edgeopt.recipe import find_recipe
 from edgeopt.target import Target, find_target
@@ -108,6 +107,7 @@ def test_labels_also_judge_a_slower_form_that_agrees_better():
     dynamic = make_dynamic(model, find_target(FAR).int8).model
     fast = [attempt(model, agreement, 1.8) for agreement in (0.86, 0.85, 0.84, 0.83)]
     sure, unsure, slow = (attempt(dynamic, *two) for two in ((0.93, 1.6), (0.81, 1.6), (0.99, 1.0)))
-    assert for_labels([*fast, sure, unsure, slow]) == [fast[0], fast[1], sure]
-    assert for_labels([*fast, unsure]) == fast[:3]
-    assert for_labels([sure]) == [sure]
+    assert for_labels([*fast, sure, unsure, slow], 3) == (fast[0], fast[1], sure)
+    assert for_labels([*fast, unsure], 3) == tuple(fast[:3])
+    assert for_labels([sure], 3) == (sure,)
+    assert for_labels([*fast, sure], 1) == (fast[0],)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from edgeopt.outcome import Outcome
@@ -35,6 +35,22 @@ def ranked(attempts: Iterable[Attempt], least_agreement: float) -> tuple[Attempt
         return (not valid, -_step(one.speed_ratio) if valid else 0.0, -one.agreement)
 
     return tuple(sorted(attempts, key=rank))
+
+
+def for_labels(attempts: Sequence[Attempt], most: int) -> tuple[Attempt, ...]:
+    """Return what labels judge: the first ones, the last of which gives way to the faster one that agrees best.
+
+    Labels may refuse all that is near the fastest; what agrees best is then still there to be chosen.
+
+    Args:
+        attempts: Best first.
+        most: How many; each costs an evaluation.
+    """
+    best = attempts[:most]
+    surest = max((one for one in attempts if one.is_valid(0.0)), key=lambda one: one.agreement, default=None)
+    if most < 2 or surest is None or surest.agreement <= max(one.agreement for one in best):
+        return tuple(best)
+    return (*best[: most - 1], surest)
 
 
 def _step(ratio: float) -> int:

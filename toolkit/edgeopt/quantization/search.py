@@ -19,6 +19,7 @@ from edgeopt.model import Model
 from edgeopt.quantization.attempt import Attempt, ranked
 from edgeopt.quantization.calibration import Calibration
 from edgeopt.quantization.findings import study
+from edgeopt.quantization.fitted_silu import keep_worst
 from edgeopt.quantization.layer_times import LayerTimes
 from edgeopt.quantization.matrices import is_made_of_products
 from edgeopt.quantization.quantize import Form, open_graph, tensors_on_grids
@@ -51,6 +52,8 @@ _BORDER_WEIGHTS = (4.0, 2.0, 1.0)
 where caches are shared with other programs."""
 _MOST_CONFIRMED, _AS_FAST = 4, 0.98
 """Openings that may be measured again, and the share of the first speed that confirms it."""
+_EXACT_SHARES = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5)
+"""Of all numbers that SiLUs compute, in a model that computes the others as fitted HardSwishes."""
 _METHODS = (Method.PERCENTILE, Method.MINMAX)
 _SENSITIVE_BELOW_DB, _MOST_SENSITIVE, _SENSITIVITY_FRAMES = 20.0, 8, 2
 _CALIBRATION_SHARE = 0.4
@@ -130,7 +133,7 @@ class _Search:
         return next(variant for variant, one in self.attempts.items() if one is first)
 
     def run(self, forms: tuple[Form, ...], threads: int) -> None:
-        """Try forms, layers in float, rescaling, ways of writing, roundings, ranges, equalization, stricter islands."""
+        """Try forms, layers in float, rescaling, ways of writing, fits, roundings, ranges, equalization, islands."""
         first, *others = sorted(forms, key=lambda form: (form is not Form.NHWC, -forms.index(form)))
         self.attempt(first_variant(first))
         if first is Form.NHWC and not self.is_over:
@@ -146,6 +149,7 @@ class _Search:
             self._smooth(first_variant(first))
         for variant in self._ways(self.best()):
             self.attempt(variant)
+        self._fit()
         for change in self._finer():
             best = self.best()
             self.attempt(change(best), like=best)
@@ -184,6 +188,18 @@ class _Search:
             self.attempt(replace(variant, smoothing=ALPHAS[0]))
         for alpha in ALPHAS[1:]:
             self.attempt(replace(self.best(), smoothing=alpha))
+
+    def _fit(self) -> None:
+        """Compute SiLUs as fitted HardSwishes: all, then without the worst, until the answers agree."""
+        start = self.best()
+        for share in _EXACT_SHARES:
+            if self.is_over or not self.sources.fits:
+                return
+            variant = replace(start, fitted=frozenset(one.name for one in keep_worst(self.sources.fits, share)))
+            self.attempt(variant)
+            made = self.attempts.get(variant)
+            if made is None or made.agreement >= self.least_agreement:
+                return
 
     def _be_sure(self) -> None:
         """Try what agrees best with grids for each picture: slower than grids for all, but labels may refuse those."""

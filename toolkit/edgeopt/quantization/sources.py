@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from edgeopt.model import Model
 from edgeopt.quantization.equalization import equalize
 from edgeopt.quantization.findings import Findings, study, with_method
+from edgeopt.quantization.fitted_silu import Fit, fit_silus, place_fits
 from edgeopt.quantization.quantize import open_graph
 from edgeopt.quantization.ranges import Method
 from edgeopt.quantization.rescaling import rescale
@@ -19,7 +20,7 @@ from edgeopt.tensors import Tensors
 
 @dataclass(slots=True)
 class Sources:
-    """A float model, what calibration says of it, and both again after equalization, rescaling or smoothing."""
+    """A float model, what calibration says of it, and both again after what changes the model."""
 
     model: Model
     findings: Findings
@@ -28,8 +29,10 @@ class Sources:
     """A few real inputs: models that were changed are calibrated on them."""
     _equalized: Model | None = None
     _rescaled: dict[tuple[bool, Set[str]], Model] = field(default_factory=dict)
-    _smoothed: dict[tuple[bool, Set[str], float], Model] = field(default_factory=dict)
-    _known: dict[tuple[bool, Set[str], float, Method], Findings] = field(default_factory=dict)
+    _fits: tuple[Fit, ...] | None = None
+    _fitted: dict[tuple[bool, Set[str], Set[str]], Model] = field(default_factory=dict)
+    _smoothed: dict[tuple[bool, Set[str], Set[str], float], Model] = field(default_factory=dict)
+    _known: dict[tuple[bool, Set[str], Set[str], float, Method], Findings] = field(default_factory=dict)
 
     @property
     def can_equalize(self) -> bool:
@@ -41,17 +44,27 @@ class Sources:
         """Whether a normalised activation is read by matrices alone."""
         return bool(smoothable(open_graph(self.model)))
 
+    @property
+    def fits(self) -> tuple[Fit, ...]:
+        """The HardSwish that fits each SiLU best; none where the target gains nothing from it."""
+        if self._fits is None:
+            seen = self.findings.calibration.observations
+            self._fits = fit_silus(open_graph(self.model), seen) if self.rules.fitted_silu else ()
+        return self._fits
+
     def of(self, variant: Variant) -> tuple[Model, Findings]:
         """Return what a variant is made of."""
         model = self._equalized_model() if variant.equalized else self.model
         if variant.rescaled:
             model = self._rescaled_model(model, (variant.equalized, variant.rescaled))
+        changes = variant.equalized, variant.rescaled, variant.fitted
+        if variant.fitted:
+            model = self._fitted_model(model, changes)
         if variant.smoothing:
-            model = self._smoothed_model(model, (variant.equalized, variant.rescaled, variant.smoothing))
-        wanted = variant.equalized, variant.rescaled, variant.smoothing, variant.method
+            model = self._smoothed_model(model, (*changes, variant.smoothing))
+        wanted = (*changes, variant.smoothing, variant.method)
         if wanted not in self._known:
-            changed = variant.equalized or bool(variant.rescaled) or variant.smoothing > 0
-            self._known[wanted] = self._study(model, changed, variant.method)
+            self._known[wanted] = self._study(model, model is not self.model, variant.method)
         return model, self._known[wanted]
 
     def _study(self, model: Model, changed: bool, method: Method) -> Findings:
@@ -68,11 +81,18 @@ class Sources:
             self._rescaled[wanted] = graph.to_model()
         return self._rescaled[wanted]
 
-    def _smoothed_model(self, model: Model, wanted: tuple[bool, Set[str], float]) -> Model:
+    def _fitted_model(self, model: Model, wanted: tuple[bool, Set[str], Set[str]]) -> Model:
+        if wanted not in self._fitted:
+            graph = open_graph(model)
+            place_fits(graph, [one for one in self.fits if one.name in wanted[2]])
+            self._fitted[wanted] = graph.to_model()
+        return self._fitted[wanted]
+
+    def _smoothed_model(self, model: Model, wanted: tuple[bool, Set[str], Set[str], float]) -> Model:
         """Return a model with scale moved into its matrices; equalization leaves these and their inputs as they are."""
         if wanted not in self._smoothed:
             graph = open_graph(model)
-            smooth(graph, self.findings.calibration.observations, wanted[2])
+            smooth(graph, self.findings.calibration.observations, wanted[3])
             self._smoothed[wanted] = graph.to_model()
         return self._smoothed[wanted]
 

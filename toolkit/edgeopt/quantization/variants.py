@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from edgeopt.errors import Note
+from edgeopt.errors import Note, NoteKind
 from edgeopt.graph import Graph
 from edgeopt.model import Model
 from edgeopt.outcome import Outcome
@@ -49,6 +49,8 @@ class Variant:
     """Alpha of the smoothed model that it is made of, which the caller gives; 0: not smoothed."""
     rescaled: frozenset[str] = frozenset()
     """Tensors whose channels are scaled alike in the model that it is made of, which the caller gives."""
+    fitted: frozenset[str] = frozenset()
+    """SiLUs that are fitted HardSwishes in the model that it is made of, which the caller gives."""
     kept: frozenset[str] = frozenset()
     """Tensors that stay real whatever their score."""
     forced: frozenset[str] = frozenset()
@@ -65,6 +67,7 @@ class Variant:
         words += ["equalized"] if self.equalized else []
         words += [f"smoothed by {self.smoothing:g}"] if self.smoothing else []
         words += [f"{plural(len(self.rescaled), 'tensor')} rescaled"] if self.rescaled else []
+        words += [f"{len(self.fitted)} SiLU as fitted HardSwish"] if self.fitted else []
         words += [f"{plural(len(self.kept), 'sensitive tensor')} real"] if self.kept else []
         return ", ".join(word for word in words if word)
 
@@ -87,6 +90,9 @@ def make_variant(model: Model, findings: Findings, rules: Int8Rules, variant: Va
     scheme, notes = scheme_of(graph, findings, rules, variant)
     scheme = repair_weights(graph, scheme, findings.calibration, rounding=variant.rounding)
     changes = place(graph, scheme, variant.form, variant.options)
+    if variant.fitted:
+        detail = f"{len(variant.fitted)} SiLU computed as HardSwish, fitted to each channel of what calibration saw"
+        notes = (*notes, Note(NoteKind.CHOICE, detail))
     return Outcome(graph.to_model(), changes, (*findings.notes, *notes))
 
 

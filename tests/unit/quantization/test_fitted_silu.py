@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_nets import Net, frames
+
+from edgeopt.executors import SessionOptions
+from edgeopt.executors.onnxruntime import EXECUTOR
+from edgeopt.model import Model
+from edgeopt.quantization.activations import hard_swish, silu
+from edgeopt.quantization.calibration import Observation
+from edgeopt.quantization.findings import study
+from edgeopt.quantization.fitted_silu import Fit, fit_silus, keep_worst, place_fits
+from edgeopt.quantization.quantize import Form, open_graph
+from edgeopt.quantization.search import search_int8
+from edgeopt.target import Int8Rules, find_target
+
+RULES = Int8Rules()
+FITTING = replace(RULES, fitted_silu=True, forms=("inputs",))
+
+
+def swishing() -> Model:
+    """A network with three SiLUs behind convolutions, one of them depthwise and one without a bias."""
+    net = Net()
+    x = net.silu(net.conv("x", 3, 16, 3))
+    x = net.silu(net.conv(x, 16, 16, 3, depthwise=True))
+    bare = net.conv(x, 16, 24)
+    del net.nodes[-1].input[2]
+    return net.model(net.conv(net.silu(bare), 24, 8), name="swishing")
+
+
+def observed(model: Model) -> dict[str, Observation]:
+    return dict(study(model, open_graph(model), frames(model, 8), RULES).calibration.observations)
+
+
+def fitted(model: Model) -> tuple[Model, tuple[Fit, ...]]:
+    graph = open_graph(model)
+    fits = fit_silus(graph, observed(model))
+    assert place_fits(graph, fits) == len(fits)
+    return graph.to_model(), fits
+
+
+def answers(model: Model, source: Model) -> np.ndarray:
+    session = EXECUTOR.open(model.data, SessionOptions())
+    return np.concatenate([value.ravel() for frame in frames(source, 3, 5) for value in session.run(frame).values()])
+
+
+def sqnr_db(model: Model, source: Model) -> float:
+    expected, actual = answers(source, source), answers(model, source)
+    return float(10 * np.log10(np.square(expected).sum() / max(np.square(expected - actual).sum(), 1e-12)))
+
+
+def fit_of(x: np.ndarray) -> Fit:
+    """Return the fit of a SiLU that reads these numbers, shape (channels, samples)."""
+    net = Net(channels=len(x))
+    made = net.silu(net.conv("x", len(x), len(x)))
+    model = net.model(net.conv(made, len(x), 1))
+    name = model.proto.graph.node[0].output[0]
+    seen = Observation(x.min(1), x.max(1), None, x.T.astype(np.float32))  # type: ignore[arg-type]
+    (one,) = fit_silus(open_graph(model), {name: seen})
+    return one
+
+
+def error_of(fit: Fit, x: np.ndarray) -> np.ndarray:
+    made = hard_swish(fit.slope[:, None] * x + fit.shift[:, None]) * fit.gain[:, None] + fit.offset[:, None]
+    return made - silu(x)
+
+
+def test_no_exponential_is_left_and_the_answers_stay_close() -> None:
+    model = swishing()
+    made, fits = fitted(model)
+    onnx.checker.check_model(made.proto)
+    assert len(fits) == 3
+    assert made.op_counts["HardSwish"] == 3
+    assert "Sigmoid" not in made.op_counts
+    assert sqnr_db(made, model) > 20
+    names = {node.op_type: 0 for node in made.proto.graph.node}
+    assert names.keys() == {"Conv", "HardSwish", "Mul", "Add"}
+
+
+def test_a_fit_for_each_channel_beats_the_plain_hard_swish() -> None:
+    model = swishing()
+    graph = open_graph(model)
+    one = {"slope": 1.0, "shift": 0.0, "gain": 1.0, "offset": 0.0}
+    plain = [
+        replace(fit, **{name: np.full_like(fit.slope, value) for name, value in one.items()})
+        for fit in fit_silus(graph, observed(model))
+    ]
+    place_fits(graph, plain)
+    assert sqnr_db(fitted(model)[0], model) > sqnr_db(graph.to_model(), model) + 3
+
+
+@given(st.floats(-6, 6), st.floats(0.05, 1.0))
+@settings(max_examples=30, deadline=None)
+def test_a_channel_that_uses_a_part_of_the_curve_only_is_met_within_a_tenth_of_it(middle, half_width) -> None:
+    x = np.linspace(middle - half_width, middle + half_width, 200)[None]
+    error = error_of(fit_of(x), x)
+    assert np.abs(error).max() < 0.1 * max(np.ptp(silu(x)), 0.05)
+
+
+def test_wide_channels_are_met_and_go_on_straight_beyond_what_was_seen() -> None:
+    x = np.random.default_rng(0).normal(0, 4, (8, 1000))
+    fit = fit_of(x)
+    assert np.abs(error_of(fit, x)).max() < 0.2
+    beyond = np.full((8, 1), 3 * x.max())
+    assert np.abs(error_of(fit, beyond) / beyond).max() < 0.1
+
+
+def test_a_channel_that_never_changes_stays_what_it_is() -> None:
+    x = np.stack([np.full(50, -3.0), np.full(50, 0.0), np.linspace(-2, 2, 50)])
+    fit = fit_of(x)
+    assert all(np.isfinite(one).all() for one in (fit.slope, fit.shift, fit.gain, fit.offset))
+    assert np.isfinite(fit.noise)
+    np.testing.assert_allclose(error_of(fit, x)[:2], 0, atol=1e-6)
+
+
+def test_what_no_convolution_makes_for_its_silu_alone_is_left() -> None:
+    net = Net()
+    shared = net.conv("x", 3, 8)
+    first = net.op("Add", net.silu(shared), shared)  # the sum reads what the SiLU reads
+    pooled = net.silu(net.op("MaxPool", first, kernel_shape=[2, 2]))
+    last = net.silu(net.conv(pooled, 8, 8))
+    model = net.model(last)  # a SiLU that is an answer
+    assert fit_silus(open_graph(model), observed(model)) == ()
+    old = swishing()
+    old.proto.opset_import[0].version = 13
+    assert fit_silus(open_graph(old), observed(old)) == ()  # HardSwish is of opset 14
+    assert fit_silus(open_graph(swishing()), {}) == ()
+
+
+def test_the_worst_for_what_they_save_keep_their_silu_up_to_a_share_of_the_numbers() -> None:
+    none = np.zeros(1, np.float32)
+    given = [("a", 0.9, 50), ("b", 0.1, 10), ("c", 0.5, 30), ("d", 0.2, 10)]
+    fits = [Fit(name, none, none, none, none, noise, elements) for name, noise, elements in given]
+    names = {share: [one.name for one in keep_worst(fits, share)] for share in (0.0, 0.09, 0.1, 0.6, 1.0)}
+    assert names == {0.0: list("abcd"), 0.09: list("abcd"), 0.1: list("abc"), 0.6: list("bc"), 1.0: []}
+
+
+@pytest.mark.parametrize(("bar", "expected"), [(0.0, 3), (0.9999, 0)])
+def test_the_search_fits_as_many_as_the_answers_allow(bar: float, expected: int) -> None:
+    model = swishing()
+
+    def agreement(one: Model) -> float:
+        return 1.0 if "HardSwish" not in one.op_counts else 1.0 - 0.1 * one.op_counts["HardSwish"]
+
+    found = search_int8(
+        model,
+        frames(model),
+        FITTING,
+        agreement=agreement,
+        speed=lambda one: 1.2 + one.op_counts.get("HardSwish", 0),
+        forms=(Form.INPUTS,),
+        least_agreement=bar,
+    )
+    best = found.attempts[0]
+    assert best.outcome.model.op_counts.get("HardSwish", 0) == expected
+    assert ("SiLU as fitted HardSwish" in best.name) == bool(expected)
+    assert any("fitted to each channel" in one.detail for one in best.outcome.notes) == bool(expected)
+    assert any("SiLU as fitted HardSwish" in one.name for one in found.attempts)
+
+
+def test_only_targets_that_say_so_are_offered_fits() -> None:
+    model = swishing()
+    found = search_int8(
+        model, frames(model), replace(FITTING, fitted_silu=False), agreement=lambda _: 1.0, speed=lambda _: 1.2
+    )
+    assert not any("fitted" in one.name for one in found.attempts)
+    assert find_target("openvino-cpu").int8.fitted_silu
+    assert not find_target("cpu-x86-vnni").int8.fitted_silu
