@@ -26,6 +26,7 @@ from edgeopt.trial import (
 _MOST_KEPT = 2
 """INT8 models of one engine that go on to the labels."""
 _ATTENTION = "attention"
+_NO_TIME, _MORE = "time budget spent", "give --time-budget more"
 
 
 def offer_engines(run: Trial, model: Model, parent: Candidate) -> None:
@@ -105,7 +106,8 @@ def _int8_models(run: Trial, engine: Engine, precisions: Sequence[str], model: M
     if engine is run.engine:
         made = [one for one in run.candidates if one.precision == "w8a8" and not one.profile]
         return [Outcome(load_model(run.workspace.path(one.file), one.name), one.changes) for one in made]
-    if monotonic() > run.deadline:
+    if monotonic() > run.searches_end:
+        run.notes.append(Note(NoteKind.WARNING, f"no INT8 on {engine.target.name}: {_NO_TIME}", _MORE))
         return []
     try:
         return make_int8(run, model, Setting(engine, precisions[-1]), _MOST_KEPT)
@@ -127,7 +129,7 @@ def _offer(
         finished = finished_candidates(run, name) if run.resume else []
         for i, outcome in enumerate(outcomes):
             if monotonic() > run.deadline:
-                run.notes.append(Note(NoteKind.WARNING, f"time budget spent before {name}", "give --time-budget more"))
+                run.notes.append(Note(NoteKind.WARNING, f"{_NO_TIME} before {name}", _MORE))
                 return
             known = finished[i] if i < len(finished) else None
             setting = Setting(engine, precision)

@@ -26,8 +26,6 @@ from edgeopt.trial import AGREEMENT_PICTURES, CALIBRATION, CALIBRATION_PICTURES,
 _MOST_KEPT = 3
 """Attempts that go on to the labels: the fastest by agreement may still lose too much of the metric."""
 _MOST_SECONDS = 180.0
-_AFTER = 0.4
-"""Share of a time budget for what comes after the search: labels, measuring in turns, bundle and report."""
 _FASTER = 1.02
 """A ratio below it is the noise of one comparison."""
 
@@ -74,7 +72,7 @@ def make_int8(run: Trial, model: Model, setting: Setting | None = None, most: in
         forms=tuple(Form(one) for one in rules.forms),
         threads=run.plan.threads,
         least_agreement=LEAST_AGREEMENT,
-        time_budget_s=max(min(_MOST_SECONDS, run.deadline - _AFTER * (run.plan.time_budget_s or 0) - monotonic()), 0.0),
+        time_budget_s=_seconds(run, setting),
         progress=calibrated,
         on_attempt=attempted,
         cache=run.workspace.path(CALIBRATION),
@@ -82,6 +80,12 @@ def make_int8(run: Trial, model: Model, setting: Setting | None = None, most: in
     )
     with_float.close()
     return _told(run, model, setting, replace(found, notes=(*measured, *found.notes)), buffers, most)
+
+
+def _seconds(run: Trial, setting: Setting) -> float:
+    """Return how long a search may take: what is left is shared with the searches for the device's other engines."""
+    searches = 1 + len(run.alternatives) if setting.engine is run.engine else 1
+    return max(min(_MOST_SECONDS, (run.searches_end - monotonic()) / searches), 0.0)
 
 
 def _judge(run: Trial, model: Model, setting: Setting, buffers: Buffers) -> Judge:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 
+from edgeopt.benchmarking.blocks import MIN_ROUNDS
 from edgeopt.benchmarking.budget import judge_budget
 from edgeopt.benchmarking.comparison import Ratio, compare_stages
 from edgeopt.benchmarking.interleaving import run_interleaved
@@ -53,7 +54,8 @@ def measure(
     chosen = frames.spread(_PICTURES)
     readers: list[Callable[[], Frame]] = [partial(chosen.read, i) for i in range(len(chosen))]
     frame_s = sum(_seconds_a_frame(task, session, readers[0]) for task, session in variants.values())
-    block = max(3, min(25, round(_BLOCK_SECONDS * len(variants) / max(frame_s, 1e-6))))
+    longest = min(_BLOCK_SECONDS * len(variants), seconds / (2 * MIN_ROUNDS + 1))  # a block of each before the rounds
+    block = max(3, min(25, round(longest / max(frame_s, 1e-6))))
     samples = run_interleaved(readers, variants, seconds=seconds, enough=FRAMES_FOR_P99, block=block)
     ratios = {one: _execute_ratios(samples, one) for one in dict.fromkeys(against)}
     return Measurement(samples, ratios)

@@ -66,6 +66,10 @@ class Silence:
         """Ignore it."""
 
 
+_AFTER = 0.4
+"""Share of a time budget for what comes after searches: labels, measuring in turns, bundle and report."""
+
+
 @dataclass(frozen=True)
 class Engine:
     """An executor as one profile sets it."""
@@ -146,6 +150,11 @@ class Trial:
         if self.frames.tensors is None:
             return self.frames
         return self.labelled.frames if self.labelled else synthetic_frames(self.recipe.input.size)
+
+    @property
+    def searches_end(self) -> float:
+        """On the monotonic clock: what is left of the time budget then is for scoring and measuring."""
+        return self.deadline - _AFTER * (self.plan.time_budget_s or 0)
 
     def task(self, model: Model, *, evaluating: bool) -> Task:
         """Return the recipe's task for a model's tensors."""
