@@ -26,7 +26,6 @@ from edgeopt.trial import (
 _MOST_KEPT = 2
 """INT8 models of one engine that go on to the labels."""
 _ATTENTION = "attention"
-_NO_TIME, _MORE = "time budget spent", "give --time-budget more"
 
 
 def offer_engines(run: Trial, model: Model, parent: Candidate) -> None:
@@ -48,7 +47,7 @@ def offer_engines(run: Trial, model: Model, parent: Candidate) -> None:
         in_int8 = [one for one in runnable if _is_int8(one)]
         if in_int8 and any(step.name == "quantize" for step in run.plan.steps):
             outcomes = _int8_models(run, engine, in_int8, model)
-            _offer(run, engine, in_int8, outcomes[:_MOST_KEPT], parent, (*parent.steps, "quantize"))
+            _offer(run, engine, in_int8, outcomes, parent, (*parent.steps, "quantize"))
 
 
 def _offer_conversions(run: Trial, engine: Engine, precisions: Sequence[str], model: Model, parent: Candidate) -> None:
@@ -99,15 +98,20 @@ def _name(engine: Engine, precision: str) -> str:
     return f"{engine.target.executor}-{precision}"
 
 
+def _no_time(before: str) -> Note:
+    return Note(NoteKind.WARNING, f"time budget spent before {before}", "give --time-budget more")
+
+
 def _int8_models(run: Trial, engine: Engine, precisions: Sequence[str], model: Model) -> list[Outcome]:
     """Return INT8 models for an engine: those on disk, those its own step made, else those of a search."""
     if run.resume and (finished := finished_candidates(run, _name(engine, precisions[0]))):
         return [outcome_on_disk(run, one) for one in finished]
     if engine is run.engine:
         made = [one for one in run.candidates if one.precision == "w8a8" and not one.profile]
+        made = [*made[: _MOST_KEPT - 1], *made[_MOST_KEPT - 1 :][-1:]]  # the last one agrees best
         return [Outcome(load_model(run.workspace.path(one.file), one.name), one.changes) for one in made]
     if monotonic() > run.searches_end:
-        run.notes.append(Note(NoteKind.WARNING, f"no INT8 on {engine.target.name}: {_NO_TIME}", _MORE))
+        run.notes.append(_no_time(f"INT8 on {engine.target.name}"))
         return []
     try:
         return make_int8(run, model, Setting(engine, precisions[-1]), _MOST_KEPT)
@@ -129,7 +133,7 @@ def _offer(
         finished = finished_candidates(run, name) if run.resume else []
         for i, outcome in enumerate(outcomes):
             if monotonic() > run.deadline:
-                run.notes.append(Note(NoteKind.WARNING, f"{_NO_TIME} before {name}", _MORE))
+                run.notes.append(_no_time(name))
                 return
             known = finished[i] if i < len(finished) else None
             setting = Setting(engine, precision)

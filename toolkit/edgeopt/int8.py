@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from time import monotonic
 
 from edgeopt.attention import fuse_attention, joins_attention
 from edgeopt.buffer_choice import Buffers
@@ -72,7 +71,7 @@ def make_int8(run: Trial, model: Model, setting: Setting | None = None, most: in
         forms=tuple(Form(one) for one in rules.forms),
         threads=run.plan.threads,
         least_agreement=LEAST_AGREEMENT,
-        time_budget_s=_seconds(run, setting),
+        time_budget_s=min(_MOST_SECONDS, run.search_seconds(setting.engine)),
         progress=calibrated,
         on_attempt=attempted,
         cache=run.workspace.path(CALIBRATION),
@@ -80,12 +79,6 @@ def make_int8(run: Trial, model: Model, setting: Setting | None = None, most: in
     )
     with_float.close()
     return _told(run, model, setting, replace(found, notes=(*measured, *found.notes)), buffers, most)
-
-
-def _seconds(run: Trial, setting: Setting) -> float:
-    """Return how long a search may take: what is left is shared with the searches for the device's other engines."""
-    searches = 1 + len(run.alternatives) if setting.engine is run.engine else 1
-    return max(min(_MOST_SECONDS, (run.searches_end - monotonic()) / searches), 0.0)
 
 
 def _judge(run: Trial, model: Model, setting: Setting, buffers: Buffers) -> Judge:

@@ -54,11 +54,22 @@ def measure(
     chosen = frames.spread(_PICTURES)
     readers: list[Callable[[], Frame]] = [partial(chosen.read, i) for i in range(len(chosen))]
     frame_s = sum(_seconds_a_frame(task, session, readers[0]) for task, session in variants.values())
-    longest = min(_BLOCK_SECONDS * len(variants), seconds / (2 * MIN_ROUNDS + 1))  # a block of each before the rounds
-    block = max(3, min(25, round(longest / max(frame_s, 1e-6))))
+    block = frames_a_block(frame_s, len(variants), seconds)
     samples = run_interleaved(readers, variants, seconds=seconds, enough=FRAMES_FOR_P99, block=block)
     ratios = {one: _execute_ratios(samples, one) for one in dict.fromkeys(against)}
     return Measurement(samples, ratios)
+
+
+def frames_a_block(frame_s: float, variants: int, seconds: float) -> int:
+    """Return how many frames a variant runs in a row, 3 to 25: blocks that always run fit into the time if they can.
+
+    Args:
+        frame_s: One frame of every variant.
+        variants: How many.
+        seconds: To measure.
+    """
+    always = 2 * MIN_ROUNDS + 1  # the first block of each is warm-up
+    return max(3, min(25, int(min(_BLOCK_SECONDS * variants, seconds / always) / max(frame_s, 1e-6))))
 
 
 def _seconds_a_frame(task: Task, session: Session, read: Callable[[], Frame]) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from time import monotonic
 from typing import Any, Protocol
 
 from edgeopt import plugins, tasks
@@ -33,6 +34,8 @@ CALIBRATION = ".calibration"
 """Folder of finished chunks in the output folder, for a run that is resumed; gone when the run is finished."""
 CHECKED_PICTURES = 4
 AGREEMENT_PICTURES = 16
+_AFTER = 0.4
+"""Share of a time budget for what comes after searches: labels, measuring in turns, bundle and report."""
 _BASELINE_SCORED = f"candidates/{BASELINE}/scored.json"
 RESUMED = Note(NoteKind.INFO, "taken up from disk")
 
@@ -64,10 +67,6 @@ class Silence:
 
     def candidate(self, one: Candidate) -> None:
         """Ignore it."""
-
-
-_AFTER = 0.4
-"""Share of a time budget for what comes after searches: labels, measuring in turns, bundle and report."""
 
 
 @dataclass(frozen=True)
@@ -156,6 +155,12 @@ class Trial:
         """On the monotonic clock: what is left of the time budget then is for scoring and measuring."""
         return self.deadline - _AFTER * (self.plan.time_budget_s or 0)
 
+    def search_seconds(self, engine: Engine) -> float:
+        """Return how long the INT8 search for an engine may take: it shares what is left with those that follow."""
+        engines = (self.engine, *self.alternatives)
+        following = [one for one in engines[engines.index(engine) + 1 :] if _runs_int8(one.target)]
+        return max((self.searches_end - monotonic()) / (1 + len(following)), 0.0)
+
     def task(self, model: Model, *, evaluating: bool) -> Task:
         """Return the recipe's task for a model's tensors."""
         task: Task = plugins.load(tasks, self.recipe.task).TASK(self.recipe, model.inputs, model.outputs, evaluating)
@@ -180,6 +185,10 @@ class Trial:
     def inputs(self, count: int, model: Model | None = None) -> list[Tensors]:
         """Return a model's inputs, the original's by default, for a few of the frames."""
         return list(model_inputs(self.task(model or self.original, evaluating=True), self.frames.spread(count)))
+
+
+def _runs_int8(target: Target) -> bool:
+    return any(one.startswith("w8a8") and not target.why_no_precision(one) for one in target.precisions)
 
 
 def model_file(name: str) -> str:

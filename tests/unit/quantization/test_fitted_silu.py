@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +18,7 @@ from edgeopt.quantization.calibration import Observation
 from edgeopt.quantization.findings import study
 from edgeopt.quantization.fitted_silu import Fit, fit_silus, keep_worst, place_fits
 from edgeopt.quantization.quantize import Form, open_graph
-from edgeopt.quantization.search import search_int8
+from edgeopt.quantization.search import Found, search_int8
 from edgeopt.target import Int8Rules, find_target
 
 RULES = Int8Rules()
@@ -119,6 +120,13 @@ def test_a_channel_that_never_changes_stays_what_it_is() -> None:
     np.testing.assert_allclose(error_of(fit, x)[:2], 0, atol=1e-6)
 
 
+def test_a_quiet_channel_is_met_as_well_beside_a_loud_one() -> None:
+    quiet = np.random.default_rng(0).normal(-1, 0.3, 500)
+    alone = fit_of(quiet[None])
+    beside = fit_of(np.stack([quiet, quiet * 3000]))
+    np.testing.assert_allclose(error_of(beside, np.stack([quiet, quiet * 3000]))[0], error_of(alone, quiet[None])[0])
+
+
 def test_what_no_convolution_makes_for_its_silu_alone_is_left() -> None:
     net = Net()
     shared = net.conv("x", 3, 8)
@@ -138,17 +146,17 @@ def test_the_worst_for_what_they_save_keep_their_silu_up_to_a_share_of_the_numbe
     given = [("a", 0.9, 50), ("b", 0.1, 10), ("c", 0.5, 30), ("d", 0.2, 10)]
     fits = [Fit(name, none, none, none, none, noise, elements) for name, noise, elements in given]
     names = {share: [one.name for one in keep_worst(fits, share)] for share in (0.0, 0.09, 0.1, 0.6, 1.0)}
+    assert not set(names[0.6]) - set(names[0.1])
     assert names == {0.0: list("abcd"), 0.09: list("abcd"), 0.1: list("abc"), 0.6: list("bc"), 1.0: []}
 
 
-@pytest.mark.parametrize(("bar", "expected"), [(0.0, 3), (0.9999, 0)])
-def test_the_search_fits_as_many_as_the_answers_allow(bar: float, expected: int) -> None:
-    model = swishing()
+def by_fits(one: Model) -> float:
+    """Return an agreement that every fit lowers."""
+    return 1.0 - 0.1 * one.op_counts.get("HardSwish", 0)
 
-    def agreement(one: Model) -> float:
-        return 1.0 if "HardSwish" not in one.op_counts else 1.0 - 0.1 * one.op_counts["HardSwish"]
 
-    found = search_int8(
+def searched(model: Model, agreement: Callable[[Model], float], bar: float) -> Found:
+    return search_int8(
         model,
         frames(model),
         FITTING,
@@ -157,11 +165,36 @@ def test_the_search_fits_as_many_as_the_answers_allow(bar: float, expected: int)
         forms=(Form.INPUTS,),
         least_agreement=bar,
     )
+
+
+@pytest.mark.parametrize(("bar", "expected"), [(0.0, 3), (0.75, 2), (0.9999, 0)])
+def test_the_search_fits_as_many_as_the_answers_allow(bar: float, expected: int) -> None:
+    found = searched(swishing(), by_fits, bar)
     best = found.attempts[0]
     assert best.outcome.model.op_counts.get("HardSwish", 0) == expected
     assert ("SiLU as fitted HardSwish" in best.name) == bool(expected)
     assert any("fitted to each channel" in one.detail for one in best.outcome.notes) == bool(expected)
     assert any("SiLU as fitted HardSwish" in one.name for one in found.attempts)
+
+
+def test_what_is_known_of_tensors_is_known_of_those_that_the_answer_has() -> None:
+    found = searched(swishing(), by_fits, 0.0)
+    assert found.rounded
+    assert found.rounded <= found.scores_db.keys() == found.plain_db.keys()
+    assert any("fitted" in name for name in found.rounded)
+
+
+def test_no_fit_is_tried_while_answers_are_spoiled_but_once_they_are_mended() -> None:
+    spoiled = searched(swishing(), lambda _: 0.5, 0.8)
+    assert not any("fitted" in one.name for one in spoiled.attempts)
+    judged: list[Model] = []
+
+    def mended_by_rounding(one: Model) -> float:
+        judged.append(one)
+        return 0.9 if len(judged) > 2 else 0.5  # the first two are the form and its depthwise layers in float
+
+    mended = searched(swishing(), mended_by_rounding, 0.8)
+    assert any("fitted" in one.name and "rounded with inputs" in one.name for one in mended.attempts)
 
 
 def test_only_targets_that_say_so_are_offered_fits() -> None:

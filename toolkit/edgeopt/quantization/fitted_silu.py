@@ -1,14 +1,14 @@
-"""Compute SiLU as a HardSwish fitted to each channel, for engines where the one costs six times the other.
+"""Compute SiLU as a HardSwish fitted to each channel, for engines where the one costs ten times the other.
 
 SiLU needs an exponential and a division for each number; OpenVINO computes both in the convolution's own kernel, and
-they take more time there than the multiplications. HardSwish, h(x) = x clip(x / 6 + 1/2, 0, 1), needs neither. For
-channel c of what a convolution makes, x = w_c * u + v_c,
+they take a third of a detector's time there. HardSwish, h(x) = x clip(x / 6 + 1/2, 0, 1), needs neither. For channel c
+of what a convolution makes, x = w_c * u + v_c,
 
     silu(x) ~ A_c h(b_c x + c_c) + D_c
 
 b and c disappear in the convolution (weights b_c w_c, bias b_c v_c + c_c); A and D are a Mul and an Add of one number
 a channel, which the engine adds to the same kernel. On its own, h is far from SiLU (up to 0.15); but a channel uses
-a part of the curve only, and there a piece of a parabola is close to it: on a detector, 24 to 45 dB.
+a part of the curve only, and there a piece of a parabola is close to it: on a detector, 21 to 45 dB for a tensor.
 
 For b and c given, A and D are those of least squares on what calibration sampled and on each channel's extremes; b and
 c are looked for on a grid, and then around its best.
@@ -32,9 +32,10 @@ _OPSET = 14
 """First opset with HardSwish."""
 _SLOPES, _SHIFTS = np.geomspace(0.25, 4.0, 9), np.linspace(-2.5, 2.5, 9)
 _COARSE = 4
-"""Every how many-th sample the grid is tried on."""
+"""Every how many-th sample the grid is tried on; around its best all count, as fewer gave worse fits."""
 _STEPS, _SHRINK = 10, 0.7
-_TINY = 1e-6
+_ROUNDING = 1e-12
+"""Below this share of a channel's power a variance is rounding: the channel never changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,20 +66,23 @@ def fit_silus(graph: Graph, seen: Mapping[str, Observation]) -> tuple[Fit, ...]:
     for node, x in _behind_convolutions(graph):
         one = seen.get(name_of(x))
         if one is not None:
-            samples = np.concatenate([one.samples, one.low[None], one.high[None]]).T.astype(np.float64)
-            found.append(_fitted(name_of(node.outputs[0]), samples, math.prod(graph.shape(x) or (samples.shape[0],))))
+            found.append(_fitted(name_of(node.outputs[0]), one, math.prod(graph.shape(x) or one.low.shape)))
     return tuple(found)
 
 
 def keep_worst(fits: Iterable[Fit], share: float) -> tuple[Fit, ...]:
-    """Return the fits without those that lose most for what they save, at most `share` of all elements."""
+    """Return the fits without those that lose most for what they save, at most `share` of all elements.
+
+    A larger share keeps what a smaller one does, and more.
+    """
     fits = tuple(fits)
     left = share * sum(one.elements for one in fits)
     kept = set()
     for one in sorted(fits, key=lambda one: (-one.noise / one.elements, one.name)):
-        if one.elements <= left:
-            left -= one.elements
-            kept.add(one.name)
+        left -= one.elements
+        if left < 0:
+            break
+        kept.add(one.name)
     return tuple(one for one in fits if one.name not in kept)
 
 
@@ -116,22 +120,22 @@ def _behind_convolutions(graph: Graph) -> list[tuple[Node, Value]]:
     return found
 
 
-def _fitted(name: str, x: NDArray[np.float64], elements: int) -> Fit:
+def _fitted(name: str, seen: Observation, elements: int) -> Fit:
     """Return the fit of one tensor.
 
     Args:
         name: Of what the SiLU makes.
-        x: Its inputs, shape (channels, samples).
+        seen: Of what it reads.
         elements: Of one input.
     """
-    few = _Error(x[:, ::_COARSE])
-    slope, shift, best = np.ones(len(x)), np.zeros(len(x)), np.full(len(x), np.inf)
+    few, whole = _Error(seen, _COARSE), _Error(seen, 1)
+    count = len(seen.low)
+    slope, shift, best = np.ones(count), np.zeros(count), np.full(count, np.inf)
     for b in _SLOPES:
         for c in _SHIFTS:
-            error, _, _ = few.of(np.full(len(x), b), np.full(len(x), c))
+            error, _, _ = few.of(np.full(count, b), np.full(count, c))
             better = error < best
             slope[better], shift[better], best[better] = b, c, error[better]
-    whole = _Error(x)
     error, gain, offset = whole.of(slope, shift)
     factor, step = _SLOPES[1] / _SLOPES[0], (_SHIFTS[1] - _SHIFTS[0]) / 2
     for _ in range(_STEPS):
@@ -143,7 +147,7 @@ def _fitted(name: str, x: NDArray[np.float64], elements: int) -> Fit:
             gain, offset = np.where(better, its_gain, gain), np.where(better, its_offset, offset)
             error = np.where(better, found, error)
         factor, step = factor**_SHRINK, step * _SHRINK
-    noise = float(np.mean(np.maximum(error, 0) / (whole.variance + _TINY)))
+    noise = float(np.mean(np.maximum(error, 0) / whole.spread))
     b, c, a, d = (one.astype(np.float32) for one in (slope, shift, gain, offset))
     return Fit(name, slope=b, shift=c, gain=a, offset=d, noise=noise, elements=elements)
 
@@ -151,11 +155,13 @@ def _fitted(name: str, x: NDArray[np.float64], elements: int) -> Fit:
 class _Error:
     """What the best gain and offset leave of the difference, for all channels at once."""
 
-    def __init__(self, x: NDArray[np.float64]) -> None:
+    def __init__(self, seen: Observation, step: int) -> None:
+        """Take every `step`-th sample, and the extremes of each channel."""
+        x = np.concatenate([seen.low[None], seen.high[None], seen.samples[::step]]).T.astype(np.float64)
         wanted = silu(x)
         self._x, self._mean = x, wanted.mean(axis=1)
         self._wanted = wanted - self._mean[:, None]
-        self.variance = np.square(self._wanted).mean(axis=1)
+        self.spread = _variance(self._wanted, self._mean)
 
     def of(
         self, slope: NDArray[np.float64], shift: NDArray[np.float64]
@@ -164,9 +170,15 @@ class _Error:
         made = hard_swish(slope[:, None] * self._x + shift[:, None])
         mean = made.mean(axis=1)
         made -= mean[:, None]
-        power, common = np.square(made).mean(axis=1), (made * self._wanted).mean(axis=1)
-        gain = common / (power + _TINY * power.max() + np.finfo(np.float64).tiny)
-        return self.variance - 2 * gain * common + np.square(gain) * power, gain, self._mean - gain * mean
+        power, common = _variance(made, mean), (made * self._wanted).mean(axis=1)
+        gain = common / power
+        return self.spread - 2 * gain * common + np.square(gain) * power, gain, self._mean - gain * mean
+
+
+def _variance(differences: NDArray[np.float64], mean: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the variance of each row, above zero: at least what rounding leaves of rows that never change."""
+    least = _ROUNDING * np.square(mean) + np.finfo(np.float32).tiny
+    return np.asarray(np.maximum(np.square(differences).mean(axis=1), least))
 
 
 def _place(graph: Graph, node: Node, x: Value, fit: Fit) -> None:

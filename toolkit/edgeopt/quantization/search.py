@@ -80,7 +80,7 @@ class Found:
     rounded: frozenset[str] = frozenset()
     """Tensors that the first attempt rounds to integers."""
     calibration: Calibration | None = None
-    """What calibration saw, for a search of the same model for another engine."""
+    """What calibration saw of the model as it came, for a search for another engine."""
 
 
 @dataclass(slots=True)
@@ -154,6 +154,7 @@ class _Search:
         for change in self._finer():
             best = self.best()
             self.attempt(change(best), like=best)
+        self._fit()
         if Form.DYNAMIC in others:
             self._be_sure()
         if not self.agrees:
@@ -193,6 +194,8 @@ class _Search:
     def _fit(self) -> None:
         """Compute SiLUs as fitted HardSwishes, without more and more of the worst, until the answers agree."""
         start = self.best()
+        if not self.agrees or any(one.fitted for one in self.attempts):
+            return  # what is spoiled without fits already may be mended before they are tried again
         for share in _EXACT_SHARES:
             if self.is_over or not self.sources.fits:
                 return
@@ -243,12 +246,13 @@ class _Search:
 
     def learn_sensitivities(self) -> None:
         """Learn what each of the worst tensors alone does to the answer, once and if there is time."""
-        rounded, scores = self.rounded(), self.sources.findings.scores_db
+        model, findings = self.sources.of(self.best())
+        rounded, scores = self.rounded(), findings.scores_db
         worst = [name for name in rounded & scores.keys() if scores[name] < _SENSITIVE_BELOW_DB]
         worst = sorted(worst, key=lambda name: (scores[name], name))[:_MOST_SENSITIVE]
         if worst and not self.sensitivities and not self.is_over:
-            few, affines = self.sources.frames[:_SENSITIVITY_FRAMES], self.sources.findings.affines
-            self.sensitivities = sensitivities_db(self.sources.model, worst, affines, few)
+            few = self.sources.frames[:_SENSITIVITY_FRAMES]
+            self.sensitivities = sensitivities_db(model, worst, findings.affines, few)
 
     def _keep_more(self) -> None:
         """Keep the most sensitive tensors real, then all that score badly."""
@@ -319,7 +323,8 @@ def _in_time(frames: Iterable[Tensors], ends_at_s: float) -> Iterator[Tensors]:
 
 
 def _found(search: _Search) -> Found:
-    best, findings = search.best(), search.sources.findings
+    best = search.best()
+    _, findings = search.sources.of(best)  # its tensors are the answer's, also where the model was changed before
     kept: tuple[Kept, ...] = ()
     if not search.is_over:
         last_s = search.ends_at_s - search.longest_s
@@ -332,11 +337,11 @@ def _found(search: _Search) -> Found:
     return Found(
         others,
         said,
-        findings.notes,
+        search.sources.findings.notes,
         findings.scores_db,
         findings.plain_db,
         search.sensitivities,
         kept,
         search.rounded(),
-        findings.calibration,
+        search.sources.findings.calibration,
     )
