@@ -18,6 +18,7 @@ from edgeopt.bundle import read_bundle
 from edgeopt.cli import cli
 from edgeopt.line import optimize
 from edgeopt.model import find_model, load_model
+from edgeopt.quantization.tensor_table import TENSORS, worst_tensors
 from edgeopt.recipe import find_recipe
 
 
@@ -35,6 +36,13 @@ def test_every_step_made_a_candidate_that_was_scored_and_measured(finished):
         assert one.latency.frames >= 368
         assert one.latency.frame.p50_ms < one.latency.frame.p99_ms
         assert set(one.latency.stages) == {"load", "preprocess", "upload", "execute", "download", "postprocess"}
+
+
+def test_the_report_shows_which_tensors_suffer_most(finished):
+    rows = worst_tensors(finished.folder / "candidates" / "quantize" / TENSORS)
+    text = (finished.folder / "report.md").read_text("utf-8")
+    assert rows
+    assert all(f"| {' | '.join(row)} |" in text for row in rows)
 
 
 def test_the_shipped_model_is_accurate_and_stays_so(finished):

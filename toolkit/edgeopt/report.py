@@ -215,8 +215,9 @@ def render_markdown(report: Report) -> str:
 
 
 def _worst_tensors(report: Report) -> tuple[tuple[str, ...], ...]:
-    """Return rows for the tensors that suffer most in the chosen INT8 candidate, or else in the first that is known."""
-    files = [(report.folder / one.file).with_name(TENSORS) for one in (report.best, *report.candidates)]
+    """Return rows for the tensors that suffer most in the chosen INT8 candidate, or else in one nearest to it."""
+    near = sorted(report.candidates, key=lambda one: (one is not report.best, one.profile != report.best.profile))
+    files = [(report.folder / one.file).with_name(TENSORS) for one in near]  # one file for all of an engine's search
     return next((rows for file in files if (rows := worst_tensors(file))), ())
 
 

@@ -16,7 +16,7 @@ from edgeopt.model import Model
 from edgeopt.quantization.activations import hard_swish, silu
 from edgeopt.quantization.calibration import Observation
 from edgeopt.quantization.findings import study
-from edgeopt.quantization.fitted_silu import Fit, fit_silus, keep_worst, place_fits
+from edgeopt.quantization.fitted_silu import Fit, fit_silus, keep_worst, note_of, place_fits
 from edgeopt.quantization.quantize import Form, open_graph
 from edgeopt.quantization.search import Found, search_int8
 from edgeopt.target import Int8Rules, find_target
@@ -195,6 +195,14 @@ def test_no_fit_is_tried_while_answers_are_spoiled_but_once_they_are_mended() ->
 
     mended = searched(swishing(), mended_by_rounding, 0.8)
     assert any("fitted" in one.name and "rounded with inputs" in one.name for one in mended.attempts)
+
+
+def test_the_note_names_the_coarsest_and_its_error() -> None:
+    none = np.zeros(1, np.float32)
+    fits = [Fit(name, none, none, none, none, noise, 1) for name, noise in (("a", 1e-3), ("b", 1e-2), ("c", 0.0))]
+    note = note_of(fits)
+    assert note.detail.startswith("3 SiLU computed as HardSwish")
+    assert note.hint == "coarsest: 'b' 20.0 dB, 'a' 30.0 dB, 'c' 120.0 dB"
 
 
 def test_only_targets_that_say_so_are_offered_fits() -> None:

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeopt.errors import Note, NoteKind
 from edgeopt.graph import Graph, Node, Value
 from edgeopt.quantization.activations import hard_swish, silu
 from edgeopt.quantization.calibration import Observation
@@ -34,6 +35,7 @@ _SLOPES, _SHIFTS = np.geomspace(0.25, 4.0, 9), np.linspace(-2.5, 2.5, 9)
 _COARSE = 4
 """Every how many-th sample the grid is tried on; around its best all count, as fewer gave worse fits."""
 _STEPS, _SHRINK = 10, 0.7
+_SHOWN = 3
 _ROUNDING = 1e-12
 """Below this share of a channel's power a variance is rounding: the channel never changes."""
 
@@ -84,6 +86,14 @@ def keep_worst(fits: Iterable[Fit], share: float) -> tuple[Fit, ...]:
             break
         kept.add(one.name)
     return tuple(one for one in fits if one.name not in kept)
+
+
+def note_of(fits: Sequence[Fit]) -> Note:
+    """Return how many SiLUs are computed otherwise, and where that is coarsest."""
+    worst = sorted(fits, key=lambda one: (-one.noise, one.name))[:_SHOWN]
+    told = ", ".join(f"{one.name!r} {-10 * math.log10(max(one.noise, _ROUNDING)):.1f} dB" for one in worst)
+    detail = f"{len(fits)} SiLU computed as HardSwish, fitted to each channel of what calibration saw"
+    return Note(NoteKind.CHOICE, detail, f"coarsest: {told}")
 
 
 def place_fits(graph: Graph, fits: Sequence[Fit]) -> int:

@@ -19,7 +19,7 @@ from edgeopt.model import Model
 from edgeopt.quantization.attempt import Attempt, ranked
 from edgeopt.quantization.calibration import Calibration
 from edgeopt.quantization.findings import study
-from edgeopt.quantization.fitted_silu import keep_worst
+from edgeopt.quantization.fitted_silu import keep_worst, note_of
 from edgeopt.quantization.layer_times import LayerTimes
 from edgeopt.quantization.matrices import is_made_of_products
 from edgeopt.quantization.quantize import Form, open_graph, tensors_on_grids
@@ -109,6 +109,9 @@ class _Search:
         started = time.monotonic()
         model, findings = self.sources.of(variant)
         outcome = make_variant(model, findings, self.rules, variant)
+        if variant.fitted:
+            fits = [one for one in self.sources.fits if one.name in variant.fitted]
+            outcome = replace(outcome, notes=(*outcome.notes, note_of(fits)))
         known = self.attempts[like] if like is not None else None
         is_known = known is not None and known.outcome.model.op_counts == outcome.model.op_counts
         speed = known.speed_ratio if known is not None and is_known else self.speed(outcome.model)

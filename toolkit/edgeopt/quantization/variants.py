@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from edgeopt.errors import Note, NoteKind
+from edgeopt.errors import Note
 from edgeopt.graph import Graph
 from edgeopt.model import Model
 from edgeopt.outcome import Outcome
@@ -90,9 +90,6 @@ def make_variant(model: Model, findings: Findings, rules: Int8Rules, variant: Va
     scheme, notes = scheme_of(graph, findings, rules, variant)
     scheme = repair_weights(graph, scheme, findings.calibration, rounding=variant.rounding)
     changes = place(graph, scheme, variant.form, variant.options)
-    if variant.fitted:
-        detail = f"{len(variant.fitted)} SiLU computed as HardSwish, fitted to each channel of what calibration saw"
-        notes = (*notes, Note(NoteKind.CHOICE, detail))
     return Outcome(graph.to_model(), changes, (*findings.notes, *notes))
 
 
