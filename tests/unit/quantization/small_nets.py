@@ -9,6 +9,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from edgeopt.executors import SessionOptions
+from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.model import Model
 
 
@@ -67,6 +69,20 @@ def frames(model: Model, count: int = 4, seed: int = 1) -> Iterator[dict[str, np
         coarse = chance.normal(0, 1, (1, shape[1], shape[2] // 4, shape[3] // 4))
         picture = coarse.repeat(4, axis=2).repeat(4, axis=3) + chance.normal(0, 0.2, shape)
         yield {model.inputs[0].name: picture.astype(np.float32)}
+
+
+def answers(model: Model, source: Model, seed: int = 5) -> np.ndarray[Any, Any]:
+    """All outputs of a model for three pictures, of which `source` has seen none in calibration unless the seed is 1."""
+    session = EXECUTOR.open(model.data, SessionOptions())
+    rows = [value.ravel() for frame in frames(source, 3, seed) for value in session.run(frame).values()]
+    session.close()
+    return np.concatenate(rows)
+
+
+def sqnr_db(model: Model, source: Model) -> float:
+    """How far a model's error lies below the answers of what it was made of."""
+    expected, actual = answers(source, source), answers(model, source)
+    return float(10 * np.log10(np.square(expected).sum() / max(np.square(expected - actual).sum(), 1e-12)))
 
 
 def residual() -> Model:

@@ -5,20 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from small_nets import Net, frames
+from small_nets import Net, answers, frames
 
-from edgeopt.executors import SessionOptions
-from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.model import Model
 from edgeopt.quantization.equalization import equalize, factors
 from edgeopt.quantization.findings import study
 from edgeopt.quantization.quantize import open_graph, quantize
 from edgeopt.target import Int8Rules
-
-
-def answers(model: Model, source: Model) -> np.ndarray:
-    session = EXECUTOR.open(model.data, SessionOptions())
-    return np.concatenate([value.ravel() for frame in frames(source, 2) for value in session.run(frame).values()])
 
 
 def unequal(activation: str, *, depthwise: bool = False) -> Model:

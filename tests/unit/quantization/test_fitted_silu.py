@@ -8,10 +8,8 @@ import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_nets import Net, frames
+from small_nets import Net, frames, sqnr_db
 
-from edgeopt.executors import SessionOptions
-from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.model import Model
 from edgeopt.quantization.activations import hard_swish, silu
 from edgeopt.quantization.calibration import Observation
@@ -44,16 +42,6 @@ def fitted(model: Model) -> tuple[Model, tuple[Fit, ...]]:
     fits = fit_silus(graph, observed(model))
     assert place_fits(graph, fits) == len(fits)
     return graph.to_model(), fits
-
-
-def answers(model: Model, source: Model) -> np.ndarray:
-    session = EXECUTOR.open(model.data, SessionOptions())
-    return np.concatenate([value.ravel() for frame in frames(source, 3, 5) for value in session.run(frame).values()])
-
-
-def sqnr_db(model: Model, source: Model) -> float:
-    expected, actual = answers(source, source), answers(model, source)
-    return float(10 * np.log10(np.square(expected).sum() / max(np.square(expected - actual).sum(), 1e-12)))
 
 
 def fit_of(x: np.ndarray) -> Fit:

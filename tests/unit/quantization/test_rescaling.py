@@ -3,10 +3,8 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from small_nets import Net, frames, mobile
+from small_nets import Net, frames, mobile, sqnr_db
 
-from edgeopt.executors import SessionOptions
-from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.model import Model
 from edgeopt.quantization.findings import study
 from edgeopt.quantization.fusion import read_fusion
@@ -37,16 +35,6 @@ def wild(*, depthwise: bool = True, silu: bool = True) -> tuple[Model, str, str]
     net.weights[f"w{number}"] = net.weights[f"w{number}"] / SPREAD.reshape(shape)
     last = net.silu(net.conv(net.silu(read), 32, 32))
     return net.model(net.conv(last, 32, 8), name="wild"), bad, active
-
-
-def answers(model: Model, source: Model) -> np.ndarray:
-    session = EXECUTOR.open(model.data, SessionOptions())
-    return np.concatenate([value.ravel() for frame in frames(source, 3, 5) for value in session.run(frame).values()])
-
-
-def sqnr_db(model: Model, source: Model) -> float:
-    expected, actual = answers(source, source), answers(model, source)
-    return float(10 * np.log10(np.square(expected).sum() / max(np.square(expected - actual).sum(), 1e-12)))
 
 
 def rescaled(model: Model, *names: str) -> Model:

@@ -4,10 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from small_nets import detector, frames, residual, vision_transformer
+from small_nets import answers, detector, frames, residual, vision_transformer
 
-from edgeopt.executors import SessionOptions
-from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.model import Model
 from edgeopt.quantization.findings import study
 from edgeopt.quantization.quantize import Form, open_graph
@@ -22,11 +20,6 @@ RULES, PLAIN = Int8Rules(), first_variant(Form.QDQ)
 def sources_of(model: Model) -> Sources:
     seen = list(frames(model, 2))
     return Sources(model, study(model, open_graph(model), seen, RULES), RULES, seen)
-
-
-def answers(model: Model, source: Model) -> np.ndarray:
-    session = EXECUTOR.open(model.data, SessionOptions())
-    return np.concatenate([value.ravel() for frame in frames(source, 2, 5) for value in session.run(frame).values()])
 
 
 def test_a_plain_variant_is_made_of_the_model_and_what_is_known_of_it() -> None:
