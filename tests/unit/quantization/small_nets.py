@@ -72,7 +72,7 @@ def frames(model: Model, count: int = 4, seed: int = 1) -> Iterator[dict[str, np
 
 
 def answers(model: Model, source: Model, seed: int = 5) -> np.ndarray[Any, Any]:
-    """All outputs of a model for three pictures, of which `source` has seen none in calibration unless the seed is 1."""
+    """All outputs of a model for three pictures, which `source` saw in calibration only if the seed is 1."""
     session = EXECUTOR.open(model.data, SessionOptions())
     rows = [value.ravel() for frame in frames(source, 3, seed) for value in session.run(frame).values()]
     session.close()
