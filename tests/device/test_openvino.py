@@ -271,6 +271,23 @@ def test_a_fitted_silu_and_its_numbers_for_each_channel_are_part_of_the_convolut
     assert [one for one in ops if one not in bordering] == ["Subgraph"] * quantized  # the rounding of the model's input
 
 
+def test_what_moves_values_between_integer_layers_moves_bytes():
+    text = """pooled (float[1,3,16,16] x) => (float[1,8,8,8] y) {
+        c = Conv <pads = [1,1,1,1]> (x, w)
+        d = Conv <pads = [1,1,1,1]> (x, v)
+        cr = Relu(c)
+        dr = Relu(d)
+        both = Concat <axis = 1> (cr, dr)
+        p = MaxPool <kernel_shape = [2,2], strides = [2,2]> (both)
+        y = Conv(p, u)
+    }"""
+    model = parse(text, w=spread(16, 3, 3, 3), v=spread(16, 3, 3, 3, seed=1), u=spread(8, 32, 1, 1, seed=2))
+    made = quantize(model, frames(model), Int8Rules(), form=Form.INPUTS).model
+    kernels = {one.op: one.reason for one in EXECUTOR.open(made.data, CPU).placement()}
+    assert "u8" in kernels["Pooling"]
+    assert "u8" in kernels["Concatenation"]
+
+
 def test_a_free_batch_dimension_is_run_as_it_comes():
     model = parse("free (float[n,3,8,8] x) => (float[n,4,8,8] y) { y = Conv(x, w) }", w=numbers(4, 3, 1, 1))
     session = EXECUTOR.open(model.data, CPU)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from small_nets import ALL, Net, detector, frames, mobile, residual
+from small_nets import ALL, Net, detector, frames, mobile, residual, sqnr_db
 
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
@@ -18,7 +18,7 @@ def in_inputs(model: Model, **rules: object) -> Model:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_every_pair_feeds_weighted_layers_only_and_none_follows_one(name: str) -> None:
+def test_every_pair_feeds_weighted_layers_only_or_what_moves_values_to_them(name: str) -> None:
     graph = in_inputs(ALL[name]()).proto.graph
     weighted = {node.output[0]: node for node in graph.node if node.op_type in ("Conv", "Gemm", "MatMul")}
     activations = [node for node in graph.node if node.op_type == "QuantizeLinear"]
@@ -31,8 +31,60 @@ def test_every_pair_feeds_weighted_layers_only_and_none_follows_one(name: str) -
     }
     for node in graph.node:
         for i, value in enumerate(node.input):
-            if value in real:
+            if value in real and node.op_type not in ("MaxPool", "Concat", "Resize"):
                 assert (node.output[0] in weighted, i) == (True, 0), f"{node.op_type} reads a pair"
+
+
+def behind(model: Model) -> list[tuple[str, str]]:
+    """Return what each activation's DequantizeLinear is read by, and what makes what its QuantizeLinear reads."""
+    nodes = model.proto.graph.node
+    made = {one: node.op_type for node in nodes for one in node.output}
+    pairs = [
+        (node, other)
+        for node in nodes
+        for other in nodes
+        if node.op_type == "QuantizeLinear" and node.output[0] in other.input
+    ]
+    return sorted(
+        (made.get(first.input[0], "input"), node.op_type)
+        for first, second in pairs
+        for node in nodes
+        if second.output[0] in node.input
+    )
+
+
+def test_pairs_go_in_front_of_what_only_moves_values() -> None:
+    net = Net()
+    x = net.op("Relu", net.conv("x", 3, 8, 3))
+    sides = [net.op("Relu", net.conv(x, 8, 8)), net.op("HardSigmoid", net.conv(x, 8, 8, 3))]
+    pooled = net.op("MaxPool", net.op("Concat", *sides, axis=1), kernel_shape=[3, 3], pads=[1] * 4, strides=[2, 2])
+    scales = net.constant("scales", np.array([1, 1, 2, 2], np.float32))
+    larger = net.op("Resize", pooled, "", scales, mode="nearest")
+    model = net.model(net.conv(larger, 16, 4))
+    made = in_inputs(model)
+    assert behind(made) == [
+        ("HardSigmoid", "Concat"),
+        ("Relu", "Concat"),
+        ("Relu", "Conv"),
+        ("Relu", "Conv"),
+        ("input", "Conv"),
+    ]
+    assert sqnr_db(made, model) > 25
+
+
+@pytest.mark.parametrize("op", ["output", "reader", "linear"])
+def test_a_pair_stays_behind_what_else_is_read_or_makes_values(op: str) -> None:
+    net = Net()
+    x = net.op("Relu", net.conv("x", 3, 8, 3))
+    if op == "linear":
+        scales = net.constant("scales", np.array([1, 1, 2, 2], np.float32))
+        moved = net.op("Resize", x, "", scales, mode="linear")
+    else:
+        moved = net.op("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2])
+    last = net.conv(moved, 8, 4)
+    others = {"output": [moved], "reader": [net.op("Sigmoid", x)], "linear": []}[op]
+    made = in_inputs(net.model(last, *others))
+    assert ("Resize" if op == "linear" else "MaxPool", "Conv") in behind(made)
 
 
 def test_a_tensor_that_several_layers_read_gets_one_pair() -> None:

@@ -1,5 +1,7 @@
 """Write a scheme as QuantizeLinear and DequantizeLinear pairs on what weighted integer nodes read, and nowhere else.
 
+A pair goes in front of ops between that only move values: it is the same there, and OpenVINO makes it part of a kernel.
+
 OpenVINO computes a convolution from integers to real numbers and does activation and the next QuantizeLinear in the
 same kernel; a pair behind the convolution would only lose accuracy. ONNX Runtime fuses nothing in this form.
 """
@@ -12,11 +14,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.graph import Graph, Node, Value
+from edgeopt.graph import Graph, Node, Value, attribute
+from edgeopt.quantization.affine import Affine
 from edgeopt.quantization.scheme import Scheme
 from edgeopt.quantization.structure import WEIGHTED, key, name_of, weight_axis
 from edgeopt.quantization.weights import quantize_weight
 from edgeopt.target import Granularity
+
+_MOVERS = ("MaxPool", "Concat", "Resize")
+"""Ops that move values and make none, Resize if it takes the nearest; OpenVINO runs them on bytes."""
 
 
 def place_inputs(graph: Graph, scheme: Scheme) -> Mapping[str, int]:
@@ -31,7 +37,7 @@ def place_inputs(graph: Graph, scheme: Scheme) -> Mapping[str, int]:
     for node in _weighted(graph, scheme):
         _quantize_weights(graph, node, scheme)
     for name, value in read.items():
-        _insert_pair(graph, value, readers[name], scheme)
+        _insert_pair(graph, value, [(node, 0) for node in readers[name]], scheme.affines[name])
     graph.remove_unused()
     return {"weighted nodes on integers": sum(map(len, readers.values())), "tensors quantized": len(read)}
 
@@ -91,13 +97,40 @@ def _store_weight(graph: Graph, node: Node, integers: NDArray[Any], scale: NDArr
     graph.set_input(node, 1, made.outputs[0])
 
 
-def _insert_pair(graph: Graph, value: Value, readers: list[Node], scheme: Scheme) -> None:
-    name, grid = name_of(value), scheme.affines[name_of(value)]
-    grid_values = [
+def _insert_pair(graph: Graph, value: Value, edges: list[tuple[Node, int]], grid: Affine) -> None:
+    """Let `edges`, nodes and places among their inputs, read `value` rounded to a grid.
+
+    Rounding does not care whether it happens before or behind an op that only moves values. Before it, OpenVINO does it
+    in the kernel of the convolution that makes them, and moves bytes; so where nothing else reads what such an op reads
+    and makes, the pair goes in front of it.
+    """
+    moved = _moved_into(graph, value, {node for node, _ in edges})
+    for place, one in enumerate(moved):
+        _insert_pair(graph, one, [(graph.consumers(one)[0], place)], grid)
+    if not moved:
+        real = _rounded(graph, value, grid)
+        for node, place in edges:
+            graph.set_input(node, place, real)
+
+
+def _moved_into(graph: Graph, value: Value, readers: Set[Node]) -> list[Value]:
+    """Return what an op that moves values makes `value` of; none unless `readers` alone read it, and it its inputs."""
+    node = graph.producer(value)
+    if node is None or node.op_type not in _MOVERS or len(node.outputs) > 1:
+        return []
+    if node.op_type == "Resize" and attribute(node, "mode", "nearest") != "nearest":
+        return []
+    data = node.inputs if node.op_type == "Concat" else node.inputs[:1]
+    alone = set(graph.consumers(value)) == readers and not graph.is_output(value)
+    made = [one for one in data if one is not None and graph.sole_producer(one) is not None]
+    return made if alone and len(made) == len(data) else []
+
+
+def _rounded(graph: Graph, value: Value, grid: Affine) -> Value:
+    name = name_of(value)
+    numbers = [
         graph.add_initializer(f"{name}_scale", np.array(grid.scale, np.float32)),
         graph.add_initializer(f"{name}_zero_point", np.array(grid.zero_point, grid.dtype)),
     ]
-    integers = graph.insert("QuantizeLinear", [value, *grid_values], name=f"{name}_quantize").outputs[0]
-    real = graph.insert("DequantizeLinear", [integers, *grid_values], name=f"{name}_dequantize").outputs[0]
-    for node in readers:
-        graph.set_input(node, 0, real)
+    integers = graph.insert("QuantizeLinear", [value, *numbers], name=f"{name}_quantize").outputs[0]
+    return graph.insert("DequantizeLinear", [integers, *numbers], name=f"{name}_dequantize").outputs[0]
