@@ -110,8 +110,7 @@ class _Search:
         model, findings = self.sources.of(variant)
         outcome = make_variant(model, findings, self.rules, variant)
         if variant.fitted:
-            fits = [one for one in self.sources.fits if one.name in variant.fitted]
-            outcome = replace(outcome, notes=(*outcome.notes, note_of(fits)))
+            outcome = replace(outcome, notes=(*outcome.notes, note_of(self.sources.fits_of(variant))))
         known = self.attempts[like] if like is not None else None
         is_known = known is not None and known.outcome.model.op_counts == outcome.model.op_counts
         speed = known.speed_ratio if known is not None and is_known else self.speed(outcome.model)

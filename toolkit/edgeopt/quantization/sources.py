@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
+from edgeopt.graph import Graph
 from edgeopt.model import Model
 from edgeopt.quantization.equalization import equalize
 from edgeopt.quantization.findings import Findings, study, with_method
@@ -28,11 +29,11 @@ class Sources:
     frames: Sequence[Tensors]
     """A few real inputs: models that were changed are calibrated on them."""
     _equalized: Model | None = None
-    _rescaled: dict[tuple[bool, Set[str]], Model] = field(default_factory=dict)
     _fits: tuple[Fit, ...] | None = None
-    _fitted: dict[tuple[bool, Set[str], Set[str]], Model] = field(default_factory=dict)
-    _smoothed: dict[tuple[bool, Set[str], Set[str], float], Model] = field(default_factory=dict)
-    _known: dict[tuple[bool, Set[str], Set[str], float, Method], Findings] = field(default_factory=dict)
+    _models: dict[Variant, Model] = field(default_factory=dict)
+    """By what was changed, all else of the variant left out."""
+    _known: dict[Variant, Findings] = field(default_factory=dict)
+    """By that and the method."""
 
     @property
     def can_equalize(self) -> bool:
@@ -52,20 +53,46 @@ class Sources:
             self._fits = fit_silus(open_graph(self.model), seen) if self.rules.fitted_silu else ()
         return self._fits
 
+    def fits_of(self, variant: Variant) -> list[Fit]:
+        """Return the fits that a variant has in the place of SiLUs."""
+        return [one for one in self.fits if one.name in variant.fitted]
+
     def of(self, variant: Variant) -> tuple[Model, Findings]:
         """Return what a variant is made of."""
-        model = self._equalized_model() if variant.equalized else self.model
-        if variant.rescaled:
-            model = self._rescaled_model(model, (variant.equalized, variant.rescaled))
-        changes = variant.equalized, variant.rescaled, variant.fitted
-        if variant.fitted:
-            model = self._fitted_model(model, changes)
-        if variant.smoothing:
-            model = self._smoothed_model(model, (*changes, variant.smoothing))
-        wanted = (*changes, variant.smoothing, variant.method)
+        changed = Variant(
+            equalized=variant.equalized,
+            rescaled=variant.rescaled,
+            fitted=variant.fitted,
+            smoothing=variant.smoothing,
+        )
+        if changed not in self._models:
+            self._models[changed] = self._changed(changed)
+        model, wanted = self._models[changed], replace(changed, method=variant.method)
         if wanted not in self._known:
             self._known[wanted] = self._study(model, model is not self.model, variant.method)
         return model, self._known[wanted]
+
+    def _changed(self, wanted: Variant) -> Model:
+        """Return the model after all that a variant changes before it is quantized.
+
+        Equalization leaves the matrices that are smoothed, and their inputs, as they are.
+        """
+        model, seen = (
+            self._equalized_model() if wanted.equalized else self.model,
+            self.findings.calibration.observations,
+        )
+        edits: list[Callable[[Graph], int]] = []
+        if wanted.rescaled:
+            edits.append(lambda graph: rescale(graph, seen, sorted(wanted.rescaled)))
+        if wanted.fitted:
+            edits.append(lambda graph: place_fits(graph, self.fits_of(wanted)))
+        if wanted.smoothing:
+            edits.append(lambda graph: smooth(graph, seen, wanted.smoothing))
+        for edit in edits:
+            graph = open_graph(model)
+            edit(graph)
+            model = graph.to_model()
+        return model
 
     def _study(self, model: Model, changed: bool, method: Method) -> Findings:
         if changed:
@@ -73,28 +100,6 @@ class Sources:
         if method is Method.MSE:
             return self.findings
         return with_method(self.findings, open_graph(model), self.rules, method)
-
-    def _rescaled_model(self, model: Model, wanted: tuple[bool, Set[str]]) -> Model:
-        if wanted not in self._rescaled:
-            graph = open_graph(model)
-            rescale(graph, self.findings.calibration.observations, sorted(wanted[1]))
-            self._rescaled[wanted] = graph.to_model()
-        return self._rescaled[wanted]
-
-    def _fitted_model(self, model: Model, wanted: tuple[bool, Set[str], Set[str]]) -> Model:
-        if wanted not in self._fitted:
-            graph = open_graph(model)
-            place_fits(graph, [one for one in self.fits if one.name in wanted[2]])
-            self._fitted[wanted] = graph.to_model()
-        return self._fitted[wanted]
-
-    def _smoothed_model(self, model: Model, wanted: tuple[bool, Set[str], Set[str], float]) -> Model:
-        """Return a model with scale moved into its matrices; equalization leaves these and their inputs as they are."""
-        if wanted not in self._smoothed:
-            graph = open_graph(model)
-            smooth(graph, self.findings.calibration.observations, wanted[3])
-            self._smoothed[wanted] = graph.to_model()
-        return self._smoothed[wanted]
 
     def _equalized_model(self) -> Model:
         if self._equalized is None:
