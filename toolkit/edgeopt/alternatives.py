@@ -20,6 +20,7 @@ from edgeopt.trial import (
     add_candidate,
     finished_candidates,
     numbered,
+    out_of_time,
     outcome_on_disk,
 )
 
@@ -98,10 +99,6 @@ def _name(engine: Engine, precision: str) -> str:
     return f"{engine.target.executor}-{precision}"
 
 
-def _no_time(before: str) -> Note:
-    return Note(NoteKind.WARNING, f"time budget spent before {before}", "give --time-budget more")
-
-
 def _int8_models(run: Trial, engine: Engine, precisions: Sequence[str], model: Model) -> list[Outcome]:
     """Return INT8 models for an engine: those on disk, those its own step made, else those of a search."""
     if run.resume and (finished := finished_candidates(run, _name(engine, precisions[0]))):
@@ -111,7 +108,7 @@ def _int8_models(run: Trial, engine: Engine, precisions: Sequence[str], model: M
         made = [*made[: _MOST_KEPT - 1], *made[_MOST_KEPT - 1 :][-1:]]  # the last one agrees best
         return [Outcome(load_model(run.workspace.path(one.file), one.name), one.changes) for one in made]
     if monotonic() > run.searches_end:
-        run.notes.append(_no_time(f"INT8 on {engine.target.name}"))
+        run.notes.append(out_of_time(f"INT8 on {engine.target.name}"))
         return []
     try:
         return make_int8(run, model, Setting(engine, precisions[-1]), _MOST_KEPT)
@@ -133,7 +130,7 @@ def _offer(
         finished = finished_candidates(run, name) if run.resume else []
         for i, outcome in enumerate(outcomes):
             if monotonic() > run.deadline:
-                run.notes.append(_no_time(name))
+                run.notes.append(out_of_time(name))
                 return
             known = finished[i] if i < len(finished) else None
             setting = Setting(engine, precision)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from time import monotonic
 
 from edgeopt.devices import why_unavailable
 from edgeopt.errors import Note, NoteKind
@@ -54,7 +53,7 @@ def quantize_by_rule(run: Trial, model: Model) -> list[Outcome]:
         speed=lambda _: 1.0,
         forms=(Form(rules.forms[0]),),
         least_agreement=_AS_GOOD_AS_FLOAT,
-        time_budget_s=max(min(_MOST_SECONDS, run.deadline - monotonic()), 0.0),
+        time_budget_s=min(_MOST_SECONDS, run.search_seconds(run.engine)),
         progress=tell,
         on_attempt=lambda one: run.listener.say(f"  {one.name}: agreement {one.agreement:.3f}"),
     )

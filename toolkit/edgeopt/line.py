@@ -45,6 +45,7 @@ from edgeopt.trial import (
     finished_candidates,
     model_file,
     numbered,
+    out_of_time,
     outcome_on_disk,
 )
 from edgeopt.workspace import Workspace
@@ -245,7 +246,7 @@ def _make_candidates(run: Trial) -> None:
         if step in for_device:
             continue
         if monotonic() > run.deadline:
-            _warn(run, Note(NoteKind.WARNING, f"time budget spent before {step.name}", "give --time-budget more"))
+            _warn(run, out_of_time(step.name))
             return
         finished = finished_candidates(run, step.name) if run.resume else []
         outcomes = [outcome_on_disk(run, one) for one in finished] or _apply(run, step.name, model, parent)

@@ -14,7 +14,7 @@ from time import monotonic
 from edgeopt.candidate import Candidate, Score
 from edgeopt.device_form import DeviceForm
 from edgeopt.environment import physical_cores
-from edgeopt.errors import Note, NoteKind, UnsupportedError
+from edgeopt.errors import UnsupportedError
 from edgeopt.model import Model
 from edgeopt.outcome import Outcome
 from edgeopt.partition_picture import PICTURE, draw_partition
@@ -32,10 +32,10 @@ from edgeopt.trial import (
     add_candidate,
     finished_candidates,
     numbered,
+    out_of_time,
     score_candidate,
 )
 
-_MORE = "give --time-budget more"
 _TOOLCHAINS: Mapping[str, Callable[[Trial, Model], Sequence[DeviceForm]]] = {
     "qnn": qualcomm_forms,
     "rknn": rockchip_forms,
@@ -55,7 +55,7 @@ def offer_forms(run: Trial, model: Model, parent: Candidate) -> None:
         StepError: If the vendor's library dies or hangs.
     """
     if monotonic() > run.deadline:
-        run.notes.append(Note(NoteKind.WARNING, "time budget spent before any form was made", _MORE))
+        run.notes.append(out_of_time("any form was made"))
         return
     first = "quantize" if _leaves_out_compile(run) else "compile"
     finished = finished_candidates(run, first) if run.resume else []
@@ -67,7 +67,7 @@ def offer_forms(run: Trial, model: Model, parent: Candidate) -> None:
         if i < len(finished):
             continue
         if i and monotonic() > run.deadline:
-            run.notes.append(Note(NoteKind.WARNING, f"time budget spent before {form.name}", _MORE))
+            run.notes.append(out_of_time(form.name))
             return
         if _is_accepted(run, _add_form(run, numbered(first, i), form, parent)):
             return

@@ -191,6 +191,11 @@ def _runs_int8(target: Target) -> bool:
     return any(one.startswith("w8a8") and not target.why_no_precision(one) for one in target.precisions)
 
 
+def out_of_time(before: str) -> Note:
+    """Return that the time budget ended before something was made."""
+    return Note(NoteKind.WARNING, f"time budget spent before {before}", "give --time-budget more")
+
+
 def model_file(name: str) -> str:
     """Return where a candidate's model lies in the output folder."""
     return f"candidates/{name}/model.onnx"
