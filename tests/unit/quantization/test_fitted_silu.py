@@ -86,10 +86,12 @@ def test_a_fit_for_each_channel_beats_the_plain_hard_swish() -> None:
 
 @given(st.floats(-6, 6), st.floats(0.05, 1.0))
 @settings(max_examples=30, deadline=None)
-def test_a_channel_that_uses_a_part_of_the_curve_only_is_met_within_a_tenth_of_it(middle, half_width) -> None:
+def test_a_channel_that_uses_a_part_of_the_curve_only_is_met_to_10_db(middle, half_width) -> None:
+    # 13.3 dB is the worst of 8,000 places, about the flat bottom at -1.28, where a channel hardly changes.
     x = np.linspace(middle - half_width, middle + half_width, 200)[None]
     error = error_of(fit_of(x), x)
-    assert np.abs(error).max() < 0.1 * max(np.ptp(silu(x)), 0.05)
+    assert np.square(error).mean() < 0.1 * silu(x).var()
+    assert np.abs(error).max() < 0.02 * 2 * half_width
 
 
 def test_wide_channels_are_met_and_go_on_straight_beyond_what_was_seen() -> None:

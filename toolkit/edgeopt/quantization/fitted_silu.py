@@ -32,6 +32,8 @@ from edgeopt.quantization.structure import has_weights, name_of, silu_sigmoid
 _OPSET = 14
 """First opset with HardSwish."""
 _SLOPES, _SHIFTS = np.geomspace(0.25, 4.0, 9), np.linspace(-2.5, 2.5, 9)
+_BOTTOM, _HARD_BOTTOM = -1.2785, -1.5
+"""Where SiLU and HardSwish are least: a channel that stays about there is met only where both bottoms meet."""
 _COARSE = 4
 """Every how many-th sample the grid is tried on; around its best all count, as fewer gave worse fits."""
 _STEPS, _SHRINK = 10, 0.7
@@ -142,7 +144,7 @@ def _fitted(name: str, seen: Observation, elements: int) -> Fit:
     count = len(seen.low)
     slope, shift, best = np.ones(count), np.zeros(count), np.full(count, np.inf)
     for b in _SLOPES:
-        for c in _SHIFTS:
+        for c in (*_SHIFTS, _HARD_BOTTOM - b * _BOTTOM):
             error, _, _ = few.of(np.full(count, b), np.full(count, c))
             better = error < best
             slope[better], shift[better], best[better] = b, c, error[better]
