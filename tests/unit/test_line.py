@@ -18,6 +18,8 @@ from edgeopt.bundle import read_bundle
 from edgeopt.cli import cli
 from edgeopt.line import optimize
 from edgeopt.model import find_model, load_model
+from edgeopt.outcome import Outcome
+from edgeopt.quantization.attempt import Attempt
 from edgeopt.quantization.tensor_table import TENSORS, worst_tensors
 from edgeopt.recipe import find_recipe
 
@@ -282,6 +284,18 @@ def test_an_interrupt_leaves_finished_candidates_and_resume_takes_them_up(tmp_pa
     shown = CliRunner().invoke(cli, [*arguments, "--resume"])
     assert shown.exit_code == 0, shown.output
     assert "from disk" in shown.output
+
+
+def test_an_interrupted_search_leaves_its_best_form(tmp_path, monkeypatch):
+    def interrupted(model, calibration_inputs, rules, *, on_attempt, **_):
+        for speed, agreement in ((1.4, 0.99), (2.0, 0.1)):
+            on_attempt(Attempt("one", Outcome(model, {}), agreement, speed))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("edgeopt.int8.search_int8", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        optimize("digits_detector", target="cpu", out=tmp_path / "o", threads=1, skip=("simplify", "fuse"))
+    assert load_model(tmp_path / "o" / "candidates" / "quantize" / "best-so-far.onnx").outputs
 
 
 def test_a_spent_time_budget_leaves_a_valid_result_and_says_so(tmp_path):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,9 +15,10 @@ from edgeopt.errors import EdgeoptError, UnsupportedError
 from edgeopt.model import Model, find_model, load_model
 from edgeopt.outcome import Outcome
 from edgeopt.quantization.attempt import Attempt
-from edgeopt.quantization.search import Found
+from edgeopt.quantization.found import Found
 from edgeopt.quantize_run import QuantizeResult, quantize, why_prepare
 from edgeopt.recipe import find_recipe
+from edgeopt.scored import Drop
 
 DIGITS = find_recipe("digits_detector").folder
 LABELS = DIGITS / "eval" / "instances.json"
@@ -30,7 +32,8 @@ def search_giving(*figures: tuple[float, float]):
         attempts = [Attempt(f"try {i}", Outcome(model, {}), a, s) for i, (s, a) in enumerate(figures)]
         for one in attempts:
             on_attempt(one)
-        return Found(tuple(attempts), "because.")
+        explained = tuple(replace(one, reason=f"{one.name} because.") for one in attempts)
+        return Found(explained, explained[0].reason)
 
     return search
 
@@ -72,6 +75,7 @@ def test_the_command_prints_json_that_holds_every_attempt(tmp_path: Path) -> Non
     assert told["exit_code"] == shown.exit_code
     assert told["tried"][0].keys() >= {"name", "speed_ratio", "agreement"}
     assert (told["file"] is None) == (shown.exit_code == 2)
+    assert told["tensors"][0].keys() >= {"name", "channel_sqnr_db", "sqnr_db", "answer_sqnr_db", "rounded"}
 
 
 def test_a_slower_form_is_never_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,6 +93,7 @@ def test_labels_refuse_what_agreement_let_through(tmp_path: Path, monkeypatch: p
     kept = quantize("digits_detector", out=out, eval=LABELS, threads=1, max_drop=0.0)
     assert kept.chosen
     assert kept.chosen.name == "try 0"
+    assert kept.reason == "try 0 because."
     assert (kept.chosen.score, kept.chosen.drop.value) == (kept.baseline, 0.0)
     before = out.read_bytes()
     refused = quantize("digits_detector", out=out, eval=LABELS, threads=1, max_drop=-1.0)
@@ -109,6 +114,37 @@ def test_an_interrupted_search_leaves_the_best_so_far(tmp_path: Path, monkeypatc
         quantize("digits_detector", out=out, threads=1)
     assert not out.exists()
     assert load_model(tmp_path / "a.best-so-far.onnx").outputs
+
+
+def test_the_reason_is_that_of_the_form_that_labels_chose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgeopt.quantize_run.search_int8", search_giving((2.0, 0.9), (1.5, 0.95)))
+    drops = iter([0.5, 0.0])
+    monkeypatch.setattr("edgeopt.quantize_run.drop_between", lambda *_: Drop(next(drops), -1.0, 1.0))
+    made = quantize("digits_detector", out=tmp_path / "a.onnx", eval=LABELS, threads=1, max_drop=0.1)
+    assert made.chosen
+    assert made.chosen.name == "try 1"
+    assert made.reason.startswith("try 0 loses +0.5000 [")
+    assert made.reason.endswith("try 1 because.")
+
+
+def test_an_interrupted_search_starts_from_what_it_has_calibrated(tmp_path: Path) -> None:
+    def interrupt(text: str, done: int, count: int) -> None:
+        if text == "calibrate" and done == count:
+            raise KeyboardInterrupt
+
+    out, told = tmp_path / "a.onnx", list[int]()
+    with pytest.raises(KeyboardInterrupt):
+        quantize("digits_detector", out=out, threads=1, tell=interrupt)
+    (kept,) = tmp_path.iterdir()
+    assert any(kept.iterdir())
+    before = {path: path.stat().st_mtime_ns for path in kept.iterdir()}
+
+    def look(text: str, done: int, count: int) -> None:
+        told.append(sum(path.stat().st_mtime_ns == then for path, then in before.items()))
+
+    quantize("digits_detector", out=out, threads=1, time_budget_s=1, tell=look)
+    assert told[-1] == len(before)
+    assert not kept.exists()
 
 
 def test_a_worse_attempt_does_not_replace_a_better_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,19 +12,21 @@ from edgeopt.evaluate import model_inputs
 from edgeopt.judge import TIMED_PICTURES, Judge, own_clock
 from edgeopt.model import Model
 from edgeopt.outcome import Outcome
-from edgeopt.quantization.attempt import Attempt, for_labels
+from edgeopt.quantization.attempt import Attempt, for_labels, ranked
 from edgeopt.quantization.data_types import confirmed_rules
+from edgeopt.quantization.found import Found
 from edgeopt.quantization.fusion import fusion_notes
 from edgeopt.quantization.quantize import Form
-from edgeopt.quantization.search import Found, search_int8
+from edgeopt.quantization.search import search_int8
 from edgeopt.quantization.tensor_table import TENSORS, tensors_json
-from edgeopt.search import LEAST_AGREEMENT
 from edgeopt.tensors import Tensors
 from edgeopt.trial import AGREEMENT_PICTURES, CALIBRATION, CALIBRATION_PICTURES, CHECKED_PICTURES, Setting, Trial
 
 _MOST_KEPT = 3
 """Attempts that go on to the labels: the fastest by agreement may still lose too much of the metric."""
 _MOST_SECONDS = 180.0
+_DRAFT = "best-so-far.onnx"
+"""What an interrupt of the search leaves."""
 _FASTER = 1.02
 """A ratio below it is the noise of one comparison."""
 
@@ -49,8 +51,13 @@ def make_int8(run: Trial, model: Model, setting: Setting | None = None, most: in
     def calibrated(done: int) -> None:
         run.listener.progress("calibrate", done, len(pictures))
 
+    tried, draft = list[Attempt](), f"candidates/{_candidate(run, setting)}/{_DRAFT}"
+
     def attempted(one: Attempt) -> None:
         run.listener.say(f"  {one.name}: {one.speed_ratio:.2f}x the float model, agreement {one.agreement:.3f}")
+        tried.append(one)
+        if ranked(tried, run.least_agreement)[0] is one and one.is_valid(run.least_agreement):
+            run.workspace.write(draft, one.outcome.model.data)
 
     buffers = Buffers(setting.engine.target, setting.engine.threads, run.inputs(1, model)[0])
     with_float = _judge(run, model, setting, buffers)
@@ -70,7 +77,7 @@ def make_int8(run: Trial, model: Model, setting: Setting | None = None, most: in
         speed=speed,
         forms=tuple(Form(one) for one in rules.forms),
         threads=run.plan.threads,
-        least_agreement=LEAST_AGREEMENT,
+        least_agreement=run.least_agreement,
         time_budget_s=min(_MOST_SECONDS, run.search_seconds(setting.engine)),
         progress=calibrated,
         on_attempt=attempted,
@@ -78,6 +85,7 @@ def make_int8(run: Trial, model: Model, setting: Setting | None = None, most: in
         known=run.calibrations.get(model.fingerprint),
     )
     with_float.close()
+    run.workspace.path(draft).unlink(missing_ok=True)
     return _told(run, model, setting, replace(found, notes=(*measured, *found.notes)), buffers, most)
 
 
@@ -94,19 +102,16 @@ def _judge(run: Trial, model: Model, setting: Setting, buffers: Buffers) -> Judg
     )
 
 
-def _has_integers(model: Model) -> bool:
-    """Whether anything is left of INT8: where every layer is faster in float, the form is the float model again."""
-    return any("Linear" in op or "Integer" in op for op in model.op_counts)
-
-
 def _told(run: Trial, model: Model, setting: Setting, found: Found, buffers: Buffers, most: int) -> list[Outcome]:
     """Return the attempts that go on to the labels; keep what is known of tensors, on disk and for the next engine."""
     if found.calibration is not None:
         run.calibrations[model.fingerprint] = found.calibration
     run.workspace.write(f"candidates/{_candidate(run, setting)}/{TENSORS}", tensors_json(found))
-    kept = for_labels([one for one in found.attempts if _has_integers(one.outcome.model)], most)
+    if not found.attempts:
+        run.notes += [*found.notes, Note(NoteKind.WARNING, found.reason)]
+    kept = for_labels(found.attempts, most)
     opened = [replace(one, outcome=replace(one.outcome, options=buffers.entries)) for one in kept]
-    return [_with_notes(one, found.reason if i == 0 else "", found.notes, setting) for i, one in enumerate(opened)]
+    return [_with_notes(one, found.notes, setting) for one in opened]
 
 
 def _candidate(run: Trial, setting: Setting) -> str:
@@ -116,11 +121,11 @@ def _candidate(run: Trial, setting: Setting) -> str:
     return f"{setting.engine.target.executor}-{setting.precision.partition('+')[0]}"
 
 
-def _with_notes(attempt: Attempt, reason: str, notes: tuple[Note, ...], setting: Setting) -> Outcome:
+def _with_notes(attempt: Attempt, notes: tuple[Note, ...], setting: Setting) -> Outcome:
     """Return the outcome with what the search knows of it, and what the engine made of it."""
     outcome, engine = attempt.outcome, setting.engine
     form = Note(NoteKind.INFO, f"form: {attempt.name}")
-    why = (Note(NoteKind.INFO, reason),) if reason else ()
+    why = (Note(NoteKind.INFO, attempt.reason),) if attempt.reason else ()
     fused = fusion_notes(outcome.model, engine.target, engine.threads, outcome.options)
     return replace(outcome, notes=tuple(dict.fromkeys((form, *why, *notes, *outcome.notes, *fused))))
 

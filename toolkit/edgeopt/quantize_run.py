@@ -5,6 +5,7 @@ The best form so far is on disk as soon as it is known, so that the search may b
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -16,23 +17,34 @@ from edgeopt.buffer_choice import Buffers
 from edgeopt.devices import find_device, require_providers
 from edgeopt.environment import physical_cores
 from edgeopt.errors import EXIT_MISSED, EXIT_PASS, EdgeoptError, Note, NoteKind, UnsupportedError
-from edgeopt.evaluate import LabelledFrames, Progress, answers, check_tensors, model_inputs, open_labelled
+from edgeopt.evaluate import (
+    LabelledFrames,
+    Progress,
+    answers,
+    fed,
+    model_inputs,
+    open_labelled,
+    require_metric,
+    synthetic,
+)
 from edgeopt.executors import Executor, Session, SessionOptions
-from edgeopt.frames import Frames, open_frames, synthetic_frames
+from edgeopt.frames import Frames, open_frames
 from edgeopt.judge import AGREEMENT_PICTURES, TIMED_PICTURES, Judge, own_clock
 from edgeopt.model import Model, find_model, load_model, save_model
 from edgeopt.outcome import Outcome
 from edgeopt.plan import SYNTHETIC, require_uncompiled
 from edgeopt.quantization.attempt import Attempt, for_labels, ranked
 from edgeopt.quantization.data_types import confirmed_rules
+from edgeopt.quantization.found import Found
 from edgeopt.quantization.fusion import fusion_notes
 from edgeopt.quantization.quantize import Form, is_quantizable
 from edgeopt.quantization.search import search_int8
+from edgeopt.quantization.tensor_table import tensor_rows
 from edgeopt.recipe import Recipe
 from edgeopt.recognise import choose_recipe, fixed_shapes
 from edgeopt.rewrite import fuse, simplify
 from edgeopt.scored import Drop, Scored, drop_between, score, why_unsure
-from edgeopt.search import LEAST_AGREEMENT, is_within
+from edgeopt.search import is_within
 from edgeopt.target import Target
 from edgeopt.tasks import Task
 from edgeopt.tensors import Tensors
@@ -68,7 +80,7 @@ class QuantizeResult:
     target: str
     recipe: str
     prepared: str
-    """Why simplify and fuse ran first; empty: they did not."""
+    """Why simplify and fuse were needed first; empty: they were not, or changed nothing."""
     tried: tuple[Tried, ...]
     """Best first, before labels."""
     chosen: Tried | None
@@ -84,6 +96,8 @@ class QuantizeResult:
     notes: tuple[Note, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
     """Session options with which the file was measured, beyond those of the target."""
+    tensors: tuple[Mapping[str, Any], ...] = ()
+    """What is known of each tensor, the worst first; see `tensor_rows`."""
 
     @property
     def exit_code(self) -> int:
@@ -132,16 +146,20 @@ def quantize(
     require_providers(device)
     require_uncompiled(device)
     loaded = load_model(path)
-    choice = choose_recipe(recipe, path, loaded.inputs, loaded.outputs, loaded.metadata)
-    frames = _open_pictures(str(calib), choice.recipe, loaded)
+    given = open_frames(Path(calib)) if calib and calib != SYNTHETIC else None
+    shapes = given.shapes if given else None
+    choice = choose_recipe(recipe, path, loaded.inputs, loaded.outputs, loaded.metadata, shapes)
+    require_metric(choice.recipe, eval)
+    frames = _open_pictures(given, choice.recipe, loaded, is_synthetic=calib == SYNTHETIC)
     labelled = open_labelled(Path(eval)) if eval else None
     used = threads or device.threads or physical_cores()
     run = _Run(device, choice.recipe, loaded, frames, labelled, used, say or _hear_nothing, tell)
     run.file = Path(out) if out else Path(f"{loaded.name}.int8.onnx")
     prepared = run.prepare()
     found = run.search(max(ends_at_s - monotonic(), 0.0))
-    result = run.choose(found.attempts, choice.recipe.evaluation.max_drop if max_drop is None else max_drop)
+    result = run.choose(found, choice.recipe.evaluation.max_drop if max_drop is None else max_drop)
     chosen, tried, reason, baseline = result
+    shutil.rmtree(run.cache, ignore_errors=True)
     return QuantizeResult(
         model=loaded.name,
         target=device.name,
@@ -149,7 +167,7 @@ def quantize(
         prepared=prepared,
         tried=tried,
         chosen=chosen,
-        reason=f"{reason} {found.reason}".strip(),
+        reason=reason,
         file=run.file if chosen else None,
         metric=baseline.accuracy.metric if baseline else "",
         baseline=baseline.accuracy.value if baseline else None,
@@ -157,6 +175,7 @@ def quantize(
         max_drop=choice.recipe.evaluation.max_drop if max_drop is None else max_drop,
         notes=tuple(dict.fromkeys((*choice.notes, *frames.notes, *run.notes, *found.notes))),
         options=run.options if chosen else {},
+        tensors=tuple(tensor_rows(found)),
     )
 
 
@@ -164,23 +183,20 @@ def _hear_nothing(_: str) -> None:
     """Nobody listens."""
 
 
-def _open_pictures(calib: str, recipe: Recipe, model: Model) -> Frames:
-    if calib == SYNTHETIC:
-        return synthetic_frames(recipe.input.size)
-    path = Path(calib) if calib else recipe.path_of(recipe.evaluation.calib)
-    if path is None:
+def _open_pictures(given: Frames | None, recipe: Recipe, model: Model, *, is_synthetic: bool) -> Frames:
+    if is_synthetic:
+        return synthetic(recipe, model.inputs)
+    path = recipe.path_of(recipe.evaluation.calib)
+    if given is None and path is None:
         raise EdgeoptError(
             "there are no calibration pictures",
             remedy="pass --calib FOLDER with about 100 unlabelled pictures from where the model will work",
         )
-    frames = open_frames(path)
-    if frames.tensors is not None:
-        check_tensors(frames, model.inputs, fixed_shapes(recipe, model.inputs))
-    return frames
+    return fed(given or open_frames(path or Path()), recipe, model.inputs)
 
 
 def why_prepare(model: Model) -> str:
-    """Return why a model cannot be quantized well as it is; empty when it can."""
+    """Return why a model cannot be quantized well as it is, as far as its parts tell; empty when it can."""
     reasons = [f"opset {model.opset} knows no scale per channel"] if model.opset < _OPSET else []
     if free := [spec.name for spec in model.inputs if not spec.is_static]:
         reasons.append(f"the shape of {', '.join(free)} is free")
@@ -210,30 +226,32 @@ class _Run:
     _buffers: Buffers | None = None
 
     def prepare(self) -> str:
-        """Simplify and fuse where that is needed, and return why."""
-        self.model, reason = self.original, why_prepare(self.original)
-        if reason:
-            self.say(f"simplify and fuse first: {reason}")
-            inputs, shapes = self.inputs(_CHECKED_PICTURES), fixed_shapes(self.recipe, self.original.inputs)
-            for outcome in self._prepared(shapes, inputs):
-                self.model = outcome.model
-                self.notes += outcome.notes
+        """Simplify and fuse, and return why that was needed, or else what it changed."""
+        self.model, reason, changes = self.original, why_prepare(self.original), list[str]()
+        self.say(f"simplify and fuse first{f': {reason}' if reason else ''}")
+        inputs, shapes = self.inputs(_CHECKED_PICTURES), fixed_shapes(self.recipe, self.original.inputs)
+        for outcome in self._prepared(shapes, inputs):
+            self.model = outcome.model
+            self.notes += outcome.notes
+            changes += [name for name, count in outcome.changes.items() if count]
         if not is_quantizable(self.model, self.target.int8):
             raise UnsupportedError(
                 f"{self.original.name} has no layer that {self.target.name} runs on integers",
                 remedy="leave INT8 out for this model: edgeopt optimize --skip quantize",
             )
-        return reason
+        return reason or ", ".join(changes)
 
     def _prepared(self, shapes: dict[str, tuple[int, ...]], inputs: Sequence[Tensors]) -> Iterator[Outcome]:
         yield simplify(self.model, shapes, inputs, opset=self.target.opset)
         yield fuse(self.model, inputs)
 
-    def search(self, time_budget_s: float) -> Any:
+    def search(self, time_budget_s: float) -> Found:
         """Return all attempts; each is told, and the best so far written, as soon as it is measured."""
         rules, measured = confirmed_rules(self.target)
         self.notes += measured
         judge = self._judge()
+        if unproven := judge.why_no_proof(self.least_agreement):
+            self.notes.append(Note(NoteKind.WARNING, f"agreement is no proof: {unproven}", "pass other pictures"))
         self._buffers = Buffers(self.target, self.threads, self.inputs(1)[0])
         count = len(self.frames.spread(_CALIBRATION_PICTURES))
         found = search_int8(
@@ -244,10 +262,11 @@ class _Run:
             speed=lambda one: self._speed(judge, one),
             forms=tuple(Form(one) for one in rules.forms),
             threads=self.threads,
-            least_agreement=LEAST_AGREEMENT,
+            least_agreement=self.least_agreement,
             time_budget_s=time_budget_s,
             progress=lambda done: self.tell("calibrate", done, count) if self.tell else None,
             on_attempt=self._attempted,
+            cache=self.cache,
         )
         judge.close()
         return found
@@ -259,35 +278,38 @@ class _Run:
         return judge.speed(candidate)
 
     @property
+    def least_agreement(self) -> float:
+        """What a form must reach to be chosen without labels."""
+        return self.recipe.evaluation.least_agreement
+
+    @property
     def options(self) -> Mapping[str, str]:
         """Session entries for integer forms, beyond the target's."""
         return self._buffers.entries if self._buffers else {}
 
     def _judge(self) -> Judge:
-        """Return what compares INT8 models with the float one; pictures, as tensors cannot be shown to a task."""
-        shown = self.frames if self.frames.tensors is None else synthetic_frames(self.recipe.input.size)
+        """Return what compares INT8 models with the float one, on what calibrates."""
         clock, inputs = own_clock(self.target, self.threads), self.inputs(TIMED_PICTURES)
-        return Judge(self.model, self.open, self.task, shown.spread(AGREEMENT_PICTURES), inputs, clock=clock)
+        return Judge(self.model, self.open, self.task, self.frames.spread(AGREEMENT_PICTURES), inputs, clock=clock)
 
     def _attempted(self, one: Attempt) -> None:
         self.attempts.append(one)
-        best = ranked(self.attempts, LEAST_AGREEMENT)[0]
-        is_best = best is one and one.is_valid(LEAST_AGREEMENT)
+        best = ranked(self.attempts, self.least_agreement)[0]
+        is_best = best is one and one.is_valid(self.least_agreement)
         if is_best:
             save_model(one.outcome.model, self.draft)
         told = f"{one.name}: {one.speed_ratio:.2f}x the float model, agreement {one.agreement:.3f}"
         self.say(f"  {told}{f'; the best so far, in {self.draft}' if is_best else ''}")
 
-    def choose(
-        self, attempts: Sequence[Attempt], max_drop: float
-    ) -> tuple[Tried | None, tuple[Tried, ...], str, Scored | None]:
+    def choose(self, found: Found, max_drop: float) -> tuple[Tried | None, tuple[Tried, ...], str, Scored | None]:
         """Return the choice, all attempts, why, and the original's score; the file is the choice or absent."""
+        attempts = found.attempts
         rows = [Tried(one.name, one.speed_ratio, one.agreement) for one in attempts]
-        valid = [one for one in attempts if one.is_valid(LEAST_AGREEMENT)]
+        valid = [one for one in attempts if one.is_valid(self.least_agreement)]
         if not valid or self.labelled is None:
-            reason = "" if valid else "The float model stays: no INT8 form is faster and agrees with it."
+            why = "" if valid or not attempts else "The float model stays: no INT8 form is faster and agrees with it."
             self._settle(valid[0] if valid else None)
-            return (rows[0] if valid else None), tuple(rows), reason, None
+            return (rows[0] if valid else None), tuple(rows), f"{why} {found.reason}".strip(), None
         baseline, refused = self._score(self.original, "the original"), list[str]()
         for one in for_labels(valid, _MOST_SCORED):
             i = next(place for place, other in enumerate(attempts) if other is one)
@@ -297,10 +319,15 @@ class _Run:
                 self._settle(one)
                 if unsure := why_unsure(drop, max_drop, baseline.accuracy.n):
                     self.notes.append(Note(NoteKind.WARNING, unsure, "label more pictures"))
-                return rows[i], tuple(rows), " ".join(refused), baseline
+                return rows[i], tuple(rows), " ".join((*refused, one.reason)).strip(), baseline
             refused.append(f"{rows[i].name} loses {drop}, {max_drop:g} is allowed.")
         self._settle(None)
-        return None, tuple(rows), f"The float model stays: {' '.join(refused)}", baseline
+        return None, tuple(rows), f"The float model stays: {' '.join(refused)} {found.reason}".strip(), baseline
+
+    @property
+    def cache(self) -> Path:
+        """What calibration has seen: an interrupt leaves it to the next search of this file."""
+        return self.file.with_name(f".{self.file.stem}.calibration")
 
     @property
     def draft(self) -> Path:

@@ -15,8 +15,9 @@ from edgeopt.quantization.activations import hard_swish, silu
 from edgeopt.quantization.calibration import Observation
 from edgeopt.quantization.findings import study
 from edgeopt.quantization.fitted_silu import Fit, fit_silus, keep_worst, note_of, place_fits
+from edgeopt.quantization.found import Found
 from edgeopt.quantization.quantize import Form, open_graph
-from edgeopt.quantization.search import Found, search_int8
+from edgeopt.quantization.search import search_int8
 from edgeopt.target import Int8Rules, find_target
 
 RULES = Int8Rules()

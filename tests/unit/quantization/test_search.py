@@ -7,16 +7,17 @@ import onnx
 import pytest
 from small_nets import ALL, detector, frames, mobile, residual_batchnorm
 
-from edgeopt.errors import UnsupportedError
+from edgeopt.errors import NoteKind, UnsupportedError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.model import Model
 from edgeopt.outcome import Outcome
-from edgeopt.quantization.attempt import Attempt, ranked
+from edgeopt.quantization.attempt import Attempt, for_labels, ranked
 from edgeopt.quantization.float_front import fastest_front
+from edgeopt.quantization.found import Found
 from edgeopt.quantization.layer_times import LayerTime
 from edgeopt.quantization.quantize import Form, open_graph, quantize
-from edgeopt.quantization.search import Found, search_int8
+from edgeopt.quantization.search import search_int8
 from edgeopt.quantization.structure import WEIGHTED, key
 from edgeopt.quantization.variants import first_variant, quantized_forms, time_layers
 from edgeopt.rewrite import fuse
@@ -118,6 +119,62 @@ def test_a_form_that_is_slower_is_ranked_but_refused_in_words() -> None:
     found = search_int8(model, frames(model), Int8Rules(), agreement=lambda one: 0.5, speed=lambda one: 0.8)
     assert "not good enough" in found.reason
     assert any("islands below 20 dB" in one.name for one in found.attempts)
+
+
+def test_a_form_that_cannot_run_is_named_and_the_others_are_still_tried() -> None:
+    model = detector()
+
+    def speed(one: Model) -> float:
+        if "QLinearConv" in one.op_counts:
+            raise RuntimeError("no kernel for QLinearConv\nand a long story")
+        return 1.2
+
+    found = search_int8(
+        model, frames(model), Int8Rules(), agreement=lambda one: 0.99, speed=speed, forms=(Form.QDQ, Form.NHWC)
+    )
+    assert found.attempts
+    assert not any("QLinearConv" in one.outcome.model.op_counts for one in found.attempts)
+    (note,) = [note for note in found.notes if note.kind is NoteKind.WARNING]
+    assert "could not be made: RuntimeError: no kernel for QLinearConv" in note.detail
+    assert "long story" not in str(note)
+
+
+def test_where_no_form_can_be_made_the_float_model_stays() -> None:
+    model = mobile()
+
+    def speed(one: Model) -> float:
+        raise RuntimeError("no such kernel")
+
+    found = search_int8(model, frames(model), Int8Rules(), agreement=lambda one: 1.0, speed=speed)
+    assert not found.attempts
+    assert found.reason.startswith("The float model stays")
+    assert "no such kernel" in str(found.notes)
+
+
+def test_a_form_without_integers_is_no_candidate() -> None:
+    model = mobile()
+    found = search_int8(
+        model, frames(model), Int8Rules(ops=("Softmax",)), agreement=lambda one: 1.0, speed=lambda one: 1.2
+    )
+    assert not found.attempts
+    assert "every layer stays in float" in str(found.notes)
+
+
+def test_all_that_labels_may_judge_say_why() -> None:
+    model = detector()
+    found = search_int8(
+        model,
+        frames(model),
+        Int8Rules(),
+        agreement=lambda one: cosine(one, model),
+        speed=lambda one: 1.2,
+        forms=(Form.QDQ, Form.NHWC),
+    )
+    for most in (1, 2, 3):
+        for one in for_labels(found.attempts, most):
+            assert one.reason.startswith(f"{one.name}: 1.20x the float model, agreement {one.agreement:.3f}.")
+            assert "weighted layers in INT8" in one.reason
+    assert found.reason == found.attempts[0].reason
 
 
 @pytest.mark.parametrize("name", ALL)

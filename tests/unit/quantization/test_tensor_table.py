@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from edgeopt.quantization.search import Found
+from edgeopt.quantization.found import Found
 from edgeopt.quantization.tensor_table import COLUMNS, tensors_json, worst_tensors
 from edgeopt.quantization.why import Kept
 

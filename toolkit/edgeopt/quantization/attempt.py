@@ -21,6 +21,8 @@ class Attempt:
     """With the float model, without labels: 1 is identical."""
     speed_ratio: float
     """Time of the float model over its own."""
+    reason: str = ""
+    """Why it is what it is, in one paragraph: of the few that labels may judge."""
 
     def is_valid(self, least_agreement: float) -> bool:
         """Whether it is faster than its parent, by more than measuring can tell, and agrees with it well enough."""
@@ -35,6 +37,11 @@ def ranked(attempts: Iterable[Attempt], least_agreement: float) -> tuple[Attempt
         return (not valid, -_step(one.speed_ratio) if valid else 0.0, -one.agreement)
 
     return tuple(sorted(attempts, key=rank))
+
+
+def has_integers(outcome: Outcome) -> bool:
+    """Whether anything is left of INT8: where every layer is faster in float, the form is the float model again."""
+    return any("Linear" in op or "Integer" in op or "NBits" in op for op in outcome.model.op_counts)
 
 
 def for_labels(attempts: Sequence[Attempt], most: int) -> tuple[Attempt, ...]:

@@ -8,18 +8,19 @@ ranges, equalization. Each attempt is measured; what gains nothing is not built 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
-from edgeopt.errors import Note
+from edgeopt.errors import EdgeoptError, MissingDependencyError, Note, NoteKind, UnavailableError, UnsupportedError
 from edgeopt.graph import Graph, attribute
 from edgeopt.model import Model
-from edgeopt.quantization.attempt import Attempt, ranked
+from edgeopt.quantization.attempt import Attempt, for_labels, has_integers, ranked
 from edgeopt.quantization.calibration import Calibration
 from edgeopt.quantization.findings import study
 from edgeopt.quantization.fitted_silu import keep_worst, note_of
+from edgeopt.quantization.found import Found
 from edgeopt.quantization.layer_times import LayerTimes
 from edgeopt.quantization.matrices import is_made_of_products
 from edgeopt.quantization.quantize import Form, open_graph, tensors_on_grids
@@ -44,6 +45,7 @@ from edgeopt.quantization.variants import (
 from edgeopt.quantization.why import Kept, kept_tensors, reason
 from edgeopt.target import Int8Rules
 from edgeopt.tensors import Tensors
+from edgeopt.text import plural
 
 LEAST_AGREEMENT = 0.85
 _STRICTER_DB = (13.0, 16.0, 20.0)
@@ -60,27 +62,9 @@ _SENSITIVE_BELOW_DB, _MOST_SENSITIVE, _SENSITIVITY_FRAMES = 20.0, 8, 2
 _CALIBRATION_SHARE = 0.4
 """Of the time budget; what is left pays for at least a few attempts."""
 _LEAST_IMAGES, _KEPT_IMAGES = 4, 8
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """All attempts, best first, why the first is the best, and what is known of each tensor."""
-
-    attempts: tuple[Attempt, ...]
-    reason: str
-    notes: tuple[Note, ...] = ()
-    scores_db: Mapping[str, float] = field(default_factory=dict)
-    """Per-channel-normalised SQNR of each tensor on its grid."""
-    plain_db: Mapping[str, float] = field(default_factory=dict)
-    """Plain SQNR of each tensor on its grid."""
-    sensitivities_db: Mapping[str, float] = field(default_factory=dict)
-    """SQNR of the answer with one tensor quantized, for the worst only."""
-    kept: tuple[Kept, ...] = ()
-    """Tensors that stayed real, with what that costs and saves."""
-    rounded: frozenset[str] = frozenset()
-    """Tensors that the first attempt rounds to integers."""
-    calibration: Calibration | None = None
-    """What calibration saw of the model as it came, for a search for another engine."""
+_MOST_JUDGED = 3
+"""Attempts that labels may judge: only they say why."""
+_NO_INTEGERS = "every layer stays in float"
 
 
 @dataclass(slots=True)
@@ -93,9 +77,13 @@ class _Search:
     ends_at_s: float
     on_attempt: Callable[[Attempt], None] | None
     attempts: dict[Variant, Attempt] = field(default_factory=dict)
+    refused: dict[Variant, str] = field(default_factory=dict)
+    """What could not be built or run, and why."""
     times: LayerTimes | None = None
     sensitivities: dict[str, float] = field(default_factory=dict)
     longest_s: float = 0.0
+    _unrounded: float | None = None
+    """Agreement of the best variant without rounding."""
 
     def attempt(self, variant: Variant, like: Variant | None = None) -> None:
         """Build and measure one variant, unless it is known or the time is over.
@@ -104,21 +92,31 @@ class _Search:
             variant: What to make.
             like: A measured one, of the same speed if it has the same operators.
         """
-        if variant in self.attempts or (self.attempts and self.is_over):
+        if variant in self.attempts or variant in self.refused or (self.attempts and self.is_over):
             return
         started = time.monotonic()
+        try:
+            self.attempts[variant] = self._measured(variant, like)
+        except (MissingDependencyError, UnavailableError):
+            raise
+        except Exception as error:  # what one form cannot do, another may: nothing found so far is lost
+            problem = error.problem if isinstance(error, EdgeoptError) else f"{type(error).__name__}: {error}"
+            self.refused[variant] = problem.strip().split("\n")[0]
+        self.longest_s = max(self.longest_s, time.monotonic() - started)
+        if self.on_attempt and variant in self.attempts:
+            self.on_attempt(self.attempts[variant])
+
+    def _measured(self, variant: Variant, like: Variant | None) -> Attempt:
         model, findings = self.sources.of(variant)
         outcome = make_variant(model, findings, self.rules, variant)
+        if not has_integers(outcome):
+            raise UnsupportedError(_NO_INTEGERS, remedy="keep the float model")
         if variant.fitted:
             outcome = replace(outcome, notes=(*outcome.notes, note_of(self.sources.fits_of(variant))))
         known = self.attempts[like] if like is not None else None
         is_known = known is not None and known.outcome.model.op_counts == outcome.model.op_counts
         speed = known.speed_ratio if known is not None and is_known else self.speed(outcome.model)
-        one = Attempt(str(variant), outcome, self.agreement(outcome.model), speed)
-        self.attempts[variant] = one
-        self.longest_s = max(self.longest_s, time.monotonic() - started)
-        if self.on_attempt:
-            self.on_attempt(one)
+        return Attempt(str(variant), outcome, self.agreement(outcome.model), speed)
 
     @property
     def is_over(self) -> bool:
@@ -139,13 +137,23 @@ class _Search:
         """Try forms, layers in float, rescaling, ways of writing, fits, roundings, ranges, equalization, islands."""
         first, *others = sorted(forms, key=lambda form: (form is not Form.NHWC, -forms.index(form)))
         self.attempt(first_variant(first))
-        if first is Form.NHWC and not self.is_over:
+        if first is Form.NHWC and first_variant(first) in self.attempts and not self.is_over:
             for variant in self._with_float_layers(first_variant(first), threads):
                 self.attempt(variant)
         if Form.NHWC in forms and is_made_of_products(open_graph(self.sources.model)):
             others.append(Form.DYNAMIC)
         for form in others:
             self.attempt(first_variant(form))
+        if self.attempts:
+            self._refine(first, others)
+
+    def _refine(self, first: Form, others: Sequence[Form]) -> None:
+        """Build on what leads, one change after another.
+
+        Args:
+            first: The form that was tried first.
+            others: The forms that were tried after it.
+        """
         if not self.is_over and (scaled := self._rescalable()):
             self.attempt(replace(self.best(), rescaled=scaled))
         if self.sources.can_smooth:
@@ -229,6 +237,36 @@ class _Search:
             yield lambda best, method=method: replace(best, method=method)  # type: ignore[misc]
         if not self.is_over and self.sources.can_equalize and not self.best().rescaled:
             yield lambda best: replace(best, equalized=True)
+
+    def with_reason(self, variant: Variant, kept: tuple[Kept, ...] | None = None) -> Attempt:
+        """Return an attempt that says why it is what it is.
+
+        Args:
+            variant: Of an attempt.
+            kept: Its tensors that stay real; None: without what that saves, which takes time to learn.
+        """
+        one = self.attempts[variant]
+        if kept is None:
+            kept = kept_tensors(self.sources, variant, self.rules, self.times)
+        others = [other for other in ranked(self.attempts.values(), self.least_agreement) if other is not one]
+        return replace(one, reason=reason(variant, one, others, self.least_agreement, self.times, kept))
+
+    def kept(self) -> tuple[Kept, ...]:
+        """Return the worst tensors that stay real in the best variant, each tried on integers if there is time."""
+        best, last_s = self.best(), self.ends_at_s - self.longest_s
+        return () if self.is_over else kept_tensors(self.sources, best, self.rules, self.times, self._lost, last_s)
+
+    def _lost(self, forced: Variant) -> float:
+        """Return the agreement that a variant of the best loses; without rounding, as that is quick to make."""
+        best = self.best()
+        if self._unrounded is None:
+            plain = replace(best, rounding=False)
+            self._unrounded = self._agreement_of(plain) if best.rounding else self.attempts[best].agreement
+        return self._unrounded - self._agreement_of(replace(forced, rounding=False))
+
+    def _agreement_of(self, variant: Variant) -> float:
+        model, findings = self.sources.of(variant)
+        return self.agreement(make_variant(model, findings, self.rules, variant).model)
 
     def rounded(self) -> frozenset[str]:
         """Return the tensors that the best variant rounds to integers."""
@@ -325,25 +363,37 @@ def _in_time(frames: Iterable[Tensors], ends_at_s: float) -> Iterator[Tensors]:
 
 
 def _found(search: _Search) -> Found:
-    best = search.best()
+    notes = (*search.sources.findings.notes, *_refused(search.refused))
+    calibration = search.sources.findings.calibration
+    if not search.attempts:
+        return Found((), "The float model stays: no INT8 form of it could be made.", notes, calibration=calibration)
+    best, kept = search.best(), search.kept()
     _, findings = search.sources.of(best)  # its tensors are the answer's, also where the model was changed before
-    kept: tuple[Kept, ...] = ()
     if not search.is_over:
-        last_s = search.ends_at_s - search.longest_s
-        kept = kept_tensors(
-            search.sources, best, search.attempts[best], search.rules, search.agreement, search.times, last_s
-        )
         search.learn_sensitivities()
-    others = ranked(search.attempts.values(), search.least_agreement)
-    said = reason(best, others, search.least_agreement, search.times, kept)
+    judged = for_labels(ranked(search.attempts.values(), search.least_agreement), _MOST_JUDGED)
+    for variant, one in [*search.attempts.items()]:
+        if any(one is other for other in judged):
+            search.attempts[variant] = search.with_reason(variant, kept if variant == best else None)
+    attempts = ranked(search.attempts.values(), search.least_agreement)
     return Found(
-        others,
-        said,
-        search.sources.findings.notes,
+        attempts,
+        attempts[0].reason,
+        notes,
         findings.scores_db,
         findings.plain_db,
         search.sensitivities,
         kept,
         search.rounded(),
-        search.sources.findings.calibration,
+        calibration,
     )
+
+
+def _refused(refused: Mapping[Variant, str]) -> Iterator[Note]:
+    for problem in dict.fromkeys(refused.values()):
+        names = [str(variant) for variant, one in refused.items() if one == problem]
+        if problem != _NO_INTEGERS:
+            detail = f"{names[0]} could not be made: {problem}"
+            yield Note(NoteKind.WARNING, detail, f"and {plural(len(names) - 1, 'form')} like it" if names[1:] else "")
+    if left := [one for one in refused.values() if one == _NO_INTEGERS]:
+        yield Note(NoteKind.INFO, f"{plural(len(left), 'form')} left aside: {_NO_INTEGERS}")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from edgeopt.quantization.search import Found
+    from edgeopt.quantization.found import Found
 
 TENSORS = "tensors.json"
 """File beside the first candidate of a search."""
@@ -16,14 +16,19 @@ _SCHEMA, _SHOWN = 1, 10
 
 
 def tensors_json(found: Found) -> str:
-    """Return all tensors that may be quantized, the worst first, as JSON.
+    """Return the rows of `tensor_rows` as the text of a file."""
+    return json.dumps({"schema": _SCHEMA, "tensors": tensor_rows(found)}, indent=1, allow_nan=False) + "\n"
+
+
+def tensor_rows(found: Found) -> list[dict[str, Any]]:
+    """Return all tensors that may be quantized, the worst first, as plain values.
 
     Of each: `sqnr_db` on its grid, `channel_sqnr_db` the same normalised channel by channel, `answer_sqnr_db` of the
     answer with this tensor alone quantized (the worst only, else null), `rounded` whether the best form has it on
     integers, and of a tensor that stayed real what that costs and saves (those that were tried, else null).
     """
     kept = {one.name: {"cost_ms": one.cost_ms, "saved_agreement": one.saved_agreement} for one in found.kept}
-    rows = [
+    return [
         {
             "name": name,
             "channel_sqnr_db": score,
@@ -34,7 +39,6 @@ def tensors_json(found: Found) -> str:
         }
         for name, score in sorted(found.scores_db.items(), key=lambda item: (item[1], item[0]))
     ]
-    return json.dumps({"schema": _SCHEMA, "tensors": rows}, indent=1, allow_nan=False) + "\n"
 
 
 def worst_tensors(file: Path, most: int = _SHOWN) -> tuple[tuple[str, ...], ...]:

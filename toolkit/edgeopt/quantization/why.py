@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from edgeopt.errors import NoteKind
-from edgeopt.model import Model
 from edgeopt.quantization.attempt import Attempt
 from edgeopt.quantization.layer_times import LayerTime, LayerTimes
 from edgeopt.quantization.quantize import island_of, open_graph
 from edgeopt.quantization.scheme import candidates
 from edgeopt.quantization.sources import Sources
 from edgeopt.quantization.structure import head_tail, key
-from edgeopt.quantization.variants import Variant, make_variant, scheme_of
+from edgeopt.quantization.variants import Variant, scheme_of
 from edgeopt.target import Int8Rules
 from edgeopt.text import plural
 
@@ -30,55 +29,50 @@ class Kept:
     score_db: float
     cost_ms: float | None
     """Of its layers in float against integers, below zero where float is faster; None where none was timed."""
-    saved_agreement: float
-    """What agreement loses when it is quantized after all."""
+    saved_agreement: float | None
+    """What agreement loses when it is quantized after all; None where that was not tried."""
 
     def __str__(self) -> str:
         cost = "" if self.cost_ms is None else f", costs {self.cost_ms:.2f} ms"
         if self.cost_ms is not None and self.cost_ms <= 0:
             cost = f", is {-self.cost_ms:.2f} ms faster so"
-        return f"{self.name!r} ({self.score_db:.1f} dB) stays real{cost} and saves {self.saved_agreement:.3f} agreement"
+        saved = "" if self.saved_agreement is None else f" and saves {self.saved_agreement:.3f} agreement"
+        return f"{self.name!r} ({self.score_db:.1f} dB) stays real{cost}{saved}"
 
 
 def kept_tensors(
     sources: Sources,
-    best: Variant,
-    attempt: Attempt,
+    variant: Variant,
     rules: Int8Rules,
-    agreement: Callable[[Model], float],
     times: LayerTimes | None,
+    lost: Callable[[Variant], float] | None = None,
     ends_at_s: float = math.inf,
 ) -> tuple[Kept, ...]:
-    """Return the worst tensors that stayed real, each quantized after all once to learn what that would cost.
+    """Return the worst tensors that stay real in a variant, and what that costs and saves.
 
     Args:
         sources: What variants are made of.
-        best: The chosen variant.
-        attempt: Its measurements.
+        variant: Whose tensors.
         rules: What INT8 form the target runs.
-        agreement: Of a model with the float one.
         times: Of layers, where they were measured.
+        lost: The agreement that a variant with one of them forced to integers loses; None: it is not tried.
         ends_at_s: On the monotonic clock; what is not explained by then stays so.
     """
-    model, findings = sources.of(best)
+    model, findings = sources.of(variant)
     graph = open_graph(model)
     outside, layers = head_tail(graph), candidates(graph, rules)
-    scheme, _ = scheme_of(graph, findings, rules, replace(best, front=frozenset()))  # speed may hide a bad tensor
-    plain = replace(best, rounding=False)  # quick to make, and the difference is what counts
-    measured: float | None = None
+    scheme, _ = scheme_of(graph, findings, rules, replace(variant, front=frozenset()))  # speed may hide a bad tensor
     found: list[Kept] = []
     for name in scheme.bad_db:
-        island = {node for node in island_of(graph, {name}, best.form) if node in layers and node not in outside}
+        island = {node for node in island_of(graph, {name}, variant.form) if node in layers and node not in outside}
         if not island or len(found) == _MOST_EXPLAINED or time.monotonic() > ends_at_s:
             continue
         keys = {key(node) for node in island}
-        if measured is None:
-            measured = (
-                agreement(make_variant(model, findings, rules, plain).model) if best.rounding else attempt.agreement
-            )
-        forced = replace(plain, forced=best.forced | {name}, kept=best.kept - {name}, front=best.front - keys)
-        lost = measured - agreement(make_variant(model, findings, rules, forced).model)
-        found.append(Kept(name, findings.scores_db[name], _cost_ms(keys, times), lost))
+        forced = replace(
+            variant, forced=variant.forced | {name}, kept=variant.kept - {name}, front=variant.front - keys
+        )
+        saved = lost(forced) if lost is not None else None
+        found.append(Kept(name, findings.scores_db[name], _cost_ms(keys, times), saved))
     return tuple(found)
 
 
@@ -89,7 +83,8 @@ def _cost_ms(keys: set[str], times: LayerTimes | None) -> float | None:
 
 def reason(
     variant: Variant,
-    attempts: Sequence[Attempt],
+    attempt: Attempt,
+    others: Iterable[Attempt],
     least_agreement: float,
     times: LayerTimes | None,
     kept: Sequence[Kept],
@@ -97,22 +92,22 @@ def reason(
     """Return one paragraph.
 
     Args:
-        variant: The best.
-        attempts: All, best first.
+        variant: What was made.
+        attempt: Its measurements.
+        others: What else was tried, best first.
         least_agreement: What was asked.
         times: Of layers, where they were measured.
         kept: Tensors that stayed real.
     """
-    best, *others = attempts
-    said = [f"{best.name}: {best.speed_ratio:.2f}x the float model, agreement {best.agreement:.3f}"]
-    if not best.is_valid(least_agreement):
+    said = [f"{attempt.name}: {attempt.speed_ratio:.2f}x the float model, agreement {attempt.agreement:.3f}"]
+    if not attempt.is_valid(least_agreement):
         wanted = f"faster than float with an agreement of {least_agreement:.2f}"
         said.append(f"not good enough, it must be {wanted}: keep the float model")
     if variant.front and times is not None:
         layers = plural(len(variant.front), "layer")
-        said.append(f"{layers} in float save {_saved_ms(variant, times.layers):.2f} ms against integers, borders apart")
+        said.append(f"{layers} in float: {_saved_ms(variant, times.layers):.2f} ms less than on integers, borders apart")
     said += [str(one) for one in kept]
-    said += [note.detail for note in best.outcome.notes if note.kind is NoteKind.CHOICE]
+    said += [note.detail for note in attempt.outcome.notes if note.kind is NoteKind.CHOICE]
     said += [f"{one.name} gave {one.speed_ratio:.2f}x and {one.agreement:.3f}" for one in others]
     return ". ".join(said) + "."
 
