@@ -207,6 +207,8 @@ def test_synthetic_calibration_is_marked_everywhere(tmp_path):
         str(tmp_path / "o"),
         "--threads",
         "1",
+        "--time-budget",
+        "10s",
     ]
     shown = CliRunner().invoke(cli, [*arguments, "--steps", "simplify,fuse,quantize"])
     assert shown.exit_code == 0, shown.output
@@ -268,7 +270,7 @@ def test_an_interrupt_leaves_finished_candidates_and_resume_takes_them_up(tmp_pa
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
         "from edgeopt.__main__ import main; main()"
     )
-    arguments = ["optimize", "digits_detector", "-t", "cpu", "-o", str(out), "--threads", "1"]
+    arguments = ["optimize", "digits_detector", "-t", "cpu", "-o", str(out), "--threads", "1", "--time-budget", "15s"]
     command = [sys.executable, "-c", code, *arguments]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         for line in process.stderr:

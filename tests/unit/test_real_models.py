@@ -18,6 +18,7 @@ def detector(data, tmp_path_factory):
         calib=str(data / "coco" / "calib"),
         eval=str(data / "coco" / "instances_val.json"),
         threads=1,
+        time_budget_s=60.0,
     )
 
 
@@ -31,6 +32,7 @@ def classifier(data, tmp_path_factory):
         calib=str(data / "imagenet" / "calib"),
         eval=str(data / "imagenet" / "val_labels.csv"),
         threads=1,
+        time_budget_s=60.0,
     )
 
 
