@@ -152,6 +152,30 @@ def test_an_output_is_not_bypassed_where_its_name_would_be_lost(before: Model) -
     assert_same(before, graph.to_model())
 
 
+def test_what_replaces_a_value_takes_its_name_and_shape_where_that_is_asked() -> None:
+    graph = Graph.from_model(activation("a = Relu(x) y = Neg(a)"))
+    graph.infer_shapes()
+    relu, neg = graph.nodes()
+    shape = graph.shape(relu.outputs[0])
+    made = graph.insert("Abs", [relu.inputs[0]], before=neg).outputs[0]
+    assert graph.replace(relu.outputs[0], made, keep_name=True)
+    assert (neg.inputs[0], made.name, graph.shape(made)) == (made, "a", shape)
+    graph.remove_unused()
+    assert [node.op_type for node in graph.to_model().proto.graph.node] == ["Abs", "Neg"]
+
+
+def test_a_copy_is_edited_apart_and_shares_its_constants() -> None:
+    before = model("conv (float[1,1,3,3] x) => (float[1,1,3,3] y) { y = Conv(x, w) }", w=np.ones((1, 1, 1, 1)))
+    graph = Graph.from_model(before)
+    copy = graph.copy()
+    assert copy.to_model().proto == graph.to_model().proto
+    assert copy.initializers[0].const_value is graph.initializers[0].const_value
+    copy.replace(copy.outputs[0], copy.insert("Relu", [copy.outputs[0]]).outputs[0])
+    copy.set_input(copy.nodes("Conv")[0], 1, np.zeros((1, 1, 1, 1)))
+    assert [node.op_type for node in graph.nodes()] == ["Conv"]
+    assert graph.constants([graph.nodes()[0].inputs[1]])[0].item() == 1
+
+
 def test_a_node_whose_second_output_is_read_is_not_bypassed() -> None:
     before = model("drop (float[4] x) => (float[4] y, bool[4] n) { a, m = Dropout(x) y = Relu(a) n = Not(m) }")
     graph = Graph.from_model(before)

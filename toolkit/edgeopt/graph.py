@@ -24,6 +24,8 @@ Array: TypeAlias = NDArray[Any]
 AttributeValue: TypeAlias = int | float | str | Sequence[int] | Sequence[float] | Sequence[str]
 T = TypeVar("T")
 
+_SHAPE_NUMBERS = 1024
+"""A constant with more numbers holds weights, no shape."""
 _DEFAULT_DOMAIN = ("", "ai.onnx")
 _IR_VERSION_OF_FREE_INITIALIZERS = 4  # before it, every initializer had to be listed as an input
 
@@ -55,6 +57,10 @@ class Graph:
         proto = onnx.ModelProto()
         proto.CopyFrom(model.proto)
         return cls(ir.from_proto(proto), model.name)
+
+    def copy(self) -> Graph:
+        """Return a copy to edit apart, with names alike; stored constants are shared, as nothing changes them."""
+        return Graph(self._model.clone(), self._name)
 
     def to_model(self, name: str | None = None) -> Model:
         """Return the graph as a model, its nodes in topological order."""
@@ -205,7 +211,7 @@ class Graph:
     def add_initializer(self, name: str, array: Array) -> Value:
         """Store a constant under `name`, or a name close to it, and return its value."""
         value = Value(name=self.fresh_name(name))
-        value.const_value = ir.tensor(np.ascontiguousarray(array).reshape(array.shape), name=value.name)
+        value.const_value = ir.Tensor(np.ascontiguousarray(array).reshape(array.shape), name=value.name)
         value.shape, value.type = ir.Shape(array.shape), ir.TensorType(value.const_value.dtype)
         self._graph.register_initializer(value)
         return value
@@ -265,8 +271,13 @@ class Graph:
             self._graph.append(node)
         return node
 
-    def replace(self, value: Value, by: Value) -> bool:
+    def replace(self, value: Value, by: Value, *, keep_name: bool = False) -> bool:
         """Let everything that reads `value` read `by`; outputs keep their names.
+
+        Args:
+            value: What is read now.
+            by: What shall be.
+            keep_name: Let `by` take name, type and shape of `value` also where that is no output.
 
         Returns:
             False, with nothing changed, where an output would lose its name: `value` is an output, and `by`
@@ -278,6 +289,8 @@ class Graph:
             if by.producer() is None or by.is_graph_output() or by.graph is not value.graph:
                 return False
             self._move_output(value, by)
+        elif keep_name:
+            self._move_name(value, by)
         value.replace_all_uses_with(by)
         return True
 
@@ -320,18 +333,34 @@ class Graph:
         """Derive the shapes and types of all values; what ONNX cannot derive stays as it was."""
         self._graph.sort()
         try:
-            inferred = onnx.shape_inference.infer_shapes(ir.to_proto(self._model), data_prop=True).graph
-        except (InferenceError, ValueError):  # a foreign op, or above 2 GB: shapes are a help, not a need
+            inferred = onnx.shape_inference.infer_shapes(ir.to_proto(self._without_weights()), data_prop=True).graph
+        except (InferenceError, ValueError):  # a foreign op: shapes are a help, not a need
             return
         found = {info.name: info for info in (*inferred.value_info, *inferred.output)}
         for value in (value for node in self._graph for value in node.outputs):
             if value.name in found:
                 ir.serde.deserialize_value_info_proto(found[value.name], value)
 
-    def _move_output(self, value: Value, by: Value) -> None:
-        outputs, name = cast("ir.Graph", value.graph).outputs, value.name
+    def _without_weights(self) -> ir.Model:
+        """Return a copy with inputs in the place of large constants: no shape hangs on their numbers."""
+        light = self._model.clone()
+        for value in [*light.graph.initializers.values()]:
+            stored = value.const_value
+            if stored is not None and stored.size > _SHAPE_NUMBERS and not value.is_graph_input():
+                del light.graph.initializers[str(value.name)]
+                value.shape, value.type = ir.Shape([*stored.shape]), ir.TensorType(stored.dtype)
+                value.const_value = None
+                light.graph.inputs.append(value)
+        return light
+
+    def _move_name(self, value: Value, by: Value) -> None:
+        name = value.name
         value.name = self.fresh_name(f"{name}_replaced")
         by.name, by.type, by.shape = name, value.type, value.shape
+
+    def _move_output(self, value: Value, by: Value) -> None:
+        outputs = cast("ir.Graph", value.graph).outputs
+        self._move_name(value, by)
         for i, output in enumerate(outputs):
             if output is value:
                 outputs[i] = by

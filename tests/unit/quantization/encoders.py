@@ -11,9 +11,10 @@ from edgeopt.model import Model
 class Encoder(Net):
     """Patches, positions, and blocks of attention and perceptron."""
 
-    def __init__(self, width: int, heads: int, side: int, patch: int, seed: int) -> None:
+    def __init__(self, width: int, heads: int, side: int, patch: int, seed: int, causal: bool = False) -> None:
         super().__init__(size=side * patch, seed=seed)
         self.width, self.heads, self.tokens, self.patch = width, heads, side * side, patch
+        self.causal = causal
 
     def linear(self, x: str, fan: int, out: int) -> str:
         number = len(self.nodes)
@@ -44,7 +45,11 @@ class Encoder(Net):
         keys, values = self.apart(keys, [0, 2, 3, 1]), self.apart(values, [0, 2, 1, 3])
         products = self.op("MatMul", self.apart(queries, [0, 2, 1, 3]), keys)
         root = self.constant("root", np.float32((self.width // self.heads) ** 0.5))
-        mixed = self.op("MatMul", self.op("Softmax", self.op("Div", products, root), axis=-1), values)
+        scores = self.op("Div", products, root)
+        if self.causal:
+            hidden = np.triu(np.full((1, 1, self.tokens, self.tokens), -np.inf, np.float32), 1)
+            scores = self.op("Add", scores, self.constant("mask", hidden))
+        mixed = self.op("MatMul", self.op("Softmax", scores, axis=-1), values)
         together = self.constant("together", np.array([1, self.tokens, self.width]))
         return self.op("Reshape", self.op("Transpose", mixed, perm=[0, 2, 1, 3]), together)
 
@@ -57,9 +62,10 @@ def encoder(
     patch: int = 4,
     classes: int = 10,
     seed: int = 0,
+    causal: bool = False,
 ) -> Model:
     """Return a vision transformer that classifies pictures of side * patch pixels."""
-    net = Encoder(width, heads, side, patch, seed)
+    net = Encoder(width, heads, side, patch, seed, causal)
     weight = net.chance.normal(0, (3 * patch * patch) ** -0.5, (width, 3, patch, patch)).astype(np.float32)
     x = net.op("Conv", "x", net.constant("patch_w", weight), strides=[patch] * 2, kernel_shape=[patch] * 2)
     x = net.op("Reshape", x, net.constant("rows", np.array([1, width, net.tokens])))

@@ -4,10 +4,9 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from small_nets import Net, frames, residual
+from small_nets import frames, residual
 
 from edgeopt.errors import EdgeoptError, UnsupportedError
-from edgeopt.model import Model
 from edgeopt.quantization.calibration import calibrate
 from edgeopt.quantization.findings import study
 from edgeopt.quantization.quantize import open_graph, quantize
@@ -76,11 +75,14 @@ def test_no_images_are_refused() -> None:
         calibrate(residual(), [], AXES)
 
 
-@pytest.mark.parametrize(("bad", "word"), [(np.nan, "NaN"), (np.inf, "infinite")])
-def test_an_activation_that_is_not_finite_names_the_tensor_and_the_image(bad: float, word: str) -> None:
+@pytest.mark.parametrize(
+    ("bad", "word"),
+    [([np.nan], "NaN"), ([np.inf], "infinite"), ([np.inf, -np.inf], "infinite"), ([np.nan, np.inf], "NaN")],
+)
+def test_an_activation_that_is_not_finite_names_the_tensor_and_the_image(bad: list[float], word: str) -> None:
     model = residual()
     images = list(frames(model, 2))
-    images[1]["x"][0, 0, 0, 0] = bad
+    images[1]["x"][0, 0, 0, : len(bad)] = bad
     with pytest.raises(UnsupportedError, match=f"tensor 'x' is {word} for calibration image 2"):
         quantize(model, images, Int8Rules())
 
@@ -91,6 +93,21 @@ def test_images_all_alike_are_warned_of_with_evidence() -> None:
     outcome = quantize(model, [image] * 4, Int8Rules())
     warning = next(note for note in outcome.notes if note.kind == "warning")
     assert "the 4 calibration images are alike: they differ by 0.00%" in warning.detail
+
+
+def test_a_single_image_is_warned_of() -> None:
+    model = residual()
+    (warning,) = study(model, open_graph(model), frames(model, 1), Int8Rules()).notes
+    assert warning.kind == "warning"
+    assert "there was 1 calibration image" in warning.detail
+
+
+def test_images_of_one_colour_each_are_alike_only_if_it_is_the_same() -> None:
+    model = residual()
+    black, white = ({"x": np.full((1, 3, 32, 32), value, np.float32)} for value in (0, 1))
+    for images, warned in (([black, white], False), ([white, white], True)):
+        notes = study(model, open_graph(model), images, Int8Rules()).notes
+        assert ["alike" in note.detail for note in notes] == [True] * warned
 
 
 def test_different_images_are_not_warned_of() -> None:
@@ -105,11 +122,3 @@ def test_whole_numbers_of_a_picture_keep_their_own_grid() -> None:
     pictures = [{"x": np.clip(np.rint(frame["x"] * 60 + 100), 0, 255).astype(np.float32)} for frame in frames(model)]
     affine = study(model, open_graph(model), pictures, Int8Rules()).affines["x"]
     assert (affine.scale, affine.zero_point) == (1.0, 0)
-
-
-def test_constant_activations_are_no_obstacle() -> None:
-    net = Net()
-    dead = net.op("Relu", net.op("Add", net.conv("x", 3, 8, 3), net.constant("far", np.float32(-1e6))))
-    model: Model = net.model(net.conv(dead, 8, 4), name="dead")
-    made = quantize(model, frames(model), Int8Rules())
-    assert made.changes["weighted nodes on integers"] >= 1

@@ -5,21 +5,24 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
-from small_nets import detector, frames, residual, vision_transformer
+from onnx import helper
+from small_nets import Net, detector, frames, residual, vision_transformer
 
 from edgeopt.errors import UnsupportedError
 from edgeopt.model import Model
-from edgeopt.quantization.calibration import CHUNK_IMAGES, Calibration, calibrate
+from edgeopt.quantization.calibration import CHUNK_IMAGES, Calibration, calibrate, most_processes
 from edgeopt.quantization.calibration_crew import Crew
 from edgeopt.quantization.observation import Part, Spread, draw_block
 from edgeopt.quantization.quantize import open_graph
 from edgeopt.quantization.scheme import watched
 from edgeopt.quantization.structure import channel_axis
-from edgeopt.quantization.watching import Watcher, groups_of, with_outputs
+from edgeopt.quantization.watching import Watcher, groups_of, is_narrow, shapes_of, with_outputs
 from edgeopt.target import Int8Rules
 
 IMAGES = 2 * CHUNK_IMAGES + 1
@@ -52,7 +55,7 @@ def test_the_result_is_the_same_to_the_last_bit_with_any_number_of_processes(mak
 def test_other_processes_really_take_part() -> None:
     model, axes = residual(), {"x": 1, "relu_1": 1}
     images = list(frames(model, CHUNK_IMAGES))
-    groups = groups_of(model, ["relu_1"], images[0], 1 << 30)
+    groups = [["relu_1"]]
     plan = {"axes": axes, "groups": groups, "threads": 1, "seed": 0}
     crew = Crew(1, model.data, plan)
     while (future := crew.submit(images, 0)) is None:
@@ -123,9 +126,82 @@ def test_a_group_computes_only_what_it_needs() -> None:
 
 
 def _parsed(data: bytes) -> Any:
-    import onnx
-
     return onnx.load_from_string(data)
+
+
+def test_tensors_go_together_as_long_as_they_fit_and_a_larger_one_goes_alone() -> None:
+    sizes = {"a": 40, "b": 40, "large": 200, "c": 80, "d": 1}
+    assert groups_of(sizes, 80) == [["a", "b"], ["large"], ["c"], ["d"]]
+    assert groups_of({}, 80) == []
+
+
+def test_tensors_behind_an_op_that_onnx_does_not_know_are_measured() -> None:
+    net = Net()
+    foreign = net.op("Relu", net.conv("x", 3, 16, 3))
+    behind = net.op("Relu", net.conv(foreign, 16, 8, 3, stride=2))
+    proto = net.model(net.conv(behind, 8, 4)).proto
+    proto.graph.node[1].op_type, proto.graph.node[1].domain = "Gelu", "com.microsoft"
+    proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    del proto.graph.value_info[:]
+    model = Model(proto, "foreign")
+    names = ["conv_0", foreign, behind]
+    assert behind not in {value.name for value in onnx.shape_inference.infer_shapes(proto).graph.value_info}
+    shapes = shapes_of(model, names, next(frames(model)))
+    assert shapes == {"conv_0": (1, 16, 32, 32), foreign: (1, 16, 32, 32), behind: (1, 8, 16, 16)}
+    alone, whole = (calibrate(model, frames(model), dict.fromkeys(names, 1), group_bytes=n) for n in (70_000, 1 << 30))
+    assert_same(alone, whole)
+
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("watched", "held", "count"), [(1, 1, 1), (70, 70, 1), (238, 238, 1), (952, 256, 3), (10_000, 256, 16)]
+)
+def test_processes_are_as_many_as_hold_less_than_the_engines_own_calibrator(
+    watched: int, held: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgeopt.quantization.calibration.physical_cores", lambda: 16)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=1 << 40))
+    assert most_processes(watched * MIB, held * MIB) == count
+
+
+def test_processes_are_no_more_than_cores_and_half_of_the_free_memory_allow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgeopt.quantization.calibration.physical_cores", lambda: 4)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=1 << 40))
+    assert most_processes(1 << 40, 256 * MIB) == 4
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=2500 * MIB))
+    assert most_processes(1 << 40, 256 * MIB) == 2
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=100 * MIB))
+    assert most_processes(1 << 40, 256 * MIB) == 1
+
+
+def test_a_long_job_of_few_activations_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, started = residual(), []
+    monkeypatch.setattr("edgeopt.quantization.calibration.Crew", lambda *given: started.append(given))
+    monkeypatch.setattr("edgeopt.quantization.calibration._START_S", 0.0)
+    calibrate(model, frames(model, IMAGES), {"x": 1, "relu_1": 1})
+    assert not started
+
+
+def test_a_long_job_of_many_activations_starts_as_many_as_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, sizes = residual(), []
+
+    class Busy:
+        def __init__(self, size: int, model: bytes, plan: object) -> None:
+            sizes.append(size)
+
+        def submit(self, *given: object) -> None:
+            return None
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr("edgeopt.quantization.calibration.Crew", Busy)
+    monkeypatch.setattr("edgeopt.quantization.calibration._START_S", 0.0)
+    monkeypatch.setattr("edgeopt.quantization.calibration.most_processes", lambda watched, held: 3)
+    calibrate(model, frames(model, IMAGES), {"x": 1, "relu_1": 1})
+    assert sizes == [2]
 
 
 def test_a_free_batch_is_sized_by_the_first_image() -> None:
@@ -134,7 +210,19 @@ def test_a_free_batch_is_sized_by_the_first_image() -> None:
     free.proto.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "height"
     free.proto.graph.input[0].type.tensor_type.shape.dim[3].dim_param = "width"
     frame = next(frames(model))
-    assert groups_of(free, ["relu_1", "relu_3"], frame, 70_000) == [["relu_1"], ["relu_3"]]
+    assert shapes_of(free, ["relu_1", "relu_3"], frame) == dict.fromkeys(["relu_1", "relu_3"], (1, 16, 32, 32))
+
+
+def test_narrow_pictures_are_computed_in_their_own_layout_and_show_the_same() -> None:
+    assert is_narrow([(1, 8, 64, 64), (1, 32, 8, 8)])
+    assert not is_narrow([(1, 16, 64, 64), (1, 8, 8, 8), (1, 300, 3)])
+    assert not is_narrow([])
+    model, found = residual(), []
+    for plain_layout in (False, True):
+        watcher = Watcher(model, {"relu_3": 1}, [["relu_3"]], threads=1, seed=0, plain_layout=plain_layout)
+        found.append(watcher.watch(list(frames(model)), 0).seen["relu_3"])
+        watcher.close()
+    np.testing.assert_allclose(found[0].high, found[1].high, rtol=1e-4)
 
 
 def test_a_part_survives_being_written_as_arrays() -> None:

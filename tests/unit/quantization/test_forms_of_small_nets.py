@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
+
 import numpy as np
 import onnx
 import pytest
-from small_nets import ALL, detector, frames, mobile, residual
+from small_nets import ALL, detector, frames, mobile, residual, squeeze_excite, vision_transformer
 
+from edgeopt.candidate import note_from_json
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.model import Model
-from edgeopt.quantization.fusion import fusion_notes, read_fusion
+from edgeopt.quantization.fusion import Fusion, Stretch, fusion_notes, read_fusion
 from edgeopt.quantization.quantize import Form, quantize
 from edgeopt.quantization.ranges import Method
 from edgeopt.target import Granularity, Int8Rules, Target
@@ -41,7 +45,7 @@ def test_no_layer_with_integer_weights_is_left_in_float_by_the_engine(name: str)
     fusion = read_fusion(quantize(model, frames(model), Int8Rules()).model)
     assert fusion.unfused == ()
     assert fusion.op_counts["QLinearConv"] >= 3
-    assert [note.kind for note in fusion.notes] == ["info"] * len(fusion.notes)
+    assert not any("INT8 weights" in note.detail for note in fusion.notes)
     assert f"QLinearConv {fusion.op_counts['QLinearConv']}" in fusion.notes[0].detail
 
 
@@ -71,10 +75,63 @@ def test_a_float_operator_between_two_grids_and_a_tensor_rounded_for_nothing_are
     for i, node in enumerate(proto.graph.node):
         node.name = f"{node.op_type}_{i}"
     fusion = read_fusion(Model(proto, "net"))
-    assert fusion.between == ("Erf_2",)
+    assert [(one.nodes, one.is_defect) for one in fusion.between] == [(("Erf_2",), False)]
     assert "Erf_2" in " ".join(str(note) for note in fusion.notes if note.kind == "info")
     assert "QuantizeLinear_6" in fusion.rounded
+    warning = next(note for note in fusion.notes if note.kind == "warning")
+    assert "with nothing between" in warning.detail
+    assert warning.names == fusion.rounded
     assert fusion.unfused == ()
+
+
+def test_operators_that_stay_in_float_between_integers_are_named_however_many_they_are() -> None:
+    model = squeeze_excite()
+    fusion = read_fusion(quantize(model, frames(model), Int8Rules()).model)
+    named = [op for one in fusion.between for op in one.ops if op not in ("Transpose", "GlobalAveragePool")]
+    assert sorted(named) == [*["HardSigmoid"] * 3, *["Mul"] * 3]  # all that the engine has left in float
+    assert not any(one.is_defect for one in fusion.between)
+    note = next(note for note in fusion.notes if "in float in" in note.detail)
+    assert note.kind == "info"
+    assert note.names == tuple(name for one in fusion.between for name in one.nodes)
+    assert "node_hardsigmoid_6" in note.names
+    assert all(name for name in note.names)  # of operators without a name, what they stand behind
+
+
+def test_every_pair_of_a_transformer_that_is_left_is_accounted_for() -> None:
+    model = vision_transformer()
+    fusion = read_fusion(quantize(model, frames(model), Int8Rules()).model)
+    ops = [op for one in fusion.between for op in one.ops]
+    assert ops.count("LayerNormalization") == 4
+    assert ops.count("Softmax") == 2
+    assert not {"QuantizeLinear", "DequantizeLinear", "QLinearMatMul"} & set(ops)
+    biases = [one.nodes for one in fusion.between if one.is_defect]  # an Add with an integer kernel, alone in its pair
+    warnings = [note for note in fusion.notes if note.kind == "warning" and "integer kernel" in note.detail]
+    assert [note.names for note in warnings] == ([tuple(name for one in biases for name in one)] if biases else [])
+
+
+def test_an_operator_with_an_integer_kernel_between_its_pairs_is_a_defect() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]> net (float[1,4] x, float[1,4] v) => (float[1,4] y)
+    <float s = {0.1}, uint8 o = {128}, float r = {0.2}, float[4] b = {1, 2, 3, 4}> {
+        a = QuantizeLinear (x, s, o) c = DequantizeLinear (a, s, o) d = Add (c, b)
+        e = QuantizeLinear (d, r, o) f = DequantizeLinear (e, r, o) y = Erf (f)
+    }"""
+    proto = onnx.parser.parse_model(text)
+    for i, node in enumerate(proto.graph.node):
+        node.name = f"{node.op_type}_{i}"
+    fusion = read_fusion(Model(proto, "net"))
+    assert [(one.nodes, one.is_defect) for one in fusion.between] == [(("Add_2",), True)]
+    warning = next(note for note in fusion.notes if "integer kernel" in note.detail)
+    assert (warning.kind, warning.names) == ("warning", ("Add_2",))
+    assert str(warning) == "1 operator with an integer kernel still in float between Q and DQ (Add_2: Add)"
+
+
+def test_a_long_list_is_shortened_where_it_is_printed_and_whole_in_the_result() -> None:
+    stretches = tuple(Stretch((f"erf_{i}", f"mul_{i}"), ("Erf", "Mul"), False) for i in range(9))
+    note = Fusion({}, (), stretches).notes[-1]
+    assert note.detail == "18 operators in float in 9 places between integers"
+    assert note.hint.endswith("erf_3: Erf, Mul and 5 more")
+    assert len(note.names) == 18
+    assert note_from_json(json.loads(json.dumps(asdict(note)))) == note
 
 
 def test_other_engines_are_not_asked_what_onnx_runtime_makes_of_a_model() -> None:

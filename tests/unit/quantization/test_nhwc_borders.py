@@ -95,3 +95,46 @@ def test_one_change_of_layout_serves_several_float_convolutions(tmp_path) -> Non
     before = {name: node.op_type for node in engine_ops(made, tmp_path) for name in node.output}
     folded = [node for node in engine_ops(made, tmp_path) if node.op_type == "MaxPool"]
     assert [before[node.input[0]] for node in folded] in (["ReorderInput"], ["Transpose"])  # by the processor
+
+
+def test_a_sigmoid_that_is_the_answer_reads_integer_layers() -> None:
+    net = Net()
+    x = net.op("Relu", net.conv(net.op("Relu", net.conv("x", 3, 32, 3)), 32, 32, 3))
+    source = net.model(net.op("Sigmoid", net.conv(x, 32, 16)))
+    made = quantized(source)
+    assert agrees(made, source)
+    assert (made.op_counts["QLinearConv"], made.op_counts.get("Conv", 0)) == (3, 0)
+
+
+def test_a_sigmoid_that_is_answer_and_gate_at_once_is_made_of_the_same_sums() -> None:
+    net = Net()
+    sums = net.conv(net.op("Relu", net.conv("x", 3, 32, 3)), 32, 32, 3)
+    gate = net.op("Sigmoid", sums)
+    source = net.model(gate, net.conv(net.op("Mul", sums, gate), 32, 16))
+    made = quantized(source)
+    assert agrees(made, source)
+    assert (made.op_counts["Sigmoid"], made.op_counts.get("Conv", 0)) == (1, 0)
+
+
+def test_an_activation_of_another_domain_stays_in_it() -> None:
+    net = Net()
+    x = net.op("Tanh", net.conv("x", 3, 32, 3))
+    source = net.model(net.conv(net.op("Relu", net.conv(x, 32, 32, 3)), 32, 16))
+    tanh = next(node for node in source.proto.graph.node if node.op_type == "Tanh")
+    tanh.op_type, tanh.domain = "Gelu", "com.microsoft"
+    source.proto.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
+    made = quantized(source)
+    assert agrees(made, source)
+    assert [node.domain for node in made.proto.graph.node if node.op_type == "Gelu"] == ["com.microsoft"]
+    assert (made.op_counts["QLinearConv"], made.op_counts.get("Conv", 0)) == (3, 0)  # behind it shapes are not known
+
+
+def test_a_convolution_reads_what_a_matrix_product_makes() -> None:
+    net = Net()
+    x = net.op("Relu", net.conv("x", 3, 32, 3))
+    columns = net.constant("columns", net.chance.normal(0, 0.2, (32, 32)).astype(np.float32))
+    x = net.conv(net.op("MatMul", x, columns), 32, 32, 3)
+    source = net.model(net.conv(net.op("Relu", x), 32, 16))
+    made = quantized(source)
+    assert agrees(made, source)
+    assert (made.op_counts["MatMulIntegerToFloat"], made.op_counts["QLinearConv"]) == (1, 3)

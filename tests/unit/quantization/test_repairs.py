@@ -1,16 +1,21 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_nets import frames, mobile
+from small_nets import Net, frames, mobile, sqnr_db
 
 from edgeopt.quantization.bias_correction import mean_shift
 from edgeopt.quantization.findings import study
-from edgeopt.quantization.gptq import is_better, round_with_inputs, rounded
-from edgeopt.quantization.quantize import choose_scheme, open_graph
+from edgeopt.quantization.gptq import _damped_inverse, is_better, round_with_inputs, rounded
+from edgeopt.quantization.quantize import Form, choose_scheme, open_graph
 from edgeopt.quantization.repair import repair_weights
+from edgeopt.quantization.structure import key, name_of
+from edgeopt.quantization.variants import first_variant, make_variant
+from edgeopt.quantization.watching import Watcher
 from edgeopt.quantization.weights import QuantizedWeight, quantize_weight
 from edgeopt.target import Int8Rules
 
@@ -91,3 +96,84 @@ def test_repairs_touch_what_they_name_and_nothing_else() -> None:
     assert both.weights.keys() == pointwise
     assert len(both.biases) == len(graph.nodes("Conv"))
     assert both.integer == scheme.integer
+
+
+CHANNELS = 32
+
+
+def mixed(places: int) -> tuple[Net, str, str, str]:
+    """A net, a tensor of (1, 32, places), a matrix over places and a 1-tap kernel over channels."""
+    net = Net(size=16 if places == 16 else 32, channels=1 if places == 32 else 2, seed=2)
+    x = net.op("Reshape", "x", net.constant("shape", np.array([1, CHANNELS, places])))
+    matrix = net.constant("matrix", net.chance.normal(0.02, 0.2, (places, places)).astype(np.float32))
+    kernel = net.constant("kernel", net.chance.normal(0.02, 0.2, (CHANNELS, CHANNELS, 1)).astype(np.float32))
+    return net, x, matrix, kernel
+
+
+@pytest.mark.parametrize("places", [16, 32, 64])
+def test_layers_that_sum_over_unlike_axes_are_repaired_each_over_its_own(places: int) -> None:
+    net, x, matrix, kernel = mixed(places)
+    for _ in range(2):
+        x = net.op("Relu", net.op("MatMul", x, matrix))
+        x = net.op("Relu", net.op("Conv", x, kernel))
+    model = net.model(net.op("Conv", x, kernel))
+    graph = open_graph(model)
+    findings = study(model, graph, frames(model), Int8Rules())
+    scheme, _notes = choose_scheme(graph, findings, Int8Rules(), -200)
+    repaired = repair_weights(graph, scheme, findings.calibration)
+    assert len(repaired.weights) == 5
+    assert len(repaired.biases) == 3
+    watched = Watcher(model, {}, [[name_of(one.inputs[0]) for one in graph.nodes("Conv", "MatMul")]], threads=1, seed=0)
+    whole = [watched._session.run(frame) for frame in frames(model)]
+    for node in graph.nodes("Conv", "MatMul"):
+        name, others = name_of(node.inputs[0]), (0, 2) if node.op_type == "Conv" else (0, 1)
+        values = np.concatenate([one[name] for one in whole])
+        np.testing.assert_array_equal(findings.calibration.observations[name].low, values.min(axis=others))
+    for form in (Form.QDQ, Form.NHWC, Form.INPUTS, Form.DYNAMIC):
+        variant = replace(first_variant(form), rounding=True, least_db=-200)
+        assert sqnr_db(make_variant(model, findings, Int8Rules(), variant).model, model) > 25, form
+
+
+@pytest.mark.parametrize("first", ["Conv", "MatMul"])
+@pytest.mark.parametrize("places", [16, 32])
+def test_a_layer_that_sums_over_another_axis_than_was_watched_is_left_as_it_is(first: str, places: int) -> None:
+    net, x, matrix, kernel = mixed(places)
+    x = net.op("Relu", net.op("Conv", x, kernel))
+    read = {"Conv": lambda: net.op("Conv", x, kernel), "MatMul": lambda: net.op("MatMul", x, matrix)}
+    made = {op: net.op("Relu", read[op]()) for op in sorted(read, key=lambda op: op != first)}
+    last = net.op("Conv", net.op("Add", made["Conv"], made["MatMul"]), kernel)
+    model = net.model(last)
+    graph = open_graph(model)
+    findings = study(model, graph, frames(model), Int8Rules())
+    scheme, _notes = choose_scheme(graph, findings, Int8Rules(), -200)
+    repaired = repair_weights(graph, scheme, findings.calibration)
+    readers = {node.op_type: key(node) for node in graph.consumers(graph.value(x))}
+    other = next(op for op in readers if op != first)
+    assert readers[first] in repaired.weights
+    assert readers[other] not in repaired.weights
+    assert (readers["Conv"] in repaired.biases) == (first == "Conv")
+    for form in (Form.QDQ, Form.NHWC, Form.INPUTS):
+        variant = replace(first_variant(form), rounding=True, least_db=-200)
+        assert sqnr_db(make_variant(model, findings, Int8Rules(), variant).model, model) > 25, form
+
+
+def test_fewer_samples_than_columns_give_what_the_full_inverse_gives() -> None:
+    random = np.random.default_rng(5)
+    inputs = random.normal(0, 1, (20, 48)) @ random.normal(0, 1, (48, 48))
+    whole = np.linalg.inv(inputs.T @ inputs + 0.5 * np.eye(48))
+    np.testing.assert_allclose(_damped_inverse(inputs, 0.5), whole, atol=1e-9)
+
+
+def test_layers_after_the_time_are_rounded_to_nearest() -> None:
+    model = mobile()
+    graph = open_graph(model)
+    findings = study(model, graph, frames(model), Int8Rules())
+    scheme, _ = choose_scheme(graph, findings, Int8Rules())
+    late = repair_weights(graph, scheme, findings.calibration, ends_at_s=0.0)
+    plain = repair_weights(graph, scheme, findings.calibration, rounding=False)
+    whole = repair_weights(graph, scheme, findings.calibration)
+    assert not late.weights
+    assert whole.weights
+    assert late.biases.keys() == plain.biases.keys()
+    for name, shift in plain.biases.items():
+        np.testing.assert_array_equal(late.biases[name], shift)

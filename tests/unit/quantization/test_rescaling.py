@@ -92,6 +92,17 @@ def test_what_is_read_by_anything_but_convolutions_or_is_an_answer_is_left_alone
     assert graph.to_model().op_counts == model.op_counts
 
 
+@pytest.mark.parametrize("width", [32, 24])
+def test_a_tensor_that_products_read_along_its_width_is_left_alone(width: int) -> None:
+    net = Net(size=width)
+    x = net.conv("x", 3, 32)
+    w = net.constant("w", net.chance.normal(0, 0.2, (width, width)).astype(np.float32))
+    model = net.model(net.conv(net.op("Relu", net.op("MatMul", x, w)), 32, 8))
+    graph = open_graph(model)
+    assert not is_rescalable(graph, x)
+    assert rescale(graph, study(model, graph, frames(model), RULES).calibration.observations, [x]) == 0
+
+
 def test_channels_that_say_nothing_keep_their_scale() -> None:
     scale = channel_scales(np.array([0.0, 4.0, 1.0]))
     np.testing.assert_allclose(scale, [1.0, 2.0, 0.5])

@@ -16,6 +16,7 @@ from edgeopt.quantization.structure import (
     limits,
     multiplications,
     predictions,
+    reads_along,
     weight_axis,
 )
 
@@ -113,6 +114,56 @@ def test_channels_are_last_where_matrices_are_multiplied() -> None:
     gemm = graph.nodes("Gemm")[0]
     assert channel_axis(graph, gemm.inputs[0]) == -1
     assert channel_axis(graph, graph.inputs[0]) == 1
+
+
+def between(maker: str, *readers: str, channels: int = 8, places: int = 8) -> Graph:
+    """A tensor of three dimensions between convolutions, which sum over channels, and products, over places."""
+    net = Net(size=8, channels=channels * places // 64)
+    x = net.op("Reshape", "x", net.constant("shape", np.array([1, channels, places])))
+    net.constant("kernel", net.chance.normal(0, 0.3, (channels, channels, 3)).astype(np.float32))
+    net.constant("matrix", net.chance.normal(0, 0.3, (places, places)).astype(np.float32))
+
+    def layer(op: str, x: str) -> str:
+        return net.op("Conv", x, "kernel", pads=[1, 1]) if op == "Conv" else net.op("MatMul", x, "matrix")
+
+    middle = net.op("Relu", layer(maker, x))
+    made = [layer(reader, middle) for reader in readers]
+    return open_graph(net.model(*made))
+
+
+@pytest.mark.parametrize(
+    ("maker", "readers", "axis"),
+    [
+        ("MatMul", ["Conv"], 1),
+        ("Conv", ["MatMul"], -1),
+        ("MatMul", ["MatMul"], -1),
+        ("Conv", ["Conv", "MatMul"], 1),
+        ("Conv", ["MatMul", "Conv"], -1),
+    ],
+)
+def test_channels_are_where_the_first_layer_that_reads_them_sums(maker: str, readers: list[str], axis: int) -> None:
+    graph = between(maker, *readers)
+    value = graph.nodes("Relu")[0].outputs[0]
+    assert channel_axis(graph, value) == axis
+    for node in graph.consumers(value):
+        assert reads_along(graph, node, axis) == ((node.op_type == "Conv") == (axis == 1))
+
+
+def test_an_axis_counted_from_the_end_is_the_same_axis() -> None:
+    graph = between("Conv", "Conv")
+    reader = graph.nodes("Conv")[1]
+    assert reads_along(graph, reader, 1)
+    assert reads_along(graph, reader, -2)
+    assert not reads_along(graph, reader, -1)
+    assert not reads_along(graph, reader, 2)
+
+
+def test_the_first_matrix_of_a_product_that_turns_it_is_summed_over_its_rows() -> None:
+    net = Net(size=8, channels=1)
+    x = net.op("Relu", net.op("Reshape", "x", net.constant("shape", np.array([4, 16]))))
+    w = net.constant("w", net.chance.normal(0, 0.3, (4, 8)).astype(np.float32))
+    graph = open_graph(net.model(net.op("Gemm", x, w, transA=1)))
+    assert channel_axis(graph, graph.value(x)) == 0
 
 
 def test_reading_a_graph_leaves_the_model_as_it_was() -> None:

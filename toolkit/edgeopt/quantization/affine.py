@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 SMALLEST_SCALE = 2.0**-60
 """A bias has the product of two scales, and 2^-120 is still a normal float32."""
 
+_SCALE_OF_NOTHING = 2.0**-8
+"""Every scale holds zero, but a bias is stored in steps of it times the weights', which must not be coarse."""
+
 
 @dataclass(frozen=True, slots=True)
 class Affine:
@@ -84,7 +87,7 @@ def make_affine(
     low, high = min(low, 0.0), max(high, 0.0)
     smallest, largest = integer_range(dtype)
     if low == high:
-        return Affine(1.0, (smallest + largest + 1) // 2 if symmetric else max(smallest, 0), dtype)
+        return Affine(_SCALE_OF_NOTHING, (smallest + largest + 1) // 2 if symmetric else max(smallest, 0), dtype)
     middle = (smallest + largest + 1) // 2
     scale = _scale(max(-low, high), largest - middle) if symmetric else _scale(high - low, largest - smallest)
     if power_of_two:

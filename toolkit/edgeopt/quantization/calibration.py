@@ -7,10 +7,11 @@ process and others; as adding chunks is exact, the result is the same however ma
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from time import monotonic
 
@@ -22,7 +23,7 @@ from edgeopt.model import Model
 from edgeopt.quantization.calibration_cache import Cache
 from edgeopt.quantization.calibration_crew import Crew
 from edgeopt.quantization.observation import Observation, Part
-from edgeopt.quantization.watching import Watcher, groups_of
+from edgeopt.quantization.watching import Watcher, groups_of, is_narrow, shapes_of
 from edgeopt.tensors import Tensors
 
 __all__ = ["CHUNK_IMAGES", "GROUP_BYTES", "Calibration", "Observation", "calibrate"]
@@ -33,8 +34,13 @@ CHUNK_IMAGES = 4
 """Images that go to one process, and into one entry of the cache, together."""
 _START_S = 3.0
 """What starting processes costs: so long one process works alone, as the rest may be small."""
-_PROCESS_BYTES = 256 << 20
-"""Packages, an engine and its arena, beside the activations."""
+_PROCESS_BYTES = 80 << 20
+"""Packages and an engine, without activations."""
+_HELD = 1.8
+"""What a process holds beside that, over the activations that it fetches at once: measured, 1.2 to 1.9."""
+_ENGINE_BYTES, _HELD_ELSEWHERE = 64 << 20, 2.0
+"""What ONNX Runtime's MinMax calibrator holds: packages and an engine, and over one image's activations: measured, 2.2
+to 3.0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +77,8 @@ def calibrate(
         seed: Of the sampled positions.
         progress: Called with the number of images done.
         cache: Folder in which finished chunks are kept and found again, also after an interrupt; None: nowhere.
-        processes: How many, this one among them; the result is the same. 0: one for a small job, otherwise one per
-            physical core, as far as the memory reaches.
+        processes: How many, this one among them; the result is the same. 0: one for a small job, otherwise see
+            `most_processes`.
 
     Raises:
         EdgeoptError: If there are no images.
@@ -80,35 +86,48 @@ def calibrate(
         InvalidFileError: If the cache cannot be written.
     """
     stream = iter(frames)
-    first = list(islice(stream, CHUNK_IMAGES))
-    if not first:
+    first = next(stream, None)
+    if first is None:
         raise EdgeoptError("there are no calibration images", remedy="give a folder of images with --calib")
     inputs = {spec.name for spec in model.inputs}
-    groups = groups_of(model, [name for name in axes if name not in inputs], first[0], group_bytes)
-    plan = {"axes": dict(axes), "groups": groups, "threads": threads, "seed": seed}
+    shapes = shapes_of(model, [name for name in axes if name not in inputs], first)
+    sizes = {name: 4 * math.prod(shape) for name, shape in shapes.items()}
+    groups, plain_layout = groups_of(sizes, group_bytes), is_narrow(shapes.values())
+    plan = {"axes": dict(axes), "groups": groups, "threads": threads, "seed": seed, "plain_layout": plain_layout}
     kept = None if cache is None else Cache(cache, {"model": model.fingerprint, **plan})
-    watcher = Watcher(model, axes, groups, threads=threads, seed=seed)
+    watcher = Watcher(model, axes, groups, threads=threads, seed=seed, plain_layout=plain_layout)
     run = _Run(watcher, lambda size: Crew(size, model.data, plan), kept, progress)
-    run.most = processes or _most_processes(group_bytes)
+    held = max((sum(sizes[name] for name in group) for group in groups), default=0)
+    run.most = processes or most_processes(sum(sizes.values()), held)
     run.starts_at_s = monotonic() + (0.0 if processes > 1 else _START_S)
     try:
-        whole = run.through(_chunks(first, stream))
+        whole = run.through(_chunks(chain([first], stream)))
     finally:
         run.close()
-    seen = {name: one.observation() for name, one in whole.seen.items()}
+    seen = {name: one.observation(axes[name]) for name, one in whole.seen.items()}
     return Calibration(seen, whole.images, whole.spread.ratio(), kept.notes if kept else ())
 
 
-def _chunks(first: list[Tensors], stream: Iterator[Tensors]) -> Iterator[list[Tensors]]:
-    while first:
-        yield first
-        first = list(islice(stream, CHUNK_IMAGES))
+def _chunks(stream: Iterator[Tensors]) -> Iterator[list[Tensors]]:
+    """Yield images in chunks, and hold none while the next is read."""
+    while chunk := list(islice(stream, CHUNK_IMAGES)):
+        yield chunk
+        del chunk
 
 
-def _most_processes(group_bytes: int) -> int:
-    """Return how many processes this machine can hold: by its cores, and by half of its free memory."""
-    room = int(psutil.virtual_memory().available) // 2
-    return max(1, min(physical_cores(), room // (2 * group_bytes + _PROCESS_BYTES)))
+def most_processes(watched_bytes: int, held_bytes: int) -> int:
+    """Return how many processes may calibrate at once: as the cores, half of the free memory and a limit allow.
+
+    The limit is what ONNX Runtime's own calibrator holds, so that calibration never needs more memory than that: a
+    second process pays only where an image's activations are many and go in groups.
+
+    Args:
+        watched_bytes: Activations of one image, all that are watched.
+        held_bytes: The most of them that are held at once.
+    """
+    each = _PROCESS_BYTES + int(_HELD * held_bytes)
+    room = min(int(psutil.virtual_memory().available) // 2, _ENGINE_BYTES + int(_HELD_ELSEWHERE * watched_bytes))
+    return max(1, min(physical_cores(), room // each))
 
 
 @dataclass(slots=True)
@@ -134,6 +153,7 @@ class _Run:
         for chunk in chunks:
             self._take(chunk, image)
             image += len(chunk)
+            del chunk
             self._collect(wait=False)
         self._collect(wait=True)
         assert self.whole is not None

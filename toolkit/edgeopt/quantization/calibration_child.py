@@ -21,7 +21,7 @@ def serve(asked: IO[bytes], answered: IO[bytes]) -> None:
         opening = read_message(asked)
         plan = opening.values
         model = Model(onnx.load_from_string(opening.arrays["model"].tobytes()), "calibrated")
-        watcher = Watcher(model, plan["axes"], plan["groups"], threads=plan["threads"], seed=plan["seed"])
+        watcher = Watcher(model, **plan)
         write_message(answered, Message({}))
         while True:
             write_message(answered, _answer(watcher, read_message(asked)))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from edgeopt.graph import Graph, Node, attribute
 from edgeopt.quantization.calibration import Observation
-from edgeopt.quantization.structure import has_weights, name_of
+from edgeopt.quantization.structure import has_weights, name_of, reads_along
 
 _HOMOGENEOUS = ("Relu", "LeakyRelu")
 _MOST = 2.0**6
@@ -39,6 +39,8 @@ def equalize(graph: Graph, seen: Mapping[str, Observation]) -> int:
             seen.get(name_of(second.inputs[0])) if second is not None and second.inputs[0] is not None else None
         )
         if second is None or observation is None or not has_weights(graph, first):
+            continue
+        if not reads_along(graph, second, observation.axis):
             continue
         activation = np.maximum(np.abs(observation.low), np.abs(observation.high)).astype(np.float64)
         _scale_pair(graph, first, second, activation)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from edgeopt.errors import Note, NoteKind, UnsupportedError
+from edgeopt.errors import Note, NoteKind
 from edgeopt.graph import Graph, Value
 from edgeopt.model import Model
 from edgeopt.quantization.affine import Affine, make_affine
@@ -16,11 +18,17 @@ from edgeopt.quantization.calibration import Calibration, Observation, calibrate
 from edgeopt.quantization.ranges import Method, choose_affine
 from edgeopt.quantization.scheme import watched
 from edgeopt.quantization.scores import plain_score_db, score_db
-from edgeopt.quantization.structure import channel_axis, following_activation
+from edgeopt.quantization.structure import channel_axis, following_activation, name_of
+from edgeopt.quantization.weights import not_finite
 from edgeopt.target import Int8Rules
 from edgeopt.tensors import Tensors
 
 _ALIKE = 0.01
+_MASKING = frozenset(
+    {"Add", "Cast", "Clip", "Concat", "Expand", "Gather", "Max", "Min", "Pad", "Reshape", "Slice", "Trilu"}
+    | {"Unsqueeze", "Where"}
+)
+"""Ops that may read infinity: limits, and masks added to scores before a Softmax."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +47,10 @@ class Findings:
     def notes(self) -> tuple[Note, ...]:
         """A warning where the images cannot show what the model will meet, and what calibration itself has to say."""
         noted = self.calibration.notes
-        if self.calibration.images < 2 or self.calibration.spread_ratio >= _ALIKE:
+        if self.calibration.images == 1:
+            detail = "there was 1 calibration image: what other images reach is not known"
+            return (Note(NoteKind.WARNING, detail, "give about 100 images of different scenes"), *noted)
+        if self.calibration.spread_ratio >= _ALIKE:
             return noted
         alike = f"they differ by {self.calibration.spread_ratio:.2%} of the spread inside one image"
         detail = f"the {self.calibration.images} calibration images are alike: {alike}"
@@ -68,7 +79,7 @@ def study(
         progress: Called with the number of images done.
         cache: Folder in which calibration keeps finished chunks; None: nowhere.
         known: What an earlier calibration of this model on these images saw, for whatever target; used where it
-            names every tensor.
+            holds every tensor, channel by channel of the same axis.
 
     Raises:
         UnsupportedError: If a weight or an activation is NaN or infinite.
@@ -77,7 +88,7 @@ def study(
     require_finite_weights(graph)
     values = watched(graph, rules)
     axes = {name: channel_axis(graph, value) for name, value in values.items()}
-    if known is not None and axes.keys() <= known.observations.keys():
+    if known is not None and axes.items() <= {name: one.axis for name, one in known.observations.items()}.items():
         seen = {name: known.observations[name] for name in axes}
         return with_method(Findings(replace(known, observations=seen), {}, {}), graph, rules, method)
     calibration = calibrate(model, frames, axes, progress=progress, cache=cache)
@@ -107,15 +118,20 @@ def require_finite_weights(graph: Graph) -> None:
     """Raise if a stored constant holds NaN or infinity, before it spoils the activations behind it.
 
     Raises:
-        UnsupportedError: If one does; limits of Clip may be infinite.
+        UnsupportedError: If one does; a limit of Clip, or what masks scores before a Softmax, may be infinite.
     """
-    for value in graph.initializers:
+    for value in (*graph.initializers, *(node.outputs[0] for node in graph.nodes("Constant"))):
         numbers = graph.constant(value)
-        if numbers is not None and numbers.ndim and numbers.dtype.kind == "f" and not np.isfinite(numbers).all():
-            raise UnsupportedError(
-                f"initializer {value.name!r} holds NaN or infinity",
-                remedy="export the model again from a checkpoint whose weights are finite",
-            )
+        if numbers is None or numbers.dtype.kind != "f":
+            continue
+        if np.isnan(numbers).any() or (not np.isfinite(numbers).all() and not _may_be_infinite(graph, value, numbers)):
+            raise not_finite(name_of(value), numbers)
+
+
+def _may_be_infinite(graph: Graph, value: Value, numbers: NDArray[Any]) -> bool:
+    """Whether a constant is a limit, or an attention mask: of several rows, unlike a bias."""
+    rows = sum(size > 1 for size in numbers.shape)
+    return numbers.ndim == 0 or (rows > 1 and all(node.op_type in _MASKING for node in graph.consumers(value)))
 
 
 def grid_of(graph: Graph, value: Value, seen: Observation, rules: Int8Rules, method: Method) -> Affine:

@@ -30,27 +30,34 @@ def round_with_inputs(
         scale: Shape (out,).
         most: Largest magnitude of an integer.
     """
-    hessian = inputs.astype(np.float64).T @ inputs.astype(np.float64)
-    diagonal = np.diagonal(hessian).copy()
+    diagonal = np.square(inputs, dtype=np.float64).sum(axis=0)
     unseen = diagonal <= 0
-    hessian[np.diag_indices_from(hessian)] += _DAMPING * max(float(diagonal.mean()), 1e-30)
     order = np.argsort(-diagonal, kind="stable")  # what matters most is rounded while others can still make up for it
-    factor = np.linalg.cholesky(np.linalg.inv(hessian[np.ix_(order, order)])).T
-    left = weight.astype(np.float64)[:, order]
-    steps = np.empty_like(left)
+    damping = _DAMPING * max(float(diagonal.mean()), 1e-30)
+    factor = np.linalg.cholesky(_damped_inverse(inputs.astype(np.float64)[:, order], damping)).T
+    left = weight.T.astype(np.float64)[order]  # a column of the weight is a row here, as memory lies
+    steps = np.empty(weight.T.shape, np.int8)
     scales = scale.astype(np.float64)
-    for start in range(0, left.shape[1], _BLOCK):
-        stop = min(start + _BLOCK, left.shape[1])
-        errors = np.zeros((left.shape[0], stop - start))
+    for start in range(0, len(left), _BLOCK):
+        stop = min(start + _BLOCK, len(left))
+        errors = np.zeros((stop - start, left.shape[1]))
         for j in range(start, stop):
-            steps[:, j] = np.clip(np.rint(left[:, j] / scales), -most, most)
+            step = np.clip(np.rint(left[j] / scales), -most, most)
+            steps[order[j]] = step
             if not unseen[order[j]]:
-                errors[:, j - start] = (left[:, j] - steps[:, j] * scales) / factor[j, j]
-                left[:, j + 1 : stop] -= errors[:, j - start, None] * factor[j, j + 1 : stop]
-        left[:, stop:] -= errors @ factor[start:stop, stop:]
-    back = np.empty_like(order)
-    back[order] = np.arange(len(order))
-    return steps[:, back].astype(np.int8)
+                errors[j - start] = (left[j] - step * scales) / factor[j, j]
+                left[j + 1 : stop] -= np.outer(factor[j, j + 1 : stop], errors[j - start])
+        left[stop:] -= factor[start:stop, stop:].T @ errors
+    return np.ascontiguousarray(steps.T)
+
+
+def _damped_inverse(inputs: NDArray[np.float64], damping: float) -> NDArray[np.float64]:
+    """Return the inverse of X^T X + damping I; with fewer samples than columns by way of X X^T (Woodbury)."""
+    samples, columns = inputs.shape
+    if samples >= columns:
+        return np.asarray(np.linalg.inv(inputs.T @ inputs + damping * np.eye(columns)))
+    inner = np.linalg.inv(inputs @ inputs.T + damping * np.eye(samples))
+    return np.asarray((np.eye(columns) - inputs.T @ inner @ inputs) / damping)
 
 
 def is_better(

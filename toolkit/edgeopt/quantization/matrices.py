@@ -14,11 +14,19 @@ from numpy.typing import NDArray
 
 from edgeopt.graph import Graph, Node, Value, attribute
 from edgeopt.quantization.scheme import Scheme
-from edgeopt.quantization.structure import WEIGHTED, has_weights, multiplications, name_of, weight_axis
+from edgeopt.quantization.structure import (
+    PRODUCTS,
+    WEIGHTED,
+    channel_bias,
+    has_weights,
+    multiplications,
+    name_of,
+    takes_integers,
+    weight_axis,
+)
 from edgeopt.quantization.weights import quantize_weight
 from edgeopt.target import Granularity
 
-PRODUCTS = ("MatMul", "Gemm")
 _MOST = 0.5
 
 
@@ -50,7 +58,7 @@ def place_products(graph: Graph, scheme: Scheme, quantize: Callable[[Value], Int
         quantize: Puts what a node reads on a grid; called once for each tensor.
     """
     quantized: dict[Value, Integers] = {}
-    nodes = [node for node in graph.nodes(*PRODUCTS) if scheme.is_integer(node) and is_plain(node)]
+    nodes = [node for node in plain_products(graph) if scheme.is_integer(node)]
     for node in nodes:
         source = node.inputs[0]
         assert source is not None
@@ -62,9 +70,9 @@ def place_products(graph: Graph, scheme: Scheme, quantize: Callable[[Value], Int
 
 
 def plain_products(graph: Graph) -> list[Node]:
-    """Return the matrix products with one constant matrix, and nothing else."""
-    nodes = [node for node in graph.nodes(*PRODUCTS) if is_plain(node) and has_weights(graph, node)]
-    return [node for node in nodes if (weight := graph.constant(node.inputs[1])) is not None and weight.ndim == 2]
+    """Return the products of a tensor and one constant matrix, to which at most a bias is added."""
+    nodes = [node for node in graph.nodes(*PRODUCTS) if is_plain(node) and takes_integers(graph, node)]
+    return [node for node in nodes if graph.constant(node.inputs[0]) is None]
 
 
 def is_made_of_products(graph: Graph) -> bool:
@@ -112,7 +120,7 @@ def _rewrite(graph: Graph, node: Node, source: Integers, scheme: Scheme) -> None
     made = graph.insert(
         "MatMulIntegerToFloat", inputs, domain="com.microsoft", name=f"{node.name}_MatMulIntegerToFloat"
     )
-    graph.replace(last, made.outputs[0])
+    graph.replace(last, made.outputs[0], keep_name=True)  # its grid is known by it
 
 
 def product_bias(graph: Graph, node: Node, out: int) -> tuple[Value, NDArray[np.float32] | None]:
@@ -125,10 +133,7 @@ def product_bias(graph: Graph, node: Node, out: int) -> tuple[Value, NDArray[np.
     """
     made = node.outputs[0]
     if node.op_type == "Gemm":
-        bias = graph.constant(node.inputs[2]) if len(node.inputs) > 2 else None
-        return made, None if bias is None else np.ascontiguousarray(
-            np.broadcast_to(bias.reshape(-1), (out,)), np.float32
-        )
+        return made, channel_bias(graph, node)
     added = graph.sole_consumer(made, "Add")
     constants = [graph.constant(one) for one in added.inputs if one is not made] if added is not None else []
     if added is None or len(constants) != 1 or constants[0] is None or constants[0].shape != (out,):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -18,7 +18,8 @@ from edgeopt.graph import AttributeValue, Graph, Node, Value, attribute
 from edgeopt.quantization.affine import Affine
 from edgeopt.quantization.forms import Forms, to_last
 from edgeopt.quantization.qdq import limiter_behind
-from edgeopt.quantization.scheme import Scheme, data_inputs
+from edgeopt.quantization.scheme import Scheme, candidates, data_inputs
+from edgeopt.quantization.spatial import centred_window, is_pointwise, repeats_of
 from edgeopt.quantization.structure import key, name_of, silu_sigmoid
 from edgeopt.quantization.weights import QuantizedWeight, quantize_bias, quantize_weight, smallest_scale_for_bias
 
@@ -27,34 +28,29 @@ _ELEMENTWISE = frozenset(
     {"Relu", "Clip", "Sigmoid", "HardSigmoid", "HardSwish", "Tanh", "LeakyRelu", "Elu", "Gelu", "Softplus", "Mish"}
 )
 """Ops of one tensor that do not care for the layout."""
+_KNOWN = ("", "ai.onnx", _MICROSOFT)
+"""Domains whose ops of these names are known to do so."""
+_POSITIONS = (1, 2)
+"""Axes of rows and columns with channels last."""
+_OPSET_OF_AXES_AS_INPUT = 18
+"""First opset whose ReduceMean reads its axes; before, they are an attribute."""
 _CONV_ATTRIBUTES = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
 _RESIZE_ATTRIBUTES = ("coordinate_transformation_mode", "mode", "nearest_mode")
 _POOL_ATTRIBUTES = ("auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "strides")
 
 
-@dataclass(frozen=True, slots=True)
-class NhwcOptions:
-    """What may be written in more than one way; the search measures which is faster."""
-
-    integer_silu: bool = False
-    """SiLU as QLinearSigmoid and QLinearMul; otherwise as QuickGelu on real numbers."""
-    direct_up_to: int = 0
-    """1x1 convolutions with at most so many sums go straight to real numbers, without a grid for them. It
-    costs little where there are few, and loses less."""
-
-
 class _Lowering:
     """One walk over the graph."""
 
-    def __init__(self, graph: Graph, scheme: Scheme, options: NhwcOptions, float_sums: frozenset[str]) -> None:
-        self.graph, self.scheme, self.options, self.float_sums = graph, scheme, options, float_sums
+    def __init__(self, graph: Graph, scheme: Scheme) -> None:
+        self.graph, self.scheme, self.options = graph, scheme, scheme.options
         self.forms = Forms(graph)
         self.counts: dict[str, int] = {}
         self._pools: dict[tuple[Value, Affine], tuple[int, Value]] = {}
         self._rules: Mapping[str, Callable[[Node], bool]] = {
             "Conv": self._conv,
             "Mul": self._mul,
-            "Add": self._add,
+            "Add": self._both_real,
             "Concat": self._concat,
             "MaxPool": self._max_pool,
             "Resize": self._resize,
@@ -65,8 +61,8 @@ class _Lowering:
             "Dropout": self._same,
         }
 
-    def run(self) -> Mapping[str, int]:
-        """Lower node by node, in order."""
+    def walk(self) -> Mapping[str, int]:
+        """Lower node by node, in order; return how many of each op."""
         for node in self.graph.nodes():
             rule = self._rules.get(node.op_type) if node.domain in ("", "ai.onnx") else None
             if rule is not None and rule(node):
@@ -75,11 +71,14 @@ class _Lowering:
                 continue
             else:
                 self._keep(node)
+        return self.counts
+
+    def finish(self) -> None:
+        """Give the model's outputs their own form, and drop what nothing reads any more."""
         for value in self.graph.outputs:
             if self.forms.is_lowered(value):
                 self.graph.replace(value, self.forms.nchw(value))
         self.graph.remove_unused()
-        return self.counts
 
     def _keep(self, node: Node) -> None:
         """Leave a node in float and NCHW."""
@@ -105,8 +104,8 @@ class _Lowering:
     # Weighted ops
 
     def _conv(self, node: Node) -> bool:
-        direct = key(node) in self.float_sums and self._is_pointwise(node)
-        if not (direct or self.scheme.is_integer(node)) or self.graph.rank(node.outputs[0]) != 4:
+        direct = key(node) in self.scheme.float_sums
+        if not (direct or self.scheme.is_integer(node)) or not has_kernel(self.graph, node):
             return False
         source = node.inputs[0]
         assert source is not None
@@ -121,15 +120,9 @@ class _Lowering:
         self.forms.put_integer(made, to, integers)
         return True
 
-    def _is_pointwise(self, node: Node) -> bool:
-        weight = self.graph.constant(node.inputs[1])
-        plain = attribute(node, "group", 1) == 1 and not any(attribute(node, "pads", (0,)))
-        ones = weight is not None and weight.shape[2:] == (1, 1) and set(attribute(node, "strides", (1, 1))) == {1}
-        return plain and ones and attribute(node, "auto_pad", "NOTSET") in ("NOTSET", "VALID")
-
     def _may_be_direct(self, node: Node) -> bool:
         sums = math.prod(self.graph.shape(node.outputs[0]) or (self.options.direct_up_to + 1,))
-        return sums <= self.options.direct_up_to and self._is_pointwise(node) and self._is_read_as_real(node)
+        return sums <= self.options.direct_up_to and is_pointwise(self.graph, node) and self._is_read_as_real(node)
 
     def _is_read_as_real(self, node: Node) -> bool:
         """Whether what follows is computed on real numbers anyway."""
@@ -188,14 +181,20 @@ class _Lowering:
         source, made = node.inputs[0], node.outputs[0]
         if self.forms.is_lowered(made):
             return True  # absorbed by the convolution before it
-        if source is None or not self._is_last(source):
+        if source is None or node.domain not in _KNOWN or not self._is_last(source):
             return False
-        readers = self.graph.consumers(made)
-        if node.op_type == "Sigmoid" and all(silu_sigmoid(self.graph, reader) is node for reader in readers):
+        if node.op_type == "Sigmoid" and self._is_gate_alone(node):
             return True  # its Mul makes both
         inputs: list[Value | None] = [self.forms.nhwc(source), *node.inputs[1:]]
-        self.forms.put_real(made, self._insert(node.op_type, inputs, node, _attributes(node, node.attributes), ""))
+        kept = _attributes(node, node.attributes)
+        self.forms.put_real(made, self._insert(node.op_type, inputs, node, kept, node.domain))
         return True
+
+    def _is_gate_alone(self, sigmoid: Node) -> bool:
+        """Whether nothing but the Mul of a SiLU reads a Sigmoid."""
+        readers = self.graph.consumers(sigmoid.outputs[0])
+        silus = [silu_sigmoid(self.graph, reader) is sigmoid for reader in readers]
+        return bool(readers) and all(silus) and not self.graph.is_output(sigmoid.outputs[0])
 
     def _mul(self, node: Node) -> bool:
         sigmoid = silu_sigmoid(self.graph, node)
@@ -229,11 +228,9 @@ class _Lowering:
         gate, to = self._grid(sigmoid.outputs[0]), self._grid(node.outputs[0])
         inputs: list[Value | None] = [integers, *self.forms.grid(grid), *self.forms.grid(gate)]
         opened = self._insert("QLinearSigmoid", inputs, sigmoid)
+        self.forms.put_integer(sigmoid.outputs[0], gate, opened)
         inputs = [integers, *self.forms.grid(grid), opened, *self.forms.grid(gate), *self.forms.grid(to)]
         self.forms.put_integer(node.outputs[0], to, self._insert("QLinearMul", inputs, node))
-
-    def _add(self, node: Node) -> bool:
-        return self._both_real(node)
 
     def _both_real(self, node: Node) -> bool:
         """Two real tensors of four dimensions in NHWC; a scale and a shift by constants stay as they are."""
@@ -297,7 +294,7 @@ class _Lowering:
         if source is None or not self.scheme.is_integer(node) or self.graph.rank(made) != 4 or not simple:
             return False
         grid = self._grid(made)
-        window = _centred_window(node)
+        window = centred_window(node)
         integers = self.forms.integer(source, grid)
         smaller = self._pools.get((source, grid))
         if window is not None and smaller is not None and smaller[0] < window:
@@ -321,7 +318,7 @@ class _Lowering:
             return False
         grid = self._read_grid(made)
         integers = self.forms.integer(source, grid)
-        repeats = _repeats(node, before, after)
+        repeats = repeats_of(node, before, after)
         if repeats is not None:
             self.forms.put_integer(made, grid, self._repeat(node, integers, before, repeats))
             return True
@@ -353,8 +350,13 @@ class _Lowering:
         source, made = node.inputs[0], node.outputs[0]
         if source is None or not self.forms.is_lowered(source) or self.graph.rank(made) != 4:
             return False
-        real = self._insert("ReduceMean", [self.forms.nhwc(source)], node, {"axes": (1, 2), "keepdims": 1}, "")
-        self.forms.put_real(made, real)
+        inputs: list[Value | None] = [self.forms.nhwc(source)]
+        kept: dict[str, AttributeValue] = {"keepdims": 1}
+        if self.graph.opset < _OPSET_OF_AXES_AS_INPUT:
+            kept["axes"] = _POSITIONS
+        else:
+            inputs.append(self.graph.add_initializer(f"{node.name}_axes", np.array(_POSITIONS)))
+        self.forms.put_real(made, self._insert("ReduceMean", inputs, node, kept, ""))
         return True
 
     def _same(self, node: Node) -> bool:
@@ -377,40 +379,38 @@ def _attributes(node: Node, names: Iterable[str]) -> dict[str, AttributeValue]:
     return found
 
 
-def _centred_window(node: Node) -> int | None:
-    """Return the size of a square pooling window that keeps the picture's size, or None.
-
-    Two such maxima in a row are one with a window of k1 + k2 - 1, so a pyramid of windows needs small ones
-    only.
-    """
-    sizes = set(attribute(node, "kernel_shape", (0, 1)))
-    plain = set(attribute(node, "strides", (1,))) == {1} and set(attribute(node, "dilations", (1,))) == {1}
-    size = sizes.pop()
-    centred = size % 2 == 1 and set(attribute(node, "pads", (0,))) == {size // 2}
-    return size if not sizes and plain and centred and attribute(node, "auto_pad", "NOTSET") == "NOTSET" else None
+def has_kernel(graph: Graph, node: Node) -> bool:
+    """Whether the engine has an integer op for a convolution: of pictures, not of series or volumes."""
+    weight = graph.constant(node.inputs[1]) if node.op_type == "Conv" else None
+    return weight is not None and weight.ndim == 4
 
 
-def _repeats(node: Node, before: tuple[int, ...], after: tuple[int, ...]) -> tuple[int, int] | None:
-    """Return how often a nearest Resize repeats each row and column, or None if it does something else."""
-    place = attribute(node, "coordinate_transformation_mode", "half_pixel")
-    rounding = attribute(node, "nearest_mode", "round_prefer_floor")
-    if (place, rounding) not in (("asymmetric", "floor"), ("half_pixel", "round_prefer_floor")):
-        return None
-    if any(large % small for small, large in zip(before[2:], after[2:], strict=True)):
-        return None
-    return after[2] // before[2], after[3] // before[3]
-
-
-def place_nhwc(
-    graph: Graph, scheme: Scheme, options: NhwcOptions = NhwcOptions(), float_sums: frozenset[str] = frozenset()
-) -> Mapping[str, int]:
+def place_nhwc(graph: Graph, scheme: Scheme) -> Mapping[str, int]:
     """Rewrite the integer nodes, in place; return how many of each op were rewritten.
 
     Args:
         graph: The float model; it is edited.
-        scheme: What runs on integers.
-        options: Which of several ways to write.
-        float_sums: Keys of further 1x1 convolutions that read integers and make real numbers: prediction
-        layers.
+        scheme: What runs on integers, and which of several ways to write.
     """
-    return _Lowering(graph, scheme, options, float_sums).run()
+    lowering = _Lowering(graph, scheme)
+    counts = lowering.walk()
+    lowering.finish()
+    return counts
+
+
+def rounded_tensors(graph: Graph, scheme: Scheme) -> set[str]:
+    """Return the names of the tensors that `place_nhwc` rounds to integers, learned from a copy with empty weights."""
+    copy = graph.copy()
+    names = {value: name_of(value) for value in (*copy.inputs, *(one for node in copy.nodes() for one in node.outputs))}
+    lowering = _Lowering(copy, replace(scheme, weights=_empty_weights(copy, scheme)))
+    lowering.walk()
+    return {name for value, name in names.items() if lowering.forms.grids_of(value)}
+
+
+def _empty_weights(graph: Graph, scheme: Scheme) -> dict[str, QuantizedWeight]:
+    found = {}
+    for node in candidates(graph, scheme.rules):
+        weight = graph.constant(node.inputs[1])
+        assert weight is not None
+        found[key(node)] = QuantizedWeight(np.zeros(weight.shape, np.int8), np.ones(1, np.float32), 0)
+    return found

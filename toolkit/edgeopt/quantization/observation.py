@@ -32,6 +32,8 @@ class Observation:
     histogram: Histogram
     samples: NDArray[np.float32]
     """Sampled positions, shape (positions, channels)."""
+    axis: int = 1
+    """Which axis of the tensor counts the channels; below zero from the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +55,10 @@ class Seen:
             {**self.blocks, **later.blocks},
         )
 
-    def observation(self) -> Observation:
-        """Return what was seen."""
+    def observation(self, axis: int) -> Observation:
+        """Return what was seen; the channels lay along `axis`."""
         blocks = [self.blocks[slot] for slot in sorted(self.blocks)]
-        return Observation(self.low, self.high, self.histogram, np.concatenate(blocks))
+        return Observation(self.low, self.high, self.histogram, np.concatenate(blocks), axis)
 
 
 def draw_block(rows: NDArray[np.float32], image: int, seed: int) -> dict[int, NDArray[np.float32]]:
@@ -109,9 +111,11 @@ class Spread:
 
     def ratio(self) -> float:
         """Return the spread between images over the mean spread inside; infinite for a single image."""
-        if self.count < 2 or self.inside == 0:
-            return 0.0 if self.count >= 2 else math.inf
+        if self.count < 2:
+            return math.inf
         between = math.sqrt(float((self.squares / (self.count - 1)).mean()))
+        if self.inside == 0:
+            return math.inf if between else 0.0
         return between / (self.inside / self.count)
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from edgeopt.graph import Graph, Node, Value
 from edgeopt.quantization.affine import Affine
 from edgeopt.quantization.scheme import Scheme, absorbs, data_inputs
-from edgeopt.quantization.structure import LIMITERS, WEIGHTED, key, name_of, weight_axis
+from edgeopt.quantization.structure import LIMITERS, WEIGHTED, channel_bias, key, name_of, weight_axis
 from edgeopt.quantization.weights import quantize_bias, quantize_weight, smallest_scale_for_bias
 from edgeopt.target import Granularity
 
@@ -101,8 +101,8 @@ def _quantize_weights(graph: Graph, node: Node, grid: Affine, scheme: Scheme) ->
     weight = graph.constant(node.inputs[1])
     assert weight is not None
     axis = weight_axis(node) % weight.ndim
-    bias = scheme.biases.get(key(node), graph.constant(node.inputs[2]) if len(node.inputs) > 2 else None)
-    store_bias = bias is not None and bias.size == weight.shape[axis] and not scheme.rules.float_bias
+    bias = scheme.biases.get(key(node), channel_bias(graph, node))
+    store_bias = bias is not None and not scheme.rules.float_bias
     quantized = scheme.rounded(key(node)) or quantize_weight(
         name_of(node.inputs[1]) if node.inputs[1] is not None else "",
         weight,

@@ -13,23 +13,23 @@ from edgeopt.outcome import Outcome
 from edgeopt.quantization.dynamic import place_dynamic
 from edgeopt.quantization.findings import Findings, study
 from edgeopt.quantization.float_islands import LEAST_DB, float_island, red_tensors
+from edgeopt.quantization.heads import feature_readers
 from edgeopt.quantization.inputs_only import place_inputs, readers_of, tensors_read
 from edgeopt.quantization.matrices import place_matrices, plain_products
-from edgeopt.quantization.nhwc import NhwcOptions, place_nhwc
+from edgeopt.quantization.nhwc import has_kernel, place_nhwc, rounded_tensors
 from edgeopt.quantization.qdq import place_qdq, quantized_tensors
 from edgeopt.quantization.ranges import Method
 from edgeopt.quantization.repair import repair_weights
-from edgeopt.quantization.scheme import Scheme, candidates, integer_nodes
+from edgeopt.quantization.scheme import NhwcOptions, Scheme, candidates, integer_nodes
 from edgeopt.quantization.shared_grids import share_grids
-from edgeopt.quantization.structure import head_tail, key
+from edgeopt.quantization.spatial import is_pointwise
+from edgeopt.quantization.structure import head_tail, key, name_of
 from edgeopt.target import Int8Rules
 from edgeopt.tensors import Tensors
 from edgeopt.text import plural
 
 _OPSET = 13
 """First opset whose DequantizeLinear knows an axis."""
-_LATEST_OPSET = 17
-"""Newest opset whose ReduceMean takes its axes as an attribute, as the NHWC form writes it."""
 
 
 class Form(StrEnum):
@@ -47,6 +47,8 @@ class Form(StrEnum):
 
 _READING = (Form.INPUTS, Form.DYNAMIC)
 """Forms that round only what layers read."""
+_ONLY = {Form.NHWC: "convolutions of pictures and plain matrix products", Form.DYNAMIC: "plain matrix products"}
+"""What forms have integers for that do not have them for every layer."""
 
 
 def quantize(
@@ -98,12 +100,7 @@ def open_graph(model: Model) -> Graph:
     return graph
 
 
-def place(
-    graph: Graph,
-    scheme: Scheme,
-    form: Form,
-    options: NhwcOptions = NhwcOptions(),  # noqa: B008, frozen
-) -> Mapping[str, int]:
+def place(graph: Graph, scheme: Scheme, form: Form) -> Mapping[str, int]:
     """Write the scheme into the graph, in place; return how often what was rewritten."""
     if form is Form.QDQ:
         return place_qdq(graph, scheme)
@@ -111,11 +108,8 @@ def place(
         return place_inputs(graph, scheme)
     if form is Form.DYNAMIC:
         return place_dynamic(graph, scheme)
-    weighted = candidates(graph, scheme.rules)
-    tail = head_tail(graph)
-    predicting = frozenset(key(node) for node in weighted if node in tail)
     products = place_matrices(graph, scheme)
-    return {**products, **place_nhwc(graph, scheme, options, predicting)}
+    return {**products, **place_nhwc(graph, scheme)}
 
 
 def choose_scheme(
@@ -125,8 +119,13 @@ def choose_scheme(
     least_db: float = LEAST_DB,
     kept_float: Set[Node] = frozenset(),
     form: Form = Form.QDQ,
+    options: NhwcOptions = NhwcOptions(),  # noqa: B008, frozen
+    kept: Set[str] = frozenset(),
 ) -> tuple[Scheme, tuple[Note, ...]]:
     """Return what runs on integers, and why the rest does not.
+
+    A node that leaves the integers may leave what it reads to a grid that was not needed before: behind a
+    convolution whose Relu has left, the sums get one. So tensors are judged again until no bad one is rounded.
 
     Args:
         graph: The float model.
@@ -135,22 +134,56 @@ def choose_scheme(
         least_db: Tensors whose normalised SQNR is below it stay float, with their neighbours.
         kept_float: Further nodes that stay float, for their speed.
         form: Where only what layers read is quantized, just the layers that read a bad tensor stay float.
+        options: Of the NHWC form.
+        kept: Tensors that stay real whatever their score.
     """
-    tail = head_tail(graph)
-    if form is Form.DYNAMIC:
-        kept_float = {*kept_float, *candidates(graph, rules)} - set(plain_products(graph))
-    outside = tail | kept_float
-    first = Scheme(integer_nodes(graph, rules, outside), findings.affines, rules)
-    red = red_tensors({name: findings.scores_db[name] for name in tensors_on_grids(graph, first, form)}, least_db)
-    island = island_of(graph, red.keys(), form)
-    scheme = Scheme(integer_nodes(graph, rules, outside | island), findings.affines, rules, bad_db=red)
+    lacking, heads = _without_integers(graph, rules, form), _heads(graph, rules, form)
+    outside = head_tail(graph) | kept_float | lacking
+    bad = {name: findings.scores_db[name] for name in kept & findings.scores_db.keys()}
+    while True:
+        island = island_of(graph, bad.keys(), form)
+        scheme = Scheme(
+            integer_nodes(graph, rules, outside | island),
+            findings.affines,
+            rules,
+            bad_db=dict(sorted(bad.items(), key=lambda item: (item[1], item[0]))),
+            options=options,
+            float_sums=frozenset(key(node) for node in heads - kept_float - island),
+        )
+        others = red_tensors({name: one for name, one in findings.scores_db.items() if name not in bad}, least_db)
+        found = others.keys() & tensors_on_grids(graph, scheme, form) if others else set()
+        if not found:
+            break
+        bad |= {name: others[name] for name in found}
     scheme = replace(scheme, affines=share_grids(graph, scheme, findings.calibration.observations))
-    return scheme, tuple(_notes(graph, scheme, red, tail, kept_float))
+    return scheme, tuple(_notes(graph, scheme, kept, kept_float, form))
+
+
+def _without_integers(graph: Graph, rules: Int8Rules, form: Form) -> set[Node]:
+    """Return the layers that a form would leave in float in any case."""
+    if form not in _ONLY:
+        return set()
+    known = set(plain_products(graph))
+    weighted = candidates(graph, rules)
+    return {node for node in weighted if node not in known and not (form is Form.NHWC and has_kernel(graph, node))}
+
+
+def _heads(graph: Graph, rules: Int8Rules, form: Form) -> set[Node]:
+    """Return the prediction layers that may read integers and make real numbers."""
+    if form is not Form.NHWC:
+        return set()
+    last = feature_readers(graph)
+    return {node for node in candidates(graph, rules) if node in last and is_pointwise(graph, node)}
 
 
 def tensors_on_grids(graph: Graph, scheme: Scheme, form: Form) -> Set[str]:
     """Return the names of the tensors that are rounded to integers."""
-    return (tensors_read(graph, scheme) if form in _READING else quantized_tensors(graph, scheme)).keys()
+    if form in _READING:
+        return tensors_read(graph, scheme).keys()
+    if form is Form.QDQ:
+        return quantized_tensors(graph, scheme).keys()
+    products = (node.inputs[0] for node in plain_products(graph) if scheme.is_integer(node))
+    return rounded_tensors(graph, scheme) | {name_of(value) for value in products if value is not None}
 
 
 def island_of(graph: Graph, bad: Set[str], form: Form) -> Set[Node]:
@@ -158,21 +191,31 @@ def island_of(graph: Graph, bad: Set[str], form: Form) -> Set[Node]:
     return readers_of(graph, bad) if form in _READING else float_island(graph, bad)
 
 
-def _notes(
-    graph: Graph, scheme: Scheme, red: Mapping[str, float], tail: Set[Node], kept_float: Set[Node]
-) -> Iterable[Note]:
-    weighted = candidates(graph, scheme.rules)
-    kept = [node for node in weighted if not scheme.is_integer(node)]
-    yield Note(NoteKind.CHOICE, f"{len(weighted) - len(kept)} of {plural(len(weighted), 'weighted layer')} in INT8")
-    if head := [node for node in kept if node in tail]:
-        detail = f"{plural(len(head), 'prediction layer')} keep real outputs: one scale cannot hold boxes and scores"
-        yield Note(NoteKind.CHOICE, detail, _names(head))
-    if fast := [node for node in kept if node in kept_float]:
+def _notes(graph: Graph, scheme: Scheme, kept: Set[str], kept_float: Set[Node], form: Form) -> Iterable[Note]:
+    weighted, tail = candidates(graph, scheme.rules), head_tail(graph)
+    lacking, heads = _without_integers(graph, scheme.rules, form), _heads(graph, scheme.rules, form)
+    real = [node for node in weighted if not scheme.is_integer(node) and key(node) not in scheme.float_sums]
+    yield Note(NoteKind.CHOICE, f"{len(weighted) - len(real)} of {plural(len(weighted), 'weighted layer')} in INT8")
+    if last := [node for node in weighted if node in tail]:
+        detail = f"{plural(len(last), 'prediction layer')} keep real outputs: one scale cannot hold boxes and scores"
+        yield Note(NoteKind.CHOICE, detail, _names(last))
+    if others := [node for node in real if node in lacking]:
+        detail = f"{plural(len(others), 'layer')} in float: form {form} has integers for {_ONLY[form]} only"
+        yield Note(NoteKind.CHOICE, detail, _names(others))
+    if fast := [node for node in real if node in kept_float and node not in lacking]:
         yield Note(NoteKind.CHOICE, f"{plural(len(fast), 'layer')} in float because integers are slower", _names(fast))
-    if flagged := [node for node in kept if node not in tail and node not in kept_float]:
-        worst = ", ".join(f"{name!r} {score:.1f} dB" for name, score in [*red.items()][:3])
-        reason = f"one scale cannot hold {plural(len(red), 'tensor')} ({worst})"
-        yield Note(NoteKind.CHOICE, f"{plural(len(flagged), 'layer')} in float: {reason}", _names(flagged))
+    if flagged := [node for node in real if node not in (tail - heads) | kept_float | lacking]:
+        detail = f"{plural(len(flagged), 'layer')} in float: {_why_real(scheme, kept)}"
+        yield Note(NoteKind.CHOICE, detail, _names(flagged))
+
+
+def _why_real(scheme: Scheme, kept: Set[str]) -> str:
+    """Say which tensors no grid can hold, and which are kept from it for the answer's sake."""
+    bad = [f"{name!r} {score:.1f} dB" for name, score in scheme.bad_db.items() if name not in kept]
+    asked = [repr(name) for name in scheme.bad_db if name in kept]
+    said = [f"one scale cannot hold {plural(len(bad), 'tensor')} ({', '.join(bad[:3])})"] if bad else []
+    said += [f"the answer suffers most from {plural(len(asked), 'tensor')} ({', '.join(asked[:3])})"] if asked else []
+    return ", ".join(said)
 
 
 def _names(nodes: list[Node]) -> str:

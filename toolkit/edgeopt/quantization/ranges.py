@@ -164,5 +164,5 @@ def _squared_errors(
     zeros = np.array([grid.zero_point for grid in grids], np.float32)[:, None]
     seen = np.clip(np.rint(values / scales), smallest - zeros, largest - zeros) * scales
     error = (seen if after is None else after(seen)) - target
-    result: NDArray[np.float64] = np.square(error).astype(np.float64) @ weights
+    result: NDArray[np.float64] = np.square(error, dtype=np.float64) @ weights
     return result

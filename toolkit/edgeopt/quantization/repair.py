@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +14,7 @@ from edgeopt.quantization import gptq
 from edgeopt.quantization.bias_correction import mean_shift
 from edgeopt.quantization.calibration import Calibration
 from edgeopt.quantization.scheme import Scheme, candidates
-from edgeopt.quantization.structure import key, name_of, weight_axis
+from edgeopt.quantization.structure import key, name_of, reads_along, weight_axis
 from edgeopt.quantization.weights import QuantizedWeight, quantize_weight, smallest_scale_for_bias
 from edgeopt.target import Granularity
 
@@ -21,26 +23,35 @@ _MOST_COLUMNS = 2048
 
 
 def repair_weights(
-    graph: Graph, scheme: Scheme, calibration: Calibration, *, rounding: bool = True, biases: bool = True
+    graph: Graph,
+    scheme: Scheme,
+    calibration: Calibration,
+    *,
+    rounding: bool = True,
+    biases: bool = True,
+    ends_at_s: float = math.inf,
 ) -> Scheme:
     """Return the scheme with weights rounded on their real inputs and biases corrected.
 
     Args:
         graph: The float model.
         scheme: What runs on integers.
-        calibration: With samples of the inputs of each layer.
+        calibration: With samples of the inputs of each layer; a layer that sums them over another axis than they
+            were taken along is left as it is.
         rounding: Whether to round 1x1 convolutions and matrices by GPTQ.
         biases: Whether to correct biases.
+        ends_at_s: On the monotonic clock; layers after it are rounded to nearest.
     """
     weights, shifted = dict(scheme.weights), dict(scheme.biases)
     for node in candidates(graph, scheme.rules):
         source = node.inputs[0]
         seen = calibration.observations.get(name_of(source)) if source is not None else None
-        if seen is None or source is None:
+        if seen is None or source is None or not reads_along(graph, node, seen.axis):
             continue
         inputs = scheme.affines[name_of(source)].round_trip(seen.samples)
         real, quantized = _nearest(graph, node, scheme)
-        if rounding and _is_matrix(node, real) and inputs.shape[1] <= _MOST_COLUMNS:
+        in_time = rounding and time.monotonic() < ends_at_s
+        if in_time and _is_matrix(node, real) and inputs.shape[1] <= _MOST_COLUMNS:
             quantized = gptq.rounded(quantized, real, inputs, most=63 if scheme.rules.reduce_range else 127)
             weights[key(node)] = quantized
         if biases and node.op_type == "Conv":

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from edgeopt.graph import Graph, Node, Value, attribute
 from edgeopt.quantization.calibration import Observation
 from edgeopt.quantization.equalization import factors
-from edgeopt.quantization.structure import has_weights, name_of
+from edgeopt.quantization.structure import channel_axis, has_weights, name_of
 
 _MOST = 2.0**12
 """Between the largest and the mean channel; a channel of almost nothing is not blown up to noise."""
@@ -37,7 +37,7 @@ def rescale(graph: Graph, seen: Mapping[str, Observation], names: Iterable[str])
     done = 0
     for name in names:
         value = graph.value(name)
-        if value is None or name not in seen or graph.rank(value) != 4 or graph.is_output(value):
+        if value is None or name not in seen or not _is_picture(graph, value) or seen[name].axis % 4 != 1:
             continue
         largest = np.maximum(np.abs(seen[name].low), np.abs(seen[name].high)).astype(np.float64)
         if readers := _readers(graph, value):
@@ -53,9 +53,14 @@ def rescale(graph: Graph, seen: Mapping[str, Observation], names: Iterable[str])
 def is_rescalable(graph: Graph, name: str) -> bool:
     """Whether convolutions alone read the tensor, or a convolution makes it."""
     value = graph.value(name)
-    if value is None or graph.rank(value) != 4 or graph.is_output(value):
+    if value is None or not _is_picture(graph, value):
         return False
     return bool(_readers(graph, value)) or _maker(graph, value) is not None
+
+
+def _is_picture(graph: Graph, value: Value) -> bool:
+    """Whether a tensor between nodes has channels second: matrix products read them last."""
+    return graph.rank(value) == 4 and not graph.is_output(value) and channel_axis(graph, value) % 4 == 1
 
 
 def _readers(graph: Graph, value: Value) -> list[Node]:

@@ -14,13 +14,24 @@ from edgeopt.quantization.structure import (
     COMPANIONS,
     LIMITERS,
     SAME_GRID,
-    has_weights,
     key,
     limits,
     name_of,
+    takes_integers,
 )
 from edgeopt.quantization.weights import QuantizedWeight
 from edgeopt.target import Int8Rules
+
+
+@dataclass(frozen=True, slots=True)
+class NhwcOptions:
+    """What ONNX Runtime's own integer ops may write in more than one way; the search measures which is faster."""
+
+    integer_silu: bool = False
+    """SiLU as QLinearSigmoid and QLinearMul; otherwise as QuickGelu on real numbers."""
+    direct_up_to: int = 0
+    """1x1 convolutions with at most so many sums go straight to real numbers, without a grid for them. It
+    costs little where there are few, and loses less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +50,12 @@ class Scheme:
     bad_db: Mapping[str, float] = field(default_factory=dict)
     """Scores of the tensors that stay real because of them, worst first."""
 
+    options: NhwcOptions = NhwcOptions()
+    """How the NHWC form is written."""
+
+    float_sums: Set[str] = frozenset()
+    """Keys of further 1x1 convolutions that read integers in the NHWC form and make real numbers."""
+
     def rounded(self, node_key: str) -> QuantizedWeight | None:
         """Return the integers chosen for a node's weight, or None for the nearest."""
         return self.weights.get(node_key)
@@ -56,7 +73,7 @@ def data_inputs(graph: Graph, node: Node) -> list[Value]:
 
 def candidates(graph: Graph, rules: Int8Rules) -> list[Node]:
     """Return the weighted nodes that could run on integers: the rules name the op, the weights are constant."""
-    weighted = [node for node in graph.nodes(*rules.ops) if has_weights(graph, node)]
+    weighted = [node for node in graph.nodes(*rules.ops) if takes_integers(graph, node) and data_inputs(graph, node)]
     return [node for node in weighted if node.op_type != "ConvTranspose" and not _is_narrow(graph, node, rules)]
 
 
@@ -99,9 +116,17 @@ def _is_absorbed(graph: Graph, node: Node, integer: Set[Node]) -> bool:
     return node.op_type in LIMITERS and source in integer and source is not None and source.op_type == "Conv"
 
 
+def _is_real(graph: Graph, value: Value) -> bool:
+    """Whether the tensor holds real numbers, as far as is known: sizes and indices have no grid."""
+    return graph.dtype(value) is None or graph.dtype(value) == "float32"
+
+
 def _can_be_integer(graph: Graph, node: Node) -> bool:
+    if not all(_is_real(graph, one) for one in (*data_inputs(graph, node), node.outputs[0])):
+        return False
     if node.op_type == "Resize":
-        return attribute(node, "mode", "nearest") == "nearest"
+        place = attribute(node, "coordinate_transformation_mode", "half_pixel")
+        return attribute(node, "mode", "nearest") == "nearest" and place != "tf_crop_and_resize"  # that makes values
     if node.op_type in ("Mul", "Add"):
         return len(data_inputs(graph, node)) == 2
     if node.op_type == "Concat":
@@ -126,6 +151,6 @@ def watched(graph: Graph, rules: Int8Rules) -> dict[str, Value]:
     order = {node: i for i, node in enumerate(graph.nodes())}
     for node in sorted(nodes, key=order.__getitem__):
         for value in (*data_inputs(graph, node), node.outputs[0]):
-            if graph.dtype(value) is None or graph.dtype(value) == "float32":
+            if _is_real(graph, value):
                 found.setdefault(name_of(value), value)
     return found

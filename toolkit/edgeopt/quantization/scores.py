@@ -15,6 +15,13 @@ from numpy.typing import NDArray
 from edgeopt.quantization.affine import Affine
 
 PERFECT_DB = 120.0
+_CLEAN = 0.02
+"""Noise energy over signal's, up to which a channel surely is its counterpart times one factor."""
+_ENOUGH = 32
+"""Positions; of a few, any noise is a factor."""
+_STEPS = 8
+_ALIKE = 1.5
+"""Factors of such channels lie closer together unless somebody scaled them."""
 
 
 def sqnr_db(signal: NDArray[np.float32], noise: NDArray[np.float32]) -> float:
@@ -38,6 +45,27 @@ def channel_sqnr_db(signal: NDArray[np.float32], noise: NDArray[np.float32]) -> 
     if not told.any():
         return PERFECT_DB
     return _db(float(np.minimum(energy[told] / variance[told], 1.0).mean()), 1.0)
+
+
+def is_rescaled(
+    signal: NDArray[np.float32], noise: NDArray[np.float32], inside: NDArray[np.bool_], step: float
+) -> bool:
+    """Whether channels are what they stand for times a factor of their own: then the noise is no error.
+
+    Args:
+        signal: Shape (positions, channels).
+        noise: The same shape.
+        inside: The same shape: where the grid has cut nothing off, which looks like a factor too.
+        step: Of the grid; channels of a few steps are left out, as rounding looks like a factor there.
+    """
+    real, made = (np.where(inside, one, 0.0).astype(np.float64) for one in (signal, signal + noise))
+    energy, size = np.square(real).sum(axis=0), np.square(made).sum(axis=0)
+    seen = inside.sum(axis=0)
+    told = (seen >= _ENOUGH) & (size > seen * np.square(_STEPS * step)) & (energy > 0)
+    factors = (real * made).sum(axis=0)[told] / energy[told]
+    rest = np.square(made[:, told] - factors * real[:, told]).sum(axis=0)
+    clean = np.abs(factors[rest < _CLEAN * size[told]])
+    return bool(clean.size > 1 and clean.max() > _ALIKE * clean.min())
 
 
 def score_db(samples: NDArray[np.float32], affine: Affine) -> float:

@@ -108,7 +108,7 @@ class _Search:
 
     def _measured(self, variant: Variant, like: Variant | None) -> Attempt:
         model, findings = self.sources.of(variant)
-        outcome = make_variant(model, findings, self.rules, variant)
+        outcome = make_variant(model, findings, self.rules, variant, self.ends_at_s)
         if not has_integers(outcome):
             raise UnsupportedError(_NO_INTEGERS, remedy="keep the float model")
         if variant.fitted:
@@ -304,6 +304,8 @@ class _Search:
         for least_db in _STRICTER_DB:
             if not self.agrees:
                 self.attempt(replace(self.best(), least_db=least_db))
+        if not self.agrees:
+            self.attempt(replace(self.best(), method=Method.ENTROPY))  # slow to find, and seldom the best
 
 
 def search_int8(

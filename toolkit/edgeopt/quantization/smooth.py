@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from edgeopt.graph import Graph, Node, Value, attribute
 from edgeopt.quantization.calibration import Observation
 from edgeopt.quantization.matrices import plain_products
-from edgeopt.quantization.structure import name_of
+from edgeopt.quantization.structure import name_of, reads_along
 
 ALPHAS = (0.5, 0.25, 0.75)
 """In the order in which they are worth trying."""
@@ -41,13 +41,12 @@ def smooth(graph: Graph, seen: Mapping[str, Observation], alpha: float) -> int:
     done = 0
     for node, readers in smoothable(graph).items():
         observation = seen.get(name_of(node.outputs[0]))
-        if observation is None:
+        if observation is None or not all(reads_along(graph, one, observation.axis) for one in readers):
             continue
         largest = np.maximum(np.abs(observation.low), np.abs(observation.high)).astype(np.float64)
         reading = np.max([np.abs(_rows(graph, one)).max(axis=1) for one in readers], axis=0).astype(np.float64)
-        if largest.shape == reading.shape:
-            _scale(graph, node, readers, smoothing(largest, reading, alpha).astype(np.float32))
-            done += 1
+        _scale(graph, node, readers, smoothing(largest, reading, alpha).astype(np.float32))
+        done += 1
     return done
 
 

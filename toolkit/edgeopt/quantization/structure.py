@@ -6,16 +6,22 @@ import math
 from collections.abc import Iterable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgeopt.graph import Graph, Node, Value, attribute
 from edgeopt.quantization.activations import SIMPLE, Activation, clip, hard_sigmoid, leaky_relu, silu
+from edgeopt.quantization.affine import SMALLEST_SCALE
 
-WEIGHTED = ("Conv", "ConvTranspose", "MatMul", "Gemm")
+PRODUCTS = ("MatMul", "Gemm")
+WEIGHTED = ("Conv", "ConvTranspose", *PRODUCTS)
 SAME_GRID = ("MaxPool", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Identity", "Dropout", "Resize")
 """Ops that move values and make none, so that input and output share a grid."""
 COMPANIONS = ("Sigmoid", "Mul", "Add", "Concat", "AveragePool", "GlobalAveragePool", "LeakyRelu", *SAME_GRID)
 """Ops that ONNX Runtime runs on integers between weighted integer ops."""
 LIMITERS = ("Relu", "Clip")
+_LEAST_STEPS = 127
+"""The largest weight of a layer on a grid of INT8 is so many steps."""
+_FEW = 4096
 _SMALL_SHARE = 2e-4
 """A weighted op with less than this share of all multiplications decodes; it computes no features."""
 
@@ -40,6 +46,49 @@ def has_weights(graph: Graph, node: Node) -> bool:
     return weight is not None and weight.ndim >= 2 and weight.dtype == np.float32 and known_bias
 
 
+def takes_integers(graph: Graph, node: Node) -> bool:
+    """Whether constant weights can be integers with a scale for each output channel.
+
+    A product with a stack of matrices has no integer kernel, a Gemm may add a whole matrix or a column, which is no
+    bias, and all weights together may be smaller than the smallest scale.
+    """
+    weight = graph.constant(node.inputs[1]) if has_weights(graph, node) else None
+    if weight is None or _is_below_every_grid(weight):
+        return False
+    if node.op_type not in PRODUCTS:
+        return True
+    return weight.ndim == 2 and (not has_bias(node) or channel_bias(graph, node) is not None)
+
+
+def _is_below_every_grid(weight: NDArray[np.float32]) -> bool:
+    least = SMALLEST_SCALE * _LEAST_STEPS
+    if np.abs(weight.reshape(-1)[:_FEW]).max(initial=0) >= least:
+        return False  # as always: a large model need not be read for it
+    return bool(0 < np.abs(weight).max(initial=0) < least)
+
+
+def has_bias(node: Node) -> bool:
+    """Whether the node itself adds something."""
+    return len(node.inputs) > 2 and node.inputs[2] is not None
+
+
+def channel_bias(graph: Graph, node: Node) -> NDArray[np.float32] | None:
+    """Return the constant that the node adds, one number for each output channel; None where it adds another thing.
+
+    Args:
+        graph: The model.
+        node: A weighted node.
+    """
+    weight = graph.constant(node.inputs[1])
+    bias = graph.constant(node.inputs[2]) if len(node.inputs) > 2 else None
+    if weight is None or bias is None:
+        return None
+    channels = weight.shape[weight_axis(node)]
+    if bias.size != math.prod(bias.shape[-1:]) or bias.size not in (1, channels):
+        return None
+    return np.ascontiguousarray(np.broadcast_to(bias.reshape(-1), (channels,)), np.float32)
+
+
 def weight_axis(node: Node) -> int:
     """Return the axis of the weight that counts output channels."""
     if node.op_type == "Gemm":
@@ -55,7 +104,8 @@ def multiplications(graph: Graph, node: Node) -> int:
     if node.op_type in ("Conv", "ConvTranspose"):
         positions = graph.shape(node.inputs[0]) if node.op_type == "ConvTranspose" else shape
         return math.prod((positions or shape)[2:]) * weight.size
-    return math.prod(shape[:-1]) * weight.size
+    summed: int = weight.shape[1] if weight_axis(node) == 0 else weight.shape[-2]
+    return math.prod(shape) * summed
 
 
 def upstream(nodes: Iterable[Node]) -> set[Node]:
@@ -159,8 +209,31 @@ def limits(graph: Graph, node: Node) -> tuple[float, float]:
 
 
 def channel_axis(graph: Graph, value: Value) -> int:
-    """Return the axis of a value's channels: the last where matrices are multiplied, else 1."""
-    around = [*graph.consumers(value), *([producer] if (producer := graph.producer(value)) else [])]
-    if any(node.op_type in ("MatMul", "Gemm", "LayerNormalization") for node in around):
+    """Return the axis of a value's channels: the one that its readers sum over, else the one its producer makes.
+
+    A tensor between convolutions and matrix products may be read along either; then it is that of the first reader
+    with weights, and whoever needs the other (`reads_along`) must see that it is not there.
+    """
+    rank = graph.rank(value) or 4
+    readers, maker = graph.consumers(value), graph.producer(value)
+    weighted = [node for node in readers if node.inputs[0] is value and has_weights(graph, node)]
+    products = [node for node in readers if node.op_type in (*PRODUCTS, "LayerNormalization")]
+    if weighted:
+        return data_axis(weighted[0])
+    if products or (maker is not None and maker.op_type in (*PRODUCTS, "LayerNormalization")):
         return -1
-    return 1 if (graph.rank(value) or 4) > 1 else 0
+    return 1 if rank > 1 else 0
+
+
+def data_axis(node: Node) -> int:
+    """Return the axis of what a weighted node reads that it sums over."""
+    if node.op_type == "Gemm" and attribute(node, "transA", 0):
+        return 0
+    return -1 if node.op_type in PRODUCTS else 1
+
+
+def reads_along(graph: Graph, node: Node, axis: int) -> bool:
+    """Whether a weighted node sums what it reads over `axis`, which may count from the end."""
+    source, own = node.inputs[0], data_axis(node)
+    rank = graph.rank(source)
+    return own == axis if rank is None else own % rank == axis % rank

@@ -15,11 +15,10 @@ from edgeopt.quantization.float_front import fastest_front
 from edgeopt.quantization.float_islands import LEAST_DB
 from edgeopt.quantization.float_layers import fastest_float
 from edgeopt.quantization.layer_times import LayerTimes, border_time, layer_times, profile_ns
-from edgeopt.quantization.nhwc import NhwcOptions
 from edgeopt.quantization.quantize import Form, choose_scheme, open_graph, place
 from edgeopt.quantization.ranges import Method
 from edgeopt.quantization.repair import repair_weights
-from edgeopt.quantization.scheme import Scheme
+from edgeopt.quantization.scheme import NhwcOptions, Scheme
 from edgeopt.quantization.structure import key
 from edgeopt.target import Int8Rules
 from edgeopt.tensors import Tensors
@@ -77,7 +76,9 @@ def first_variant(form: Form) -> Variant:
     return Variant(form, NhwcOptions(direct_up_to=DIRECT_SUMS) if form is Form.NHWC else NhwcOptions())
 
 
-def make_variant(model: Model, findings: Findings, rules: Int8Rules, variant: Variant) -> Outcome:
+def make_variant(
+    model: Model, findings: Findings, rules: Int8Rules, variant: Variant, ends_at_s: float = math.inf
+) -> Outcome:
     """Return one variant.
 
     Args:
@@ -85,20 +86,22 @@ def make_variant(model: Model, findings: Findings, rules: Int8Rules, variant: Va
         findings: Of this model.
         rules: What INT8 form the target runs.
         variant: What to make.
+        ends_at_s: On the monotonic clock; layers after it are not rounded with their inputs.
     """
     graph = open_graph(model)
     scheme, notes = scheme_of(graph, findings, rules, variant)
-    scheme = repair_weights(graph, scheme, findings.calibration, rounding=variant.rounding)
-    changes = place(graph, scheme, variant.form, variant.options)
+    known = findings.calibration
+    scheme = repair_weights(graph, scheme, known, rounding=variant.rounding, ends_at_s=ends_at_s)
+    changes = place(graph, scheme, variant.form)
     return Outcome(graph.to_model(), changes, (*findings.notes, *notes))
 
 
 def scheme_of(graph: Graph, findings: Findings, rules: Int8Rules, variant: Variant) -> tuple[Scheme, tuple[Note, ...]]:
     """Return what of a model runs on integers in one variant, and why the rest does not."""
     front = {node for node in graph.nodes() if key(node) in variant.front}
-    known = {**findings.scores_db, **dict.fromkeys(variant.kept, -math.inf), **dict.fromkeys(variant.forced, math.inf)}
+    known = {**findings.scores_db, **dict.fromkeys(variant.forced, math.inf)}
     findings = replace(findings, scores_db=known)
-    return choose_scheme(graph, findings, rules, variant.least_db, front, variant.form)
+    return choose_scheme(graph, findings, rules, variant.least_db, front, variant.form, variant.options, variant.kept)
 
 
 def time_layers(model: Model, twin: Model, frame: Tensors, threads: int) -> LayerTimes:

@@ -56,7 +56,7 @@ def choose_scale(
     others = tuple(i for i in range(weight.ndim) if i != axis) if per_channel else None
     largest = np.atleast_1d(np.abs(np.asarray(weight, np.float64)).max(axis=others)) if weight.size else np.zeros(1)
     if not np.isfinite(largest).all():
-        raise ValueError("the weight holds NaN or infinity")
+        raise ValueError(f"the weight holds {what_is_not_finite(weight)}")
     scale = (largest / (63 if reduce_range else 127)).astype(np.float32)
     return np.where(largest == 0, np.float32(1), np.maximum(scale, np.float32(SMALLEST_SCALE)))
 
@@ -85,13 +85,9 @@ def quantize_weight(
     Raises:
         UnsupportedError: If the weight holds NaN or infinity.
     """
-    try:
-        scale = choose_scale(weight, axis, reduce_range=reduce_range, per_channel=per_channel)
-    except ValueError as error:
-        raise UnsupportedError(
-            f"initializer {name!r} holds NaN or infinity",
-            remedy="export the model again from a checkpoint whose weights are finite",
-        ) from error
+    if not np.isfinite(weight).all():
+        raise not_finite(name, weight)
+    scale = choose_scale(weight, axis, reduce_range=reduce_range, per_channel=per_channel)
     least = np.maximum(SMALLEST_SCALE if smallest is None else smallest, np.float32(SMALLEST_SCALE), dtype=np.float32)
     least = least if per_channel else least.max(keepdims=True)
     scale = np.maximum(scale, least)
@@ -102,6 +98,20 @@ def quantize_weight(
     below = _rounded(weight, above.scale / np.float32(2), axis, most)
     is_fit = (_squared_error(weight, below) < _squared_error(weight, above)) & (below.scale >= least)
     return _rounded(weight, np.where(is_fit, below.scale, above.scale), axis, most)
+
+
+def what_is_not_finite(numbers: NDArray[Any]) -> str:
+    """Return `NaN`, `infinity` or both, as they occur; empty where all is finite."""
+    words = {"NaN": np.isnan(numbers), "infinity": np.isinf(numbers)}
+    return " and ".join(word for word, where in words.items() if where.any())
+
+
+def not_finite(name: str, numbers: NDArray[Any]) -> UnsupportedError:
+    """Return the error that names a stored constant with numbers that no grid holds."""
+    return UnsupportedError(
+        f"constant {name!r} holds {what_is_not_finite(numbers)}",
+        remedy="export the model again from a checkpoint whose weights are finite",
+    )
 
 
 def _rounded(weight: NDArray[Any], scale: NDArray[np.float32], axis: int, most: int) -> QuantizedWeight:

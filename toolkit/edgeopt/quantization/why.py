@@ -104,8 +104,8 @@ def reason(
         wanted = f"faster than float with an agreement of {least_agreement:.2f}"
         said.append(f"not good enough, it must be {wanted}: keep the float model")
     if variant.front and times is not None:
-        layers = plural(len(variant.front), "layer")
-        said.append(f"{layers} in float: {_saved_ms(variant, times.layers):.2f} ms less than on integers, borders apart")
+        layers, saved_ms = plural(len(variant.front), "layer"), _saved_ms(variant, times.layers)
+        said.append(f"{layers} in float: {saved_ms:.2f} ms less than on integers, borders apart")
     said += [str(one) for one in kept]
     said += [note.detail for note in attempt.outcome.notes if note.kind is NoteKind.CHOICE]
     said += [f"{one.name} gave {one.speed_ratio:.2f}x and {one.agreement:.3f}" for one in others]
