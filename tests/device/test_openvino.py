@@ -21,9 +21,10 @@ from edgeopt.line import optimize
 from edgeopt.model import Model
 from edgeopt.quantization.findings import study
 from edgeopt.quantization.fitted_silu import fit_silus, place_fits
+from edgeopt.quantization.fusion import fusion_notes
 from edgeopt.quantization.quantize import Form, open_graph, quantize
 from edgeopt.runtime import Runtime
-from edgeopt.target import Int8Rules
+from edgeopt.target import Int8Rules, find_target
 from edgeopt.trial import RESUMED
 
 _REASON = EXECUTOR.why_unavailable()
@@ -254,6 +255,21 @@ def silus() -> Model:
     }"""
     constants = {"w": spread(16, 16, 3, 3) * 3, "v": spread(32, 16, 1, 1) * 3, "u": spread(8, 32, 1, 1)}
     return parse(text, **constants, b=numbers(16, seed=1), a=numbers(32, seed=2))
+
+
+def test_a_layer_whose_stored_integers_are_multiplied_in_float_is_named():
+    model = deep()
+    made = quantize(model, frames(model), Int8Rules(), form=Form.INPUTS).model
+    target = find_target("openvino-cpu")
+    whole = fusion_notes(made, target)
+    assert [str(note) for note in whole] == ["OpenVINO runs 4 of 4 layers with INT8 weights on integers"]
+    third = [node for node in made.proto.graph.node if node.op_type == "Conv"][2]
+    makers = {name: node for node in made.proto.graph.node for name in node.output}
+    third.input[0] = makers[makers[third.input[0]].input[0]].input[0]  # past its pair: INT8 weights, real activations
+    told, warning = fusion_notes(Model(made.proto, "broken"), target)
+    assert told.detail == "OpenVINO runs 3 of 4 layers with INT8 weights on integers"
+    assert warning.kind == "warning"
+    assert warning.names == (third.name or third.output[0],)
 
 
 @pytest.mark.parametrize("quantized", [False, True])

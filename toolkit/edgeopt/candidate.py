@@ -105,6 +105,15 @@ class Candidate:
         return f"[{self.drop_low:+.4f}, {self.drop_high:+.4f}]"
 
 
+def note_from_json(values: Mapping[str, Any]) -> Note:
+    """Return the note that was written as JSON.
+
+    Raises:
+        KeyError: If the values are of another version.
+    """
+    return Note(NoteKind(values["kind"]), values["detail"], values["hint"], tuple(values.get("names", ())))
+
+
 def candidate_from_json(values: Mapping[str, Any]) -> Candidate:
     """Return the candidate that `dataclasses.asdict` wrote.
 
@@ -117,7 +126,7 @@ def candidate_from_json(values: Mapping[str, Any]) -> Candidate:
 
     known: dict[str, Any] = dict(values)
     known["steps"] = tuple(known["steps"])
-    known["notes"] = tuple(Note(NoteKind(one["kind"]), one["detail"], one["hint"]) for one in known["notes"])
+    known["notes"] = tuple(map(note_from_json, known["notes"]))
     kinds = {"drift": Drift, "score": Score, "simulated": Score, "speed": SpeedRatio, "speed_to_parent": SpeedRatio}
     for key, kind in kinds.items():
         known[key] = kind(**known[key]) if known[key] else None

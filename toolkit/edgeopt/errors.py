@@ -76,6 +76,8 @@ class Note:
     kind: NoteKind
     detail: str
     hint: str = ""
+    names: tuple[str, ...] = ()
+    """All that it is about, where the text names a few."""
 
     def __str__(self) -> str:
         return f"{self.detail} ({self.hint})" if self.hint else self.detail

@@ -12,9 +12,9 @@ from typing import Any
 from jinja2 import Environment as Templates
 from jinja2 import PackageLoader, StrictUndefined
 
-from edgeopt.candidate import BASELINE, Candidate, StageTime, candidate_from_json
+from edgeopt.candidate import BASELINE, Candidate, StageTime, candidate_from_json, note_from_json
 from edgeopt.environment import Environment
-from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_MISSED, EXIT_PASS, InvalidFileError, Note, NoteKind
+from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_MISSED, EXIT_PASS, InvalidFileError, Note
 from edgeopt.quantization.tensor_table import COLUMNS, TENSORS, worst_tensors
 from edgeopt.text import format_bytes
 
@@ -172,7 +172,7 @@ def read_report(folder: Path) -> Report:
         known = {one.name: values[one.name] for one in dataclasses.fields(Report) if one.name in values}
         known["environment"] = Environment(**{**known["environment"], **_as_tuples(known["environment"])})
         known["candidates"] = tuple(candidate_from_json(one) for one in known["candidates"])
-        known["notes"] = tuple(Note(NoteKind(one["kind"]), one["detail"], one["hint"]) for one in known["notes"])
+        known["notes"] = tuple(map(note_from_json, known["notes"]))
         return Report(**{**known, "folder": folder, "bundle": folder / "bundle"})
     except OSError as error:
         raise InvalidFileError(f"{path} cannot be read: {error.strerror}", remedy=remedy) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -71,13 +72,21 @@ def _show_quantized(view: QuantizedView, *, as_json: bool) -> None:
     measured = f", errors on {view.pictures} pictures, the worst first" if view.pictures else ""
     click.echo(f"{view.model}: {len(view.tensors)} integer tensors{measured}")
     click.echo(
-        f"{'type':<7}{'scale':>12}{'zero':>6}  {'granularity':<14}{'saturated':>10}{'SQNR':>8}{'a channel':>11}  name"
+        f"{'type':<7}{'scale':>20}{'zero':>9}  {'granularity':<19}{'saturated':>10}{'SQNR':>7}{'a channel':>10}  name"
     )
     for one in view.tensors:
-        share = "" if one.saturated_ratio is None else f"{one.saturated_ratio:.2%}"
+        share = "" if one.saturated_ratio is None else f"{'<=' if one.is_bound else ''}{one.saturated_ratio:.2%}"
         plain, normal = ("" if value is None else f"{value:.1f}" for value in (one.sqnr_db, one.channel_sqnr_db))
-        grid = f"{one.dtype:<7}{max(one.scales):>12.4g}{one.zero_points[0]:>6}  {one.granularity:<14}"
-        click.echo(f"{grid}{share:>10}{plain:>8}{normal:>11}  {one.name}{' (weight)' if one.is_weight else ''}")
+        grid = f"{one.dtype:<7}{_span(one.scales):>20}{_span(one.zero_points):>9}  {one.granularity:<19}"
+        click.echo(f"{grid}{share:>10}{plain:>7}{normal:>10}  {one.name}{' (weight)' if one.is_weight else ''}")
+    for note in view.notes:
+        click.echo(f"{note.kind}: {note}")
+
+
+def _span(values: Sequence[float]) -> str:
+    """Return one number, or the smallest and the largest; nothing for none."""
+    ends = dict.fromkeys(f"{one:.4g}" for one in ((min(values), max(values)) if values else ()))
+    return "..".join(ends)
 
 
 def _show_partition(partition: Partition, *, all_nodes: bool) -> None:
