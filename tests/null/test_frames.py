@@ -59,8 +59,10 @@ def test_tensors_in_an_npz_are_given_by_name_one_sample_at_a_time(tmp_path):
     frames = open_frames(tmp_path / "inputs.npz")
     assert len(frames) == 3
     assert frames.tensors(2)["ids"].tolist() == [[4, 5]]
+    assert frames.read(2)["mask"].tolist() == [[1, 1, 1, 1]]
+    assert frames.shapes == {"ids": (1, 2), "mask": (1, 4)}
     with pytest.raises(InvalidFileError, match="holds tensors"):
-        frames.read(0)
+        frames.picture(0)
 
 
 def test_arrays_of_different_lengths_are_refused(tmp_path):

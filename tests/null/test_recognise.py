@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from edgeopt.errors import EdgeoptError, UnsupportedError
@@ -97,3 +99,65 @@ def test_free_dimensions_become_batch_one_and_the_recipes_size():
 def test_a_free_channel_is_refused_with_its_position():
     with pytest.raises(UnsupportedError, match="dimension 1"):
         fixed_shapes(find_recipe("yolov8").with_size(64, 64), [tensor("images", 1, "c", 64, 64)])
+
+
+IDS = TensorSpec("ids", "int64", ("batch", "seq"))
+TOKENS_OUT = TensorSpec("y", "float32", ("batch", "seq", 8))
+
+
+def test_tensors_for_a_model_that_no_recipe_fits_choose_the_recipe_for_tensors_with_a_warning():
+    choice = choose_recipe(None, None, [IDS], [TOKENS_OUT], {}, {"ids": (1, 32)})
+    assert choice.recipe.name == "tensors"
+    assert "judged by the cosine of the outputs alone, at least 0.99" in choice.notes[0].detail
+    assert fixed_shapes(choice.recipe, [IDS]) == {"ids": (1, 32)}
+    assert "ids 1x32" in choice.notes[1].detail
+
+
+def test_tensors_for_a_model_that_a_recipe_fits_leave_it_its_recipe():
+    choice = choose_recipe(
+        None, None, [tensor("images", "n", 3, "h", "w")], [tensor("o", 1, 84, CELLS)], {}, {"images": (1, 3, 640, 640)}
+    )
+    assert choice.recipe.name == "yolov8"
+    assert choice.recipe.input.size == (640, 640)
+    assert fixed_shapes(choice.recipe, [tensor("images", "n", 3, "h", "w")]) == {"images": (1, 3, 640, 640)}
+
+
+def test_pictures_for_a_model_that_no_recipe_fits_are_refused_with_both_ways_out():
+    with pytest.raises(EdgeoptError, match="no recipe fits") as refused:
+        choose((1, 4, 32, 32), size=(1, 3, 32, 32))
+    assert "--calib FILE.npz" in refused.value.remedy
+    assert 'task = "tensors"' in refused.value.remedy
+    assert "[preprocess]" in refused.value.remedy
+
+
+def test_tensors_for_an_ambiguous_model_may_go_in_by_the_recipe_for_tensors():
+    with pytest.raises(EdgeoptError, match="2 recipes fit") as refused:
+        choose_recipe(None, None, [tensor("x", 1, 3, 224, 224)], [tensor("o", 1, 1000)], {}, {"x": (1, 3, 224, 224)})
+    assert "imagenet, imagenet_caffe, or tensors" in refused.value.remedy
+
+
+@pytest.mark.parametrize("one", [IDS, TensorSpec("ids", "int64", (1, 3, 8, 8))])
+def test_a_recipe_for_pictures_refuses_a_model_of_ids_and_names_the_recipe_for_tensors(one):
+    with pytest.raises(UnsupportedError, match="is no picture") as refused:
+        choose_recipe("imagenet", None, [one], [TOKENS_OUT], {})
+    assert "--recipe tensors" in refused.value.remedy
+
+
+def test_a_recipe_for_tensors_takes_pictures_only_where_the_input_is_one():
+    assert choose((1, 4, 8, 8), size=(1, 3, 8, 8), asked="tensors").recipe.input.size == (8, 8)
+    assert choose((1, 4, 8, 8), size=(1, 5, 8, 8), asked="tensors").recipe.input.size == ()
+    assert choose_recipe("tensors", None, [IDS], [TOKENS_OUT], {}).recipe.input.size == ()
+
+
+def test_a_class_map_is_asked_for_fewer_equal_elements_than_a_cosine():
+    classes = TensorSpec("best", "int64", (1, 8, 8))
+    assert choose_recipe("tensors", None, [IDS], [classes], {}).recipe.least_agreement == 0.90
+    assert choose_recipe("tensors", None, [IDS], [classes, TOKENS_OUT], {}).recipe.least_agreement == 0.99
+
+
+def test_a_shape_in_the_recipe_must_fit_the_input():
+    recipe = find_recipe("tensors")
+    shaped = replace(recipe, input=replace(recipe.input, shapes={"ids": (1, 16)}))
+    assert fixed_shapes(shaped, [IDS]) == {"ids": (1, 16)}
+    with pytest.raises(UnsupportedError, match="gives input ids int64 1x8 the shape 1x16"):
+        fixed_shapes(shaped, [TensorSpec("ids", "int64", (1, 8))])

@@ -64,10 +64,11 @@ def test_inspect_shows_what_the_shipped_model_is():
     assert "BatchNormalization" in shown.output
 
 
-def test_the_recipe_in_the_docs_is_valid():
-    values = tomllib.loads(blocks(ROOT / "docs" / "recipes.md", "toml")[0])
-    recipe = parse_table(Recipe, values, "docs/recipes.md")
-    assert recipe.input.fixed == {"batch": 1}
+def test_the_recipes_in_the_docs_are_valid():
+    values = [tomllib.loads(one) for one in blocks(ROOT / "docs" / "recipes.md", "toml")]
+    helmets, roads = (parse_table(Recipe, one, "docs/recipes.md") for one in values)
+    assert helmets.input.fixed == {"batch": 1}
+    assert (roads.task, roads.least_agreement) == ("tensors", 0.99)
 
 
 def test_the_target_in_the_docs_is_valid():

@@ -313,7 +313,7 @@ def test_calibration_tensors_of_an_npz_are_taken_as_the_models_inputs(tmp_path):
     calib = str(tmp_path / "inputs.npz")
     report = optimize("digits_detector", target="cpu", out=tmp_path / "o", threads=1, calib=calib, time_budget_s=20.0)
     assert any(one.precision == "w8a8" for one in report.candidates)
-    assert "4 pictures of" in report.calibrated_on
+    assert "4 samples of" in report.calibrated_on
 
 
 def test_calibration_tensors_of_another_shape_are_refused(tmp_path):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from edgeopt.boxes import Detections
 from edgeopt.drawing import draw_answer, draw_sheet
@@ -18,7 +21,9 @@ def class_name(names: Sequence[str], index: int) -> str:
 
 
 def as_json(answer: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Return plain values: `detections` with pixel boxes, or `classes`, best first."""
+    """Return plain values: `detections` with pixel boxes, or `classes`, best first; else `outputs` by name."""
+    if isinstance(answer, Mapping):
+        return {"outputs": {name: _as_json(np.asarray(value)) for name, value in answer.items()}}
     if isinstance(answer, Detections):
         rows = zip(answer.boxes.tolist(), answer.scores.tolist(), answer.classes.tolist(), strict=True)
         return {
@@ -33,6 +38,8 @@ def as_json(answer: Any, names: Sequence[str]) -> dict[str, Any]:
 
 def as_text(answer: Any, names: Sequence[str]) -> str:
     """Return one line."""
+    if isinstance(answer, Mapping):
+        return "; ".join(f"{name} {_as_text(np.asarray(value))}" for name, value in answer.items())
     if isinstance(answer, Detections):
         found = [
             f"{class_name(names, label)} {score:.2f} at {', '.join(f'{v:.0f}' for v in box)}"
@@ -41,6 +48,24 @@ def as_text(answer: Any, names: Sequence[str]) -> str:
         return "; ".join(found) or "nothing"
     pairs = zip(answer.indices.tolist(), answer.scores.tolist(), strict=True)
     return "; ".join(f"{class_name(names, i)} {score:.3f}" for i, score in pairs)
+
+
+def _as_json(value: NDArray[Any]) -> dict[str, Any]:
+    """Return type, shape and elements in order; what is not finite, which JSON cannot hold, is null."""
+    flat = value.reshape(-1)
+    elements = flat.tolist()
+    if value.dtype.kind == "f":
+        elements = [one if finite else None for one, finite in zip(elements, np.isfinite(flat).tolist(), strict=True)]
+    return {"dtype": str(value.dtype), "shape": list(value.shape), "values": elements}
+
+
+def _as_text(value: NDArray[Any]) -> str:
+    told = f"{value.dtype} {'x'.join(map(str, value.shape))}".rstrip()
+    if not value.size or value.dtype.kind not in "fiub":
+        return told
+    if value.size == 1:
+        return f"{told} {value.reshape(-1)[0]:g}"
+    return f"{told} from {np.min(value):g} to {np.max(value):g}"
 
 
 def write_drawing(path: Path, frame: Frame, answer: Any, names: Sequence[str]) -> None:

@@ -13,8 +13,8 @@ from edgeopt.benchmarking.workers import Pipeline
 from edgeopt.errors import EdgeoptError, Note, UnsupportedError
 from edgeopt.fingerprint import Fingerprint, read_fingerprint
 from edgeopt.frames import Frames
-from edgeopt.subject import Subject, choose_frames, open_subject
-from edgeopt.tensors import Frame
+from edgeopt.subject import Subject, choose_frames, open_subject, shapes_of
+from edgeopt.tensors import Sample
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Setup:
     plan: LoadPlan
     subject: Subject
     pictures: Frames
-    readers: tuple[Callable[[], Frame], ...]
+    readers: tuple[Callable[[], Sample], ...]
     pipelines: tuple[Pipeline, ...]
     """One a worker."""
     notes: tuple[Note, ...]
@@ -68,9 +68,15 @@ def open_setup(model: str, *, target: str, recipe: str | None, options: BenchOpt
     """
     plan = plan_load(options)
     subject = open_subject(
-        model, target=target, recipe=recipe, threads=options.threads, workers=plan.workers, entries=options.entries
+        model,
+        target=target,
+        recipe=recipe,
+        threads=options.threads,
+        workers=plan.workers,
+        entries=options.entries,
+        shapes=shapes_of(options.source),
     )
-    pictures, notes = choose_frames(subject.recipe, options.source)
+    pictures, notes = choose_frames(subject.recipe, options.source, subject.inputs)
     setup = Setup(
         asked=model,
         asked_target="" if subject.brings_target else target,

@@ -36,12 +36,13 @@ from edgeopt.check_result import (
     write_junit,
 )
 from edgeopt.errors import EdgeoptError, Note, NoteKind, NotFoundError
-from edgeopt.evaluate import LabelledFrames, Progress, open_labelled
+from edgeopt.evaluate import LabelledFrames, Progress, open_labelled, require_metric
 from edgeopt.files import write_beside
 from edgeopt.fingerprint import Fingerprint
 from edgeopt.frames import Frames
 from edgeopt.fresh_starts import Start, measure_peaks, time_first_answers
 from edgeopt.recipe import Check
+from edgeopt.recognise import Shapes
 from edgeopt.scored import Scored, drop_between
 from edgeopt.side_by_side import (
     Side,
@@ -50,12 +51,13 @@ from edgeopt.side_by_side import (
     labels_of,
     notes_on,
     open_sides,
+    require_fed,
     run_in_turns,
     score_side,
 )
 from edgeopt.stored import show_difference
-from edgeopt.subject import choose_frames
-from edgeopt.tensors import Frame
+from edgeopt.subject import choose_frames, shapes_of
+from edgeopt.tensors import Sample
 
 CHECKS = ("latency", "accuracy", "size", "memory", "cold_start", "placement")
 SECONDS = 20.0
@@ -136,10 +138,12 @@ def check(
         if name not in CHECKS:
             raise NotFoundError("check", name, CHECKS)
     stored = None if update else read_baseline(file)
-    sides, why_gone = _open(str(subject), stored, file, target, recipe, threads)
+    sides, why_gone = _open(str(subject), stored, file, target, recipe, threads, shapes_of(source))
     now = sides[-1]
     labels = Path(eval) if eval else labels_of(now.subject.recipe)
-    frames, notes = choose_frames(now.subject.recipe, source)
+    frames, notes = choose_frames(now.subject.recipe, source, now.subject.inputs)
+    require_fed(sides, frames)
+    require_metric(now.subject.recipe, labels)
     run = _Run(
         now=now,
         then=sides[0] if len(sides) > 1 else None,
@@ -177,18 +181,24 @@ def thresholds_of(recipe: Check, wishes: Mapping[str, float]) -> Check:
 
 
 def _open(
-    subject: str, stored: Baseline | None, file: Path, target: str, recipe: str | None, threads: int
+    subject: str,
+    stored: Baseline | None,
+    file: Path,
+    target: str,
+    recipe: str | None,
+    threads: int,
+    shapes: Shapes | None,
 ) -> tuple[tuple[Side, ...], str]:
     """Open what is checked, and before it the baseline's model if it is still there as it was."""
     if stored is None:
-        return open_sides([subject], target=target, recipe=recipe, threads=threads), ""
+        return open_sides([subject], target=target, recipe=recipe, threads=threads, shapes=shapes), ""
     threads = threads or stored.threads
     place = stored.locate(file)
     if place is None:
         why = f"the baseline's model, {stored.model}, is not there any more"
-        return open_sides([subject], target=target, recipe=recipe, threads=threads), why
-    (then,) = open_sides([place], target=target, recipe=recipe or stored.recipe, threads=threads)
-    sides = open_sides([subject], target=target, recipe=recipe, threads=threads)
+        return open_sides([subject], target=target, recipe=recipe, threads=threads, shapes=shapes), why
+    (then,) = open_sides([place], target=target, recipe=recipe or stored.recipe, threads=threads, shapes=shapes)
+    sides = open_sides([subject], target=target, recipe=recipe, threads=threads, shapes=shapes)
     if then.sha256 != stored.sha256:
         close([then])
         return sides, f"the baseline's model, {stored.model}, is another one now"
@@ -260,7 +270,7 @@ def _against_stored(samples: Samples, stored: Baseline, part: str) -> Ratio | No
 
 def _measure_alone(run: _Run) -> tuple[Samples, Trust]:
     subject = run.now.subject
-    readers: list[Callable[[], Frame]] = [partial(run.frames.read, i) for i in range(len(run.frames))]
+    readers: list[Callable[[], Sample]] = [partial(run.frames.read, i) for i in range(len(run.frames))]
     readings, anchors = [take_reading()], [measure_anchor()]
     samples = run_frames(
         readers,

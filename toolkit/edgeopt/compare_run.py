@@ -39,11 +39,12 @@ from edgeopt.side_by_side import (
     fingerprint_of,
     notes_on,
     open_sides,
+    require_fed,
     run_in_turns,
     score_side,
 )
 from edgeopt.stored import StoredResult, is_stored, read_stored, require_comparable
-from edgeopt.subject import choose_frames
+from edgeopt.subject import choose_frames, shapes_of
 from edgeopt.text import format_bytes
 
 SCHEMA = 1
@@ -189,8 +190,9 @@ def compare(
         )
     else:
         labelled = open_labelled(Path(eval)) if eval else None
-        sides = open_sides(given, target=target, recipe=recipe, threads=threads)
-        frames, notes = choose_frames(sides[0].subject.recipe, source)
+        sides = open_sides(given, target=target, recipe=recipe, threads=threads, shapes=shapes_of(source))
+        frames, notes = choose_frames(sides[0].subject.recipe, source, sides[0].subject.inputs)
+        require_fed(sides, frames)
         scored = {side.label: score_side(side, labelled, tell) for side in sides} if labelled else {}
         turns = run_in_turns(sides, frames, seconds=seconds, seed=seed)
         notes = (*notes_on(sides), *notes, *_label_notes(labelled))

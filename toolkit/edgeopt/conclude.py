@@ -17,7 +17,7 @@ from edgeopt.measure import MOST_SECONDS, Measurement, latency_of, measure, spee
 from edgeopt.model import load_model
 from edgeopt.plan import is_compiled
 from edgeopt.providers import TENSORRT
-from edgeopt.recognise import Choice
+from edgeopt.recognise import TENSORS, Choice
 from edgeopt.report import Report, write_report
 from edgeopt.runtime import Runtime
 from edgeopt.scored import Drop, why_unsure
@@ -39,7 +39,7 @@ def _measure(run: Trial) -> Measurement | None:
         variants[one.name] = (run.task(model, evaluating=False), run.open_candidate(one, model))
     if len(variants) == 1:
         variants["original again"] = (run.task(run.original, evaluating=False), run.open(run.original))
-    frames = run.labelled.frames if run.labelled else run.pictures
+    frames = run.timed
     seconds = min(MOST_SECONDS, max(run.deadline - monotonic(), 3.0))
     run.listener.say(f"measuring {plural(len(variants), 'candidate')} in turns, {run.plan.threads} thread(s)")
     parents = [one.parent for one in run.candidates if one.parent]
@@ -67,7 +67,7 @@ def conclude(run: Trial, choice: Choice) -> Report:
     measured = _measure(run)
     if measured:
         run.candidates = [_with_measurement(run, one, measured) for one in run.candidates]
-    candidates, chosen = choose(run.candidates, run.plan.max_drop)
+    candidates, chosen = choose(run.candidates, run.plan.max_drop, run.least_agreement)
     for one in candidates:
         run.workspace.store(one, None)
     best = next(one for one in candidates if one.name == chosen.name)
@@ -134,7 +134,8 @@ def _why_unsure(best: Candidate, max_drop: float) -> str:
 def _calibrated_on(run: Trial) -> str:
     if not any("quantize" in one.steps for one in run.candidates):
         return "nothing: no INT8 candidate"
-    count = plural(len(run.frames.spread(CALIBRATION_PICTURES)), "picture")
+    what = "picture" if run.frames.tensors is None else "sample"
+    count = plural(len(run.frames.spread(CALIBRATION_PICTURES)), what)
     if run.plan.synthetic:
         return f"{count}, SYNTHETIC: INT8 figures are uncalibrated"
     return f"{count} of {run.frames.source}"
@@ -181,7 +182,9 @@ def _write_bundle(run: Trial, candidates: Sequence[Candidate], best: Candidate) 
 def _write_pictures(run: Trial, best: Candidate) -> None:
     """Draw three frames with the original's answers and the chosen candidate's."""
     model = load_model(run.workspace.path(best.file), best.name)
-    frames = (run.labelled.frames if run.labelled else run.pictures).spread(3)
+    frames = run.timed.spread(3)
+    if run.recipe.task == TENSORS:  # its answers are no picture
+        return
     columns = {
         "original": (run.original, run.open(run.original)),
         f"chosen: {best.name}": (model, run.open_candidate(best, model)),

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from edgeopt.errors import InvalidFileError, Note, NoteKind
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeopt.errors import InvalidFileError, Note, NoteKind, UnsupportedError
 from edgeopt.executors import Session
-from edgeopt.frames import Frames, open_frames
+from edgeopt.frames import Frames, open_frames, synthetic_frames, synthetic_tensors
 from edgeopt.labels import Labels, read_labels
+from edgeopt.recipe import Preprocess, Recipe
+from edgeopt.recognise import TENSORS, fixed_shapes, sample_shape
 from edgeopt.tasks import Accuracy, Task
 from edgeopt.tensors import Tensors, TensorSpec
 from edgeopt.text import plural
@@ -90,29 +95,155 @@ def evaluate(session: Session, task: Task, data: LabelledFrames, tell: Progress 
     return task.score(answers(session, task, data.frames, tell, "evaluate"), data.labels)
 
 
-def model_inputs(task: Task, frames: Frames) -> Iterator[Tensors]:
-    """Yield the model's inputs for each frame, one at a time."""
-    for i in range(len(frames)):
-        yield frames.tensors(i) if frames.tensors else task.preprocess(frames.read(i))[0]
-
-
-def check_tensors(frames: Frames, inputs: Sequence[TensorSpec], shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise unless an .npz of tensors holds the model's inputs.
+def why_no_proof(task: Task, reference: Sequence[Any], least_agreement: float) -> str:
+    """Return why agreement with these answers proves nothing of another model; empty where it does.
 
     Args:
-        frames: A source of tensors.
+        task: Of the model.
+        reference: Its answers, one a picture.
+        least_agreement: What another model is asked for.
+    """
+    count = plural(len(reference), "picture")
+    if reference and all(hasattr(one, "__len__") and not len(one) for one in reference):
+        return f"the model finds nothing on {count}, so that one which finds nothing at all agrees with it"
+    if len(reference) < 2:
+        return ""
+    mutual = task.agreement([*reference[1:], reference[0]], reference)
+    if mutual < least_agreement:
+        return ""
+    return f"the model answers all of {count} alike (agreement {mutual:.3f} of one with the next)"
+
+
+def model_inputs(task: Task, frames: Frames) -> Iterator[Tensors]:
+    """Yield the model's inputs for each frame, one at a time."""
+    return (task.preprocess(sample)[0] for sample in frames)
+
+
+def fed(frames: Frames, recipe: Recipe, inputs: Sequence[TensorSpec]) -> Frames:
+    """Return a source as a model takes it: tensors in the model's shapes and types, pictures as they are.
+
+    Args:
+        frames: Pictures, or tensors by name.
+        recipe: Bound to the model.
         inputs: What the model takes.
-        shapes: The static shape of each, batch 1.
 
     Raises:
-        InvalidFileError: If a name, a shape or a type differs; both sides are shown.
+        InvalidFileError: If an array is missing or unknown, or its shape or type does not fit.
+        UnsupportedError: If a dimension stays free.
     """
-    assert frames.tensors is not None
-    found = frames.tensors(0)
-    given = ", ".join(f"{name} {array.dtype} {'x'.join(map(str, array.shape))}" for name, array in found.items())
-    wanted = {one.name: (one.dtype, tuple(shapes[one.name])) for one in inputs}
-    if {name: (str(array.dtype), array.shape) for name, array in found.items()} != wanted:
+    if frames.tensors is not None:
+        _require_arrays(frames, inputs)
+        return _fitted(frames, inputs, fixed_shapes(recipe, inputs))
+    if recipe.task != TENSORS or recipe.preprocess != Preprocess():
+        return frames
+    note = Note(
+        NoteKind.WARNING,
+        f"recipe {recipe.name!r} does not say how a picture becomes the input: it goes in stretched, RGB, 0 to 255",
+        "write scale, mean and std under [preprocess] in a recipe.toml",
+    )
+    return replace(frames, notes=(*frames.notes, note))
+
+
+def synthetic(recipe: Recipe, inputs: Sequence[TensorSpec]) -> Frames:
+    """Return pictures of random colour, or random tensors where the model takes no picture.
+
+    Raises:
+        UnsupportedError: If a dimension stays free.
+    """
+    if recipe.input.size:
+        return synthetic_frames(recipe.input.size)
+    return synthetic_tensors(inputs, fixed_shapes(recipe, inputs))
+
+
+def require_metric(recipe: Recipe, asked: str | Path | None) -> None:
+    """Raise where labels are given and the recipe knows no metric on them: before minutes are spent.
+
+    Raises:
+        UnsupportedError: If so.
+    """
+    if asked and recipe.task == TENSORS:
+        raise UnsupportedError(
+            f"recipe {recipe.name!r} knows no metric on labels: its task compares outputs only",
+            remedy="leave --eval out, or pass a recipe whose task is detection or classification",
+        )
+
+
+def _require_arrays(frames: Frames, inputs: Sequence[TensorSpec]) -> None:
+    """Raise unless there is an array for each input, of its rank, and one size for each named dimension."""
+    found = frames.shapes
+    missing = [str(one) for one in inputs if one.name not in found]
+    unknown = sorted(found.keys() - {one.name for one in inputs})
+    if missing or unknown:
+        parts = [f"lacks {', '.join(missing)}"] if missing else []
+        parts += [f"holds {', '.join(unknown)}, which the model does not take"] if unknown else []
         raise InvalidFileError(
-            f"{frames.source} holds {given} a sample; the model takes {', '.join(map(str, inputs))}",
+            f"{frames.source} {' and '.join(parts)}",
             remedy="name the arrays as the model's inputs, samples first, or store uint8 pictures as `images`",
         )
+    known: dict[str, tuple[int, str]] = {}
+    for one in inputs:
+        shape = sample_shape(found[one.name], len(one.shape))
+        if len(shape) != len(one.shape):
+            raise _wrong_shape(frames, one, one.shape)
+        for name, size in zip(one.shape, shape, strict=True):
+            if isinstance(name, str) and known.setdefault(name, (size, one.name))[0] != size:
+                told = f"{known[name][0]} in {known[name][1]} and {size} in {one.name}"
+                raise InvalidFileError(f"{frames.source}: {name} is {told}", remedy=f"give {name} one size")
+
+
+def _fitted(frames: Frames, inputs: Sequence[TensorSpec], shapes: Mapping[str, tuple[int, ...]]) -> Frames:
+    assert frames.tensors is not None
+    take, first = frames.tensors, frames.tensors(0)
+    for one in inputs:
+        if sample_shape(first[one.name].shape, len(one.shape)) != shapes[one.name]:
+            raise _wrong_shape(frames, one, shapes[one.name])
+    cast = [one for one in inputs if str(first[one.name].dtype) != one.dtype]
+    told = ", ".join(f"{one.name} {first[one.name].dtype} as {one.dtype}" for one in cast)
+    notes = (Note(NoteKind.INFO, f"{frames.source}: {told}"),) if cast else ()
+
+    def fitted(index: int) -> Tensors:
+        sample = take(index)
+        return {one.name: _cast(sample[one.name].reshape(shapes[one.name]), one, frames.names[index]) for one in inputs}
+
+    fitted(0)
+    return replace(frames, read=fitted, tensors=fitted, notes=(*frames.notes, *notes))
+
+
+def _wrong_shape(frames: Frames, wanted: TensorSpec, shape: Sequence[int | str | None]) -> InvalidFileError:
+    array = (frames.tensors(0) if frames.tensors else {})[wanted.name]
+    rest = [str(size or "?") for size in (shape[1:] if isinstance(wanted.shape[0], str) or shape[0] == 1 else shape)]
+    return InvalidFileError(
+        f"{frames.source}: a sample of {wanted.name} is {array.dtype} {'x'.join(map(str, array.shape))}; the model "
+        f"takes {wanted}",
+        remedy=f"store it as ({', '.join(['samples', *rest])})",
+    )
+
+
+def _cast(array: NDArray[Any], wanted: TensorSpec, where: str) -> NDArray[Any]:
+    """Return an array in a model's type; what would become another number is refused.
+
+    Real numbers are rounded to the model's precision; whole numbers, truth values and what turns into them must stay
+    what they are.
+    """
+    if str(array.dtype) == wanted.dtype:
+        return array
+    if wanted.dtype in ("object", "string"):
+        return array.astype(object)
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):
+            made: NDArray[Any] = array.astype(wanted.dtype)
+    except (TypeError, ValueError) as error:
+        raise _wrong_type(array, wanted, where, str(error)) from error
+    is_real = array.dtype.kind == made.dtype.kind == "f"
+    if is_real and not np.isfinite(made).all():
+        raise _wrong_type(array, wanted, where, f"{wanted.dtype} does not reach {np.abs(array).max():g}")
+    if not is_real and not np.array_equal(made, array):
+        raise _wrong_type(array, wanted, where, "numbers would change")
+    return made
+
+
+def _wrong_type(array: NDArray[Any], wanted: TensorSpec, where: str, reason: str) -> InvalidFileError:
+    return InvalidFileError(
+        f"{where}: {wanted.name} is {array.dtype}, the model takes {wanted.dtype}: {reason}",
+        remedy=f"store {wanted.name} as {wanted.dtype}",
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError, Note, NoteKind
-from edgeopt.tensors import Frame, Tensors
+from edgeopt.tensors import Frame, Sample, Tensors, TensorSpec
 from edgeopt.text import plural
 
 PICTURES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
@@ -28,18 +28,34 @@ class Frames:
     """Named frames, read one at a time, so that their number costs no memory."""
 
     names: tuple[str, ...]
-    read: Callable[[int], Frame]
-    """Read and decode the i-th frame; raises InvalidFileError when it does not decode."""
+    read: Callable[[int], Sample]
+    """Read and decode the i-th frame, or take the i-th inputs; raises InvalidFileError when it does not decode."""
     source: Path
     tensors: Callable[[int], Tensors] | None = None
-    """Set when the source holds the model's inputs themselves; they are not preprocessed."""
+    """Set when the source holds the model's inputs themselves, which are not preprocessed: what `read` gives."""
     notes: tuple[Note, ...] = field(default=())
 
     def __len__(self) -> int:
         return len(self.names)
 
-    def __iter__(self) -> Iterator[Frame]:
+    def __iter__(self) -> Iterator[Sample]:
         return (self.read(i) for i in range(len(self)))
+
+    def picture(self, index: int) -> Frame:
+        """Return the i-th frame.
+
+        Raises:
+            InvalidFileError: If the source holds tensors.
+        """
+        sample = self.read(index)
+        if isinstance(sample, Mapping):
+            raise InvalidFileError(f"{self.source} holds tensors, no pictures", remedy="pass pictures for this")
+        return sample
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of each array of one sample; empty where the source holds pictures."""
+        return {name: array.shape for name, array in self.tensors(0).items()} if self.tensors else {}
 
     def select(self, kept: Sequence[int]) -> Frames:
         """Return the frames at these positions only."""
@@ -143,12 +159,11 @@ def _open_npz(path: Path) -> Frames:
             arrays = {name: archive[name] for name in archive.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise InvalidFileError(f"{path} is no .npz: {error}", remedy="write it with numpy.savez") from error
-    counts = {len(array) if array.ndim else 0 for array in arrays.values()}
-    if len(counts) != 1 or 0 in counts:
-        raise InvalidFileError(
-            f"{path}: arrays of {sorted(counts)} samples", remedy="give every array the same number of samples first"
-        )
-    names = tuple(f"{path.stem}[{i}]" for i in range(counts.pop()))
+    lengths = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
+    if len(set(lengths.values())) != 1 or 0 in lengths.values():
+        told = ", ".join(f"{name} holds {length}" for name, length in lengths.items()) or "it holds no array"
+        raise InvalidFileError(f"{path}: {told}", remedy="give every array the same number of samples first")
+    names = tuple(f"{path.stem}[{i}]" for i in range(next(iter(lengths.values()))))
     images = arrays.get("images")
     if images is not None and images.dtype == np.uint8 and images.ndim == 4 and images.shape[-1] == 3:
         pictures: NDArray[np.uint8] = np.ascontiguousarray(images[..., ::-1])
@@ -161,10 +176,10 @@ def _frames_of_tensors(path: Path, names: tuple[str, ...], arrays: dict[str, NDA
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise InvalidFileError(f"{path}: {name} holds NaN or infinity", remedy="write finite values")
 
-    def read(_: int) -> Frame:
-        raise InvalidFileError(f"{path} holds tensors, no pictures", remedy="pass pictures for this")
+    def take(index: int) -> Tensors:
+        return {name: array[index : index + 1] for name, array in arrays.items()}
 
-    return Frames(names, read, path, tensors=lambda i: {name: array[i : i + 1] for name, array in arrays.items()})
+    return Frames(names, take, path, tensors=take)
 
 
 def _open_video(path: Path) -> Frames:
@@ -203,3 +218,25 @@ def synthetic_frames(size: Sequence[int], count: int = 16) -> Frames:
         return np.asarray(cv2.resize(coarse, (width, height), interpolation=cv2.INTER_CUBIC), np.uint8)
 
     return Frames(tuple(f"synthetic[{i}]" for i in range(count)), read, Path("synthetic"))
+
+
+def synthetic_tensors(inputs: Sequence[TensorSpec], shapes: Mapping[str, tuple[int, ...]], count: int = 16) -> Frames:
+    """Return random inputs: numbers from 0 to 1, for whole numbers and truth values 0 or 1.
+
+    Args:
+        inputs: What the model takes.
+        shapes: The static shape of each.
+        count: How many.
+    """
+    chance = np.random.default_rng(0)
+    drawn = [{one.name: _drawn(chance, one.dtype, shapes[one.name]) for one in inputs} for _ in range(count)]
+
+    def take(index: int) -> Tensors:
+        return drawn[index]
+
+    return Frames(tuple(f"synthetic[{i}]" for i in range(count)), take, Path("synthetic"), tensors=take)
+
+
+def _drawn(chance: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
+    values = chance.random(shape) if np.dtype(dtype).kind == "f" else chance.integers(0, 2, shape)
+    return np.asarray(values, dtype)

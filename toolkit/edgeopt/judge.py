@@ -8,7 +8,7 @@ from typing import Any
 
 from edgeopt.benchmarking.clock import Clock
 from edgeopt.benchmarking.comparison import compare
-from edgeopt.evaluate import answers
+from edgeopt.evaluate import answers, why_no_proof
 from edgeopt.executors import Session
 from edgeopt.frames import Frames
 from edgeopt.model import Model
@@ -48,6 +48,11 @@ class Judge:
         self._opened, self._task, self._pictures = opened, task, pictures
         self._inputs, self._clock, self._float = inputs, clock, opened(model)
         self._reference = answers(self._float, task(model), pictures) if reference is None else reference
+        self._float_model = model
+
+    def why_no_proof(self, least_agreement: float) -> str:
+        """Return why agreement proves nothing on these pictures; empty where it does."""
+        return why_no_proof(self._task(self._float_model), self._reference, least_agreement)
 
     def agreement(self, candidate: Model) -> float:
         """Return how far its answers are the reference: 1 is identical."""

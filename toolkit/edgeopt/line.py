@@ -20,14 +20,14 @@ from edgeopt.conclude import conclude
 from edgeopt.devices import find_device, require_providers, why_unavailable
 from edgeopt.environment import package_versions, physical_cores
 from edgeopt.errors import EdgeoptError, Note, NoteKind, StepError, UnavailableError
-from edgeopt.evaluate import LabelledFrames, check_tensors, open_labelled
+from edgeopt.evaluate import LabelledFrames, fed, open_labelled, require_metric, synthetic
 from edgeopt.executors import SessionOptions
-from edgeopt.frames import open_frames, synthetic_frames
+from edgeopt.frames import Frames, open_frames
 from edgeopt.int8 import make_int8
 from edgeopt.model import Model, find_model, load_model
 from edgeopt.npu_forms import offer_forms
 from edgeopt.outcome import Outcome
-from edgeopt.plan import Options, Plan, describe, is_compiled, make_plan
+from edgeopt.plan import SYNTHETIC, Options, Plan, describe, is_compiled, make_plan
 from edgeopt.recognise import Choice, choose_recipe, fixed_shapes
 from edgeopt.report import Report
 from edgeopt.search import is_within
@@ -65,7 +65,7 @@ def plan_lines(model: str, *, target: str, recipe: str | None, options: Options)
     Raises:
         EdgeoptError: As `optimize`, for everything that can be known before work begins.
     """
-    loaded, choice, device = _read(model, target, recipe)
+    loaded, choice, device, _ = _read(model, target, recipe, options)
     plan = make_plan(choice.recipe, device, options, physical_cores())
     lines = describe(plan, loaded.name, choice.recipe, device, choice.reason)
     missing = why_unavailable(device)
@@ -96,11 +96,11 @@ def optimize(
     Raises:
         EdgeoptError: On what the user can mend; finished candidates stay on disk.
     """
-    loaded, choice, device = _read(str(model), target, recipe)
     asked = options or Options(**wishes)
+    loaded, choice, device, given = _read(str(model), target, recipe, asked)
     plan = make_plan(choice.recipe, device, asked, _threads(loaded, choice, device, asked))
     folder = Path(out) if out else Path("out") / f"{loaded.name}-{device_name(target)}"
-    run = _prepare(loaded, choice, device, plan, folder, asked.resume)
+    run = _prepare(loaded, choice, device, plan, folder, asked.resume, given)
     run.listener = listener or Silence()
     for line in describe(plan, loaded.name, choice.recipe, device, choice.reason):
         run.listener.say(line)
@@ -113,14 +113,21 @@ def device_name(target: str) -> str:
     return Path(target).stem if target.endswith(".toml") else target
 
 
-def _read(model: str, target: str, recipe: str | None) -> tuple[Model, Choice, Target]:
+def _read(model: str, target: str, recipe: str | None, options: Options) -> tuple[Model, Choice, Target, Frames | None]:
+    """Return model, recipe, target, and the calibration pictures or tensors that were asked for."""
     device = find_device(target)
     path = find_model(model)
     loaded = load_model(path)
-    return loaded, choose_recipe(recipe, path, loaded.inputs, loaded.outputs, loaded.metadata), device
+    given = open_frames(Path(options.calib)) if options.calib and options.calib != SYNTHETIC else None
+    shapes = given.shapes if given else None
+    choice = choose_recipe(recipe, path, loaded.inputs, loaded.outputs, loaded.metadata, shapes)
+    require_metric(choice.recipe, options.eval)
+    return loaded, choice, device, fed(given, choice.recipe, loaded.inputs) if given else None
 
 
-def _prepare(model: Model, choice: Choice, target: Target, plan: Plan, out: Path, resume: bool) -> Trial:
+def _prepare(
+    model: Model, choice: Choice, target: Target, plan: Plan, out: Path, resume: bool, given: Frames | None
+) -> Trial:
     by_rule = is_by_rule(target)
     engine, alternatives, notes = _engines(target, plan.threads, by_rule)
     engine = replace(engine, cache_folder=str(out / ENGINES))
@@ -130,11 +137,9 @@ def _prepare(model: Model, choice: Choice, target: Target, plan: Plan, out: Path
     if labelled and is_compiled(target) and untimed:
         labelled = _fewer(labelled)
     if plan.calib:
-        frames = open_frames(plan.calib)
+        frames = given or fed(open_frames(plan.calib), choice.recipe, model.inputs)
     else:
-        frames = labelled.frames if labelled and not plan.synthetic else synthetic_frames(choice.recipe.input.size)
-    if frames.tensors is not None:
-        check_tensors(frames, model.inputs, shapes)
+        frames = labelled.frames if labelled and not plan.synthetic else synthetic(choice.recipe, model.inputs)
     description = {
         "model": model.fingerprint,
         "recipe": repr(replace(choice.recipe, folder=Path())),

@@ -17,7 +17,7 @@ from edgeopt.candidate import Latency, SpeedRatio, StageTime
 from edgeopt.executors import Session
 from edgeopt.frames import Frames
 from edgeopt.tasks import Task
-from edgeopt.tensors import Frame
+from edgeopt.tensors import Sample
 
 FRAMES_FOR_P99 = 400
 """The two-sided 95 % interval of a p99 needs 368."""
@@ -52,7 +52,7 @@ def measure(
         seconds: At most so long, apart from five rounds that always run.
     """
     chosen = frames.spread(_PICTURES)
-    readers: list[Callable[[], Frame]] = [partial(chosen.read, i) for i in range(len(chosen))]
+    readers: list[Callable[[], Sample]] = [partial(chosen.read, i) for i in range(len(chosen))]
     frame_s = sum(_seconds_a_frame(task, session, readers[0]) for task, session in variants.values())
     block = frames_a_block(frame_s, len(variants), seconds)
     samples = run_interleaved(readers, variants, seconds=seconds, enough=FRAMES_FOR_P99, block=block)
@@ -72,7 +72,7 @@ def frames_a_block(frame_s: float, variants: int, seconds: float) -> int:
     return max(3, min(25, int(min(_BLOCK_SECONDS * variants, seconds / always) / max(frame_s, 1e-6))))
 
 
-def _seconds_a_frame(task: Task, session: Session, read: Callable[[], Frame]) -> float:
+def _seconds_a_frame(task: Task, session: Session, read: Callable[[], Sample]) -> float:
     def once() -> float:
         started = perf_counter()
         inputs, geometry = task.preprocess(read())

@@ -21,7 +21,7 @@ from edgeopt.partition_picture import PICTURE, draw_partition
 from edgeopt.placement import Partition
 from edgeopt.qualcomm_forms import qualcomm_forms
 from edgeopt.rockchip_forms import rockchip_forms
-from edgeopt.search import LEAST_AGREEMENT, is_within
+from edgeopt.search import is_within
 from edgeopt.simulate import simulate_answers, simulate_metric
 from edgeopt.tasks import Task
 from edgeopt.trial import (
@@ -82,7 +82,7 @@ def _is_accepted(run: Trial, candidate: Candidate) -> bool:
         return False
     if candidate.drop is not None:
         return is_within(candidate.drop, run.plan.max_drop)
-    return (candidate.agreement or 0.0) >= LEAST_AGREEMENT
+    return (candidate.agreement or 0.0) >= run.least_agreement
 
 
 def _forms(run: Trial, model: Model) -> Sequence[DeviceForm]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,11 @@ class Geometry:
     width: int
     """Of the frame."""
     height: int
+
+    @classmethod
+    def of_input(cls, size: Sequence[int]) -> Geometry:
+        """Return the geometry of a frame that is the input itself: of a height and a width, in pixels."""
+        return cls(1.0, 1.0, 0.0, 0.0, size[1], size[0])
 
     def to_frame(self, boxes: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return (n, 4) corner boxes of the input in the frame's pixels, clipped to the frame."""

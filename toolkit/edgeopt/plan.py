@@ -166,13 +166,16 @@ def _why_no_int8(target: Target, calib: Path | None, synthetic: bool) -> Note | 
 
 def describe(plan: Plan, model: str, recipe: Recipe, target: Target, reason: str) -> Sequence[str]:
     """Return the lines that `--dry-run` prints."""
+    kept = f"drop at most {plan.max_drop:g} {recipe.evaluation.metric}"
+    if plan.eval is None:
+        kept = f"agreement at least {recipe.least_agreement:g}"
     lines = [
         f"model   {model}",
         f"recipe  {recipe.name}: {reason}",
         f"target  {target.name}: {target.description}; {plan.threads} thread(s)",
         f"calib   {'synthetic' if plan.synthetic else plan.calib or 'none'}",
         f"eval    {plan.eval or 'none: accuracy is judged by agreement with the float model'}",
-        f"budget  {plan.budget_ms:.1f} ms a frame, drop at most {plan.max_drop:g} {recipe.evaluation.metric}",
+        f"budget  {plan.budget_ms:.1f} ms a frame, {kept}",
     ]
     lines += [f"step    {step.name}: {step.does}" for step in plan.steps]
     return [*lines, *(f"note    {note}" for note in plan.notes)]

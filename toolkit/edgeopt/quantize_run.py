@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -185,7 +185,10 @@ def _hear_nothing(_: str) -> None:
 
 def _open_pictures(given: Frames | None, recipe: Recipe, model: Model, *, is_synthetic: bool) -> Frames:
     if is_synthetic:
-        return synthetic(recipe, model.inputs)
+        made = Note(
+            NoteKind.WARNING, "uncalibrated: ranges come from synthetic pictures", "pass --calib with real ones"
+        )
+        return replace(synthetic(recipe, model.inputs), notes=(made,))
     path = recipe.path_of(recipe.evaluation.calib)
     if given is None and path is None:
         raise EdgeoptError(
@@ -280,7 +283,7 @@ class _Run:
     @property
     def least_agreement(self) -> float:
         """What a form must reach to be chosen without labels."""
-        return self.recipe.evaluation.least_agreement
+        return self.recipe.least_agreement
 
     @property
     def options(self) -> Mapping[str, str]:

@@ -42,6 +42,16 @@ class Anchor(StrEnum):
     CENTRE = "centre"
 
 
+PICTURE_TYPES = ("float32", "float16", "uint8", "int8")
+"""Element types that a picture can be written in."""
+LEAST_AGREEMENT = 0.80
+"""Without labels: below it, YOLOX-nano lost more than 0.01 AP in every form that was measured. A filter, no proof."""
+_LEAST_BY_TASK = {"tensors": 0.99}
+"""A cosine forgives more than matched boxes do: at 0.99 a seventh of an output is noise."""
+LEAST_EQUAL = 0.90
+"""Share of equal elements in outputs of whole numbers: on class maps most that differ lie between two classes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Input:
     """The tensor that receives the frame."""
@@ -54,11 +64,13 @@ class Input:
     dtype: str = "float32"
     fixed: Mapping[str, int] = field(default_factory=dict)
     """Sizes for named free dimensions, for example `batch = 1`."""
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Whole shapes of inputs by name, for example `ids = [1, 128]`; they come before all other sizes."""
 
     def __post_init__(self) -> None:
         if self.size and (len(self.size) != 2 or min(self.size) < 1):
             raise ValueError(f"size is {list(self.size)}, not [height, width]")
-        if self.dtype not in ("float32", "float16", "uint8", "int8"):
+        if self.dtype not in PICTURE_TYPES:
             raise ValueError(f"dtype {self.dtype!r} is not float32, float16, uint8 or int8")
 
 
@@ -114,6 +126,8 @@ class Evaluation:
     iou_threshold: float = 0.65
     max_detections: int = 100
     max_drop: float = 0.01
+    least_agreement: float = 0.0
+    """With the float model's answers, to 1: what agrees less is refused where no labels judge; 0: the task's own."""
     labels: str = ""
     calib: str = ""
 
@@ -181,6 +195,11 @@ class Recipe:
     def path_of(self, relative: str) -> Path | None:
         """Return the path of a shipped file, or None when the recipe ships none."""
         return self.folder / relative if relative else None
+
+    @property
+    def least_agreement(self) -> float:
+        """What a model must agree with the float one where no labels judge: the recipe's own, or the task's."""
+        return self.evaluation.least_agreement or _LEAST_BY_TASK.get(self.task, LEAST_AGREEMENT)
 
     def with_size(self, height: int, width: int) -> Recipe:
         """Return the recipe for a model of this input height and width, in pixels."""

@@ -10,11 +10,15 @@ from pathlib import Path
 
 from edgeopt import assets
 from edgeopt.errors import EdgeoptError, Note, NoteKind, UnsupportedError
-from edgeopt.recipe import Layout, Match, Recipe, find_recipe, read_recipe
+from edgeopt.recipe import LEAST_EQUAL, PICTURE_TYPES, Colour, Layout, Match, Recipe, find_recipe, read_recipe
 from edgeopt.tensors import TensorSpec
 
 _TERM = re.compile(r"(?:(\d+)\*)?([a-z]+)(?:/(\d+))?(?:\+(\d+))?")
 _STRIDES = (8, 16, 32)
+TENSORS = "tensors"
+"""The task, and the shipped recipe, of models whose answer is their outputs as they are."""
+Shapes = Mapping[str, tuple[int, ...]]
+"""Shape of each input, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,35 +36,86 @@ def choose_recipe(
     inputs: Sequence[TensorSpec],
     outputs: Sequence[TensorSpec],
     metadata: Mapping[str, str],
+    given: Shapes | None = None,
 ) -> Choice:
     """Return the recipe for a model, bound to its tensors.
 
     The order is: the recipe asked for, the `recipe.toml` beside the model, what the exporter wrote into the metadata
-    together with the shapes.
+    together with the shapes; where there are tensors to feed, the recipe `tensors` if nothing else fits.
+
+    Args:
+        asked: Shipped name, or path of a TOML file.
+        path: Where the model lies.
+        inputs: Of the model.
+        outputs: Of the model.
+        metadata: What the exporter wrote.
+        given: Shapes of the tensors that will be fed, one sample; they fix free dimensions. None: pictures.
 
     Raises:
         EdgeoptError: If no recipe fits, or more than one; the message lists them.
         UnsupportedError: If an input dimension is free and nothing fixes it.
     """
+    inputs, taken = _as_given(inputs, given or {})
     if asked is not None:
-        return _bind(find_recipe(asked), "asked for with --recipe", inputs, outputs, metadata)
+        return _bind(find_recipe(asked), "asked for with --recipe", inputs, outputs, metadata, taken)
     beside = path.parent / "recipe.toml" if path else None
     if beside is not None and beside.is_file():
-        return _bind(read_recipe(beside), f"{beside.name} lies beside the model", inputs, outputs, metadata)
+        return _bind(read_recipe(beside), f"{beside.name} lies beside the model", inputs, outputs, metadata, taken)
     fitting = [recipe for recipe in _shipped() if _fits(recipe, inputs, outputs, metadata)]
     shapes = f"inputs {', '.join(map(str, inputs))}; outputs {', '.join(map(str, outputs))}"
+    if not fitting and given:
+        return _as_tensors(shapes, inputs, outputs, metadata, taken)
     if not fitting:
         raise EdgeoptError(
             f"no recipe fits this model ({shapes})",
-            remedy=f"pass --recipe with one of {', '.join(assets.model_folders())}, or a recipe.toml of your own",
+            remedy=f"pass its inputs as arrays: --calib FILE.npz (edgeopt bench: --source); or pictures, with a "
+            f'recipe.toml of your own (task = "{TENSORS}", and under [input] and [preprocess] how a picture becomes '
+            f"the input); or pass --recipe with one of {', '.join(assets.model_folders())}",
         )
     if len(fitting) > 1:
         names = ", ".join(recipe.name for recipe in fitting)
         raise EdgeoptError(
-            f"{len(fitting)} recipes fit this model: {names} ({shapes})", remedy=f"pass --recipe with one of {names}"
+            f"{len(fitting)} recipes fit this model: {names} ({shapes})",
+            remedy=f"pass --recipe with one of {names}{f', or {TENSORS}' if given else ''}",
         )
     told = "the exporter's metadata and the shapes" if "names" in metadata else "the shapes"
-    return _bind(fitting[0], f"{told} fit it alone ({shapes})", inputs, outputs, metadata)
+    return _bind(fitting[0], f"{told} fit it alone ({shapes})", inputs, outputs, metadata, taken)
+
+
+def _as_given(inputs: Sequence[TensorSpec], given: Shapes) -> tuple[tuple[TensorSpec, ...], Shapes]:
+    """Return the inputs with free dimensions as given, and the whole shape of each that had one."""
+    bound, taken = [], {}
+    for one in inputs:
+        sizes = sample_shape(given.get(one.name, ()), len(one.shape))
+        fits = all(mine == size or not isinstance(mine, int) for mine, size in zip(one.shape, sizes, strict=False))
+        if not one.is_static and len(sizes) == len(one.shape) and fits:
+            one, taken[one.name] = replace(one, shape=sizes), sizes
+        bound.append(one)
+    return tuple(bound), taken
+
+
+def sample_shape(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
+    """Return the shape of a model's input from one sample's: samples may have an axis of their own before it."""
+    return shape[1:] if len(shape) == rank + 1 else shape
+
+
+def _as_tensors(
+    shapes: str,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    metadata: Mapping[str, str],
+    taken: Shapes,
+) -> Choice:
+    """Return the recipe that compares outputs as they are, and a warning that it does no more."""
+    recipe = find_recipe(TENSORS)
+    choice = _bind(recipe, f"no other recipe fits, and tensors are given ({shapes})", inputs, outputs, metadata, taken)
+    note = Note(
+        NoteKind.WARNING,
+        f"no recipe fits this model, so recipe {TENSORS!r} is taken: accuracy is judged by the cosine of the outputs "
+        f"alone, at least {choice.recipe.least_agreement:g} is asked",
+        "write a recipe.toml for a metric on labels",
+    )
+    return replace(choice, notes=(note, *choice.notes))
 
 
 def _shipped() -> list[Recipe]:
@@ -164,7 +219,19 @@ def _bind(
     inputs: Sequence[TensorSpec],
     outputs: Sequence[TensorSpec],
     metadata: Mapping[str, str],
+    taken: Shapes,
 ) -> Choice:
+    if taken:
+        recipe = replace(recipe, input=replace(recipe.input, shapes={**recipe.input.shapes, **taken}))
+        told = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in taken.items())
+        choice = _bind(recipe, reason, inputs, outputs, metadata, {})
+        return replace(choice, notes=(*choice.notes, Note(NoteKind.INFO, f"shapes fixed as the tensors have: {told}")))
+    if recipe.task == TENSORS and not (
+        recipe.evaluation.least_agreement or any("float" in one.dtype for one in outputs)
+    ):
+        recipe = replace(recipe, evaluation=replace(recipe.evaluation, least_agreement=LEAST_EQUAL))
+    if recipe.task == TENSORS and not _takes_pictures(recipe, inputs, metadata):
+        return Choice(replace(recipe, input=replace(recipe.input, size=())), reason)
     tensor = _input_tensor(recipe, inputs)
     size = _size_of(tensor, recipe, metadata)
     if size is None:
@@ -179,6 +246,15 @@ def _bind(
     return Choice(replace(recipe, input=bound, class_names=names), reason, notes)
 
 
+def _takes_pictures(recipe: Recipe, inputs: Sequence[TensorSpec], metadata: Mapping[str, str]) -> bool:
+    """Whether the only input has the type and the shape of a picture."""
+    channels = (1,) if recipe.preprocess.colour is Colour.GREY else (3,)
+    if len(inputs) != 1 or inputs[0].dtype not in PICTURE_TYPES or _size_of(inputs[0], recipe, metadata) is None:
+        return False
+    found = inputs[0].shape[1 if recipe.input.layout is Layout.NCHW else 3]
+    return recipe.input.tensor in ("", inputs[0].name) and (found in channels or not isinstance(found, int))
+
+
 def _input_tensor(recipe: Recipe, inputs: Sequence[TensorSpec]) -> TensorSpec:
     wanted = recipe.input.tensor
     found = [one for one in inputs if not wanted or one.name == wanted]
@@ -186,13 +262,29 @@ def _input_tensor(recipe: Recipe, inputs: Sequence[TensorSpec]) -> TensorSpec:
     if len(found) != 1 or len(inputs) != 1:
         raise UnsupportedError(
             f"recipe {recipe.name!r} feeds one picture, the model has inputs {shown}",
-            remedy="pass a recipe whose [input] tensor names the model's only input",
+            remedy=f"feed the inputs as they are: --recipe {TENSORS} and --calib FILE.npz",
         )
     if len(found[0].shape) != 4:
         raise UnsupportedError(
-            f"input {found[0]} is no picture of four dimensions", remedy="pass a recipe for this kind of model"
+            f"input {found[0]} is no picture of four dimensions",
+            remedy=f"feed the inputs as they are: --recipe {TENSORS} and --calib FILE.npz",
+        )
+    if found[0].dtype not in PICTURE_TYPES:
+        raise UnsupportedError(
+            f"input {found[0]} is no picture: its type is none of {', '.join(PICTURE_TYPES)}",
+            remedy=f"feed the inputs as they are: --recipe {TENSORS} and --calib FILE.npz",
         )
     return found[0]
+
+
+def _require_fit(tensor: TensorSpec, sizes: Sequence[int], recipe: str) -> None:
+    pairs = zip(tensor.shape, sizes, strict=False)
+    if len(sizes) == len(tensor.shape) and all(mine == size or not isinstance(mine, int) for mine, size in pairs):
+        return
+    raise UnsupportedError(
+        f"recipe {recipe!r} gives input {tensor} the shape {'x'.join(map(str, sizes))}",
+        remedy="correct it under [input.shapes]",
+    )
 
 
 def _class_names(
@@ -225,15 +317,17 @@ def fixed_shapes(recipe: Recipe, inputs: Sequence[TensorSpec]) -> dict[str, tupl
     shapes = {}
     for tensor in inputs:
         planar = recipe.input.layout is Layout.NCHW
-        spatial = dict(zip((2, 3) if planar else (1, 2), recipe.input.size, strict=True))
-        sizes = [
+        spatial = dict(zip((2, 3) if planar else (1, 2), recipe.input.size, strict=False))  # no size: no picture
+        sizes = [*recipe.input.shapes.get(tensor.name, ())] or [
             size if isinstance(size, int) else recipe.input.fixed.get(str(size), {0: 1, **spatial}.get(axis, 0))
             for axis, size in enumerate(tensor.shape)
         ]
+        _require_fit(tensor, sizes, recipe.name)
         if free := [axis for axis, size in enumerate(sizes) if size < 1]:
             raise UnsupportedError(
                 f"dimension {free[0]} of input {tensor} is free and recipe {recipe.name!r} does not fix it",
-                remedy="name it under [input.fixed] in a recipe.toml, for example batch = 1",
+                remedy="name it under [input.fixed] in a recipe.toml, for example batch = 1, or pass tensors: "
+                "--calib FILE.npz",
             )
         shapes[tensor.name] = tuple(sizes)
     return shapes

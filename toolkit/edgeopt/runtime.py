@@ -6,8 +6,11 @@ detections = runtime.predict(frame)
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from edgeopt import executors, plugins, tasks
 from edgeopt.bundle import Artefact, Bundle, read_bundle
@@ -15,7 +18,7 @@ from edgeopt.environment import physical_cores
 from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.executors import Session, SessionOptions, arithmetic
 from edgeopt.tasks import Task
-from edgeopt.tensors import Frame
+from edgeopt.tensors import Sample, TensorSpec, require_names
 
 
 class Runtime:
@@ -51,22 +54,37 @@ class Runtime:
             remedy="run edgeopt doctor",
         )
 
-    def predict(self, frame: Frame) -> Any:
+    def predict(self, frame: Sample) -> Any:
         """Return the answer for one frame.
 
         Args:
-            frame: (height, width, 3), BGR, uint8, as `cv2.VideoCapture.read` gives it.
+            frame: (height, width, 3), BGR, uint8, as `cv2.VideoCapture.read` gives it; or the model's inputs by name.
 
         Returns:
-            `Detections` or `Classes`, in the frame's own pixels.
+            `Detections` or `Classes`, in the frame's own pixels; of a bundle for tensors, the outputs by name.
 
         Raises:
-            ValueError: If the frame has another shape or type.
+            ValueError: If the frame, or an input, has another shape or type.
+            UnsupportedError: If it is a picture and the bundle takes tensors only.
         """
-        if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != "uint8":
+        if isinstance(frame, Mapping):
+            _require_inputs(frame, self.session.inputs)
+        elif frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != "uint8":
             raise ValueError(f"a frame is (height, width, 3) uint8, not {frame.shape} {frame.dtype}")
         inputs, geometry = self.task.preprocess(frame)
         return self.task.postprocess(self.session.run(inputs), geometry)
+
+
+def _require_inputs(given: Mapping[str, Any], wanted: Sequence[TensorSpec]) -> None:
+    require_names(given, [one.name for one in wanted])
+    for one in wanted:
+        array = np.asarray(given[one.name])
+        fits = len(array.shape) == len(one.shape) and all(
+            mine == size or not isinstance(mine, int) for mine, size in zip(one.shape, array.shape, strict=True)
+        )
+        if not fits or (str(array.dtype) != one.dtype and one.dtype not in ("object", "string")):
+            found = f"{array.dtype} {'x'.join(map(str, array.shape))}"
+            raise ValueError(f"{one.name} is {found}, the model takes {one}")
 
 
 def _open(bundle: Bundle, artefact: Artefact, threads: int) -> Session:

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from edgeopt.candidate import BASELINE, Candidate
-
-LEAST_AGREEMENT = 0.80
-"""Without labels: below it, YOLOX-nano lost more than 0.01 AP in every form that was measured. A filter, no proof."""
+from edgeopt.recipe import LEAST_AGREEMENT as LEAST_AGREEMENT
 
 _TIE = 0.02
 """Speeds this close are equal: a shared machine measures no finer."""
@@ -27,7 +25,7 @@ def is_within(drop: float, max_drop: float) -> bool:
     return drop <= max_drop + 1e-9
 
 
-def why_refused(candidate: Candidate, max_drop: float) -> str:
+def why_refused(candidate: Candidate, max_drop: float, least_agreement: float = LEAST_AGREEMENT) -> str:
     """Return why a candidate must not be chosen; empty when it may be."""
     if candidate.name == BASELINE:
         return ""
@@ -37,22 +35,25 @@ def why_refused(candidate: Candidate, max_drop: float) -> str:
         if not is_within(candidate.drop, max_drop):
             lost = f"drops {candidate.drop:.4f} {candidate.score.metric} {candidate.drop_interval}".rstrip()
             return f"{lost}, {max_drop:g} allowed"
-    elif candidate.agreement is not None and candidate.agreement < LEAST_AGREEMENT:
-        return f"agrees with the original in {candidate.agreement:.3f} only, {LEAST_AGREEMENT:g} asked without labels"
+    elif candidate.agreement is not None and candidate.agreement < least_agreement:
+        return f"agrees with the original in {candidate.agreement:.3f} only, {least_agreement:g} asked without labels"
     for ratio in (candidate.speed_to_parent, candidate.speed):
         if ratio is not None and ratio.verdict == "SLOWER":
             return f"slower than {ratio.against}: {ratio.speedup:.3f}x [{ratio.low:.3f}, {ratio.high:.3f}]"
     return ""
 
 
-def choose(candidates: Sequence[Candidate], max_drop: float) -> tuple[tuple[Candidate, ...], Chosen]:
+def choose(
+    candidates: Sequence[Candidate], max_drop: float, least_agreement: float = LEAST_AGREEMENT
+) -> tuple[tuple[Candidate, ...], Chosen]:
     """Return the candidates with refusals and the front marked, and the choice.
 
     Args:
         candidates: The baseline first. Candidates without a speed ratio were not measured on the target.
         max_drop: In the metric's unit.
+        least_agreement: With the original, where no labels judge.
     """
-    judged = [replace(one, refused=why_refused(one, max_drop)) for one in candidates]
+    judged = [replace(one, refused=why_refused(one, max_drop, least_agreement)) for one in candidates]
     marked = tuple(replace(one, on_front=_on_front(one, judged)) for one in judged)
     allowed = [one for one in marked if not one.refused]
     measured = [one for one in allowed if one.speed is not None]

@@ -25,6 +25,6 @@ def write_sheet(path: Path, frames: Frames, answers: Mapping[str, Sequence[Any]]
     """
     rows = []
     for i in range(len(frames)):
-        frame = frames.read(i)
+        frame = frames.picture(i)
         rows.append([draw_answer(frame, found[i], names) for found in answers.values()])
     write_beside(path, draw_sheet(rows, list(answers)))

@@ -26,15 +26,16 @@ from edgeopt.benchmarking.readings import take_reading
 from edgeopt.benchmarking.samples import Samples, join_samples
 from edgeopt.benchmarking.subject_facts import subject_facts
 from edgeopt.benchmarking.trust import Trust, judge_trust
-from edgeopt.errors import Note, NoteKind
-from edgeopt.evaluate import LabelledFrames, Progress, answers
+from edgeopt.errors import Note, NoteKind, UnsupportedError
+from edgeopt.evaluate import LabelledFrames, Progress, answers, fed
 from edgeopt.fingerprint import Fingerprint, read_fingerprint
 from edgeopt.frames import Frames
 from edgeopt.model import load_model
 from edgeopt.recipe import Recipe
+from edgeopt.recognise import TENSORS, Shapes
 from edgeopt.scored import Scored, score
 from edgeopt.subject import Subject, open_subject
-from edgeopt.tensors import Frame
+from edgeopt.tensors import Sample
 
 AGAIN = " again"
 """After the first one's label: its second copy."""
@@ -105,7 +106,9 @@ class Turns:
         return mean
 
 
-def open_sides(given: Sequence[str], *, target: str, recipe: str | None, threads: int) -> tuple[Side, ...]:
+def open_sides(
+    given: Sequence[str], *, target: str, recipe: str | None, threads: int, shapes: Shapes | None = None
+) -> tuple[Side, ...]:
     """Open models, bundles or shipped models.
 
     Args:
@@ -113,13 +116,34 @@ def open_sides(given: Sequence[str], *, target: str, recipe: str | None, threads
         target: For models; a bundle brings its own.
         recipe: For models; a bundle brings its own.
         threads: 0: the target's, or one per physical core.
+        shapes: Of the tensors that they will be fed; None: pictures.
 
     Raises:
         EdgeoptError: If one cannot be opened.
     """
-    subjects = [open_subject(one, target=target, recipe=recipe, threads=threads) for one in given]
+    subjects = [open_subject(one, target=target, recipe=recipe, threads=threads, shapes=shapes) for one in given]
     labels = distinct_labels([subject.name for subject in subjects], given)
     return tuple(_side(*one) for one in zip(labels, given, subjects, strict=True))
+
+
+def require_fed(sides: Sequence[Side], frames: Frames) -> None:
+    """Raise unless all sides take the tensors that the first one is fed; pictures fit all.
+
+    Raises:
+        UnsupportedError: If one has other inputs.
+    """
+    if frames.tensors is None:
+        return
+    wanted = {one.name: one.dtype for one in sides[0].subject.inputs}
+    for side in sides:
+        found = {one.name: one.dtype for one in side.subject.inputs}
+        if found != wanted or side.subject.recipe.task != TENSORS:
+            told = ", ".join(map(str, side.subject.inputs))
+            raise UnsupportedError(
+                f"{side.label} takes {told} by recipe {side.subject.recipe.name!r}, not what {sides[0].label} is fed",
+                remedy="compare models of the same inputs, with --recipe tensors for all",
+            )
+        fed(frames, side.subject.recipe, side.subject.inputs)
 
 
 def distinct_labels(names: Sequence[str], given: Sequence[str]) -> tuple[str, ...]:
@@ -154,7 +178,7 @@ def run_in_turns(sides: Sequence[Side], frames: Frames, *, seconds: float, seed:
     subjects = {side.label: side.subject for side in sides}
     subjects[sides[0].label + AGAIN] = sides[0].subject
     chosen = frames.spread(_PICTURES)
-    readers: list[Callable[[], Frame]] = [partial(chosen.read, i) for i in range(len(chosen))]
+    readers: list[Callable[[], Sample]] = [partial(chosen.read, i) for i in range(len(chosen))]
     frame_s = max(_seconds_a_frame(sides[0].subject, readers[0]), 1e-6)
     block = max(1, min(25, round(_BLOCK_SECONDS / frame_s)))
     least_s = 2 * MIN_ROUNDS * block * frame_s * len(subjects)
@@ -188,7 +212,7 @@ def join_legs(legs: Sequence[Samples]) -> Samples:
     return replace(join_samples(legs), round_id=np.concatenate(rounds))
 
 
-def _seconds_a_frame(subject: Subject, read: Callable[[], Frame]) -> float:
+def _seconds_a_frame(subject: Subject, read: Callable[[], Sample]) -> float:
     def once() -> float:
         started = perf_counter()
         inputs, geometry = subject.task.preprocess(read())

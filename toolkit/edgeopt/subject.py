@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -12,11 +12,12 @@ from edgeopt.bundle import is_bundle
 from edgeopt.devices import find_device
 from edgeopt.environment import physical_cores
 from edgeopt.errors import EdgeoptError, Note, NoteKind, UnavailableError
+from edgeopt.evaluate import fed, synthetic
 from edgeopt.executors import Session, SessionOptions, Source, arithmetic
-from edgeopt.frames import Frames, open_frames, synthetic_frames
+from edgeopt.frames import Frames, open_frames
 from edgeopt.model import find_model, load_model
 from edgeopt.recipe import Recipe
-from edgeopt.recognise import choose_recipe
+from edgeopt.recognise import TENSORS, Shapes, choose_recipe
 from edgeopt.runtime import Runtime
 from edgeopt.target import Target
 from edgeopt.tasks import Task
@@ -80,6 +81,7 @@ def open_subject(
     threads: int,
     workers: int = 1,
     entries: Mapping[str, str] | None = None,
+    shapes: Shapes | None = None,
 ) -> Subject:
     """Open a bundle, a model file or a shipped model for measuring.
 
@@ -90,6 +92,7 @@ def open_subject(
         threads: 0: the target's, or the physical cores, shared by the workers.
         workers: How many sessions will run at once.
         entries: Session entries over the target's own.
+        shapes: Of the tensors that it will be fed; None: pictures.
 
     Raises:
         EdgeoptError: If it cannot be opened.
@@ -99,7 +102,7 @@ def open_subject(
     device, path = find_device(target), find_model(model)
     _require_entries(device.executor, device.name, entries or {})
     loaded = load_model(path)
-    choice = choose_recipe(recipe, path, loaded.inputs, loaded.outputs, loaded.metadata)
+    choice = choose_recipe(recipe, path, loaded.inputs, loaded.outputs, loaded.metadata, shapes)
     used = threads or _threads_of(device, workers)
     options = SessionOptions(device.providers, used, {**device.options, **(entries or {})})
     session = plugins.load(executors, device.executor).EXECUTOR.open(loaded.data, options)
@@ -176,19 +179,39 @@ def _threads_of(target: Target, workers: int) -> int:
     return target.threads or max(1, physical_cores() // workers)
 
 
-def choose_frames(recipe: Recipe, source: str | Path | None) -> tuple[Frames, tuple[Note, ...]]:
-    """Return the pictures asked for, else the recipe's own, else synthetic ones with a note.
+def choose_frames(
+    recipe: Recipe, source: str | Path | None, inputs: Sequence[TensorSpec] = ()
+) -> tuple[Frames, tuple[Note, ...]]:
+    """Return the pictures or tensors asked for, else the recipe's own, else synthetic ones with a note.
+
+    Args:
+        recipe: Bound to the model.
+        source: A folder of pictures, a picture, a video or an .npz; None: the recipe's own.
+        inputs: What the model takes.
 
     Raises:
-        EdgeoptError: If the source holds no pictures.
+        EdgeoptError: If the source holds nothing that the model takes.
     """
     shipped = recipe.path_of(recipe.evaluation.calib)
     if source is None and (shipped is None or not recipe.folder.name):
-        note = Note(
-            NoteKind.WARNING, "synthetic pictures: postprocess sees other boxes", "pass --source with real ones"
-        )
-        return synthetic_frames(recipe.input.size), (note,)
+        is_fed = not recipe.input.size
+        told = "tensors: numbers from 0 to 1" if is_fed else "pictures: postprocess sees other boxes"
+        if recipe.task == TENSORS and not is_fed:
+            told = "pictures"
+        hint = f"pass --source with {'an .npz of' if is_fed else ''} real ones".replace("  ", " ")
+        return synthetic(recipe, inputs), (Note(NoteKind.WARNING, f"synthetic {told}", hint),)
     frames = open_frames(Path(source) if source is not None else shipped or Path())
-    if frames.tensors is not None:
-        raise EdgeoptError(f"{frames.source} holds tensors, no pictures", remedy="pass pictures or a video")
+    if frames.tensors is not None and recipe.task != TENSORS:
+        raise EdgeoptError(
+            f"{frames.source} holds tensors, no pictures: recipe {recipe.name!r} is timed from the picture on",
+            remedy=f"pass pictures or a video, or --recipe {TENSORS} to time the model alone",
+        )
+    frames = fed(frames, recipe, inputs)
     return frames, frames.notes
+
+
+def shapes_of(source: str | Path | None) -> Shapes | None:
+    """Return the shapes of one sample where a source holds tensors; None where it holds anything else."""
+    if source is None or Path(source).suffix.lower() != ".npz":
+        return None
+    return open_frames(Path(source)).shapes or None

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 Tensors: TypeAlias = Mapping[str, NDArray[Any]]
 Frame: TypeAlias = NDArray[np.uint8]
 """One picture as OpenCV reads it: (height, width, 3), BGR, 0..255."""
+Sample: TypeAlias = Frame | Tensors
+"""What a model is asked: a picture, or its inputs themselves."""
 
 
 def require_names(inputs: Tensors, known: Iterable[str]) -> None:

@@ -12,9 +12,9 @@ from edgeopt import plugins, tasks
 from edgeopt.candidate import BASELINE, Candidate, Score
 from edgeopt.drift import measure_drift, worst_drift
 from edgeopt.errors import Note, NoteKind
-from edgeopt.evaluate import LabelledFrames, answers, model_inputs
+from edgeopt.evaluate import LabelledFrames, answers, model_inputs, synthetic, why_no_proof
 from edgeopt.executors import Executor, Session, SessionOptions, arithmetic
-from edgeopt.frames import Frames, synthetic_frames
+from edgeopt.frames import Frames
 from edgeopt.model import Model, load_model
 from edgeopt.outcome import Outcome
 from edgeopt.partition_picture import PICTURE, draw_partition
@@ -22,6 +22,7 @@ from edgeopt.placement import explain_placement
 from edgeopt.plan import Plan
 from edgeopt.quantization.calibration import Calibration
 from edgeopt.recipe import Recipe
+from edgeopt.recognise import TENSORS
 from edgeopt.scored import Drop, Scored, drop_between
 from edgeopt.scored import score as score_answers
 from edgeopt.target import Target
@@ -145,10 +146,22 @@ class Trial:
 
     @property
     def pictures(self) -> Frames:
-        """The pictures on which agreement is judged: of an .npz of tensors none can be shown."""
-        if self.frames.tensors is None:
+        """The pictures, or tensors, on which agreement is judged: those that calibrate."""
+        return self.frames
+
+    @property
+    def timed(self) -> Frames:
+        """What is timed: frames as the device gets them, random colour where only their tensors are here."""
+        if self.labelled:
+            return self.labelled.frames
+        if self.frames.tensors is None or self.recipe.task == TENSORS:
             return self.frames
-        return self.labelled.frames if self.labelled else synthetic_frames(self.recipe.input.size)
+        return synthetic(self.recipe, self.original.inputs)
+
+    @property
+    def least_agreement(self) -> float:
+        """What a candidate must reach where no labels judge."""
+        return self.recipe.least_agreement
 
     @property
     def searches_end(self) -> float:
@@ -226,7 +239,7 @@ def score_candidate(
     )
     found = reference_answers(run, session, outcome.model)
     if name == BASELINE:
-        run.reference = found
+        _keep_reference(run, task, found)
         session.close()
         return candidate
     baseline, drop = run.candidates[0].score, _drop_from_baseline(run, scored)
@@ -243,6 +256,13 @@ def score_candidate(
         drop_low=drop.low if drop else None,
         drop_high=drop.high if drop else None,
     )
+
+
+def _keep_reference(run: Trial, task: Task, found: list[Any]) -> None:
+    """Keep the original's answers, and say where agreement with them proves nothing."""
+    run.reference = found
+    if unproven := "" if run.labelled else why_no_proof(task, found, run.least_agreement):
+        run.notes.append(Note(NoteKind.WARNING, f"agreement is no proof: {unproven}", "pass other pictures"))
 
 
 def _judged_by_rule(run: Trial, name: str, model: Model) -> str:
@@ -306,7 +326,8 @@ def add_candidate(
     if resumed:
         candidate = replace(resumed, notes=(*(note for note in resumed.notes if note != RESUMED), RESUMED))
         if name == BASELINE:
-            run.reference = reference_answers(run, run.open(outcome.model), outcome.model)
+            found = reference_answers(run, run.open(outcome.model), outcome.model)
+            _keep_reference(run, run.task(outcome.model, evaluating=True), found)
     else:
         candidate = score_candidate(run, name, parent, steps, outcome, setting)
         run.workspace.store(candidate, outcome.model.data)

@@ -19,7 +19,7 @@ from edgeopt.errors import UnsupportedError
 from edgeopt.executors import Session
 from edgeopt.labels import Labels
 from edgeopt.tasks import Accuracy, Task
-from edgeopt.tensors import Frame, Tensors, TensorSpec
+from edgeopt.tensors import Sample, Tensors, TensorSpec
 
 _BLOCK = 5
 _REMEDY = "export the model with a free first dimension, or leave --batch out"
@@ -51,7 +51,7 @@ class _BatchTask:
     task: Task
     size: int
 
-    def preprocess(self, frame: Frame) -> tuple[Tensors, Any]:
+    def preprocess(self, frame: Sample) -> tuple[Tensors, Any]:
         inputs, geometry = self.task.preprocess(frame)
         batch: dict[str, NDArray[Any]] = {}
         for name, one in inputs.items():

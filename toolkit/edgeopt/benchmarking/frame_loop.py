@@ -19,9 +19,9 @@ from edgeopt.benchmarking.samples import STAGES, Samples
 from edgeopt.benchmarking.warmup import find_warmup
 from edgeopt.executors import Session
 from edgeopt.tasks import Task
-from edgeopt.tensors import Frame
+from edgeopt.tensors import Sample
 
-Frames = Sequence[Frame] | Sequence[Callable[[], Frame]]
+Frames = Sequence[Sample] | Sequence[Callable[[], Sample]]
 """Pictures in memory, or functions that read and decode one (this is then the stage `load`)."""
 
 _BLOCK: Final = 15

@@ -86,8 +86,8 @@ class Screen:
         for one in report.candidates:
             if one.refused:
                 self._plain(f"{one.name} not chosen: {one.refused}")
-        for note in _all_notes(report):
-            self._plain(f"{note.kind}: {note}")
+        for note, whose in _all_notes(report).items():
+            self._plain(f"{note.kind}: {whose}{note}")
         self._plain(f"times in ms, p50 / p99 of single frames; calibrated on {report.calibrated_on}")
         self._plain(f"chosen   {report.reason}")
         self._plain(f"verdict  {report.verdict_line}")
@@ -114,6 +114,15 @@ def _resumed(one: Candidate) -> bool:
     return any(note.detail == "taken up from disk" for note in one.notes)
 
 
-def _all_notes(report: Report) -> list[Note]:
-    notes = [*report.notes, *(note for one in report.candidates for note in one.notes)]
-    return [note for note in dict.fromkeys(notes) if note.kind is not NoteKind.INFO]
+def _all_notes(report: Report) -> dict[Note, str]:
+    """Return what is worth a line, and the candidates whose it is, empty for the run's own."""
+    names: dict[Note, list[str]] = {note: [] for note in report.notes}
+    for one in report.candidates:
+        for note in dict.fromkeys(one.notes):
+            if note not in report.notes:
+                names.setdefault(note, []).append(one.name)
+    return {
+        note: f"{', '.join(found)}: " if found else ""
+        for note, found in names.items()
+        if note.kind is not NoteKind.INFO
+    }

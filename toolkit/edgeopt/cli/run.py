@@ -23,15 +23,17 @@ def run(
     """Run BUNDLE on SOURCE: a picture, a folder of pictures, a video or an .npz."""
     from edgeopt.answers import as_json as plain
     from edgeopt.answers import as_text, write_drawing
+    from edgeopt.evaluate import fed
     from edgeopt.frames import open_frames
+    from edgeopt.recognise import TENSORS
     from edgeopt.runtime import Runtime
 
     runtime = Runtime.load(bundle, threads=threads or 0)
-    frames = open_frames(source)
+    frames = fed(open_frames(source), runtime.bundle.recipe, runtime.session.inputs)
     for note in (*runtime.notes, *frames.notes):
         click.echo(f"{note.kind}: {note}", err=True)
-    if frames.tensors is not None:
-        raise EdgeoptError(f"{source} holds tensors, no pictures", remedy="pass pictures or a video")
+    if draw and (frames.tensors is not None or runtime.bundle.recipe.task == TENSORS):
+        raise EdgeoptError(f"tensors cannot be drawn ({source})", remedy="leave --draw out, or pass --json")
     names = runtime.bundle.recipe.class_names
     for i in range(min(len(frames), limit or len(frames))):
         frame = frames.read(i)
@@ -42,7 +44,7 @@ def run(
         else:
             click.echo(f"{name}: {as_text(answer, names)}")
         if draw:
-            write_drawing(draw / f"{Path(name).stem}.png", frame, answer, names)
+            write_drawing(draw / f"{Path(name).stem}.png", frames.picture(i), answer, names)
 
 
 COMMAND = run

@@ -72,6 +72,8 @@ _WHERE = re.compile(r"^/\S+:\d+ .*(?:\)|> \S.* was false\.) (?=[A-Z])")
 """Where in ONNX Runtime's source an error was raised, which tells a user nothing."""
 
 
+_STATUS = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (?:Non-zero status code returned while running )?")
+"""A number and a name for what the rest of a message says in words."""
 _ONE_NODE = bytes.fromhex(
     "080712003a330a0c0a0178120179220452656c751201675a0f0a0178120a0a08080112040a020801620f0a0179120a0a08080112040a020801"
     "42040a00100d"
@@ -97,10 +99,12 @@ class OnnxRuntimeSession:
         self.outputs = tuple(_spec(one) for one in session.get_outputs())
 
     def run(self, inputs: Tensors) -> Tensors:
-        """Run once."""
-        if self._binding is not None:
-            return self.download(self.execute(self.upload(inputs)))
-        return dict(zip(self._names, self._run(None, inputs), strict=True))
+        """Run once.
+
+        Raises:
+            UnsupportedError: If the engine cannot run the model on these inputs.
+        """
+        return self.download(self.execute(self.upload(inputs)))
 
     def upload(self, inputs: Tensors) -> Any:
         """Copy the inputs to the device; return them where its memory is the host's."""
@@ -112,10 +116,14 @@ class OnnxRuntimeSession:
         """Run once; the results stay in the device's memory.
 
         Raises:
-            UnsupportedError: If the device fails: it may lack a type, which no provider asks when a model is opened.
+            UnsupportedError: If the device fails: it may lack a type, which no provider asks when a model is opened. On
+                the CPU: if a number of the inputs is none that the model takes, an index beyond a table for example.
         """
         if self._binding is None:
-            return self._run(None, uploaded)
+            try:
+                return self._run(None, uploaded)
+            except Exception as error:
+                raise _not_run(error) from error
         try:
             return self._binding.execute()
         except Exception as error:  # pybind raises a class per status code, all below Exception
@@ -314,6 +322,17 @@ def _refusal(error: Exception, providers: tuple[str, ...]) -> UnavailableError |
     if providers[0] != CPU and type(error).__name__ not in _MODEL_FAULTS:
         return refusing_provider(providers[0], reason)
     return InvalidFileError(f"ONNX Runtime refuses the model: {reason}", remedy="check it with edgeopt inspect")
+
+
+def _not_run(error: Exception) -> Exception:
+    """Return what the user can act on; what the engine did not say itself is a bug and stays what it is."""
+    if not type(error).__module__.startswith("onnxruntime"):
+        return error
+    reason = _STATUS.sub("", _WHERE.sub("", " ".join(str(error).split())))
+    return UnsupportedError(
+        f"ONNX Runtime does not run the model on these inputs: {reason}",
+        remedy="check the numbers and the shapes of the inputs",
+    )
 
 
 def _require_placement(session: OnnxRuntimeSession, providers: tuple[str, ...]) -> None:

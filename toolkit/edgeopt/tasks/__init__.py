@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from edgeopt.labels import Labels
 from edgeopt.recipe import Recipe
-from edgeopt.tensors import Frame, Tensors, TensorSpec
+from edgeopt.tensors import Sample, Tensors, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,8 @@ class Accuracy:
 class Task(Protocol):
     """Preprocess, postprocess and score for one recipe and one model's shapes."""
 
-    def preprocess(self, frame: Frame) -> tuple[Tensors, Any]:
-        """Return the model's inputs and the geometry that `postprocess` needs."""
+    def preprocess(self, frame: Sample) -> tuple[Tensors, Any]:
+        """Return the model's inputs, those given as such unchanged, and the geometry that `postprocess` needs."""
         ...
 
     def postprocess(self, outputs: Tensors, geometry: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ from edgeopt.labels import Labels
 from edgeopt.picture import Geometry, PictureInput
 from edgeopt.recipe import Recipe
 from edgeopt.tasks import Accuracy
-from edgeopt.tensors import Frame, Tensors, TensorSpec
+from edgeopt.tensors import Sample, Tensors, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +33,15 @@ class Classification:
 
     def __init__(self, recipe: Recipe, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], evaluating: bool):
         self._name, self._output = recipe.input.tensor or inputs[0].name, outputs[0].name
+        self._size = recipe.input.size
         self._picture = PictureInput(recipe.input, recipe.preprocess, reuse=not evaluating)
         self._top, self._first = recipe.postprocess.top, int(recipe.postprocess.background)
         self._is_probability = recipe.postprocess.decoder == "probabilities"
 
-    def preprocess(self, frame: Frame) -> tuple[Tensors, Geometry]:
-        """Return the input tensor."""
+    def preprocess(self, frame: Sample) -> tuple[Tensors, Geometry]:
+        """Return the input tensor; inputs that are given as such stay as they are."""
+        if isinstance(frame, Mapping):
+            return frame, Geometry.of_input(self._size)
         tensor, geometry = self._picture(frame)
         return {self._name: tensor}, geometry
 

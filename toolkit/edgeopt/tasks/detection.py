@@ -18,7 +18,7 @@ from edgeopt.match_tables import match_tables, resampled_precision
 from edgeopt.picture import Geometry, PictureInput
 from edgeopt.recipe import Recipe
 from edgeopt.tasks import Accuracy
-from edgeopt.tensors import Frame, Tensors, TensorSpec
+from edgeopt.tensors import Sample, Tensors, TensorSpec
 
 
 class Detection:
@@ -52,8 +52,10 @@ class Detection:
         )
         self._class_names = recipe.class_names
 
-    def preprocess(self, frame: Frame) -> tuple[Tensors, Geometry]:
-        """Return the input tensor, and where the frame lies in it."""
+    def preprocess(self, frame: Sample) -> tuple[Tensors, Geometry]:
+        """Return the input tensor, and where the frame lies in it: all over it, where it is given as a tensor."""
+        if isinstance(frame, Mapping):
+            return frame, Geometry.of_input(self._size)
         tensor, geometry = self._picture(frame)
         return {self._name: tensor}, geometry
 
