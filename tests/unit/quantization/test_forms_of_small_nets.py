@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 import onnx
@@ -12,9 +12,12 @@ from edgeopt.candidate import note_from_json
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.model import Model
+from edgeopt.quantization.findings import study
 from edgeopt.quantization.fusion import Fusion, Stretch, fusion_notes, read_fusion
-from edgeopt.quantization.quantize import Form, quantize
+from edgeopt.quantization.quantize import Form, open_graph, quantize
 from edgeopt.quantization.ranges import Method
+from edgeopt.quantization.structure import key
+from edgeopt.quantization.variants import first_variant, make_variant
 from edgeopt.target import Granularity, Int8Rules, Target
 
 
@@ -123,6 +126,18 @@ def test_an_operator_with_an_integer_kernel_between_its_pairs_is_a_defect() -> N
     warning = next(note for note in fusion.notes if "integer kernel" in note.detail)
     assert (warning.kind, warning.names) == ("warning", ("Add_2",))
     assert str(warning) == "1 operator with an integer kernel still in float between Q and DQ (Add_2: Add)"
+
+
+def test_a_layer_that_was_left_in_float_is_no_defect() -> None:
+    model = mobile()
+    seen = list(frames(model))
+    findings = study(model, open_graph(model), seen, Int8Rules())
+    middle = key(open_graph(model).nodes("Conv")[2])
+    variant = replace(first_variant(Form.QDQ), front=frozenset({middle}))
+    fusion = read_fusion(make_variant(model, findings, Int8Rules(), variant).model)
+    assert any("Conv" in op for one in fusion.between for op in one.ops)
+    assert not any(one.is_defect for one in fusion.between)
+    assert fusion.unfused == ()
 
 
 def test_a_long_list_is_shortened_where_it_is_printed_and_whole_in_the_result() -> None:

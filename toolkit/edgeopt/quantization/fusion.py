@@ -252,7 +252,12 @@ class _Walk:
         return found
 
     def _is_paired(self, node: onnx.NodeProto) -> bool:
-        """Whether all that varies comes from integers, and only integers are made of the result."""
+        """Whether all that varies comes from integers, and only integers are made of the result.
+
+        A layer with float weights was left in float on purpose.
+        """
+        if node.op_type in _WEIGHTED and self._stored & set(node.input):
+            return False
         data = [name for name in node.input if name and name not in self._stored]
         readers = self._behind_moves(node.output[0])
         return all(map(self._is_real_integer, data)) and {one.op_type for one in readers} == {_Q}
