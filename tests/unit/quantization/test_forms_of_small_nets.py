@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 import numpy as np
 import onnx
 import pytest
-from small_nets import ALL, detector, frames, mobile, residual, squeeze_excite, vision_transformer
+from small_nets import ALL, Net, detector, frames, mobile, residual, squeeze_excite, vision_transformer
 
 from edgeopt.candidate import note_from_json
 from edgeopt.executors import SessionOptions
@@ -129,11 +129,14 @@ def test_an_operator_with_an_integer_kernel_between_its_pairs_is_a_defect() -> N
 
 
 def test_a_layer_that_was_left_in_float_is_no_defect() -> None:
-    model = mobile()
+    net, x = Net(), "x"
+    for fan in (3, 16, 16, 16):
+        x = net.op("Relu", net.conv(x, fan, 16, 3))
+    model = net.model(net.conv(x, 16, 8))
     seen = list(frames(model))
     findings = study(model, open_graph(model), seen, Int8Rules())
     middle = key(open_graph(model).nodes("Conv")[2])
-    variant = replace(first_variant(Form.QDQ), front=frozenset({middle}))
+    variant = replace(first_variant(Form.NHWC), front=frozenset({middle}))
     fusion = read_fusion(make_variant(model, findings, Int8Rules(), variant).model)
     assert any("Conv" in op for one in fusion.between for op in one.ops)
     assert not any(one.is_defect for one in fusion.between)

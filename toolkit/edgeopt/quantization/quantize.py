@@ -12,6 +12,7 @@ from edgeopt.model import Model
 from edgeopt.outcome import Outcome
 from edgeopt.quantization.dynamic import place_dynamic
 from edgeopt.quantization.findings import Findings, study
+from edgeopt.quantization.float_guards import guard_float_layers
 from edgeopt.quantization.float_islands import LEAST_DB, float_island, red_tensors
 from edgeopt.quantization.heads import feature_readers
 from edgeopt.quantization.inputs_only import place_inputs, readers_of, tensors_read
@@ -103,13 +104,20 @@ def open_graph(model: Model) -> Graph:
 def place(graph: Graph, scheme: Scheme, form: Form) -> Mapping[str, int]:
     """Write the scheme into the graph, in place; return how often what was rewritten."""
     if form is Form.QDQ:
-        return place_qdq(graph, scheme)
+        done = place_qdq(graph, scheme)
+        return {**done, **_guarded(graph)} if Form.NHWC in scheme.rules.forms else done
     if form is Form.INPUTS:
         return place_inputs(graph, scheme)
     if form is Form.DYNAMIC:
         return place_dynamic(graph, scheme)
     products = place_matrices(graph, scheme)
-    return {**products, **place_nhwc(graph, scheme)}
+    return {**products, **place_nhwc(graph, scheme), **_guarded(graph)}
+
+
+def _guarded(graph: Graph) -> Mapping[str, int]:
+    """Keep ONNX Runtime's CPU engine, of which the NHWC form is, from rounding what was left in float."""
+    count = guard_float_layers(graph)
+    return {"float layers kept from the engine": count} if count else {}
 
 
 def choose_scheme(
