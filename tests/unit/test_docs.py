@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from edgeopt.benchmarking.budget import Verdict
 from edgeopt.cli import cli
 from edgeopt.recipe import Recipe
 from edgeopt.tables import parse_table
@@ -80,7 +81,7 @@ def test_the_python_page_runs(tmp_path):
     code = "\n".join(blocks(ROOT / "docs" / "python.md", "python"))
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "PASS" in done.stdout
+    assert any(f"{one.name}: " in done.stdout for one in Verdict)  # which one is the machine's affair
 
 
 def test_the_readmes_python_example_runs_on_the_quick_starts_output(tmp_path):
