@@ -208,7 +208,7 @@ def test_synthetic_calibration_is_marked_everywhere(tmp_path):
         "--threads",
         "1",
         "--time-budget",
-        "10s",
+        "40s",
     ]
     shown = CliRunner().invoke(cli, [*arguments, "--steps", "simplify,fuse,quantize"])
     assert shown.exit_code == 0, shown.output
@@ -311,7 +311,7 @@ def test_calibration_tensors_of_an_npz_are_taken_as_the_models_inputs(tmp_path):
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "inputs.npz", images=rng.uniform(0, 1, (4, 3, 160, 160)).astype(np.float32))
     calib = str(tmp_path / "inputs.npz")
-    report = optimize("digits_detector", target="cpu", out=tmp_path / "o", threads=1, calib=calib, time_budget_s=20.0)
+    report = optimize("digits_detector", target="cpu", out=tmp_path / "o", threads=1, calib=calib, time_budget_s=40.0)
     assert any(one.precision == "w8a8" for one in report.candidates)
     assert "4 samples of" in report.calibrated_on
 

@@ -32,7 +32,7 @@ def classifier(data, tmp_path_factory):
         calib=str(data / "imagenet" / "calib"),
         eval=str(data / "imagenet" / "val_labels.csv"),
         threads=1,
-        time_budget_s=40.0,
+        time_budget_s=60.0,
     )
 
 

@@ -96,7 +96,7 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     mask = (np.arange(20) < chance.integers(5, 20, (6, 1))).astype(np.int64)
     np.savez(folder / "inputs.npz", ids=ids, mask=mask)
     report = optimize(
-        folder / "tokens.onnx", calib=folder / "inputs.npz", out=folder / "out", threads=1, time_budget_s=2
+        folder / "tokens.onnx", calib=folder / "inputs.npz", out=folder / "out", threads=1, time_budget_s=20
     )
     return SimpleNamespace(
         folder=folder,
