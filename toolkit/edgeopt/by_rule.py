@@ -57,7 +57,6 @@ def quantize_by_rule(run: Trial, model: Model) -> list[Outcome]:
         progress=tell,
         on_attempt=lambda one: run.listener.say(f"  {one.name}: agreement {one.agreement:.3f}"),
     )
-    if not found.attempts:
-        run.notes += [*found.notes, Note(NoteKind.WARNING, found.reason)]
+    run.notes += found.why_none
     best = sorted(found.attempts, key=lambda one: -one.agreement)[:_MOST_KEPT]
     return [replace(one.outcome, notes=(Note(NoteKind.INFO, f"form: {one.name}"), *one.outcome.notes)) for one in best]

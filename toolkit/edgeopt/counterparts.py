@@ -15,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 
 from edgeopt.graph import Graph, Node, Value
-from edgeopt.quantization.structure import LIMITERS, WEIGHTED, limits
+from edgeopt.quantization.structure import LIMITERS, WEIGHTED, limits, readers_through
 from edgeopt.quantized_tensors import QuantizedTensor, is_stored
 
 _SAME_VALUES = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "Transpose", "Identity", "Cast")
@@ -64,7 +64,7 @@ def counterpart(values: Values, floats: Values, tensor: str) -> Counterpart | No
     shortened = (short for name in names for short in _shortened(name) if short in floats.by_name)
     if known is None and (known := next(shortened, None)) is None:
         return None
-    readers = list(readers_of(values.graph, values.by_name[tensor]))
+    readers = list(readers_through(values.graph, values.by_name[tensor], _SAME_VALUES))
     return _behind(floats.graph, floats.by_name[known], values.graph, readers)
 
 
@@ -78,7 +78,7 @@ def own_counterpart(values: Values, tensor: QuantizedTensor) -> Counterpart | No
     source = maker.inputs[0] if maker is not None and "QuantizeLinear" in maker.op_type else None
     if source is None or not source.name:
         return None
-    readers = list(readers_of(values.graph, value))
+    readers = list(readers_through(values.graph, value, _SAME_VALUES))
     kept = _common_limits(values.graph, readers)
     if kept is not None:
         return Counterpart(source.name, kept, kept)
@@ -95,15 +95,6 @@ def natural_limits(tensor: QuantizedTensor) -> Limits:
         return NO_LIMITS
     scale = tensor.scales[0]
     return 0.0, _RELU6 if abs((info.max - info.min) * scale - _RELU6) <= scale / 2 else math.inf
-
-
-def readers_of(graph: Graph, value: Value) -> Iterator[Node]:
-    """Yield the nodes that compute with a tensor, behind changes of its number and layout."""
-    for node in graph.consumers(value):
-        if node.op_type in _SAME_VALUES:
-            yield from readers_of(graph, node.outputs[0])
-        else:
-            yield node
 
 
 def _names(graph: Graph, value: Value) -> Iterator[str]:

@@ -107,8 +107,7 @@ def _told(run: Trial, model: Model, setting: Setting, found: Found, buffers: Buf
     if found.calibration is not None:
         run.calibrations[model.fingerprint] = found.calibration
     run.workspace.write(f"candidates/{_candidate(run, setting)}/{TENSORS}", tensors_json(found))
-    if not found.attempts:
-        run.notes += [*found.notes, Note(NoteKind.WARNING, found.reason)]
+    run.notes += found.why_none
     kept = for_labels(found.attempts, most)
     opened = [replace(one, outcome=replace(one.outcome, options=buffers.entries)) for one in kept]
     return [_with_notes(one, found.notes, setting) for one in opened]

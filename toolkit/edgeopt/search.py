@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from edgeopt.candidate import BASELINE, Candidate
-from edgeopt.recipe import LEAST_AGREEMENT as LEAST_AGREEMENT
+from edgeopt.recipe import LEAST_AGREEMENT
 
 _TIE = 0.02
 """Speeds this close are equal: a shared machine measures no finer."""

@@ -198,7 +198,7 @@ def choose_frames(
         told = "tensors: numbers from 0 to 1" if is_fed else "pictures: postprocess sees other boxes"
         if recipe.task == TENSORS and not is_fed:
             told = "pictures"
-        hint = f"pass --source with {'an .npz of' if is_fed else ''} real ones".replace("  ", " ")
+        hint = f"pass --source with {'an .npz of ' if is_fed else ''}real ones"
         return synthetic(recipe, inputs), (Note(NoteKind.WARNING, f"synthetic {told}", hint),)
     frames = open_frames(Path(source) if source is not None else shipped or Path())
     if frames.tensors is not None and recipe.task != TENSORS:

@@ -33,6 +33,18 @@ def cosine(model: Model, source: Model) -> float:
     return float(np.mean(cosines))
 
 
+def searched(model: Model) -> Found:
+    """Return what a search finds where every form is as fast as another."""
+    return search_int8(
+        model,
+        frames(model),
+        Int8Rules(),
+        agreement=lambda one: cosine(one, model),
+        speed=lambda one: 1.2,
+        forms=(Form.QDQ, Form.NHWC),
+    )
+
+
 def attempt(speed: float, agreement: float) -> Attempt:
     return Attempt("one", Outcome(mobile(), {}), agreement, speed)
 
@@ -162,14 +174,7 @@ def test_a_form_without_integers_is_no_candidate() -> None:
 
 def test_all_that_labels_may_judge_say_why() -> None:
     model = detector()
-    found = search_int8(
-        model,
-        frames(model),
-        Int8Rules(),
-        agreement=lambda one: cosine(one, model),
-        speed=lambda one: 1.2,
-        forms=(Form.QDQ, Form.NHWC),
-    )
+    found = searched(model)
     for most in (1, 2, 3):
         for one in for_labels(found.attempts, most):
             assert one.reason.startswith(f"{one.name}: 1.20x the float model, agreement {one.agreement:.3f}.")
@@ -180,14 +185,7 @@ def test_all_that_labels_may_judge_say_why() -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_the_search_agrees_with_the_float_model_on_every_family(name: str) -> None:
     model = ALL[name]()
-    found = search_int8(
-        model,
-        frames(model),
-        Int8Rules(),
-        agreement=lambda one: cosine(one, model),
-        speed=lambda one: 1.2,
-        forms=(Form.QDQ, Form.NHWC),
-    )
+    found = searched(model)
     assert found.attempts[0].agreement > 0.98
     assert "keep the float model" not in found.reason
 

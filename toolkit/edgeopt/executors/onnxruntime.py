@@ -122,7 +122,9 @@ class OnnxRuntimeSession:
         if self._binding is None:
             try:
                 return self._run(None, uploaded)
-            except Exception as error:
+            except Exception as error:  # pybind raises a class per status code, all below Exception
+                if not type(error).__module__.startswith("onnxruntime"):
+                    raise  # not the engine's words: a bug stays what it is
                 raise _not_run(error) from error
         try:
             return self._binding.execute()
@@ -324,10 +326,8 @@ def _refusal(error: Exception, providers: tuple[str, ...]) -> UnavailableError |
     return InvalidFileError(f"ONNX Runtime refuses the model: {reason}", remedy="check it with edgeopt inspect")
 
 
-def _not_run(error: Exception) -> Exception:
-    """Return what the user can act on; what the engine did not say itself is a bug and stays what it is."""
-    if not type(error).__module__.startswith("onnxruntime"):
-        return error
+def _not_run(error: Exception) -> UnsupportedError:
+    """Return what the user can act on."""
     reason = _STATUS.sub("", _WHERE.sub("", " ".join(str(error).split())))
     return UnsupportedError(
         f"ONNX Runtime does not run the model on these inputs: {reason}",

@@ -10,12 +10,10 @@ Source: onnxruntime, WeightBiasQuantization (pull requests 22969 and 24537; a pa
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from edgeopt.graph import Graph, Node, Value
+from edgeopt.graph import Graph, Node
 from edgeopt.quantization.affine import Affine
 from edgeopt.quantization.scheme import absorbs
-from edgeopt.quantization.structure import LIMITERS, SAME_GRID, has_weights
+from edgeopt.quantization.structure import LIMITERS, SAME_GRID, has_weights, readers_through
 
 _ROUNDED_BY_ENGINE = ("Conv", "ConvTranspose", "Gemm")
 
@@ -49,16 +47,7 @@ def _limiter(graph: Graph, node: Node) -> Node | None:
 def _makes_integers(graph: Graph, node: Node) -> bool:
     """Whether a QuantizeLinear reads what a layer makes, or what its Relu or Clip does."""
     made = (_limiter(graph, node) or node).outputs[0]
-    return any(reader.op_type == "QuantizeLinear" for reader in _readers(graph, made))
-
-
-def _readers(graph: Graph, value: Value) -> Iterator[Node]:
-    """Yield what reads a tensor, moved or not."""
-    for node in graph.consumers(value):
-        if node.op_type in SAME_GRID:
-            yield from _readers(graph, node.outputs[0])
-        else:
-            yield node
+    return any(reader.op_type == "QuantizeLinear" for reader in readers_through(graph, made, SAME_GRID))
 
 
 def _guard(graph: Graph, node: Node) -> None:
@@ -77,7 +66,7 @@ def _is_saturated(graph: Graph, limiter: Node) -> bool:
     """Whether all that reads a Relu or Clip is integers that end where it does."""
     if graph.is_output(limiter.outputs[0]):
         return False
-    grids = [_grid(graph, node) for node in _readers(graph, limiter.outputs[0])]
+    grids = [_grid(graph, node) for node in readers_through(graph, limiter.outputs[0], SAME_GRID)]
     return all(grid is not None and absorbs(graph, limiter, grid) for grid in grids)
 
 

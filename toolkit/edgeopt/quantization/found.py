@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from edgeopt.errors import Note
+from edgeopt.errors import Note, NoteKind
 from edgeopt.quantization.attempt import Attempt
 from edgeopt.quantization.calibration import Calibration
 from edgeopt.quantization.why import Kept
@@ -30,3 +30,8 @@ class Found:
     """Tensors that the first attempt rounds to integers."""
     calibration: Calibration | None = None
     """What calibration saw of the model as it came, for a search for another engine."""
+
+    @property
+    def why_none(self) -> tuple[Note, ...]:
+        """What a run without any INT8 form should say; empty where there is one."""
+        return () if self.attempts else (*self.notes, Note(NoteKind.WARNING, self.reason))

@@ -8,12 +8,12 @@ ranges, equalization. Each attempt is measured; what gains nothing is not built 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
-from edgeopt.errors import EdgeoptError, MissingDependencyError, Note, NoteKind, UnavailableError, UnsupportedError
+from edgeopt.errors import EdgeoptError, MissingDependencyError, UnavailableError, UnsupportedError
 from edgeopt.graph import Graph, attribute
 from edgeopt.model import Model
 from edgeopt.quantization.attempt import Attempt, for_labels, has_integers, ranked
@@ -42,10 +42,9 @@ from edgeopt.quantization.variants import (
     with_float,
     with_front,
 )
-from edgeopt.quantization.why import Kept, kept_tensors, reason
+from edgeopt.quantization.why import NO_INTEGERS, Kept, kept_tensors, reason, refusals
 from edgeopt.target import Int8Rules
 from edgeopt.tensors import Tensors
-from edgeopt.text import plural
 
 LEAST_AGREEMENT = 0.85
 _STRICTER_DB = (13.0, 16.0, 20.0)
@@ -64,7 +63,6 @@ _CALIBRATION_SHARE = 0.4
 _LEAST_IMAGES, _KEPT_IMAGES = 4, 8
 _MOST_JUDGED = 3
 """Attempts that labels may judge: only they say why."""
-_NO_INTEGERS = "every layer stays in float"
 
 
 @dataclass(slots=True)
@@ -110,7 +108,7 @@ class _Search:
         model, findings = self.sources.of(variant)
         outcome = make_variant(model, findings, self.rules, variant, self.ends_at_s)
         if not has_integers(outcome):
-            raise UnsupportedError(_NO_INTEGERS, remedy="keep the float model")
+            raise UnsupportedError(NO_INTEGERS, remedy="keep the float model")
         if variant.fitted:
             outcome = replace(outcome, notes=(*outcome.notes, note_of(self.sources.fits_of(variant))))
         known = self.attempts[like] if like is not None else None
@@ -365,7 +363,7 @@ def _in_time(frames: Iterable[Tensors], ends_at_s: float) -> Iterator[Tensors]:
 
 
 def _found(search: _Search) -> Found:
-    notes = (*search.sources.findings.notes, *_refused(search.refused))
+    notes = (*search.sources.findings.notes, *refusals(search.refused))
     calibration = search.sources.findings.calibration
     if not search.attempts:
         return Found((), "The float model stays: no INT8 form of it could be made.", notes, calibration=calibration)
@@ -389,13 +387,3 @@ def _found(search: _Search) -> Found:
         search.rounded(),
         calibration,
     )
-
-
-def _refused(refused: Mapping[Variant, str]) -> Iterator[Note]:
-    for problem in dict.fromkeys(refused.values()):
-        names = [str(variant) for variant, one in refused.items() if one == problem]
-        if problem != _NO_INTEGERS:
-            detail = f"{names[0]} could not be made: {problem}"
-            yield Note(NoteKind.WARNING, detail, f"and {plural(len(names) - 1, 'form')} like it" if names[1:] else "")
-    if left := [one for one in refused.values() if one == _NO_INTEGERS]:
-        yield Note(NoteKind.INFO, f"{plural(len(left), 'form')} left aside: {_NO_INTEGERS}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -223,6 +223,15 @@ def channel_axis(graph: Graph, value: Value) -> int:
     if products or (maker is not None and maker.op_type in (*PRODUCTS, "LayerNormalization")):
         return -1
     return 1 if rank > 1 else 0
+
+
+def readers_through(graph: Graph, value: Value, ops: Container[str]) -> Iterator[Node]:
+    """Yield the nodes that read a value, or what nodes of `ops` make of it."""
+    for node in graph.consumers(value):
+        if node.op_type in ops:
+            yield from readers_through(graph, node.outputs[0], ops)
+        else:
+            yield node
 
 
 def data_axis(node: Node) -> int:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from edgeopt.errors import NoteKind
+from edgeopt.errors import Note, NoteKind
 from edgeopt.quantization.attempt import Attempt
 from edgeopt.quantization.layer_times import LayerTime, LayerTimes
 from edgeopt.quantization.quantize import island_of, open_graph
@@ -19,6 +19,8 @@ from edgeopt.target import Int8Rules
 from edgeopt.text import plural
 
 _MOST_EXPLAINED = 3
+NO_INTEGERS = "every layer stays in float"
+"""The problem of a form that is the float model again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,3 +117,14 @@ def reason(
 def _saved_ms(variant: Variant, layers: Mapping[str, LayerTime]) -> float:
     chosen = [one for name, one in layers.items() if name in variant.front]
     return sum(one.integer_ns - one.float_ns for one in chosen) / 1e6
+
+
+def refusals(refused: Mapping[Variant, str]) -> Iterator[Note]:
+    """Yield what to say of variants that were left aside, each with its problem."""
+    for problem in dict.fromkeys(refused.values()):
+        names = [str(variant) for variant, one in refused.items() if one == problem]
+        if problem != NO_INTEGERS:
+            detail = f"{names[0]} could not be made: {problem}"
+            yield Note(NoteKind.WARNING, detail, f"and {plural(len(names) - 1, 'form')} like it" if names[1:] else "")
+    if left := [one for one in refused.values() if one == NO_INTEGERS]:
+        yield Note(NoteKind.INFO, f"{plural(len(left), 'form')} left aside: {NO_INTEGERS}")
