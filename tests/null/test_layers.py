@@ -33,7 +33,8 @@ LAYERS = [
     "quantized_tensors",
     "graph recognise picture decoders drawing binding drivers tensorrt",
     "recipe target outcome boxes match_tables providers",
-    "model environment frames labels tables fingerprint drift",
+    "model environment frames labels fingerprint drift",
+    "tables",
     "text plugins assets extras files tensors affine channels workers rknn_table",
     "errors",
 ]

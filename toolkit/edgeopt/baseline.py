@@ -15,7 +15,7 @@ from edgeopt.errors import InvalidFileError
 from edgeopt.files import write_beside
 from edgeopt.fingerprint import Fingerprint
 from edgeopt.scored import Scored
-from edgeopt.stored import read_json
+from edgeopt.tables import read_object
 
 SCHEMA = 1
 _KIND = "edgeopt baseline"
@@ -112,7 +112,7 @@ def read_baseline(file: Path) -> Baseline:
         InvalidFileError: If it is absent, damaged, of another schema or another kind of file.
     """
     remedy = f"write it once from a good model: edgeopt check MODEL --baseline {file} --update"
-    values = read_json(file, schema=SCHEMA, remedy=remedy)
+    values = read_object(file, schema=SCHEMA, remedy=remedy)
     if values.get("kind") != _KIND:
         raise InvalidFileError(f"{file} is no baseline of edgeopt check", remedy=remedy)
     try:

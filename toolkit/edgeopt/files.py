@@ -1,12 +1,66 @@
-"""Files are written whole or not at all. It knows no format."""
+"""Files are read within a limit, and written whole or not at all. It knows no format."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from pathlib import Path
 
 from edgeopt.errors import InvalidFileError
+
+MOST_BYTES = 64 << 20
+"""Of a file that describes something; the largest report of a real run is 1 MiB."""
+
+
+def read_file(path: Path, *, remedy: str, most_bytes: int = MOST_BYTES) -> bytes:
+    """Return what a file holds.
+
+    Args:
+        path: A regular file: a pipe or a device is never waited for.
+        remedy: What to do where it cannot be read.
+        most_bytes: A larger file is refused, not loaded.
+
+    Raises:
+        InvalidFileError: If it is absent, no regular file, too large, or may not be read.
+    """
+    try:
+        facts = path.stat()
+        if not stat.S_ISREG(facts.st_mode):
+            raise InvalidFileError(f"{path} is no regular file", remedy=remedy)
+        if facts.st_size > most_bytes:
+            problem = f"{path} has {facts.st_size >> 20} MiB, more than {most_bytes >> 20} MiB"
+            raise InvalidFileError(problem, remedy=remedy)
+        return path.read_bytes()
+    except (OSError, ValueError) as error:
+        raise InvalidFileError(_why_unreadable(path, error), remedy=remedy) from error
+
+
+def read_text(path: Path, *, remedy: str, most_bytes: int = MOST_BYTES) -> str:
+    """Return the UTF-8 text of a file, without the mark that some editors put before it.
+
+    Raises:
+        InvalidFileError: As `read_file`, or if it is not UTF-8.
+    """
+    try:
+        return read_file(path, remedy=remedy, most_bytes=most_bytes).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InvalidFileError(f"{path} is not UTF-8 text: {error.reason}", remedy=remedy) from error
+
+
+def require_there(path: Path, *, remedy: str) -> None:
+    """Raise InvalidFileError unless something is at that path and may be looked at."""
+    try:
+        path.stat()
+    except (OSError, ValueError) as error:
+        raise InvalidFileError(_why_unreadable(path, error), remedy=remedy) from error
+
+
+def _why_unreadable(path: Path, error: OSError | ValueError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return f"{path} does not exist"
+    reason = error.strerror if isinstance(error, OSError) else None
+    return f"{path} cannot be read: {reason or error}"
 
 
 def write_beside(path: Path, data: bytes | str) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from edgeopt.benchmarking.samples import Samples
 from edgeopt.errors import EdgeoptError, InvalidFileError, Note, NoteKind
 from edgeopt.fingerprint import Fingerprint, Use
+from edgeopt.tables import read_object
 
 RESULT, RAW = "bench.json", "samples.npz"
 SCHEMA = 1
@@ -34,26 +33,6 @@ def is_stored(path: Path) -> bool:
     return path.suffix == ".json" or (path / RESULT).is_file()
 
 
-def read_json(path: Path, *, schema: int, remedy: str) -> dict[str, Any]:
-    """Return a JSON object of the schema.
-
-    Raises:
-        InvalidFileError: If it is absent, damaged or of another schema.
-    """
-    try:
-        values = json.loads(path.read_text("utf-8"))
-    except FileNotFoundError as error:
-        raise InvalidFileError(f"{path} does not exist", remedy=remedy) from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidFileError(f"{path} cannot be read: {error}", remedy=remedy) from error
-    except ValueError as error:
-        raise InvalidFileError(f"{path} is not JSON: {error}", remedy=remedy) from error
-    found = values.get("schema") if isinstance(values, dict) else None
-    if not isinstance(values, dict) or found != schema:
-        raise InvalidFileError(f"{path} has schema {found}, this edgeopt reads {schema}", remedy=remedy)
-    return values
-
-
 def read_stored(path: Path) -> StoredResult:
     """Read a result and its raw samples.
 
@@ -62,7 +41,7 @@ def read_stored(path: Path) -> StoredResult:
     """
     file = path / RESULT if path.is_dir() else path
     remedy = "measure again with edgeopt bench MODEL -o FOLDER, and name that folder"
-    values = read_json(file, schema=SCHEMA, remedy=remedy)
+    values = read_object(file, schema=SCHEMA, remedy=remedy)
     try:
         return StoredResult(
             path=path,

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+import reprlib
 
 from edgeopt.errors import EdgeoptError
 
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 60
 
 
 def parse_duration_s(text: str, *, unit: str = "s") -> float:
@@ -57,3 +60,11 @@ def format_bytes(size_bytes: int) -> str:
 def plural(count: int, noun: str) -> str:
     """Return `1 image`, `2 images`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def short(value: object) -> str:
+    """Return a value from outside as it would be written, of a length and depth that fit into a message."""
+    try:
+        return _SHORT.repr(value)
+    except ValueError:  # Python writes no whole number of more than 4,300 digits
+        return "a number of thousands of digits"
