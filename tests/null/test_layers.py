@@ -31,7 +31,7 @@ LAYERS = [
     "candidate benchmarking runtime devices apart evaluate",
     "passes executors tasks bundle answers canonical",
     "quantized_tensors",
-    "graph recognise picture decoders drawing binding drivers tensorrt",
+    "graph multiply_adds recognise picture decoders drawing binding drivers tensorrt",
     "recipe target outcome boxes match_tables providers",
     "model environment frames labels fingerprint drift",
     "tables",

@@ -43,7 +43,7 @@ def fix_shapes(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> Model:
 
 
 def _fixed_shape(value: Value, wanted: tuple[int, ...] | None) -> tuple[int, ...]:
-    declared = None if value.shape is None else [d if isinstance(d, int) and d else None for d in value.shape]
+    declared = None if value.shape is None else [d if isinstance(d, int) and d > 0 else None for d in value.shape]
     if wanted is None:
         wanted = tuple(size for size in declared or () if size is not None)
         if declared is None or len(wanted) != len(declared):

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import onnx
-from onnx import numpy_helper
-
 from edgeopt.devices import find_device
 from edgeopt.errors import EdgeoptError
-from edgeopt.model import Model, find_model, load_model
+from edgeopt.model import find_model, fix_inputs, load_model
+from edgeopt.multiply_adds import count_multiply_adds, count_numbers
 from edgeopt.placement import Partition, explain_placement
 from edgeopt.recognise import choose_recipe
 from edgeopt.tensors import TensorSpec
@@ -26,7 +23,7 @@ class Inspection:
     opset: int
     parameters: int
     multiply_adds: int | None
-    """None where a shape is free."""
+    """None where a shape is free, or not inferred."""
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     ops: Mapping[str, int]
@@ -43,14 +40,26 @@ class Inspection:
         return self.partition.verdict
 
 
-def inspect(model: str, *, target: str | None = None, recipe: str | None = None) -> Inspection:
+def inspect(
+    model: str,
+    *,
+    target: str | None = None,
+    recipe: str | None = None,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+) -> Inspection:
     """Return the facts of a model, with a target also where its nodes run.
+
+    Args:
+        model: Path of an ONNX file, or the name of a shipped model.
+        target: Shipped name, or path of a TOML file; None: no placement.
+        recipe: Shipped name or path; None: read from the model.
+        shapes: Whole shapes of inputs by name, for what the model leaves free.
 
     Raises:
         EdgeoptError: If the model, the target or the recipe asked for cannot be read.
     """
     path = find_model(model)
-    loaded = load_model(path)
+    loaded = fix_inputs(load_model(path), shapes or {})
     try:
         choice = choose_recipe(recipe, path, loaded.inputs, loaded.outputs, loaded.metadata)
         chosen = f"{choice.recipe.name}: {choice.reason}"
@@ -63,7 +72,7 @@ def inspect(model: str, *, target: str | None = None, recipe: str | None = None)
         name=loaded.name,
         size_bytes=loaded.size_bytes,
         opset=loaded.opset,
-        parameters=sum(math.prod(one.dims) for one in loaded.proto.graph.initializer),
+        parameters=count_numbers(loaded),
         multiply_adds=count_multiply_adds(loaded),
         inputs=loaded.inputs,
         outputs=loaded.outputs,
@@ -72,38 +81,3 @@ def inspect(model: str, *, target: str | None = None, recipe: str | None = None)
         target=device.name if device else "",
         partition=explain_placement(loaded, device) if device else None,
     )
-
-
-def count_multiply_adds(model: Model) -> int | None:
-    """Return the multiply-adds of convolutions and matrix products for one run; None where a shape is free."""
-    try:
-        inferred = onnx.shape_inference.infer_shapes(model.proto, data_prop=True)
-    except onnx.shape_inference.InferenceError:
-        return None
-    graph = inferred.graph
-    shapes = {one.name: tuple(one.dims) for one in graph.initializer}
-    for value in (*graph.input, *graph.value_info, *graph.output):
-        sizes = tuple(d.dim_value for d in value.type.tensor_type.shape.dim)
-        shapes.setdefault(value.name, sizes)
-    for node in graph.node:
-        if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
-            shapes[node.output[0]] = tuple(numpy_helper.to_array(node.attribute[0].t).shape)
-    total = 0
-    for node in graph.node:
-        if node.op_type in ("Conv", "ConvTranspose", "MatMul", "Gemm"):
-            work = _work_of(node, shapes)
-            if not work:
-                return None
-            total += work
-    return total
-
-
-def _work_of(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> int:
-    """Return the multiply-adds of one node, 0 when a shape is unknown."""
-    data, weight, out = (shapes.get(name, ()) for name in (node.input[0], node.input[1], node.output[0]))
-    if node.op_type == "Conv":
-        return math.prod(out) * math.prod(weight[1:]) if out and weight else 0
-    if node.op_type == "ConvTranspose":
-        return math.prod(data) * math.prod(weight[1:]) if data and weight else 0
-    transposed = any(one.name == "transA" and one.i for one in node.attribute)
-    return math.prod(out) * (data[-2] if transposed else data[-1]) if out and data else 0

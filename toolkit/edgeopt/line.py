@@ -33,6 +33,7 @@ from edgeopt.report import Report
 from edgeopt.search import is_within
 from edgeopt.target import Target, find_target
 from edgeopt.tensorrt import ENGINES
+from edgeopt.tensors import fix_sizes
 from edgeopt.thread_choice import choose_threads
 from edgeopt.trial import (
     CHECKED_PICTURES,
@@ -118,9 +119,12 @@ def _read(model: str, target: str, recipe: str | None, options: Options) -> tupl
     device = find_device(target)
     path = find_model(model)
     loaded = load_model(path)
+    inputs = fix_sizes(loaded.inputs, options.shapes)
     given = open_frames(Path(options.calib)) if options.calib and options.calib != SYNTHETIC else None
     shapes = given.shapes if given else None
-    choice = choose_recipe(recipe, path, loaded.inputs, loaded.outputs, loaded.metadata, shapes)
+    choice = choose_recipe(recipe, path, inputs, loaded.outputs, loaded.metadata, shapes)
+    if options.shapes:
+        choice = replace(choice, recipe=choice.recipe.with_inputs(inputs))
     require_metric(choice.recipe, options.eval)
     return loaded, choice, device, fed(given, choice.recipe, loaded.inputs) if given else None
 

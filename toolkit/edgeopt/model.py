@@ -15,10 +15,12 @@ from onnx import helper
 from edgeopt import assets
 from edgeopt.errors import InvalidFileError, NotFoundError, UnsupportedError
 from edgeopt.files import write_beside
-from edgeopt.tensors import TensorSpec
+from edgeopt.tensors import TensorSpec, fix_sizes
 
 _TWO_GB = 2**31 - 2**20
 _KNOWN_DOMAINS = {"", "ai.onnx", "ai.onnx.ml", "com.microsoft", "com.ms.internal.nhwc"}
+_NAMELESS = {"", "?", "-1", "*", "none"}
+"""What exporters write in place of a name: two of them need not be equal."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +87,38 @@ class Model:
 def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
     tensor = value.type.tensor_type
     dtype = str(helper.tensor_dtype_to_np_dtype(tensor.elem_type)) if tensor.elem_type else "unknown"
-    sizes = (d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in tensor.shape.dim)
-    return TensorSpec(value.name, dtype, tuple(size if size != 0 else None for size in sizes))
+    return TensorSpec(value.name, dtype, tuple(_size(one) for one in tensor.shape.dim))
+
+
+def _size(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
+    """Return a size, the name of a free one, or None for a free one without a name that tells it from others."""
+    if dim.HasField("dim_value"):
+        return dim.dim_value if dim.dim_value > 0 else None
+    return dim.dim_param if dim.dim_param.casefold() not in _NAMELESS else None
+
+
+def fix_inputs(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> Model:
+    """Return the model with free dimensions of its inputs fixed, and so every other of the same name.
+
+    Args:
+        model: It is not changed.
+        shapes: Whole shapes by input name; the other inputs stay as they are.
+
+    Raises:
+        EdgeoptError: If a shape does not fit.
+    """
+    fixed = {one.name: one for one in fix_sizes(model.inputs, shapes)}
+    if not shapes:
+        return model
+    known = {name: size for one in model.inputs for name, size in zip(one.shape, fixed[one.name].shape, strict=True)}
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    for value in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
+        for i, dim in enumerate(value.type.tensor_type.shape.dim):
+            size = fixed[value.name].shape[i] if value.name in fixed else known.get(dim.dim_param)
+            if isinstance(size, int):
+                dim.dim_value = size
+    return Model(proto, model.name)
 
 
 def find_model(name: str) -> Path:

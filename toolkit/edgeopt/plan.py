@@ -40,6 +40,8 @@ class Options:
     threads: int = 0
     time_budget_s: float | None = None
     resume: bool = False
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Whole shapes of inputs by name, for what the model leaves free."""
 
 
 @dataclass(frozen=True, slots=True)

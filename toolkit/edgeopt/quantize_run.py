@@ -47,7 +47,7 @@ from edgeopt.scored import Drop, Scored, drop_between, score, why_unsure
 from edgeopt.search import is_within
 from edgeopt.target import Target
 from edgeopt.tasks import Task
-from edgeopt.tensors import Tensors
+from edgeopt.tensors import Tensors, fix_sizes
 
 TIME_BUDGET_S = 180.0
 _CALIBRATION_PICTURES, _CHECKED_PICTURES = 128, 4
@@ -117,6 +117,7 @@ def quantize(
     out: str | Path | None = None,
     eval: str | Path = "",  # noqa: A002, as on the command line
     recipe: str | None = None,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
     threads: int = 0,
     time_budget_s: float = TIME_BUDGET_S,
     max_drop: float | None = None,
@@ -132,6 +133,7 @@ def quantize(
         out: The file to write; None: `MODEL.int8.onnx` here.
         eval: Labels that judge the best attempts; empty: none, agreement decides.
         recipe: Shipped name or path; None: read from the model.
+        shapes: Whole shapes of inputs by name, for what the model leaves free.
         threads: 0: the target's, or one per physical core.
         time_budget_s: For calibration and attempts; labels are judged afterwards.
         max_drop: Metric that may be lost; None: the recipe's.
@@ -146,9 +148,12 @@ def quantize(
     require_providers(device)
     require_uncompiled(device)
     loaded = load_model(path)
+    inputs = fix_sizes(loaded.inputs, shapes or {})
     given = open_frames(Path(calib)) if calib and calib != SYNTHETIC else None
-    shapes = given.shapes if given else None
-    choice = choose_recipe(recipe, path, loaded.inputs, loaded.outputs, loaded.metadata, shapes)
+    fed_shapes = given.shapes if given else None
+    choice = choose_recipe(recipe, path, inputs, loaded.outputs, loaded.metadata, fed_shapes)
+    if shapes:
+        choice = replace(choice, recipe=choice.recipe.with_inputs(inputs))
     require_metric(choice.recipe, eval)
     frames = _open_pictures(given, choice.recipe, loaded, is_synthetic=calib == SYNTHETIC)
     labelled = open_labelled(Path(eval)) if eval else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -10,6 +10,7 @@ from pathlib import Path
 from edgeopt import assets
 from edgeopt.errors import InvalidFileError, NotFoundError
 from edgeopt.tables import parse_table, read_toml
+from edgeopt.tensors import TensorSpec
 
 
 class Colour(StrEnum):
@@ -204,6 +205,13 @@ class Recipe:
     def with_size(self, height: int, width: int) -> Recipe:
         """Return the recipe for a model of this input height and width, in pixels."""
         return replace(self, input=replace(self.input, size=(height, width)))
+
+    def with_inputs(self, inputs: Sequence[TensorSpec]) -> Recipe:
+        """Return the recipe with the whole shape of each of these inputs that has one."""
+        whole = {
+            one.name: tuple(size for size in one.shape if isinstance(size, int)) for one in inputs if one.is_static
+        }
+        return replace(self, input=replace(self.input, shapes={**self.input.shapes, **whole}))
 
 
 def read_recipe(path: Path) -> Recipe:

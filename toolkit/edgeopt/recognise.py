@@ -308,6 +308,12 @@ def _class_names(
     return (), (note,)
 
 
+def _example(tensor: TensorSpec, sizes: Sequence[int]) -> str:
+    """Return what to write for an input, its free dimensions told by name or place."""
+    names = (one if isinstance(one, str) else "N" for one in tensor.shape)
+    return f"{tensor.name}={'x'.join(str(size) if size > 0 else name for size, name in zip(sizes, names, strict=True))}"
+
+
 def fixed_shapes(recipe: Recipe, inputs: Sequence[TensorSpec]) -> dict[str, tuple[int, ...]]:
     """Return the static shape of every input: batch 1, the recipe's size, its named dimensions.
 
@@ -326,8 +332,8 @@ def fixed_shapes(recipe: Recipe, inputs: Sequence[TensorSpec]) -> dict[str, tupl
         if free := [axis for axis, size in enumerate(sizes) if size < 1]:
             raise UnsupportedError(
                 f"dimension {free[0]} of input {tensor} is free and recipe {recipe.name!r} does not fix it",
-                remedy="name it under [input.fixed] in a recipe.toml, for example batch = 1, or pass tensors: "
-                "--calib FILE.npz",
+                remedy=f"give every size: --shape {_example(tensor, sizes)}, or [input.shapes] in a recipe.toml, or "
+                "tensors: --calib FILE.npz",
             )
         shapes[tensor.name] = tuple(sizes)
     return shapes

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from edgeopt.errors import NotFoundError, UnsupportedError
 
 Tensors: TypeAlias = Mapping[str, NDArray[Any]]
 Frame: TypeAlias = NDArray[np.uint8]
@@ -37,4 +39,44 @@ class TensorSpec:
         return all(isinstance(size, int) and size > 0 for size in self.shape)
 
     def __str__(self) -> str:
-        return f"{self.name} {self.dtype} {'x'.join('?' if s is None else str(s) for s in self.shape)}"
+        sizes = "x".join("?" if size is None else str(size) for size in self.shape)
+        return f"{self.name} {self.dtype} {sizes or 'scalar'}"
+
+
+def fix_sizes(specs: Sequence[TensorSpec], shapes: Mapping[str, tuple[int, ...]]) -> tuple[TensorSpec, ...]:
+    """Return inputs in the shapes that `--shape` gives, and with the same size wherever a dimension has the same name.
+
+    Args:
+        specs: What a model takes.
+        shapes: Whole shapes by input name; the other inputs keep what no name fixes.
+
+    Raises:
+        NotFoundError: If no input has such a name.
+        UnsupportedError: If a shape contradicts the model's, or gives one name two sizes.
+    """
+    by_name, known = {one.name: one for one in specs}, dict[str, int]()
+    for name, shape in shapes.items():
+        if name not in by_name:
+            raise NotFoundError("input", name, by_name)
+        _learn_sizes(by_name[name], shape, known)
+    return tuple(
+        replace(one, shape=shapes.get(one.name, tuple(known.get(str(size), size) for size in one.shape)))
+        for one in specs
+    )
+
+
+def _learn_sizes(spec: TensorSpec, shape: tuple[int, ...], known: dict[str, int]) -> None:
+    """Take up the sizes of named dimensions; raise unless the shape fits and no name had another size before."""
+    fits = len(shape) == len(spec.shape) and all(
+        mine == size for mine, size in zip(spec.shape, shape, strict=True) if isinstance(mine, int)
+    )
+    if not fits:
+        raise UnsupportedError(
+            f"--shape gives {'x'.join(map(str, shape))} to input {spec}",
+            remedy="give one size for each dimension, and change only those that are free",
+        )
+    for name, size in zip(spec.shape, shape, strict=True):
+        if isinstance(name, str) and known.setdefault(name, size) != size:
+            raise UnsupportedError(
+                f"--shape gives {name} the sizes {known[name]} and {size}", remedy=f"give {name} one size everywhere"
+            )

@@ -43,6 +43,22 @@ def parse_ratio(text: str) -> float:
     return value
 
 
+def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
+    """Return an input's name and its shape for texts such as `images=1x3x48x192`.
+
+    Raises:
+        EdgeoptError: If the text is no name with a shape.
+    """
+    name, _, sizes = text.rpartition("=")
+    words = sizes.split("x")
+    if not name or not all(re.fullmatch(r"[1-9][0-9]{0,8}", word, re.ASCII) for word in words):
+        raise EdgeoptError(
+            f"{text!r} is not a shape of an input",
+            remedy="write INPUT=1x3x48x192, sizes above zero, one for each input",
+        )
+    return name, tuple(map(int, words))
+
+
 def format_ms(nanoseconds: float | None) -> str:
     """Return milliseconds with three significant digits; `n/a` for None."""
     if nanoseconds is None:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from edgeopt.errors import EdgeoptError
-from edgeopt.text import parse_duration_s, parse_ratio
+from edgeopt.text import parse_duration_s, parse_ratio, parse_shape
 
 
 class Duration(click.ParamType[float]):
@@ -64,3 +64,26 @@ class Counts(click.ParamType[tuple[int, ...]]):
         if not all(word.isdigit() and int(word) for word in words):
             self.fail(f"{value!r} is no list of whole numbers; write them as 1,2,4,8", param, ctx)
         return tuple(map(int, words))
+
+
+class Shape(click.ParamType[tuple[str, tuple[int, ...]]]):
+    """An input and its shape, such as `images=1x3x48x192`."""
+
+    name = "shape"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the name and the sizes."""
+        try:
+            return value if isinstance(value, tuple) else parse_shape(value)
+        except EdgeoptError as error:
+            self.fail(f"{error.problem}; {error.remedy}", param, ctx)
+
+
+shape_option = click.option(
+    "--shape",
+    "shapes",
+    type=Shape(),
+    multiple=True,
+    metavar="INPUT=1x3x48x192",
+    help="The shape of an input that the model leaves free; repeatable.",
+)

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from edgeopt.cli._values import shape_option
 from edgeopt.text import format_bytes
 
 if TYPE_CHECKING:
+    from edgeopt.inspection import Inspection
     from edgeopt.placement import Partition
     from edgeopt.quantized_view import QuantizedView
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 @click.argument("model")
 @click.option("--target", "-t", help="Also show where this device's engine puts the nodes.")
 @click.option("--recipe", "-r", help="How the model is fed and read [read from the model].")
+@shape_option
 @click.option("--quantized", is_flag=True, help="Show the integer tensors instead: scale, zero point, type.")
 @click.option("--calib", default="", help="With --quantized: pictures, for saturation and error of each tensor.")
 @click.option("--float", "against", default="", help="With --calib: the float model, for integers between integers.")
@@ -31,6 +34,7 @@ def inspect(
     model: str,
     target: str | None,
     recipe: str | None,
+    shapes: tuple[tuple[str, tuple[int, ...]], ...],
     quantized: bool,
     calib: str,
     against: str,
@@ -47,11 +51,11 @@ def inspect(
         return
     if calib or against:
         raise click.UsageError("--calib and --float belong to --quantized")
-    found = run(model, target=target, recipe=recipe)
+    found = run(model, target=target, recipe=recipe, shapes=dict(shapes))
     if as_json:
         click.echo(json.dumps(asdict(found), indent=2))
         return
-    work = "unknown (a shape is free)" if found.multiply_adds is None else f"{found.multiply_adds / 1e6:.1f} M"
+    work = _why_unknown(found) if found.multiply_adds is None else f"{found.multiply_adds / 1e6:.1f} M"
     click.echo(f"model    {found.name}, {format_bytes(found.size_bytes)}, opset {found.opset}")
     click.echo(f"weights  {found.parameters:,} numbers; multiply-adds a run: {work}")
     for kind, tensors in (("input", found.inputs), ("output", found.outputs)):
@@ -63,6 +67,11 @@ def inspect(
         click.echo(f"target   {found.target}: {found.verdict}")
     if found.partition:
         _show_partition(found.partition, all_nodes=nodes)
+
+
+def _why_unknown(found: Inspection) -> str:
+    free = next((one for one in found.inputs if not one.is_static), None)
+    return f"unknown (free: {free}; give --shape)" if free else "unknown (a shape is not inferred)"
 
 
 def _show_quantized(view: QuantizedView, *, as_json: bool) -> None:

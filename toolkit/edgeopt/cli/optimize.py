@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from edgeopt.cli._values import Duration, Names
+from edgeopt.cli._values import Duration, Names, shape_option
 
 
 @click.command()
@@ -15,6 +15,7 @@ from edgeopt.cli._values import Duration, Names
 @click.option("--target", "-t", required=True, help="A shipped device profile (edgeopt targets) or a TOML file.")
 @click.option("--out", "-o", type=click.Path(path_type=Path), help="Output folder [out/MODEL-TARGET].")
 @click.option("--recipe", "-r", help="How the model is fed and read: a name or a TOML file [read from the model].")
+@shape_option
 @click.option("--calib", default="", help="Unlabelled pictures for INT8: folder, video, .npz, or the word synthetic.")
 @click.option("--eval", "labels", default="", help="Labelled pictures: COCO JSON or CSV.")
 @click.option("--budget", type=Duration("ms"), help="Time a frame may take, e.g. 33ms [the target's].")
@@ -37,6 +38,7 @@ def optimize(
     target: str,
     out: Path | None,
     recipe: str | None,
+    shapes: tuple[tuple[str, tuple[int, ...]], ...],
     calib: str,
     labels: str,
     budget: float | None,
@@ -72,6 +74,7 @@ def optimize(
         threads=threads or 0,
         time_budget_s=time_budget,
         resume=resume,
+        shapes=dict(shapes),
     )
     if dry_run:
         click.echo("\n".join(plan_lines(model, target=target, recipe=recipe, options=options)))

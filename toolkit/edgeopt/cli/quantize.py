@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeopt.cli._values import Duration
+from edgeopt.cli._values import Duration, shape_option
 
 if TYPE_CHECKING:
     from edgeopt.quantize_run import QuantizeResult
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 @click.option("--out", "-o", type=click.Path(path_type=Path), help="The file to write [MODEL.int8.onnx].")
 @click.option("--eval", "labels", default="", help="Labelled pictures that judge the result: COCO JSON or CSV.")
 @click.option("--recipe", "-r", help="How the model is fed and read: a name or a TOML file [read from the model].")
+@shape_option
 @click.option("--threads", type=click.IntRange(min=1), help="Threads of the engine [physical cores].")
 @click.option("--time-budget", type=Duration("s"), default="3m", show_default=True, help="Stop searching after this.")
 @click.option("--max-drop", type=click.FloatRange(min=0), help="Metric that may be lost [the recipe's, 0.01].")
@@ -35,6 +36,7 @@ def quantize(
     out: Path | None,
     labels: str,
     recipe: str | None,
+    shapes: tuple[tuple[str, tuple[int, ...]], ...],
     threads: int | None,
     time_budget: float,
     max_drop: float | None,
@@ -56,6 +58,7 @@ def quantize(
             out=out,
             eval=labels,
             recipe=recipe,
+            shapes=dict(shapes),
             threads=threads or 0,
             time_budget_s=time_budget,
             max_drop=max_drop,
