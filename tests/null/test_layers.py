@@ -39,7 +39,7 @@ LAYERS = [
     "errors",
 ]
 RANK = {name: row for row, names in enumerate(LAYERS) for name in names.split()}
-FILES = sorted(path for path in PACKAGE.rglob("*.py") if "models" not in path.parts)
+FILES = sorted(path for path in PACKAGE.rglob("*.py") if "models" not in path.relative_to(PACKAGE).parts)
 HEAVY = {"torch", "onnx", "onnx_ir", "click", "rich", "jinja2", "pycocotools", "onnxslim"}
 
 
