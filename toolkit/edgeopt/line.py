@@ -5,7 +5,8 @@ Every candidate is on disk before the next is begun; all are measured together a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
@@ -19,7 +20,7 @@ from edgeopt.candidate import BASELINE, Candidate
 from edgeopt.conclude import conclude
 from edgeopt.devices import find_device, require_providers, why_unavailable
 from edgeopt.environment import package_versions, physical_cores
-from edgeopt.errors import EdgeoptError, Note, NoteKind, StepError, UnavailableError
+from edgeopt.errors import EdgeoptError, Note, NoteKind, UnavailableError
 from edgeopt.evaluate import LabelledFrames, fed, open_labelled, require_metric, synthetic
 from edgeopt.executors import SessionOptions
 from edgeopt.frames import Frames, open_frames
@@ -95,7 +96,8 @@ def optimize(
         **wishes: Fields of `Options`.
 
     Raises:
-        EdgeoptError: On what the user can mend; finished candidates stay on disk.
+        EdgeoptError: On what the user can mend before work begins, or where nothing can be written. A step that
+            fails later is a warning of the report.
     """
     asked = options or Options(**wishes)
     loaded, choice, device, given = _read(str(model), target, recipe, asked)
@@ -257,33 +259,32 @@ def _make_candidates(run: Trial) -> None:
         if monotonic() > run.deadline:
             _warn(run, out_of_time(step.name))
             return
-        finished = finished_candidates(run, step.name) if run.resume else []
-        outcomes = [outcome_on_disk(run, one) for one in finished] or _apply(run, step.name, model, parent)
-        setting = Setting(run.engine, _PRECISIONS.get(step.name, parent.precision))
-        made = [
-            (
-                add_candidate(
-                    run,
-                    numbered(step.name, i),
-                    parent.name,
-                    (*parent.steps, step.name),
-                    outcome,
-                    setting,
-                    resumed=finished[i] if finished else None,
-                ),
-                outcome,
-            )
-            for i, outcome in enumerate(outcomes)
-        ]
-        kept = [(candidate, outcome) for candidate, outcome in made if _keeps_accuracy(candidate, run.plan.max_drop)]
+        made = _make(run, step.name, model, parent)
+        kept = [(one, made_of) for one, made_of in made if _keeps_accuracy(one, run.plan.max_drop)]
         if kept:
-            parent, model = kept[0][0], kept[0][1].model
+            parent, model = kept[0]
         if parent.precision == run.engine.target.float_precision:
             real, real_parent = model, parent
     if for_device:
-        _guarded(run, for_device[-1].name, lambda: offer_forms(run, real, real_parent))
+        with _told_where_it_fails(run, f"step {for_device[-1].name!r}"):
+            offer_forms(run, real, real_parent)
     elif not (is_compiled(run.target) or run.by_rule):
-        offer_engines(run, real, real_parent)
+        with _told_where_it_fails(run, "what other engines and precisions offer"):
+            offer_engines(run, real, real_parent)
+
+
+def _make(run: Trial, step: str, model: Model, parent: Candidate) -> list[tuple[Candidate, Model]]:
+    """Return the candidates of one step with their models; where it fails, those that it made before."""
+    made: list[tuple[Candidate, Model]] = []
+    setting, steps = Setting(run.engine, _PRECISIONS.get(step, parent.precision)), (*parent.steps, step)
+    with _told_where_it_fails(run, f"step {step!r}"):
+        finished = finished_candidates(run, step) if run.resume else []
+        outcomes = [outcome_on_disk(run, one) for one in finished] or _STEPS[step](run, model)
+        for i, outcome in enumerate(outcomes):
+            known = finished[i] if finished else None
+            one = add_candidate(run, numbered(step, i), parent.name, steps, outcome, setting, resumed=known)
+            made.append((one, outcome.model))
+    return made
 
 
 def _float_setting(run: Trial) -> Setting:
@@ -299,24 +300,17 @@ def _keeps_accuracy(candidate: Candidate, max_drop: float) -> bool:
     return candidate.drop is None or is_within(candidate.drop, max_drop)
 
 
-def _apply(run: Trial, step: str, model: Model, parent: Candidate) -> list[Outcome]:
-    made: list[Outcome] = []
-    _guarded(run, step, lambda: made.extend(_STEPS[step](run, model)))
-    return made
-
-
-def _guarded(run: Trial, step: str, act: Callable[[], None]) -> None:
-    """Do one step; what fails in it that is no message of ours tells which step it was."""
-    done = ", ".join(one.name for one in run.candidates)
+@contextmanager
+def _told_where_it_fails(run: Trial, what: str) -> Iterator[None]:
+    """Do a part of the work; where it fails, say why and go on: what was made is measured, bundled and reported."""
     try:
-        act()
-    except EdgeoptError:
-        raise
+        yield
     except Exception as error:
-        raise StepError(
-            f"step {step!r} failed after {done}: {type(error).__name__}: {error}",
-            remedy=f"leave it out with --skip {step}; earlier candidates are in {run.workspace.folder}",
-        ) from error
+        said = error.problem if isinstance(error, EdgeoptError) else f"{type(error).__name__}: {error}"
+        remedy = error.remedy if isinstance(error, EdgeoptError) else "the other candidates are not concerned"
+        note = Note(NoteKind.WARNING, f"{what} failed after {run.candidates[-1].name}: {said}", remedy)
+        run.notes.append(note)
+        run.listener.say(f"warning: {note}")
 
 
 def _simplify(run: Trial, model: Model) -> list[Outcome]:

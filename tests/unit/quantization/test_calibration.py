@@ -8,7 +8,7 @@ from small_nets import frames, residual
 
 from edgeopt.errors import EdgeoptError, UnsupportedError
 from edgeopt.quantization.calibration import calibrate
-from edgeopt.quantization.findings import study
+from edgeopt.quantization.findings import NO_GRID_DB, study
 from edgeopt.quantization.quantize import open_graph, quantize
 from edgeopt.target import Int8Rules
 
@@ -75,16 +75,27 @@ def test_no_images_are_refused() -> None:
         calibrate(residual(), [], AXES)
 
 
-@pytest.mark.parametrize(
-    ("bad", "word"),
-    [([np.nan], "NaN"), ([np.inf], "infinite"), ([np.inf, -np.inf], "infinite"), ([np.nan, np.inf], "NaN")],
-)
-def test_an_activation_that_is_not_finite_names_the_tensor_and_the_image(bad: list[float], word: str) -> None:
+def test_an_input_of_nan_names_the_input_and_the_image() -> None:
     model = residual()
     images = list(frames(model, 2))
-    images[1]["x"][0, 0, 0, : len(bad)] = bad
-    with pytest.raises(UnsupportedError, match=f"tensor 'x' is {word} for calibration image 2"):
+    images[1]["x"][0, 0, 0, 0] = np.nan
+    with pytest.raises(UnsupportedError, match="input 'x' is NaN for calibration image 2"):
         quantize(model, images, Int8Rules())
+
+
+def test_infinity_is_kept_out_of_grids_and_told_with_its_first_image() -> None:
+    model = residual()
+    images = list(frames(model, 3))
+    finite = calibrate(model, [images[0], images[2]], {"x": 1}).observations["x"]
+    images[1]["x"][:] = -np.inf
+    seen = calibrate(model, images, {"x": 1}).observations["x"]
+    assert seen.why_no_grid == "is infinite for calibration image 2"
+    assert finite.why_no_grid == ""
+    np.testing.assert_array_equal(seen.high, finite.high)
+    assert np.isfinite(seen.samples).all()
+    findings = study(model, open_graph(model), images, Int8Rules())
+    assert findings.scores_db["x"] == NO_GRID_DB
+    assert any("'x' is infinite for calibration image 2" in note.detail for note in findings.notes)
 
 
 def test_images_all_alike_are_warned_of_with_evidence() -> None:

@@ -84,7 +84,7 @@ def test_a_small_job_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not started
 
 
-def test_a_bad_image_in_another_process_names_tensor_and_image() -> None:
+def test_a_bad_image_in_another_process_names_input_and_image() -> None:
     model = residual()
 
     def images() -> Iterator[dict[str, np.ndarray[Any, Any]]]:
@@ -93,7 +93,7 @@ def test_a_bad_image_in_another_process_names_tensor_and_image() -> None:
                 frame["x"][0, 0, 0, 0] = np.nan
             yield frame
 
-    with pytest.raises(UnsupportedError, match=r"tensor 'x' is NaN for calibration image \d+"):
+    with pytest.raises(UnsupportedError, match=r"input 'x' is NaN for calibration image \d+"):
         calibrate(model, images(), {"x": 1}, processes=2)
 
 

@@ -82,7 +82,7 @@ def calibrate(
 
     Raises:
         EdgeoptError: If there are no images.
-        UnsupportedError: If a tensor is NaN or infinite for an image.
+        UnsupportedError: If an input is NaN for an image.
         InvalidFileError: If the cache cannot be written.
     """
     stream = iter(frames)

@@ -23,7 +23,7 @@ from edgeopt.quantization.observation import Part
 from edgeopt.tensors import Tensors
 from edgeopt.text import plural
 
-_VERSION = 1
+_VERSION = 2
 """Of what an entry holds and of how it is computed."""
 _SUM_BYTES = 32
 

@@ -30,8 +30,9 @@ def make_dynamic(model: Model, rules: Int8Rules) -> Outcome:
         UnsupportedError: If a weight is NaN or infinite.
     """
     graph = Graph.from_model(model)
-    require_finite_weights(graph)
-    changes = place_dynamic(graph, Scheme(frozenset(key(node) for node in plain_products(graph)), {}, rules))
+    products = plain_products(graph)
+    require_finite_weights(products, graph)
+    changes = place_dynamic(graph, Scheme(frozenset(key(node) for node in products), {}, rules))
     return Outcome(graph.to_model(), changes)
 
 

@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgeopt.errors import Note, NoteKind
-from edgeopt.graph import Graph, Value
+from edgeopt.graph import Graph, Node, Value
 from edgeopt.model import Model
 from edgeopt.quantization.affine import Affine, make_affine
 from edgeopt.quantization.calibration import Calibration, Observation, calibrate
 from edgeopt.quantization.ranges import Method, choose_affine
-from edgeopt.quantization.scheme import watched
-from edgeopt.quantization.scores import plain_score_db, score_db
+from edgeopt.quantization.scheme import candidates, watched
+from edgeopt.quantization.scores import PERFECT_DB, plain_score_db, score_db
 from edgeopt.quantization.structure import channel_axis, following_activation, name_of
 from edgeopt.quantization.weights import not_finite
 from edgeopt.target import Int8Rules
 from edgeopt.tensors import Tensors
+from edgeopt.text import plural
 
 _ALIKE = 0.01
-_MASKING = frozenset(
-    {"Add", "Cast", "Clip", "Concat", "Expand", "Gather", "Max", "Min", "Pad", "Reshape", "Slice", "Trilu"}
-    | {"Unsqueeze", "Where"}
-)
-"""Ops that may read infinity: limits, and masks added to scores before a Softmax."""
+NO_GRID_DB = -PERFECT_DB
+"""Score of a tensor that is infinite or NaN, a mask for one: it stays real."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +43,7 @@ class Findings:
     @property
     def notes(self) -> tuple[Note, ...]:
         """A warning where the images cannot show what the model will meet, and what calibration itself has to say."""
-        noted = self.calibration.notes
+        noted = (*self.calibration.notes, *self._without_grid())
         if self.calibration.images == 1:
             detail = "there was 1 calibration image: what other images reach is not known"
             return (Note(NoteKind.WARNING, detail, "give about 100 images of different scenes"), *noted)
@@ -55,6 +52,13 @@ class Findings:
         alike = f"they differ by {self.calibration.spread_ratio:.2%} of the spread inside one image"
         detail = f"the {self.calibration.images} calibration images are alike: {alike}"
         return (Note(NoteKind.WARNING, detail, "give images of different scenes"), *noted)
+
+    def _without_grid(self) -> Iterator[Note]:
+        found = {name: one for name, one in self.calibration.observations.items() if one.why_no_grid}
+        if found:
+            shown = ", ".join(f"{name!r} {one.why_no_grid}" for name, one in islice(found.items(), 2))
+            detail = f"{plural(len(found), 'tensor')} without a grid, in float with the layers around: {shown}"
+            yield Note(NoteKind.CHOICE, detail, names=tuple(found))
 
 
 def study(
@@ -82,10 +86,10 @@ def study(
             holds every tensor, channel by channel of the same axis.
 
     Raises:
-        UnsupportedError: If a weight or an activation is NaN or infinite.
+        UnsupportedError: If a weight that integers would hold is NaN or infinite, or an input is NaN.
         EdgeoptError: If there are no images.
     """
-    require_finite_weights(graph)
+    require_finite_weights(candidates(graph, rules), graph)
     values = watched(graph, rules)
     axes = {name: channel_axis(graph, value) for name, value in values.items()}
     if known is not None and axes.items() <= {name: one.axis for name, one in known.observations.items()}.items():
@@ -109,29 +113,29 @@ def with_method(findings: Findings, graph: Graph, rules: Int8Rules, method: Meth
     return replace(
         findings,
         affines=affines,
-        scores_db={name: score_db(one.samples, affines[name]) for name, one in seen.items()},
-        plain_db={name: plain_score_db(one.samples, affines[name]) for name, one in seen.items()},
+        scores_db={name: _scored(one, score_db(one.samples, affines[name])) for name, one in seen.items()},
+        plain_db={name: _scored(one, plain_score_db(one.samples, affines[name])) for name, one in seen.items()},
     )
 
 
-def require_finite_weights(graph: Graph) -> None:
-    """Raise if a stored constant holds NaN or infinity, before it spoils the activations behind it.
+def _scored(seen: Observation, score: float) -> float:
+    return NO_GRID_DB if seen.why_no_grid else score
+
+
+def require_finite_weights(nodes: Iterable[Node], graph: Graph) -> None:
+    """Raise if a constant that layers read holds NaN or infinity; masks, limits and paddings elsewhere may.
+
+    Args:
+        nodes: The layers that integers would compute.
+        graph: Theirs.
 
     Raises:
-        UnsupportedError: If one does; a limit of Clip, or what masks scores before a Softmax, may be infinite.
+        UnsupportedError: If one does.
     """
-    for value in (*graph.initializers, *(node.outputs[0] for node in graph.nodes("Constant"))):
+    for value in (one for node in nodes for one in node.inputs if one is not None):
         numbers = graph.constant(value)
-        if numbers is None or numbers.dtype.kind != "f":
-            continue
-        if np.isnan(numbers).any() or (not np.isfinite(numbers).all() and not _may_be_infinite(graph, value, numbers)):
+        if numbers is not None and numbers.dtype.kind == "f" and not np.isfinite(numbers).all():
             raise not_finite(name_of(value), numbers)
-
-
-def _may_be_infinite(graph: Graph, value: Value, numbers: NDArray[Any]) -> bool:
-    """Whether a constant is a limit, or an attention mask: of several rows, unlike a bias."""
-    rows = sum(size > 1 for size in numbers.shape)
-    return numbers.ndim == 0 or (rows > 1 and all(node.op_type in _MASKING for node in graph.consumers(value)))
 
 
 def grid_of(graph: Graph, value: Value, seen: Observation, rules: Int8Rules, method: Method) -> Affine:

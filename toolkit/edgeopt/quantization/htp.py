@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.errors import Note
+from edgeopt.errors import Note, UnsupportedError
 from edgeopt.graph import Graph, Node, Value, attribute
 from edgeopt.model import Model
 from edgeopt.outcome import Outcome
@@ -28,7 +28,15 @@ from edgeopt.quantization.quantize import open_graph
 from edgeopt.quantization.ranges import Method
 from edgeopt.quantization.scheme import absorbs
 from edgeopt.quantization.scores import channel_sqnr_db, score_db
-from edgeopt.quantization.structure import LIMITERS, channel_axis, following_activation, head_tail, key, name_of
+from edgeopt.quantization.structure import (
+    LIMITERS,
+    WEIGHTED,
+    channel_axis,
+    following_activation,
+    head_tail,
+    key,
+    name_of,
+)
 from edgeopt.quantization.weights import quantize_bias, quantize_weight, smallest_scale_for_bias
 from edgeopt.target import Target
 from edgeopt.tensors import Tensors
@@ -81,14 +89,26 @@ def study_htp(
         EdgeoptError: If there are no images.
     """
     graph = open_graph(model)
-    require_finite_weights(graph)
-    values = {name_of(one): one for node in quantized_nodes(graph, target) for one in _tensors_of(graph, node)}
+    nodes = quantized_nodes(graph, target)
+    require_finite_weights([node for node in nodes if node.op_type in WEIGHTED], graph)
+    values = {name_of(one): one for node in nodes for one in _tensors_of(graph, node)}
     calibration = calibrate(model, frames, {n: channel_axis(graph, v) for n, v in values.items()}, progress=progress)
+    _require_grids(calibration)
     grids = {name: _grids(graph, values[name], calibration, target) for name in values}
     _share(graph, target, grids)
     scores = {name: _score_db(graph, values[name], calibration, grids[name][NARROW]) for name in values}
     notes = Findings(calibration, {}, {}).notes
     return HtpFindings(calibration, grids, scores, notes)
+
+
+def _require_grids(calibration: Calibration) -> None:
+    """Raise where a tensor is NaN or infinite: the device computes all of them on integers."""
+    for name, one in calibration.observations.items():
+        if one.why_no_grid:
+            raise UnsupportedError(
+                f"tensor {name!r} {one.why_no_grid}, and every tensor of this device needs a grid",
+                remedy="export the model with a mask of finite numbers, -1e4 for one",
+            )
 
 
 def quantized_nodes(graph: Graph, target: Target) -> list[Node]:

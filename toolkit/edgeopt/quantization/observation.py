@@ -19,6 +19,8 @@ from edgeopt.quantization.histogram import Histogram
 BLOCKS, POSITIONS = 16, 64
 """Samples kept of a tensor: blocks (one an image) of positions."""
 _ALIKE_VALUES = 256
+NEVER = 2**53
+"""The number of an image that does not come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,8 @@ class Observation:
     """Sampled positions, shape (positions, channels)."""
     axis: int = 1
     """Which axis of the tensor counts the channels; below zero from the end."""
+    why_no_grid: str = ""
+    """That it is infinite or NaN, and for which image first; empty: all is finite. The rest counts finite numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,10 @@ class Seen:
     histogram: Histogram
     blocks: Mapping[int, NDArray[np.float32]]
     """Slot -> the block of the last image that drew this slot."""
+    infinite_from: int = NEVER
+    """Number of the first image for which it is infinite somewhere."""
+    nan_from: int = NEVER
+    """Number of the first image for which it is NaN somewhere."""
 
     def __add__(self, later: Seen) -> Seen:
         """Return what both showed; the images of `later` come behind all of mine."""
@@ -53,12 +61,19 @@ class Seen:
             np.maximum(self.high, later.high),
             self.histogram + later.histogram,
             {**self.blocks, **later.blocks},
+            min(self.infinite_from, later.infinite_from),
+            min(self.nan_from, later.nan_from),
         )
 
     def observation(self, axis: int) -> Observation:
         """Return what was seen; the channels lay along `axis`."""
         blocks = [self.blocks[slot] for slot in sorted(self.blocks)]
-        return Observation(self.low, self.high, self.histogram, np.concatenate(blocks), axis)
+        return Observation(self.low, self.high, self.histogram, np.concatenate(blocks), axis, self._why_no_grid)
+
+    @property
+    def _why_no_grid(self) -> str:
+        image, word = min((self.nan_from, "NaN"), (self.infinite_from, "infinite"))
+        return f"is {word} for calibration image {image + 1}" if image < NEVER else ""
 
 
 def draw_block(rows: NDArray[np.float32], image: int, seed: int) -> dict[int, NDArray[np.float32]]:
@@ -95,6 +110,7 @@ class Spread:
     def of(cls, value: NDArray[Any]) -> Spread:
         """Return the spread of one image: none between, its own inside."""
         few = np.ravel(value)[:: max(1, value.size // _ALIKE_VALUES)].astype(np.float64)
+        few = np.where(np.isfinite(few), few, 0.0)
         return cls(1, float(few.std()), few, np.zeros_like(few))
 
     def __add__(self, later: Spread) -> Spread:
@@ -149,6 +165,7 @@ class Part:
             arrays[f"{i}.place"] = np.array([histogram.exponent, histogram.first])
             arrays[f"{i}.counts"] = histogram.counts.astype(np.min_scalar_type(histogram.counts.max()))
             arrays[f"{i}.ends"] = np.array([histogram.low, histogram.high])
+            arrays[f"{i}.not_finite_from"] = np.array([one.infinite_from, one.nan_from])
             arrays[f"{i}.slots"] = np.array(slots, np.int64)
             arrays[f"{i}.blocks"] = np.stack([one.blocks[slot] for slot in slots]) if slots else np.zeros(0, np.float32)
         return arrays
@@ -168,4 +185,5 @@ def _seen(arrays: Mapping[str, NDArray[Any]], prefix: str) -> Seen:
     smallest, largest = (float(one) for one in arrays[f"{prefix}ends"])
     histogram = Histogram(smallest, largest, exponent, first, arrays[f"{prefix}counts"].astype(np.int64))
     slots, blocks = arrays[f"{prefix}slots"], arrays[f"{prefix}blocks"]
-    return Seen(low, high, histogram, {int(slot): block for slot, block in zip(slots, blocks, strict=True)})
+    drawn = {int(slot): block for slot, block in zip(slots, blocks, strict=True)}
+    return Seen(low, high, histogram, drawn, *(int(image) for image in arrays[f"{prefix}not_finite_from"]))

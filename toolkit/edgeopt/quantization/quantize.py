@@ -11,7 +11,7 @@ from edgeopt.graph import Graph, Node
 from edgeopt.model import Model
 from edgeopt.outcome import Outcome
 from edgeopt.quantization.dynamic import place_dynamic
-from edgeopt.quantization.findings import Findings, study
+from edgeopt.quantization.findings import NO_GRID_DB, Findings, study
 from edgeopt.quantization.float_guards import guard_float_layers
 from edgeopt.quantization.float_islands import LEAST_DB, float_island, red_tensors
 from edgeopt.quantization.heads import feature_readers
@@ -74,7 +74,7 @@ def quantize(
         progress: Called with the number of images done.
 
     Raises:
-        UnsupportedError: If weights or activations are NaN or infinite, or the opset is too old.
+        UnsupportedError: If the weights of a layer are NaN or infinite, or the opset is too old.
         EdgeoptError: If there are no calibration images.
     """
     graph = open_graph(model)
@@ -219,9 +219,12 @@ def _notes(graph: Graph, scheme: Scheme, kept: Set[str], kept_float: Set[Node], 
 
 def _why_real(scheme: Scheme, kept: Set[str]) -> str:
     """Say which tensors no grid can hold, and which are kept from it for the answer's sake."""
-    bad = [f"{name!r} {score:.1f} dB" for name, score in scheme.bad_db.items() if name not in kept]
+    told = {name: score for name, score in scheme.bad_db.items() if name not in kept}
+    bad = [f"{name!r} {score:.1f} dB" for name, score in told.items() if score > NO_GRID_DB]
+    endless = [repr(name) for name, score in told.items() if score <= NO_GRID_DB]
     asked = [repr(name) for name in scheme.bad_db if name in kept]
-    said = [f"one scale cannot hold {plural(len(bad), 'tensor')} ({', '.join(bad[:3])})"] if bad else []
+    said = [f"no scale holds infinity or NaN ({', '.join(endless[:3])})"] if endless else []
+    said += [f"one scale cannot hold {plural(len(bad), 'tensor')} ({', '.join(bad[:3])})"] if bad else []
     said += [f"the answer suffers most from {plural(len(asked), 'tensor')} ({', '.join(asked[:3])})"] if asked else []
     return ", ".join(said)
 

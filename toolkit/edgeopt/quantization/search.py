@@ -18,7 +18,7 @@ from edgeopt.graph import Graph, attribute
 from edgeopt.model import Model
 from edgeopt.quantization.attempt import Attempt, for_labels, has_integers, ranked
 from edgeopt.quantization.calibration import Calibration
-from edgeopt.quantization.findings import study
+from edgeopt.quantization.findings import NO_GRID_DB, study
 from edgeopt.quantization.fitted_silu import keep_worst, note_of
 from edgeopt.quantization.found import Found
 from edgeopt.quantization.layer_times import LayerTimes
@@ -274,7 +274,8 @@ class _Search:
     def _rescalable(self) -> frozenset[str]:
         """Return the tensors that the best variant keeps real because one grid cannot hold them, and that need not."""
         graph, scheme = self._best_scheme()
-        return frozenset(name for name in scheme.bad_db if is_rescalable(graph, name))
+        bad = (name for name, score_db in scheme.bad_db.items() if score_db > NO_GRID_DB)
+        return frozenset(name for name in bad if is_rescalable(graph, name))
 
     def _best_scheme(self) -> tuple[Graph, Scheme]:
         best = self.best()
@@ -340,7 +341,7 @@ def search_int8(
         known: `Found.calibration` of a search of this model on these images, for another engine: it is used again.
 
     Raises:
-        UnsupportedError: If weights or activations are NaN or infinite, or the opset is too old.
+        UnsupportedError: If the weights of a layer are NaN or infinite, or the opset is too old.
         EdgeoptError: If there are no calibration images.
     """
     started = time.monotonic()

@@ -63,4 +63,5 @@ def _answers(model: Model, frames: Sequence[Tensors]) -> NDArray[np.float32]:
         rows = [np.asarray(value, np.float32).ravel() for frame in frames for value in session.run(frame).values()]
     finally:
         session.close()
-    return np.concatenate(rows)
+    numbers = np.concatenate(rows)
+    return np.where(np.isfinite(numbers), numbers, np.float32(0))

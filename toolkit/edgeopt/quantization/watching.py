@@ -19,7 +19,7 @@ from edgeopt.executors.onnxruntime import EXECUTOR, OnnxRuntimeSession
 from edgeopt.extras import require
 from edgeopt.model import Model
 from edgeopt.quantization.histogram import count_values
-from edgeopt.quantization.observation import Part, Seen, Spread, draw_block
+from edgeopt.quantization.observation import NEVER, Part, Seen, Spread, draw_block
 from edgeopt.tensors import Tensors
 
 _BLOCK = 16
@@ -64,10 +64,11 @@ class Watcher:
             tell: Called after each image.
 
         Raises:
-            UnsupportedError: If a tensor is NaN or infinite for an image.
+            UnsupportedError: If an input is NaN.
         """
         seen: dict[str, Seen] = {}
         for position, frame in enumerate(frames):
+            _require_numbers(frame, first + position)
             self._see(frame, first + position, seen)
         for number, group in enumerate(self._groups):
             session = self._session or self._open(group)
@@ -87,7 +88,7 @@ class Watcher:
         """Add what one image shows of some tensors."""
         for name, value in values.items():
             if name in self._axes:
-                one = _look(name, channels_apart(value, self._axes[name]), image, self._seed)
+                one = _look(channels_apart(value, self._axes[name]), image, self._seed)
                 seen[name] = seen[name] + one if name in seen else one
 
     def close(self) -> None:
@@ -112,15 +113,25 @@ def _open(data: bytes, threads: int, *, plain_layout: bool) -> OnnxRuntimeSessio
         raise
 
 
-def _look(name: str, rows: NDArray[np.float32], image: int, seed: int) -> Seen:
+def _require_numbers(frame: Tensors, image: int) -> None:
+    for name, value in frame.items():
+        if value.dtype.kind == "f" and np.isnan(value).any():
+            raise UnsupportedError(
+                f"input {name!r} is NaN for calibration image {image + 1}",
+                remedy="leave this image out, or mend what makes it",
+            )
+
+
+def _look(rows: NDArray[np.float32], image: int, seed: int) -> Seen:
+    """Return what one image shows of a tensor; infinity and NaN, which no grid holds, count as zero and are told."""
     low, high = rows.min(axis=(0, 2)), rows.max(axis=(0, 2))
-    smallest, largest = float(low.min()), float(high.max())
-    if not (math.isfinite(smallest) and math.isfinite(largest)):
-        raise UnsupportedError(
-            f"tensor {name!r} is {'NaN' if math.isnan(smallest) else 'infinite'} for calibration image {image + 1}",
-            remedy="look at that image and at the weights before this tensor, or leave INT8 out: --skip quantize",
-        )
-    return Seen(low, high, count_values(rows, smallest, largest), draw_block(rows, image, seed))
+    infinite, nan = NEVER, NEVER
+    if not (np.isfinite(low).all() and np.isfinite(high).all()):
+        infinite, nan = (image if found.any() else NEVER for found in (np.isinf(rows), np.isnan(rows)))
+        rows = np.where(np.isfinite(rows), rows, np.float32(0))
+        low, high = rows.min(axis=(0, 2)), rows.max(axis=(0, 2))
+    counts = count_values(rows, float(low.min()), float(high.max()))
+    return Seen(low, high, counts, draw_block(rows, image, seed), infinite, nan)
 
 
 def channels_apart(value: NDArray[Any], axis: int) -> NDArray[np.float32]:

@@ -37,8 +37,8 @@ def make_weight_only(model: Model, bits: int = 4, block: int = BLOCK) -> Outcome
         UnsupportedError: If a weight is NaN or infinite.
     """
     graph = Graph.from_model(model)
-    require_finite_weights(graph)
     nodes = _large(graph)
+    require_finite_weights(nodes, graph)
     stored: dict[tuple[Value, int], tuple[Value, Value]] = {}
     for node in nodes:
         _rewrite(graph, node, bits, block, stored)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from edgeopt.errors import Note, NoteKind
 from edgeopt.quantization.attempt import Attempt
+from edgeopt.quantization.findings import NO_GRID_DB
 from edgeopt.quantization.layer_times import LayerTime, LayerTimes
 from edgeopt.quantization.quantize import island_of, open_graph
 from edgeopt.quantization.scheme import candidates
@@ -65,7 +66,7 @@ def kept_tensors(
     outside, layers = head_tail(graph), candidates(graph, rules)
     scheme, _ = scheme_of(graph, findings, rules, replace(variant, front=frozenset()))  # speed may hide a bad tensor
     found: list[Kept] = []
-    for name in scheme.bad_db:
+    for name in (one for one, score_db in scheme.bad_db.items() if score_db > NO_GRID_DB):
         island = {node for node in island_of(graph, {name}, variant.form) if node in layers and node not in outside}
         if not island or len(found) == _MOST_EXPLAINED or time.monotonic() > ends_at_s:
             continue

@@ -1,0 +1,61 @@
+"""A step that fails leaves what was made before it: measured, bundled and reported, with the reason."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner
+from onnx import TensorProto, helper, numpy_helper
+
+import edgeopt
+from edgeopt.cli import cli
+from edgeopt.errors import NoteKind
+
+
+@pytest.fixture
+def spoiled(tmp_path: Path) -> Path:
+    """A model with two layers, the second of which has a weight of infinity, and its calibration tensors beside it."""
+    chance = np.random.default_rng(0)
+    weights = {name: chance.normal(0, 0.2, (8, 3, 3, 3)).astype(np.float32) for name in ("w", "endless")}
+    weights["endless"][0, 0, 0, 0] = np.inf
+    nodes = [helper.make_node("Conv", ["x", name], [f"{name} out"], name=name, pads=[1] * 4) for name in weights]
+    graph = helper.make_graph(
+        nodes,
+        "spoiled",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 16, 16])],
+        [helper.make_tensor_value_info(f"{name} out", TensorProto.FLOAT, [1, 8, 16, 16]) for name in weights],
+        [numpy_helper.from_array(value, name) for name, value in weights.items()],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
+    np.savez(tmp_path / "in.npz", x=chance.uniform(0.1, 1, (6, 3, 16, 16)).astype(np.float32))
+    return tmp_path / "m.onnx"
+
+
+def test_an_int8_step_that_fails_leaves_float_candidates_bundle_and_report(spoiled: Path) -> None:
+    out = spoiled.parent / "out"
+    arguments = ["optimize", str(spoiled), "-t", "cpu", "-r", "tensors", "--calib", str(spoiled.parent / "in.npz")]
+    shown = CliRunner().invoke(cli, [*arguments, "-o", str(out), "--threads", "1", "--time-budget", "20s"])
+    assert shown.exit_code == 0, shown.output
+    warned = "step 'quantize' failed after fuse: constant 'endless' holds infinity"
+    assert warned in shown.output
+    values = json.loads((out / "report.json").read_text())
+    assert [one["name"] for one in values["candidates"]][:3] == ["baseline", "simplify", "fuse"]
+    assert all(one["latency"] for one in values["candidates"])
+    (note,) = [one for one in values["notes"] if warned in one["detail"]]
+    assert note["kind"] == NoteKind.WARNING
+    assert warned in (out / "report.md").read_text("utf-8")
+    assert edgeopt.Runtime.load(out / "bundle").bundle.artefacts[0].precision == "fp32"
+    assert "Traceback" not in shown.output
+
+
+def test_a_model_that_quantize_cannot_take_ends_in_one_line(spoiled: Path) -> None:
+    out = spoiled.parent / "made.onnx"
+    arguments = ["quantize", str(spoiled), "-t", "cpu", "-r", "tensors", "--calib", str(spoiled.parent / "in.npz")]
+    shown = CliRunner().invoke(cli, [*arguments, "-o", str(out), "--threads", "1"])
+    assert shown.exit_code == 1
+    assert "error: constant 'endless' holds infinity" in shown.output
+    assert not out.exists()
