@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from os.path import isdir, isfile  # unlike Path's, they are also True or False where nobody may look
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,14 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError, Note, NoteKind, UnsupportedError
 from edgeopt.executors import Session
+from edgeopt.files import list_folder, require_there
 from edgeopt.frames import Frames, open_frames, synthetic_frames, synthetic_tensors
 from edgeopt.labels import Labels, read_labels
 from edgeopt.recipe import Preprocess, Recipe
 from edgeopt.recognise import TENSORS, fixed_shapes, sample_shape
 from edgeopt.tasks import Accuracy, Task
 from edgeopt.tensors import Tensors, TensorSpec
-from edgeopt.text import plural
+from edgeopt.text import plural, short
 
 Progress = Callable[[str, int, int], None]
 """(what, done, of)"""
@@ -42,13 +44,12 @@ def open_labelled(path: Path) -> LabelledFrames:
     Raises:
         InvalidFileError: If the labels match no picture, or none decodes.
     """
-    if path.is_dir():
+    if isdir(path):
         raise InvalidFileError(f"{path} holds no labels", remedy="pass a COCO JSON or a CSV of labels with --eval")
-    if not path.exists():
-        raise InvalidFileError(f"{path} does not exist", remedy="pass a COCO JSON or a CSV of labels with --eval")
+    require_there(path, remedy="pass a COCO JSON or a CSV of labels with --eval")
     labels = read_labels(path)
     folder = _picture_folder(path, labels)
-    present = [i for i, file in enumerate(labels.files) if (folder / file).is_file()]
+    present = [i for i, file in enumerate(labels.files) if isfile(folder / file)]
     missing = len(labels.files) - len(present)
     frames = open_frames(folder, [labels.files[i] for i in present])
     position = {file: i for i, file in enumerate(labels.files)}
@@ -63,11 +64,14 @@ def _picture_folder(path: Path, labels: Labels) -> Path:
     places = [path.parent, path.parent / "images", *(path.parent / word for word in words)]
     places += [path.parent / "images" / word for word in words]
     for place in places:
-        if any((place / file).is_file() for file in labels.files[:20]):
+        if any(isfile(place / file) for file in labels.files[:20]):
             return place
-    looked = ", ".join(str(one) for one in dict.fromkeys(places) if one.is_dir())
+    folders = [one for one in dict.fromkeys(places) if isdir(one)]
+    for one in folders:
+        list_folder(one, remedy="correct its permissions")
+    looked = ", ".join(map(str, folders))
     raise InvalidFileError(
-        f"the labels in {path} match no picture (looked for {labels.files[0]!r} in {looked})",
+        f"the labels in {path} match no picture (looked for {short(labels.files[0])} in {looked})",
         remedy="put the label file beside its pictures, or beside a folder named images",
     )
 

@@ -56,6 +56,18 @@ def require_there(path: Path, *, remedy: str) -> None:
         raise InvalidFileError(_why_unreadable(path, error), remedy=remedy) from error
 
 
+def list_folder(path: Path, *, remedy: str) -> list[str]:
+    """Return the names in a folder, in order.
+
+    Raises:
+        InvalidFileError: If it is absent, no folder, or may not be read.
+    """
+    try:
+        return sorted(os.listdir(path))
+    except (OSError, ValueError) as error:
+        raise InvalidFileError(_why_unreadable(path, error), remedy=remedy) from error
+
+
 def _why_unreadable(path: Path, error: OSError | ValueError) -> str:
     if isinstance(error, FileNotFoundError):
         return f"{path} does not exist"

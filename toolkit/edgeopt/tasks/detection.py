@@ -149,18 +149,12 @@ def _matched(truth: Mapping[str, Any], results: list[dict[str, Any]], image_ids:
     from pycocotools.cocoeval import COCOeval
 
     known = COCO()
-    known.dataset = {"info": {}, **truth, "annotations": [_complete(one) for one in truth["annotations"]]}
+    known.dataset = {"info": {}, **truth}
     known.createIndex()
     evaluation = COCOeval(known, known.loadRes(results), "bbox")
     evaluation.params.imgIds = image_ids
     evaluation.evaluate()
     return evaluation
-
-
-def _complete(annotation: Mapping[str, Any]) -> dict[str, Any]:
-    """Fill what COCOeval needs and hand-made label files leave out."""
-    box = annotation["bbox"]
-    return {"iscrowd": 0, "area": box[2] * box[3], **annotation}
 
 
 TASK = Detection
