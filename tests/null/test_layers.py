@@ -32,6 +32,7 @@ LAYERS = [
     "passes executors tasks bundle answers canonical",
     "quantized_tensors",
     "graph multiply_adds recognise picture decoders drawing binding drivers tensorrt",
+    "output_shapes metadata",
     "recipe target outcome boxes match_tables providers",
     "model environment frames labels fingerprint drift",
     "tables",

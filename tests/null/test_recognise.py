@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from edgeopt.errors import EdgeoptError, UnsupportedError
-from edgeopt.recipe import find_recipe
+from edgeopt.recipe import Layout, find_recipe
 from edgeopt.recognise import choose_recipe, fixed_shapes
 from edgeopt.tensors import TensorSpec
 
@@ -53,6 +53,81 @@ def test_the_exporters_metadata_brings_names_and_size():
     assert "metadata" in choice.reason
 
 
+ULTRALYTICS = {"names": "{0: 'cat', 1: 'dog'}", "stride": "32", "task": "detect", "imgsz": "[320, 320]"}
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("yolov8", {}),
+        ("yolov8", {"end2end": "False", "args": "{'nms': False}"}),
+        ("yolov10", {"end2end": "True"}),
+        ("yolov10", {"args": "{'batch': 1, 'nms': True}"}),
+        ("yolov10", {"description": "Ultralytics YOLOv10n model trained on coco.yaml"}),
+    ],
+)
+def test_a_dynamic_export_with_full_metadata_is_not_ambiguous(name, told):
+    choice = choose(("batch", "a", "b"), size=("batch", 3, "height", "width"), metadata={**ULTRALYTICS, **told})
+    assert choice.recipe.name == name
+    assert choice.recipe.input.size == (320, 320)
+
+
+@pytest.mark.parametrize("task", ["segment", "pose", "obb", "classify"])
+def test_metadata_of_another_task_fits_no_detector(task):
+    with pytest.raises(EdgeoptError, match="no recipe fits") as refused:
+        choose((1, 6, CELLS), metadata={**ULTRALYTICS, "task": task})
+    assert "yolo" not in refused.value.remedy
+
+
+@pytest.mark.parametrize("imgsz", ["[0, 0]", "[-1, 320]", "[1000000, 1000000]", "320", "-" * 100_000, "(" * 100_000])
+def test_metadata_that_says_no_size_is_not_believed(imgsz):
+    with pytest.raises(EdgeoptError, match="no recipe fits"):
+        choose((1, 6, "n"), size=(1, 3, "h", "w"), metadata={**ULTRALYTICS, "imgsz": imgsz})
+
+
+@pytest.mark.parametrize("names", ["-" * 100_000, "[" * 5000, "{0: 'a', 7: 'b'}", "{[]: 1}", "'" + "x" * 300_000 + "'"])
+def test_metadata_that_holds_no_names_is_not_believed(names):
+    assert choose((1, CELLS, 85), metadata={"names": names}).recipe.class_names[0] == "person"
+
+
+@pytest.mark.parametrize(
+    ("output", "size"),
+    [
+        (("n", "t", 6625), ("n", 3, 48, "w")),
+        ((1, 40, 6625), (1, 3, 48, 320)),
+        (("n", "t", 8210), ("n", 1, 64, "w")),
+        (("n", "t", "c"), ("n", 3, "h", "w")),
+    ],
+)
+def test_a_text_recogniser_is_offered_no_detector(output, size):
+    with pytest.raises(EdgeoptError, match="no recipe fits") as refused:
+        choose(output, size=size)
+    assert "yolo" not in str(refused.value)
+    assert "imagenet" not in str(refused.value)
+
+
+def test_a_model_of_one_channel_is_not_offered_a_recipe_of_colours():
+    with pytest.raises(EdgeoptError, match="no recipe fits") as refused:
+        choose((1, 1000), size=(1, 1, 28, 28))
+    assert "imagenet" not in refused.value.remedy
+    with pytest.raises(UnsupportedError, match="1 channel, RGB has 3") as refused:
+        choose((1, 1000), size=(1, 1, 28, 28), asked="imagenet")
+    assert 'colour = "GREY"' in refused.value.remedy
+
+
+def test_a_recipe_that_cannot_read_the_outputs_is_refused_with_those_that_can():
+    with pytest.raises(UnsupportedError, match="cells") as refused:
+        choose((1, CELLS, 85), asked="yolov8")
+    assert "yolov5, yolox, tensors" in refused.value.remedy
+    assert "imagenet" not in refused.value.remedy
+
+
+def test_colours_that_come_last_are_seen_in_the_shape():
+    choice = choose((1, 1000), size=(1, 224, 256, 3), asked="imagenet")
+    assert choice.recipe.input.layout is Layout.NHWC
+    assert choice.recipe.input.size == (224, 256)
+
+
 def test_metadata_that_contradicts_the_shape_fits_nothing():
     with pytest.raises(EdgeoptError, match="no recipe fits"):
         choose((1, 84, CELLS), metadata={"names": "{0: 'cat', 1: 'dog'}"})
@@ -63,9 +138,9 @@ def test_an_ambiguous_shape_is_refused_with_the_list():
         choose((1, 1000), size=(1, 3, 224, 224))
 
 
-def test_an_unknown_shape_is_refused_with_the_list():
-    with pytest.raises(EdgeoptError, match=r"pass --recipe with one of .*yolox"):
-        choose((1, 7, 9))
+def test_an_unknown_shape_is_refused_with_what_could_read_it():
+    with pytest.raises(EdgeoptError, match=r"or pass --recipe with one of imagenet, imagenet_caffe$"):
+        choose((1, 900))
 
 
 def test_a_recipe_asked_for_is_taken():

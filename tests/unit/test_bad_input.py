@@ -219,10 +219,11 @@ def test_a_free_batch_becomes_one(tmp_path, recipe, pictures):
 
 def test_an_ambiguous_model_lists_the_recipes(tmp_path):
     graph = helper.make_graph(
-        [helper.make_node("GlobalAveragePool", ["x"], ["y"])],
+        [helper.make_node("ConstantOfShape", ["shape"], ["y"])],
         "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 1000, 8, 8])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 1000, 1, 1])],
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 10, 100])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 1000])],
+        [helper.make_tensor("shape", TensorProto.INT64, [2], [1, 1000])],
     )
     path = tmp_path / "ambiguous.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), str(path))

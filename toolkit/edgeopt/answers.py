@@ -47,7 +47,7 @@ def as_text(answer: Any, names: Sequence[str]) -> str:
         ]
         return "; ".join(found) or "nothing"
     pairs = zip(answer.indices.tolist(), answer.scores.tolist(), strict=True)
-    return "; ".join(f"{class_name(names, i)} {score:.3f}" for i, score in pairs)
+    return "; ".join(f"{class_name(names, i)} {score:.3f}" for i, score in pairs) or "nothing"
 
 
 def _as_json(value: NDArray[Any]) -> dict[str, Any]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
+from typing import Annotated
 
 from edgeopt import assets
 from edgeopt.errors import InvalidFileError, NotFoundError
-from edgeopt.tables import parse_table, read_toml
+from edgeopt.files import read_text
+from edgeopt.tables import Within, parse_table, read_toml
 from edgeopt.tensors import TensorSpec
 
 
@@ -43,6 +47,29 @@ class Anchor(StrEnum):
     CENTRE = "centre"
 
 
+class Boxes(StrEnum):
+    """What a detector's raw boxes count in."""
+
+    USUAL = "usual"
+    """As the decoder's exporter writes them."""
+    CELLS = "cells"
+    """Relative to a cell of the grid, which is not applied."""
+    PIXELS = "pixels"
+    """Of the model's input."""
+    RELATIVE = "relative"
+    """To the model's input, 0..1."""
+
+
+class Scores(StrEnum):
+    """What a detector's raw scores are."""
+
+    USUAL = "usual"
+    """As the decoder's exporter writes them."""
+    PROBABILITIES = "probabilities"
+    LOGITS = "logits"
+    """Sigmoid, or softmax over classes with a background, is not applied."""
+
+
 PICTURE_TYPES = ("float32", "float16", "uint8", "int8")
 """Element types that a picture can be written in."""
 LEAST_AGREEMENT = 0.80
@@ -51,6 +78,20 @@ _LEAST_BY_TASK = {"tensors": 0.99}
 """A cosine forgives more than matched boxes do: at 0.99 a seventh of an output is noise."""
 LEAST_EQUAL = 0.90
 """Share of equal elements in outputs of whole numbers: on class maps most that differ lie between two classes."""
+MOST_PIXELS_A_SIDE = 8192
+"""Of an input or a crop: beyond it one frame alone is 800 MB of float32."""
+_MOST_ELEMENTS = 2**28
+"""Of an input that is given whole: 1 GiB of float32."""
+_MOST_LABEL_BYTES = 2**22
+_TERM = re.compile(r"(?:([1-9]\d{0,8})\*)?([a-z]+)(?:/([1-9]\d{0,8}))?(?:\+(\d{1,9}))?")
+
+Side = Annotated[int, Within(1, MOST_PIXELS_A_SIDE)]
+"""Pixels."""
+Length = Annotated[int, Within(1, _MOST_ELEMENTS)]
+Share = Annotated[float, Within(0, 1)]
+Ratio = Annotated[float, Within(0, 1e6, above=True)]
+"""1.05 allows 5 % more."""
+Count = Annotated[int, Within(1, 100_000)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +100,21 @@ class Input:
 
     tensor: str = ""
     """Empty: the model's only input."""
-    size: tuple[int, ...] = ()
+    size: tuple[Side, ...] = ()
     """Height and width in pixels; empty: as the model says."""
     layout: Layout = Layout.NCHW
     dtype: str = "float32"
-    fixed: Mapping[str, int] = field(default_factory=dict)
+    fixed: Mapping[str, Length] = field(default_factory=dict)
     """Sizes for named free dimensions, for example `batch = 1`."""
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    shapes: Mapping[str, tuple[Length, ...]] = field(default_factory=dict)
     """Whole shapes of inputs by name, for example `ids = [1, 128]`; they come before all other sizes."""
 
     def __post_init__(self) -> None:
-        if self.size and (len(self.size) != 2 or min(self.size) < 1):
+        if self.size and len(self.size) != 2:
             raise ValueError(f"size is {list(self.size)}, not [height, width]")
+        for name, shape in self.shapes.items():
+            if math.prod(shape) > _MOST_ELEMENTS:
+                raise ValueError(f"shapes of {name} hold more than {_MOST_ELEMENTS} elements")
         if self.dtype not in PICTURE_TYPES:
             raise ValueError(f"dtype {self.dtype!r} is not float32, float16, uint8 or int8")
 
@@ -81,23 +125,21 @@ class Preprocess:
 
     colour: Colour = Colour.RGB
     resize: Resize = Resize.STRETCH
-    crop_from: int = 0
+    crop_from: Annotated[int, Within(0, MOST_PIXELS_A_SIDE)] = 0
     """Centre crop: the shorter side before the crop, in pixels; 0: the model's own size."""
-    pad: int = 114
+    pad: Annotated[int, Within(0, 255)] = 114
     """Letterbox: the grey value of the border, 0..255."""
     anchor: Anchor = Anchor.TOP_LEFT
-    scale: float = 1.0
-    mean: tuple[float, ...] = (0.0, 0.0, 0.0)
-    std: tuple[float, ...] = (1.0, 1.0, 1.0)
+    scale: Annotated[float, Within(-1e6, 1e6)] = 1.0
+    mean: tuple[Annotated[float, Within(-1e6, 1e6)], ...] = (0.0, 0.0, 0.0)
+    std: tuple[Annotated[float, Within(1e-6, 1e6)], ...] = (1.0, 1.0, 1.0)
 
     def __post_init__(self) -> None:
         channels = 1 if self.colour is Colour.GREY else 3
         if len(self.mean) not in (1, channels) or len(self.std) not in (1, channels):
             raise ValueError(f"mean and std need 1 or {channels} values")
-        if min(self.std) <= 0 or self.scale == 0:
-            raise ValueError("std must be above zero and scale must not be zero")
-        if not 0 <= self.pad <= 255:
-            raise ValueError(f"pad {self.pad} is not 0..255")
+        if self.scale == 0:
+            raise ValueError("scale must not be zero")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,17 +147,30 @@ class Postprocess:
     """Tensor to answer: the decoder's name and its numbers."""
 
     decoder: str
-    strides: tuple[int, ...] = ()
-    anchors: tuple[tuple[float, ...], ...] = ()
+    strides: tuple[Annotated[int, Within(1, 1024)], ...] = ()
+    anchors: tuple[tuple[Annotated[float, Within(1e-3, 1e5)], ...], ...] = ()
     """Anchor-based decoders: per stride, width and height in pixels, alternating."""
-    score_threshold: float = 0.25
+    boxes: Boxes = Boxes.USUAL
+    """Detection: what the raw boxes count in."""
+    scores: Scores = Scores.USUAL
+    """Detection: what the raw scores are."""
+    score_threshold: Share = 0.25
     """In an application; evaluation uses its own."""
-    iou_threshold: float = 0.45
-    max_detections: int = 100
-    top: int = 5
+    iou_threshold: Share = 0.45
+    max_detections: Count = 100
+    top: Count = 5
     """Classification: how many classes an answer lists."""
     background: bool = False
     """Class 0 is background and never reported."""
+
+    def __post_init__(self) -> None:
+        if len(self.strides) > 8 or len(set(self.strides)) != len(self.strides):
+            raise ValueError(f"strides are {list(self.strides)}, not up to 8 that differ")
+        if self.anchors and len(self.anchors) != len(self.strides):
+            raise ValueError(f"{len(self.anchors)} lists of anchors for {len(self.strides)} strides")
+        for sizes in self.anchors:
+            if not sizes or len(sizes) % 2:
+                raise ValueError("anchors of a stride are pairs of width and height")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +178,11 @@ class Evaluation:
     """How accuracy is measured, and the data shipped for it (paths relative to the recipe)."""
 
     metric: str
-    score_threshold: float = 0.01
-    iou_threshold: float = 0.65
-    max_detections: int = 100
-    max_drop: float = 0.01
-    least_agreement: float = 0.0
+    score_threshold: Share = 0.01
+    iou_threshold: Share = 0.65
+    max_detections: Count = 100
+    max_drop: Share = 0.01
+    least_agreement: Share = 0.0
     """With the float model's answers, to 1: what agrees less is refused where no labels judge; 0: the task's own."""
     labels: str = ""
     calib: str = ""
@@ -137,24 +192,17 @@ class Evaluation:
 class Check:
     """What `edgeopt check` allows against its baseline."""
 
-    latency_ratio: float = 1.05
+    latency_ratio: Ratio = 1.05
     """Time over the baseline's, of the execution and of the whole frame."""
-    accuracy_drop: float = 0.01
+    accuracy_drop: Share = 0.01
     """Metric lost, in its own unit."""
-    size_ratio: float = 1.05
-    memory_ratio: float = 1.10
+    size_ratio: Ratio = 1.05
+    memory_ratio: Ratio = 1.10
     """Peak resident memory of a fresh process."""
-    cold_start_ratio: float = 1.20
+    cold_start_ratio: Ratio = 1.20
     """From starting a process to its first answer."""
-    max_nodes_off_device: int = 0
+    max_nodes_off_device: Annotated[int, Within(0)] = 0
     """More nodes than the baseline's that may run elsewhere than on the first provider."""
-
-    def __post_init__(self) -> None:
-        ratios = (self.latency_ratio, self.size_ratio, self.memory_ratio, self.cold_start_ratio)
-        if min(ratios) <= 0:
-            raise ValueError("ratios must be above zero; 1.05 allows 5 % more")
-        if self.accuracy_drop < 0 or self.max_nodes_off_device < 0:
-            raise ValueError("accuracy_drop and max_nodes_off_device must not be below zero")
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +217,23 @@ class Match:
     metadata: Mapping[str, str] = field(default_factory=dict)
     """Metadata keys that must be there and the text each must contain."""
     input_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for term in (term for output in self.outputs for term in output):
+            if not (term.isdecimal() and len(term) < 10):
+                read_term(term)
+
+
+def read_term(term: str) -> tuple[int, str, int, int]:
+    """Return k, name, d and c of `[k*]name[/d][+c]`.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    match = _TERM.fullmatch(term)
+    if match is None:
+        raise ValueError(f"match term {term!r} is not a number or [k*]name[/d][+c]")
+    return int(match[1] or 1), match[2], int(match[3] or 1), int(match[4] or 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,8 +279,12 @@ class Recipe:
         return replace(self, input=replace(self.input, shapes={**self.input.shapes, **whole}))
 
 
-def read_recipe(path: Path) -> Recipe:
+def read_recipe(path: Path, *, stays_inside: bool = False) -> Recipe:
     """Read one recipe file.
+
+    Args:
+        path: Of the TOML file.
+        stays_inside: Refuse files outside the recipe's folder: for a recipe that nobody asked for by name.
 
     Raises:
         InvalidFileError: If it is not TOML, a key is unknown or missing, or a value is refused.
@@ -225,19 +294,26 @@ def read_recipe(path: Path) -> Recipe:
         if computed in values:
             raise InvalidFileError(f"{path}: unknown {computed}", remedy="leave the key out; it is derived")
     recipe = parse_table(Recipe, values, str(path))
+    if stays_inside:
+        _require_inside(path, (recipe.labels, recipe.model, recipe.evaluation.labels, recipe.evaluation.calib))
     return replace(recipe, folder=path.parent, class_names=_read_class_names(path.parent, recipe.labels))
+
+
+def _require_inside(path: Path, files: Sequence[str]) -> None:
+    folder = path.parent.resolve()
+    for file in filter(None, files):
+        if "\0" in file or not (folder / file).resolve().is_relative_to(folder):
+            raise InvalidFileError(
+                f"{path}: {file} lies outside the recipe's folder",
+                remedy=f"put it beside the recipe, or name the recipe: --recipe {path}",
+            )
 
 
 def _read_class_names(folder: Path, labels: str) -> tuple[str, ...]:
     if not labels:
         return ()
-    try:
-        lines = (folder / labels).read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidFileError(
-            f"{folder / labels} cannot be read: {error}", remedy="one class name a line, UTF-8"
-        ) from error
-    return tuple(line.strip() for line in lines if line.strip())
+    text = read_text(folder / labels, remedy="one class name a line, UTF-8", most_bytes=_MOST_LABEL_BYTES)
+    return tuple(line.strip() for line in text.splitlines() if line.strip())
 
 
 def find_recipe(name: str) -> Recipe:

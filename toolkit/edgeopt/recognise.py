@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-import ast
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edgeopt import assets
 from edgeopt.errors import EdgeoptError, Note, NoteKind, UnsupportedError
-from edgeopt.recipe import LEAST_EQUAL, PICTURE_TYPES, Colour, Layout, Match, Recipe, find_recipe, read_recipe
+from edgeopt.metadata import class_names_of, contradicts, input_size_of
+from edgeopt.output_shapes import STRIDES, count_cells, why_unfit
+from edgeopt.recipe import (
+    LEAST_EQUAL,
+    PICTURE_TYPES,
+    Colour,
+    Layout,
+    Match,
+    Recipe,
+    find_recipe,
+    read_recipe,
+    read_term,
+)
 from edgeopt.tensors import TensorSpec
+from edgeopt.text import plural
 
-_TERM = re.compile(r"(?:(\d+)\*)?([a-z]+)(?:/(\d+))?(?:\+(\d+))?")
-_STRIDES = (8, 16, 32)
 TENSORS = "tensors"
 """The task, and the shipped recipe, of models whose answer is their outputs as they are."""
 Shapes = Mapping[str, tuple[int, ...]]
@@ -28,6 +37,8 @@ class Choice:
     recipe: Recipe
     reason: str
     notes: tuple[Note, ...] = ()
+    is_given: bool = False
+    """Whether the user named the recipe or laid it beside the model; else it was recognised."""
 
 
 def choose_recipe(
@@ -57,20 +68,23 @@ def choose_recipe(
     """
     inputs, taken = _as_given(inputs, given or {})
     if asked is not None:
-        return _bind(find_recipe(asked), "asked for with --recipe", inputs, outputs, metadata, taken)
+        told = "asked for with --recipe"
+        return replace(_bind(find_recipe(asked), told, inputs, outputs, metadata, taken), is_given=True)
     beside = path.parent / "recipe.toml" if path else None
     if beside is not None and beside.is_file():
-        return _bind(read_recipe(beside), f"{beside.name} lies beside the model", inputs, outputs, metadata, taken)
-    fitting = [recipe for recipe in _shipped() if _fits(recipe, inputs, outputs, metadata)]
+        found, told = read_recipe(beside, stays_inside=True), f"{beside.name} lies beside the model"
+        return replace(_bind(found, told, inputs, outputs, metadata, taken), is_given=True)
+    possible = _possible(inputs, outputs, metadata)
+    fitting = [one for one in possible if _fits(one, inputs, outputs, metadata)]
     shapes = f"inputs {', '.join(map(str, inputs))}; outputs {', '.join(map(str, outputs))}"
     if not fitting and given:
         return _as_tensors(shapes, inputs, outputs, metadata, taken)
     if not fitting:
+        named = f"; or pass --recipe with one of {', '.join(one.name for one in possible)}" if possible else ""
         raise EdgeoptError(
             f"no recipe fits this model ({shapes})",
-            remedy=f"pass its inputs as arrays: --calib FILE.npz (edgeopt bench: --source); or pictures, with a "
-            f'recipe.toml of your own (task = "{TENSORS}", and under [input] and [preprocess] how a picture becomes '
-            f"the input); or pass --recipe with one of {', '.join(assets.model_folders())}",
+            remedy="pass its inputs as arrays: --calib FILE.npz (edgeopt bench: --source)"
+            f"{_of_pictures(inputs)}{named}",
         )
     if len(fitting) > 1:
         names = ", ".join(recipe.name for recipe in fitting)
@@ -80,6 +94,16 @@ def choose_recipe(
         )
     told = "the exporter's metadata and the shapes" if "names" in metadata else "the shapes"
     return _bind(fitting[0], f"{told} fit it alone ({shapes})", inputs, outputs, metadata, taken)
+
+
+def _of_pictures(inputs: Sequence[TensorSpec]) -> str:
+    """Return the advice to write a recipe, where the model may take a picture."""
+    if len(inputs) != 1 or len(inputs[0].shape) != 4 or inputs[0].dtype not in PICTURE_TYPES:
+        return ""
+    return (
+        f'; or pictures, with a recipe.toml of your own (task = "{TENSORS}", and under [input] and [preprocess] how a '
+        "picture becomes the input)"
+    )
 
 
 def _as_given(inputs: Sequence[TensorSpec], given: Shapes) -> tuple[tuple[TensorSpec, ...], Shapes]:
@@ -123,6 +147,31 @@ def _shipped() -> list[Recipe]:
     return [recipe for recipe in recipes if recipe.match]
 
 
+def _possible(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], metadata: Mapping[str, str]) -> list[Recipe]:
+    return [one for one in _shipped() if _is_possible(one, inputs, outputs, metadata)]
+
+
+def _other_recipes(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], metadata: Mapping[str, str]) -> str:
+    """Return the advice to pass a shipped recipe that fits, or to leave it at outputs as they are."""
+    names = [one.name for one in _possible(inputs, outputs, metadata)]
+    return f"pass --recipe with one of {', '.join([*names, TENSORS])}; or "
+
+
+def _is_possible(
+    recipe: Recipe, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], metadata: Mapping[str, str]
+) -> bool:
+    """Whether a recipe can feed this model and read its answer; what cannot is never offered."""
+    if len(inputs) != 1 or inputs[0].dtype not in PICTURE_TYPES or _why_other_channels(recipe, inputs[0]):
+        return False
+    size = _size_of(inputs[0], recipe, metadata)
+    if size is None or contradicts(metadata, recipe):
+        return False
+    strides = recipe.postprocess.strides
+    if strides and any(side % max(strides) for side in size):
+        return False
+    return not why_unfit(recipe.with_size(*size), outputs)
+
+
 def _fits(
     recipe: Recipe, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], metadata: Mapping[str, str]
 ) -> bool:
@@ -143,8 +192,8 @@ def _matches(
         return False
     if len(match.outputs) != len(outputs):
         return False
-    known = {"height": size[0], "width": size[1], "cells": sum((size[0] // s) * (size[1] // s) for s in _STRIDES)}
-    if names := _metadata_names(metadata):
+    known = {"height": size[0], "width": size[1], "cells": count_cells(size, STRIDES)}
+    if names := class_names_of(metadata):
         known["classes"] = len(names)
     remaining = list(outputs)
     for pattern in match.outputs:  # exporters order outputs as they like
@@ -167,7 +216,7 @@ def _shape_matches(pattern: Sequence[str], shape: Sequence[int | str | None], kn
             if int(term) != size:
                 return False
             continue
-        times, name, over, plus = _parse_term(term)
+        times, name, over, plus = read_term(term)
         value = (size - plus) / times * over
         if value < 1 or value != int(value) or learnt.setdefault(name, int(value)) != int(value):
             return False
@@ -175,42 +224,36 @@ def _shape_matches(pattern: Sequence[str], shape: Sequence[int | str | None], kn
     return True
 
 
-def _parse_term(term: str) -> tuple[int, str, int, int]:
-    match = _TERM.fullmatch(term)
-    if match is None:
-        raise ValueError(f"match term {term!r} is not [k*]name[/d][+c]")
-    return int(match[1] or 1), match[2], int(match[3] or 1), int(match[4] or 0)
-
-
-def _metadata_names(metadata: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the class names that Ultralytics writes: `{0: 'person', 1: 'bicycle'}`."""
-    try:
-        names = ast.literal_eval(metadata.get("names", ""))
-    except (ValueError, SyntaxError):
-        return ()
-    values = names.values() if isinstance(names, dict) else names if isinstance(names, list | tuple) else ()
-    return tuple(str(one) for one in values)
-
-
-def _metadata_size(metadata: Mapping[str, str]) -> tuple[int, int] | None:
-    """Return the `imgsz` that Ultralytics writes: `[640, 640]`."""
-    try:
-        size = ast.literal_eval(metadata.get("imgsz", ""))
-        return int(size[0]), int(size[1])
-    except (ValueError, SyntaxError, TypeError, IndexError):
-        return None
-
-
 def _size_of(tensor: TensorSpec, recipe: Recipe, metadata: Mapping[str, str]) -> tuple[int, int] | None:
     """Return height and width: the model's own, the recipe's, or the exporter's."""
     if len(tensor.shape) != 4:
         return None
-    height, width = tensor.shape[2:] if recipe.input.layout is Layout.NCHW else tensor.shape[1:3]
+    height, width = tensor.shape[2:] if _layout_of(tensor, recipe) is Layout.NCHW else tensor.shape[1:3]
     if isinstance(height, int) and isinstance(width, int):
         return height, width
     if recipe.input.size:
         return recipe.input.size[0], recipe.input.size[1]
-    return _metadata_size(metadata)
+    return input_size_of(metadata)
+
+
+def _layout_of(tensor: TensorSpec, recipe: Recipe) -> Layout:
+    """Return the recipe's layout, or the other one where only there is a colour."""
+    channels = {Layout.NCHW: tensor.shape[1], Layout.NHWC: tensor.shape[3]}
+    own = recipe.input.layout
+    other = Layout.NHWC if own is Layout.NCHW else Layout.NCHW
+    is_other = isinstance(channels[own], int) and channels[own] not in (1, 3) and channels[other] in (1, 3)
+    return other if is_other else own
+
+
+def _why_other_channels(recipe: Recipe, tensor: TensorSpec) -> str:
+    """Return why the recipe's pictures have another number of channels than the input; empty where they fit."""
+    channels = 1 if recipe.preprocess.colour is Colour.GREY else 3
+    if len(tensor.shape) != 4:
+        return "it has not four dimensions"
+    found = tensor.shape[1 if _layout_of(tensor, recipe) is Layout.NCHW else 3]
+    if not isinstance(found, int) or found == channels:
+        return ""
+    return f"it has {plural(found, 'channel')}, {recipe.preprocess.colour} has {channels}"
 
 
 def _bind(
@@ -233,16 +276,28 @@ def _bind(
     if recipe.task == TENSORS and not _takes_pictures(recipe, inputs, metadata):
         return Choice(replace(recipe, input=replace(recipe.input, size=())), reason)
     tensor = _input_tensor(recipe, inputs)
+    if why := _why_other_channels(recipe, tensor):
+        raise UnsupportedError(
+            f"recipe {recipe.name!r} cannot feed input {tensor}: {why}",
+            remedy=f'write colour = "GREY" under [preprocess] in a recipe.toml where one channel is grey, or feed the '
+            f"inputs as they are: --recipe {TENSORS} and --calib FILE.npz",
+        )
     size = _size_of(tensor, recipe, metadata)
     if size is None:
         raise UnsupportedError(
             f"input {tensor} has a free height or width and recipe {recipe.name!r} does not fix it",
             remedy="write size = [height, width] under [input] in a recipe.toml and pass it with --recipe",
         )
-    if not isinstance(tensor.shape[2], int) and recipe.input.size == () and _metadata_size(metadata):
+    if why := why_unfit(recipe.with_size(*size), outputs):
+        raise UnsupportedError(
+            f"recipe {recipe.name!r} does not fit this model: {why}",
+            remedy=_other_recipes(inputs, outputs, metadata) + "correct the recipe's [postprocess]",
+        )
+    layout = _layout_of(tensor, recipe)
+    if not isinstance(tensor.shape[2], int) and recipe.input.size == () and input_size_of(metadata):
         reason += f"; size {size[0]}x{size[1]} from the metadata"
     names, notes = _class_names(recipe, outputs, metadata)
-    bound = replace(recipe.input, tensor=tensor.name, size=size, dtype=tensor.dtype)
+    bound = replace(recipe.input, tensor=tensor.name, size=size, layout=layout, dtype=tensor.dtype)
     return Choice(replace(recipe, input=bound, class_names=names), reason, notes)
 
 
@@ -251,7 +306,7 @@ def _takes_pictures(recipe: Recipe, inputs: Sequence[TensorSpec], metadata: Mapp
     channels = (1,) if recipe.preprocess.colour is Colour.GREY else (3,)
     if len(inputs) != 1 or inputs[0].dtype not in PICTURE_TYPES or _size_of(inputs[0], recipe, metadata) is None:
         return False
-    found = inputs[0].shape[1 if recipe.input.layout is Layout.NCHW else 3]
+    found = inputs[0].shape[1 if _layout_of(inputs[0], recipe) is Layout.NCHW else 3]
     return recipe.input.tensor in ("", inputs[0].name) and (found in channels or not isinstance(found, int))
 
 
@@ -290,7 +345,7 @@ def _require_fit(tensor: TensorSpec, sizes: Sequence[int], recipe: str) -> None:
 def _class_names(
     recipe: Recipe, outputs: Sequence[TensorSpec], metadata: Mapping[str, str]
 ) -> tuple[tuple[str, ...], tuple[Note, ...]]:
-    if names := _metadata_names(metadata):
+    if names := class_names_of(metadata):
         return names, ()
     known: dict[str, int] = {}
     for match in recipe.match:

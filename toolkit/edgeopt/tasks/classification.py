@@ -8,12 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.errors import InvalidFileError
+from edgeopt.errors import InvalidFileError, NotFoundError
 from edgeopt.labels import Labels
+from edgeopt.output_shapes import CLASSIFIERS, require_fit
 from edgeopt.picture import Geometry, PictureInput
 from edgeopt.recipe import Recipe
 from edgeopt.tasks import Accuracy
 from edgeopt.tensors import Sample, Tensors, TensorSpec
+
+_LARGEST = 1e30
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +35,18 @@ class Classification:
     """Preprocess, postprocess and score of one classifier."""
 
     def __init__(self, recipe: Recipe, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], evaluating: bool):
+        """Bind a recipe to a model's tensors.
+
+        Raises:
+            NotFoundError: If the recipe's decoder does not exist.
+            UnsupportedError: If it cannot read the model's output.
+        """
+        if recipe.postprocess.decoder not in CLASSIFIERS:
+            raise NotFoundError("decoder of task classification", recipe.postprocess.decoder, CLASSIFIERS)
+        require_fit(recipe, outputs)
+        self._recipe = recipe
         self._name, self._output = recipe.input.tensor or inputs[0].name, outputs[0].name
-        self._size = recipe.input.size
+        self._size, self._fitting = recipe.input.size, outputs[0].shape
         self._picture = PictureInput(recipe.input, recipe.preprocess, reuse=not evaluating)
         self._top, self._first = recipe.postprocess.top, int(recipe.postprocess.background)
         self._is_probability = recipe.postprocess.decoder == "probabilities"
@@ -46,15 +59,26 @@ class Classification:
         return {self._name: tensor}, geometry
 
     def postprocess(self, outputs: Tensors, geometry: Geometry | None = None) -> Classes:
-        """Return the best classes; logits become probabilities by softmax."""
+        """Return the best classes; logits become probabilities by softmax. None where the output holds NaN.
+
+        Raises:
+            UnsupportedError: If the output of this frame is not one score a class.
+        """
         del geometry
-        values = np.asarray(outputs[self._output], np.float32).reshape(-1)[self._first :]
+        found = np.asarray(outputs[self._output])
+        if found.shape != self._fitting:
+            require_fit(self._recipe, [TensorSpec(self._output, str(found.dtype), found.shape)])
+            self._fitting = found.shape
+        values = np.asarray(found, np.float32).reshape(-1)[self._first :]
+        if np.isnan(values).any():
+            return Classes(np.empty(0, np.int64), np.empty(0, np.float32))
+        values = np.clip(values, -_LARGEST, _LARGEST)  # differences stay finite
         top = min(self._top, len(values))
         best = np.argpartition(values, -top)[-top:]
         best = best[np.argsort(-values[best], kind="stable")]
         if self._is_probability:
             return Classes(best.astype(np.int64), values[best])
-        exponents = np.exp(values - values[best[0]])
+        exponents = np.exp(np.maximum(values - values[best[0]], -80))
         return Classes(best.astype(np.int64), exponents[best] / exponents.sum())
 
     def score(self, answers: Sequence[Classes], labels: Labels) -> Accuracy:
@@ -73,7 +97,9 @@ class Classification:
         self, answers: Sequence[Classes], labels: Labels, counts: NDArray[np.int64]
     ) -> NDArray[np.float64]:
         """Return (resamples,) the top-1 where the i-th image counts `counts[:, i]` times."""
-        hits = np.array([one.indices[0] == true for one, true in zip(answers, labels.classes, strict=True)], np.float64)
+        hits = np.array(
+            [true in one.indices[:1] for one, true in zip(answers, labels.classes, strict=True)], np.float64
+        )
         found: NDArray[np.float64] = counts @ hits / counts.sum(axis=1)
         return found
 

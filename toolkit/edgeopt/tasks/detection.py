@@ -15,6 +15,7 @@ from edgeopt.decoders import DECODERS, NEEDS_NO_SUPPRESSION, class_count
 from edgeopt.errors import InvalidFileError, NotFoundError, UnsupportedError
 from edgeopt.labels import Labels
 from edgeopt.match_tables import match_tables, resampled_precision
+from edgeopt.output_shapes import require_fit
 from edgeopt.picture import Geometry, PictureInput
 from edgeopt.recipe import Recipe
 from edgeopt.tasks import Accuracy
@@ -29,11 +30,12 @@ class Detection:
 
         Raises:
             NotFoundError: If the recipe's decoder does not exist.
-            UnsupportedError: If the model has another number of classes than the recipe names.
+            UnsupportedError: If it cannot read the model's outputs, or their classes are not as many as the names.
         """
         numbers, thresholds = recipe.postprocess, recipe.evaluation if evaluating else recipe.postprocess
         if numbers.decoder not in DECODERS:
             raise NotFoundError("decoder", numbers.decoder, DECODERS)
+        require_fit(recipe, outputs)
         count = class_count(numbers.decoder, [one.shape for one in outputs])
         if count is not None and recipe.class_names and count != len(recipe.class_names):
             raise UnsupportedError(
@@ -41,6 +43,7 @@ class Detection:
                 remedy="write a recipe.toml with your class names (labels = ...) and pass it with --recipe",
             )
         self._name, self._outputs = recipe.input.tensor or inputs[0].name, tuple(one.name for one in outputs)
+        self._recipe, self._fitting = recipe, [one.shape for one in outputs]
         self._picture = PictureInput(recipe.input, recipe.preprocess, reuse=not evaluating)
         self._size = (recipe.input.size[0], recipe.input.size[1])
         self._numbers, self._decode = numbers, DECODERS[numbers.decoder]
@@ -60,9 +63,20 @@ class Detection:
         return {self._name: tensor}, geometry
 
     def postprocess(self, outputs: Tensors, geometry: Geometry) -> Detections:
-        """Return the boxes in the frame's pixels, best first."""
+        """Return the boxes in the frame's pixels, best first; a box or a score that is no number is left out.
+
+        Raises:
+            UnsupportedError: If the outputs of this frame have shapes that the decoder cannot read.
+        """
         ordered = [outputs[name] for name in self._outputs]
-        boxes, scores, classes = self._decode(ordered, self._numbers, self._size, self._score)
+        if (shapes := [one.shape for one in ordered]) != self._fitting:
+            require_fit(self._recipe, [TensorSpec(name, str(one.dtype), one.shape) for name, one in outputs.items()])
+            self._fitting = shapes
+        with np.errstate(over="ignore", invalid="ignore"):
+            boxes, scores, classes = self._decode(ordered, self._numbers, self._size, self._score)
+        finite = np.isfinite(boxes).all(axis=1) & np.isfinite(scores)
+        if not finite.all():
+            boxes, scores, classes = boxes[finite], scores[finite], classes[finite]
         if self._suppresses:
             kept = suppress(boxes, scores, classes, self._iou, self._most)
         else:
