@@ -14,6 +14,7 @@ from edgeopt.benchmarking.page_cache import PageCache, describe, prepare, reside
 from edgeopt.errors import EdgeoptError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.null import Script
+from edgeopt.opening import Opening
 from edgeopt.tensors import TensorSpec
 
 WARM, COLD = ColdWay(PageCache.WARM, False), ColdWay(PageCache.COLD, True)
@@ -36,7 +37,7 @@ def start(way: ColdWay, factor: int, resident: float | None = 1.0) -> ColdRun:
 def test_fresh_processes_report_every_point_of_every_way_in_turns(script):
     told = []
     found = run_cold_start(
-        script, SessionOptions(), executor="null", repeats=2, tell=lambda done, of: told.append((done, of))
+        script, Opening("null", SessionOptions()), repeats=2, tell=lambda done, of: told.append((done, of))
     )
     original = [way for way in found.ways if not way.is_optimized]
     assert found.ways == tuple(original)  # the null executor saves no graph
@@ -56,26 +57,26 @@ def test_a_process_that_cannot_open_the_model_says_why(tmp_path):
     broken = tmp_path / "broken.json"
     broken.write_text("this is no script")
     with pytest.raises(EdgeoptError, match=r"could not start the model: the executor null runs a script"):
-        run_cold_start(broken, SessionOptions(), executor="null", repeats=1, with_optimized=False)
+        run_cold_start(broken, Opening("null", SessionOptions()), repeats=1, with_optimized=False)
 
 
 def test_inputs_of_a_file_are_used(script, tmp_path):
     np.savez(tmp_path / "wrong.npz", z=np.zeros(1))
     with pytest.raises(EdgeoptError, match="inputs are z, not x"):
         run_cold_start(
-            script, SessionOptions(), executor="null", repeats=1, with_optimized=False, inputs=tmp_path / "wrong.npz"
+            script, Opening("null", SessionOptions()), repeats=1, with_optimized=False, inputs=tmp_path / "wrong.npz"
         )
 
 
 def test_a_process_that_takes_too_long_is_ended(script):
     with pytest.raises(EdgeoptError, match=r"did not finish within 0 s"):
-        run_cold_start(script, SessionOptions(), executor="null", repeats=1, with_optimized=False, timeout_s=0.001)
+        run_cold_start(script, Opening("null", SessionOptions()), repeats=1, with_optimized=False, timeout_s=0.001)
 
 
 @pytest.mark.parametrize("change", [{"profile_to": "x"}, {"save_optimized_to": "x"}])
 def test_options_that_would_change_the_measured_processes_are_refused(script, change):
     with pytest.raises(ValueError, match="saves and profiles nothing"):
-        run_cold_start(script, replace(SessionOptions(), **change), executor="null")
+        run_cold_start(script, Opening("null", replace(SessionOptions(), **change)))
 
 
 def test_a_process_that_dies_is_reported_with_its_last_words():
@@ -86,7 +87,7 @@ def test_a_process_that_dies_is_reported_with_its_last_words():
 
 def test_a_system_that_cannot_drop_its_cache_skips_the_cold_way_with_a_note(script, monkeypatch):
     monkeypatch.delattr(os, "posix_fadvise", raising=False)
-    found = run_cold_start(script, SessionOptions(), executor="null", repeats=1, with_optimized=False)
+    found = run_cold_start(script, Opening("null", SessionOptions()), repeats=1, with_optimized=False)
     assert [way.page_cache for way in found.ways] == [PageCache.WARM]
     assert "cold page cache not measured" in found.notes[0].detail
 

@@ -29,6 +29,7 @@ LAYERS = [
     "load_run bench_setup attention plan search report workspace sheet baseline check_result side_by_side judge",
     "subject bench_options measure rewrite quantization scored stored fresh_starts",
     "candidate benchmarking runtime devices apart evaluate",
+    "opening",
     "passes executors tasks bundle answers canonical",
     "quantized_tensors",
     "graph multiply_adds recognise picture decoders drawing binding drivers tensorrt",

@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner
+from fixture_bundles import packed
 from onnx import TensorProto, helper
 
 from edgeopt.bundle import write_bundle
@@ -318,9 +319,9 @@ def test_the_fallback_of_an_npu_bundle_is_not_benched_in_its_place(tmp_path):
     path = find_model("digits_detector")
     loaded, data = load_model(path), path.read_bytes()
     recipe = choose_recipe(None, path, loaded.inputs, loaded.outputs, loaded.metadata).recipe
-    models = {"model.onnx": ("w8a8", data), "fallback.onnx": ("fp32", data)}
     npu, cpu = find_target("qualcomm-htp-v73"), find_target("cpu-x86-vnni")
-    write_bundle(tmp_path / "bundle", models, npu, recipe, {}, {}, {"model.onnx": npu, "fallback.onnx": cpu})
+    models = [packed("model.onnx", "w8a8", data, npu), packed("fallback.onnx", "fp32", data, cpu)]
+    write_bundle(tmp_path / "bundle", models, npu, recipe, {}, {})
     shown = refuse("bench", tmp_path / "bundle", "--budget", "33ms")
     assert "latency: not measured (no device)" in shown
     assert "fallback.onnx" in shown

@@ -15,6 +15,7 @@ from edgeopt.benchmarking.trace import make_trace
 from edgeopt.errors import InvalidFileError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
+from edgeopt.opening import Opening
 
 MODEL = Path(__file__).parents[2] / "models/digits_detector/model.onnx"
 INPUTS = {"images": np.random.default_rng(0).random((1, 3, 160, 160), np.float32)}
@@ -111,7 +112,7 @@ def test_a_profile_needs_an_input():
 
 
 def test_a_real_model_starts_cold_with_and_without_its_optimized_graph():
-    found = run_cold_start(MODEL, SessionOptions(), repeats=1)
+    found = run_cold_start(MODEL, Opening("onnxruntime", SessionOptions()), repeats=1)
     assert {way.is_optimized for way in found.ways} == {False, True}
     for way in found.ways:
         rss = [found.rss_bytes(way)[name] for name in ("interpreter", "import", "session", "first")]

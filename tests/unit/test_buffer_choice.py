@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from fixture_bundles import packed
 from fixture_models import conv_batchnorm
 
 from edgeopt import buffer_choice
@@ -71,6 +72,6 @@ def test_a_bundle_keeps_what_was_chosen(tmp_path):
     recipe = find_recipe("digits_detector")
     model = load_model(recipe.path_of(recipe.model))
     engine = Engine(CPU, EXECUTOR, 1).with_options({MEMORY_REUSE: "0"})
-    write_bundle(tmp_path, {"model.onnx": ("fp32", model.data)}, CPU, recipe, {}, {}, {"model.onnx": engine.target})
+    write_bundle(tmp_path, [packed("model.onnx", "fp32", model.data, engine.target)], CPU, recipe, {}, {})
     assert read_bundle(tmp_path).artefacts[0].options == {MEMORY_REUSE: "0"}
     assert CPU.options == {}

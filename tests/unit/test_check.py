@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner
+from fixture_bundles import packed
 
 import edgeopt
 from edgeopt.baseline import Baseline, path_from, read_baseline, write_baseline
@@ -34,11 +35,11 @@ from edgeopt.check_result import (
 from edgeopt.check_run import thresholds_of
 from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError, InvalidFileError, NotFoundError
-from edgeopt.executors import SessionOptions
 from edgeopt.fingerprint import Fact, Fingerprint, Use
 from edgeopt.fresh_starts import Start, measure_peaks, parse_peak
 from edgeopt.labels import Labels
 from edgeopt.model import find_model
+from edgeopt.opening import opening_for
 from edgeopt.recipe import Check, find_recipe, read_recipe
 from edgeopt.scored import Scored, drop_between, score
 from edgeopt.target import find_target
@@ -227,7 +228,9 @@ def test_a_recipe_may_hold_a_check_table_and_a_wrong_key_is_named(tmp_path):
 
 def test_a_bundle_carries_the_check_table_of_its_recipe(tmp_path):
     recipe = replace(find_recipe("digits_detector"), check=Check(latency_ratio=1.4))
-    write_bundle(tmp_path, {"model.onnx": ("fp32", b"model")}, find_target("cpu"), recipe, {}, {})
+    write_bundle(
+        tmp_path, [packed("model.onnx", "fp32", b"model", find_target("cpu"))], find_target("cpu"), recipe, {}, {}
+    )
     assert read_bundle(tmp_path).recipe.check == Check(latency_ratio=1.4)
 
 
@@ -305,7 +308,7 @@ def test_a_baseline_and_its_model_can_move_together(tmp_path):
 
 def test_the_peak_of_a_fresh_process_is_measured():
     target = find_target("cpu")
-    start = Start(find_model("digits_detector"), SessionOptions(target.providers, 1), target.executor)
+    start = Start(find_model("digits_detector"), opening_for(target, "fp32", 1))
     (peak,) = measure_peaks({"it": start}, 1)["it"]
     assert 20 * 2**20 < peak < 2**31
 

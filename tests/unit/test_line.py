@@ -12,6 +12,7 @@ import cv2
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from fixture_bundles import packed
 
 import edgeopt
 from edgeopt.bundle import read_bundle
@@ -328,7 +329,8 @@ def test_the_bundles_fallback_opens_when_the_first_model_does_not(finished, tmp_
 
     folder = tmp_path / "bundle"
     good = read_bundle(finished.bundle)
-    models = {"model.onnx": ("w8a8", b"no model"), "fallback.onnx": ("fp32", good.model.read_bytes())}
+    data, target = good.model.read_bytes(), good.target
+    models = [packed("model.onnx", "w8a8", b"no model", target), packed("fallback.onnx", "fp32", data, target)]
     bundle.write_bundle(folder, models, good.target, good.recipe, good.expected, good.tools)
     runtime = edgeopt.Runtime.load(folder, threads=1)
     assert "model.onnx not used" in runtime.notes[0].detail

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,9 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fixture_bundles import packed, reseal
 
 from edgeopt import assets, target
-from edgeopt.bundle import MANIFEST, read_bundle, write_bundle
+from edgeopt.bundle import read_bundle, write_bundle
 from edgeopt.errors import InvalidFileError, UnavailableError
 from edgeopt.executors import SessionOptions, arithmetic
 from edgeopt.executors.openvino import EXECUTOR
@@ -97,10 +97,9 @@ def two_engines(tmp_path):
     model = load_model(path)
     recipe = choose_recipe(None, path, model.inputs, model.outputs, model.metadata).recipe
     data = path.read_bytes()
-    models = {"model.onnx": ("w8a8+bf16", data), "fallback.onnx": ("fp32", data)}
     own = replace(find_target("cpu"), threads=1)
-    engines = {"model.onnx": find_target("openvino-cpu")}
-    return write_bundle(tmp_path / "bundle", models, own, recipe, {}, {}, engines)
+    first = packed("model.onnx", "w8a8+bf16", data, find_target("openvino-cpu"))
+    return write_bundle(tmp_path / "bundle", [first, packed("fallback.onnx", "fp32", data, own)], own, recipe, {}, {})
 
 
 def test_a_bundle_keeps_the_engine_of_each_model(two_engines):
@@ -123,22 +122,8 @@ def test_a_bundle_runs_on_its_first_engine_that_is_here_and_says_which_is_not(tw
         assert "model.onnx not used" in runtime.notes[0].detail
 
 
-def test_a_bundle_from_before_engines_were_kept_runs_on_its_targets_own(two_engines):
-    path = two_engines.folder / MANIFEST
-    values = json.loads(path.read_text())
-    for one in values["artefacts"]:
-        for key in ("executor", "providers", "options"):
-            del one[key]
-    values["artefacts"].reverse()
-    path.write_text(json.dumps(values))
-    bundle = read_bundle(two_engines.folder)
-    assert {one.executor for one in bundle.artefacts} == {""}
-    assert type(Runtime.load(two_engines.folder).session).__name__ == "OnnxRuntimeSession"
-
-
 def test_a_bundle_with_a_key_that_nobody_knows_is_refused(two_engines):
-    path = two_engines.folder / MANIFEST
-    path.write_text(path.read_text().replace('"executor": "openvino"', '"engine": "openvino"', 1))
+    reseal(two_engines.folder, lambda values: values["artefacts"][0].update(engine="openvino"))
     with pytest.raises(InvalidFileError, match="unknown engine"):
         read_bundle(two_engines.folder)
 

@@ -192,8 +192,7 @@ def _start_cold(setup: Setup, tell: Tell | None) -> ColdStart:
         np.savez(path, **arrays)
         return run_cold_start(
             setup.subject.path,
-            setup.subject.options,
-            executor=setup.subject.executor,
+            setup.subject.opening,
             repeats=setup.options.repeats or COLD_REPEATS,
             inputs=path,
             tell=(lambda done, of: tell("fresh processes", done, of)) if tell else None,

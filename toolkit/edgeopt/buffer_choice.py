@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 from time import perf_counter_ns, thread_time_ns
 
 from edgeopt.benchmarking.comparison import compare
-from edgeopt.executors import Session, SessionOptions
-from edgeopt.executors.onnxruntime import EXECUTOR, MEMORY_REUSE
+from edgeopt.executors import Session
+from edgeopt.executors.onnxruntime import MEMORY_REUSE
 from edgeopt.model import Model
+from edgeopt.opening import opening_for
 from edgeopt.target import Target
 from edgeopt.tensors import Tensors
 
@@ -51,10 +52,9 @@ def choose_buffers(model: Model, target: Target, threads: int, inputs: Tensors) 
     """
     if target.executor != "onnxruntime" or target.device != "cpu" or MEMORY_REUSE in target.options:
         return {}
-    entries = {"shared": target.options, "apart": {**target.options, **_APART}}
-    sessions = {
-        name: EXECUTOR.open(model.data, SessionOptions(target.providers, threads, one)) for name, one in entries.items()
-    }
+    shared = opening_for(target, target.float_precision, threads)
+    openings = {"shared": shared, "apart": shared.with_entries(_APART)}
+    sessions = {name: one.open(model.data) for name, one in openings.items()}
     runs = {name: _caller(session, inputs) for name, session in sessions.items()}
     clock = thread_time_ns if threads == 1 else perf_counter_ns
     ratio = compare(runs, baseline="shared", seconds=_SECONDS, block=3, clock=clock)["apart"]

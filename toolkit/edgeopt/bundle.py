@@ -1,38 +1,54 @@
-"""The folder that is deployed: model, fallbacks, manifest, labels. Reading checks every hash. It runs nothing."""
+"""The folder that is deployed: models and a manifest, every byte of them hashed. It runs nothing.
+
+Class names stand in the manifest's recipe. A bundle names files of its own folder only, and nothing else is read.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from edgeopt.errors import InvalidFileError
 from edgeopt.files import write_beside
 from edgeopt.recipe import Recipe
-from edgeopt.tables import parse_table
+from edgeopt.tables import Within, parse_table, read_object
 from edgeopt.target import Target
 
-SCHEMA = 1
+SCHEMA = 2
 MANIFEST = "manifest.json"
+_REMEDY = "copy the bundle again, or make it with this edgeopt: edgeopt optimize"
+_MOST_ARTEFACTS = 16
+_MOST_THREADS = 1024
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+_CHUNK = 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Artefact:
-    """One model file of a bundle."""
+    """One model file of a bundle, and how it was opened when it was measured."""
 
     file: str
+    """Its name; it lies in the bundle's folder itself."""
     sha256: str
     precision: str
     """Precision scheme, for example `w8a8`."""
     size_bytes: int
-    executor: str = ""
-    """What runs it; empty: the target's executor, providers and options."""
-    providers: tuple[str, ...] = ()
-    options: Mapping[str, str] = field(default_factory=dict)
+    executor: str
+    providers: tuple[str, ...]
+    options: Mapping[str, str]
+    """The executor's own entries: the profile's, and those with which this model was fastest."""
+    threads: Annotated[int, Within(0, _MOST_THREADS)]
+    """Measured or asked for; 0: one per physical core, where nothing was measured on the device."""
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.file) or self.file == MANIFEST:
+            raise ValueError(f"{self.file!r} is no name of a file in the bundle's folder")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +66,11 @@ class Bundle:
     @property
     def model(self) -> Path:
         """Path of the first artefact."""
-        return self.folder / self.artefacts[0].file
+        return self.path_of(self.artefacts[0])
+
+    def path_of(self, artefact: Artefact) -> Path:
+        """Return the path of an artefact."""
+        return self.folder / artefact.file
 
 
 def is_bundle(path: Path) -> bool:
@@ -58,38 +78,46 @@ def is_bundle(path: Path) -> bool:
     return (path / MANIFEST).is_file() or (path / "bundle" / MANIFEST).is_file()
 
 
+def make_artefact(file: str, data: bytes, precision: str, target: Target, threads: int) -> Artefact:
+    """Return what a manifest says of a model.
+
+    Args:
+        file: Its name.
+        data: The serialized model.
+        precision: Precision scheme.
+        target: Whose engine opens it, with which options.
+        threads: As measured or asked for; 0: one per physical core of the device.
+    """
+    how = target.executor, target.providers, target.options, threads
+    return Artefact(file, hashlib.sha256(data).hexdigest(), precision, len(data), *how)
+
+
 def write_bundle(
     folder: Path,
-    models: Mapping[str, tuple[str, bytes]],
+    models: Sequence[tuple[Artefact, bytes]],
     target: Target,
     recipe: Recipe,
     expected: Mapping[str, Any],
     tools: Mapping[str, str],
-    engines: Mapping[str, Target] | None = None,
 ) -> Bundle:
     """Write a bundle; the manifest comes last, so that a torn bundle is none.
 
     Args:
         folder: Created when absent.
-        models: File name to precision scheme and serialized model, the preferred one first.
+        models: What the manifest says of each, and the serialized model; the preferred one first.
         target: The device profile.
         recipe: Bound to the model.
         expected: Accuracy and latency, as JSON.
         tools: Versions of the packages that made it.
-        engines: File name to the profile whose engine runs it; what is absent runs on the target's.
 
     Raises:
         InvalidFileError: If the folder is not writable or the disk is full.
     """
-    artefacts = []
-    for file, (precision, data) in models.items():
-        write_beside(folder / file, data)
-        engine = (engines or {}).get(file, target)
-        how = engine.executor, engine.providers, engine.options
-        artefacts.append(Artefact(file, hashlib.sha256(data).hexdigest(), precision, len(data), *how))
-    if recipe.class_names:
-        write_beside(folder / "labels.txt", "\n".join(recipe.class_names) + "\n")
-    deployed = dataclasses.replace(recipe, folder=Path(), labels="", model="", match=())
+    for artefact, data in models:
+        write_beside(folder / artefact.file, data)
+    scoring = dataclasses.replace(recipe.evaluation, labels="", calib="")  # the data of a recipe is not deployed
+    deployed = dataclasses.replace(recipe, folder=Path(), labels="", model="", match=(), evaluation=scoring)
+    artefacts = tuple(artefact for artefact, _ in models)
     manifest = {
         "schema": SCHEMA,
         "artefacts": [dataclasses.asdict(one) for one in artefacts],
@@ -98,54 +126,77 @@ def write_bundle(
         "expected": dict(expected),
         "tools": dict(tools),
     }
-    write_beside(folder / MANIFEST, json.dumps(manifest, indent=2, allow_nan=False) + "\n")
-    return Bundle(folder, tuple(artefacts), target, deployed, dict(expected), dict(tools))
+    sealed = {**manifest, "sha256": _seal(manifest)}
+    write_beside(folder / MANIFEST, json.dumps(sealed, indent=2, allow_nan=False) + "\n")
+    return Bundle(folder, artefacts, target, deployed, dict(expected), dict(tools))
+
+
+@dataclass(frozen=True, slots=True)
+class _Manifest:
+    schema: int
+    sha256: str
+    """Of everything else in it."""
+    artefacts: tuple[Artefact, ...]
+    target: Target
+    recipe: Recipe
+    expected: Mapping[str, Any]
+    tools: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.artefacts) <= _MOST_ARTEFACTS:
+            raise ValueError(f"it names {len(self.artefacts)} models, not 1 to {_MOST_ARTEFACTS}")
 
 
 def read_bundle(path: Path) -> Bundle:
-    """Read a bundle and check the hash of every artefact.
+    """Read a bundle and check the hash of its manifest and of every artefact.
 
     Raises:
-        InvalidFileError: If it is no bundle, of a newer schema, or a file differs from its hash.
+        InvalidFileError: If it is no bundle, of another schema, names a file outside its folder, or is damaged.
     """
     folder = path if (path / MANIFEST).is_file() else path / "bundle"
-    manifest = _read_manifest(folder / MANIFEST)
-    where = str(folder / MANIFEST)
-    try:
-        artefacts = tuple(parse_table(Artefact, one, f"{where}: artefacts") for one in manifest["artefacts"])
-        target = parse_table(Target, manifest["target"], f"{where}: target")
-        recipe = parse_table(Recipe, manifest["recipe"], f"{where}: recipe")
-        expected, tools = manifest["expected"], manifest["tools"]
-    except (KeyError, TypeError) as error:
-        raise InvalidFileError(f"{where} lacks {error}", remedy="make it again with edgeopt optimize") from error
-    if not artefacts:
-        raise InvalidFileError(f"{where} names no model", remedy="make the bundle again with edgeopt optimize")
-    for artefact in artefacts:
-        _check_hash(folder / artefact.file, artefact.sha256)
-    return Bundle(folder, artefacts, target, recipe, expected, tools)
+    file = folder / MANIFEST
+    if not file.is_file():
+        raise InvalidFileError(f"{path} is no bundle: it holds no {MANIFEST}", remedy="make one with edgeopt optimize")
+    _require_inside(folder, file)
+    values = read_object(file, schema=SCHEMA, remedy=_REMEDY)
+    if values.get("sha256") != _seal(values):
+        raise InvalidFileError(f"{file} differs from its own hash", remedy=_REMEDY)
+    said = parse_table(_Manifest, values, str(file))
+    bundle = Bundle(folder, said.artefacts, said.target, said.recipe, said.expected, said.tools)
+    for artefact in bundle.artefacts:
+        _check(bundle, artefact)
+    return bundle
 
 
-def _read_manifest(path: Path) -> dict[str, Any]:
-    try:
-        manifest = json.loads(path.read_text("utf-8"))
-    except OSError as error:
+def _seal(manifest: Mapping[str, Any]) -> str:
+    """Return the hash of what a manifest says, however it is laid out."""
+    content = {key: value for key, value in manifest.items() if key != "sha256"}
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _require_inside(folder: Path, path: Path) -> None:
+    """Raise where a link leads out of the folder."""
+    if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
         raise InvalidFileError(
-            f"{path.parent} is no bundle: {error.strerror} ({MANIFEST})", remedy="make one with edgeopt optimize"
-        ) from error
-    except ValueError as error:
-        raise InvalidFileError(f"{path} is not JSON: {error}", remedy="copy the bundle again") from error
-    if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
-        found = manifest.get("schema") if isinstance(manifest, dict) else None
-        raise InvalidFileError(
-            f"{path} has schema {found}, this edgeopt reads {SCHEMA}", remedy="update edgeopt, or make the bundle again"
+            f"{path} is a link out of the bundle",
+            remedy="put the file itself there: a bundle reads its own folder only",
         )
-    return manifest
 
 
-def _check_hash(path: Path, sha256: str) -> None:
+def _check(bundle: Bundle, artefact: Artefact) -> None:
+    """Raise unless the file is in the folder, as long as the manifest says, and has its hash."""
+    path = bundle.path_of(artefact)
+    _require_inside(bundle.folder, path)
+    digest = hashlib.sha256()
     try:
-        found = hashlib.sha256(path.read_bytes()).hexdigest()
+        if not path.is_file():
+            raise InvalidFileError(f"{path} is missing", remedy=_REMEDY)
+        is_whole = path.stat().st_size == artefact.size_bytes
+        with path.open("rb") as file:
+            while is_whole and (chunk := file.read(_CHUNK)):
+                digest.update(chunk)
     except OSError as error:
-        raise InvalidFileError(f"{path} cannot be read: {error.strerror}", remedy="copy the bundle again") from error
-    if found != sha256:
-        raise InvalidFileError(f"{path} differs from its hash in {MANIFEST}", remedy="copy the bundle again")
+        raise InvalidFileError(f"{path} cannot be read: {error.strerror}", remedy=_REMEDY) from error
+    if not is_whole or digest.hexdigest() != artefact.sha256:
+        raise InvalidFileError(f"{path} differs from its hash in {MANIFEST}", remedy=_REMEDY)

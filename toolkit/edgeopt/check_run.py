@@ -327,13 +327,13 @@ def _ratio_of_starts(now: Sequence[int], then: Sequence[int], *, in_turns: bool)
 
 
 def _starts(sides: Sequence[Side]) -> dict[str, Start]:
-    return {side.label: Start(side.subject.path, side.subject.options, side.subject.target.executor) for side in sides}
+    return {side.label: Start(side.subject.path, side.subject.opening) for side in sides}
 
 
 def _placement(side: Side) -> tuple[dict[str, int], int]:
     """Return nodes by provider, and how many are elsewhere than on the first one."""
     placed = Counter(node.provider for node in side.subject.session.placement())
-    first = side.subject.target.providers[0] if side.subject.target.providers else ""
+    first = next(iter(side.subject.options.providers), "")
     return dict(placed), sum(count for provider, count in placed.items() if provider != first)
 
 

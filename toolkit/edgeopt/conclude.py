@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 
-from edgeopt.bundle import write_bundle
+from edgeopt.bundle import Artefact, make_artefact, write_bundle
 from edgeopt.candidate import BASELINE, Candidate
 from edgeopt.environment import package_versions, read_environment
 from edgeopt.errors import EdgeoptError, Note, NoteKind
@@ -24,7 +24,7 @@ from edgeopt.scored import Drop, why_unsure
 from edgeopt.search import choose
 from edgeopt.sheet import write_sheet
 from edgeopt.text import plural
-from edgeopt.trial import CALIBRATION, CALIBRATION_PICTURES, Trial
+from edgeopt.trial import CALIBRATION, CALIBRATION_PICTURES, Engine, Trial
 
 _ON_DEVICE = "edgeopt bench BUNDLE on the device"
 
@@ -152,13 +152,15 @@ def _precision_on_device(run: Trial, best: Candidate) -> str:
 def _write_bundle(run: Trial, candidates: Sequence[Candidate], best: Candidate) -> Path:
     """Write the chosen model, and the best float model of the target's own engine behind it as the fallback."""
     file = run.workspace.path(best.compiled or best.file)
-    name = f"model{file.suffix}"
-    models = {name: (_precision_on_device(run, best), file.read_bytes())}
+    device = run.target if run.by_rule else run.engine_of(best).target
+    precision = _precision_on_device(run, best)
+    models = [_deployed(run, f"model{file.suffix}", file, precision, replace(run.engine_of(best), target=device))]
     real = run.engine.target.float_precision
     floats = [one for one in candidates if one.precision == real and not one.profile and not one.refused]
     if best.precision != real or best.profile or run.by_rule:
-        fallback = floats[-1]
-        models["fallback.onnx"] = (fallback.precision, run.workspace.path(fallback.file).read_bytes())
+        other = floats[-1]
+        path, engine = run.workspace.path(other.file), run.engine_of(other)
+        models.append(_deployed(run, "fallback.onnx", path, other.precision, engine))
     score = best.simulated or best.score
     expected = {
         "metric": run.recipe.evaluation.metric,
@@ -168,15 +170,19 @@ def _write_bundle(run: Trial, candidates: Sequence[Candidate], best: Candidate) 
         "frame_p50_ms": best.latency.frame.p50_ms if best.latency else None,
         "frame_p99_ms": best.latency.frame.p99_ms if best.latency else None,
         "machine": read_environment().fingerprint if best.latency else None,
-        "threads": run.plan.threads,
     }
     folder = run.workspace.path("bundle")
-    device = run.target if run.by_rule else run.engine_of(best).target
-    engines = {name: device, "fallback.onnx": run.engine.target}
-    write_bundle(folder, models, run.target, run.recipe, expected, package_versions(), engines)
+    write_bundle(folder, models, run.target, run.recipe, expected, package_versions())
     if TENSORRT in run.target.providers and not run.untimed:
         Runtime.load(folder).session.close()  # builds its engines into the bundle
     return folder
+
+
+def _deployed(run: Trial, name: str, file: Path, precision: str, engine: Engine) -> tuple[Artefact, bytes]:
+    """Return a model for the bundle, opened there as it was here: this machine's cores say nothing of another's."""
+    asked = run.plan.threads if run.plan.threads_asked else 0
+    data = file.read_bytes()
+    return make_artefact(name, data, precision, engine.target, asked if run.untimed else engine.threads), data
 
 
 def _write_pictures(run: Trial, best: Candidate) -> None:

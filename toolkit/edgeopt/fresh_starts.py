@@ -9,14 +9,14 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-from edgeopt.benchmarking.cold_start import run_cold_start
+from edgeopt.benchmarking.cold_start import fresh_request, run_cold_start
 from edgeopt.benchmarking.fresh_process import child_environment
 from edgeopt.benchmarking.page_cache import PageCache
 from edgeopt.errors import EdgeoptError
-from edgeopt.executors import SessionOptions
+from edgeopt.opening import Opening
 
 _LONGEST_S = 600.0
 
@@ -26,8 +26,7 @@ class Start:
     """A model and how it is opened."""
 
     model: Path
-    options: SessionOptions
-    executor: str
+    opening: Opening
 
 
 Tell = Callable[[int, int], None]
@@ -44,8 +43,7 @@ def time_first_answers(starts: Mapping[str, Start], repeats: int, tell: Tell | N
     def once(start: Start) -> int:
         found = run_cold_start(
             start.model,
-            start.options,
-            executor=start.executor,
+            start.opening,
             repeats=1,
             page_caches=(PageCache.WARM,),
             with_optimized=False,
@@ -80,9 +78,7 @@ def _in_turns(
 
 
 def _peak_bytes(start: Start) -> int:
-    options = asdict(start.options) | {"entries": dict(start.options.entries)}
-    request = {"model": str(start.model.resolve()), "executor": start.executor, "options": options, "inputs": ""}
-    command = [sys.executable, "-m", "edgeopt.benchmarking.peak_child", json.dumps(request)]
+    command = [sys.executable, "-m", "edgeopt.benchmarking.peak_child", fresh_request(start.model, start.opening)]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=_LONGEST_S, env=child_environment(), check=False

@@ -179,7 +179,7 @@ def _threads(model: Model, choice: Choice, target: Target, asked: Options) -> in
     if asked.threads or target.threads or target.why_not_here():
         return physical_cores()
     shapes = fixed_shapes(choice.recipe, model.inputs)
-    return choose_threads(_engine(target, 1).executor, model, target, shapes, physical_cores())
+    return choose_threads(model, _engine(target, 1).target, shapes, physical_cores())
 
 
 def _engines(target: Target, threads: int, by_rule: bool) -> tuple[Engine, tuple[Engine, ...], list[Note]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from edgeopt import executors, plugins, tasks
+from edgeopt import plugins, tasks
 from edgeopt.buffer_choice import Buffers
 from edgeopt.devices import find_device, require_providers
 from edgeopt.environment import physical_cores
@@ -27,10 +27,11 @@ from edgeopt.evaluate import (
     require_metric,
     synthetic,
 )
-from edgeopt.executors import Executor, Session, SessionOptions
+from edgeopt.executors import Session
 from edgeopt.frames import Frames, open_frames
 from edgeopt.judge import AGREEMENT_PICTURES, TIMED_PICTURES, Judge, own_clock
 from edgeopt.model import Model, find_model, load_model, save_model
+from edgeopt.opening import opening_for
 from edgeopt.outcome import Outcome
 from edgeopt.plan import SYNTHETIC, require_uncompiled
 from edgeopt.quantization.attempt import Attempt, for_labels, ranked
@@ -374,9 +375,8 @@ class _Run:
 
     def open(self, model: Model) -> Session:
         """Open a model as the target would."""
-        executor: Executor = plugins.load(executors, self.target.executor).EXECUTOR
-        entries = {**self.target.options, **self.options}
-        return executor.open(model.data, SessionOptions(self.target.providers, self.threads, entries))
+        opening = opening_for(self.target, self.target.float_precision, self.threads)
+        return opening.with_entries(self.options).open(model.data)
 
     def inputs(self, count: int) -> list[Tensors]:
         """Return the model's inputs for a few of the pictures."""

@@ -8,24 +8,45 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
 
-from edgeopt import executors, plugins, tasks
+from edgeopt import plugins, tasks
 from edgeopt.bundle import Artefact, Bundle, read_bundle
-from edgeopt.environment import physical_cores
 from edgeopt.errors import EdgeoptError, Note, NoteKind
-from edgeopt.executors import Session, SessionOptions, arithmetic
+from edgeopt.executors import Session
+from edgeopt.opening import Opening, opening_of
 from edgeopt.tasks import Task
 from edgeopt.tensors import Sample, TensorSpec, require_names
 
 
 class Runtime:
-    """A loaded bundle. Not for two threads at once: its input buffer is its own; load one each."""
+    """A loaded bundle. Threads may share it: they take turns, for its input buffer and its session are one."""
 
-    def __init__(self, bundle: Bundle, session: Session, task: Task, notes: tuple[Note, ...] = ()) -> None:
-        self.bundle, self.session, self.task, self.notes = bundle, session, task, notes
+    def __init__(
+        self,
+        bundle: Bundle,
+        artefact: Artefact,
+        opening: Opening,
+        session: Session,
+        task: Task,
+        notes: tuple[Note, ...] = (),
+    ) -> None:
+        """Wrap what is open.
+
+        Args:
+            bundle: It was read from.
+            artefact: Of the bundle, which runs.
+            opening: How it was opened.
+            session: The open artefact.
+            task: Bound to the session's tensors.
+            notes: Why artefacts before this one do not run.
+        """
+        self.bundle, self.artefact, self.opening = bundle, artefact, opening
+        self.session, self.task, self.notes = session, task, notes
+        self._turn = Lock()
 
     @classmethod
     def load(cls, path: str | Path, *, threads: int = 0) -> Runtime:
@@ -33,7 +54,7 @@ class Runtime:
 
         Args:
             path: The bundle's folder, or the output folder of `edgeopt optimize`.
-            threads: 0: as the target says, or one per physical core.
+            threads: 0: as the artefact was measured, but no more than physical cores.
 
         Raises:
             InvalidFileError: If the bundle is damaged.
@@ -42,13 +63,15 @@ class Runtime:
         bundle = read_bundle(Path(path))
         notes: list[Note] = []
         for artefact in bundle.artefacts:
+            opening = opening_of(artefact)
+            opening = opening.with_threads(threads) if threads else opening
             try:
-                session = _open(bundle, artefact, threads or bundle.target.threads or physical_cores())
+                session = opening.open(bundle.path_of(artefact))
             except EdgeoptError as error:
                 notes.append(Note(NoteKind.WARNING, f"{artefact.file} not used: {error.problem}", error.remedy))
                 continue
             task = plugins.load(tasks, bundle.recipe.task).TASK(bundle.recipe, session.inputs, session.outputs, False)
-            return cls(bundle, session, task, tuple(notes))
+            return cls(bundle, artefact, opening, session, task, (*notes, *_fewer_cores(artefact, threads)))
         raise EdgeoptError(
             f"no model of {bundle.folder} opens here: {'; '.join(note.detail for note in notes)}",
             remedy="run edgeopt doctor",
@@ -64,15 +87,32 @@ class Runtime:
             `Detections` or `Classes`, in the frame's own pixels; of a bundle for tensors, the outputs by name.
 
         Raises:
-            ValueError: If the frame, or an input, has another shape or type.
+            ValueError: If it is no frame, or a frame or an input has another shape or type.
             UnsupportedError: If it is a picture and the bundle takes tensors only.
         """
         if isinstance(frame, Mapping):
             _require_inputs(frame, self.session.inputs)
-        elif frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != "uint8":
-            raise ValueError(f"a frame is (height, width, 3) uint8, not {frame.shape} {frame.dtype}")
-        inputs, geometry = self.task.preprocess(frame)
-        return self.task.postprocess(self.session.run(inputs), geometry)
+        else:
+            _require_picture(frame)
+        with self._turn:
+            inputs, geometry = self.task.preprocess(frame)
+            return self.task.postprocess(self.session.run(inputs), geometry)
+
+
+def _fewer_cores(artefact: Artefact, asked: int) -> tuple[Note, ...]:
+    used = opening_of(artefact).options.threads
+    if asked or used >= artefact.threads:
+        return ()
+    detail = f"{artefact.file} was measured on {artefact.threads} threads, here are {used} cores: {used} are used"
+    return (Note(NoteKind.INFO, detail),)
+
+
+def _require_picture(frame: object) -> None:
+    if not isinstance(frame, np.ndarray):
+        told = "None, as OpenCV reads what it cannot" if frame is None else type(frame).__name__
+        raise ValueError(f"a frame is an array (height, width, 3) uint8, not {told}")
+    if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != "uint8" or not frame.size:
+        raise ValueError(f"a frame is (height, width, 3) uint8, not {frame.shape} {frame.dtype}")
 
 
 def _require_inputs(given: Mapping[str, Any], wanted: Sequence[TensorSpec]) -> None:
@@ -85,11 +125,3 @@ def _require_inputs(given: Mapping[str, Any], wanted: Sequence[TensorSpec]) -> N
         if not fits or (str(array.dtype) != one.dtype and one.dtype not in ("object", "string")):
             found = f"{array.dtype} {'x'.join(map(str, array.shape))}"
             raise ValueError(f"{one.name} is {found}, the model takes {one}")
-
-
-def _open(bundle: Bundle, artefact: Artefact, threads: int) -> Session:
-    """Open an artefact on the engine that it was chosen for."""
-    engine = artefact if artefact.executor else bundle.target
-    options = SessionOptions(engine.providers, threads, engine.options, precision=arithmetic(artefact.precision))
-    session: Session = plugins.load(executors, engine.executor).EXECUTOR.open(bundle.folder / artefact.file, options)
-    return session

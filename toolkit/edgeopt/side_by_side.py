@@ -240,7 +240,7 @@ def fingerprint_of(side: Side, info: Mapping[str, Any] | None = None) -> Fingerp
     """Return everything that this side's figures depend on."""
     subject = side.subject
     facts = subject_facts(
-        subject.source, subject.options, subject.session, executor=subject.target.executor, opset=subject.opset
+        subject.source, subject.options, subject.session, executor=subject.executor, opset=subject.opset
     )
     return read_fingerprint(facts | {"recipe": subject.recipe.name}, info)
 

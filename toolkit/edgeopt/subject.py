@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from edgeopt import executors, plugins, tasks
+from edgeopt import plugins, tasks
 from edgeopt.benchmarking.workers import Pipeline
 from edgeopt.bundle import is_bundle
 from edgeopt.devices import find_device
 from edgeopt.environment import physical_cores
 from edgeopt.errors import EdgeoptError, Note, NoteKind, UnavailableError
 from edgeopt.evaluate import fed, synthetic
-from edgeopt.executors import Session, SessionOptions, Source, arithmetic
+from edgeopt.executors import Session, SessionOptions, Source
 from edgeopt.frames import Frames, open_frames
 from edgeopt.model import find_model, load_model
+from edgeopt.opening import Opening, opening_for
 from edgeopt.recipe import Recipe
 from edgeopt.recognise import TENSORS, Shapes, choose_recipe
 from edgeopt.runtime import Runtime
@@ -33,20 +34,33 @@ class Subject:
     target: Target
     task: Task
     session: Session
-    threads: int
+    opening: Opening
+    """How the session was opened; an artefact of a bundle may run on another engine than the target's."""
     notes: tuple[Note, ...]
     source: Source = b""
     """What the session was opened from."""
     path: Path = Path()
     """The file on disk."""
-    options: SessionOptions = field(default_factory=SessionOptions)
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
     opset: int | None = None
-    executor: str = "onnxruntime"
-    """What runs it; an artefact of a bundle may have another one than the target."""
     brings_target: bool = False
     """Whether it is a bundle, which no target can be given to."""
+
+    @property
+    def executor(self) -> str:
+        """What runs it."""
+        return self.opening.executor
+
+    @property
+    def options(self) -> SessionOptions:
+        """How its session is set."""
+        return self.opening.options
+
+    @property
+    def threads(self) -> int:
+        """Of the session."""
+        return self.opening.options.threads
 
     def open_again(self, entries: Mapping[str, str] | None = None) -> Pipeline:
         """Return a task and a session of their own, for another worker or with other session entries.
@@ -57,8 +71,7 @@ class Subject:
         Raises:
             EdgeoptError: If the session does not open a second time.
         """
-        options = replace(self.options, entries={**self.options.entries, **(entries or {})})
-        session = plugins.load(executors, self.executor).EXECUTOR.open(self.source, options)
+        session = self.opening.with_entries(entries or {}).open(self.source)
         task = plugins.load(tasks, self.recipe.task).TASK(self.recipe, self.inputs, self.outputs, False)
         return task, session
 
@@ -103,9 +116,9 @@ def open_subject(
     _require_entries(device.executor, device.name, entries or {})
     loaded = load_model(path)
     choice = choose_recipe(recipe, path, loaded.inputs, loaded.outputs, loaded.metadata, shapes)
-    used = threads or _threads_of(device, workers)
-    options = SessionOptions(device.providers, used, {**device.options, **(entries or {})})
-    session = plugins.load(executors, device.executor).EXECUTOR.open(loaded.data, options)
+    used = threads or device.threads or _shared(physical_cores(), workers)
+    opening = opening_for(device, device.float_precision, used).with_entries(entries or {})
+    session = opening.open(loaded.data)
     _require_real_time(session, device.name)
     task = plugins.load(tasks, choice.recipe.task).TASK(choice.recipe, loaded.inputs, loaded.outputs, False)
     notes = choice.notes
@@ -117,15 +130,13 @@ def open_subject(
         target=device,
         task=task,
         session=session,
-        threads=used,
+        opening=opening,
         notes=notes,
         source=loaded.data,
         path=path,
-        options=options,
         inputs=loaded.inputs,
         outputs=loaded.outputs,
         opset=loaded.opset,
-        executor=device.executor,
     )
 
 
@@ -139,23 +150,19 @@ def _require_entries(executor: str, name: str, entries: Mapping[str, str]) -> No
 
 def _open_bundle(model: str, threads: int, workers: int, entries: Mapping[str, str]) -> Subject:
     runtime = Runtime.load(model, threads=threads)
-    bundle, session = runtime.bundle, runtime.session
-    artefact = bundle.artefacts[len(runtime.notes)]  # each one that was refused left one note
-    engine, path = artefact if artefact.executor else bundle.target, bundle.folder / artefact.file
-    if runtime.notes and bundle.target.device != "cpu":
+    bundle, session, opening, path = runtime.bundle, runtime.session, runtime.opening, _path_of(runtime)
+    if runtime.artefact is not bundle.artefacts[0] and bundle.target.device != "cpu":
         session.close()
         raise UnavailableError(
-            f"latency: not measured (no device): {runtime.notes[0].detail}; only {artefact.file} opens, on the CPU",
+            f"latency: not measured (no device): {runtime.notes[0].detail}; only {path.name} opens, on the CPU",
             remedy=f"run edgeopt bench on the device itself; edgeopt bench {path} --recipe R times the fallback here",
         )
-    _require_entries(engine.executor, model, entries)
-    used = threads or _threads_of(bundle.target, workers)
-    options = SessionOptions(
-        engine.providers, used, {**engine.options, **entries}, precision=arithmetic(artefact.precision)
-    )
-    if entries or (workers > 1 and not threads):  # the runtime opens it as an app would: alone, as the target says
+    _require_entries(opening.executor, model, entries)
+    if entries or (workers > 1 and not threads):  # the runtime opens it as an app would: alone
         session.close()
-        session = plugins.load(executors, engine.executor).EXECUTOR.open(path, options)
+        used = threads or min(opening.options.threads, _shared(physical_cores(), workers))
+        opening = opening.with_entries(entries).with_threads(used)
+        session = opening.open(path)
     _require_real_time(session, bundle.target.name)
     return Subject(
         name=model,
@@ -163,20 +170,23 @@ def _open_bundle(model: str, threads: int, workers: int, entries: Mapping[str, s
         target=bundle.target,
         task=runtime.task,
         session=session,
-        threads=used,
+        opening=opening,
         notes=runtime.notes,
         source=path,
         path=path,
-        options=options,
         inputs=session.inputs,
         outputs=session.outputs,
-        executor=engine.executor,
         brings_target=True,
     )
 
 
-def _threads_of(target: Target, workers: int) -> int:
-    return target.threads or max(1, physical_cores() // workers)
+def _path_of(runtime: Runtime) -> Path:
+    return runtime.bundle.path_of(runtime.artefact)
+
+
+def _shared(cores: int, workers: int) -> int:
+    """Return the threads of each of several sessions that run at once."""
+    return max(1, cores // workers)
 
 
 def choose_frames(

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from edgeopt.benchmarking.comparison import compare
-from edgeopt.executors import Executor, Session, SessionOptions
+from edgeopt.executors import Session
 from edgeopt.model import Model
+from edgeopt.opening import opening_for
 from edgeopt.target import Target
 from edgeopt.tensors import Tensors
 
@@ -17,13 +18,10 @@ _WORTH = 0.95
 """All cores must take at most this share of one thread's time."""
 
 
-def choose_threads(
-    executor: Executor, model: Model, target: Target, shapes: Mapping[str, tuple[int, ...]], cores: int
-) -> int:
+def choose_threads(model: Model, target: Target, shapes: Mapping[str, tuple[int, ...]], cores: int) -> int:
     """Return `cores`, or 1 where they are not faster than one thread.
 
     Args:
-        executor: The target's.
         model: As it came.
         target: Its providers and options.
         shapes: Static shape of each input.
@@ -32,10 +30,7 @@ def choose_threads(
     if cores < 2:
         return 1
     inputs = {one.name: np.full(shapes[one.name], 0.5).astype(one.dtype) for one in model.inputs}
-    sessions = {
-        count: executor.open(model.data, SessionOptions(target.providers, count, target.options))
-        for count in (1, cores)
-    }
+    sessions = {count: opening_for(target, target.float_precision, count).open(model.data) for count in (1, cores)}
     runs = {str(count): _caller(session, inputs) for count, session in sessions.items()}
     ratio = compare(runs, baseline="1", seconds=_SECONDS, block=10)[str(cores)]
     for session in sessions.values():

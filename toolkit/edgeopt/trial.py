@@ -13,9 +13,10 @@ from edgeopt.candidate import BASELINE, Candidate, Score
 from edgeopt.drift import measure_drift, worst_drift
 from edgeopt.errors import Note, NoteKind
 from edgeopt.evaluate import LabelledFrames, answers, model_inputs, synthetic, why_no_proof
-from edgeopt.executors import Executor, Session, SessionOptions, arithmetic
+from edgeopt.executors import Executor, Session
 from edgeopt.frames import Frames
 from edgeopt.model import Model, load_model
+from edgeopt.opening import Opening, opening_for
 from edgeopt.outcome import Outcome
 from edgeopt.partition_picture import PICTURE, draw_partition
 from edgeopt.placement import explain_placement
@@ -87,15 +88,11 @@ class Engine:
             model: Any that the executor reads.
             precision: A scheme; what is behind its `+`, or the whole, names the arithmetic of float operators.
         """
-        target = self.target
-        options = SessionOptions(
-            target.providers,
-            self.threads,
-            target.options,
-            precision=arithmetic(precision),
-            cache_folder=self.cache_folder,
-        )
-        return self.executor.open(model.data, options)
+        return self.opening(precision).open(model.data)
+
+    def opening(self, precision: str) -> Opening:
+        """Return how the profile opens a model of a precision scheme."""
+        return opening_for(self.target, precision, self.threads, self.cache_folder)
 
     def with_options(self, options: Mapping[str, str]) -> Engine:
         """Return the engine with further session configuration entries."""

@@ -22,11 +22,11 @@ def main() -> int:
     from edgeopt import executors, plugins
     from edgeopt.errors import EdgeoptError
 
-    executor = plugins.load(executors, request["executor"]).EXECUTOR
+    executor = plugins.load(executors, request["opening"]["executor"]).EXECUTOR
     reason = executor.why_unavailable()  # imports the engine
     points.append(_probe("import", begun, time.perf_counter_ns()))
     try:
-        answer = {"error": reason} if reason else {"points": points + _run(executor, request)}
+        answer = {"error": reason} if reason else {"points": points + _run(request)}
     except EdgeoptError as error:
         answer = {"error": error.problem, "remedy": error.remedy}
     except Exception as error:  # an engine's own errors have no common root; the parent reports them
@@ -35,18 +35,18 @@ def main() -> int:
     return 0
 
 
-def _run(executor: object, request: dict[str, object]) -> list[dict[str, object]]:
+def _run(request: dict[str, object]) -> list[dict[str, object]]:
     from pathlib import Path
     from typing import Any, cast
 
-    from edgeopt.executors import SessionOptions
+    from edgeopt.opening import opening_from_json
 
     values = cast("dict[str, Any]", request)
-    options = SessionOptions(**values["options"] | {"providers": tuple(values["options"]["providers"])})
+    opening = opening_from_json(values["opening"])
     begun = time.perf_counter_ns()
-    session = cast("Any", executor).open(Path(values["model"]), options)
+    session = opening.open(Path(values["model"]))
     points = [_probe("session", begun, time.perf_counter_ns())]
-    inputs = _inputs(session.inputs, values["inputs"])
+    inputs = cast("Any", _inputs(session.inputs, values["inputs"]))
     for name in ("first", "second"):
         begun = time.perf_counter_ns()
         session.run(inputs)

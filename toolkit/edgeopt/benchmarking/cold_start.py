@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from edgeopt.benchmarking.fresh_process import child_environment
 from edgeopt.benchmarking.page_cache import PageCache, describe, prepare, why_cannot_drop
 from edgeopt.benchmarking.quantile import Quantile, quantile
 from edgeopt.errors import EdgeoptError, Note, NoteKind
-from edgeopt.executors import SessionOptions
+from edgeopt.opening import Opening
 
 POINTS = ("interpreter", "import", "session", "first", "second")
 _TO_FIRST = POINTS[:4]
@@ -165,9 +165,8 @@ def _median(values: Sequence[int | None]) -> float | None:
 
 def run_cold_start(
     model: Path,
-    options: SessionOptions,
+    opening: Opening,
     *,
-    executor: str = "onnxruntime",
     repeats: int = 10,
     page_caches: Sequence[PageCache] = (PageCache.WARM, PageCache.COLD),
     with_optimized: bool = True,
@@ -179,8 +178,7 @@ def run_cold_start(
 
     Args:
         model: An ONNX file; data beside it named `MODEL.data` or `MODEL_data` counts as part of it.
-        options: How sessions are opened; `save_optimized_to` and `profile_to` must be empty.
-        executor: The executor's name.
+        opening: How sessions are opened; `save_optimized_to` and `profile_to` must be empty.
         repeats: Processes of each way, at least 1; 20 and more for a p90.
         page_caches: Which states of the page cache; one that this system cannot reach is left out with a note.
         with_optimized: Also start from the optimized graph that the engine saves.
@@ -190,17 +188,17 @@ def run_cold_start(
 
     Raises:
         EdgeoptError: If a process fails.
-        ValueError: If `options` would save or profile in the measured processes.
+        ValueError: If `opening` would save or profile in the measured processes.
     """
-    if options.save_optimized_to or options.profile_to:
+    if opening.options.save_optimized_to or opening.options.profile_to:
         raise ValueError("a cold start saves and profiles nothing in the processes it measures")
     with tempfile.TemporaryDirectory(prefix="edgeopt-cold-") as folder:
-        start = _Starter(executor, options, inputs, timeout_s)
+        start = _Starter(opening, inputs, timeout_s)
         graphs, notes = {False: model}, []
         if with_optimized:
             saved = start.save_optimized(model, Path(folder) / "optimized.onnx")
             graphs |= {True: saved} if saved else {}
-            notes += [] if saved else [Note(NoteKind.SKIPPED, f"{executor} saved no optimized graph")]
+            notes += [] if saved else [Note(NoteKind.SKIPPED, f"{opening.executor} saved no optimized graph")]
         if PageCache.COLD in page_caches and (reason := why_cannot_drop()):
             page_caches = [one for one in page_caches if one is not PageCache.COLD]
             notes.append(Note(NoteKind.SKIPPED, f"cold page cache not measured: {reason}"))
@@ -223,30 +221,22 @@ def _missing(runs: Sequence[ColdRun]) -> list[Note]:
 
 @dataclass(frozen=True, slots=True)
 class _Starter:
-    executor: str
-    options: SessionOptions
+    opening: Opening
     inputs: Path | None
     timeout_s: float
 
     def run(self, model: Path, way: ColdWay) -> ColdRun:
         resident = prepare(_files(model), way.page_cache)
         began_ns = time.perf_counter_ns()
-        answer = self._ask(model, self.options)
+        answer = self._ask(model, self.opening)
         return ColdRun(way, _points(answer["points"], began_ns), resident)
 
     def save_optimized(self, model: Path, path: Path) -> Path | None:
-        self._ask(model, replace(self.options, save_optimized_to=str(path)))
+        self._ask(model, self.opening.saving_to(path))
         return path if path.is_file() else None
 
-    def _ask(self, model: Path, options: SessionOptions) -> dict[str, Any]:
-        request = json.dumps(
-            {
-                "model": str(model.resolve()),
-                "executor": self.executor,
-                "options": asdict(options) | {"entries": dict(options.entries)},
-                "inputs": str(self.inputs.resolve()) if self.inputs else "",
-            }
-        )
+    def _ask(self, model: Path, opening: Opening) -> dict[str, Any]:
+        request = fresh_request(model, opening, self.inputs)
         command = [sys.executable, "-m", "edgeopt.benchmarking.cold_child", request]
         try:
             done = subprocess.run(
@@ -258,6 +248,12 @@ class _Starter:
                 remedy="look at edgeopt bench without --cold; it may be the first run that never ends",
             ) from error
         return _parse_answer(done.stdout, done.stderr, done.returncode)
+
+
+def fresh_request(model: Path, opening: Opening, inputs: Path | None = None) -> str:
+    """Return what `cold_child` and `peak_child` are asked: JSON."""
+    fed = str(inputs.resolve()) if inputs else ""
+    return json.dumps({"model": str(model.resolve()), "opening": opening.to_json(), "inputs": fed})
 
 
 def _parse_answer(stdout: str, stderr: str, code: int) -> dict[str, Any]:

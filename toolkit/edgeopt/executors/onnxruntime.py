@@ -74,6 +74,8 @@ _WHERE = re.compile(r"^/\S+:\d+ .*(?:\)|> \S.* was false\.) (?=[A-Z])")
 
 _STATUS = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (?:Non-zero status code returned while running )?")
 """A number and a name for what the rest of a message says in words."""
+_OWN_FP16 = (TENSORRT, "CoreMLExecutionProvider")
+"""Providers that turn a float32 model into fp16 themselves."""
 _ONE_NODE = bytes.fromhex(
     "080712003a330a0c0a0178120179220452656c751201675a0f0a0178120a0a08080112040a020801620f0a0179120a0a08080112040a020801"
     "42040a00100d"
@@ -225,7 +227,7 @@ class OnnxRuntime:
         listed = _listed(options.providers, entries)
         session = _create(ort, source, made, listed, provided[: len(listed)])
         converted = session.get_modelmeta().custom_metadata_map.get(ARITHMETIC_KEY) == "fp16"
-        if options.precision == "fp16" and not converted and options.providers[0] != TENSORRT:
+        if options.precision == "fp16" and not converted and options.providers[0] not in _OWN_FP16:
             raise _other_arithmetic(options.precision)
         memory = memory_of(options.providers)
         device_id = int(provided[0].get("device_id", 0)) if memory else 0
