@@ -217,7 +217,7 @@ def _parse_scalar(hint: Any, value: Any, where: str) -> Any:
         return value
     if hint in (str, bool) and isinstance(value, hint):
         return value
-    raise _wrong(where, _TYPE_NAMES[hint], value)
+    raise _wrong(where, _TYPE_NAMES.get(hint, "nothing: it is derived"), value)
 
 
 def _wrong(where: str, wanted: str, value: object) -> InvalidFileError:
