@@ -31,7 +31,7 @@ LAYERS = [
     "candidate benchmarking runtime devices apart evaluate",
     "opening",
     "passes executors tasks bundle answers canonical",
-    "quantized_tensors",
+    "quantized_tensors integers",
     "graph multiply_adds recognise picture decoders drawing binding drivers tensorrt",
     "output_shapes metadata",
     "recipe target outcome boxes match_tables providers",

@@ -12,6 +12,8 @@ from click.testing import CliRunner
 from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError
 from edgeopt.evaluate import fed
+from edgeopt.executors import SessionOptions
+from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.frames import open_frames
 from edgeopt.inspection import inspect
 from edgeopt.line import optimize
@@ -19,6 +21,7 @@ from edgeopt.model import Model, fix_inputs, load_model, save_model
 from edgeopt.multiply_adds import count_multiply_adds, count_numbers
 from edgeopt.recipe import find_recipe
 from edgeopt.recognise import choose_recipe, fixed_shapes
+from edgeopt.rewrite import simplify
 from edgeopt.text import parse_shape
 
 
@@ -167,3 +170,29 @@ def test_json_of_an_inspection_holds_the_counts(tmp_path):
     save_model(branches(), tmp_path / "branches.onnx")
     shown = CliRunner().invoke(cli, ["inspect", str(tmp_path / "branches.onnx"), "--json"])
     assert json.loads(shown.output)["parameters"] == 16
+
+
+def unlike_branches() -> Model:
+    """A branch that is not taken has an LSTM that wants another rank than fixed shapes leave it."""
+    proto = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        unlike (float[steps, b, 3] x, bool c) => (float[p, q, r] y) {
+            flat = Squeeze(x)
+            y = If (c) <
+                then_branch = deep () => (float[s, t, u] d) { none, d = LSTM<hidden_size = 2>(flat, gates, again) },
+                else_branch = plain () => (float[v, w, z] e) { e = Identity(x) }
+            >
+        }"""
+    )
+    shapes = {"gates": (1, 8, 3), "again": (1, 8, 2)}
+    stored = (onnx.numpy_helper.from_array(np.zeros(shape, np.float32), name) for name, shape in shapes.items())
+    proto.graph.initializer.extend(stored)
+    return Model(proto, "unlike")
+
+
+def test_a_model_that_opens_only_with_free_shapes_keeps_them_and_says_so():
+    inputs = {"x": np.ones((2, 1, 3), np.float32), "c": np.array(False)}
+    done = simplify(unlike_branches(), {"x": (2, 1, 3)}, [inputs])
+    assert done.model.inputs[0].shape == ("steps", "b", 3)
+    assert any("the shapes stay free, as with fixed ones ONNX Runtime refuses" in note.detail for note in done.notes)
+    assert EXECUTOR.open(done.model.data, SessionOptions()).run(inputs)["y"].shape == (2, 1, 3)

@@ -40,7 +40,7 @@ def adapt(
         StepError: If float32 changes the outputs.
     """
     first = simplify_for(model, target, shapes, inputs)
-    return _joined(first, fuse_for(first.model, target, inputs))
+    return first.then(fuse_for(first.model, target, inputs))
 
 
 def simplify_for(
@@ -48,18 +48,14 @@ def simplify_for(
 ) -> Outcome:
     """Return the model in float32 where the target has no float64, with fixed shapes, simplified; see `adapt`."""
     done = make_float32(model, inputs) if "float64" in target.refused_dtypes else Outcome(model, {})
-    return _joined(done, simplify(done.model, shapes, _as_read(done.model, inputs), opset=target.opset))
+    return done.then(simplify(done.model, shapes, _as_read(done.model, inputs), opset=target.opset))
 
 
 def fuse_for(model: Model, target: Target, inputs: Sequence[Tensors] = ()) -> Outcome:
     """Return the model fused, and rewritten as the target asks; see `adapt`."""
     cast = _as_read(model, inputs)
     done = fuse(model, cast)
-    return _joined(done, rewrite_for(done.model, target, cast))
-
-
-def _joined(first: Outcome, then: Outcome) -> Outcome:
-    return Outcome(then.model, {**first.changes, **then.changes}, (*first.notes, *then.notes))
+    return done.then(rewrite_for(done.model, target, cast))
 
 
 def _as_read(model: Model, inputs: Sequence[Tensors]) -> list[Tensors]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from edgeopt.devices import find_device
 from edgeopt.errors import EdgeoptError
+from edgeopt.integers import Integers, read_integers
 from edgeopt.model import find_model, fix_inputs, load_model
 from edgeopt.multiply_adds import count_multiply_adds, count_numbers
 from edgeopt.placement import Partition, explain_placement
@@ -24,6 +25,8 @@ class Inspection:
     parameters: int
     multiply_adds: int | None
     """None where a shape is free, or not inferred."""
+    integers: Integers
+    """Which weighted layers are quantized already."""
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     ops: Mapping[str, int]
@@ -74,6 +77,7 @@ def inspect(
         opset=loaded.opset,
         parameters=count_numbers(loaded),
         multiply_adds=count_multiply_adds(loaded),
+        integers=read_integers(loaded),
         inputs=loaded.inputs,
         outputs=loaded.outputs,
         ops=loaded.op_counts,

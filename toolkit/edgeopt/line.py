@@ -25,6 +25,7 @@ from edgeopt.evaluate import LabelledFrames, fed, open_labelled, require_metric,
 from edgeopt.executors import SessionOptions
 from edgeopt.frames import Frames, open_frames
 from edgeopt.int8 import make_int8
+from edgeopt.integers import why_not_again
 from edgeopt.model import Model, find_model, load_model
 from edgeopt.npu_forms import offer_forms
 from edgeopt.outcome import Outcome
@@ -68,7 +69,7 @@ def plan_lines(model: str, *, target: str, recipe: str | None, options: Options)
         EdgeoptError: As `optimize`, for everything that can be known before work begins.
     """
     loaded, choice, device, _ = _read(model, target, recipe, options)
-    plan = make_plan(choice.recipe, device, options, physical_cores())
+    plan = make_plan(choice.recipe, device, options, physical_cores(), why_not_again(loaded))
     lines = describe(plan, loaded.name, choice.recipe, device, choice.reason)
     missing = why_unavailable(device)
     return [*lines, f"note    cannot run here: {missing}"] if missing and not is_by_rule(device) else lines
@@ -101,7 +102,8 @@ def optimize(
     """
     asked = options or Options(**wishes)
     loaded, choice, device, given = _read(str(model), target, recipe, asked)
-    plan = make_plan(choice.recipe, device, asked, _threads(loaded, choice, device, asked))
+    threads = _threads(loaded, choice, device, asked)
+    plan = make_plan(choice.recipe, device, asked, threads, why_not_again(loaded))
     folder = Path(out) if out else Path("out") / f"{loaded.name}-{device_name(target)}"
     run = _prepare(loaded, choice, device, plan, folder, asked.resume, given)
     run.listener = listener or Silence()
@@ -315,11 +317,20 @@ def _told_where_it_fails(run: Trial, what: str) -> Iterator[None]:
 
 def _simplify(run: Trial, model: Model) -> list[Outcome]:
     shapes = fixed_shapes(run.recipe, model.inputs)
-    return [simplify_for(model, run.target, shapes, run.inputs(CHECKED_PICTURES))]
+    return _if_changed(run, "simplify", simplify_for(model, run.target, shapes, run.inputs(CHECKED_PICTURES)))
 
 
 def _fuse(run: Trial, model: Model) -> list[Outcome]:
-    return [fuse_for(model, run.target, run.inputs(CHECKED_PICTURES, model))]
+    return _if_changed(run, "fuse", fuse_for(model, run.target, run.inputs(CHECKED_PICTURES, model)))
+
+
+def _if_changed(run: Trial, step: str, outcome: Outcome) -> list[Outcome]:
+    """Return the outcome; nothing where no rewrite found anything to do, which is told."""
+    if not outcome.is_unchanged:
+        return [outcome]
+    run.notes += [*outcome.notes, note := Note(NoteKind.INFO, f"{step}: nothing to do")]
+    run.listener.say(str(note))
+    return []
 
 
 def _quantize(run: Trial, model: Model) -> list[Outcome]:

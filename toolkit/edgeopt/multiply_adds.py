@@ -29,10 +29,11 @@ _REPEATED = frozenset({"Loop", "Scan", "SequenceMap"})
 def count_numbers(model: Model) -> int:
     """Return how many numbers are stored: initializers and Constant nodes, those of subgraphs and functions too."""
     functions = (_stored(one.node) for one in model.proto.functions)
-    return sum(math.prod(one.dims) for one in chain(_stored_in(model.proto.graph), *functions))
+    return sum(math.prod(one.dims) for one in chain(stored_tensors(model.proto.graph), *functions))
 
 
-def _stored_in(graph: GraphProto) -> Iterator[TensorProto]:
+def stored_tensors(graph: GraphProto) -> Iterator[TensorProto]:
+    """Yield the constants of a graph and its subgraphs: initializers, and what Constant nodes hold."""
     yield from graph.initializer
     yield from (one.values for one in graph.sparse_initializer)
     yield from _stored(graph.node)
@@ -43,7 +44,7 @@ def _stored(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
         if attribute.type == AttributeProto.TENSOR:
             yield attribute.t
     for graph in subgraphs(nodes):
-        yield from _stored_in(graph)
+        yield from stored_tensors(graph)
 
 
 def subgraphs(nodes: Iterable[NodeProto]) -> Iterator[GraphProto]:

@@ -18,3 +18,12 @@ class Outcome:
     notes: tuple[Note, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
     """Session configuration entries with which it runs fastest, beyond those of the target."""
+
+    def then(self, after: Outcome) -> Outcome:
+        """Return this and what was made of it as one."""
+        return Outcome(after.model, {**self.changes, **after.changes}, (*self.notes, *after.notes), after.options)
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether no rewrite found anything to do."""
+        return not any(self.changes.values())

@@ -100,7 +100,7 @@ def require_uncompiled(target: Target) -> None:
         )
 
 
-def make_plan(recipe: Recipe, target: Target, options: Options, threads: int) -> Plan:
+def make_plan(recipe: Recipe, target: Target, options: Options, threads: int, quantized: str = "") -> Plan:
     """Return what will be done.
 
     Args:
@@ -108,6 +108,7 @@ def make_plan(recipe: Recipe, target: Target, options: Options, threads: int) ->
         target: The device.
         options: The user's wishes.
         threads: What 0 threads means for this model on this machine.
+        quantized: Why the model must not be quantized; empty: it may.
 
     Raises:
         NotFoundError: If a step to do or to skip does not exist.
@@ -125,8 +126,9 @@ def make_plan(recipe: Recipe, target: Target, options: Options, threads: int) ->
         if options.steps != STEPS:
             notes.append(Note(NoteKind.SKIPPED, f"nothing to compile: {target.name!r} runs the model as it is"))
     may_quantize = "quantize" in names
-    if "quantize" in names and (reason := _why_no_int8(target, calib, synthetic)):
+    if "quantize" in names and (reason := _why_no_int8(target, calib, synthetic, quantized)):
         names.remove("quantize")
+        may_quantize = not quantized
         notes.append(reason)
     if synthetic and "quantize" in names:
         notes.append(
@@ -154,7 +156,9 @@ def _path(asked: str, recipe: Recipe, shipped: str) -> Path | None:
     return Path(asked) if asked else recipe.path_of(shipped)
 
 
-def _why_no_int8(target: Target, calib: Path | None, synthetic: bool) -> Note | None:
+def _why_no_int8(target: Target, calib: Path | None, synthetic: bool, quantized: str) -> Note | None:
+    if quantized:
+        return Note(NoteKind.SKIPPED, f"no INT8: {quantized}", "give the float model for other INT8 forms")
     if not any(precision.startswith("w8") for precision in target.precisions):
         return Note(NoteKind.SKIPPED, f"no INT8: target {target.name!r} does not run it")
     if calib is None and not synthetic:

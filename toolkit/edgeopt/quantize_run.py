@@ -29,6 +29,7 @@ from edgeopt.evaluate import (
 )
 from edgeopt.executors import Session
 from edgeopt.frames import Frames, open_frames
+from edgeopt.integers import why_not_again
 from edgeopt.judge import AGREEMENT_PICTURES, TIMED_PICTURES, Judge, own_clock
 from edgeopt.model import Model, find_model, load_model, save_model
 from edgeopt.opening import opening_for
@@ -149,6 +150,11 @@ def quantize(
     require_providers(device)
     require_uncompiled(device)
     loaded = load_model(path)
+    if reason := why_not_again(loaded):
+        raise UnsupportedError(
+            reason,
+            remedy=f"give the float model it was made of, or make it faster as it is: edgeopt optimize -t {target}",
+        )
     inputs = fix_sizes(loaded.inputs, shapes or {})
     given = open_frames(Path(calib)) if calib and calib != SYNTHETIC else None
     fed_shapes = given.shapes if given else None

@@ -15,11 +15,12 @@ import numpy as np
 from edgeopt import passes, plugins
 from edgeopt.canonical import fix_shapes, inline_functions, slim, upgrade_opset
 from edgeopt.drift import TOTAL, Drift, measure_drift, worst_drift
-from edgeopt.errors import Note, NoteKind, StepError
+from edgeopt.errors import EdgeoptError, InvalidFileError, Note, NoteKind, StepError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph import Graph
 from edgeopt.model import Model
+from edgeopt.multiply_adds import stored_tensors
 from edgeopt.outcome import Outcome
 from edgeopt.passes import Pass, Phase
 from edgeopt.tensors import Tensors, TensorSpec
@@ -58,14 +59,15 @@ def simplify(
         InvalidFileError: If ONNX Runtime refuses the model.
         StepError: If the outputs differ although nothing but the shapes was fixed.
     """
-    fixed = inline_functions(fix_shapes(model, shapes))
-    expected = Expectation.of(model, inputs or [_probe(fixed.inputs)], tolerance)
-    if reason := expected.why_not(fixed):
+    static = fix_shapes(model, shapes)
+    expected = Expectation.of(model, inputs or [_probe(static.inputs)], tolerance)
+    first = _with_fixed_shapes(model, static)
+    if reason := expected.why_not(first.model):
         raise StepError(
             f"{model.name} cannot be checked: {reason} as soon as its shapes are fixed",
             remedy="check on inputs of the fixed shapes; for a model that draws random numbers: --skip simplify",
         )
-    upgraded = _upgrade(fixed, opset, expected)
+    upgraded = first.then(_upgrade(first.model, opset, expected))
     outcome = _clean(upgraded, expected, fold=True)
     before, after = _constant_bytes(model), _constant_bytes(outcome.model)
     if after <= before * _GROWTH_RATIO + _GROWTH_BYTES:
@@ -74,6 +76,20 @@ def simplify(
     outcome = _clean(upgraded, expected, fold=False)
     note = Note(NoteKind.INFO, f"{grown}, so what can be computed stays computed")
     return Outcome(outcome.model, outcome.changes, (*outcome.notes, note))
+
+
+def _with_fixed_shapes(model: Model, static: Model) -> Outcome:
+    """Return the model with fixed shapes, or with free ones where the engine opens only those: branches may differ."""
+    fixed = inline_functions(static)
+    try:
+        EXECUTOR.open(fixed.data, SessionOptions()).close()
+    except InvalidFileError as error:
+        told = f"the shapes stay free, as with fixed ones {error.problem}"
+        return Outcome(
+            inline_functions(model), {}, (Note(NoteKind.WARNING, told, "the model stays right without them"),)
+        )
+    free = sum(not one.is_static for one in model.inputs)
+    return Outcome(fixed, {"fix_shapes": free} if free else {})
 
 
 def fuse(model: Model, inputs: Sequence[Tensors] = (), *, tolerance: float = TOLERANCE) -> Outcome:
@@ -131,9 +147,20 @@ class Expectation:
             return TOTAL
         return worst_drift(map(measure_drift, self.outputs, actual))
 
+    def why_refused(self, model: Model) -> str | None:
+        """Return None if ONNX Runtime runs `model`, otherwise what it says."""
+        try:
+            _run(model, self.inputs)
+        except Exception as error:  # see above
+            said = error.problem if isinstance(error, EdgeoptError) else str(error)
+            return " ".join(said.split())
+        return None
+
     def why_not(self, model: Model) -> str | None:
         """Return None if `model` computes the same, otherwise the reason against it."""
         drift = self.drift_of(model)
+        if drift is TOTAL and (refusal := self.why_refused(model)):
+            return refusal
         if drift.is_within(self.tolerance):
             return None
         return f"it changes the outputs ({drift.sqnr_db:.0f} dB signal to noise)"
@@ -234,9 +261,7 @@ def _clean(upgraded: Outcome, expected: Expectation, *, fold: bool) -> Outcome:
 
 
 def _constant_bytes(model: Model) -> int:
-    graph = model.proto.graph
-    nodes = [node for node in graph.node if node.op_type == "Constant"]
-    return sum(int(one.ByteSize()) for one in (*nodes, *graph.initializer))
+    return sum(int(one.ByteSize()) for one in stored_tensors(model.proto.graph))
 
 
 def _left_out(name: str, reason: str) -> Note:

@@ -58,6 +58,8 @@ def inspect(
     work = _why_unknown(found) if found.multiply_adds is None else f"{found.multiply_adds / 1e6:.1f} M"
     click.echo(f"model    {found.name}, {format_bytes(found.size_bytes)}, opset {found.opset}")
     click.echo(f"weights  {found.parameters:,} numbers; multiply-adds a run: {work}")
+    if found.integers.kind:
+        click.echo(f"integers {found.integers}; --quantized shows each tensor")
     for kind, tensors in (("input", found.inputs), ("output", found.outputs)):
         for tensor in tensors:
             click.echo(f"{kind:<8} {tensor}")
