@@ -25,7 +25,7 @@ LAYERS = [
     "buffer_choice trial bench_round",
     "partition_picture rockchip device_form",
     "placement compile adapt simulate conversions",
-    "counterparts",
+    "counterparts accuracy_check",
     "load_run bench_setup attention plan search report workspace sheet baseline check_result side_by_side judge",
     "subject bench_options measure rewrite quantization scored stored fresh_starts",
     "candidate benchmarking runtime devices apart evaluate",
@@ -34,10 +34,10 @@ LAYERS = [
     "quantized_tensors integers",
     "graph multiply_adds recognise picture decoders drawing binding drivers tensorrt",
     "output_shapes metadata",
-    "recipe target outcome boxes match_tables providers",
-    "model environment frames labels fingerprint drift",
+    "recipe target outcome boxes providers",
+    "model environment frames labels fingerprint drift metrics",
     "tables",
-    "text plugins assets extras files tensors affine channels workers rknn_table",
+    "text plugins assets extras files tensors affine channels workers rknn_table match_tables",
     "errors",
 ]
 RANK = {name: row for row, names in enumerate(LAYERS) for name in names.split()}

@@ -135,8 +135,7 @@ def test_an_accuracy_is_judged_by_the_interval_of_its_drop(lost, allowed, verdic
     assert judge_accuracy(drop_between(scored(before), now), now, allowed).verdict is verdict
 
 
-def test_without_labels_accuracy_is_skipped_and_without_a_baseline_not_decided():
-    assert judge_accuracy(None, None, 0.01).verdict is SKIPPED
+def test_without_a_baselines_accuracy_nothing_is_decided():
     judged = judge_accuracy(None, scored(np.ones(5)), 0.01, "it was scored on other pictures")
     assert (judged.verdict, judged.detail) == (INCONCLUSIVE, "it was scored on other pictures")
 
@@ -144,10 +143,12 @@ def test_without_labels_accuracy_is_skipped_and_without_a_baseline_not_decided()
 def test_size_and_placement_are_no_estimates():
     assert judge_size(105, 100, 1.05).verdict is PASS
     assert judge_size(106, 100, 1.05).verdict is FAIL
-    assert judge_placement({"NPU": 8, "CPU": 2}, 2, 2, 0).verdict is PASS
-    assert judge_placement({"NPU": 7, "CPU": 3}, 3, 2, 0).verdict is FAIL
-    assert judge_placement({"NPU": 7, "CPU": 3}, 3, 2, 1).verdict is PASS
-    assert judge_placement({}, 0, 0, 0).verdict is SKIPPED
+    then = {"NPU": 8, "CPU": 2}
+    assert judge_placement(then, 2, then, 2, 0).verdict is PASS
+    assert judge_placement({"NPU": 7, "CPU": 3}, 3, then, 2, 0).verdict is FAIL
+    assert judge_placement({"NPU": 7, "CPU": 3}, 3, then, 2, 1).verdict is PASS
+    assert judge_placement({}, 0, {}, 0, 0).verdict is SKIPPED
+    assert judge_placement({}, 0, then, 2, 0).verdict is INCONCLUSIVE
 
 
 def report(*verdicts: CheckVerdict, blocked: bool = False, detail: str = "d", updated: bool = False) -> CheckReport:
@@ -161,6 +162,8 @@ def report(*verdicts: CheckVerdict, blocked: bool = False, detail: str = "d", up
     ("found", "verdict", "exit_code"),
     [
         (report(PASS, SKIPPED), "PASS", 0),
+        (report(SKIPPED, SKIPPED), "INCONCLUSIVE", 3),
+        (report(), "INCONCLUSIVE", 3),
         (report(PASS, FAIL, INCONCLUSIVE, blocked=True), "FAIL", 2),
         (report(PASS, INCONCLUSIVE), "INCONCLUSIVE", 3),
         (report(PASS, INCONCLUSIVE, blocked=True), "NOISY", 4),
@@ -424,6 +427,85 @@ def test_a_model_that_forgot_everything_fails_on_accuracy(gate, tmp_path):
     assert results_of(shown)["accuracy"]["verdict"] == "FAIL"
 
 
+TIMES = "latency,cold_start,memory,size"
+
+
+def alone(gate: Path, folder: Path, change=lambda model: None) -> Path:
+    """Return a changed model with nothing beside it: neither recipe nor labels."""
+    model = onnx.load(str(gate / "model.onnx"))
+    change(model)
+    onnx.save(model, str(folder / "other.onnx"))
+    return folder / "other.onnx"
+
+
+def test_what_the_baseline_holds_is_checked_on_its_own_labels_though_none_are_given(gate, tmp_path):
+    shown = run(gate, alone(gate, tmp_path, forget), "--skip", TIMES, "--recipe", "digits_detector", "--json")
+    assert results_of(shown)["accuracy"]["verdict"] == "FAIL"
+    assert shown.exit_code == 2
+
+
+def unlabelled(gate: Path, folder: Path) -> Path:
+    """Return a copy of the gate whose recipe ships no labels, and whose baseline holds none."""
+    for one in gate.iterdir():
+        if one.name not in ("recipe.toml", "b.json", "b.npz"):
+            (folder / one.name).symlink_to(one.resolve())
+    text = (gate / "recipe.toml").read_text("utf-8")
+    (folder / "model.onnx").unlink()
+    shutil.copy(gate / "model.onnx", folder / "model.onnx")
+    (folder / "recipe.toml").write_text(re.sub(r'(?m)^labels = "eval.*\n', "", text), "utf-8")
+    return folder
+
+
+def test_accuracy_in_the_baseline_that_no_labels_check_is_never_a_pass(gate, tmp_path):
+    folder = unlabelled(gate, tmp_path)
+    for name in ("b.json", "b.npz"):
+        shutil.copy(gate / name, folder / name)
+    shown = run(folder, folder / "model.onnx", "--skip", TIMES, "--json")
+    told = results_of(shown)["accuracy"]
+    assert (told["verdict"], shown.exit_code) == ("INCONCLUSIVE", 3)
+    assert re.search(r"the baseline holds AP 0\.\d+ .* and no labels were given: pass --eval", told["detail"])
+
+
+def test_without_labels_the_answers_of_the_baselines_model_are_asked(gate, tmp_path):
+    folder = unlabelled(gate, tmp_path)
+    written = run(folder, folder / "model.onnx", "--update", "--skip", "memory,cold_start")
+    assert written.exit_code == 0, written.output
+    same = run(folder, folder / "model.onnx", "--skip", TIMES, "--json")
+    assert results_of(same)["accuracy"]["verdict"] == "PASS"
+    assert "answers agree in 1.000" in results_of(same)["accuracy"]["detail"]
+    (folder / "broken").mkdir()
+    (folder / "broken" / "recipe.toml").symlink_to(folder / "recipe.toml")
+    for name in ("labels.txt", "calib"):
+        (folder / "broken" / name).symlink_to(gate / name)
+    broken = run(folder, alone(gate, folder / "broken", forget), "--skip", TIMES, "--json")
+    assert (results_of(broken)["accuracy"]["verdict"], broken.exit_code) == ("INCONCLUSIVE", 3)
+
+
+def test_skipping_everything_proves_nothing(gate):
+    shown = run(gate, gate / "model.onnx", "--skip", f"{TIMES},accuracy,placement")
+    assert shown.exit_code == 3, shown.output
+    assert "nothing was checked" in shown.output
+    assert "verdict  INCONCLUSIVE; not checked: latency, accuracy, size, memory, cold start, placement" in shown.output
+
+
+def test_labels_that_no_answer_fits_are_no_proof_and_write_no_baseline(gate, tmp_path):
+    labels = json.loads((gate / "eval" / "instances.json").read_text())
+    for one in labels["annotations"]:
+        left, top, width, height = one["bbox"]
+        one["bbox"] = [max(left - 2 * width, 0), max(top - 2 * height, 0), width / 4, height / 4]
+    (tmp_path / "images").symlink_to(gate / "eval" / "images")
+    (tmp_path / "wrong.json").write_text(json.dumps(labels))
+    shown = run(gate, gate / "model.onnx", "--skip", TIMES, "--eval", tmp_path / "wrong.json", "--json")
+    told = results_of(shown)["accuracy"]
+    assert (told["verdict"], shown.exit_code) == ("INCONCLUSIVE", 3)
+    assert "no better than chance" in told["detail"]
+    arguments = ["check", gate / "model.onnx", "-b", tmp_path / "b.json", "--update", "--eval", tmp_path / "wrong.json"]
+    refused = CliRunner().invoke(cli, [str(one) for one in arguments])
+    assert refused.exit_code == 1
+    assert "these labels prove nothing" in refused.output
+    assert not (tmp_path / "b.json").exists()
+
+
 @pytest.fixture
 def replaced(gate, tmp_path) -> Path:
     """A folder whose model has changed since the baseline was written, as in a repository."""
@@ -466,7 +548,7 @@ def test_the_gate_from_python(gate):
         skip=("latency", "memory", "cold_start", "accuracy"),
         thresholds={"size_ratio": 0.5},
     )
-    assert [one.verdict for one in found.results] == [FAIL, PASS]
+    assert [one.verdict for one in found.results] == [SKIPPED, SKIPPED, FAIL, SKIPPED, SKIPPED, PASS]
     assert found.exit_code == 2
 
 

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from edgeopt.boxes import Detections
+from edgeopt.errors import InvalidFileError
 from edgeopt.labels import Labels
 from edgeopt.match_tables import MatchTable, resampled_precision
+from edgeopt.metrics import Ranks
 from edgeopt.model import Model, find_model, load_model
-from edgeopt.recipe import Recipe
+from edgeopt.recipe import Recipe, find_recipe
 from edgeopt.recognise import choose_recipe
-from edgeopt.scored import RESAMPLES, Drop, Scored, drop_between, score, why_unsure
-from edgeopt.tasks import Accuracy
+from edgeopt.scored import RESAMPLES, Drop, Scored, drop_between, require_telling, score, why_unsure
+from edgeopt.tasks import Accuracy, accuracy_of
 from edgeopt.tasks.classification import Classes, Classification
-from edgeopt.tasks.detection import Detection
+from edgeopt.tasks.detection import Detection, _matched
 from edgeopt.tensors import TensorSpec
 
 PICTURES = 24
@@ -90,6 +95,32 @@ def test_the_precision_of_a_resample_is_that_of_copied_pictures(detection: Detec
     np.testing.assert_allclose(detection.score_resamples(answers, labels, counts), expected, atol=1e-12)
 
 
+def test_each_average_precision_is_the_one_of_pycocotools(detection: Detection) -> None:
+    labels, answers = labelled(3)
+    results, ids = detection._results(answers, labels)
+    with contextlib.redirect_stdout(io.StringIO()):
+        evaluation = _matched(labels.coco, results, ids)
+        evaluation.accumulate()
+        evaluation.summarize()
+    found = detection.score(answers, labels)
+    assert (found.value, found.others["AP50"], found.others["AP75"]) == pytest.approx(tuple(evaluation.stats[:3]))
+
+
+@pytest.mark.parametrize("metric", ["AP50", "AP75"])
+def test_the_recipes_metric_is_scored_and_the_others_stand_beside_it(metric: str) -> None:
+    model = load_model(find_model("digits_detector"))
+    recipe = recipe_of(model)
+    asked = replace(recipe, evaluation=replace(recipe.evaluation, metric=metric))
+    labels, answers = labelled()
+    plain = Detection(recipe, model.inputs, model.outputs, True).score(answers, labels)
+    task = Detection(asked, model.inputs, model.outputs, True)
+    found = task.score(answers, labels)
+    assert (found.metric, found.value) == (metric, plain.others[metric])
+    assert found.others["AP"] == plain.value
+    once = np.ones((1, PICTURES), np.int64)
+    assert task.score_resamples(answers, labels, once)[0] == pytest.approx(found.value)
+
+
 def test_every_picture_once_is_the_metric_itself(detection: Detection) -> None:
     labels, answers = labelled()
     once = np.ones((1, PICTURES), np.int64)
@@ -124,7 +155,7 @@ def test_a_detector_that_misses_more_drops_and_the_interval_says_so(detection: D
 
 
 def test_top1_of_a_resample_counts_pictures_as_often_as_they_were_drawn() -> None:
-    recipe = recipe_of(load_model(find_model("digits_detector")))
+    recipe = find_recipe("imagenet").with_size(8, 8)
     task = Classification(
         recipe, [TensorSpec("x", "float32", (1, 3, 8, 8))], [TensorSpec("y", "float32", (1, 9))], True
     )
@@ -132,6 +163,44 @@ def test_top1_of_a_resample_counts_pictures_as_often_as_they_were_drawn() -> Non
     labels = Labels(("a", "b", "c"), classes=(0, 8, 2))
     counts = np.array([[1, 1, 1], [3, 0, 0], [0, 3, 0], [1, 2, 0]])
     np.testing.assert_allclose(task.score_resamples(answers, labels, counts), [2 / 3, 1, 0, 1 / 3])
+
+
+def test_top5_looks_at_five_answers_however_few_an_application_lists() -> None:
+    recipe = find_recipe("imagenet").with_size(8, 8)
+    recipe = replace(recipe, postprocess=replace(recipe.postprocess, top=1))
+    shapes = [TensorSpec("x", "float32", (1, 3, 8, 8))], [TensorSpec("y", "float32", (1, 9))]
+    task, labels = Classification(recipe, *shapes, True), Labels(("a", "b"), classes=(0, 4))
+    answers = [task.postprocess({"y": np.arange(9.0)[None, ::-1]}) for _ in range(2)]
+    assert task.score(answers, labels).others == {"top5": 1.0}
+    assert len(Classification(recipe, *shapes, False).postprocess({"y": np.arange(9.0)})) == 1
+
+
+def test_a_class_that_the_model_lacks_is_named() -> None:
+    recipe = find_recipe("imagenet").with_size(8, 8)
+    shapes = [TensorSpec("x", "float32", (1, 3, 8, 8))], [TensorSpec("y", "float32", (1, 9))]
+    task, labels = Classification(recipe, *shapes, True), Labels(("a", "b"), classes=(3, 9), source=Path("l.csv"))
+    with pytest.raises(InvalidFileError, match="1 label beyond the model's 9 classes: b has class 9") as refused:
+        task.score([task.postprocess({"y": np.arange(9.0)})] * 2, labels)
+    assert "from 0 to 8" in refused.value.remedy
+
+
+@pytest.mark.parametrize(("hits", "is_by_chance"), [(0, True), (6, True), (14, False), (40, False)])
+def test_a_classifier_is_no_better_than_chance_within_two_errors_of_a_guess(hits: int, is_by_chance: bool) -> None:
+    places = np.where(np.arange(40) < hits, 0, 9)
+    found = accuracy_of(Ranks(places, 10), find_recipe("imagenet"), 40)
+    assert found.by_chance == pytest.approx(0.1 + 2 * np.sqrt(0.1 * 0.9 / 40))
+    assert found.is_by_chance is is_by_chance
+
+
+def test_a_detector_that_finds_nothing_proves_nothing(detection: Detection) -> None:
+    labels, answers = labelled()
+    far = [Detections(one.boxes + 1000, one.scores, one.classes) for one in answers]
+    found = score(detection, far, labels)
+    assert "scores AP 0.0000 on labels.json, no better than chance" in found.why_not_telling
+    with pytest.raises(InvalidFileError, match="prove nothing") as refused:
+        require_telling(found, "without --eval, agreement judges")
+    assert "recipe" in refused.value.remedy
+    assert not score(detection, answers, labels).why_not_telling
 
 
 class ShareRight:

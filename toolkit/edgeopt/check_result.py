@@ -77,7 +77,14 @@ class CheckReport:
             return "FAIL"
         if any(one.is_blocked for one in self.results):
             return "NOISY"
-        return "INCONCLUSIVE" if CheckVerdict.INCONCLUSIVE in verdicts else "PASS"
+        is_proven = CheckVerdict.PASS in verdicts and CheckVerdict.INCONCLUSIVE not in verdicts
+        return "PASS" if is_proven else "INCONCLUSIVE"
+
+    @property
+    def shown_verdict(self) -> str:
+        """The verdict with what it leaves out."""
+        skipped = [one.name for one in self.results if one.verdict is CheckVerdict.SKIPPED]
+        return f"{self.verdict}; not checked: {', '.join(skipped)}" if skipped else self.verdict
 
     @property
     def exit_code(self) -> int:
@@ -118,27 +125,47 @@ def judge_time(
     return CheckResult(name, CheckVerdict.INCONCLUSIVE, ratio.value, allowed, detail)
 
 
-def judge_accuracy(drop: Drop | None, now: Scored | None, allowed: float, why_none: str = "") -> CheckResult:
+def judge_accuracy(drop: Drop | None, now: Scored, allowed: float, why_none: str = "") -> CheckResult:
     """Judge an accuracy by the interval of its drop over pictures.
 
     Args:
         drop: Against the baseline on the same pictures; None: not comparable.
         now: The accuracy itself.
         allowed: The largest drop that passes, in the metric's unit.
-        why_none: Why there is no drop; empty: no labels were given, so nothing is checked.
+        why_none: Why there is no drop.
     """
-    if drop is None or now is None:
-        verdict = CheckVerdict.INCONCLUSIVE if why_none else CheckVerdict.SKIPPED
-        return CheckResult("accuracy", verdict, None, allowed, why_none or "no labels: pass --eval", "")
-    metric = now.accuracy.metric
-    shown = f"{metric} {now.accuracy.value:.4f} on {now.accuracy.n} pictures; drop {drop}, {allowed:g} allowed"
+    if drop is None:
+        return CheckResult("accuracy", CheckVerdict.INCONCLUSIVE, None, allowed, why_none, now.accuracy.metric)
+    shown = f"{now.accuracy} on {now.accuracy.n} pictures; drop {drop}, {allowed:g} allowed"
     if drop.high <= allowed + 1e-9:
         verdict = CheckVerdict.PASS
     elif drop.low > allowed + 1e-9:
         verdict = CheckVerdict.FAIL
     else:
         verdict, shown = CheckVerdict.INCONCLUSIVE, f"{shown}; more labelled pictures would decide"
-    return CheckResult("accuracy", verdict, drop.value, allowed, shown, metric)
+    return CheckResult("accuracy", verdict, drop.value, allowed, shown, now.accuracy.metric)
+
+
+def judge_agreement(agreement: float, least: float, pictures: int, *, proves: bool) -> CheckResult:
+    """Judge how far answers are the baseline's, where no labels are given.
+
+    Args:
+        agreement: 0 to 1.
+        least: That passes.
+        pictures: On which it was judged.
+        proves: Whether too little is a failure; else labels could still find the other answers right.
+    """
+    shown = f"no labels; answers agree in {agreement:.3f} with the baseline's on {pictures} samples, {least:g} asked"
+    if agreement >= least:
+        verdict = CheckVerdict.PASS
+    else:
+        verdict, shown = (CheckVerdict.FAIL, shown) if proves else (CheckVerdict.INCONCLUSIVE, f"{shown}: pass --eval")
+    return CheckResult("accuracy", verdict, 1 - agreement, 1 - least, shown, "agreement")
+
+
+def skipped(name: str) -> CheckResult:
+    """Return that a check was left out by wish."""
+    return CheckResult(name, CheckVerdict.SKIPPED, None, None, "left out with --skip", "")
 
 
 def judge_size(now_bytes: int, then_bytes: int, allowed: float) -> CheckResult:
@@ -149,17 +176,22 @@ def judge_size(now_bytes: int, then_bytes: int, allowed: float) -> CheckResult:
     return CheckResult("size", verdict, ratio, allowed, detail)
 
 
-def judge_placement(now: Mapping[str, int], now_off: int, then_off: int, allowed: int) -> CheckResult:
+def judge_placement(
+    now: Mapping[str, int], now_off: int, then: Mapping[str, int], then_off: int, allowed: int
+) -> CheckResult:
     """Judge how many nodes moved off the device.
 
     Args:
         now: Nodes by provider; empty where the engine does not say.
         now_off: Nodes elsewhere than on the first provider.
+        then: The baseline's.
         then_off: The baseline's.
         allowed: How many more may be elsewhere.
     """
     if not now:
-        return CheckResult("placement", CheckVerdict.SKIPPED, None, allowed, "the engine does not say", "nodes")
+        held = "; the baseline's did" if then else ""
+        verdict = CheckVerdict.INCONCLUSIVE if then else CheckVerdict.SKIPPED
+        return CheckResult("placement", verdict, None, allowed, f"the engine does not say{held}", "nodes")
     moved = now_off - then_off
     verdict = CheckVerdict.PASS if moved <= allowed else CheckVerdict.FAIL
     shown = ", ".join(f"{count} on {provider}" for provider, count in now.items())

@@ -15,6 +15,7 @@ from time import perf_counter
 
 import numpy as np
 
+from edgeopt.accuracy_check import check_accuracy, score_baseline
 from edgeopt.baseline import Baseline, path_from, read_baseline, write_baseline
 from edgeopt.benchmarking.anchor import measure_anchor
 from edgeopt.benchmarking.comparison import Ratio
@@ -28,11 +29,11 @@ from edgeopt.check_result import (
     CheckReport,
     CheckResult,
     CheckVerdict,
-    judge_accuracy,
     judge_placement,
     judge_size,
     judge_time,
     render_check,
+    skipped,
     write_junit,
 )
 from edgeopt.errors import EdgeoptError, Note, NoteKind, NotFoundError
@@ -43,7 +44,6 @@ from edgeopt.frames import Frames
 from edgeopt.fresh_starts import Start, measure_peaks, time_first_answers
 from edgeopt.recipe import Check
 from edgeopt.recognise import Shapes
-from edgeopt.scored import Scored, drop_between
 from edgeopt.side_by_side import (
     Side,
     close,
@@ -53,7 +53,6 @@ from edgeopt.side_by_side import (
     open_sides,
     require_fed,
     run_in_turns,
-    score_side,
 )
 from edgeopt.stored import show_difference
 from edgeopt.subject import choose_frames, shapes_of
@@ -140,7 +139,7 @@ def check(
     stored = None if update else read_baseline(file)
     sides, why_gone = _open(str(subject), stored, file, target, recipe, threads, shapes_of(source))
     now = sides[-1]
-    labels = Path(eval) if eval else labels_of(now.subject.recipe)
+    labels = Path(eval) if eval else next(filter(None, (labels_of(one.subject.recipe) for one in sides[::-1])), None)
     frames, notes = choose_frames(now.subject.recipe, source, now.subject.inputs)
     require_fed(sides, frames)
     require_metric(now.subject.recipe, labels)
@@ -207,27 +206,37 @@ def _open(
 
 
 def _check(run: _Run, stored: Baseline, limits: Check, file: Path) -> CheckReport:
-    results: list[CheckResult] = []
     fingerprint = fingerprint_of(run.now)
     why_not = "" if run.then else _why_not_stored(stored, fingerprint, run.why_gone)
-    blocked, trust = "", "not judged: latency was skipped"
+    placed, off = _placement(run.now)
+    latency, blocked, trust = [skipped("latency")], "", "not judged: latency was skipped"
     if "latency" not in run.skip:
-        found, blocked, trust = _check_latency(run, stored, limits, why_not)
-        results += found
-    if "accuracy" not in run.skip:
-        results.append(_check_accuracy(run, stored, limits.accuracy_drop))
-    if "size" not in run.skip:
-        results.append(judge_size(run.now.size_bytes, stored.size_bytes, limits.size_ratio))
-    if "memory" not in run.skip:
-        results.append(_check_memory(run, stored, limits.memory_ratio, why_not))
-    if "cold_start" not in run.skip:
-        results.append(_check_cold_start(run, stored, limits.cold_start_ratio, blocked, why_not))
-    if "placement" not in run.skip:
-        placed, off = _placement(run.now)
-        results.append(judge_placement(placed, off, stored.off_device, limits.max_nodes_off_device))
+        latency, blocked, trust = _check_latency(run, stored, limits, why_not)
+    checks: dict[str, Callable[[], CheckResult]] = {
+        "accuracy": lambda: check_accuracy(
+            run.now,
+            run.then,
+            stored.scored,
+            run.labelled,
+            run.frames,
+            limits.accuracy_drop,
+            why_gone=run.why_gone,
+            tell=run.tell,
+        ),
+        "size": lambda: judge_size(run.now.size_bytes, stored.size_bytes, limits.size_ratio),
+        "memory": lambda: _check_memory(run, stored, limits.memory_ratio, why_not),
+        "cold_start": lambda: _check_cold_start(run, stored, limits.cold_start_ratio, blocked, why_not),
+        "placement": lambda: judge_placement(
+            placed, off, stored.placement, stored.off_device, limits.max_nodes_off_device
+        ),
+    }
+    others = [skipped(name.replace("_", " ")) if name in run.skip else judge() for name, judge in checks.items()]
+    results = (*latency, *others)
     notes = [] if run.then else [Note(NoteKind.WARNING, run.why_gone, "keep it to measure both in turns")]
+    if all(one.verdict is CheckVerdict.SKIPPED for one in results):
+        notes.append(Note(NoteKind.WARNING, "nothing was checked", "leave --skip out, or skip less"))
     name = f"{stored.name} of {file}"
-    return CheckReport(run.now.label, name, tuple(results), limits, trust, tuple(notes), 0.0)
+    return CheckReport(run.now.label, name, results, limits, trust, tuple(notes), 0.0)
 
 
 def _why_not_stored(stored: Baseline, now: Fingerprint, why_gone: str) -> str:
@@ -285,23 +294,12 @@ def _measure_alone(run: _Run) -> tuple[Samples, Trust]:
     return samples, judge_trust(samples, readings, anchors, workers=subject.threads)
 
 
-def _check_accuracy(run: _Run, stored: Baseline, allowed: float) -> CheckResult:
-    if run.labelled is None:
-        return judge_accuracy(None, None, allowed)
-    now = score_side(run.now, run.labelled, run.tell)
-    then = score_side(run.then, run.labelled, run.tell) if run.then else stored.scored
-    if then is None:
-        return judge_accuracy(None, now, allowed, f"{run.why_gone}, and it was written without labels")
-    drop = drop_between(then, now)
-    why_none = f"{run.why_gone}, and it was scored on other labelled pictures ({then.labels})"
-    return judge_accuracy(drop, now, allowed, why_none if drop is None else "")
-
-
 def _check_memory(run: _Run, stored: Baseline, allowed: float, why_not: str) -> CheckResult:
     found = measure_peaks(_starts(run.sides), max(3, run.starts // 2), run.say("memory"))
     now = found[run.now.label]
     if not now:
-        return CheckResult("memory", CheckVerdict.SKIPPED, None, allowed, "this system keeps no peak")
+        verdict = CheckVerdict.INCONCLUSIVE if stored.peak_bytes else CheckVerdict.SKIPPED
+        return CheckResult("memory", verdict, None, allowed, "this system keeps no peak")
     then = found[run.then.label] if run.then else list(stored.peak_bytes)
     ratio = _ratio_of_starts(now, then, in_turns=run.then is not None) if run.then or not why_not else None
     judged = judge_time("memory", ratio, allowed, "", why_not or "the baseline has no peak memory", "--starts")
@@ -339,9 +337,9 @@ def _placement(side: Side) -> tuple[dict[str, int], int]:
 
 def _update(run: _Run, file: Path, recipe: str | None, limits: Check) -> CheckReport:
     """Measure alone and write the baseline."""
+    scored = score_baseline(run.now, run.labelled, run.tell)
     samples, trust = _measure_alone(run)
     placed, off = _placement(run.now)
-    scored: Scored | None = score_side(run.now, run.labelled, run.tell) if run.labelled else None
     starts = _starts(run.sides)
     peaks = measure_peaks(starts, max(3, run.starts // 2), run.say("memory")) if "memory" not in run.skip else {}
     colds = time_first_answers(starts, run.starts, run.say("cold start")) if "cold_start" not in run.skip else {}

@@ -26,7 +26,7 @@ from edgeopt.benchmarking.unpaired import block_medians, judge_unpaired
 from edgeopt.bundle import is_bundle
 from edgeopt.candidate import StageTime
 from edgeopt.errors import EXIT_PASS, EdgeoptError, Note, NoteKind
-from edgeopt.evaluate import LabelledFrames, Progress, open_labelled
+from edgeopt.evaluate import Progress, open_labelled, require_metric
 from edgeopt.files import write_beside
 from edgeopt.fingerprint import Fingerprint
 from edgeopt.scored import Drop, Scored, drop_between
@@ -37,6 +37,7 @@ from edgeopt.side_by_side import (
     close,
     distinct_labels,
     fingerprint_of,
+    label_notes,
     notes_on,
     open_sides,
     require_fed,
@@ -191,20 +192,18 @@ def compare(
     else:
         labelled = open_labelled(Path(eval)) if eval else None
         sides = open_sides(given, target=target, recipe=recipe, threads=threads, shapes=shapes_of(source))
+        for side in sides:
+            require_metric(side.subject.recipe, eval)
         frames, notes = choose_frames(sides[0].subject.recipe, source, sides[0].subject.inputs)
         require_fed(sides, frames)
         scored = {side.label: score_side(side, labelled, tell) for side in sides} if labelled else {}
         turns = run_in_turns(sides, frames, seconds=seconds, seed=seed)
-        notes = (*notes_on(sides), *notes, *_label_notes(labelled))
+        notes = (*notes_on(sides), *notes, *label_notes(labelled, scored))
         result = _compare_turns(sides, turns, scored, margin, str(frames.source), notes)
         close(sides)
     if out:
         write_comparison(result, out)
     return result
-
-
-def _label_notes(labelled: LabelledFrames | None) -> tuple[Note, ...]:
-    return labelled.notes if labelled else ()
 
 
 def _compare_turns(

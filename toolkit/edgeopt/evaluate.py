@@ -165,10 +165,10 @@ def require_metric(recipe: Recipe, asked: str | Path | None) -> None:
     Raises:
         UnsupportedError: If so.
     """
-    if asked and recipe.task == TENSORS:
+    if asked and not recipe.reads_labels:
         raise UnsupportedError(
-            f"recipe {recipe.name!r} knows no metric on labels: its task compares outputs only",
-            remedy="leave --eval out, or pass a recipe whose task is detection or classification",
+            f"recipe {recipe.name!r} knows no metric on labels: its {recipe.evaluation.metric} compares outputs only",
+            remedy="leave --eval out, or pass a recipe whose metric is AP or top1",
         )
 
 

@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 _RECALLS = np.linspace(0, 1, 101)
+_OVERLAPS = np.linspace(0.5, 0.95, 10)
+"""COCO's thresholds, in the order of a table's rows."""
 _MOST_NUMBERS = 1 << 21
 """Resamples times detections at once: 16 MiB an array."""
 
@@ -32,6 +34,10 @@ class MatchTable:
     """(T, D) whether it counts neither way: it found a crowd."""
     truths: NDArray[np.int64]
     """(pictures,) how many truths count."""
+
+    def at(self, row: int) -> MatchTable:
+        """Return the table of one threshold of overlap."""
+        return MatchTable(self.pictures, self.hits[row : row + 1], self.ignored[row : row + 1], self.truths)
 
 
 def match_tables(evaluation: Any, image_ids: Sequence[int]) -> list[MatchTable]:
@@ -71,17 +77,21 @@ def _table(images: Iterable[dict[str, Any]], position: dict[int, int], most: int
     return MatchTable(np.concatenate(pictures)[order], np.concatenate(matched, axis=1)[:, order] & ~out, out, truths)
 
 
-def resampled_precision(tables: Sequence[MatchTable], counts: NDArray[np.int64]) -> NDArray[np.float64]:
+def resampled_precision(
+    tables: Sequence[MatchTable], counts: NDArray[np.int64], *, overlap: float | None = None
+) -> NDArray[np.float64]:
     """Return the average precision of each resample; 0 where no truth is in it.
 
     Args:
         tables: Of all categories that occur.
         counts: (resamples, pictures) how often each picture was drawn.
+        overlap: One of COCO's thresholds; None: the mean over all.
 
     Source: COCOeval.accumulate of pycocotools; precision at 101 recalls, its envelope from the right.
     """
     total, present = np.zeros(len(counts)), np.zeros(len(counts))
-    for table in tables:
+    row = None if overlap is None else int(np.abs(_OVERLAPS - overlap).argmin())
+    for table in tables if row is None else [one.at(row) for one in tables]:
         truths = counts @ table.truths
         there = np.flatnonzero(truths)
         present[there] += 1

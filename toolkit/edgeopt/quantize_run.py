@@ -45,7 +45,7 @@ from edgeopt.quantization.tensor_table import tensor_rows
 from edgeopt.recipe import Recipe
 from edgeopt.recognise import choose_recipe, fixed_shapes
 from edgeopt.rewrite import fuse, simplify
-from edgeopt.scored import Drop, Scored, drop_between, score, why_unsure
+from edgeopt.scored import Drop, Scored, drop_between, require_telling, score, why_unsure
 from edgeopt.search import is_within
 from edgeopt.target import Target
 from edgeopt.tasks import Task
@@ -167,10 +167,11 @@ def quantize(
     used = threads or device.threads or physical_cores()
     run = _Run(device, choice.recipe, loaded, frames, labelled, used, say or _hear_nothing, tell)
     run.file = Path(out) if out else Path(f"{loaded.name}.int8.onnx")
+    run.score_original()
     prepared = run.prepare()
     found = run.search(max(ends_at_s - monotonic(), 0.0))
     result = run.choose(found, choice.recipe.evaluation.max_drop if max_drop is None else max_drop)
-    chosen, tried, reason, baseline = result
+    (chosen, tried, reason), baseline = result, run.baseline
     shutil.rmtree(run.cache, ignore_errors=True)
     return QuantizeResult(
         model=loaded.name,
@@ -238,7 +239,19 @@ class _Run:
     """What was asked for: written once, when the choice is made."""
     attempts: list[Attempt] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
+    baseline: Scored | None = None
+    """The original's accuracy; None without labels."""
     _buffers: Buffers | None = None
+
+    def score_original(self) -> None:
+        """Score the model as given, before minutes are spent on forms that would be judged by the same labels.
+
+        Raises:
+            InvalidFileError: If it is no better than chance.
+        """
+        if self.labelled is not None:
+            self.baseline = self._score(self.original, "the original")
+            require_telling(self.baseline, "without --eval, agreement judges")
 
     def prepare(self) -> str:
         """Simplify and fuse, and return why that was needed, or else what it changed."""
@@ -316,16 +329,16 @@ class _Run:
         told = f"{one.name}: {one.speed_ratio:.2f}x the float model, agreement {one.agreement:.3f}"
         self.say(f"  {told}{f'; the best so far, in {self.draft}' if is_best else ''}")
 
-    def choose(self, found: Found, max_drop: float) -> tuple[Tried | None, tuple[Tried, ...], str, Scored | None]:
-        """Return the choice, all attempts, why, and the original's score; the file is the choice or absent."""
+    def choose(self, found: Found, max_drop: float) -> tuple[Tried | None, tuple[Tried, ...], str]:
+        """Return the choice, all attempts, and why; the file is the choice or absent."""
         attempts = found.attempts
         rows = [Tried(one.name, one.speed_ratio, one.agreement) for one in attempts]
         valid = [one for one in attempts if one.is_valid(self.least_agreement)]
-        if not valid or self.labelled is None:
+        if not valid or self.baseline is None:
             why = "" if valid or not attempts else "The float model stays: no INT8 form is faster and agrees with it."
             self._settle(valid[0] if valid else None)
-            return (rows[0] if valid else None), tuple(rows), f"{why} {found.reason}".strip(), None
-        baseline, refused = self._score(self.original, "the original"), list[str]()
+            return (rows[0] if valid else None), tuple(rows), f"{why} {found.reason}".strip()
+        baseline, refused = self.baseline, list[str]()
         for one in for_labels(valid, _MOST_SCORED):
             i = next(place for place, other in enumerate(attempts) if other is one)
             rows[i] = self._judged(one, baseline)
@@ -334,10 +347,10 @@ class _Run:
                 self._settle(one)
                 if unsure := why_unsure(drop, max_drop, baseline.accuracy.n):
                     self.notes.append(Note(NoteKind.WARNING, unsure, "label more pictures"))
-                return rows[i], tuple(rows), " ".join((*refused, one.reason)).strip(), baseline
+                return rows[i], tuple(rows), " ".join((*refused, one.reason)).strip()
             refused.append(f"{rows[i].name} loses {drop}, {max_drop:g} is allowed.")
         self._settle(None)
-        return None, tuple(rows), f"The float model stays: {' '.join(refused)} {found.reason}".strip(), baseline
+        return None, tuple(rows), f"The float model stays: {' '.join(refused)} {found.reason}".strip()
 
     @property
     def cache(self) -> Path:

@@ -13,6 +13,7 @@ from typing import Annotated
 from edgeopt import assets
 from edgeopt.errors import InvalidFileError, NotFoundError
 from edgeopt.files import read_text
+from edgeopt.metrics import find_metric, metrics_of, require_metric_of
 from edgeopt.tables import Within, parse_table, read_toml
 from edgeopt.tensors import TensorSpec
 
@@ -178,6 +179,7 @@ class Evaluation:
     """How accuracy is measured, and the data shipped for it (paths relative to the recipe)."""
 
     metric: str
+    """A file of `metrics/`: what candidates are judged by."""
     score_threshold: Share = 0.01
     iou_threshold: Share = 0.65
     max_detections: Count = 100
@@ -267,6 +269,11 @@ class Recipe:
         """What a model must agree with the float one where no labels judge: the recipe's own, or the task's."""
         return self.evaluation.least_agreement or _LEAST_BY_TASK.get(self.task, LEAST_AGREEMENT)
 
+    @property
+    def reads_labels(self) -> bool:
+        """Whether its metric is scored against labels."""
+        return find_metric(self.evaluation.metric).reads_labels
+
     def with_size(self, height: int, width: int) -> Recipe:
         """Return the recipe for a model of this input height and width, in pixels."""
         return replace(self, input=replace(self.input, size=(height, width)))
@@ -294,6 +301,7 @@ def read_recipe(path: Path, *, stays_inside: bool = False) -> Recipe:
         if computed in values:
             raise InvalidFileError(f"{path}: unknown {computed}", remedy="leave the key out; it is derived")
     recipe = parse_table(Recipe, values, str(path))
+    _require_metric(recipe, path)
     if stays_inside:
         _require_inside(path, (recipe.labels, recipe.model, recipe.evaluation.labels, recipe.evaluation.calib))
     return replace(recipe, folder=path.parent, class_names=_read_class_names(path.parent, recipe.labels))
@@ -307,6 +315,15 @@ def _require_inside(path: Path, files: Sequence[str]) -> None:
                 f"{path}: {file} lies outside the recipe's folder",
                 remedy=f"put it beside the recipe, or name the recipe: --recipe {path}",
             )
+
+
+def _require_metric(recipe: Recipe, path: Path) -> None:
+    if not metrics_of(recipe.task):
+        return
+    try:
+        require_metric_of(recipe.task, recipe.evaluation.metric)
+    except NotFoundError as error:
+        raise InvalidFileError(f"{path}: {error.problem}", remedy=error.remedy) from error
 
 
 def _read_class_names(folder: Path, labels: str) -> tuple[str, ...]:

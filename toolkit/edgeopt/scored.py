@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.benchmarking.binomial import student_quantile
+from edgeopt.errors import InvalidFileError
 from edgeopt.labels import Labels
 from edgeopt.tasks import Accuracy, Task
 
@@ -35,6 +36,14 @@ class Scored:
     """File name of the labels."""
     pictures_sha256: str
     """Of the labels and the pictures' names, in order: equal ones may be compared."""
+
+    @property
+    def why_not_telling(self) -> str:
+        """Why a drop from this accuracy proves nothing; empty where it does."""
+        if not self.accuracy.is_by_chance:
+            return ""
+        shown, most = f"{self.accuracy.metric} {self.accuracy.value:.4f}", self.accuracy.by_chance
+        return f"scores {shown} on {self.labels}, no better than chance (up to {most:.4f}): these labels prove nothing"
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values; `Scored.from_json` reads them back."""
@@ -77,6 +86,24 @@ def score(task: Task, answers: Sequence[Any], labels: Labels) -> Scored:
         resampled = task.score_resamples(answers, labels, _draws(count))
     values = tuple(np.round(resampled, _DIGITS).tolist())
     return Scored(task.score(answers, labels), values, labels.source.name, _identity(labels))
+
+
+def require_telling(scored: Scored, otherwise: str) -> None:
+    """Raise where a model is no better than chance on the labels that shall judge its candidates.
+
+    Args:
+        scored: Of the model as given.
+        otherwise: How to go on without these labels.
+
+    Raises:
+        InvalidFileError: If so.
+    """
+    if why := scored.why_not_telling:
+        raise InvalidFileError(
+            f"the model {why}",
+            remedy="check that the labels are of these pictures and classes, and that the recipe reads the model "
+            f"right (edgeopt run draws its answers); {otherwise}",
+        )
 
 
 @lru_cache(maxsize=1)

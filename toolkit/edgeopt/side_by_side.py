@@ -258,6 +258,16 @@ def notes_on(sides: Sequence[Side]) -> tuple[Note, ...]:
     return tuple(dict.fromkeys(notes))
 
 
+def label_notes(labelled: LabelledFrames | None, scored: Mapping[str, Scored]) -> tuple[Note, ...]:
+    """Return what is to be said of the labels, the models too that are no better than chance on them."""
+    told = [
+        Note(NoteKind.WARNING, f"{label} {why}", "check the labels and the recipe")
+        for label, one in scored.items()
+        if (why := one.why_not_telling)
+    ]
+    return (*(labelled.notes if labelled else ()), *told)
+
+
 def close(sides: Sequence[Side]) -> None:
     """Free all sessions."""
     for side in sides:

@@ -24,7 +24,7 @@ from edgeopt.plan import Plan
 from edgeopt.quantization.calibration import Calibration
 from edgeopt.recipe import Recipe
 from edgeopt.recognise import TENSORS
-from edgeopt.scored import Drop, Scored, drop_between
+from edgeopt.scored import Drop, Scored, drop_between, require_telling
 from edgeopt.scored import score as score_answers
 from edgeopt.target import Target
 from edgeopt.tasks import Accuracy, Task
@@ -282,6 +282,7 @@ def _score_on_labels(run: Trial, name: str, session: Session, task: Task) -> Sco
     found = answers(session, task, run.labelled.frames, run.listener.progress, f"evaluate {name}")
     scored = score_answers(task, found, run.labelled.labels)
     if name == BASELINE:
+        require_telling(scored, "without --eval, agreement judges")
         run.workspace.write(_BASELINE_SCORED, json.dumps(scored.to_json()))
     return scored
 

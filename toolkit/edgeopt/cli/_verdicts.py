@@ -66,4 +66,4 @@ def show_check(report: CheckReport) -> None:
     for note in report.notes:
         plain(f"{note.kind}: {note}")
     plain(f"baseline {report.baseline}{' written' if report.updated else ''}")
-    plain(f"verdict  {report.verdict}")
+    plain(f"verdict  {report.shown_verdict}")

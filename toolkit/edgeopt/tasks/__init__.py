@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.labels import Labels
+from edgeopt.metrics import Counts, Evidence, find_metric, metrics_of
 from edgeopt.recipe import Recipe
 from edgeopt.tensors import Sample, Tensors, TensorSpec
 
@@ -26,6 +27,31 @@ class Accuracy:
     n: int
     """Images it was computed on."""
     others: Mapping[str, float]
+    by_chance: float = 0.0
+    """What answers may score on them that were made without looking."""
+
+    @property
+    def is_by_chance(self) -> bool:
+        """Whether no answer need be right for this value, so that losing nothing of it proves nothing."""
+        return self.value <= self.by_chance
+
+    def __str__(self) -> str:
+        others = ", ".join(f"{name} {value:.4f}" for name, value in self.others.items())
+        return f"{self.metric} {self.value:.4f}{f' ({others})' if others else ''}"
+
+
+def accuracy_of(evidence: Evidence, recipe: Recipe, pictures: int) -> Accuracy:
+    """Return the recipe's metric, and beside it all that its task scores against labels."""
+    asked, names = recipe.evaluation.metric, metrics_of(recipe.task)
+    values = {name: find_metric(name).score(evidence, pictures) for name in names if find_metric(name).reads_labels}
+    by_chance = find_metric(asked).by_chance
+    least = by_chance(evidence, pictures) if by_chance else 0.0
+    return Accuracy(asked, values.pop(asked), pictures, values, least)
+
+
+def resampled_accuracy(evidence: Evidence, recipe: Recipe, counts: Counts) -> NDArray[np.float64]:
+    """Return (resamples,) the recipe's metric of each resample."""
+    return find_metric(recipe.evaluation.metric).resample(evidence, counts)
 
 
 class Task(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,11 +11,17 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError, NotFoundError
 from edgeopt.labels import Labels
+from edgeopt.metrics import Ranks, find_metric
 from edgeopt.output_shapes import CLASSIFIERS, require_fit
 from edgeopt.picture import Geometry, PictureInput
 from edgeopt.recipe import Recipe
-from edgeopt.tasks import Accuracy
+from edgeopt.tasks import Accuracy, accuracy_of, resampled_accuracy
 from edgeopt.tensors import Sample, Tensors, TensorSpec
+from edgeopt.text import plural
+
+_MOST_RANKED = 5
+"""What top-5 asks for, however few an application lists."""
+_NOT_LISTED = 2**31
 
 _LARGEST = 1e30
 
@@ -44,11 +51,12 @@ class Classification:
         if recipe.postprocess.decoder not in CLASSIFIERS:
             raise NotFoundError("decoder of task classification", recipe.postprocess.decoder, CLASSIFIERS)
         require_fit(recipe, outputs)
-        self._recipe = recipe
         self._name, self._output = recipe.input.tensor or inputs[0].name, outputs[0].name
         self._size, self._fitting = recipe.input.size, outputs[0].shape
         self._picture = PictureInput(recipe.input, recipe.preprocess, reuse=not evaluating)
-        self._top, self._first = recipe.postprocess.top, int(recipe.postprocess.background)
+        self._recipe, self._first = recipe, int(recipe.postprocess.background)
+        self._top = max(recipe.postprocess.top, _MOST_RANKED) if evaluating else recipe.postprocess.top
+        self._classes = _class_count(outputs[0]) - self._first
         self._is_probability = recipe.postprocess.decoder == "probabilities"
 
     def preprocess(self, frame: Sample) -> tuple[Tensors, Geometry]:
@@ -82,33 +90,50 @@ class Classification:
         return Classes(best.astype(np.int64), exponents[best] / exponents.sum())
 
     def score(self, answers: Sequence[Classes], labels: Labels) -> Accuracy:
-        """Return top-1, and top-5 beside it.
+        """Return the recipe's metric, the others beside it.
 
         Raises:
-            InvalidFileError: If the labels are not classes.
+            InvalidFileError: If the labels are not classes, or not this model's.
         """
-        if not labels.classes:
-            raise InvalidFileError(f"{labels.source} holds no classes", remedy="pass a CSV of file,class_index")
-        pairs = list(zip(answers, labels.classes, strict=True))
-        hits = np.array([[true in answer.indices[:n] for n in (1, 5)] for answer, true in pairs])
-        return Accuracy("top1", float(hits[:, 0].mean()), len(answers), {"top5": float(hits[:, 1].mean())})
+        return accuracy_of(self._ranks(answers, labels), self._recipe, len(answers))
 
     def score_resamples(
         self, answers: Sequence[Classes], labels: Labels, counts: NDArray[np.int64]
     ) -> NDArray[np.float64]:
-        """Return (resamples,) the top-1 where the i-th image counts `counts[:, i]` times."""
-        hits = np.array(
-            [true in one.indices[:1] for one, true in zip(answers, labels.classes, strict=True)], np.float64
-        )
-        found: NDArray[np.float64] = counts @ hits / counts.sum(axis=1)
-        return found
+        """Return (resamples,) the metric where the i-th image counts `counts[:, i]` times."""
+        return resampled_accuracy(self._ranks(answers, labels), self._recipe, counts)
+
+    def _ranks(self, answers: Sequence[Classes], labels: Labels) -> Ranks:
+        """Return where the true class of each image stands among the listed ones."""
+        if not labels.classes:
+            raise InvalidFileError(f"{labels.source} holds no classes", remedy="pass a CSV of file,class_index")
+        known = self._classes if self._classes > 0 else max(labels.classes) + 1
+        beyond = [i for i, true in enumerate(labels.classes) if true >= known]
+        if beyond:
+            first = f"{labels.files[beyond[0]]} has class {labels.classes[beyond[0]]}"
+            raise InvalidFileError(
+                f"{labels.source}: {plural(len(beyond), 'label')} beyond the model's {known} classes: {first}",
+                remedy=f"count classes from 0 to {known - 1}, in the order of the model's output",
+            )
+        places = [
+            next(iter(np.flatnonzero(one.indices == true)), _NOT_LISTED)
+            for one, true in zip(answers, labels.classes, strict=True)
+        ]
+        return Ranks(np.array(places, np.int64), known)
 
     def agreement(self, answers: Sequence[Classes], reference: Sequence[Classes]) -> float:
         """Return the mean overlap of the listed probabilities, 1 when they are the same.
 
         Equal top-1 alone moves in steps of one image; the overlap also sees how near a flip is.
         """
-        return float(np.mean([_overlap(a, b) for a, b in zip(answers, reference, strict=True)])) if answers else 1.0
+        shares = [(_overlap(a, b), 1.0) for a, b in zip(answers, reference, strict=True)]
+        return find_metric("agreement").score(np.array([shares]), len(shares)) if shares else 1.0
+
+
+def _class_count(output: TensorSpec) -> int:
+    """Return how many classes an output has; 0 or less where its shape does not say."""
+    sizes = output.shape[1:] if len(output.shape) > 1 else output.shape
+    return math.prod(size if isinstance(size, int) else 0 for size in sizes)
 
 
 def _overlap(a: Classes, b: Classes) -> float:

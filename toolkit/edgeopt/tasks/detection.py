@@ -14,11 +14,12 @@ from edgeopt.boxes import Detections, matched_share, suppress
 from edgeopt.decoders import DECODERS, NEEDS_NO_SUPPRESSION, class_count
 from edgeopt.errors import InvalidFileError, NotFoundError, UnsupportedError
 from edgeopt.labels import Labels
-from edgeopt.match_tables import match_tables, resampled_precision
+from edgeopt.match_tables import MatchTable, match_tables
+from edgeopt.metrics import find_metric
 from edgeopt.output_shapes import require_fit
 from edgeopt.picture import Geometry, PictureInput
 from edgeopt.recipe import Recipe
-from edgeopt.tasks import Accuracy
+from edgeopt.tasks import Accuracy, accuracy_of, resampled_accuracy
 from edgeopt.tensors import Sample, Tensors, TensorSpec
 
 
@@ -84,27 +85,26 @@ class Detection:
         return Detections(geometry.to_frame(boxes[kept]), scores[kept], classes[kept])
 
     def score(self, answers: Sequence[Detections], labels: Labels) -> Accuracy:
-        """Return AP (IoU 0.50 to 0.95), and AP50 and AP75 beside it.
+        """Return the recipe's metric, the others beside it.
 
         Raises:
             InvalidFileError: If the labels are not boxes, or their categories are not the recipe's classes.
-
-        Source: pycocotools, COCOeval of `bbox`.
         """
-        results, ids = self._results(answers, labels)
-        stats = _coco_stats(labels.coco or {}, results, ids)
-        return Accuracy("AP", stats[0], len(answers), {"AP50": stats[1], "AP75": stats[2]})
+        return accuracy_of(self._tables(answers, labels), self._recipe, len(answers))
 
     def score_resamples(
         self, answers: Sequence[Detections], labels: Labels, counts: NDArray[np.int64]
     ) -> NDArray[np.float64]:
-        """Return (resamples,) the AP where the i-th image counts `counts[:, i]` times; boxes are matched once."""
+        """Return (resamples,) the metric where the i-th image counts `counts[:, i]` times; boxes are matched once."""
+        return resampled_accuracy(self._tables(answers, labels), self._recipe, counts)
+
+    def _tables(self, answers: Sequence[Detections], labels: Labels) -> list[MatchTable]:
+        """Return the boxes matched with the truths, by category; no table where nothing was found."""
         results, ids = self._results(answers, labels)
         if not results:
-            return np.zeros(len(counts))
+            return []
         with contextlib.redirect_stdout(io.StringIO()):  # pycocotools reports by print
-            evaluation = _matched(labels.coco or {}, results, ids)
-        return resampled_precision(match_tables(evaluation, ids), counts)
+            return match_tables(_matched(labels.coco or {}, results, ids), ids)
 
     def _results(self, answers: Sequence[Detections], labels: Labels) -> tuple[list[dict[str, Any]], list[int]]:
         """Return the boxes in pycocotools' words, and the id of each image."""
@@ -122,9 +122,8 @@ class Detection:
 
     def agreement(self, answers: Sequence[Detections], reference: Sequence[Detections]) -> float:
         """Return the score-weighted F1 of the boxes against the reference's: 1 when they are the same."""
-        pairs = [matched_share(a, b) for a, b in zip(answers, reference, strict=True)]
-        matched, total = sum(pair[0] for pair in pairs), sum(pair[1] for pair in pairs)
-        return min(matched / total, 1.0) if total > 0 else 1.0
+        shares = [matched_share(a, b) for a, b in zip(answers, reference, strict=True)]
+        return find_metric("agreement").score(np.array([shares]), len(shares)) if shares else 1.0
 
     def _categories(self, labels: Labels) -> dict[int, int]:
         """Return the category id of each class index: by name, or by order where no name is known."""
@@ -144,17 +143,6 @@ class Detection:
 def _corner_and_size(box: Any) -> list[float]:
     left, top, right, bottom = (float(value) for value in box)
     return [left, top, right - left, bottom - top]
-
-
-def _coco_stats(truth: Mapping[str, Any], results: list[dict[str, Any]], image_ids: list[int]) -> tuple[float, ...]:
-    """Return AP, AP50 and AP75; 0 where nothing was found."""
-    if not results:
-        return 0.0, 0.0, 0.0
-    with contextlib.redirect_stdout(io.StringIO()):  # pycocotools reports by print
-        evaluation = _matched(truth, results, image_ids)
-        evaluation.accumulate()
-        evaluation.summarize()
-    return tuple(max(float(value), 0.0) for value in evaluation.stats[:3])
 
 
 def _matched(truth: Mapping[str, Any], results: list[dict[str, Any]], image_ids: list[int]) -> Any:
