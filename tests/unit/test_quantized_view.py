@@ -13,7 +13,7 @@ from onnx import helper
 
 sys.path.insert(0, str(Path(__file__).parent / "quantization"))
 from encoders import encoder
-from small_nets import Net, detector, frames, mobile, residual, residual_batchnorm, sqnr_db, vision_transformer
+from small_nets import HERE, Net, detector, frames, mobile, residual, residual_batchnorm, sqnr_db, vision_transformer
 
 from edgeopt.cli import cli
 from edgeopt.errors import UnsupportedError
@@ -31,7 +31,7 @@ from edgeopt.target import Int8Rules
 @pytest.fixture(scope="module", params=[Form.QDQ, Form.NHWC])
 def made(request: pytest.FixtureRequest) -> Model:
     model = detector()
-    return quantize(model, frames(model), Int8Rules(), form=request.param).model
+    return quantize(model, frames(model), HERE, form=request.param).model
 
 
 def test_every_weight_has_a_scale_a_channel_and_every_activation_one(made: Model) -> None:
@@ -72,7 +72,7 @@ def test_a_grid_that_is_too_small_saturates_and_comes_first(made: Model) -> None
 
 def test_integers_between_integers_are_compared_with_the_float_model() -> None:
     model = detector()
-    made = quantize(model, frames(model), Int8Rules(), form=Form.NHWC).model
+    made = quantize(model, frames(model), HERE, form=Form.NHWC).model
     inputs = list(frames(model, 2))
     alone = measure_tensors(made, read_tensors(made), inputs, None)
     beside = measure_tensors(made, read_tensors(made), inputs, model)
@@ -92,7 +92,7 @@ def _activations(model: Model, source: Model, against: Model | None) -> list[Qua
 @pytest.mark.parametrize("make", [residual, mobile])
 def test_a_relu_that_the_grid_replaces_is_no_error_of_a_good_model(make: Callable[[], Model], form: Form) -> None:
     model = make()
-    made = quantize(model, frames(model), Int8Rules(), form=form).model
+    made = quantize(model, frames(model), HERE, form=form).model
     assert sqnr_db(made, model) > 25
     beside, alone = (_activations(made, model, against) for against in (model, None))
     assert all(one.sqnr_db is not None and one.sqnr_db > 20 for one in beside)
@@ -123,7 +123,7 @@ def test_integers_are_compared_with_a_float_model_whose_normalisations_are_not_f
     original = residual_batchnorm()
     folded = fuse(original, list(frames(original, 1))).model
     assert "BatchNormalization" not in folded.op_counts
-    made = quantize(folded, frames(folded), Int8Rules(), form=form).model
+    made = quantize(folded, frames(folded), HERE, form=form).model
     told = _activations(made, original, original)
     assert all(one.sqnr_db is not None and one.sqnr_db > 20 for one in told)
 
@@ -135,7 +135,7 @@ def test_a_tensor_that_the_original_has_only_after_it_was_prepared_is_found_ther
     erf = net.op("Add", net.op("Erf", net.op("Div", x, root)), one)
     x = net.op("Mul", net.op("Mul", x, half), erf)
     model = net.model(net.conv(net.op("Relu", net.conv(x, 8, 8)), 8, 4))
-    made = quantize(fuse(model).model, frames(model), Int8Rules()).model
+    made = quantize(fuse(model).model, frames(model), HERE).model
     renamed = onnx.ModelProto.FromString(made.data.replace(b"conv_0", b"Conv_0"))  # what no original knows
     told = _activations(Model(renamed, "renamed"), model, model)
     assert [one.compared_with for one in told if "Conv_0" in one.name] == [None]
@@ -145,9 +145,9 @@ def test_a_tensor_that_the_original_has_only_after_it_was_prepared_is_found_ther
 def test_a_tensor_scaled_channel_by_channel_has_no_score_rather_than_a_wrong_one() -> None:
     model = residual()
     graph = open_graph(model)
-    findings = study(model, graph, frames(model), Int8Rules())
+    findings = study(model, graph, frames(model), HERE)
     assert equalize(graph, findings.calibration.observations) == 2
-    made = quantize(graph.to_model(), frames(model), Int8Rules(), form=Form.NHWC).model
+    made = quantize(graph.to_model(), frames(model), HERE, form=Form.NHWC).model
     told = _activations(made, model, model)
     scaled = [one for one in told if one.sqnr_db is None]
     assert [one.name for one in scaled] == ["conv_2_QLinearConv_output_0", "conv_7_QLinearConv_output_0"]
@@ -167,10 +167,11 @@ def _by_onnxruntime(model: Model, form: str, folder: Path) -> Model:
 
     save_model(model, folder / "float.onnx")
     files = folder / "float.onnx", folder / "int8.onnx"
+    kept = {"per_channel": True, "reduce_range": HERE.reduce_range}
     if form == "dynamic":
-        tool.quantize_dynamic(*files, per_channel=True)
+        tool.quantize_dynamic(*files, **kept)
     else:
-        tool.quantize_static(*files, Reader(), quant_format=tool.QuantFormat[form], per_channel=True)
+        tool.quantize_static(*files, Reader(), quant_format=tool.QuantFormat[form], **kept)
     return load_model(files[1])
 
 
@@ -279,7 +280,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     inputs = list(model_inputs(TASK(recipe, model.inputs, model.outputs, True), pictures))
     ready = fuse(simplify(model, {}, inputs).model, inputs).model
     out = tmp_path_factory.mktemp("view") / "digits.onnx"
-    save_model(quantize(ready, inputs, Int8Rules()).model, out)
+    save_model(quantize(ready, inputs, HERE).model, out)
     return out
 
 

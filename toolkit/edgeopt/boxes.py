@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import cv2
@@ -73,15 +74,15 @@ def matched_share(found: Detections, reference: Detections, iou: float = 0.5) ->
     A pair matches when class and place agree (overlap at least `iou`), best score first, each box once; it counts
     twice the smaller score.
     """
-    total = float(found.scores.sum() + reference.scores.sum())
+    total = math.fsum([*found.scores.tolist(), *reference.scores.tolist()])  # exact, as are the pairs' below
     if not len(found) or not len(reference):
         return 0.0, total
     fits = overlaps(found.boxes, reference.boxes)
     fits[found.classes[:, None] != reference.classes[None, :]] = 0
-    matched = 0.0
+    matched: list[float] = []
     for row in np.argsort(-found.scores, kind="stable"):
         column = int(fits[row].argmax())
         if fits[row, column] >= iou:
-            matched += 2 * float(min(found.scores[row], reference.scores[column]))
+            matched.append(2 * float(min(found.scores[row], reference.scores[column])))
             fits[:, column] = 0
-    return matched, total
+    return math.fsum(matched), total

@@ -23,6 +23,7 @@ from edgeopt.environment import package_versions, physical_cores
 from edgeopt.errors import EdgeoptError, Note, NoteKind, UnavailableError
 from edgeopt.evaluate import LabelledFrames, fed, open_labelled, require_metric, synthetic
 from edgeopt.executors import SessionOptions
+from edgeopt.executors.onnxruntime import UNFUSED
 from edgeopt.frames import Frames, open_frames
 from edgeopt.int8 import make_int8
 from edgeopt.integers import why_not_again
@@ -191,11 +192,16 @@ def _engines(target: Target, threads: int, by_rule: bool) -> tuple[Engine, tuple
     """
     if by_rule:
         note = Note(NoteKind.WARNING, f"not compiled: {why_unavailable(target)}", _how_to_get(target))
-        return _engine(on_processor(target), physical_cores()), (), [note]
+        return stand_in(on_processor(target)), (), [note]
     if not is_compiled(target):
         return _engine(target, threads), *_alternatives(target, threads)
     host = replace(find_target(_HOST), name=_HOST, threads=0, alternatives=())
-    return _engine(host, physical_cores()), (_engine(target, 1),), []
+    return stand_in(host), (_engine(target, 1),), []
+
+
+def stand_in(host: Target) -> Engine:
+    """Return this machine's processor as it judges for another device: without its own saturation."""
+    return replace(_engine(host, physical_cores()), entries=UNFUSED)
 
 
 def _why_untimed(target: Target, alternatives: Sequence[Engine], by_rule: bool) -> str:

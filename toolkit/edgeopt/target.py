@@ -29,7 +29,7 @@ class Int8Rules:
     weight_granularity: Granularity = Granularity.PER_CHANNEL
     symmetric_activations: bool = False
     reduce_range: bool = False
-    """Weights in 7 bits: without VNNI two U8S8 products saturate 16 bits."""
+    """Weights take larger steps where two neighbouring products of U8S8 would saturate 16 bits, as without VNNI."""
     power_of_two_scales: bool = False
     """Every scale is a power of two: the device shifts where others multiply."""
     float_bias: bool = False

@@ -80,6 +80,8 @@ class Engine:
     threads: int
     cache_folder: str = ""
     """Where an engine that compiles keeps the result."""
+    entries: Mapping[str, str] = field(default_factory=dict)
+    """Session entries with which models are judged here for another device; none of them is deployed."""
 
     def open(self, model: Model, precision: str) -> Session:
         """Open a model as the profile says.
@@ -88,7 +90,9 @@ class Engine:
             model: Any that the executor reads.
             precision: A scheme; what is behind its `+`, or the whole, names the arithmetic of float operators.
         """
-        return self.opening(precision).open(model.data)
+        opening = self.opening(precision)
+        judged = replace(opening.options, entries={**opening.options.entries, **self.entries})
+        return replace(opening, options=judged).open(model.data)
 
     def opening(self, precision: str) -> Opening:
         """Return how the profile opens a model of a precision scheme."""

@@ -12,6 +12,17 @@ from onnx import TensorProto, helper, numpy_helper
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.model import Model
+from edgeopt.target import Int8Rules, find_target
+
+HERE = Int8Rules(reduce_range=find_target("cpu").int8.reduce_range)
+"""Rules by which this processor's kernels compute what a file says: without VNNI, 8-bit weights saturate 16 bits."""
+
+
+def largest_pair(rows: np.ndarray[Any, Any]) -> int:
+    """The largest sum of two neighbours of one sign along the last axis; what is left over has none."""
+    wide = rows.astype(int)
+    even = np.concatenate([wide, np.zeros((*wide.shape[:-1], wide.shape[-1] % 2), int)], axis=-1)
+    return max(int((one[..., ::2].clip(0) + one[..., 1::2].clip(0)).max()) for one in (even, -even))
 
 
 class Net:

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from small_nets import Net, frames
+from small_nets import HERE, Net, frames
 
 from edgeopt.graph import Graph
 from edgeopt.model import Model
@@ -18,7 +18,7 @@ from edgeopt.quantization.structure import key
 from edgeopt.quantization.variants import first_variant, make_variant
 from edgeopt.target import Int8Rules
 
-RULES = Int8Rules(forms=("qdq", "nhwc"))
+RULES = replace(HERE, forms=("qdq", "nhwc"))
 
 
 def straight(limit: str = "Relu") -> Model:
@@ -73,7 +73,7 @@ def test_the_engine_computes_what_the_file_says(limit: str, form: Form) -> None:
 
 
 def test_without_it_the_engine_rounds_the_layer_with_one_scale() -> None:
-    made = third_in_float(straight(), Form.QDQ, Int8Rules(forms=("qdq",)))  # for another engine: no op is added
+    made = third_in_float(straight(), Form.QDQ, HERE)  # for another engine: no op is added
     assert "LeakyRelu" not in made.op_counts
     assert read_fusion(made).op_counts["QLinearConv"] == 5
     assert difference_db(made) < difference_db(third_in_float(straight(), Form.QDQ)) - 10

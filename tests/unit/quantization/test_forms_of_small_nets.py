@@ -6,7 +6,18 @@ from dataclasses import asdict, replace
 import numpy as np
 import onnx
 import pytest
-from small_nets import ALL, Net, detector, frames, mobile, residual, squeeze_excite, vision_transformer
+from small_nets import (
+    ALL,
+    HERE,
+    Net,
+    detector,
+    frames,
+    largest_pair,
+    mobile,
+    residual,
+    squeeze_excite,
+    vision_transformer,
+)
 
 from edgeopt.candidate import note_from_json
 from edgeopt.executors import SessionOptions
@@ -35,7 +46,7 @@ def sqnr_db(model: Model, source: Model) -> float:
 @pytest.mark.parametrize("name", ALL)
 def test_every_family_keeps_its_answer_in_both_forms(name: str, form: Form) -> None:
     model = ALL[name]()
-    outcome = quantize(model, frames(model), Int8Rules(), form=form)
+    outcome = quantize(model, frames(model), HERE, form=form)
     onnx.checker.check_model(outcome.model.proto)
     assert outcome.model.op_counts != model.op_counts
     assert sqnr_db(outcome.model, model) > 18
@@ -45,7 +56,7 @@ def test_every_family_keeps_its_answer_in_both_forms(name: str, form: Form) -> N
 @pytest.mark.parametrize("name", ["residual", "mobile", "detector"])
 def test_no_layer_with_integer_weights_is_left_in_float_by_the_engine(name: str) -> None:
     model = ALL[name]()
-    fusion = read_fusion(quantize(model, frames(model), Int8Rules()).model)
+    fusion = read_fusion(quantize(model, frames(model), HERE).model)
     assert fusion.unfused == ()
     assert fusion.op_counts["QLinearConv"] >= 3
     assert not any("INT8 weights" in note.detail for note in fusion.notes)
@@ -54,7 +65,7 @@ def test_no_layer_with_integer_weights_is_left_in_float_by_the_engine(name: str)
 
 def test_an_unfused_pair_is_reported_with_its_node() -> None:
     model = residual()
-    graph = quantize(model, frames(model), Int8Rules()).model.proto
+    graph = quantize(model, frames(model), HERE).model.proto
     crippled = onnx.ModelProto()
     crippled.CopyFrom(graph)
     conv = next(node for node in crippled.graph.node if node.op_type == "Conv")
@@ -89,7 +100,7 @@ def test_a_float_operator_between_two_grids_and_a_tensor_rounded_for_nothing_are
 
 def test_operators_that_stay_in_float_between_integers_are_named_however_many_they_are() -> None:
     model = squeeze_excite()
-    fusion = read_fusion(quantize(model, frames(model), Int8Rules()).model)
+    fusion = read_fusion(quantize(model, frames(model), HERE).model)
     named = [op for one in fusion.between for op in one.ops if op not in ("Transpose", "GlobalAveragePool")]
     assert sorted(named) == [*["HardSigmoid"] * 3, *["Mul"] * 3]  # all that the engine has left in float
     assert not any(one.is_defect for one in fusion.between)
@@ -102,7 +113,7 @@ def test_operators_that_stay_in_float_between_integers_are_named_however_many_th
 
 def test_every_pair_of_a_transformer_that_is_left_is_accounted_for() -> None:
     model = vision_transformer()
-    fusion = read_fusion(quantize(model, frames(model), Int8Rules()).model)
+    fusion = read_fusion(quantize(model, frames(model), HERE).model)
     ops = [op for one in fusion.between for op in one.ops]
     assert ops.count("LayerNormalization") == 4
     assert ops.count("Softmax") == 2
@@ -134,10 +145,10 @@ def test_a_layer_that_was_left_in_float_is_no_defect() -> None:
         x = net.op("Relu", net.conv(x, fan, 16, 3))
     model = net.model(net.conv(x, 16, 8))
     seen = list(frames(model))
-    findings = study(model, open_graph(model), seen, Int8Rules())
+    findings = study(model, open_graph(model), seen, HERE)
     middle = key(open_graph(model).nodes("Conv")[2])
     variant = replace(first_variant(Form.NHWC), front=frozenset({middle}))
-    fusion = read_fusion(make_variant(model, findings, Int8Rules(), variant).model)
+    fusion = read_fusion(make_variant(model, findings, HERE, variant).model)
     assert any("Conv" in op for one in fusion.between for op in one.ops)
     assert not any(one.is_defect for one in fusion.between)
     assert fusion.unfused == ()
@@ -161,7 +172,7 @@ def test_other_engines_are_not_asked_what_onnx_runtime_makes_of_a_model() -> Non
 
 def test_the_nhwc_form_of_a_detector_uses_integer_kernels_and_copies() -> None:
     model = detector()
-    counts = quantize(model, frames(model), Int8Rules(), form=Form.NHWC).model.op_counts
+    counts = quantize(model, frames(model), HERE, form=Form.NHWC).model.op_counts
     assert counts["QLinearConv"] == 6
     assert counts["MatMulIntegerToFloat"] == 4
     assert counts["NhwcMaxPool"] == 2
@@ -172,7 +183,7 @@ def test_the_nhwc_form_of_a_detector_uses_integer_kernels_and_copies() -> None:
 
 def test_pools_of_growing_windows_run_one_on_the_other() -> None:
     model = detector()
-    made = quantize(model, frames(model), Int8Rules(), form=Form.NHWC).model.proto.graph.node
+    made = quantize(model, frames(model), HERE, form=Form.NHWC).model.proto.graph.node
     first, second = (node for node in made if node.op_type == "NhwcMaxPool")
     assert second.input[0] == first.output[0]
     kernels = [next(list(a.ints) for a in node.attribute if a.name == "kernel_shape") for node in (first, second)]
@@ -181,7 +192,7 @@ def test_pools_of_growing_windows_run_one_on_the_other() -> None:
 
 def test_prediction_layers_of_a_detector_make_real_numbers_in_both_forms() -> None:
     model = detector()
-    qdq = quantize(model, frames(model), Int8Rules())
+    qdq = quantize(model, frames(model), HERE)
     assert any("4 prediction layers keep real outputs" in note.detail for note in qdq.notes)
     assert qdq.changes["weighted nodes on integers"] == 6
 
@@ -189,7 +200,7 @@ def test_prediction_layers_of_a_detector_make_real_numbers_in_both_forms() -> No
 @pytest.mark.parametrize("method", Method)
 def test_every_range_method_gives_a_usable_model(method: Method) -> None:
     model = residual()
-    assert sqnr_db(quantize(model, frames(model), Int8Rules(), method=method).model, model) > 12
+    assert sqnr_db(quantize(model, frames(model), HERE, method=method).model, model) > 12
 
 
 @pytest.mark.parametrize(
@@ -209,7 +220,9 @@ def test_the_rules_of_a_target_are_followed(rules: Int8Rules) -> None:
     stored = {t.name: onnx.numpy_helper.to_array(t) for t in made.proto.graph.initializer}
     weights = [value for name, value in stored.items() if name.endswith("_quantized") and value.dtype == np.int8]
     assert weights
-    assert max(np.abs(one).max() for one in weights) <= (63 if rules.reduce_range else 127)
+    assert max(np.abs(one).max() for one in weights) <= 127
+    full = [np.moveaxis(one, 1, -1) for one in weights if one.ndim == 4 and one.shape[1] > 1]
+    assert (max(map(largest_pair, full)) <= 128) == rules.reduce_range
     zeros = {str(value.dtype) for name, value in stored.items() if name.endswith("_zero_point") and value.ndim == 0}
     assert rules.activation_dtype in zeros
     assert sqnr_db(made, model) > 10

@@ -6,12 +6,11 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from small_nets import Net, answers, frames, mobile, sqnr_db
+from small_nets import HERE, Net, answers, frames, mobile, sqnr_db
 
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.quantization.quantize import Form, quantize
-from edgeopt.target import Int8Rules
 
 
 def dead_activation(net: Net) -> str:
@@ -137,7 +136,7 @@ ODD: dict[str, Callable[[Net], str]] = {
 def test_an_odd_network_answers_as_in_float(name: str, form: Form) -> None:
     net = Net()
     model = net.model(net.conv(ODD[name](net), 8, 4, 3))
-    made = quantize(model, frames(model), Int8Rules(), form=form).model
+    made = quantize(model, frames(model), HERE, form=form).model
     expected, actual = answers(model, model), answers(made, model)
     assert np.isfinite(expected).all()
     assert np.ptp(expected) > 0
@@ -150,7 +149,7 @@ def test_an_odd_network_answers_as_in_float(name: str, form: Form) -> None:
 def test_pictures_of_one_colour_are_answered_as_in_float(colour: float, form: Form) -> None:
     model = mobile()
     pictures = [{"x": np.full((1, 3, 32, 32), colour, np.float32)}] * 2
-    outcome = quantize(model, pictures, Int8Rules(), form=form)
+    outcome = quantize(model, pictures, HERE, form=form)
     sessions = [EXECUTOR.open(one.data, SessionOptions()) for one in (model, outcome.model)]
     (expected,), (actual,) = ([*session.run(pictures[0]).values()] for session in sessions)
     np.testing.assert_allclose(actual, expected, rtol=0, atol=0.08 * np.abs(expected).max())

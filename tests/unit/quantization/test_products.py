@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small_nets import Net, frames, sqnr_db
+from small_nets import HERE, Net, frames, sqnr_db
 
 from edgeopt.model import Model
 from edgeopt.quantization.findings import study
@@ -16,9 +16,8 @@ from edgeopt.quantization.quantize import Form, open_graph
 from edgeopt.quantization.structure import multiplications
 from edgeopt.quantization.variants import first_variant, make_variant
 from edgeopt.quantization.weight_only import make_weight_only
-from edgeopt.target import Int8Rules
 
-RULES = Int8Rules()
+RULES = HERE
 Product = Callable[[Net, str], str]
 
 

@@ -9,6 +9,7 @@ import cv2
 import numpy as np
 import pytest
 from onnx import version_converter
+from small_nets import HERE
 
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
@@ -16,7 +17,6 @@ from edgeopt.graph import Graph
 from edgeopt.model import Model, load_model
 from edgeopt.quantization.fusion import read_fusion
 from edgeopt.quantization.quantize import Form, quantize
-from edgeopt.target import Int8Rules
 
 pytestmark = pytest.mark.slow
 ONNXRUNTIME_FORMS = [Form.QDQ, Form.NHWC]
@@ -59,7 +59,7 @@ def top1(model: Model, data: Path) -> float:
 def test_squeezenet_loses_at_most_one_point_and_runs_on_integers(data: Path, form: Form) -> None:
     model = upgraded(data / "models/squeezenet_224.onnx")
     images = ({"data_0": crop(path)} for path in sorted((data / "imagenet/calib").iterdir())[:32])
-    made = quantize(model, images, Int8Rules(), form=form).model
+    made = quantize(model, images, HERE, form=form).model
     fusion = read_fusion(made)
     assert fusion.unfused == ()
     assert fusion.op_counts["QLinearConv"] == 26
@@ -74,7 +74,7 @@ def test_yolox_finds_its_red_tensors_and_keeps_its_answer(data: Path, form: Form
     def images() -> Iterator[dict[str, np.ndarray]]:
         yield from ({"images": letterbox(path)} for path in paths[:16])
 
-    outcome = quantize(model, images(), Int8Rules(), form=form)
+    outcome = quantize(model, images(), HERE, form=form)
     said = " ".join(note.detail for note in outcome.notes)
     flagged = re.search(r"one scale cannot hold (\d) tensors \((.*?)\)", said)
     assert flagged
@@ -82,7 +82,7 @@ def test_yolox_finds_its_red_tensors_and_keeps_its_answer(data: Path, form: Form
     assert "'input.7'" in flagged[2]
     assert "'onnx::Sigmoid_1177'" in flagged[2]
     assert read_fusion(outcome.model).unfused == ()
-    without_islands = quantize(model, images(), Int8Rules(), form=form, least_db=-200).model
+    without_islands = quantize(model, images(), HERE, form=form, least_db=-200).model
     alike, unlike = (score_correlation(one, model, paths[-4:]) for one in (outcome.model, without_islands))
     assert alike > 0.85
     assert unlike < 0.7

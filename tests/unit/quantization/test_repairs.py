@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_nets import Net, frames, mobile, sqnr_db
+from small_nets import HERE, Net, frames, largest_pair, mobile, sqnr_db
 
 from edgeopt.quantization.bias_correction import mean_shift
 from edgeopt.quantization.findings import study
@@ -17,7 +17,6 @@ from edgeopt.quantization.structure import key, name_of
 from edgeopt.quantization.variants import first_variant, make_variant
 from edgeopt.quantization.watching import Watcher
 from edgeopt.quantization.weights import QuantizedWeight, quantize_weight
-from edgeopt.target import Int8Rules
 
 
 def correlated(seed: int, samples: int = 300, columns: int = 24) -> np.ndarray:
@@ -32,6 +31,17 @@ def test_rounding_with_correlated_inputs_loses_less_than_the_nearest(seed: int) 
     nearest = quantize_weight("w", weight, 0)
     steps = round_with_inputs(weight, inputs, nearest.scale)
     assert np.abs(steps.astype(int)).max() <= 127
+    assert is_better(weight, inputs, steps * nearest.scale[:, None], nearest.real)
+
+
+@given(st.integers(0, 10_000), st.integers(20, 25))
+@settings(max_examples=20, deadline=None)
+def test_rounding_with_inputs_lets_no_two_neighbours_saturate(seed: int, columns: int) -> None:
+    inputs = correlated(seed, columns=columns)
+    weight = np.random.default_rng(seed + 1).normal(size=(8, columns)).astype(np.float32)
+    nearest = quantize_weight("w", weight, 0, reduce_range=True)
+    steps = round_with_inputs(weight, inputs, nearest.scale, reduce_range=True)
+    assert largest_pair(steps) <= 128
     assert is_better(weight, inputs, steps * nearest.scale[:, None], nearest.real)
 
 
@@ -53,16 +63,18 @@ def test_inputs_that_are_always_zero_do_no_harm() -> None:
 def test_a_silent_layer_keeps_its_nearest_integers() -> None:
     weight = np.random.default_rng(1).normal(size=(4, 24)).astype(np.float32)
     nearest = quantize_weight("w", weight, 0)
-    assert rounded(nearest, weight, np.zeros((10, 24), np.float32), most=127) is nearest
+    assert rounded(nearest, weight, np.zeros((10, 24), np.float32), reduce_range=False) is nearest
 
 
 @pytest.mark.parametrize("axis", [0, 1])
 def test_channels_along_either_axis_are_rounded_alike(axis: int) -> None:
     inputs, weight = correlated(2), np.random.default_rng(3).normal(size=(8, 24)).astype(np.float32)
     turned = weight if axis == 0 else weight.T
-    made = rounded(quantize_weight("w", turned, axis), turned, inputs, most=127)
+    made = rounded(quantize_weight("w", turned, axis), turned, inputs, reduce_range=False)
     values = made.values if axis == 0 else made.values.T
-    np.testing.assert_array_equal(values, rounded(quantize_weight("w", weight, 0), weight, inputs, most=127).values)
+    np.testing.assert_array_equal(
+        values, rounded(quantize_weight("w", weight, 0), weight, inputs, reduce_range=False).values
+    )
     assert isinstance(made, QuantizedWeight)
 
 
@@ -87,8 +99,8 @@ def test_the_corrected_bias_restores_the_mean_of_every_output(seed: int, groups:
 def test_repairs_touch_what_they_name_and_nothing_else() -> None:
     model = mobile()
     graph = open_graph(model)
-    findings = study(model, graph, frames(model), Int8Rules())
-    scheme, _notes = choose_scheme(graph, findings, Int8Rules())
+    findings = study(model, graph, frames(model), HERE)
+    scheme, _notes = choose_scheme(graph, findings, HERE)
     plain = repair_weights(graph, scheme, findings.calibration, rounding=False, biases=False)
     assert (plain.weights, plain.biases) == ({}, {})
     both = repair_weights(graph, scheme, findings.calibration)
@@ -118,8 +130,8 @@ def test_layers_that_sum_over_unlike_axes_are_repaired_each_over_its_own(places:
         x = net.op("Relu", net.op("Conv", x, kernel))
     model = net.model(net.op("Conv", x, kernel))
     graph = open_graph(model)
-    findings = study(model, graph, frames(model), Int8Rules())
-    scheme, _notes = choose_scheme(graph, findings, Int8Rules(), -200)
+    findings = study(model, graph, frames(model), HERE)
+    scheme, _notes = choose_scheme(graph, findings, HERE, -200)
     repaired = repair_weights(graph, scheme, findings.calibration)
     assert len(repaired.weights) == 5
     assert len(repaired.biases) == 3
@@ -131,7 +143,7 @@ def test_layers_that_sum_over_unlike_axes_are_repaired_each_over_its_own(places:
         np.testing.assert_array_equal(findings.calibration.observations[name].low, values.min(axis=others))
     for form in (Form.QDQ, Form.NHWC, Form.INPUTS, Form.DYNAMIC):
         variant = replace(first_variant(form), rounding=True, least_db=-200)
-        assert sqnr_db(make_variant(model, findings, Int8Rules(), variant).model, model) > 25, form
+        assert sqnr_db(make_variant(model, findings, HERE, variant).model, model) > 25, form
 
 
 @pytest.mark.parametrize("first", ["Conv", "MatMul"])
@@ -144,8 +156,8 @@ def test_a_layer_that_sums_over_another_axis_than_was_watched_is_left_as_it_is(f
     last = net.op("Conv", net.op("Add", made["Conv"], made["MatMul"]), kernel)
     model = net.model(last)
     graph = open_graph(model)
-    findings = study(model, graph, frames(model), Int8Rules())
-    scheme, _notes = choose_scheme(graph, findings, Int8Rules(), -200)
+    findings = study(model, graph, frames(model), HERE)
+    scheme, _notes = choose_scheme(graph, findings, HERE, -200)
     repaired = repair_weights(graph, scheme, findings.calibration)
     readers = {node.op_type: key(node) for node in graph.consumers(graph.value(x))}
     other = next(op for op in readers if op != first)
@@ -154,7 +166,7 @@ def test_a_layer_that_sums_over_another_axis_than_was_watched_is_left_as_it_is(f
     assert (readers["Conv"] in repaired.biases) == (first == "Conv")
     for form in (Form.QDQ, Form.NHWC, Form.INPUTS):
         variant = replace(first_variant(form), rounding=True, least_db=-200)
-        assert sqnr_db(make_variant(model, findings, Int8Rules(), variant).model, model) > 25, form
+        assert sqnr_db(make_variant(model, findings, HERE, variant).model, model) > 25, form
 
 
 def test_fewer_samples_than_columns_give_what_the_full_inverse_gives() -> None:
@@ -167,8 +179,8 @@ def test_fewer_samples_than_columns_give_what_the_full_inverse_gives() -> None:
 def test_layers_after_the_time_are_rounded_to_nearest() -> None:
     model = mobile()
     graph = open_graph(model)
-    findings = study(model, graph, frames(model), Int8Rules())
-    scheme, _ = choose_scheme(graph, findings, Int8Rules())
+    findings = study(model, graph, frames(model), HERE)
+    scheme, _ = choose_scheme(graph, findings, HERE)
     late = repair_weights(graph, scheme, findings.calibration, ends_at_s=0.0)
     plain = repair_weights(graph, scheme, findings.calibration, rounding=False)
     whole = repair_weights(graph, scheme, findings.calibration)

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from small_nets import ALL, detector, frames, mobile, residual_batchnorm
+from small_nets import ALL, HERE, detector, frames, mobile, residual_batchnorm
 
 from edgeopt.errors import NoteKind, UnsupportedError
 from edgeopt.executors import SessionOptions
@@ -38,7 +38,7 @@ def searched(model: Model) -> Found:
     return search_int8(
         model,
         frames(model),
-        Int8Rules(),
+        HERE,
         agreement=lambda one: cosine(one, model),
         speed=lambda one: 1.2,
         forms=(Form.QDQ, Form.NHWC),
@@ -83,7 +83,7 @@ def test_a_gain_below_the_resolution_of_the_profile_is_no_gain() -> None:
 def test_every_layer_has_both_times() -> None:
     model = detector()
     frame = next(frames(model))
-    twin = next(outcome for name, outcome in quantized_forms(model, [frame], Int8Rules(), forms=(Form.NHWC,)))
+    twin = next(outcome for name, outcome in quantized_forms(model, [frame], HERE, forms=(Form.NHWC,)))
     times = time_layers(model, twin.model, frame, 1)
     assert len(times.layers) == len(open_graph(model).nodes(*WEIGHTED))
     assert all(one.float_ns >= 0 and one.integer_ns >= 0 for one in times.layers.values())
@@ -92,7 +92,7 @@ def test_every_layer_has_both_times() -> None:
 
 def test_the_forms_worth_measuring_come_with_their_names() -> None:
     model = detector()
-    made = dict(quantized_forms(model, frames(model), Int8Rules(), forms=(Form.QDQ, Form.NHWC)))
+    made = dict(quantized_forms(model, frames(model), HERE, forms=(Form.QDQ, Form.NHWC)))
     assert [*made][:2] == ["int8 qdq", "int8 nhwc"]
     assert made["int8 qdq"].model.op_counts["QuantizeLinear"] > 3
     counts = made["int8 nhwc"].model.op_counts
@@ -104,7 +104,7 @@ def test_the_search_reports_each_attempt_and_says_why_the_first_won() -> None:
     found = search_int8(
         model,
         frames(model),
-        Int8Rules(),
+        HERE,
         agreement=lambda one: cosine(one, model),
         speed=lambda one: 1.5 if "QLinearConv" in one.op_counts else 1.1,
         forms=(Form.QDQ, Form.NHWC),
@@ -120,15 +120,13 @@ def test_the_search_reports_each_attempt_and_says_why_the_first_won() -> None:
 
 def test_without_time_one_attempt_is_still_made() -> None:
     model = mobile()
-    found = search_int8(
-        model, frames(model), Int8Rules(), agreement=lambda one: 1.0, speed=lambda one: 2.0, time_budget_s=0.0
-    )
+    found = search_int8(model, frames(model), HERE, agreement=lambda one: 1.0, speed=lambda one: 2.0, time_budget_s=0.0)
     assert [one.name for one in found.attempts] == ["int8 qdq"]
 
 
 def test_a_form_that_is_slower_is_ranked_but_refused_in_words() -> None:
     model = mobile()
-    found = search_int8(model, frames(model), Int8Rules(), agreement=lambda one: 0.5, speed=lambda one: 0.8)
+    found = search_int8(model, frames(model), HERE, agreement=lambda one: 0.5, speed=lambda one: 0.8)
     assert "not good enough" in found.reason
     assert any("islands below 20 dB" in one.name for one in found.attempts)
 
@@ -142,7 +140,7 @@ def test_a_form_that_cannot_run_is_named_and_the_others_are_still_tried() -> Non
         return 1.2
 
     found = search_int8(
-        model, frames(model), Int8Rules(), agreement=lambda one: 0.99, speed=speed, forms=(Form.QDQ, Form.NHWC)
+        model, frames(model), HERE, agreement=lambda one: 0.99, speed=speed, forms=(Form.QDQ, Form.NHWC)
     )
     assert found.attempts
     assert not any("QLinearConv" in one.outcome.model.op_counts for one in found.attempts)
@@ -157,7 +155,7 @@ def test_where_no_form_can_be_made_the_float_model_stays() -> None:
     def speed(one: Model) -> float:
         raise RuntimeError("no such kernel")
 
-    found = search_int8(model, frames(model), Int8Rules(), agreement=lambda one: 1.0, speed=speed)
+    found = search_int8(model, frames(model), HERE, agreement=lambda one: 1.0, speed=speed)
     assert not found.attempts
     assert found.reason.startswith("The float model stays")
     assert "no such kernel" in str(found.notes)
@@ -192,7 +190,7 @@ def test_the_search_agrees_with_the_float_model_on_every_family(name: str) -> No
 
 def test_a_second_search_takes_the_calibration_of_the_first_and_reads_a_few_images_only() -> None:
     model, told = mobile(), list[int]()
-    first = search_int8(model, frames(model, 12), Int8Rules(), agreement=lambda one: 0.99, speed=lambda one: 1.2)
+    first = search_int8(model, frames(model, 12), HERE, agreement=lambda one: 0.99, speed=lambda one: 1.2)
     read = frames(model, 12)
     rules = Int8Rules(activation_dtype="int8", forms=("inputs",))
     second = search_int8(
@@ -222,7 +220,7 @@ def test_a_calibration_that_lacks_a_tensor_is_made_again() -> None:
     found = search_int8(
         model,
         frames(model),
-        Int8Rules(),
+        HERE,
         agreement=lambda one: 0.99,
         speed=lambda one: 1.2,
         progress=told.append,
@@ -237,7 +235,7 @@ def test_calibration_is_kept_in_the_folder_it_is_given_and_damage_is_noted(tmp_p
 
     def search() -> Found:
         return search_int8(
-            model, frames(model), Int8Rules(), agreement=lambda one: 0.99, speed=lambda one: 1.2, cache=tmp_path
+            model, frames(model), HERE, agreement=lambda one: 0.99, speed=lambda one: 1.2, cache=tmp_path
         )
 
     assert search().notes == ()
@@ -248,7 +246,7 @@ def test_calibration_is_kept_in_the_folder_it_is_given_and_damage_is_noted(tmp_p
 
 def test_only_tensors_on_integers_are_asked_how_sensitive_the_answer_is() -> None:
     model = mobile()
-    found = search_int8(model, frames(model), Int8Rules(), agreement=lambda one: 0.5, speed=lambda one: 1.2)
+    found = search_int8(model, frames(model), HERE, agreement=lambda one: 0.5, speed=lambda one: 1.2)
     assert found.sensitivities_db
     assert found.rounded < found.scores_db.keys()
 
@@ -262,7 +260,7 @@ def test_a_residual_network_is_searched_after_its_batch_normalization_went_into_
     found = search_int8(
         model,
         inputs,
-        Int8Rules(),
+        HERE,
         agreement=lambda one: cosine(one, original),
         speed=lambda one: 1.2,
         forms=(Form.QDQ, Form.NHWC),
@@ -273,9 +271,7 @@ def test_a_residual_network_is_searched_after_its_batch_normalization_went_into_
 
 def test_batch_normalization_that_stays_is_no_obstacle() -> None:
     model = residual_batchnorm()
-    found = search_int8(
-        model, frames(model), Int8Rules(), agreement=lambda one: cosine(one, model), speed=lambda one: 1.2
-    )
+    found = search_int8(model, frames(model), HERE, agreement=lambda one: cosine(one, model), speed=lambda one: 1.2)
     assert found.attempts[0].agreement > 0.98
 
 
@@ -284,7 +280,7 @@ def test_an_old_opset_is_refused_with_the_remedy() -> None:
     model.proto.opset_import[0].version = 11
     old = Model(model.proto, "old")
     with pytest.raises(UnsupportedError, match="old has opset 11"):
-        quantize(old, frames(old), Int8Rules())
+        quantize(old, frames(old), HERE)
     assert first_variant(Form.QDQ).form is Form.QDQ
 
 

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from small_nets import largest_pair
 
 from edgeopt.errors import UnsupportedError
 from edgeopt.quantization.affine import SMALLEST_SCALE, next_power_of_two
@@ -22,8 +23,24 @@ def test_rounding_moves_no_weight_by_more_than_half_a_step(
     made = quantize_weight("w", weight, axis, reduce_range=reduce_range, per_channel=per_channel)
     step = along(made.scale, axis, weight.ndim)
     assert (np.abs(made.real - weight) <= step * 0.5001 + 1e-6 * np.abs(weight)).all()
-    assert np.abs(made.values.astype(int)).max() <= (63 if reduce_range else 127)
+    assert np.abs(made.values.astype(int)).max() <= 127
     assert made.scale.shape == ((weight.shape[axis],) if per_channel else (1,))
+
+
+@given(hnp.arrays(np.float32, hnp.array_shapes(min_dims=2, max_dims=4, max_side=7), elements=finite), st.booleans())
+def test_no_two_neighbours_saturate_16_bits_in_either_order_of_a_kernel(weight: np.ndarray, per_channel: bool) -> None:
+    """255 times 128 is the most that fits; kernels pair the channels of a position, or go on to the next one."""
+    made = quantize_weight("w", weight, 0, reduce_range=True, per_channel=per_channel).values
+    last = np.moveaxis(made, 1, -1)
+    assert largest_pair(last) <= 128
+    assert largest_pair(last.reshape(len(last), -1)) <= 128
+    matrix = quantize_weight("w", weight.reshape(len(weight), -1).T, 1, reduce_range=True, per_channel=per_channel)
+    assert largest_pair(matrix.values.T) <= 128
+
+
+def test_a_channel_without_two_large_neighbours_keeps_8_bits() -> None:
+    weight = np.array([[1, -0.01, -1, 0.9], [1, 1, 0, 0]], np.float32)
+    assert np.abs(quantize_weight("w", weight, 0, reduce_range=True).values).max(axis=1).tolist() == [127, 64]
 
 
 @given(arrays)

@@ -57,6 +57,9 @@ _KNOWN_ENTRIES = frozenset(
     }
 )
 """ONNX Runtime accepts any key in silence, so a misspelt one would have no effect and no message."""
+UNFUSED = {"session.disable_quant_qdq": "1"}
+"""Entries with which pairs of Q and DQ stand around float kernels: the same numbers on every processor. Without VNNI
+fused kernels saturate; `session.x64quantprecision` mends that for U8S8 only, and refuses S8S8."""
 ARITHMETIC_KEY = "edgeopt.arithmetic"
 """Metadata of a model that was converted: ONNX Runtime tells no caller which types are inside."""
 MEMORY_REUSE = "enable_mem_reuse"

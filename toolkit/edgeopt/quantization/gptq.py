@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.quantization.weights import QuantizedWeight
+from edgeopt.quantization.weights import MOST, MOST_OF_TWO, QuantizedWeight
 
 _DAMPING = 0.01
 _BLOCK = 32
@@ -20,7 +20,7 @@ _BLOCK = 32
 
 
 def round_with_inputs(
-    weight: NDArray[np.float32], inputs: NDArray[np.float32], scale: NDArray[np.float32], *, most: int = 127
+    weight: NDArray[np.float32], inputs: NDArray[np.float32], scale: NDArray[np.float32], *, reduce_range: bool = False
 ) -> NDArray[np.int8]:
     """Return integers for `weight`, rounded so that inputs @ weight.T changes least.
 
@@ -28,7 +28,7 @@ def round_with_inputs(
         weight: Shape (out, in).
         inputs: Shape (samples, in), as the integer layer sees them.
         scale: Shape (out,).
-        most: Largest magnitude of an integer.
+        reduce_range: Let no two neighbours of one sign add up to more than MOST_OF_TWO.
     """
     diagonal = np.square(inputs, dtype=np.float64).sum(axis=0)
     unseen = diagonal <= 0
@@ -36,19 +36,28 @@ def round_with_inputs(
     damping = _DAMPING * max(float(diagonal.mean()), 1e-30)
     factor = np.linalg.cholesky(_damped_inverse(inputs.astype(np.float64)[:, order], damping)).T
     left = weight.T.astype(np.float64)[order]  # a column of the weight is a row here, as memory lies
-    steps = np.empty(weight.T.shape, np.int8)
+    steps = np.zeros(weight.T.shape, np.int8)
     scales = scale.astype(np.float64)
     for start in range(0, len(left), _BLOCK):
         stop = min(start + _BLOCK, len(left))
         errors = np.zeros((stop - start, left.shape[1]))
         for j in range(start, stop):
-            step = np.clip(np.rint(left[j] / scales), -most, most)
+            low, high = _limits(steps, order[j]) if reduce_range else (-MOST, MOST)
+            step = np.clip(np.rint(left[j] / scales), low, high)
             steps[order[j]] = step
             if not unseen[order[j]]:
                 errors[j - start] = (left[j] - step * scales) / factor[j, j]
                 left[j + 1 : stop] -= np.outer(factor[j, j + 1 : stop], errors[j - start])
         left[stop:] -= factor[start:stop, stop:].T @ errors
     return np.ascontiguousarray(steps.T)
+
+
+def _limits(steps: NDArray[np.int8], column: int) -> tuple[NDArray[np.int16], NDArray[np.int16]]:
+    """Return the range of a column's integers that its neighbour leaves; one that is not rounded yet leaves all."""
+    neighbour = column ^ 1
+    taken = steps[neighbour].astype(np.int16) if neighbour < len(steps) else np.zeros(steps.shape[1], np.int16)
+    low, high = -MOST_OF_TWO - np.minimum(taken, 0), MOST_OF_TWO - np.maximum(taken, 0)
+    return np.maximum(low, -MOST), np.minimum(high, MOST)
 
 
 def _damped_inverse(inputs: NDArray[np.float64], damping: float) -> NDArray[np.float64]:
@@ -72,7 +81,7 @@ def _loss(error: NDArray[np.float32], inputs: NDArray[np.float32]) -> float:
 
 
 def rounded(
-    weight: QuantizedWeight, real: NDArray[np.float32], inputs: NDArray[np.float32], *, most: int
+    weight: QuantizedWeight, real: NDArray[np.float32], inputs: NDArray[np.float32], *, reduce_range: bool
 ) -> QuantizedWeight:
     """Return a weight rounded with its inputs, or `weight` itself where that is no better.
 
@@ -80,11 +89,11 @@ def rounded(
         weight: Of a 1x1 convolution or a matrix, rounded to nearest; output channels along its axis.
         real: The float weight.
         inputs: Shape (samples, in), as the integer layer sees them.
-        most: Largest magnitude of an integer.
+        reduce_range: See `round_with_inputs`.
     """
     rows = np.moveaxis(real, weight.axis, 0).reshape(real.shape[weight.axis], -1)
     scale = np.broadcast_to(weight.scale, (rows.shape[0],))
-    steps = round_with_inputs(rows, inputs, scale, most=most)
+    steps = round_with_inputs(rows, inputs, scale, reduce_range=reduce_range)
     nearest = np.moveaxis(weight.values, weight.axis, 0).reshape(rows.shape) * scale[:, None]
     if not is_better(rows, inputs, (steps * scale[:, None]).astype(np.float32), nearest):
         return weight

@@ -74,7 +74,7 @@ def _quantize_weights(graph: Graph, node: Node, scheme: Scheme) -> None:
         name_of(value),
         weight,
         axis,
-        reduce_range=scheme.rules.reduce_range,
+        reduce_range=scheme.reduces_range(graph, node),
         per_channel=scheme.rules.weight_granularity is Granularity.PER_CHANNEL,
         power_of_two=scheme.rules.power_of_two_scales,
     )

@@ -102,7 +102,7 @@ def _rewrite(graph: Graph, node: Node, source: Integers, scheme: Scheme) -> None
         str(node.inputs[1].name) if node.inputs[1] is not None else "",
         weight,
         axis,
-        reduce_range=scheme.rules.reduce_range,
+        reduce_range=scheme.reduces_range(graph, node),
         per_channel=scheme.rules.weight_granularity is Granularity.PER_CHANNEL,
     )
     values = stored.values.T if node.op_type == "Gemm" and axis == 0 else stored.values

@@ -140,7 +140,7 @@ class _Lowering:
             name_of(node.inputs[1]) if node.inputs[1] is not None else "",
             weight,
             0,
-            reduce_range=self.scheme.rules.reduce_range,
+            reduce_range=self.scheme.reduces_range(self.graph, node),
             smallest=smallest_scale_for_bias(real_bias, grid.scale),
         )
         return quantized, real_bias

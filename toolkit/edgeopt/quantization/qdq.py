@@ -107,7 +107,7 @@ def _quantize_weights(graph: Graph, node: Node, grid: Affine, scheme: Scheme) ->
         name_of(node.inputs[1]) if node.inputs[1] is not None else "",
         weight,
         axis,
-        reduce_range=scheme.rules.reduce_range,
+        reduce_range=scheme.reduces_range(graph, node),
         per_channel=scheme.rules.weight_granularity is Granularity.PER_CHANNEL,
         power_of_two=scheme.rules.power_of_two_scales,
         smallest=smallest_scale_for_bias(bias, grid.scale) if store_bias and bias is not None else None,

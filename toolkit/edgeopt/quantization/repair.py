@@ -52,7 +52,7 @@ def repair_weights(
         real, quantized = _nearest(graph, node, scheme)
         in_time = rounding and time.monotonic() < ends_at_s
         if in_time and _is_matrix(node, real) and inputs.shape[1] <= _MOST_COLUMNS:
-            quantized = gptq.rounded(quantized, real, inputs, most=63 if scheme.rules.reduce_range else 127)
+            quantized = gptq.rounded(quantized, real, inputs, reduce_range=scheme.reduces_range(graph, node))
             weights[key(node)] = quantized
         if biases and node.op_type == "Conv":
             shift = mean_shift(
@@ -80,7 +80,7 @@ def _nearest(graph: Graph, node: Node, scheme: Scheme) -> tuple[NDArray[np.float
         str(node.inputs[1].name) if node.inputs[1] is not None else "",
         weight,
         weight_axis(node) % weight.ndim,
-        reduce_range=scheme.rules.reduce_range,
+        reduce_range=scheme.reduces_range(graph, node),
         per_channel=scheme.rules.weight_granularity is Granularity.PER_CHANNEL,
         power_of_two=scheme.rules.power_of_two_scales,
         smallest=smallest,

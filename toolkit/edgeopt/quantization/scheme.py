@@ -60,6 +60,13 @@ class Scheme:
         """Return the integers chosen for a node's weight, or None for the nearest."""
         return self.weights.get(node_key)
 
+    def reduces_range(self, graph: Graph, node: Node) -> bool:
+        """Whether two products of a layer could saturate: kernels of one input channel an output sum in 32 bits."""
+        weight = graph.constant(node.inputs[1])
+        group = attribute(node, "group", 1)
+        alone = node.op_type == "Conv" and weight is not None and weight.shape[:2] == (group, 1) and group > 1
+        return self.rules.reduce_range and not alone
+
     def is_integer(self, node: Node | None) -> bool:
         """Whether the node runs on integers."""
         return node is not None and key(node) in self.integer
