@@ -94,6 +94,7 @@ def try_case(case: Case, given: argparse.Namespace, core: int) -> dict[str, Any]
     row: dict[str, Any] = {"model": case.name, "package": case.package or "made with ONNX Runtime"}
     inspected = edgeopt("inspect", str(model), core=core)
     told = ["optimize", str(model), "-t", "cpu", "--calib", str(seen), "--threads", "1"]
+    told += ["--recipe", case.recipe] if case.recipe else []
     began = time.monotonic()
     done = edgeopt(*told, "--time-budget", given.time_budget, "-o", str(out / "run"), core=core)
     row["seconds"] = round(time.monotonic() - began, 1)

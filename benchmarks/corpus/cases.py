@@ -47,6 +47,8 @@ class Case:
     agrees: Likeness
     states: Mapping[str, str] | None = None
     """Outputs that are fed back as inputs."""
+    recipe: str = ""
+    """Asked for with --recipe; empty: edgeopt finds it."""
 
 
 # How answers are compared.
@@ -523,7 +525,7 @@ def _cases() -> Iterable[Case]:
 
 def _made(kind: str) -> Case:
     feed = photographs("data_0", 224, (104, 117, 123), 1)
-    return Case(f"squeezenet {kind}", "", f"squeezenet_{kind}.onnx", feed, classed)
+    return Case(f"squeezenet {kind}", "", f"squeezenet_{kind}.onnx", feed, classed, recipe="tensors")
 
 
 MADE = {case.name: case for case in map(_made, ("qdq", "qoperator", "dynamic", "fp16"))}
