@@ -24,7 +24,7 @@ LAYERS = [
     "int8 bench_passes",
     "buffer_choice trial bench_round",
     "partition_picture rockchip device_form",
-    "placement compile adapt simulate conversions",
+    "placement compile adapt simulate conversions replay",
     "counterparts accuracy_check",
     "load_run bench_setup attention plan search report workspace sheet baseline check_result side_by_side judge",
     "subject bench_options measure rewrite quantization scored stored fresh_starts",

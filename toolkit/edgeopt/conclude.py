@@ -68,6 +68,7 @@ def conclude(run: Trial, choice: Choice) -> Report:
     if measured:
         run.candidates = [_with_measurement(run, one, measured) for one in run.candidates]
     candidates, chosen = choose(run.candidates, run.plan.max_drop, run.least_agreement)
+    chosen = run.replay.choose_again(candidates, chosen) if run.replay else chosen
     for one in candidates:
         run.workspace.store(one, None)
     best = next(one for one in candidates if one.name == chosen.name)

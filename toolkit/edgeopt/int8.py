@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from edgeopt.attention import fuse_attention, joins_attention
 from edgeopt.buffer_choice import Buffers
+from edgeopt.environment import package_versions
 from edgeopt.errors import Note, NoteKind
 from edgeopt.evaluate import model_inputs
 from edgeopt.judge import TIMED_PICTURES, Judge, own_clock
@@ -19,8 +20,17 @@ from edgeopt.quantization.fusion import fusion_notes
 from edgeopt.quantization.quantize import Form
 from edgeopt.quantization.search import search_int8
 from edgeopt.quantization.tensor_table import TENSORS, tensors_json
+from edgeopt.replay import DECISIONS, Decided, Replay
 from edgeopt.tensors import Tensors
-from edgeopt.trial import AGREEMENT_PICTURES, CALIBRATION, CALIBRATION_PICTURES, CHECKED_PICTURES, Setting, Trial
+from edgeopt.trial import (
+    AGREEMENT_PICTURES,
+    CALIBRATION,
+    CALIBRATION_PICTURES,
+    CHECKED_PICTURES,
+    Setting,
+    Trial,
+    numbered,
+)
 
 _MOST_KEPT = 3
 """Attempts that go on to the labels: the fastest by agreement may still lose too much of the metric."""
@@ -45,6 +55,8 @@ def make_int8(run: Trial, model: Model, setting: Setting | None = None, most: in
         UnsupportedError: If weights or activations are NaN or infinite.
     """
     setting = setting or Setting(run.engine, "w8a8")
+    if run.replay:
+        return _made_again(run, model, setting, run.replay)
     rules, measured = confirmed_rules(setting.engine.target)
     pictures = run.frames.spread(CALIBRATION_PICTURES)
 
@@ -66,9 +78,11 @@ def make_int8(run: Trial, model: Model, setting: Setting | None = None, most: in
         buffers.choose(candidate)
         return with_float.speed(candidate)
 
+    is_joined = False
     if joins_attention(setting.engine.target):
         joined = fuse_attention(model, run.inputs(CHECKED_PICTURES))
         model = joined.model if joined.changes and with_float.speed(joined.model) > _FASTER else model
+        is_joined = model is joined.model
     found = search_int8(
         model,
         _inputs(run, model),
@@ -86,7 +100,60 @@ def make_int8(run: Trial, model: Model, setting: Setting | None = None, most: in
     )
     with_float.close()
     run.workspace.path(draft).unlink(missing_ok=True)
-    return _told(run, model, setting, replace(found, notes=(*measured, *found.notes)), buffers, most)
+    found = replace(found, notes=(*measured, *found.notes))
+    _keep_decisions(run, model, setting, found, buffers, for_labels(found.attempts, most), is_joined=is_joined)
+    return _told(run, model, setting, found, buffers, most)
+
+
+def _keep_decisions(
+    run: Trial,
+    model: Model,
+    setting: Setting,
+    found: Found,
+    buffers: Buffers,
+    kept: Sequence[Attempt],
+    *,
+    is_joined: bool,
+) -> None:
+    """Write what decided each candidate beside it, so that another run can make the same."""
+    evidence = {
+        "attempts": [[one.name, one.speed_ratio, one.agreement] for one in found.attempts],
+        "layer_times": found.times,
+        "images": found.calibration.images if found.calibration else 0,
+        "notes": [note.detail for note in found.notes],
+    }
+    for i, one in enumerate(kept):
+        if one.decisions is not None:
+            decided = Decided(
+                decisions=one.decisions,
+                original=run.original.fingerprint,
+                float_model=model.fingerprint,
+                calibration=run.calibration_fingerprint,
+                made=one.outcome.model.fingerprint,
+                is_joined=is_joined,
+                options=dict(buffers.entries),
+                packages=package_versions(),
+                evidence=evidence,
+            )
+            run.workspace.write(_decisions_file(run, setting, i), decided.to_json())
+
+
+def _decisions_file(run: Trial, setting: Setting, position: int) -> str:
+    return f"candidates/{numbered(_candidate(run, setting), position)}/{DECISIONS}"
+
+
+def _made_again(run: Trial, model: Model, setting: Setting, replay: Replay) -> list[Outcome]:
+    """Return the INT8 forms of an earlier run, to the last byte: nothing is calibrated, nothing timed."""
+    made = []
+    for i, one in enumerate(replay.of(_candidate(run, setting))):
+        source = fuse_attention(model, run.inputs(CHECKED_PICTURES)).model if one.is_joined else model
+        outcome = one.outcome(source, str(replay.source))
+        run.workspace.write(_decisions_file(run, setting, i), one.to_json())
+        told = Attempt(str(one.decisions.variant), replace(outcome, options=one.options), 0.0, 0.0)
+        made.append(_with_notes(told, (Note(NoteKind.INFO, f"as {replay.source} decided"),), setting))
+    if not made:
+        run.notes.append(Note(NoteKind.SKIPPED, f"{replay.source} has no INT8 form for {setting.engine.target.name}"))
+    return made
 
 
 def _judge(run: Trial, model: Model, setting: Setting, buffers: Buffers) -> Judge:

@@ -30,8 +30,9 @@ from edgeopt.integers import why_not_again
 from edgeopt.model import Model, find_model, load_model
 from edgeopt.npu_forms import offer_forms
 from edgeopt.outcome import Outcome
-from edgeopt.plan import SYNTHETIC, Options, Plan, describe, is_compiled, make_plan
+from edgeopt.plan import SYNTHETIC, Options, Plan, describe, is_compiled, make_plan, require_no_clock
 from edgeopt.recognise import Choice, choose_recipe, fixed_shapes
+from edgeopt.replay import Replay, read_replay
 from edgeopt.report import Report
 from edgeopt.search import is_within
 from edgeopt.target import Target, find_target
@@ -39,6 +40,7 @@ from edgeopt.tensorrt import ENGINES
 from edgeopt.tensors import fix_sizes
 from edgeopt.thread_choice import choose_threads
 from edgeopt.trial import (
+    CALIBRATION_PICTURES,
     CHECKED_PICTURES,
     Engine,
     Listener,
@@ -102,11 +104,17 @@ def optimize(
             fails later is a warning of the report.
     """
     asked = options or Options(**wishes)
+    replay = read_replay(Path(asked.replay)) if asked.replay else None
+    if replay:
+        require_no_clock(asked)
+        asked = replace(asked, threads=asked.threads or replay.threads)
     loaded, choice, device, given = _read(str(model), target, recipe, asked)
+    if replay:
+        replay.require_same(loaded, device)
     threads = _threads(loaded, choice, device, asked)
     plan = make_plan(choice.recipe, device, asked, threads, why_not_again(loaded))
     folder = Path(out) if out else Path("out") / f"{loaded.name}-{device_name(target)}"
-    run = _prepare(loaded, choice, device, plan, folder, asked.resume, given)
+    run = _prepare(loaded, choice, device, plan, folder, asked.resume, given, replay)
     run.listener = listener or Silence()
     for line in describe(plan, loaded.name, choice.recipe, device, choice.reason):
         run.listener.say(line)
@@ -135,7 +143,14 @@ def _read(model: str, target: str, recipe: str | None, options: Options) -> tupl
 
 
 def _prepare(
-    model: Model, choice: Choice, target: Target, plan: Plan, out: Path, resume: bool, given: Frames | None
+    model: Model,
+    choice: Choice,
+    target: Target,
+    plan: Plan,
+    out: Path,
+    resume: bool,
+    given: Frames | None,
+    replay: Replay | None,
 ) -> Trial:
     by_rule = is_by_rule(target)
     engine, alternatives, notes = _engines(target, plan.threads, by_rule)
@@ -157,7 +172,10 @@ def _prepare(
         "plan": plan.as_json(),
         "packages": package_versions(),
         "alternatives": [repr(one.target) for one in alternatives],
+        **({"replay": replay.fingerprint} if replay else {}),
     }
+    if replay:
+        replay.require_calibration(frames.spread(CALIBRATION_PICTURES))
     return Trial(
         recipe=choice.recipe,
         target=target,
@@ -172,6 +190,7 @@ def _prepare(
         deadline=monotonic() + plan.time_budget_s if plan.time_budget_s else float("inf"),
         alternatives=alternatives,
         untimed=untimed,
+        replay=replay,
         by_rule=by_rule,
         notes=notes,
     )
@@ -314,6 +333,8 @@ def _told_where_it_fails(run: Trial, what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        if run.replay:
+            raise
         said = error.problem if isinstance(error, EdgeoptError) else f"{type(error).__name__}: {error}"
         remedy = error.remedy if isinstance(error, EdgeoptError) else "the other candidates are not concerned"
         note = Note(NoteKind.WARNING, f"{what} failed after {run.candidates[-1].name}: {said}", remedy)

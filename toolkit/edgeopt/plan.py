@@ -40,6 +40,8 @@ class Options:
     threads: int = 0
     time_budget_s: float | None = None
     resume: bool = False
+    replay: str = ""
+    """Output folder, or report, of an earlier run whose decisions hold; empty: what is measured here decides."""
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Whole shapes of inputs by name, for what the model leaves free."""
 
@@ -98,6 +100,16 @@ def require_uncompiled(target: Target) -> None:
             f"what {target.name!r} runs is judged by its compiler, so the step quantize does not run alone",
             remedy=f"edgeopt optimize MODEL --target {target.name} quantizes, compiles and scores",
         )
+
+
+def require_no_clock(options: Options) -> None:
+    """Raise where a run that must make what an earlier one made is also asked to stop by the clock.
+
+    Raises:
+        EdgeoptError: If so.
+    """
+    if options.time_budget_s is not None:
+        raise EdgeoptError("a replay cannot stop by a time budget", remedy="leave --time-budget out")
 
 
 def make_plan(recipe: Recipe, target: Target, options: Options, threads: int, quantized: str = "") -> Plan:

@@ -85,13 +85,13 @@ def read_json(path: Path, *, remedy: str, most_bytes: int = MOST_BYTES) -> Any:
     return values
 
 
-def read_object(path: Path, *, schema: int, remedy: str) -> dict[str, Any]:
+def read_object(path: Path, *, schema: int, remedy: str, most_bytes: int = MOST_BYTES) -> dict[str, Any]:
     """Return a JSON object whose `schema` is the one that this version reads.
 
     Raises:
         InvalidFileError: As `read_json`, or if it is no object or of another schema.
     """
-    values = read_json(path, remedy=remedy)
+    values = read_json(path, remedy=remedy, most_bytes=most_bytes)
     if not isinstance(values, dict) or "schema" not in values:
         raise InvalidFileError(f"{path} names no schema", remedy=remedy)
     if type(found := values["schema"]) is not int or found != schema:

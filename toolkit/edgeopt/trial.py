@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from time import monotonic
 from typing import Any, Protocol
 
@@ -24,6 +25,7 @@ from edgeopt.plan import Plan
 from edgeopt.quantization.calibration import Calibration
 from edgeopt.recipe import Recipe
 from edgeopt.recognise import TENSORS
+from edgeopt.replay import Replay, calibration_fingerprint
 from edgeopt.scored import Drop, Scored, drop_between, require_telling
 from edgeopt.scored import score as score_answers
 from edgeopt.target import Target
@@ -131,6 +133,8 @@ class Trial:
     deadline: float
     alternatives: tuple[Engine, ...] = ()
     """Engines beside the target's own on the same device; of a target that is compiled for: the device itself."""
+    replay: Replay | None = None
+    """Whose decisions hold in place of what is measured here; None: nobody's."""
     by_rule: bool = False
     """Whether nothing compiles for the target here, so that its rules say where nodes would run."""
     openers: dict[str, Callable[[], Session]] = field(default_factory=dict)
@@ -149,6 +153,11 @@ class Trial:
     def pictures(self) -> Frames:
         """The pictures, or tensors, on which agreement is judged: those that calibrate."""
         return self.frames
+
+    @cached_property
+    def calibration_fingerprint(self) -> str:
+        """SHA-256 of the pictures, or tensors, that calibrate."""
+        return calibration_fingerprint(self.frames.spread(CALIBRATION_PICTURES))
 
     @property
     def timed(self) -> Frames:

@@ -25,6 +25,12 @@ from edgeopt.cli._values import Duration, Names, shape_option
 @click.option("--skip", multiple=True, metavar="STEP", help="A step to leave out; repeatable.")
 @click.option("--dry-run", is_flag=True, help="Print the plan and stop.")
 @click.option("--resume", is_flag=True, help="Take up the finished candidates of an interrupted run.")
+@click.option(
+    "--replay",
+    default="",
+    metavar="REPORT",
+    help="Make the models of an earlier run again, byte for byte: its output folder or report.json.",
+)
 @click.option("--time-budget", type=Duration("s"), help="Stop making candidates after this, e.g. 5m.")
 @click.option(
     "--threads", type=click.IntRange(min=1), help="Threads of the engine [all cores, or one where it is as fast]."
@@ -48,6 +54,7 @@ def optimize(
     skip: tuple[str, ...],
     dry_run: bool,
     resume: bool,
+    replay: str,
     time_budget: float | None,
     threads: int | None,
     as_json: bool,
@@ -74,6 +81,7 @@ def optimize(
         threads=threads or 0,
         time_budget_s=time_budget,
         resume=resume,
+        replay=replay,
         shapes=dict(shapes),
     )
     if dry_run:

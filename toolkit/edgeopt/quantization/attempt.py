@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from edgeopt.outcome import Outcome
+from edgeopt.quantization.decisions import Decisions
 
 _TIE = 0.02
 """Speeds closer than this are equal: a minute of measuring on a shared machine is no finer."""
@@ -23,6 +24,8 @@ class Attempt:
     """Time of the float model over its own."""
     reason: str = ""
     """Why it is what it is, in one paragraph: of the few that labels may judge."""
+    decisions: Decisions | None = None
+    """From which the same model can be made again; None of a search that does not tell."""
 
     def is_valid(self, least_agreement: float) -> bool:
         """Whether it is faster than its parent, by more than measuring can tell, and agrees with it well enough."""

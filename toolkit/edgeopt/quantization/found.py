@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from edgeopt.errors import Note, NoteKind
 from edgeopt.quantization.attempt import Attempt
 from edgeopt.quantization.calibration import Calibration
+from edgeopt.quantization.layer_times import LayerTimes
 from edgeopt.quantization.why import Kept
 
 
@@ -30,6 +31,8 @@ class Found:
     """Tensors that the first attempt rounds to integers."""
     calibration: Calibration | None = None
     """What calibration saw of the model as it came, for a search for another engine."""
+    times: LayerTimes | None = None
+    """Of layers, where they were measured."""
 
     @property
     def why_none(self) -> tuple[Note, ...]:

@@ -18,6 +18,7 @@ from edgeopt.graph import Graph, attribute
 from edgeopt.model import Model
 from edgeopt.quantization.attempt import Attempt, for_labels, has_integers, ranked
 from edgeopt.quantization.calibration import Calibration
+from edgeopt.quantization.decisions import decisions_of
 from edgeopt.quantization.findings import NO_GRID_DB, study
 from edgeopt.quantization.fitted_silu import keep_worst, note_of
 from edgeopt.quantization.found import Found
@@ -37,6 +38,7 @@ from edgeopt.quantization.variants import (
     first_variant,
     keep_first,
     make_variant,
+    make_with_scheme,
     scheme_of,
     time_layers,
     with_float,
@@ -106,7 +108,7 @@ class _Search:
 
     def _measured(self, variant: Variant, like: Variant | None) -> Attempt:
         model, findings = self.sources.of(variant)
-        outcome = make_variant(model, findings, self.rules, variant, self.ends_at_s)
+        outcome, scheme = make_with_scheme(model, findings, self.rules, variant, self.ends_at_s)
         if not has_integers(outcome):
             raise UnsupportedError(NO_INTEGERS, remedy="keep the float model")
         if variant.fitted:
@@ -114,7 +116,8 @@ class _Search:
         known = self.attempts[like] if like is not None else None
         is_known = known is not None and known.outcome.model.op_counts == outcome.model.op_counts
         speed = known.speed_ratio if known is not None and is_known else self.speed(outcome.model)
-        return Attempt(str(variant), outcome, self.agreement(outcome.model), speed)
+        decisions = decisions_of(self.sources, variant, scheme)
+        return Attempt(str(variant), outcome, self.agreement(outcome.model), speed, decisions=decisions)
 
     @property
     def is_over(self) -> bool:
@@ -387,4 +390,5 @@ def _found(search: _Search) -> Found:
         kept,
         search.rounded(),
         calibration,
+        search.times,
     )

@@ -28,8 +28,8 @@ class Sources:
     rules: Int8Rules
     frames: Sequence[Tensors]
     """A few real inputs: models that were changed are calibrated on them."""
-    _equalized: Model | None = None
     _fits: tuple[Fit, ...] | None = None
+    _equalized: Model | None = None
     _models: dict[Variant, Model] = field(default_factory=dict)
     """By what was changed, all else of the variant left out."""
     _known: dict[Variant, Findings] = field(default_factory=dict)
@@ -59,18 +59,17 @@ class Sources:
 
     def of(self, variant: Variant) -> tuple[Model, Findings]:
         """Return what a variant is made of."""
-        changed = Variant(
-            equalized=variant.equalized,
-            rescaled=variant.rescaled,
-            fitted=variant.fitted,
-            smoothing=variant.smoothing,
-        )
-        if changed not in self._models:
-            self._models[changed] = self._changed(changed)
-        model, wanted = self._models[changed], replace(changed, method=variant.method)
+        model, wanted = self.model_of(variant), replace(_change_of(variant), method=variant.method)
         if wanted not in self._known:
             self._known[wanted] = self._study(model, model is not self.model, variant.method)
         return model, self._known[wanted]
+
+    def model_of(self, variant: Variant) -> Model:
+        """Return the float model that a variant is made of."""
+        changed = _change_of(variant)
+        if changed not in self._models:
+            self._models[changed] = self._changed(changed)
+        return self._models[changed]
 
     def _changed(self, wanted: Variant) -> Model:
         """Return the model after all that a variant changes before it is quantized.
@@ -107,3 +106,13 @@ class Sources:
             done = equalize(graph, self.findings.calibration.observations)
             self._equalized = graph.to_model() if done else self.model
         return self._equalized
+
+
+def _change_of(variant: Variant) -> Variant:
+    """Return what a variant changes before it is quantized, all else left out."""
+    return Variant(
+        equalized=variant.equalized,
+        rescaled=variant.rescaled,
+        fitted=variant.fitted,
+        smoothing=variant.smoothing,
+    )

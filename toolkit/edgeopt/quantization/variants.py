@@ -79,7 +79,14 @@ def first_variant(form: Form) -> Variant:
 def make_variant(
     model: Model, findings: Findings, rules: Int8Rules, variant: Variant, ends_at_s: float = math.inf
 ) -> Outcome:
-    """Return one variant.
+    """Return one variant; see `make_with_scheme`."""
+    return make_with_scheme(model, findings, rules, variant, ends_at_s)[0]
+
+
+def make_with_scheme(
+    model: Model, findings: Findings, rules: Int8Rules, variant: Variant, ends_at_s: float = math.inf
+) -> tuple[Outcome, Scheme]:
+    """Return one variant, and what of it runs on integers and how.
 
     Args:
         model: The float model; the equalized one where the variant says so.
@@ -93,7 +100,7 @@ def make_variant(
     known = findings.calibration
     scheme = repair_weights(graph, scheme, known, rounding=variant.rounding, ends_at_s=ends_at_s)
     changes = place(graph, scheme, variant.form)
-    return Outcome(graph.to_model(), changes, (*findings.notes, *notes))
+    return Outcome(graph.to_model(), changes, (*findings.notes, *notes)), scheme
 
 
 def scheme_of(graph: Graph, findings: Findings, rules: Int8Rules, variant: Variant) -> tuple[Scheme, tuple[Note, ...]]:
