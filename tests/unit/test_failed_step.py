@@ -40,10 +40,11 @@ def test_an_int8_step_that_fails_leaves_float_candidates_bundle_and_report(spoil
     arguments = ["optimize", str(spoiled), "-t", "cpu", "-r", "tensors", "--calib", str(spoiled.parent / "in.npz")]
     shown = CliRunner().invoke(cli, [*arguments, "-o", str(out), "--threads", "1", "--time-budget", "20s"])
     assert shown.exit_code == 0, shown.output
-    warned = "step 'quantize' failed after fuse: constant 'endless' holds infinity"
-    assert warned in shown.output
     values = json.loads((out / "report.json").read_text())
-    assert [one["name"] for one in values["candidates"]][:3] == ["baseline", "simplify", "fuse"]
+    last = values["candidates"][-1]["name"]
+    warned = f"step 'quantize' failed after {last}: constant 'endless' holds infinity"
+    assert warned in shown.output
+    assert last != "quantize"
     assert all(one["latency"] for one in values["candidates"])
     (note,) = [one for one in values["notes"] if warned in one["detail"]]
     assert note["kind"] == NoteKind.WARNING
