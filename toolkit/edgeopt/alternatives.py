@@ -77,7 +77,9 @@ def _with_joined_attention(run: Trial, engine: Engine, model: Model, parent: Can
         return model, parent
     steps, setting = (*parent.steps, _ATTENTION), Setting(engine, parent.precision)
     known = finished[0] if finished else None
-    return outcome.model, add_candidate(run, _ATTENTION, parent.name, steps, outcome, setting, resumed=known)
+    made = add_candidate(run, _ATTENTION, parent.name, steps, outcome, setting, resumed=known)
+    run.workspace.finish(_ATTENTION, [made.file])
+    return outcome.model, made
 
 
 def _is_int8(precision: str) -> bool:
@@ -127,7 +129,7 @@ def _offer(
 ) -> None:
     for precision in precisions:
         name = _name(engine, precision)
-        finished = finished_candidates(run, name) if run.resume else []
+        finished, made = finished_candidates(run, name) if run.resume else [], list[Candidate]()
         for i, outcome in enumerate(outcomes):
             if monotonic() > run.deadline:
                 run.notes.append(out_of_time(name))
@@ -135,7 +137,9 @@ def _offer(
             known = finished[i] if i < len(finished) else None
             setting = Setting(engine, precision)
             try:
-                add_candidate(run, numbered(name, i), parent.name, steps, outcome, setting, resumed=known)
+                made.append(add_candidate(run, numbered(name, i), parent.name, steps, outcome, setting, resumed=known))
             except EdgeoptError as error:
                 run.notes.append(Note(NoteKind.WARNING, f"{name} left out: {error.problem}", error.remedy))
                 break
+        else:
+            run.workspace.finish(name, [one.file for one in made])

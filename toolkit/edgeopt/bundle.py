@@ -26,7 +26,6 @@ _REMEDY = "copy the bundle again, or make it with this edgeopt: edgeopt optimize
 _MOST_ARTEFACTS = 16
 _MOST_THREADS = 1024
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
-_CHUNK = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,15 +187,13 @@ def _check(bundle: Bundle, artefact: Artefact) -> None:
     """Raise unless the file is in the folder, as long as the manifest says, and has its hash."""
     path = bundle.path_of(artefact)
     _require_inside(bundle.folder, path)
-    digest = hashlib.sha256()
     try:
         if not path.is_file():
             raise InvalidFileError(f"{path} is missing", remedy=_REMEDY)
         is_whole = path.stat().st_size == artefact.size_bytes
         with path.open("rb") as file:
-            while is_whole and (chunk := file.read(_CHUNK)):
-                digest.update(chunk)
+            is_whole = is_whole and hashlib.file_digest(file, "sha256").hexdigest() == artefact.sha256
     except OSError as error:
         raise InvalidFileError(f"{path} cannot be read: {error.strerror}", remedy=_REMEDY) from error
-    if not is_whole or digest.hexdigest() != artefact.sha256:
+    if not is_whole:
         raise InvalidFileError(f"{path} differs from its hash in {MANIFEST}", remedy=_REMEDY)

@@ -152,16 +152,15 @@ def _precision_on_device(run: Trial, best: Candidate) -> str:
 
 def _write_bundle(run: Trial, candidates: Sequence[Candidate], best: Candidate) -> Path:
     """Write the chosen model, and the best float model of the target's own engine behind it as the fallback."""
-    file = run.workspace.path(best.compiled or best.file)
+    file = best.compiled or best.file
     device = run.target if run.by_rule else run.engine_of(best).target
     precision = _precision_on_device(run, best)
-    models = [_deployed(run, f"model{file.suffix}", file, precision, replace(run.engine_of(best), target=device))]
+    models = [_deployed(run, f"model{Path(file).suffix}", file, precision, replace(run.engine_of(best), target=device))]
     real = run.engine.target.float_precision
     floats = [one for one in candidates if one.precision == real and not one.profile and not one.refused]
     if best.precision != real or best.profile or run.by_rule:
         other = floats[-1]
-        path, engine = run.workspace.path(other.file), run.engine_of(other)
-        models.append(_deployed(run, "fallback.onnx", path, other.precision, engine))
+        models.append(_deployed(run, "fallback.onnx", other.file, other.precision, run.engine_of(other)))
     score = best.simulated or best.score
     expected = {
         "metric": run.recipe.evaluation.metric,
@@ -179,10 +178,10 @@ def _write_bundle(run: Trial, candidates: Sequence[Candidate], best: Candidate) 
     return folder
 
 
-def _deployed(run: Trial, name: str, file: Path, precision: str, engine: Engine) -> tuple[Artefact, bytes]:
+def _deployed(run: Trial, name: str, file: str, precision: str, engine: Engine) -> tuple[Artefact, bytes]:
     """Return a model for the bundle, opened there as it was here: this machine's cores say nothing of another's."""
     asked = run.plan.threads if run.plan.threads_asked else 0
-    data = file.read_bytes()
+    data = run.workspace.read(file)
     return make_artefact(name, data, precision, engine.target, asked if run.untimed else engine.threads), data
 
 

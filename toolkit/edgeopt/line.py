@@ -54,7 +54,7 @@ from edgeopt.trial import (
     out_of_time,
     outcome_on_disk,
 )
-from edgeopt.workspace import Workspace
+from edgeopt.workspace import Workspace, fingerprint_file, fingerprint_frames
 
 _PRECISIONS = {"quantize": "w8a8"}
 """What a step makes of its parent's precision."""
@@ -116,10 +116,12 @@ def optimize(
     folder = Path(out) if out else Path("out") / f"{loaded.name}-{device_name(target)}"
     run = _prepare(loaded, choice, device, plan, folder, asked.resume, given, replay)
     run.listener = listener or Silence()
-    for line in describe(plan, loaded.name, choice.recipe, device, choice.reason):
-        run.listener.say(line)
-    _make_candidates(run)
-    return conclude(run, choice)
+    with run.workspace:
+        for line in describe(plan, loaded.name, choice.recipe, device, choice.reason):
+            run.listener.say(line)
+        _make_candidates(run)
+        run.notes += run.workspace.notes
+        return conclude(run, choice)
 
 
 def device_name(target: str) -> str:
@@ -170,6 +172,8 @@ def _prepare(
         "target": repr(target),
         "shapes": {name: list(shape) for name, shape in shapes.items()},
         "plan": plan.as_json(),
+        "calibration": fingerprint_frames(frames if not plan.synthetic and (plan.calib or labelled) else None),
+        "labels": [fingerprint_file(plan.eval), fingerprint_frames(labelled.frames if labelled else None)],
         "packages": package_versions(),
         "alternatives": [repr(one.target) for one in alternatives],
         **({"replay": replay.fingerprint} if replay else {}),
@@ -181,7 +185,7 @@ def _prepare(
         target=target,
         plan=plan,
         engine=engine,
-        workspace=Workspace.open(out, description),
+        workspace=Workspace.open(out, description, resume=resume),
         listener=Silence(),
         original=model,
         frames=frames,
@@ -311,6 +315,7 @@ def _make(run: Trial, step: str, model: Model, parent: Candidate) -> list[tuple[
             known = finished[i] if finished else None
             one = add_candidate(run, numbered(step, i), parent.name, steps, outcome, setting, resumed=known)
             made.append((one, outcome.model))
+        run.workspace.finish(step, [one.file for one, _ in made])
     return made
 
 

@@ -30,10 +30,10 @@ from edgeopt.trial import (
     Setting,
     Trial,
     add_candidate,
-    finished_candidates,
     numbered,
     out_of_time,
     score_candidate,
+    stored_candidates,
 )
 
 _TOOLCHAINS: Mapping[str, Callable[[Trial, Model], Sequence[DeviceForm]]] = {
@@ -58,7 +58,7 @@ def offer_forms(run: Trial, model: Model, parent: Candidate) -> None:
         run.notes.append(out_of_time("any form was made"))
         return
     first = "quantize" if _leaves_out_compile(run) else "compile"
-    finished = finished_candidates(run, first) if run.resume else []
+    finished = stored_candidates(run, first) if run.resume else []
     for one in finished:
         add_candidate(run, one.name, parent.name, one.steps, Outcome(model, {}), Setting(run.engine, ""), resumed=one)
     if any(_is_accepted(run, one) for one in finished):

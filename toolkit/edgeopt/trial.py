@@ -31,6 +31,7 @@ from edgeopt.scored import score as score_answers
 from edgeopt.target import Target
 from edgeopt.tasks import Accuracy, Task
 from edgeopt.tensors import Tensors
+from edgeopt.text import plural
 from edgeopt.workspace import Workspace
 
 CALIBRATION_PICTURES = 128
@@ -353,7 +354,19 @@ def numbered(name: str, position: int) -> str:
 
 
 def finished_candidates(run: Trial, name: str) -> list[Candidate]:
-    """Return the candidates of one name that an earlier run of the same kind left."""
+    """Return the candidates of a step that an earlier run of the same kind finished; none where it was interrupted."""
+    files = run.workspace.finished(name)
+    found = [one for one in map(run.workspace.find, files or ()) if one is not None]
+    if files is not None and len(found) == len(files):
+        return found
+    if files is None and (torn := stored_candidates(run, name)):
+        told = f"{name} was interrupted after {plural(len(torn), 'candidate')}: it is made again, whole"
+        run.notes.append(Note(NoteKind.INFO, told))
+    return []
+
+
+def stored_candidates(run: Trial, name: str) -> list[Candidate]:
+    """Return the candidates of one name that an earlier run of the same kind left, finished or not."""
     found: list[Candidate] = []
     while candidate := run.workspace.find(model_file(numbered(name, len(found)))):
         found.append(candidate)
