@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from edgeopt.benchmarking.arrivals import Closed, FixedRate, Load, Phases, Poisson, parse_load
 from edgeopt.benchmarking.cost import CloudCost, DeviceCost
 from edgeopt.benchmarking.cpu_time import spin_entries
 from edgeopt.benchmarking.queueing import QueuePolicy, parse_queue
+from edgeopt.environment import logical_cores
 from edgeopt.errors import EdgeoptError
+from edgeopt.tables import DURATION_MS, DURATION_S, SEEDS, THREADS, Within, require_ranges
 from edgeopt.text import plural
 
 SECONDS = 5.0
@@ -19,6 +21,8 @@ PROBE_SECONDS = 30.0
 COLD_REPEATS = 10
 NEIGHBOUR_ROUNDS = 5
 _HOURS_A_YEAR = 8766.0
+_WORKERS_A_CORE = 16
+_PRICE = Within(0, 1e12)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,46 +33,46 @@ class BenchOptions:
     """Pictures; None: the recipe's own, or synthetic ones."""
     load: str = "closed"
     """`closed`, `closed:4`, `fps:30` or `poisson:30`; a rate is per stream."""
-    streams: int = 1
+    streams: Annotated[int, Within(1, 1000)] = 1
     phases: str = "uniform"
     """`uniform` or `random`."""
     queue: str = "fifo"
     """`fifo`, `bounded:8` or `latest`."""
     workers: int = 1
     """Sessions that serve an open load."""
-    jitter_ms: float = 0.0
+    jitter_ms: Annotated[float, Within(0, DURATION_MS.most)] = 0.0
     """Standard deviation of a fixed rate's capture times."""
-    seed: int = 0
-    seconds: float | None = None
+    seed: Annotated[int, SEEDS] = 0
+    seconds: Annotated[float, DURATION_S] | None = None
     """Least time to measure after warm-up; None: 5, and 30 for each run of the search for the capacity."""
-    min_frames: int = 400
+    min_frames: Annotated[int, Within(1, 10**8)] = 400
     """Least frames to measure after warm-up."""
-    minutes: float | None = None
+    minutes: Annotated[float, Within(0, DURATION_S.most / 60, above=True)] | None = None
     """Measure so long instead, for the curve over time."""
-    budget_ms: float | None = None
+    budget_ms: Annotated[float, DURATION_MS] | None = None
     """What a frame may take; None: the target's, and no gate."""
-    max_miss_ratio: float = 0.01
-    threads: int = 0
+    max_miss_ratio: Annotated[float, Within(0, 1)] = 0.01
+    threads: Annotated[int, THREADS] = 0
     """0: the target's, or the physical cores, shared by the workers."""
     spin: bool | None = None
     """Whether idle threads of ONNX Runtime spin; None: as the target says."""
-    rounds: int = 0
+    rounds: Annotated[int, Within(0, 1000)] = 0
     """Fresh processes for the headline quantiles; 0: none."""
     find_capacity: bool = False
-    batches: tuple[int, ...] = ()
+    batches: tuple[Annotated[int, Within(1, 4096)], ...] = ()
     cold: bool = False
     neighbour: bool = False
-    repeats: int | None = None
+    repeats: Annotated[int, Within(1, 1000)] | None = None
     """Starts of each way of a cold start (None: 10), rounds beside a neighbour (None: 5)."""
     profile: bool = False
     trace: Path | None = None
     energy: bool = False
-    device_price: float | None = None
-    life_years: float | None = None
-    duty_ratio: float | None = None
-    watts: float | None = None
-    kwh_price: float | None = None
-    cloud_price: float | None = None
+    device_price: Annotated[float, _PRICE] | None = None
+    life_years: Annotated[float, _PRICE] | None = None
+    duty_ratio: Annotated[float, Within(0, 1)] | None = None
+    watts: Annotated[float, _PRICE] | None = None
+    kwh_price: Annotated[float, _PRICE] | None = None
+    cloud_price: Annotated[float, _PRICE] | None = None
     """Of one hour of a rented machine."""
 
     @property
@@ -128,6 +132,7 @@ def plan_load(options: BenchOptions) -> LoadPlan:
     for is_wrong, problem, remedy in _contradictions(options):
         if is_wrong:
             raise EdgeoptError(problem, remedy=remedy)
+    require_ranges(options)
     load = parse_load(options.load)
     return LoadPlan(
         load=load,
@@ -161,6 +166,9 @@ def _wrong_load(options: BenchOptions, load: Load) -> Iterator[tuple[bool, str, 
     if isinstance(load, Poisson):
         yield options.jitter_ms > 0, "--jitter has no meaning for poisson arrivals", "write --load fps:N with it"
         yield options.phases != "uniform", "--phases has no meaning for poisson arrivals", "write --load fps:N with it"
+    served, most = load.workers if isinstance(load, Closed) else options.workers, _WORKERS_A_CORE * logical_cores()
+    many = f"{served} workers on a machine of {plural(logical_cores(), 'logical core')}"
+    yield served > most, many, f"ask for {most} or fewer: each opens the model"
     yield options.phases not in list(Phases), f"{options.phases!r} are no phases", "write uniform or random"
     least = min(options.streams, options.workers)
     yield least < 1, f"{least} streams or workers do nothing", "write 1 or more"

@@ -18,7 +18,7 @@ from edgeopt.benchmarking.trace import make_trace, write_trace
 from edgeopt.benchmarking.trust import judge_trust
 from edgeopt.environment import read_environment
 from edgeopt.errors import EdgeoptError
-from edgeopt.files import write_beside
+from edgeopt.files import require_writable, write_beside
 from edgeopt.load_run import Observed, Tell, judge_warmup, observe, run_load
 from edgeopt.subject import Subject, choose_frames, open_subject
 
@@ -49,7 +49,10 @@ def bench(
     Raises:
         EdgeoptError: If the model, recipe, target or pictures cannot be used, or wishes contradict each other.
     """
-    setup = open_setup(str(model), target=target, recipe=recipe, options=options or BenchOptions(**wishes))
+    asked = options or BenchOptions(**wishes)
+    for file in (*((out / "bench.json",) if out else ()), *((asked.trace,) if asked.trace else ())):
+        require_writable(file)
+    setup = open_setup(str(model), target=target, recipe=recipe, options=asked)
     result = _measure(setup, tell)
     if setup.options.trace is not None:
         _write_trace(setup.options.trace, result)

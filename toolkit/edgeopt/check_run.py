@@ -38,7 +38,7 @@ from edgeopt.check_result import (
 )
 from edgeopt.errors import EdgeoptError, Note, NoteKind, NotFoundError
 from edgeopt.evaluate import LabelledFrames, Progress, open_labelled, require_metric
-from edgeopt.files import write_beside
+from edgeopt.files import require_writable, write_beside
 from edgeopt.fingerprint import Fingerprint
 from edgeopt.frames import Frames
 from edgeopt.fresh_starts import Start, measure_peaks, time_first_answers
@@ -56,6 +56,7 @@ from edgeopt.side_by_side import (
 )
 from edgeopt.stored import show_difference
 from edgeopt.subject import choose_frames, shapes_of
+from edgeopt.tables import DURATION_S, SEEDS, THREADS, Within
 from edgeopt.tensors import Sample
 
 CHECKS = ("latency", "accuracy", "size", "memory", "cold_start", "placement")
@@ -133,6 +134,12 @@ def check(
         EdgeoptError: If the baseline is missing or damaged, or the model cannot be used.
     """
     began, file = perf_counter(), Path(baseline)
+    DURATION_S.require("seconds", seconds)
+    SEEDS.require("seed", seed)
+    THREADS.require("threads", threads)
+    Within(3, 1000).require("starts", starts)
+    if update:
+        require_writable(file)
     for name in skip:
         if name not in CHECKS:
             raise NotFoundError("check", name, CHECKS)
@@ -173,6 +180,7 @@ def thresholds_of(recipe: Check, wishes: Mapping[str, float]) -> Check:
     for name in wishes:
         if name not in known:
             raise NotFoundError("threshold", name, known)
+        Within(0, 1e6).require(name, wishes[name])
     try:
         return replace(recipe, **wishes)  # type: ignore[arg-type]
     except ValueError as error:

@@ -27,7 +27,7 @@ from edgeopt.bundle import is_bundle
 from edgeopt.candidate import StageTime
 from edgeopt.errors import EXIT_PASS, EdgeoptError, Note, NoteKind
 from edgeopt.evaluate import Progress, open_labelled, require_metric
-from edgeopt.files import write_beside
+from edgeopt.files import require_writable, write_beside
 from edgeopt.fingerprint import Fingerprint
 from edgeopt.scored import Drop, Scored, drop_between
 from edgeopt.side_by_side import (
@@ -46,6 +46,7 @@ from edgeopt.side_by_side import (
 )
 from edgeopt.stored import StoredResult, is_stored, read_stored, require_comparable
 from edgeopt.subject import choose_frames, shapes_of
+from edgeopt.tables import DURATION_S, SEEDS, THREADS, Within
 from edgeopt.text import format_bytes
 
 SCHEMA = 1
@@ -175,6 +176,12 @@ def compare(
         EdgeoptError: If fewer than two are given, models and results are mixed, one cannot be opened, or results come
             from different machines.
     """
+    DURATION_S.require("seconds", seconds)
+    SEEDS.require("seed", seed)
+    THREADS.require("threads", threads)
+    Within(0, 1).require("margin", margin)
+    if out:
+        require_writable(out / "compare.json")
     given = [str(one) for one in subjects]
     if len(given) < 2:
         raise EdgeoptError(

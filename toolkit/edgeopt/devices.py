@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from edgeopt import executors, plugins
-from edgeopt.errors import EdgeoptError, UnavailableError
+from edgeopt import executors, passes, plugins
+from edgeopt.errors import EdgeoptError, NotFoundError, UnavailableError
 from edgeopt.target import Target, find_target
 
 
@@ -14,14 +14,19 @@ def find_device(name: str) -> Target:
         name: Shipped name, or path of a TOML file.
 
     Raises:
-        NotFoundError: If it is neither.
+        NotFoundError: If it is neither, or names a rewrite that does not exist.
         InvalidFileError: If the file is wrong.
         UnavailableError: If a profile that chooses finds none for which the packages are here; it names them all.
     """
     try:
-        return find_target(name, lambda one: why_unavailable(one) or why_absent(one.executor))
+        target = find_target(name, lambda one: why_unavailable(one) or why_absent(one.executor))
     except UnavailableError:
-        return find_target(name, why_unavailable)
+        target = find_target(name, why_unavailable)
+    known = plugins.names(passes)
+    for rewrite in target.rewrites:
+        if rewrite not in known:
+            raise NotFoundError("pass", rewrite, known)
+    return target
 
 
 def why_unavailable(target: Target) -> str | None:

@@ -14,6 +14,9 @@ from pathlib import Path
 
 import psutil
 
+from edgeopt.errors import EdgeoptError
+from edgeopt.text import plural
+
 _ARCHITECTURES = {"amd64": "x86-64", "x86_64": "x86-64", "aarch64": "arm64", "arm64": "arm64"}
 _PACKAGES = (
     "edgeopt",
@@ -93,10 +96,36 @@ def cpu_name() -> str:
 
 def physical_cores() -> int:
     """Return how many cores this process may use: physical, within affinity and quota, at least one."""
-    logical = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    logical = logical_cores()
     physical = min(psutil.cpu_count(logical=False) or logical, logical)
     quota = cpu_quota()
     return max(1, min(physical, int(quota)) if quota else physical)
+
+
+def logical_cores() -> int:
+    """Return how many threads this process may run at once: what its affinity leaves of the logical cores."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def engine_threads(asked: int, preferred: int = 0, workers: int = 1) -> int:
+    """Return how many threads an engine gets.
+
+    Args:
+        asked: What a person or a file asks for; 0: nothing.
+        preferred: What the profile of a device says, of which this machine gives what it has; 0: nothing.
+        workers: How many such engines share the physical cores, where neither says.
+
+    Raises:
+        EdgeoptError: If more is asked for than there are logical cores: threads that spin for each other's cores hang
+            a machine.
+    """
+    most = logical_cores()
+    if not 0 <= asked <= most:
+        raise EdgeoptError(
+            f"{asked} threads on a machine of {plural(most, 'logical core')}",
+            remedy=f"ask for --threads 1 to {most}, or leave it out",
+        )
+    return asked or min(preferred, most) or max(1, physical_cores() // workers)
 
 
 def cpu_quota() -> float:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
+import tempfile
 from pathlib import Path
 
 from edgeopt.errors import InvalidFileError
@@ -75,6 +77,31 @@ def _why_unreadable(path: Path, error: OSError | ValueError) -> str:
     return f"{path} cannot be read: {reason or error}"
 
 
+def require_writable(path: Path) -> None:
+    """Raise InvalidFileError unless a file could be written at that path now; nothing is left there."""
+    absent = [one for one in path.parents if not os.path.lexists(one)]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "it is a folder")
+        with tempfile.TemporaryFile(prefix=f".{path.name}.", suffix=".part", dir=path.parent):
+            pass
+    except (OSError, ValueError) as error:
+        raise _unwritable(path, error) from error
+    finally:
+        for one in absent:
+            with contextlib.suppress(OSError, ValueError):
+                one.rmdir()
+
+
+def _unwritable(path: Path, error: OSError | ValueError) -> InvalidFileError:
+    reason = error.strerror if isinstance(error, OSError) else None
+    return InvalidFileError(
+        f"{path} cannot be written: {reason or error}",
+        remedy="choose another place, free disk space or correct the permissions",
+    )
+
+
 def write_beside(path: Path, data: bytes | str) -> None:
     """Write a whole file or nothing: write a neighbour, flush it to disk, rename it.
 
@@ -90,10 +117,7 @@ def write_beside(path: Path, data: bytes | str) -> None:
             os.fsync(file.fileno())
         beside.replace(path)
     except OSError as error:
-        raise InvalidFileError(
-            f"{path} cannot be written: {error.strerror or error}",
-            remedy="choose another folder with -o, free disk space or correct the permissions",
-        ) from error
+        raise _unwritable(path, error) from error
     finally:
         with contextlib.suppress(OSError):
             beside.unlink(missing_ok=True)

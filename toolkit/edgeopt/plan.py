@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
+from edgeopt.environment import engine_threads
 from edgeopt.errors import EdgeoptError, Note, NoteKind, NotFoundError, UnsupportedError
 from edgeopt.recipe import Recipe
+from edgeopt.tables import DURATION_MS, DURATION_S, THREADS, Within, require_ranges
 from edgeopt.target import Target
 
 STEPS = ("simplify", "fuse", "quantize", "compile")
@@ -33,17 +36,20 @@ class Options:
     """Path of unlabelled pictures, `synthetic`, or empty for the recipe's own."""
     eval: str = ""
     """Path of a label file, or empty for the recipe's own."""
-    budget_ms: float | None = None
-    max_drop: float | None = None
+    budget_ms: Annotated[float, DURATION_MS] | None = None
+    max_drop: Annotated[float, Within(0, 1)] | None = None
     steps: tuple[str, ...] = STEPS
     skip: tuple[str, ...] = ()
-    threads: int = 0
-    time_budget_s: float | None = None
+    threads: Annotated[int, THREADS] = 0
+    time_budget_s: Annotated[float, DURATION_S] | None = None
     resume: bool = False
     replay: str = ""
     """Output folder, or report, of an earlier run whose decisions hold; empty: what is measured here decides."""
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Whole shapes of inputs by name, for what the model leaves free."""
+
+    def __post_init__(self) -> None:
+        require_ranges(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +162,7 @@ def make_plan(recipe: Recipe, target: Target, options: Options, threads: int, qu
         budget_ms=options.budget_ms or target.budget_ms,
         budget_asked=options.budget_ms is not None,
         max_drop=recipe.evaluation.max_drop if options.max_drop is None else options.max_drop,
-        threads=options.threads or target.threads or threads,
+        threads=engine_threads(options.threads, target.threads or threads),
         threads_asked=bool(options.threads or target.threads),
         time_budget_s=options.time_budget_s,
         notes=tuple(notes),

@@ -15,7 +15,7 @@ from typing import Any
 from edgeopt import plugins, tasks
 from edgeopt.buffer_choice import Buffers
 from edgeopt.devices import find_device, require_providers
-from edgeopt.environment import physical_cores
+from edgeopt.environment import engine_threads
 from edgeopt.errors import EXIT_MISSED, EXIT_PASS, EdgeoptError, Note, NoteKind, UnsupportedError
 from edgeopt.evaluate import (
     LabelledFrames,
@@ -28,6 +28,7 @@ from edgeopt.evaluate import (
     synthetic,
 )
 from edgeopt.executors import Session
+from edgeopt.files import require_writable
 from edgeopt.frames import Frames, open_frames
 from edgeopt.integers import why_not_again
 from edgeopt.judge import AGREEMENT_PICTURES, TIMED_PICTURES, Judge, own_clock
@@ -47,6 +48,7 @@ from edgeopt.recognise import choose_recipe, fixed_shapes
 from edgeopt.rewrite import fuse, simplify
 from edgeopt.scored import Drop, Scored, drop_between, require_telling, score, why_unsure
 from edgeopt.search import is_within
+from edgeopt.tables import DURATION_S, THREADS, Within
 from edgeopt.target import Target
 from edgeopt.tasks import Task
 from edgeopt.tensors import Tensors, fix_sizes
@@ -145,6 +147,10 @@ def quantize(
     Raises:
         EdgeoptError: On what the user can mend; the best form so far stays on disk.
     """
+    THREADS.require("threads", threads)
+    DURATION_S.require("time_budget_s", time_budget_s)
+    if max_drop is not None:
+        Within(0, 1).require("max_drop", max_drop)
     ends_at_s = monotonic() + time_budget_s
     device, path = find_device(target), find_model(str(model))
     require_providers(device)
@@ -164,9 +170,10 @@ def quantize(
     require_metric(choice.recipe, eval)
     frames = _open_pictures(given, choice.recipe, loaded, is_synthetic=calib == SYNTHETIC)
     labelled = open_labelled(Path(eval)) if eval else None
-    used = threads or device.threads or physical_cores()
+    used = engine_threads(threads, device.threads)
     run = _Run(device, choice.recipe, loaded, frames, labelled, used, say or _hear_nothing, tell)
     run.file = Path(out) if out else Path(f"{loaded.name}.int8.onnx")
+    require_writable(run.file)
     run.score_original()
     prepared = run.prepare()
     found = run.search(max(ends_at_s - monotonic(), 0.0))

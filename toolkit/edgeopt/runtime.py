@@ -15,6 +15,7 @@ import numpy as np
 
 from edgeopt import plugins, tasks
 from edgeopt.bundle import Artefact, Bundle, read_bundle
+from edgeopt.environment import engine_threads
 from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.executors import Session
 from edgeopt.opening import Opening, opening_of
@@ -58,13 +59,14 @@ class Runtime:
 
         Raises:
             InvalidFileError: If the bundle is damaged.
-            EdgeoptError: If none of its artefacts opens.
+            EdgeoptError: If none of its artefacts opens, or more threads are asked for than there are logical cores.
         """
+        asked = engine_threads(threads) if threads else 0
         bundle = read_bundle(Path(path))
         notes: list[Note] = []
         for artefact in bundle.artefacts:
             opening = opening_of(artefact)
-            opening = opening.with_threads(threads) if threads else opening
+            opening = opening.with_threads(asked) if asked else opening
             try:
                 session = opening.open(bundle.path_of(artefact))
             except EdgeoptError as error:

@@ -10,7 +10,7 @@ from edgeopt import plugins, tasks
 from edgeopt.benchmarking.workers import Pipeline
 from edgeopt.bundle import is_bundle
 from edgeopt.devices import find_device
-from edgeopt.environment import physical_cores
+from edgeopt.environment import engine_threads
 from edgeopt.errors import EdgeoptError, Note, NoteKind, UnavailableError
 from edgeopt.evaluate import fed, synthetic
 from edgeopt.executors import Session, SessionOptions, Source
@@ -116,7 +116,7 @@ def open_subject(
     _require_entries(device.executor, device.name, entries or {})
     loaded = load_model(path)
     choice = choose_recipe(recipe, path, loaded.inputs, loaded.outputs, loaded.metadata, shapes)
-    used = threads or device.threads or _shared(physical_cores(), workers)
+    used = engine_threads(threads, device.threads, workers)
     opening = opening_for(device, device.float_precision, used).with_entries(entries or {})
     session = opening.open(loaded.data)
     _require_real_time(session, device.name)
@@ -160,7 +160,7 @@ def _open_bundle(model: str, threads: int, workers: int, entries: Mapping[str, s
     _require_entries(opening.executor, model, entries)
     if entries or (workers > 1 and not threads):  # the runtime opens it as an app would: alone
         session.close()
-        used = threads or min(opening.options.threads, _shared(physical_cores(), workers))
+        used = threads or min(opening.options.threads, engine_threads(0, workers=workers))
         opening = opening.with_entries(entries).with_threads(used)
         session = opening.open(path)
     _require_real_time(session, bundle.target.name)
@@ -182,11 +182,6 @@ def _open_bundle(model: str, threads: int, workers: int, entries: Mapping[str, s
 
 def _path_of(runtime: Runtime) -> Path:
     return runtime.bundle.path_of(runtime.artefact)
-
-
-def _shared(cores: int, workers: int) -> int:
-    """Return the threads of each of several sessions that run at once."""
-    return max(1, cores // workers)
 
 
 def choose_frames(

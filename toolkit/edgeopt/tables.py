@@ -13,10 +13,11 @@ import types
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import StrEnum
+from numbers import Real
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from edgeopt.errors import InvalidFileError
+from edgeopt.errors import EdgeoptError, InvalidFileError
 from edgeopt.files import MOST_BYTES, read_text
 from edgeopt.text import short
 
@@ -40,6 +41,11 @@ class Within:
         """Return whether a value is inside."""
         return self.least <= value <= self.most and not (self.above and value == self.least)
 
+    def require(self, name: str, value: object) -> None:
+        """Raise EdgeoptError unless a value that someone gave is a number inside."""
+        if not isinstance(value, Real) or isinstance(value, bool) or not self.holds(float(value)):
+            raise EdgeoptError(f"{name} is {short(value)}", remedy=f"give a number {self}")
+
     def __str__(self) -> str:
         low = f"above {self.least:g}" if self.above else f"{self.least:g} or more"
         if math.isinf(self.most):
@@ -47,6 +53,28 @@ class Within:
         if math.isinf(self.least):
             return f"{self.most:g} or less"
         return f"above {self.least:g}, to {self.most:g}" if self.above else f"from {self.least:g} to {self.most:g}"
+
+
+DURATION_S = Within(0, 30 * 86400, above=True)
+DURATION_MS = Within(0, 30 * 86400e3, above=True)
+THREADS = Within(0, 1024)
+"""Of an engine, 0 for its own choice; what this machine can run is for `environment.engine_threads` to say."""
+SEEDS = Within(0, 2**63 - 1)
+
+
+def require_ranges(values: object) -> None:
+    """Raise EdgeoptError unless the numbers of a dataclass lie where their annotations say; None is no number."""
+    for name, hint in get_type_hints(type(values), include_extras=True).items():
+        value = getattr(values, name)
+        each = value if isinstance(value, tuple) else () if value is None else (value,)
+        for limit in _limits_of(hint):
+            for one in each:
+                limit.require(name, one)
+
+
+def _limits_of(hint: Any) -> tuple[Within, ...]:
+    """Return the ranges in an annotation, also inside a union or a tuple."""
+    return tuple(limit for one in get_args(hint) for limit in ((one,) if isinstance(one, Within) else _limits_of(one)))
 
 
 def read_toml(path: Path) -> dict[str, Any]:

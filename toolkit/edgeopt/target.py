@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
+from typing import Annotated
 
 from edgeopt import assets
 from edgeopt.environment import cpu_architecture, cpu_flags
 from edgeopt.errors import InvalidFileError, NotFoundError, UnavailableError
-from edgeopt.tables import parse_table, read_toml
+from edgeopt.tables import DURATION_MS, THREADS, Within, parse_table, read_toml
+from edgeopt.text import short
 
 
 class Granularity(StrEnum):
@@ -18,6 +20,13 @@ class Granularity(StrEnum):
 
     PER_TENSOR = "per_tensor"
     PER_CHANNEL = "per_channel"
+
+
+DEVICES = ("cpu", "gpu", "npu")
+PRECISIONS = frozenset({"fp32", "fp16", "bf16", "w8a8", "w8a16", "w8", "w4"})
+"""Schemes and element types; a profile also joins an integer scheme with a float type, as `w8a8+fp16`."""
+_OPSETS = Within(7, 28)
+"""Of ONNX: from the first that ONNX Runtime reads, to those not yet written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +45,7 @@ class Int8Rules:
     """Biases stay real: the engine dequantizes no 32-bit integers."""
     fused_sums: bool = False
     """No pair between a convolution and the sum behind it: the engine computes both in one kernel."""
-    narrow_channels: int = 0
+    narrow_channels: Annotated[int, Within(0, 4096)] = 0
     """Convolutions with fewer input or output channels stay float."""
     fitted_silu: bool = False
     """A SiLU may be a HardSwish fitted to each channel: the engine computes both in the convolution's own kernel, and
@@ -64,10 +73,10 @@ class Target:
     providers: tuple[str, ...]
     precisions: tuple[str, ...]
     int8: Int8Rules = field(default_factory=Int8Rules)
-    threads: int = 0
+    threads: Annotated[int, THREADS] = 0
     """0: as many as this machine has physical cores."""
-    budget_ms: float = 100.0 / 3
-    opset: int = 17
+    budget_ms: Annotated[float, DURATION_MS] = 100.0 / 3
+    opset: Annotated[int, _OPSETS] = 17
     options: Mapping[str, str] = field(default_factory=dict)
     """Session configuration entries of the executor."""
     architectures: tuple[str, ...] = ()
@@ -82,10 +91,10 @@ class Target:
     """What compiles for it, as pip knows it; empty: nothing to install."""
     static_only: bool = False
     """Whether every dimension must be a number."""
-    opset_least: int = 0
-    opset_most: int = 0
+    opset_least: Annotated[int, Within(0, _OPSETS.most)] = 0
+    opset_most: Annotated[int, Within(0, _OPSETS.most)] = 0
     """0: no limit."""
-    most_dimensions: int = 0
+    most_dimensions: Annotated[int, Within(0, 8)] = 0
     """0: no limit."""
     refused_ops: tuple[str, ...] = ()
     """Ops that its compiler refuses in every form."""
@@ -99,6 +108,17 @@ class Target:
     """Ops that want one grid for all they read and make."""
     rewrites: tuple[str, ...] = ()
     """Passes of the phase `device` that its compiler needs, in any order."""
+
+    def __post_init__(self) -> None:
+        if not self.name or not self.providers:
+            raise ValueError("name and providers are not empty")
+        if self.device not in DEVICES:
+            raise ValueError(f"device {short(self.device)} is not {', '.join(DEVICES)}")
+        for word in (*self.precisions, *self.needs):
+            if set(word.split("+")) - PRECISIONS:
+                raise ValueError(f"precision {short(word)} is none of {', '.join(sorted(PRECISIONS))}")
+        if not self.precisions:
+            raise ValueError("precisions are one or more")
 
     def why_not_here(self) -> str | None:
         """Return None if this machine is such a device, otherwise what differs."""
@@ -162,7 +182,7 @@ def find_target(name: str, why_unavailable: Callable[[Target], str | None] = lam
     path = Path(name)
     if name in target_names():
         path = assets.folder("targets") / f"{name}.toml"
-    elif path.suffix != ".toml" or not path.is_file():
+    elif path.suffix != ".toml":
         raise NotFoundError("target", name, target_names())
     target = read_target(path)
     if isinstance(target, Target):
@@ -170,7 +190,9 @@ def find_target(name: str, why_unavailable: Callable[[Target], str | None] = lam
     reasons = []
     for choice in target.choose:
         if choice not in target_names():
-            raise InvalidFileError(f"{path}: choose names {choice!r}", remedy=f"one of {', '.join(target_names())}")
+            raise InvalidFileError(
+                f"{path}: choose names {short(choice)}", remedy=f"one of {', '.join(target_names())}"
+            )
         chosen = read_target(assets.folder("targets") / f"{choice}.toml")
         if isinstance(chosen, Choice):
             raise InvalidFileError(f"{path}: {choice!r} chooses itself", remedy="name profiles of one device each")

@@ -9,6 +9,7 @@ import reprlib
 from edgeopt.errors import EdgeoptError
 
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_MOST_SECONDS = 30 * 86400.0
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 60
 
@@ -21,10 +22,9 @@ def parse_duration_s(text: str, *, unit: str = "s") -> float:
     """
     match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s*([a-z]*)\s*", text)
     seconds = float(match[1]) * _SECONDS.get(match[2] or unit, math.nan) if match else math.nan
-    if not (math.isfinite(seconds) and seconds > 0):
-        raise EdgeoptError(
-            f"{text!r} is not a duration", remedy="write a number with us, ms, s, m or h, for example 33ms"
-        )
+    if not (math.isfinite(seconds) and 0 < seconds <= _MOST_SECONDS):
+        problem = f"{short(text)} is not a duration" + (" of 30 days or less" if seconds > _MOST_SECONDS else "")
+        raise EdgeoptError(problem, remedy="write a number with us, ms, s, m or h, for example 33ms")
     return seconds
 
 
@@ -39,7 +39,9 @@ def parse_ratio(text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 <= value <= 1:
-        raise EdgeoptError(f"{text!r} is not a share", remedy="write a number from 0 to 1, or a percentage such as 1%")
+        raise EdgeoptError(
+            f"{short(text)} is not a share", remedy="write a number from 0 to 1, or a percentage such as 1%"
+        )
     return value
 
 

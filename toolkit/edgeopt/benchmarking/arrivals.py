@@ -16,6 +16,8 @@ from edgeopt.errors import EdgeoptError
 _REMEDY: Final = "write closed, closed:4, fps:30 or poisson:30"
 _CHUNK: Final = 1024
 """Gaps drawn at a time, whatever the length of the run: a longer run then begins like a shorter one."""
+_MOST_ARRIVALS: Final = 10**8
+"""Of one timetable: two columns of 8 bytes each."""
 _MOST_JITTER: Final = 0.49
 """Periods; above it frames of one camera could overtake each other."""
 
@@ -138,6 +140,11 @@ def make_arrivals(
         )
     if jitter_ms < 0 or (jitter_ms and isinstance(load, Poisson)):
         raise EdgeoptError(f"{load} cannot have a jitter of {jitter_ms:g} ms", remedy="give jitter to fps:N only")
+    if (expected := seconds * load.rate_per_s * streams) > _MOST_ARRIVALS:
+        raise EdgeoptError(
+            f"{load} on {streams} streams for {seconds:g} s are {expected:.3g} frames, more than {_MOST_ARRIVALS:.0e}",
+            remedy="lower the rate, or measure for a shorter time",
+        )
     each = []
     for stream in range(streams):
         rng = np.random.default_rng([seed, stream])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import click
 
 from edgeopt.errors import EdgeoptError
-from edgeopt.text import parse_duration_s, parse_ratio, parse_shape
+from edgeopt.text import parse_duration_s, parse_ratio, parse_shape, short
 
 
 class Duration(click.ParamType[float]):
@@ -39,6 +40,15 @@ class Share(click.ParamType[float]):
             self.fail(f"{error.problem}; {error.remedy}", param, ctx)
 
 
+class Number(click.FloatRange):
+    """A finite number; click's own range holds NaN, which is neither below nor above anything."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number."""
+        found: float = super().convert(value, param, ctx)
+        return found if math.isfinite(found) else self.fail(f"{value} is no finite number", param, ctx)
+
+
 class Names(click.ParamType[tuple[str, ...]]):
     """Names separated by commas."""
 
@@ -61,8 +71,8 @@ class Counts(click.ParamType[tuple[int, ...]]):
         if isinstance(value, tuple):
             return value
         words = [one.strip() for one in value.split(",")]
-        if not all(word.isdigit() and int(word) for word in words):
-            self.fail(f"{value!r} is no list of whole numbers; write them as 1,2,4,8", param, ctx)
+        if not all(word.isascii() and word.isdigit() and len(word) < 10 and int(word) for word in words):
+            self.fail(f"{short(value)} is no list of whole numbers; write them as 1,2,4,8", param, ctx)
         return tuple(map(int, words))
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from edgeopt.cli._values import Counts, Duration, Share
+from edgeopt.cli._values import Counts, Duration, Number, Share
 
-_POSITIVE = click.FloatRange(min=0, min_open=True)
+_POSITIVE = Number(min=0, min_open=True)
 
 
 @click.command()
@@ -48,7 +48,9 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
 @click.option("--kwh-price", type=_POSITIVE, help="Price of its electricity, a kWh.")
 @click.option("--cloud-price", type=_POSITIVE, help="In place of a device: the price of a rented hour.")
 @click.option("--threads", type=click.IntRange(min=1), help="Threads of each session [physical cores, shared].")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of arrivals, phases and orders.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of arrivals, phases and orders."
+)
 @click.option("--out", "-o", type=click.Path(path_type=Path), help="Folder for bench.json, bench.md and raw samples.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown.")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from edgeopt.cli._values import Duration, Names
+from edgeopt.cli._values import Duration, Names, Number
 
 
 @click.command()
@@ -21,13 +21,13 @@ from edgeopt.cli._values import Duration, Names
 @click.option("--threads", type=click.IntRange(min=1), help="Threads of the engine [the baseline's].")
 @click.option("--seconds", type=Duration("s"), default="20s", show_default=True, help="How long frames run.")
 @click.option("--starts", type=click.IntRange(min=3), default=10, show_default=True, help="Fresh processes.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the order of turns.")
-@click.option("--latency-ratio", type=float, help="Execution and frame time allowed [1.05 of the baseline's].")
-@click.option("--accuracy-drop", type=float, help="Metric that may be lost [0.01].")
-@click.option("--size-ratio", type=float, help="Model size allowed [1.05].")
-@click.option("--memory-ratio", type=float, help="Peak memory of a fresh process allowed [1.10].")
-@click.option("--cold-start-ratio", type=float, help="Time to the first answer allowed [1.20].")
-@click.option("--max-nodes-off-device", type=int, help="Nodes that may leave the first provider [0].")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the order of turns.")
+@click.option("--latency-ratio", type=Number(min=0), help="Execution and frame time allowed [1.05 of the baseline's].")
+@click.option("--accuracy-drop", type=Number(min=0), help="Metric that may be lost [0.01].")
+@click.option("--size-ratio", type=Number(min=0), help="Model size allowed [1.05].")
+@click.option("--memory-ratio", type=Number(min=0), help="Peak memory of a fresh process allowed [1.10].")
+@click.option("--cold-start-ratio", type=Number(min=0), help="Time to the first answer allowed [1.20].")
+@click.option("--max-nodes-off-device", type=click.IntRange(min=0), help="Nodes that may leave the first provider [0].")
 @click.option("--skip", type=Names(), default="", help="Checks to leave out: latency, accuracy, size, ...")
 @click.option("--judge-noisy", is_flag=True, help="On a noisy machine, judge times that were taken in turns.")
 @click.option("--junit", type=click.Path(path_type=Path), help="File for JUnit XML.")
@@ -66,7 +66,11 @@ def check(
     from edgeopt.check_run import write_reports
     from edgeopt.cli._screen import Screen
     from edgeopt.cli._verdicts import show_check
+    from edgeopt.files import require_writable
 
+    for file in (junit, markdown):
+        if file:
+            require_writable(file)
     with Screen(quiet=as_json) as screen:
         report = run(
             model,

@@ -19,7 +19,7 @@ from edgeopt.cli._values import Duration, Share
 @click.option("--threads", type=click.IntRange(min=1), help="Threads of the engine [physical cores].")
 @click.option("--seconds", type=Duration("s"), default="20s", show_default=True, help="How long, all together.")
 @click.option("--margin", type=Share(), default="2%", show_default=True, help="Ratios this near to 1 are equal.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the order of turns.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the order of turns.")
 @click.option("--out", "-o", type=click.Path(path_type=Path), help="Folder for compare.json, .md and the raw samples.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context

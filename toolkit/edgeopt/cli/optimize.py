@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from edgeopt.cli._values import Duration, Names, shape_option
+from edgeopt.cli._values import Duration, Names, Number, shape_option
 
 
 @click.command()
@@ -19,8 +19,8 @@ from edgeopt.cli._values import Duration, Names, shape_option
 @click.option("--calib", default="", help="Unlabelled pictures for INT8: folder, video, .npz, or the word synthetic.")
 @click.option("--eval", "labels", default="", help="Labelled pictures: COCO JSON or CSV.")
 @click.option("--budget", type=Duration("ms"), help="Time a frame may take, e.g. 33ms [the target's].")
-@click.option("--fps", type=click.FloatRange(min=0, min_open=True), help="The budget as a frame rate.")
-@click.option("--max-drop", type=click.FloatRange(min=0), help="Metric that may be lost [the recipe's, 0.01].")
+@click.option("--fps", type=Number(min=0, min_open=True), help="The budget as a frame rate.")
+@click.option("--max-drop", type=Number(min=0, max=1), help="Metric that may be lost [the recipe's, 0.01].")
 @click.option("--steps", type=Names(), help="Steps to do [simplify,fuse,quantize,compile].")
 @click.option("--skip", multiple=True, metavar="STEP", help="A step to leave out; repeatable.")
 @click.option("--dry-run", is_flag=True, help="Print the plan and stop.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeopt.cli._values import Duration, shape_option
+from edgeopt.cli._values import Duration, Number, shape_option
 
 if TYPE_CHECKING:
     from edgeopt.quantize_run import QuantizeResult
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @shape_option
 @click.option("--threads", type=click.IntRange(min=1), help="Threads of the engine [physical cores].")
 @click.option("--time-budget", type=Duration("s"), default="3m", show_default=True, help="Stop searching after this.")
-@click.option("--max-drop", type=click.FloatRange(min=0), help="Metric that may be lost [the recipe's, 0.01].")
+@click.option("--max-drop", type=Number(min=0, max=1), help="Metric that may be lost [the recipe's, 0.01].")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def quantize(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from edgeopt.errors import EdgeoptError
+from edgeopt.files import require_writable
 
 
 @click.command()
@@ -35,6 +38,7 @@ def run(
     if draw and (frames.tensors is not None or runtime.bundle.recipe.task == TENSORS):
         raise EdgeoptError(f"tensors cannot be drawn ({source})", remedy="leave --draw out, or pass --json")
     names = runtime.bundle.recipe.class_names
+    drawings = _drawings(draw, source, frames.names) if draw else ()
     for i in range(min(len(frames), limit or len(frames))):
         frame = frames.read(i)
         answer = runtime.predict(frame)
@@ -44,7 +48,16 @@ def run(
         else:
             click.echo(f"{name}: {as_text(answer, names)}")
         if draw:
-            write_drawing(draw / f"{Path(name).stem}.png", frames.picture(i), answer, names)
+            write_drawing(drawings[i], frames.picture(i), answer, names)
+
+
+def _drawings(folder: Path, source: Path, names: Sequence[str]) -> tuple[Path, ...]:
+    """Return a file of its own for each frame, none of them a picture of the source."""
+    if folder.resolve() in (source.resolve(), source.resolve().parent):
+        raise EdgeoptError(f"{folder} holds the pictures themselves", remedy="choose another folder with --draw")
+    require_writable(folder / "drawing.png")
+    stems = Counter(Path(name).stem for name in names)
+    return tuple(folder / f"{Path(name).stem if stems[Path(name).stem] == 1 else name}.png" for name in names)
 
 
 COMMAND = run

@@ -29,6 +29,7 @@ from edgeopt.providers import (
 )
 from edgeopt.tensorrt import tensorrt_options
 from edgeopt.tensors import Tensors, TensorSpec
+from edgeopt.text import short
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read once, when onnxruntime is first imported
 
@@ -60,6 +61,15 @@ _KNOWN_ENTRIES = frozenset(
 UNFUSED = {"session.disable_quant_qdq": "1"}
 """Entries with which pairs of Q and DQ stand around float kernels: the same numbers on every processor. Without VNNI
 fused kernels saturate; `session.x64quantprecision` mends that for U8S8 only, and refuses S8S8."""
+_OTHER_VALUES = frozenset(
+    {
+        "ep.context_file_path",
+        "session.dynamic_block_base",
+        "session.intra_op_thread_affinities",
+        "session.intra_op.spin_duration_us",
+    }
+)
+"""Entries that are more than yes or no; of the others it takes any word but `1` for no."""
 ARITHMETIC_KEY = "edgeopt.arithmetic"
 """Metadata of a model that was converted: ONNX Runtime tells no caller which types are inside."""
 MEMORY_REUSE = "enable_mem_reuse"
@@ -305,6 +315,8 @@ def _session_options(ort: Any, options: SessionOptions, entries: Mapping[str, st
     if DIRECTML in options.providers:  # it refuses the parallel mode, and patterns of memory that it does not own
         made.enable_mem_pattern, made.execution_mode = False, ort.ExecutionMode.ORT_SEQUENTIAL
     for key, value in entries.items():
+        if key in _KNOWN_ENTRIES - _OTHER_VALUES and value not in ("0", "1"):
+            raise UnsupportedError(f"{key} is {short(value)}", remedy="write 0 or 1")
         if key == MEMORY_REUSE:
             made.enable_mem_reuse = value != "0"
         else:
