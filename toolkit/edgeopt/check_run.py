@@ -56,7 +56,7 @@ from edgeopt.side_by_side import (
 )
 from edgeopt.stored import show_difference
 from edgeopt.subject import choose_frames, shapes_of
-from edgeopt.tables import DURATION_S, SEEDS, THREADS, Within
+from edgeopt.tables import Within, require_measurable
 from edgeopt.tensors import Sample
 
 CHECKS = ("latency", "accuracy", "size", "memory", "cold_start", "placement")
@@ -134,9 +134,7 @@ def check(
         EdgeoptError: If the baseline is missing or damaged, or the model cannot be used.
     """
     began, file = perf_counter(), Path(baseline)
-    DURATION_S.require("seconds", seconds)
-    SEEDS.require("seed", seed)
-    THREADS.require("threads", threads)
+    require_measurable(seconds, seed, threads)
     Within(3, 1000).require("starts", starts)
     if update:
         require_writable(file)

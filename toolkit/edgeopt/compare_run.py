@@ -46,7 +46,7 @@ from edgeopt.side_by_side import (
 )
 from edgeopt.stored import StoredResult, is_stored, read_stored, require_comparable
 from edgeopt.subject import choose_frames, shapes_of
-from edgeopt.tables import DURATION_S, SEEDS, THREADS, Within
+from edgeopt.tables import Within, require_measurable
 from edgeopt.text import format_bytes
 
 SCHEMA = 1
@@ -176,9 +176,7 @@ def compare(
         EdgeoptError: If fewer than two are given, models and results are mixed, one cannot be opened, or results come
             from different machines.
     """
-    DURATION_S.require("seconds", seconds)
-    SEEDS.require("seed", seed)
-    THREADS.require("threads", threads)
+    require_measurable(seconds, seed, threads)
     Within(0, 1).require("margin", margin)
     if out:
         require_writable(out / "compare.json")

@@ -72,6 +72,12 @@ def require_ranges(values: object) -> None:
                 limit.require(name, one)
 
 
+def require_measurable(seconds: object, seed: object, threads: object) -> None:
+    """Raise EdgeoptError unless frames can run so long, in an order of that seed, with that many threads."""
+    for name, limit, value in (("seconds", DURATION_S, seconds), ("seed", SEEDS, seed), ("threads", THREADS, threads)):
+        limit.require(name, value)
+
+
 def _limits_of(hint: Any) -> tuple[Within, ...]:
     """Return the ranges in an annotation, also inside a union or a tuple."""
     return tuple(limit for one in get_args(hint) for limit in ((one,) if isinstance(one, Within) else _limits_of(one)))
