@@ -37,7 +37,8 @@ LAYERS = [
     "recipe target outcome boxes providers",
     "model environment frames labels fingerprint drift metrics",
     "tables",
-    "text plugins assets extras files tensors affine channels workers rknn_table match_tables",
+    "validity",
+    "text plugins assets extras files tensors subgraphs affine channels workers rknn_table match_tables",
     "errors",
 ]
 RANK = {name: row for row, names in enumerate(LAYERS) for name in names.split()}

@@ -15,12 +15,13 @@ import onnx
 from edgeopt.apart import transformer_tools
 from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.graph import Graph
-from edgeopt.model import Model, check_model
+from edgeopt.model import Model
 from edgeopt.outcome import Outcome
 from edgeopt.providers import CPU
 from edgeopt.rewrite import TOLERANCE, Expectation
 from edgeopt.target import Target
 from edgeopt.tensors import Tensors
+from edgeopt.validity import require_valid
 
 _FUSED = "MultiHeadAttention"
 _MODEL_TYPE = "bert"
@@ -47,7 +48,7 @@ def fuse_attention(model: Model, inputs: Sequence[Tensors], *, tolerance: float 
         return Outcome(model, {})
     try:
         fused = _fused(model)
-        check_model(fused, fused.name)
+        require_valid(fused.proto, fused.name)
     except Exception as error:  # a pattern matcher of hundreds of forms: whatever it stumbles on, the model stays
         return _left_out(
             model, error.problem if isinstance(error, EdgeoptError) else f"{type(error).__name__}: {error}"

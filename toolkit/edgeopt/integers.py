@@ -10,7 +10,7 @@ from enum import StrEnum
 from onnx import GraphProto, NodeProto
 
 from edgeopt.model import Model
-from edgeopt.multiply_adds import subgraphs
+from edgeopt.subgraphs import subgraphs
 from edgeopt.text import plural
 
 

@@ -14,11 +14,15 @@ from onnx import helper
 
 from edgeopt import assets
 from edgeopt.errors import InvalidFileError, NotFoundError, UnsupportedError
-from edgeopt.files import write_beside
+from edgeopt.files import read_file, write_beside
 from edgeopt.tensors import TensorSpec, fix_sizes
+from edgeopt.validity import require_valid, sort_nodes
 
 _TWO_GB = 2**31 - 2**20
-_KNOWN_DOMAINS = {"", "ai.onnx", "ai.onnx.ml", "com.microsoft", "com.ms.internal.nhwc"}
+_MOST_FILE_BYTES = 2**31
+"""A protobuf holds no more; larger models keep their weights in external data."""
+_MOST_TOLD = 200
+"""Characters of a path in a message."""
 _NAMELESS = {"", "?", "-1", "*", "none"}
 """What exporters write in place of a name: two of them need not be equal."""
 
@@ -126,12 +130,17 @@ def find_model(name: str) -> Path:
 
     Raises:
         NotFoundError: If it is neither.
-        InvalidFileError: If it is a folder.
+        InvalidFileError: If it is a folder, or lies where nothing may be read.
     """
     path = Path(name)
-    if path.is_file():
+    try:
+        is_file, is_folder = path.is_file(), path.is_dir()
+    except OSError as error:
+        told = f"{name[:_MOST_TOLD]} cannot be read: {error.strerror}"
+        raise InvalidFileError(told, remedy="name an ONNX file that may be read") from error
+    if is_file:
         return path
-    if path.is_dir() and path.suffix:
+    if is_folder and path.suffix:
         raise InvalidFileError(f"{path} is a folder", remedy="name an ONNX file")
     shipped = {key: one / "model.onnx" for key, one in assets.model_folders().items() if (one / "model.onnx").is_file()}
     if name in shipped:
@@ -150,47 +159,26 @@ def load_model(path: Path, name: str = "") -> Model:
         InvalidFileError: If it is not ONNX, truncated, its external data is missing, or the checker refuses it.
         UnsupportedError: If a node belongs to a domain that no engine here knows.
     """
+    data = read_file(path, remedy="name an ONNX file that may be read", most_bytes=_MOST_FILE_BYTES)
     try:
-        proto = onnx.load(str(path))
-    except (DecodeError, ValueError, UnicodeDecodeError) as error:
+        proto = onnx.load_model_from_string(data)
+    except (DecodeError, ValueError) as error:
         raise InvalidFileError(
             f"{path} is not an ONNX file, or is truncated", remedy="export the model again, or copy the file again"
         ) from error
-    except (OSError, onnx.checker.ValidationError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise InvalidFileError(
-            f"{path} cannot be loaded: {reason}", remedy="keep the external data files beside the model"
-        ) from error
     if not proto.graph.node or not proto.opset_import:
         raise InvalidFileError(f"{path} holds no ONNX graph", remedy="export the model again, or copy the file again")
-    model = Model(proto, name or (path.parent.name if path.stem == "model" else path.stem))
-    check_model(model, str(path))
-    return model
-
-
-def check_model(model: Model, where: str) -> None:
-    """Raise unless onnx's checker accepts the model and every op belongs to a known domain.
-
-    Raises:
-        UnsupportedError: On a custom op.
-        InvalidFileError: On anything else that is wrong.
-    """
-    functions = {(one.domain, one.name) for one in model.proto.functions}
-    custom = [
-        f"{node.op_type} ({node.domain}, node {node.name or node.output[0]!r})"
-        for node in model.proto.graph.node
-        if node.domain not in _KNOWN_DOMAINS and (node.domain, node.op_type) not in functions
-    ]
-    if custom:
-        raise UnsupportedError(
-            f"{where}: custom op {', '.join(custom[:3])}",
-            remedy="export the model with standard ONNX ops, or replace the op before edgeopt",
-        )
     try:
-        onnx.checker.check_model(model.proto)
-    except onnx.checker.ValidationError as error:
-        reason = str(error).strip().splitlines()[0]
-        raise InvalidFileError(f"{where} is not a valid model: {reason}", remedy="export the model again") from error
+        onnx.load_external_data_for_model(proto, str(path.parent))
+    except (OSError, ValueError, onnx.checker.ValidationError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise InvalidFileError(
+            f"{path}: its external data cannot be loaded: {reason}",
+            remedy="keep the external data files beside the model, whole",
+        ) from error
+    sort_nodes(proto.graph, str(path))
+    require_valid(proto, str(path))
+    return Model(proto, name or (path.parent.name if path.stem == "model" else path.stem))
 
 
 def save_model(model: Model, path: Path) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from itertools import chain
 
-from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, shape_inference
+from onnx import GraphProto, NodeProto, shape_inference
 
 from edgeopt.model import Model
+from edgeopt.subgraphs import stored_tensors, subgraphs, tensors_of
 
 _Shapes = Mapping[str, tuple[int, ...]]
 """By name, whole ones only."""
@@ -28,32 +29,8 @@ _REPEATED = frozenset({"Loop", "Scan", "SequenceMap"})
 
 def count_numbers(model: Model) -> int:
     """Return how many numbers are stored: initializers and Constant nodes, those of subgraphs and functions too."""
-    functions = (_stored(one.node) for one in model.proto.functions)
+    functions = (tensors_of(one.node) for one in model.proto.functions)
     return sum(math.prod(one.dims) for one in chain(stored_tensors(model.proto.graph), *functions))
-
-
-def stored_tensors(graph: GraphProto) -> Iterator[TensorProto]:
-    """Yield the constants of a graph and its subgraphs: initializers, and what Constant nodes hold."""
-    yield from graph.initializer
-    yield from (one.values for one in graph.sparse_initializer)
-    yield from _stored(graph.node)
-
-
-def _stored(nodes: Iterable[NodeProto]) -> Iterator[TensorProto]:
-    for attribute in (one for node in nodes for one in node.attribute):
-        if attribute.type == AttributeProto.TENSOR:
-            yield attribute.t
-    for graph in subgraphs(nodes):
-        yield from stored_tensors(graph)
-
-
-def subgraphs(nodes: Iterable[NodeProto]) -> Iterator[GraphProto]:
-    """Yield the subgraphs of these nodes, but not those inside of them."""
-    for attribute in (one for node in nodes for one in node.attribute):
-        if attribute.type == AttributeProto.GRAPH:
-            yield attribute.g
-        elif attribute.type == AttributeProto.GRAPHS:
-            yield from attribute.graphs
 
 
 def count_multiply_adds(model: Model) -> int | None:

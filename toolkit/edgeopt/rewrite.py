@@ -20,9 +20,9 @@ from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph import Graph
 from edgeopt.model import Model
-from edgeopt.multiply_adds import stored_tensors
 from edgeopt.outcome import Outcome
 from edgeopt.passes import Pass, Phase
+from edgeopt.subgraphs import stored_tensors
 from edgeopt.tensors import Tensors, TensorSpec
 from edgeopt.text import format_bytes
 

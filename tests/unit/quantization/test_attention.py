@@ -14,8 +14,8 @@ from test_dynamic import answers
 
 from edgeopt.attention import fuse_attention, joins_attention
 from edgeopt.graph import Graph
-from edgeopt.model import check_model
 from edgeopt.target import Target
+from edgeopt.validity import require_valid
 
 
 def test_an_encoder_gets_one_op_an_attention_and_answers_the_same():
@@ -26,7 +26,7 @@ def test_an_encoder_gets_one_op_an_attention_and_answers_the_same():
     assert "Softmax" not in made.model.op_counts
     assert made.model.op_counts["MatMul"] == 12  # the products with weights stay apart, so that they can be integers
     np.testing.assert_allclose(answers(made.model, seen), answers(model, seen), rtol=1e-3, atol=1e-4)
-    check_model(made.model, "fused")
+    require_valid(made.model.proto, "fused")
     graph = Graph.from_model(made.model)
     graph.infer_shapes()
     assert all(graph.shape(value) is not None for node in graph.nodes() for value in node.outputs)

@@ -11,10 +11,11 @@ from onnx import numpy_helper, parser
 from edgeopt.drift import measure_drift
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
-from edgeopt.model import Model, check_model
+from edgeopt.model import Model
 from edgeopt.quantization.htp import place_htp, study_htp, wide_nodes
 from edgeopt.quantization.htp_forms import find_htp_forms
 from edgeopt.target import find_target
+from edgeopt.validity import require_valid
 
 V73 = find_target("qualcomm-htp-v73")
 NARROW, WIDE = frozenset(), None
@@ -25,7 +26,7 @@ def parse(text, *, opset=21, **constants):
     proto = parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]>\n{text}')
     proto.graph.initializer.extend(numpy_helper.from_array(one, name) for name, one in constants.items())
     model = Model(proto, proto.graph.name)
-    check_model(model, proto.graph.name)
+    require_valid(model.proto, proto.graph.name)
     return model
 
 
@@ -105,7 +106,7 @@ def test_all_activations_have_the_width_asked_for(findings, wide, dtype):
 @WIDTHS
 def test_the_function_survives(findings, wide, dtype):
     made = place_htp(net(), findings, V73, wide).model
-    check_model(made, "made")
+    require_valid(made.proto, "made")
     frame = frames(9)[-1]
     drift = measure_drift(run(net(), frame), run(made, frame))
     assert drift.sqnr_db > (28 if wide is None else 20)  # weights have 8 bits in both
@@ -254,4 +255,4 @@ def test_where_nothing_agrees_the_best_leads():
 def test_an_output_keeps_its_name_and_type(findings):
     made = place_htp(net(), findings, V73).model
     assert [(one.name, one.dtype, one.shape) for one in made.outputs] == [("y", "float32", (1, 5))]
-    check_model(made, "made")
+    require_valid(made.proto, "made")
