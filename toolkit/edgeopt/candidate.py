@@ -21,16 +21,25 @@ class StageTime:
     p99_ms: float | None
 
 
+UNCONFIRMED = "UNCONFIRMED"
+"""The verdict on a speed of one process: what it shows may be where sessions lay in memory."""
+
+
 @dataclass(frozen=True, slots=True)
 class SpeedRatio:
-    """How many times as fast as another candidate, from interleaved runs; 95 % interval."""
+    """How many times as fast as another candidate, from runs in turns; 95 % interval."""
 
     against: str
     speedup: float
     low: float
     high: float
     verdict: str
-    """FASTER, SLOWER, EQUIVALENT or INCONCLUSIVE."""
+    """FASTER, SLOWER, EQUIVALENT, INCONCLUSIVE, or UNCONFIRMED: measured in one process only."""
+    processes: int = 1
+    """Fresh processes that the interval is over; 1: rounds of a single process."""
+
+    def __str__(self) -> str:
+        return f"{self.speedup:.2f}x [{self.low:.2f}, {self.high:.2f}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +75,8 @@ class Candidate:
     file: str
     """The model, relative to the output folder."""
     size_bytes: int
+    sha256: str = ""
+    """Of the model; empty in files of older versions."""
     changes: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[Note, ...] = ()
     drift: Drift | None = None
@@ -78,8 +89,9 @@ class Candidate:
     """95 % interval of the drop over the labelled pictures; None without labels."""
     latency: Latency | None = None
     speed: SpeedRatio | None = None
-    """Against the baseline."""
-    speed_to_parent: SpeedRatio | None = None
+    """Of whole frames, against the baseline: what is judged."""
+    execute: SpeedRatio | None = None
+    """Of the stage `execute` alone, against the baseline."""
     refused: str = ""
     """Why it is never chosen; empty when it may be."""
     on_front: bool = False
@@ -127,7 +139,7 @@ def candidate_from_json(values: Mapping[str, Any]) -> Candidate:
     known: dict[str, Any] = dict(values)
     known["steps"] = tuple(known["steps"])
     known["notes"] = tuple(map(note_from_json, known["notes"]))
-    kinds = {"drift": Drift, "score": Score, "simulated": Score, "speed": SpeedRatio, "speed_to_parent": SpeedRatio}
+    kinds = {"drift": Drift, "score": Score, "simulated": Score, "speed": SpeedRatio, "execute": SpeedRatio}
     for key, kind in kinds.items():
         known[key] = kind(**known[key]) if known[key] else None
     if latency := known["latency"]:

@@ -31,9 +31,7 @@ from edgeopt.files import require_writable, write_beside
 from edgeopt.fingerprint import Fingerprint
 from edgeopt.scored import Drop, Scored, drop_between
 from edgeopt.side_by_side import (
-    AGAIN,
     Side,
-    Turns,
     close,
     distinct_labels,
     fingerprint_of,
@@ -48,6 +46,7 @@ from edgeopt.stored import StoredResult, is_stored, read_stored, require_compara
 from edgeopt.subject import choose_frames, shapes_of
 from edgeopt.tables import Within, require_measurable
 from edgeopt.text import format_bytes
+from edgeopt.turns import AGAIN, Turns
 
 SCHEMA = 1
 SECONDS = 20.0

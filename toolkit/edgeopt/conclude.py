@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 
+from edgeopt.benchmarking.workers import Pipeline
 from edgeopt.bundle import Artefact, make_artefact, write_bundle
 from edgeopt.candidate import BASELINE, Candidate
 from edgeopt.environment import package_versions, read_environment
 from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.evaluate import answers
-from edgeopt.measure import MOST_SECONDS, Measurement, latency_of, measure, speed_of
+from edgeopt.fresh_turns import Runnable, feed_of, run_fresh
+from edgeopt.measure import CONFIRM_SECONDS, MOST_SECONDS, Bench, Decision, Fresh, measure_and_choose
 from edgeopt.model import load_model
 from edgeopt.plan import is_compiled
 from edgeopt.providers import TENSORRT
@@ -21,59 +23,81 @@ from edgeopt.recognise import TENSORS, Choice
 from edgeopt.report import Report, write_report
 from edgeopt.runtime import Runtime
 from edgeopt.scored import Drop, why_unsure
-from edgeopt.search import choose
+from edgeopt.search import choose, mark
 from edgeopt.sheet import write_sheet
 from edgeopt.text import plural
-from edgeopt.trial import CALIBRATION, CALIBRATION_PICTURES, Engine, Trial
+from edgeopt.trial import CALIBRATION, CALIBRATION_PICTURES, Engine, Trial, model_file
+from edgeopt.turns import Pace, Turns
 
 _ON_DEVICE = "edgeopt bench BUNDLE on the device"
 
 
-def _measure(run: Trial) -> Measurement | None:
-    """Measure all candidates together; None where this machine is not the target."""
+def _decide(run: Trial) -> Decision | None:
+    """Measure and choose; None where this machine is not the target."""
     if run.untimed:
         return None
-    variants = {}
-    for one in run.candidates:
-        model = run.original if one.name == BASELINE else load_model(run.workspace.path(one.file), one.name)
-        variants[one.name] = (run.task(model, evaluating=False), run.open_candidate(one, model))
-    if len(variants) == 1:
-        variants["original again"] = (run.task(run.original, evaluating=False), run.open(run.original))
-    frames = run.timed
-    seconds = min(MOST_SECONDS, max(run.deadline - monotonic(), 3.0))
-    run.listener.say(f"measuring {plural(len(variants), 'candidate')} in turns, {run.plan.threads} thread(s)")
-    parents = [one.parent for one in run.candidates if one.parent]
-    measured = measure(variants, frames, against=[BASELINE, *parents], seconds=seconds)
-    for _, session in variants.values():
-        session.close()
-    return measured
-
-
-def _with_measurement(run: Trial, one: Candidate, measured: Measurement) -> Candidate:
-    samples = measured.samples[one.name]
-    samples.save(run.workspace.path(one.file).with_name("samples.npz"))
-    timed = replace(one, latency=latency_of(samples, run.plan.budget_ms))
-    if one.name == BASELINE:
-        return timed
-    return replace(
-        timed,
-        speed=speed_of(measured.ratios[BASELINE][one.name], BASELINE),
-        speed_to_parent=speed_of(measured.ratios[one.parent][one.name], one.parent),
+    run.listener.say(f"measuring {plural(len(run.candidates), 'candidate')} in turns, {run.plan.threads} thread(s)")
+    left = run.deadline - monotonic()
+    bench = Bench(
+        openers={one.name: _opener(run, one) for one in run.candidates},
+        frames=run.timed,
+        budget_ms=run.plan.budget_ms,
+        workers=run.plan.threads,
+        fresh=None if run.openers else _fresh(run),
+        seconds=min(MOST_SECONDS, max(left - CONFIRM_SECONDS, 3.0)),
+        confirm_seconds=min(CONFIRM_SECONDS, max(left / 2, 0.0)),
+        tell=run.listener.progress,
     )
+    decision = measure_and_choose(run.candidates, bench, run.wish)
+    for name, samples in decision.samples.items():
+        samples.save(run.workspace.path(model_file(name)).with_name("samples.npz"))
+    for name, samples in decision.confirmed.items():
+        samples.save(run.workspace.path(model_file(name)).with_name("confirmed.npz"))
+    return decision
+
+
+def _opener(run: Trial, one: Candidate) -> Callable[[], Pipeline]:
+    """Return how a candidate is opened here: a compiled one on its device, any other as in a fresh process."""
+    if one.name not in run.openers:
+        return _runnable(run, one).open
+    model = load_model(run.workspace.path(one.file), one.name)
+    return lambda: (run.task(model, evaluating=False), run.open_candidate(one, model))
+
+
+def _runnable(run: Trial, one: Candidate) -> Runnable:
+    model = load_model(run.workspace.path(one.file), one.name)
+    return Runnable(
+        opening=run.engine_of(one).opening(one.precision),
+        source=run.workspace.path(one.file).resolve(),
+        recipe=run.recipe,
+        inputs=model.inputs,
+        outputs=model.outputs,
+    )
+
+
+def _fresh(run: Trial) -> Fresh:
+    """Return how the original and some candidates run in turns in a fresh process."""
+    runnables = {one.name: _runnable(run, one) for one in run.candidates}
+    feed = feed_of(run.timed)
+
+    def once(names: Sequence[str], pace: Pace, seed: int) -> Turns:
+        chosen = {name: runnables[name] for name in (BASELINE, *names)}
+        return run_fresh(chosen, feed, pace, workers=run.plan.threads, seed=seed)
+
+    return once
 
 
 def conclude(run: Trial, choice: Choice) -> Report:
     """Measure, choose, and write bundle and report."""
-    measured = _measure(run)
-    if measured:
-        run.candidates = [_with_measurement(run, one, measured) for one in run.candidates]
-    candidates, chosen = choose(run.candidates, run.plan.max_drop, run.least_agreement)
+    decision = _decide(run)
+    candidates = decision.candidates if decision else mark(run.candidates, run.wish)
+    chosen = decision.chosen if decision else choose(candidates, run.wish, lambda one, other: False)
     chosen = run.replay.choose_again(candidates, chosen) if run.replay else chosen
     for one in candidates:
         run.workspace.store(one, None)
     best = next(one for one in candidates if one.name == chosen.name)
     of_pictures = (*run.frames.notes, *(run.labelled.notes if run.labelled else ()))
-    notes = [*choice.notes, *run.notes, *of_pictures, *run.plan.notes]
+    notes = [*choice.notes, *run.notes, *of_pictures, *run.plan.notes, *(decision.notes if decision else ())]
     foreign = _foreign_runtime(run)
     if run.untimed:
         notes.append(Note(NoteKind.WARNING, f"latency not measured: {run.untimed}", foreign or _ON_DEVICE))
@@ -103,6 +127,7 @@ def conclude(run: Trial, choice: Choice) -> Report:
         untimed=run.untimed,
         off_target=off_target,
         foreign_runtime=foreign,
+        trust=str(decision.trust) if decision else "",
         notes=tuple(dict.fromkeys(notes)),
     )
     try:

@@ -1,95 +1,214 @@
-"""Candidates measured together, frame by frame in turns, stage by stage. It makes and chooses none."""
+"""Candidates measured and chosen: all in turns here, then the most promising against the original in fresh processes.
+
+One process tells how long the stages take and which candidates are promising. What is faster is proven over processes,
+by whole frames; nothing else is chosen.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from time import perf_counter
+from dataclasses import dataclass, replace
 
-from edgeopt.benchmarking.blocks import MIN_ROUNDS
 from edgeopt.benchmarking.budget import judge_budget
-from edgeopt.benchmarking.comparison import Ratio, compare_stages
-from edgeopt.benchmarking.interleaving import run_interleaved
+from edgeopt.benchmarking.comparison import Change, Ratio
 from edgeopt.benchmarking.quantile import Summary
 from edgeopt.benchmarking.samples import Samples
-from edgeopt.candidate import Latency, SpeedRatio, StageTime
-from edgeopt.executors import Session
+from edgeopt.benchmarking.trust import Trust, TrustLevel, judge_trust
+from edgeopt.benchmarking.workers import Pipeline
+from edgeopt.candidate import BASELINE, UNCONFIRMED, Candidate, Latency, SpeedRatio, StageTime
+from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.frames import Frames
-from edgeopt.tasks import Task
-from edgeopt.tensors import Sample
+from edgeopt.fresh_turns import FreshTurns
+from edgeopt.search import Chosen, Wish, choose, is_answered, mark, shortlist
+from edgeopt.turns import AGAIN, HERE, Machine, Pace, Turns, take_turns
 
 FRAMES_FOR_P99 = 400
 """The two-sided 95 % interval of a p99 needs 368."""
 MOST_SECONDS = 60.0
-_BLOCK_SECONDS = 0.25
-"""Long against a cache refill, short against a thermal drift."""
-_PICTURES = 32
+CONFIRM_SECONDS = 15.0
+LEAST_PROCESSES = 6
+"""Below, no interval of ranks has 95 %."""
+MOST_PROCESSES = 12
+"""With session memory that moves each model by up to 20 %, these find one that is 1.10x as fast in most runs."""
+_CLEAR = 1.25
+"""A speed of one process from which the least number of processes is enough: what memory moves is no more than that."""
+_MOST_LISTED = 3
+_BATCHES = 2
+_PACE = Pace(0.0, most_legs=1, block_seconds=0.01, least_rounds=3)
+"""Of a fresh process: short, because processes differ by more than rounds."""
+
+Fresh = Callable[[Sequence[str], Pace, int], Turns]
+"""Runs the original and these candidates in turns in one fresh process; the number is the seed of the order."""
+Tell = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
-class Measurement:
-    """Raw samples of each candidate, and the ratio of its execution to others'."""
+class Decision:
+    """What was measured, and what was chosen by it."""
 
+    candidates: tuple[Candidate, ...]
+    chosen: Chosen
     samples: Mapping[str, Samples]
-    ratios: Mapping[str, Mapping[str, Ratio]]
-    """against -> candidate -> ratio of the stage `execute`."""
+    """All candidates in turns in one process."""
+    confirmed: Mapping[str, Samples]
+    """The frames of fresh processes, of those that were worth a proof and of the baseline."""
+    trust: Trust
+    notes: tuple[Note, ...]
 
 
-def measure(
-    variants: Mapping[str, tuple[Task, Session]],
-    frames: Frames,
-    *,
-    against: Sequence[str],
-    seconds: float = MOST_SECONDS,
-) -> Measurement:
-    """Run all variants in turns until each has enough frames for a p99, or the time is up.
+@dataclass(frozen=True)
+class Bench:
+    """What candidates are measured on."""
 
-    Args:
-        variants: Task and session by name, two or more.
-        frames: Where the pictures come from; reading one is the stage `load`.
-        against: Variants that the others are compared with.
-        seconds: At most so long, apart from five rounds that always run.
-    """
-    chosen = frames.spread(_PICTURES)
-    readers: list[Callable[[], Sample]] = [partial(chosen.read, i) for i in range(len(chosen))]
-    frame_s = sum(_seconds_a_frame(task, session, readers[0]) for task, session in variants.values())
-    block = frames_a_block(frame_s, len(variants), seconds)
-    samples = run_interleaved(readers, variants, seconds=seconds, enough=FRAMES_FOR_P99, block=block)
-    ratios = {one: _execute_ratios(samples, one) for one in dict.fromkeys(against)}
-    return Measurement(samples, ratios)
+    openers: Mapping[str, Callable[[], Pipeline]]
+    """By name, the baseline first."""
+    frames: Frames
+    budget_ms: float
+    workers: int
+    """Threads of a session."""
+    fresh: Fresh | None
+    """None: this device's sessions open in one process only, and its turns are the proof."""
+    seconds: float = MOST_SECONDS
+    confirm_seconds: float = CONFIRM_SECONDS
+    machine: Machine = HERE
+    seed: int = 0
+    tell: Tell | None = None
 
 
-def frames_a_block(frame_s: float, variants: int, seconds: float) -> int:
-    """Return how many frames a variant runs in a row, 3 to 25: blocks that always run fit into the time if they can.
+def measure_and_choose(candidates: Sequence[Candidate], bench: Bench, wish: Wish) -> Decision:
+    """Measure all candidates, prove the most promising, and choose.
 
     Args:
-        frame_s: One frame of every variant.
-        variants: How many.
-        seconds: To measure.
+        candidates: The baseline first, scored.
+        bench: What they are measured on.
+        wish: What a candidate must keep, and what is wanted of it.
     """
-    always = 2 * MIN_ROUNDS + 1  # the first block of each is warm-up
-    return max(3, min(25, int(min(_BLOCK_SECONDS * variants, seconds / always) / max(frame_s, 1e-6))))
+    pace = Pace(bench.seconds, enough=FRAMES_FOR_P99)
+    turns = take_turns(bench.openers, bench.frames, pace, workers=bench.workers, seed=bench.seed, machine=bench.machine)
+    timed = [_with_turns(one, turns, bench) for one in candidates]
+    marked = mark(timed, wish)
+    proof = _Proof(turns, bench)
+    if bench.fresh is not None:
+        marked = proof.confirm(marked, wish)
+    if proof.trust.level is TrustLevel.INVALID:
+        marked = mark([_unproven(one) for one in marked], wish)
+    return Decision(
+        candidates=marked,
+        chosen=choose(marked, wish, proof.is_faster),
+        samples={one.name: turns.samples[one.name] for one in candidates},
+        confirmed=proof.samples(),
+        trust=proof.trust,
+        notes=tuple(proof.notes),
+    )
 
 
-def _seconds_a_frame(task: Task, session: Session, read: Callable[[], Sample]) -> float:
-    def once() -> float:
-        started = perf_counter()
-        inputs, geometry = task.preprocess(read())
-        task.postprocess(session.run(inputs), geometry)
-        return perf_counter() - started
-
-    return min(once() for _ in range(3))
-
-
-def _execute_ratios(samples: Mapping[str, Samples], against: str) -> Mapping[str, Ratio]:
-    compared = compare_stages(samples, baseline=against)
-    return {name: ratios["execute"] for name, ratios in compared.items()}
+def _with_turns(one: Candidate, turns: Turns, bench: Bench) -> Candidate:
+    """Return a candidate with its latency and the speeds of one process."""
+    timed = replace(one, latency=latency_of(turns.samples[one.name], bench.budget_ms))
+    if one.name == BASELINE:
+        return timed
+    speeds = {part: speed_of(turns.ratio(one.name, part)) for part in ("frame", "execute") if part in turns.parts}
+    if bench.fresh is not None:
+        speeds = {part: replace(speed, verdict=UNCONFIRMED) for part, speed in speeds.items()}
+    return replace(timed, speed=speeds["frame"], execute=speeds.get("execute"))
 
 
-def speed_of(ratio: Ratio, against: str) -> SpeedRatio:
-    """Return a ratio of times as a speed: above 1 is faster."""
-    return SpeedRatio(against, 1 / ratio.value, 1 / ratio.high, 1 / ratio.low, ratio.verdict.upper())
+def _unproven(one: Candidate) -> Candidate:
+    """Return a candidate whose speed proves nothing."""
+    return replace(one, speed=replace(one.speed, verdict=UNCONFIRMED)) if one.speed else one
+
+
+class _Proof:
+    """What fresh processes say of the candidates that are worth asking for."""
+
+    def __init__(self, turns: Turns, bench: Bench) -> None:
+        self.notes: list[Note] = []
+        self._turns, self._bench = turns, bench
+        self._readings, self._anchors = list(turns.readings), list(turns.anchors)
+        self._found: list[FreshTurns] = []
+
+    @property
+    def trust(self) -> Trust:
+        """Whether all of it can be believed."""
+        baseline = self._turns.samples[self._turns.baseline]
+        return judge_trust(baseline, self._readings, self._anchors, workers=self._bench.workers)
+
+    def confirm(self, marked: tuple[Candidate, ...], wish: Wish) -> tuple[Candidate, ...]:
+        """Return the candidates with the speeds over processes of those that were asked for."""
+        asked: list[str] = []
+        for _ in range(_BATCHES):
+            names = shortlist(marked, wish, asked, self._most)
+            if not names:
+                break
+            asked += names
+            leading = max(one.speed.speedup for one in marked if one.speed and one.name in names)
+            try:
+                found = self._ask(names, LEAST_PROCESSES if leading >= _CLEAR else MOST_PROCESSES)
+            except EdgeoptError as error:
+                self.notes.append(Note(NoteKind.WARNING, f"no speed is confirmed: {error.problem}", error.remedy))
+                break
+            self._found.append(found)
+            marked = mark([_with_proof(one, found) if one.name in names else one for one in marked], wish)
+            if is_answered(marked, wish):
+                break
+        return marked
+
+    @property
+    def _frame_s(self) -> float:
+        return float(self._turns.samples[self._turns.baseline].steady().frame_ns.mean()) / 1e9
+
+    @property
+    def _most(self) -> int:
+        """How many candidates fit beside the baseline and its copy: at least one."""
+        frames = LEAST_PROCESSES * (2 * _PACE.least_rounds + 1)
+        return max(1, min(_MOST_LISTED, int(self._bench.confirm_seconds / (frames * self._frame_s)) - 2))
+
+    def _ask(self, names: Sequence[str], most: int) -> FreshTurns:
+        """Run processes: the least number, and more while they fit into the time."""
+        assert self._bench.fresh is not None
+        clock, tell = self._bench.machine.clock, self._bench.tell
+        began, found, last_s = clock(), list[Turns](), 0.0
+        while len(found) < LEAST_PROCESSES or (
+            len(found) < most and (clock() - began) / 1e9 + last_s <= self._bench.confirm_seconds
+        ):
+            started = clock()
+            found.append(self._bench.fresh(names, _PACE, self._bench.seed + len(found)))
+            last_s = (clock() - started) / 1e9
+            self._readings.append(self._bench.machine.read())
+            self._anchors.append(self._bench.machine.measure_anchor())
+            if tell:
+                tell(f"confirm {', '.join(names)} in fresh processes", len(found), most)
+        if tell:
+            tell(f"confirm {', '.join(names)} in fresh processes", most, most)
+        return FreshTurns(tuple(found))
+
+    def is_faster(self, one: str, other: str) -> bool:
+        """Return whether the first is proven faster than the second, by whole frames."""
+        if self._bench.fresh is None:
+            return one != other and self._turns.ratio(one, "frame", against=other).verdict is Change.FASTER
+        labels = [found for found in self._found if {one, other} <= found.processes[0].samples.keys()]
+        return one != other and any(
+            found.ratio(one, "frame", against=other).verdict is Change.FASTER for found in labels
+        )
+
+    def samples(self) -> Mapping[str, Samples]:
+        """Return the frames of all processes by name; of the baseline those of the last ones."""
+        return {
+            name: found.samples(name)
+            for found in self._found
+            for name in found.processes[0].samples
+            if not name.endswith(AGAIN)
+        }
+
+
+def _with_proof(one: Candidate, found: FreshTurns) -> Candidate:
+    execute = speed_of(found.ratio(one.name, "execute"), len(found.processes)) if one.execute else None
+    return replace(one, speed=speed_of(found.ratio(one.name, "frame"), len(found.processes)), execute=execute)
+
+
+def speed_of(ratio: Ratio, processes: int = 1) -> SpeedRatio:
+    """Return a ratio of times to the baseline as a speed: above 1 is faster."""
+    return SpeedRatio(BASELINE, 1 / ratio.value, 1 / ratio.high, 1 / ratio.low, ratio.verdict.upper(), processes)
 
 
 def latency_of(samples: Samples, budget_ms: float, max_miss_ratio: float = 0.01) -> Latency:

@@ -10,6 +10,7 @@ from typing import Annotated
 from edgeopt.environment import engine_threads
 from edgeopt.errors import EdgeoptError, Note, NoteKind, NotFoundError, UnsupportedError
 from edgeopt.recipe import Recipe
+from edgeopt.search import Prefer
 from edgeopt.tables import DURATION_MS, DURATION_S, THREADS, Within, require_ranges
 from edgeopt.target import Target
 
@@ -47,6 +48,8 @@ class Options:
     """Output folder, or report, of an earlier run whose decisions hold; empty: what is measured here decides."""
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Whole shapes of inputs by name, for what the model leaves free."""
+    prefer: Prefer = Prefer.SPEED
+    """What is wanted of the chosen candidate."""
 
     def __post_init__(self) -> None:
         require_ranges(self)
@@ -78,6 +81,7 @@ class Plan:
     notes: tuple[Note, ...] = field(default=())
     may_quantize: bool = True
     """Whether `quantize` was asked for: without pictures the step falls away, but weights may still be integers."""
+    prefer: Prefer = Prefer.SPEED
 
     def as_json(self) -> Mapping[str, object]:
         """Return the plan as plain values; its hash keys the candidates of a run."""
@@ -135,6 +139,8 @@ def make_plan(recipe: Recipe, target: Target, options: Options, threads: int, qu
     for name in (*options.steps, *options.skip):
         if name not in STEPS:
             raise NotFoundError("step", name, STEPS)
+    if options.prefer not in tuple(Prefer):
+        raise NotFoundError("preference", options.prefer, Prefer)
     calib = _path(options.calib, recipe, recipe.evaluation.calib)
     synthetic = options.calib == SYNTHETIC
     notes: list[Note] = []
@@ -167,6 +173,7 @@ def make_plan(recipe: Recipe, target: Target, options: Options, threads: int, qu
         time_budget_s=options.time_budget_s,
         notes=tuple(notes),
         may_quantize=may_quantize,
+        prefer=Prefer(options.prefer),
     )
 
 

@@ -14,14 +14,20 @@ from jinja2 import PackageLoader, StrictUndefined
 
 from edgeopt.candidate import BASELINE, Candidate, StageTime, candidate_from_json, note_from_json
 from edgeopt.environment import Environment
-from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_MISSED, EXIT_PASS, InvalidFileError, Note
+from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_MISSED, EXIT_NOISY, EXIT_PASS, InvalidFileError, Note
 from edgeopt.quantization.tensor_table import COLUMNS, TENSORS, worst_tensors
 from edgeopt.text import format_bytes
 
-SCHEMA = 1
+SCHEMA = 2
 _SHOWN_FROM = 0.01
 """Share of the frame from which a stage gets a column."""
-_VERDICT_EXIT = {"PASS": EXIT_PASS, "FAIL": EXIT_MISSED, "INCONCLUSIVE": EXIT_INCONCLUSIVE}
+_VERDICT_EXIT = {
+    "PASS": EXIT_PASS,
+    "FAIL": EXIT_MISSED,
+    "INCONCLUSIVE": EXIT_INCONCLUSIVE,
+    "NOISY": EXIT_NOISY,
+    "INVALID": EXIT_NOISY,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,8 @@ class Report:
     """The processor of the device that brought the chosen candidate's latency; empty: the machine of the report."""
     off_target: str = ""
     """Why nothing runs on the target's own device; empty where the chosen candidate does."""
+    trust: str = ""
+    """TRUSTED, or NOISY or INVALID with the reasons; empty where nothing was measured."""
 
     @property
     def best(self) -> Candidate:
@@ -62,12 +70,20 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """PASS, FAIL or INCONCLUSIVE: the chosen candidate against the budget."""
-        return self.best.latency.verdict if self.best.latency else "INCONCLUSIVE"
+        """PASS, FAIL or INCONCLUSIVE by the budget; NOISY or INVALID where the machine closes the gate."""
+        if self.best.latency is None:
+            return "INCONCLUSIVE"
+        return self._noise if self._noise and self.budget_asked else self.best.latency.verdict
+
+    @property
+    def _noise(self) -> str:
+        """NOISY or INVALID; empty where the machine was quiet, or nothing was measured."""
+        level = self.trust.partition(";")[0]
+        return "" if level == "TRUSTED" else level
 
     @property
     def exit_code(self) -> int:
-        """0, 2 or 3; a budget that nobody asked for fails nothing, a device that runs nothing does."""
+        """0, 2, 3 or 4; a budget that nobody asked for fails nothing, a device that runs nothing does."""
         if self.off_target:
             tried = any(one.profile and one.refused for one in self.candidates)
             return EXIT_MISSED if tried else EXIT_INCONCLUSIVE
@@ -75,10 +91,23 @@ class Report:
 
     @property
     def verdict_line(self) -> str:
-        """The verdict in one sentence."""
+        """The verdict in one sentence, with what a larger file and a noisy machine mean for it."""
         if self.best.latency is None:
             return f"latency: not measured ({self.untimed}); {self.how_to_measure}"
-        return f"{self.verdict}: {self.best.latency.detail}"
+        undecided = self.verdict != self.best.latency.verdict
+        found = f"a noisy machine decides no budget; seen: {self.best.latency.detail}"
+        parts = [f"{self.verdict}: {found if undecided else self.best.latency.detail}", self._larger]
+        if self._noise and not undecided:
+            parts.append(f"the machine was {self._noise}: believe no close figure")
+        return "; ".join(part for part in parts if part)
+
+    @property
+    def _larger(self) -> str:
+        """How much larger the chosen file is than the original; empty where it is not."""
+        size, was = self.best.size_bytes, self.candidates[0].size_bytes
+        if size <= was:
+            return ""
+        return f"the file is {size / was:.2f} times the original's size ({format_bytes(size)}, was {format_bytes(was)})"
 
     @property
     def how_to_measure(self) -> str:
@@ -143,12 +172,16 @@ def _row(one: Candidate, report: Report, stages: Sequence[str]) -> tuple[str, ..
         f"{one.score.value:.4f}" if one.score else f"agree {one.agreement:.3f}" if one.agreement is not None else "n/a",
         *((f"{one.simulated.value:.4f}" if one.simulated else "",) if _device_columns(report) else ()),
         "" if one.name == BASELINE or one.drop is None else f"{one.drop:+.4f} {one.drop_interval}".rstrip(),
-        "1.00x" if one.name == BASELINE else f"{one.speed.speedup:.2f}x" if one.speed else "not measured",
+        "1.00x" if one.name == BASELINE else _speed(one),
         *(_times(time) for time in times),
         _times(latency.frame) if latency else "not measured",
         latency.verdict if latency else "INCONCLUSIVE",
         f"{mark} refused: {one.refused}".strip() if one.refused else mark,
     )
+
+
+def _speed(one: Candidate) -> str:
+    return f"{one.speed} {one.speed.verdict}" if one.speed else "not measured"
 
 
 def _times(time: StageTime | None) -> str:

@@ -1,31 +1,15 @@
-"""Several models or bundles measured together: opened at once, whole frames in turns, on the same pictures.
-
-The first is opened twice: its second copy runs along and shows what this machine makes of no difference at all.
-"""
+"""Several models or bundles side by side: opened at once, measured in turns, scored on the same pictures."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from edgeopt import plugins, tasks
-from edgeopt.benchmarking.anchor import measure_anchor
-from edgeopt.benchmarking.blocks import MIN_ROUNDS
-from edgeopt.benchmarking.comparison import Ratio
-from edgeopt.benchmarking.interleaving import run_interleaved
-from edgeopt.benchmarking.paired import judge_rounds, parts_worth_judging, round_logs
-from edgeopt.benchmarking.readings import take_reading
-from edgeopt.benchmarking.samples import Samples, join_samples
 from edgeopt.benchmarking.subject_facts import subject_facts
-from edgeopt.benchmarking.trust import Trust, judge_trust
 from edgeopt.errors import Note, NoteKind, UnsupportedError
 from edgeopt.evaluate import LabelledFrames, Progress, answers, fed
 from edgeopt.fingerprint import Fingerprint, read_fingerprint
@@ -35,16 +19,7 @@ from edgeopt.recipe import Recipe
 from edgeopt.recognise import TENSORS, Shapes
 from edgeopt.scored import Scored, score
 from edgeopt.subject import Subject, open_subject
-from edgeopt.tensors import Sample
-
-AGAIN = " again"
-"""After the first one's label: its second copy."""
-_BLOCK_SECONDS = 0.04
-"""Short against a neighbour's bursts, long against a cache refill."""
-_PICTURES = 32
-_MOST_LEGS = 4
-_OPENINGS = 4.0
-"""A leg lasts at least so many times as long as opening its sessions, and five rounds."""
+from edgeopt.turns import Pace, Turns, take_turns
 
 
 @dataclass(frozen=True)
@@ -58,52 +33,6 @@ class Side:
     """With its external data."""
     sha256: str
     """Of the serialized model."""
-
-
-@dataclass(frozen=True)
-class Turns:
-    """Raw samples of one interleaved run, and what the machine did meanwhile."""
-
-    samples: Mapping[str, Samples]
-    """By label; the second copy of the first has its label and `AGAIN`."""
-    trust: Trust
-    seconds: float
-
-    @property
-    def baseline(self) -> str:
-        """The label of the first one."""
-        return next(iter(self.samples))
-
-    @property
-    def parts(self) -> tuple[str, ...]:
-        """What can be judged, `execute` and `frame` first."""
-        return parts_worth_judging(dict(self.samples))
-
-    def ratio(self, label: str, part: str, *, against: str = "", margin: float = 0.02) -> Ratio:
-        """Return the ratio of one to another (the first), judged beside the first one's ratio to itself."""
-        logs = self._logs(label, against or self.baseline, part)
-        return judge_rounds(logs, pairs=self._pairs, margin=margin, null=self.null(part, margin))
-
-    def null(self, part: str, margin: float = 0.02) -> Ratio:
-        """Return the ratio of the first one's second copy to the first one."""
-        logs = round_logs(self.samples[self.baseline + AGAIN], self.samples[self.baseline], part)
-        return judge_rounds(logs, pairs=self._pairs, margin=margin)
-
-    @property
-    def _pairs(self) -> int:
-        rounds = self.samples[self.baseline].steady().round_id
-        assert rounds is not None
-        return 2 * (int(rounds.max()) + 1)
-
-    def _logs(self, label: str, against: str, part: str) -> NDArray[np.float64]:
-        """Return the rounds; both copies of the first one count, which takes a quarter of the variance away."""
-        if label == self.baseline:
-            return -self._logs(against, label, part)
-        logs = round_logs(self.samples[label], self.samples[against], part)
-        if against != self.baseline:
-            return logs
-        mean: NDArray[np.float64] = (logs + round_logs(self.samples[label], self.samples[against + AGAIN], part)) / 2
-        return mean
 
 
 def open_sides(
@@ -166,60 +95,14 @@ def _side(label: str, given: str, subject: Subject) -> Side:
 def run_in_turns(sides: Sequence[Side], frames: Frames, *, seconds: float, seed: int = 0) -> Turns:
     """Run whole frames of all sides in turns, and of a second copy of the first.
 
-    The time is cut into legs. Each opens everything anew, in another order: two sessions of one model may differ by
-    some percent for as long as they live, because their weights and buffers lie elsewhere in memory.
-
     Args:
         sides: One or more.
         frames: Where the pictures come from; reading one is the stage `load`.
         seconds: How long to run frames; five rounds run whatever it says.
         seed: Of the order.
     """
-    subjects = {side.label: side.subject for side in sides}
-    subjects[sides[0].label + AGAIN] = sides[0].subject
-    chosen = frames.spread(_PICTURES)
-    readers: list[Callable[[], Sample]] = [partial(chosen.read, i) for i in range(len(chosen))]
-    frame_s = max(_seconds_a_frame(sides[0].subject, readers[0]), 1e-6)
-    block = max(1, min(25, round(_BLOCK_SECONDS / frame_s)))
-    least_s = 2 * MIN_ROUNDS * block * frame_s * len(subjects)
-    rng, readings, anchors = np.random.default_rng(seed), [take_reading()], [measure_anchor()]
-    legs: list[Mapping[str, Samples]] = []
-    spent_s, count = 0.0, _MOST_LEGS
-    while len(legs) < count:
-        began = perf_counter()
-        opened = {name: subjects[name].open_again() for name in rng.permutation(list(subjects)).tolist()}
-        open_s, began = perf_counter() - began, perf_counter()
-        count = count if legs else max(1, min(count, int(seconds / max(least_s, _OPENINGS * open_s))))
-        variants = {name: opened[name] for name in subjects}
-        legs.append(run_interleaved(readers, variants, seconds=seconds / count, block=block, seed=seed + len(legs)))
-        spent_s += perf_counter() - began
-        for _, session in opened.values():
-            session.close()
-        readings.append(take_reading())
-        anchors.append(measure_anchor())
-    samples = {name: join_legs([leg[name] for leg in legs]) for name in subjects}
-    trust = judge_trust(samples[sides[0].label], readings, anchors, workers=sides[0].subject.threads)
-    return Turns(samples, trust, spent_s)
-
-
-def join_legs(legs: Sequence[Samples]) -> Samples:
-    """Return the rows of all legs with rounds numbered through."""
-    rounds, offset = [], 0
-    for leg in legs:
-        assert leg.round_id is not None
-        rounds.append(leg.round_id + offset)
-        offset += int(leg.round_id.max()) + 1
-    return replace(join_samples(legs), round_id=np.concatenate(rounds))
-
-
-def _seconds_a_frame(subject: Subject, read: Callable[[], Sample]) -> float:
-    def once() -> float:
-        started = perf_counter()
-        inputs, geometry = subject.task.preprocess(read())
-        subject.task.postprocess(subject.session.run(inputs), geometry)
-        return perf_counter() - started
-
-    return min(once() for _ in range(3))
+    openers = {side.label: side.subject.open_again for side in sides}
+    return take_turns(openers, frames, Pace(seconds), workers=sides[0].subject.threads, seed=seed)
 
 
 def score_side(side: Side, labelled: LabelledFrames, tell: Progress | None = None) -> Scored:

@@ -28,6 +28,7 @@ from edgeopt.recognise import TENSORS
 from edgeopt.replay import Replay, calibration_fingerprint
 from edgeopt.scored import Drop, Scored, drop_between, require_telling
 from edgeopt.scored import score as score_answers
+from edgeopt.search import Wish
 from edgeopt.target import Target
 from edgeopt.tasks import Accuracy, Task
 from edgeopt.tensors import Tensors
@@ -170,6 +171,11 @@ class Trial:
         return synthetic(self.recipe, self.original.inputs)
 
     @property
+    def wish(self) -> Wish:
+        """What a candidate must keep, and what is wanted of it."""
+        return Wish(self.plan.max_drop, self.least_agreement, self.plan.prefer)
+
+    @property
     def least_agreement(self) -> float:
         """What a candidate must reach where no labels judge."""
         return self.recipe.least_agreement
@@ -240,6 +246,7 @@ def score_candidate(
         precision=setting.precision,
         file=model_file(name),
         size_bytes=outcome.model.size_bytes,
+        sha256=outcome.model.fingerprint,
         changes=dict(outcome.changes),
         notes=outcome.notes,
         score=score,
@@ -310,6 +317,16 @@ def _drop_from_baseline(run: Trial, scored: Scored | None) -> Drop | None:
     return drop_between(baseline, scored) if scored else None
 
 
+def find_twin(run: Trial, outcome: Outcome, setting: Setting) -> Candidate | None:
+    """Return the candidate that is the same bytes, run by the same engine in the same way; None where there is none."""
+    wanted = setting.engine.with_options(outcome.options).opening(setting.precision)
+    for one in run.candidates:
+        runs_alike = run.engine_of(one).opening(one.precision) == wanted
+        if runs_alike and one.sha256 == outcome.model.fingerprint and one.name not in run.openers:
+            return one
+    return None
+
+
 def reference_answers(run: Trial, session: Session, model: Model) -> list[Any]:
     """Return a model's answers to the pictures on which agreement is judged."""
     pictures = run.pictures.spread(AGREEMENT_PICTURES)
@@ -334,7 +351,15 @@ def add_candidate(
     *,
     resumed: Candidate | None,
 ) -> Candidate:
-    """Score a candidate, store it and tell of it; one that is taken up from disk is told of only."""
+    """Score a candidate, store it and tell of it; one that is taken up from disk is told of only.
+
+    What is byte by byte a candidate that is there, and runs the same way, is that candidate: nothing was done.
+    """
+    if twin := find_twin(run, outcome, setting):
+        nothing = Note(NoteKind.SKIPPED, f"{name}: nothing to do, it is {twin.name} byte by byte")
+        run.notes.append(nothing)
+        run.listener.say(str(nothing))
+        return twin
     if resumed:
         candidate = replace(resumed, notes=(*(note for note in resumed.notes if note != RESUMED), RESUMED))
         if name == BASELINE:

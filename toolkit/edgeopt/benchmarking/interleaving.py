@@ -23,6 +23,7 @@ def run_interleaved(
     seconds: float,
     enough: int | None = None,
     block: int = 25,
+    least_rounds: int = MIN_ROUNDS,
     seed: int = 0,
     clock: Clock = time.perf_counter_ns,
 ) -> Mapping[str, Samples]:
@@ -33,9 +34,10 @@ def run_interleaved(
     Args:
         frames: One or more; all variants of a round get the same ones in the same order.
         variants: Task and loaded session of each.
-        seconds: How long to go on; at least five rounds run whatever it says.
+        seconds: How long to go on; the least rounds run whatever it says.
         enough: Stop before that once each variant has so many frames after warm-up; None: never.
         block: Frames per block, at least 1.
+        least_rounds: Two or more.
         seed: Of the order.
         clock: Nanoseconds that never go back.
 
@@ -49,8 +51,8 @@ def run_interleaved(
     for run in marked.values():
         _run_block(run, 0, block)
     rounds = 0
-    wanted = MIN_ROUNDS if enough is None else max(MIN_ROUNDS, -(-enough // (2 * block)))
-    while rounds < MIN_ROUNDS or (clock() - zero_ns < seconds * 1e9 and (enough is None or rounds < wanted)):
+    wanted = least_rounds if enough is None else max(least_rounds, -(-enough // (2 * block)))
+    while rounds < least_rounds or (clock() - zero_ns < seconds * 1e9 and (enough is None or rounds < wanted)):
         for name in round_order(tuple(variants), rng):
             _run_block(marked[name], len(marked[name]) - block, block)
         rounds += 1

@@ -81,6 +81,12 @@ def judge_rounds(logs: NDArray[np.float64], *, pairs: int, margin: float = 0.02,
     return decide(math.exp(centre), math.exp(low), math.exp(high), pairs=pairs, margin=margin, null=null)
 
 
+def centre_of_rounds(logs: NDArray[np.float64]) -> float:
+    """Return the Hodges-Lehmann estimate alone: the median of all averages of two rounds, each with itself too."""
+    first, second = np.triu_indices(len(logs))
+    return float(np.median((logs[first] + logs[second]) / 2))
+
+
 def _by_ranks(logs: NDArray[np.float64]) -> tuple[float, float, float]:
     first, second = np.triu_indices(len(logs))
     averages = np.sort((logs[first] + logs[second]) / 2)

@@ -64,7 +64,7 @@ class Screen:
         """Print one line a candidate."""
         score = f"{one.score.metric} {one.score.value:.4f}" if one.score else ""
         score += f" ({one.simulated.value:.4f} with the device's numbers)" if one.simulated else ""
-        speed = f"{one.speed.speedup:.2f}x {one.speed.verdict}" if one.speed else ""
+        speed = f"{one.speed} {one.speed.verdict}" if one.speed else ""
         frame = one.latency.frame if one.latency else None
         time = f"frame p50 {frame.p50_ms:.2f} ms" if frame and frame.p50_ms is not None else ""
         parts = [part for part in (format_bytes(one.size_bytes), score, speed, time, one.placement, one.unfit) if part]
@@ -79,8 +79,9 @@ class Screen:
         whole = [*range(len(columns))]
         if self._width(columns, rows, whole) <= self._out.width:
             parts = [whole]
-        else:  # two narrow tables are read, one wide table is wrapped into noise
-            parts = [[i for i in whole if i not in stages], [0, *stages]]
+        else:  # narrow tables are read, a wide table is wrapped into noise
+            speed = [first - 1, *(i for i in whole[:-1] if i >= stages.stop)]
+            parts = [[i for i in whole if i not in (*speed, *stages)], [0, *speed], [0, *stages]]
         for part in parts:
             self._out.print(_table(columns, rows, part, report.chosen))
         for one in report.candidates:
@@ -90,6 +91,8 @@ class Screen:
             self._plain(f"{note.kind}: {whose}{note}")
         self._plain(f"times in ms, p50 / p99 of single frames; calibrated on {report.calibrated_on}")
         self._plain(f"chosen   {report.reason}")
+        if report.trust:
+            self._plain(f"machine  {report.trust}")
         self._plain(f"verdict  {report.verdict_line}")
         self._plain(f"bundle   {report.bundle}")
         self._plain(f"report   {report.folder / 'report.md'}")

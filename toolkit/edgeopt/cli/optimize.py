@@ -35,6 +35,13 @@ from edgeopt.cli._values import Duration, Names, Number, shape_option
 @click.option(
     "--threads", type=click.IntRange(min=1), help="Threads of the engine [all cores, or one where it is as fast]."
 )
+@click.option(
+    "--prefer",
+    type=click.Choice(["speed", "size"]),
+    default="speed",
+    show_default=True,
+    help="What to choose: the fastest, proven; or the smallest that is not proven slower.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.pass_context
 def optimize(
@@ -57,17 +64,19 @@ def optimize(
     replay: str,
     time_budget: float | None,
     threads: int | None,
+    prefer: str,
     as_json: bool,
 ) -> None:
     """Make MODEL (an ONNX file or a shipped model's name) fast on a target, and measure it stage by stage.
 
     Writes every candidate, a bundle for the runtime, and the report. Exit code 0: the budget is met, or none was
-    asked for; 2: missed, proven; 3: not decided; 1: an error.
+    asked for; 2: missed, proven; 3: not decided; 4: the machine was too noisy to decide; 1: an error.
     """
     from edgeopt.cli._screen import Screen
     from edgeopt.line import optimize as run
     from edgeopt.line import plan_lines
     from edgeopt.plan import STEPS, Options
+    from edgeopt.search import Prefer
 
     if budget is not None and fps is not None:
         raise click.UsageError("--budget and --fps say the same thing; give one")
@@ -83,6 +92,7 @@ def optimize(
         resume=resume,
         replay=replay,
         shapes=dict(shapes),
+        prefer=Prefer(prefer),
     )
     if dry_run:
         click.echo("\n".join(plan_lines(model, target=target, recipe=recipe, options=options)))
