@@ -14,11 +14,9 @@ from edgeopt.benchmarking.comparison import (
     Ratio,
     compare,
     compare_blocks,
-    compare_stages,
     judge_ratio,
     widen_margin,
 )
-from edgeopt.benchmarking.samples import Samples
 
 CALL_NS = 10_000_000
 CALLS = 2000
@@ -186,23 +184,3 @@ def test_the_margin_grows_to_what_a_null_run_deviates():
     noisy = judge_ratio(np.tile([-0.1, 0.1], 10), pairs=40)
     assert widen_margin(0.02, noisy) == pytest.approx(max(1 - noisy.low, noisy.high - 1))
     assert widen_margin(0.02, judge_ratio(np.full(20, 0.001), pairs=40)) == 0.02
-
-
-def rounds_of(execute_ns: int, rounds: int = 6, size: int = 8) -> Samples:
-    times = np.tile([2_000_000, 0, execute_ns], (rounds * size, 1))
-    warmup, ids = np.zeros(rounds * size, np.bool_), np.repeat(np.arange(rounds), size)
-    return Samples(("preprocess", "upload", "execute"), times, times.sum(axis=1), warmup, round_id=ids)
-
-
-def test_stages_are_compared_each_and_those_without_time_are_left_out():
-    found = compare_stages({"a": rounds_of(8_000_000), "b": rounds_of(3_000_000)}, baseline="a")["b"]
-    assert set(found) == {"frame", "preprocess", "execute"}
-    assert found["frame"].value == pytest.approx(0.5)
-    assert found["execute"].value == pytest.approx(3 / 8)
-    assert found["preprocess"].verdict is Change.EQUIVALENT
-
-
-def test_runs_without_rounds_cannot_be_compared_by_stage():
-    plain = Samples((), np.zeros((3, 0), np.int64), np.ones(3, np.int64), np.zeros(3, np.bool_))
-    with pytest.raises(ValueError, match="interleaved"):
-        compare_stages({"a": plain, "b": plain}, baseline="a")

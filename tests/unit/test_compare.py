@@ -26,10 +26,11 @@ from edgeopt.executors import SessionOptions
 from edgeopt.executors.null import Null, Script
 from edgeopt.recipe import find_recipe
 from edgeopt.scored import Scored
-from edgeopt.side_by_side import AGAIN, distinct_labels, join_legs
+from edgeopt.side_by_side import distinct_labels
 from edgeopt.stored import read_stored, require_comparable
 from edgeopt.tasks import Accuracy
 from edgeopt.tensors import TensorSpec
+from edgeopt.turns import AGAIN, join_legs
 
 VERDICTS = {"FASTER", "SLOWER", "EQUIVALENT", "INCONCLUSIVE"}
 

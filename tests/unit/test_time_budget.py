@@ -6,11 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from edgeopt.executors.onnxruntime import EXECUTOR
-from edgeopt.measure import frames_a_block
 from edgeopt.target import find_target
 from edgeopt.trial import Engine, Trial
 
@@ -32,18 +29,6 @@ def trial(budget_s: float | None, *alternatives: Engine) -> Trial:
 
 def engine(*precisions: str) -> Engine:
     return Engine(replace(find_target("openvino-cpu"), precisions=precisions, needs={}), EXECUTOR, 1)
-
-
-@given(st.floats(1e-4, 10), st.integers(2, 30), st.floats(0.5, 60))
-def test_blocks_that_always_run_fit_into_the_time_down_to_three_frames(frame_s, variants, seconds):
-    block = frames_a_block(frame_s, variants, seconds)
-    assert 3 <= block <= 25
-    assert block == 3 or 11 * block * frame_s <= seconds * 1.0001
-    assert block <= frames_a_block(frame_s, variants, 2 * seconds)
-
-
-def test_a_minute_leaves_long_blocks():
-    assert frames_a_block(0.1, 10, 60.0) == 25
 
 
 def test_searches_leave_two_fifths_of_a_budget_and_share_the_rest():

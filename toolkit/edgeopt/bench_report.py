@@ -338,12 +338,10 @@ def _diagnosis(result: BenchResult) -> tuple[tuple[str, str], ...]:
 def _verdict(result: BenchResult) -> tuple[tuple[str, str], ...]:
     if not result.budget_asked:
         return (("verdict", f"{result.budget} (the target's budget; --budget makes it a gate)"),)
-    lines = [("verdict", str(result.budget))]
-    if result.exit_code == EXIT_NOISY:
-        lines.append(
-            ("gate", f"closed: a run that is {result.trust.level.upper()} decides nothing (exit code {EXIT_NOISY})")
-        )
-    return tuple(lines)
+    if result.exit_code != EXIT_NOISY:
+        return (("verdict", str(result.budget)),)
+    level = result.trust.level.upper()
+    return (("verdict", f"{level}: nothing is decided (exit code {EXIT_NOISY}); seen: {result.budget.detail}"),)
 
 
 def render_markdown(result: BenchResult) -> str:

@@ -66,7 +66,8 @@ def make_int8(run: Trial, model: Model, setting: Setting | None = None, most: in
     tried, draft = list[Attempt](), f"candidates/{_candidate(run, setting)}/{_DRAFT}"
 
     def attempted(one: Attempt) -> None:
-        run.listener.say(f"  {one.name}: {one.speed_ratio:.2f}x the float model, agreement {one.agreement:.3f}")
+        told = f"estimated {one.speed_ratio:.2f}x the float model, agreement {one.agreement:.3f}"
+        run.listener.say(f"  {one.name}: {told}")
         tried.append(one)
         if ranked(tried, run.least_agreement)[0] is one and one.is_valid(run.least_agreement):
             run.workspace.write(draft, one.outcome.model.data)

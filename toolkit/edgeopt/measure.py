@@ -226,7 +226,7 @@ def latency_of(samples: Samples, budget_ms: float, max_miss_ratio: float = 0.01)
         frame=_stage_time(summary["frame"]),
         stages={name: _stage_time(summary[name]) for name in samples.stages},
         verdict=result.verdict.upper(),
-        detail=str(result).split(": ", 1)[1],
+        detail=result.detail,
     )
 
 

@@ -333,7 +333,7 @@ class _Run:
         is_best = best is one and one.is_valid(self.least_agreement)
         if is_best:
             save_model(one.outcome.model, self.draft)
-        told = f"{one.name}: {one.speed_ratio:.2f}x the float model, agreement {one.agreement:.3f}"
+        told = f"{one.name}: estimated {one.speed_ratio:.2f}x the float model, agreement {one.agreement:.3f}"
         self.say(f"  {told}{f'; the best so far, in {self.draft}' if is_best else ''}")
 
     def choose(self, found: Found, max_drop: float) -> tuple[Tried | None, tuple[Tried, ...], str]:

@@ -123,7 +123,8 @@ def test_the_reason_tells_the_choice_its_costs_and_the_others() -> None:
     kept = Kept("t", 4.2, 0.25, 0.1)
     told = reason(variant, best, [other], 0.85, times, (kept,))
     assert told == (
-        "a: 1.40x the float model, agreement 0.950. 1 layer in float: 0.50 ms less than on integers, borders apart. "
+        "a: estimated 1.40x the float model, agreement 0.950. "
+        "1 layer in float: 0.50 ms less than on integers, borders apart. "
         "'t' (4.2 dB) stays real, costs 0.25 ms and saves 0.100 agreement. 3 of 4 weighted layers in INT8. "
         "b gave 1.30x and 0.900."
     )

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from edgeopt.benchmarking.binomial import student_quantile
 from edgeopt.benchmarking.blocks import Blocks, run_blocks
 from edgeopt.benchmarking.clock import Clock
-from edgeopt.benchmarking.samples import Samples
 
 _RESAMPLES = 10_000
 _BOOTSTRAP_UP_TO = 400
@@ -176,46 +175,3 @@ def _pairs_needed(value: float, half_width: float, pairs: int, margin: float) ->
 def widen_margin(margin: float, null: Ratio) -> float:
     """Return the margin that a run of the baseline against itself allows: at least its largest deviation."""
     return max(margin, abs(null.low - 1), abs(null.high - 1))
-
-
-def compare_stages(
-    samples: Mapping[str, Samples], *, baseline: str, margin: float = 0.02, seed: int = 0
-) -> Mapping[str, Mapping[str, Ratio]]:
-    """Return the ratio of `frame` and of each stage for every variant but the baseline.
-
-    Stages that take no time in either variant are left out: nothing over nothing is no ratio.
-
-    Args:
-        samples: One interleaved run per variant (`run_interleaved`), its rounds in `round_id`.
-        baseline: The variant in the denominator.
-        margin: Ratios within 1 - margin to 1 + margin count as equal.
-        seed: Of the bootstrap.
-
-    Raises:
-        ValueError: If a run has no `round_id`, or fewer than two rounds.
-    """
-    medians = {name: _medians_by_round(run.steady()) for name, run in samples.items()}
-    return {
-        name: _ratios(found, medians[baseline], margin, seed) for name, found in medians.items() if name != baseline
-    }
-
-
-def _ratios(
-    found: Mapping[str, NDArray[np.float64]],
-    base: Mapping[str, NDArray[np.float64]],
-    margin: float,
-    seed: int,
-) -> Mapping[str, Ratio]:
-    return {
-        part: judge_ratio(np.log(times / base[part]), pairs=2 * len(times), margin=margin, seed=seed)
-        for part, times in found.items()
-        if part in base and times.min() > 0 and base[part].min() > 0
-    }
-
-
-def _medians_by_round(run: Samples) -> Mapping[str, NDArray[np.float64]]:
-    if run.round_id is None:
-        raise ValueError("only an interleaved run, which has rounds, can be compared by stage")
-    parts = {"frame": run.frame_ns} | {name: run.stage(name) for name in run.stages}
-    rows = [run.round_id == number for number in np.unique(run.round_id)]
-    return {part: np.array([np.median(times[row]) for row in rows]) for part, times in parts.items()}

@@ -81,7 +81,7 @@ def _show(result: QuantizeResult) -> None:
         click.echo("chosen   none: the float model stays")
         return
     click.echo(f"chosen   {chosen.name}")
-    click.echo(f"speed    {chosen.speed_ratio:.2f}x the float model, in turns")
+    click.echo(f"speed    estimated {chosen.speed_ratio:.2f}x the float model; edgeopt compare proves it")
     click.echo(f"agrees   {chosen.agreement:.3f} with the float model, without labels")
     if chosen.score is not None:
         figures = f"{result.metric} {chosen.score:.4f}, the original {result.baseline:.4f}"

@@ -102,7 +102,7 @@ def reason(
         times: Of layers, where they were measured.
         kept: Tensors that stayed real.
     """
-    said = [f"{attempt.name}: {attempt.speed_ratio:.2f}x the float model, agreement {attempt.agreement:.3f}"]
+    said = [f"{attempt.name}: estimated {attempt.speed_ratio:.2f}x the float model, agreement {attempt.agreement:.3f}"]
     if not attempt.is_valid(least_agreement):
         wanted = f"faster than float with an agreement of {least_agreement:.2f}"
         said.append(f"not good enough, it must be {wanted}: keep the float model")
