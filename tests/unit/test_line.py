@@ -67,13 +67,24 @@ def test_fusing_took_every_batch_normalisation_away(finished):
 
 
 def test_a_generous_budget_passes(finished):
-    assert finished.verdict == "PASS"
-    assert finished.exit_code == 0
+    assert finished.best.latency.verdict == "PASS"
+    assert (finished.verdict, finished.exit_code) in (("PASS", 0), ("NOISY", 4))  # the machine's affair
+    assert finished.trust.startswith(("TRUSTED", "NOISY"))
+
+
+def test_what_is_chosen_is_proven_over_fresh_processes_or_the_original_stays(finished):
+    proven = [one for one in finished.candidates if one.speed and one.speed.verdict == "FASTER"]
+    assert all(one.speed.processes >= 6 and one.speed.low > 1.02 for one in proven)
+    assert finished.best in proven or finished.reason.startswith("the original stays")
+    for one in finished.candidates[1:]:
+        assert one.speed.processes >= 6 or one.speed.verdict == "UNCONFIRMED"
+        if one.speed.processes > 1:
+            assert (finished.folder / one.file).with_name("confirmed.npz").is_file()
 
 
 def test_the_report_on_disk_is_the_report(finished):
     values = json.loads((finished.folder / "report.json").read_text())
-    assert values["schema"] == 1
+    assert values["schema"] == 2
     assert values["chosen"] == finished.chosen
     assert "NaN" not in (finished.folder / "report.json").read_text()
     text = (finished.folder / "report.md").read_text()
@@ -232,8 +243,9 @@ def test_a_budget_that_cannot_be_met_ends_with_two_and_still_writes_the_bundle(t
         "1",
     ]
     shown = CliRunner().invoke(cli, [*arguments, "--budget", "0.01ms"])
-    assert shown.exit_code == 2, shown.output
-    assert "FAIL" in shown.output
+    verdict = "FAIL: " if shown.exit_code == 2 else "NOISY: a noisy machine decides no budget"
+    assert shown.exit_code in (2, 4), shown.output
+    assert f"verdict  {verdict}" in shown.output
     assert (tmp_path / "o" / "bundle" / "manifest.json").exists()
 
 

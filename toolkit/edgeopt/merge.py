@@ -43,7 +43,7 @@ def _merged(report: Report, result: StoredResult) -> Report:
     timed = replace(best, latency=latency, notes=tuple(dict.fromkeys((*best.notes, note))))
     candidates = tuple(timed if one is best else one for one in report.candidates)
     kept = tuple(one for one in report.notes if not one.detail.startswith("latency not measured"))
-    return replace(report, candidates=candidates, notes=kept, untimed="", measured_on=where)
+    return replace(report, candidates=candidates, notes=kept, untimed="", measured_on=where, trust=result.trust.upper())
 
 
 def _require_bundles_model(report: Report, result: StoredResult) -> None:
