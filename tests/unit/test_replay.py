@@ -115,7 +115,7 @@ def test_a_report_of_something_else_is_refused_in_one_line(case, tmp_path, what)
 
 def test_what_is_no_report_a_time_budget_and_another_target_are_refused(case, tmp_path):
     folder, asked = case
-    with pytest.raises(EdgeoptError, match="nothing/report.json"):
+    with pytest.raises(EdgeoptError, match=r"nothing/report\.json"):
         optimize(**asked, target="cpu", out=tmp_path / "o", replay=str(tmp_path / "nothing"))
     with pytest.raises(EdgeoptError, match="a replay cannot stop by a time budget"):
         optimize(**asked, target="cpu", out=tmp_path / "o", replay=str(folder / "first"), time_budget_s=5.0)
