@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 from onnx import numpy_helper, parser
 
-from edgeopt.model import Model, check_model
+from edgeopt.model import Model
 from edgeopt.tensors import Tensors
+from edgeopt.validity import require_valid
 
 
 def parse(text: str, *, opset: int = 17, **constants: np.ndarray) -> Model:
@@ -14,7 +15,7 @@ def parse(text: str, *, opset: int = 17, **constants: np.ndarray) -> Model:
     proto = parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]>\n{text}')
     proto.graph.initializer.extend(numpy_helper.from_array(one, name) for name, one in constants.items())
     model = Model(proto, proto.graph.name)
-    check_model(model, proto.graph.name)
+    require_valid(model.proto, proto.graph.name)
     return model
 
 

@@ -14,7 +14,8 @@ from edgeopt import passes, plugins
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph import Graph
-from edgeopt.model import Model, check_model
+from edgeopt.model import Model
+from edgeopt.validity import require_valid
 
 Array = NDArray[Any]
 
@@ -24,7 +25,7 @@ def model(text: str, *, opset: int = 17, ir_version: int = 8, **constants: Array
     proto = parser.parse_model(f'<ir_version: {ir_version}, opset_import: ["" : {opset}, "com.microsoft" : 1]>\n{text}')
     proto.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in constants.items())
     made = Model(proto, proto.graph.name)
-    check_model(made, proto.graph.name)
+    require_valid(made.proto, proto.graph.name)
     return made
 
 
@@ -60,7 +61,7 @@ def run_pass(name: str, before: Model) -> tuple[int, Model]:
         raise AssertionError(f"{name} never comes to rest")
     graph.remove_unused()
     after = graph.to_model()
-    check_model(after, name)
+    require_valid(after.proto, name)
     return total, after
 
 

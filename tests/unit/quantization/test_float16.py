@@ -12,8 +12,9 @@ from edgeopt.errors import UnsupportedError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph import Graph
-from edgeopt.model import Model, check_model
+from edgeopt.model import Model
 from edgeopt.quantization.float16 import as_float16, make_float16
+from edgeopt.validity import require_valid
 
 NETS = {**ALL, "encoder": encoder}
 FP16 = SessionOptions(precision="fp16")
@@ -34,7 +35,7 @@ def test_half_the_size_gives_the_same_answers_and_casts_only_at_the_ends(name):
     model = NETS[name]()
     seen = list(frames(model, 2))
     made = make_float16(model, seen)
-    check_model(made.model, name)
+    require_valid(made.model.proto, name)
     assert (made.model.inputs, made.model.outputs) == (model.inputs, model.outputs)
     assert made.model.op_counts["Cast"] == 2
     assert made.model.size_bytes < 0.7 * model.size_bytes
