@@ -9,21 +9,25 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import cv2
 import numpy as np
 import pytest
 from click.testing import CliRunner
 from fixture_bundles import packed, reseal
+from fixture_models import model
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import edgeopt
 from edgeopt.bundle import MANIFEST, SCHEMA, Bundle, read_bundle, write_bundle
 from edgeopt.cli import cli
-from edgeopt.environment import physical_cores
+from edgeopt.conclude import _recipe_of_bundle
+from edgeopt.environment import logical_cores, physical_cores
 from edgeopt.errors import EdgeoptError, InvalidFileError
 from edgeopt.frames import open_frames
-from edgeopt.model import find_model, load_model
+from edgeopt.model import Model, find_model, load_model
 from edgeopt.recognise import choose_recipe
 from edgeopt.runtime import Runtime
 from edgeopt.target import find_target
@@ -34,8 +38,8 @@ CPU = find_target("cpu-x86-vnni")
 
 def made(folder: Path, threads: int = 1) -> Bundle:
     """Return a bundle of the shipped detector, the same model twice."""
-    model, data = load_model(DIGITS), DIGITS.read_bytes()
-    recipe = choose_recipe(None, DIGITS, model.inputs, model.outputs, model.metadata).recipe
+    net, data = load_model(DIGITS), DIGITS.read_bytes()
+    recipe = choose_recipe(None, DIGITS, net.inputs, net.outputs, net.metadata).recipe
     models = [packed(name, "fp32", data, CPU, threads) for name in ("model.onnx", "fallback.onnx")]
     return write_bundle(folder, models, CPU, recipe, {"accuracy": 0.5, "machine": None}, {"numpy": "2"})
 
@@ -49,7 +53,8 @@ def bundle(tmp_path) -> Bundle:
 def light(tmp_path_factory) -> Path:
     """A bundle whose models are a few bytes: reading one runs nothing."""
     folder = tmp_path_factory.mktemp("light")
-    recipe = choose_recipe(None, DIGITS, (model := load_model(DIGITS)).inputs, model.outputs, model.metadata).recipe
+    net = load_model(DIGITS)
+    recipe = choose_recipe(None, DIGITS, net.inputs, net.outputs, net.metadata).recipe
     models = [packed(name, "w8a8", name.encode(), CPU, 2) for name in ("model.onnx", "fallback.onnx")]
     write_bundle(folder, models, CPU, recipe, {"accuracy": 0.5, "machine": None}, {"numpy": "2"})
     return folder
@@ -184,9 +189,9 @@ def test_what_is_no_manifest_is_refused(light, text):
 def test_the_measured_threads_are_used_up_to_the_cores_that_are_here(tmp_path):
     runtime = Runtime.load(made(tmp_path / "one", threads=1).folder)
     assert (runtime.opening.options.threads, runtime.notes) == (1, ())
-    assert Runtime.load(tmp_path / "one", threads=3).opening.options.threads == 3
+    assert Runtime.load(tmp_path / "one", threads=logical_cores()).opening.options.threads == logical_cores()
     many = Runtime.load(made(tmp_path / "many", threads=1000).folder)
-    assert many.opening.options.threads == physical_cores()
+    assert many.opening.options.threads == logical_cores()
     assert "was measured on 1000 threads" in many.notes[0].detail
     assert Runtime.load(made(tmp_path / "any", threads=0).folder).opening.options.threads == physical_cores()
 
@@ -221,3 +226,68 @@ def test_threads_that_share_a_runtime_get_their_own_answers(bundle):
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(ask, range(320)))
+
+
+@pytest.mark.parametrize("given", ["bundle", "."])
+@pytest.mark.parametrize("command", ["optimize", "quantize", "inspect"])
+def test_a_bundle_given_as_a_model_is_told_from_one_and_the_advice_works(bundle, command, given):
+    folder = bundle.folder.parent / given
+    options = {"optimize": ["-t", "cpu"], "quantize": ["-t", "cpu", "-o", "q.onnx"], "inspect": []}[command]
+    shown = CliRunner().invoke(cli, [command, str(folder), *options])
+    assert shown.exit_code == 1
+    assert "is a bundle, no model" in shown.output
+    named = shown.output.split("or name ")[1].strip()
+    assert named == str(bundle.model)
+    assert CliRunner().invoke(cli, ["inspect", named]).exit_code == 0
+
+
+def test_a_folder_with_a_model_leads_to_the_model(tmp_path):
+    shutil.copy(DIGITS, tmp_path / "net.onnx")
+    shown = CliRunner().invoke(cli, ["inspect", str(tmp_path)])
+    assert f"is a folder\n  -> name {tmp_path / 'net.onnx'}" in shown.output
+
+
+def of_one_picture(folder: Path, model: Model, recipe: str) -> tuple[Bundle, Path]:
+    """Return a bundle of a model by a recipe, and a picture to feed it."""
+    found = choose_recipe(recipe, None, model.inputs, model.outputs, {}).recipe
+    made = write_bundle(folder / "b", [packed("model.onnx", "fp32", model.data, CPU)], CPU, found, {}, {})
+    cv2.imwrite(str(folder / "a.png"), np.full((32, 32, 3), 7, np.uint8))
+    return made, folder / "a.png"
+
+
+@pytest.mark.parametrize("recipe", ["imagenet", "tensors"])
+def test_outputs_that_are_no_numbers_are_said_and_the_json_is_valid(tmp_path, recipe):
+    weights = np.full((192, 10), np.nan, np.float32)
+    net = model("nan (float[1,3,8,8] x) => (float[1,10] y) { f = Flatten(x) y = MatMul(f, w) }", w=weights)
+    made, picture = of_one_picture(tmp_path, net, recipe)
+    plain = CliRunner().invoke(cli, ["run", str(made.folder), str(picture)])
+    told = "no answer: output y is NaN in 10 of 10" if recipe == "imagenet" else "NaN or infinite in 10 of 10"
+    assert told in plain.stdout
+    assert " nan" not in plain.stdout
+    shown = CliRunner().invoke(cli, ["run", str(made.folder), str(picture), "--json"])
+    values = json.loads(shown.stdout, parse_constant=lambda word: pytest.fail(word))
+    assert values.get("problem", "") or values["outputs"]["y"]["values"] == [None] * 10
+
+
+def test_a_picture_for_a_bundle_made_for_arrays_is_refused_and_the_arrays_are_not(tmp_path):
+    net = model("net (float[1,3,8,8] x) => (float[1,3,8,8] y) { y = Relu(x) }")
+    taken, picture = of_one_picture(tmp_path, net, "tensors")
+    assert CliRunner().invoke(cli, ["run", str(taken.folder), str(picture)]).exit_code == 0
+    np.savez(tmp_path / "x.npz", x=np.ones((2, 3, 8, 8), np.float32))
+    run = SimpleNamespace(recipe=taken.recipe, frames=open_frames(tmp_path / "x.npz"))
+    made = replace(taken, recipe=_recipe_of_bundle(run))
+    models = [packed("model.onnx", "fp32", net.data, CPU)]
+    write_bundle(made.folder, models, CPU, made.recipe, {}, {})
+    shown = CliRunner().invoke(cli, ["run", str(made.folder), str(picture)])
+    assert shown.exit_code == 1
+    assert "a picture cannot become the model's inputs x" in shown.output
+    assert len(shown.output.splitlines()) == 2
+    assert CliRunner().invoke(cli, ["run", str(made.folder), str(tmp_path / "x.npz")]).exit_code == 0
+
+
+def test_arrays_for_a_bundle_of_pictures_must_have_its_inputs_names(bundle, tmp_path):
+    np.savez(tmp_path / "x.npz", x=np.ones((1, 3, 160, 160), np.float32))
+    shown = CliRunner().invoke(cli, ["run", str(bundle.folder), str(tmp_path / "x.npz")])
+    assert "lacks images float32 1x3x160x160 and holds x, which the model does not take" in shown.output
+    np.savez(tmp_path / "x.npz", images=np.ones((1, 3, 160, 160), np.float32))
+    assert CliRunner().invoke(cli, ["run", str(bundle.folder), str(tmp_path / "x.npz")]).exit_code == 0

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from edgeopt import executors, line, opening, plugins
+from edgeopt import environment, executors, line, plugins
 from edgeopt.bench_options import BenchOptions
 from edgeopt.bench_setup import open_setup
 from edgeopt.benchmarking import cold_child
@@ -52,8 +52,8 @@ providers = {json.dumps(target.providers)}\nprecisions = ["fp32"]\n[options]\n"{
 
     monkeypatch.setattr(type(engine), "open", written_down)
     monkeypatch.setattr(line, "choose_threads", lambda *_: 1)
-    for module in (line, opening):
-        monkeypatch.setattr(module, "physical_cores", lambda: 3)
+    for module, name in ((line, "physical_cores"), (environment, "physical_cores"), (environment, "logical_cores")):
+        monkeypatch.setattr(module, name, lambda: 3)
     wishes = {"out": tmp_path / "o", "steps": ("simplify",)}
     report = optimize("digits_detector", target=str(tmp_path / "own.toml"), **wishes)
     bundle = read_bundle(report.bundle)

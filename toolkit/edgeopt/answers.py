@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,13 @@ def as_json(answer: Any, names: Sequence[str]) -> dict[str, Any]:
             ]
         }
     pairs = zip(answer.indices.tolist(), answer.scores.tolist(), strict=True)
-    return {"classes": [{"class": class_name(names, i), "index": i, "score": round(score, 4)} for i, score in pairs]}
+    scores = [(i, round(score, 4) if math.isfinite(score) else None) for i, score in pairs]
+    return {"classes": [{"class": class_name(names, i), "index": i, "score": score} for i, score in scores]}
+
+
+def is_silent(answer: Any) -> bool:
+    """Return whether a decoded answer holds nothing, or a score that is no number."""
+    return not isinstance(answer, Mapping) and (not len(answer) or not np.isfinite(answer.scores).all())
 
 
 def as_text(answer: Any, names: Sequence[str]) -> str:
@@ -63,9 +70,12 @@ def _as_text(value: NDArray[Any]) -> str:
     told = f"{value.dtype} {'x'.join(map(str, value.shape))}".rstrip()
     if not value.size or value.dtype.kind not in "fiub":
         return told
-    if value.size == 1:
-        return f"{told} {value.reshape(-1)[0]:g}"
-    return f"{told} from {np.min(value):g} to {np.max(value):g}"
+    finite = value[np.isfinite(value)]
+    if finite.size < value.size:
+        told += f" NaN or infinite in {value.size - finite.size} of {value.size}"
+    if value.size == 1 or not finite.size:
+        return f"{told} {finite[0]:g}" if finite.size else told
+    return f"{told} from {np.min(finite):g} to {np.max(finite):g}"
 
 
 def write_drawing(path: Path, frame: Frame, answer: Any, names: Sequence[str]) -> None:

@@ -19,6 +19,7 @@ from edgeopt.measure import CONFIRM_SECONDS, MOST_SECONDS, Bench, Decision, Fres
 from edgeopt.model import load_model
 from edgeopt.plan import is_compiled
 from edgeopt.providers import TENSORRT
+from edgeopt.recipe import Preprocess, Recipe
 from edgeopt.recognise import TENSORS, Choice
 from edgeopt.report import Report, write_report
 from edgeopt.runtime import Runtime
@@ -197,10 +198,18 @@ def _write_bundle(run: Trial, candidates: Sequence[Candidate], best: Candidate) 
         "machine": read_environment().fingerprint if best.latency else None,
     }
     folder = run.workspace.path("bundle")
-    write_bundle(folder, models, run.target, run.recipe, expected, package_versions())
+    write_bundle(folder, models, run.target, _recipe_of_bundle(run), expected, package_versions())
     if TENSORRT in run.target.providers and not run.untimed:
         Runtime.load(folder).session.close()  # builds its engines into the bundle
     return folder
+
+
+def _recipe_of_bundle(run: Trial) -> Recipe:
+    """Return the recipe without a picture's size where arrays were given, and nothing says how one becomes them."""
+    recipe = run.recipe
+    if recipe.task != TENSORS or run.frames.tensors is None or recipe.preprocess != Preprocess():
+        return recipe
+    return replace(recipe, input=replace(recipe.input, size=()))
 
 
 def _deployed(run: Trial, name: str, file: str, precision: str, engine: Engine) -> tuple[Artefact, bytes]:

@@ -138,7 +138,7 @@ def fed(frames: Frames, recipe: Recipe, inputs: Sequence[TensorSpec]) -> Frames:
     if frames.tensors is not None:
         _require_arrays(frames, inputs)
         return _fitted(frames, inputs, fixed_shapes(recipe, inputs))
-    if recipe.task != TENSORS or recipe.preprocess != Preprocess():
+    if recipe.task != TENSORS or recipe.preprocess != Preprocess() or not recipe.input.size:  # the task refuses them
         return frames
     note = Note(
         NoteKind.WARNING,

@@ -140,12 +140,23 @@ def find_model(name: str) -> Path:
         raise InvalidFileError(told, remedy="name an ONNX file that may be read") from error
     if is_file:
         return path
-    if is_folder and path.suffix:
-        raise InvalidFileError(f"{path} is a folder", remedy="name an ONNX file")
+    if is_folder and (path.suffix or name not in assets.model_folders()):
+        raise _is_folder(path)
     shipped = {key: one / "model.onnx" for key, one in assets.model_folders().items() if (one / "model.onnx").is_file()}
     if name in shipped:
         return shipped[name]
     raise NotFoundError("model file or shipped model", name, shipped)
+
+
+def _is_folder(path: Path) -> InvalidFileError:
+    """Return an error that leads to a file: a bundle, and the folder that holds one, are answers, no models."""
+    bundle = next((one for one in (path, path / "bundle") if (one / "manifest.json").is_file()), None)
+    found = sorted((bundle or path).glob("*.onnx"), reverse=True)  # a bundle's model before its fallback
+    named = f"name {found[0]}" if found else "name an ONNX file"
+    if bundle is None:
+        return InvalidFileError(f"{path} is a folder", remedy=named)
+    remedy = f"edgeopt run, bench, compare and check take it; here name the model that it was made of, or {named}"
+    return InvalidFileError(f"{bundle} is a bundle, no model", remedy=remedy)
 
 
 def load_model(path: Path, name: str = "") -> Model:

@@ -10,7 +10,7 @@ from typing import Any
 
 from edgeopt import executors, plugins
 from edgeopt.bundle import Artefact
-from edgeopt.environment import physical_cores
+from edgeopt.environment import engine_threads
 from edgeopt.executors import Session, SessionOptions, Source, arithmetic
 from edgeopt.target import Target
 
@@ -73,8 +73,7 @@ def opening_for(target: Target, precision: str, threads: int, cache_folder: str 
 
 
 def opening_of(artefact: Artefact) -> Opening:
-    """Return how a file of a bundle is opened: as it was measured, on no more threads than this machine has cores."""
-    cores = physical_cores()
-    threads = min(artefact.threads or cores, cores)
+    """Return how a file of a bundle is opened: as it was measured, on no more threads than this machine can run."""
+    threads = engine_threads(0, artefact.threads)
     options = SessionOptions(artefact.providers, threads, artefact.options, precision=arithmetic(artefact.precision))
     return Opening(artefact.executor, options)

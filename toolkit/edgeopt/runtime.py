@@ -55,7 +55,7 @@ class Runtime:
 
         Args:
             path: The bundle's folder, or the output folder of `edgeopt optimize`.
-            threads: 0: as the artefact was measured, but no more than physical cores.
+            threads: 0: as the artefact was measured, but no more than logical cores.
 
         Raises:
             InvalidFileError: If the bundle is damaged.
@@ -100,12 +100,26 @@ class Runtime:
             inputs, geometry = self.task.preprocess(frame)
             return self.task.postprocess(self.session.run(inputs), geometry)
 
+    def why_no_answer(self, frame: Sample) -> str:
+        """Return which outputs are NaN for a frame, which no decoder can read; empty where none is.
+
+        It runs the model once more: for finding out why an answer is empty, or has scores that are no number.
+        """
+        with self._turn:
+            inputs, _ = self.task.preprocess(frame)
+            outputs = self.session.run(inputs)
+        real = {name: value for name, value in outputs.items() if np.asarray(value).dtype.kind == "f"}
+        counts = {name: (int(np.isnan(value).sum()), np.size(value)) for name, value in real.items()}
+        return "; ".join(
+            f"output {name} is NaN in {count} of {size}" for name, (count, size) in counts.items() if count
+        )
+
 
 def _fewer_cores(artefact: Artefact, asked: int) -> tuple[Note, ...]:
     used = opening_of(artefact).options.threads
     if asked or used >= artefact.threads:
         return ()
-    detail = f"{artefact.file} was measured on {artefact.threads} threads, here are {used} cores: {used} are used"
+    detail = f"{artefact.file} was measured on {artefact.threads} threads, this machine runs {used}: {used} are used"
     return (Note(NoteKind.INFO, detail),)
 
 

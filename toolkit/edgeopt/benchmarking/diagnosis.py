@@ -237,13 +237,11 @@ def find_execute_bound(figures: Figures) -> Finding | None:
     """The model itself is the largest part."""
     if not _is_bound_by(figures, "execute"):
         return None
-    target = f" --target {figures.target}" if figures.target else ""
-    return Finding(
-        "execute",
-        "The model itself is the largest part",
-        _stage_evidence(figures, "execute"),
-        f"edgeopt optimize {figures.model}{target}",
-    )
+    remedy = f"edgeopt optimize {figures.model} --target {figures.target}"
+    if not figures.target:  # a bundle is what optimize made
+        remedy = "optimize the model it was made of with a smaller input, or allow more drop: --max-drop"
+    evidence = _stage_evidence(figures, "execute")
+    return Finding("execute", "The model itself is the largest part", evidence, remedy)
 
 
 def find_box_growth(figures: Figures) -> Finding | None:

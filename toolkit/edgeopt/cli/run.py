@@ -25,7 +25,7 @@ def run(
 ) -> None:
     """Run BUNDLE on SOURCE: a picture, a folder of pictures, a video or an .npz."""
     from edgeopt.answers import as_json as plain
-    from edgeopt.answers import as_text, write_drawing
+    from edgeopt.answers import as_text, is_silent, write_drawing
     from edgeopt.evaluate import fed
     from edgeopt.frames import open_frames
     from edgeopt.recognise import TENSORS
@@ -42,11 +42,12 @@ def run(
     for i in range(min(len(frames), limit or len(frames))):
         frame = frames.read(i)
         answer = runtime.predict(frame)
-        name = frames.names[i]
+        name, problem = frames.names[i], runtime.why_no_answer(frame) if is_silent(answer) else ""
         if as_json:
-            click.echo(json.dumps({"frame": name, **plain(answer, names)}))
+            told = {"problem": problem} if problem else plain(answer, names)
+            click.echo(json.dumps({"frame": name, **told}, allow_nan=False))
         else:
-            click.echo(f"{name}: {as_text(answer, names)}")
+            click.echo(f"{name}: {f'no answer: {problem}' if problem else as_text(answer, names)}")
         if draw:
             write_drawing(drawings[i], frames.picture(i), answer, names)
 
