@@ -24,7 +24,7 @@ from edgeopt.quantization.fitted_silu import fit_silus, place_fits
 from edgeopt.quantization.fusion import fusion_notes
 from edgeopt.quantization.quantize import Form, open_graph, quantize
 from edgeopt.runtime import Runtime
-from edgeopt.target import Int8Rules, find_target
+from edgeopt.target import find_target
 from edgeopt.trial import RESUMED
 
 _REASON = EXECUTOR.why_unavailable()
@@ -32,6 +32,7 @@ pytestmark = pytest.mark.skipif(_REASON is not None, reason=str(_REASON))
 
 CPU = SessionOptions(("CPU",), 1)
 BF16 = SessionOptions(("CPU",), 1, precision="bf16")
+RULES = find_target("openvino-cpu").rules_here
 HAS_BF16 = bool({"avx512_bf16", "amx_bf16"} & cpu_flags())
 needs_bf16 = pytest.mark.skipif(not HAS_BF16, reason="this processor has no native bfloat16")
 
@@ -231,12 +232,11 @@ def test_placement_names_every_kernel_and_its_device():
 
 def test_pairs_on_inputs_only_run_on_integer_kernels_and_keep_the_answer():
     model = deep()
-    outcome = quantize(model, frames(model), Int8Rules(), form=Form.INPUTS)
+    outcome = quantize(model, frames(model), RULES, form=Form.INPUTS)
     placed = EXECUTOR.open(outcome.model.data, CPU).placement()
     convolutions = [one for one in placed if one.op == "Convolution"]
     assert len(convolutions) == 4
-    if {"avx512_vnni", "avx_vnni"} & cpu_flags():
-        assert all("I8" in one.reason for one in convolutions), convolutions
+    assert all("I8" in one.reason for one in convolutions), convolutions
     inputs = frames(model, 1)[0]
     actual = EXECUTOR.open(outcome.model.data, CPU).run(inputs)["y"]
     expected = REFERENCE.open(model.data, SessionOptions()).run(inputs)["y"]
@@ -259,7 +259,7 @@ def silus() -> Model:
 
 def test_a_layer_whose_stored_integers_are_multiplied_in_float_is_named():
     model = deep()
-    made = quantize(model, frames(model), Int8Rules(), form=Form.INPUTS).model
+    made = quantize(model, frames(model), RULES, form=Form.INPUTS).model
     target = find_target("openvino-cpu")
     whole = fusion_notes(made, target)
     assert [str(note) for note in whole] == ["OpenVINO runs 4 of 4 layers with INT8 weights on integers"]
@@ -276,11 +276,11 @@ def test_a_layer_whose_stored_integers_are_multiplied_in_float_is_named():
 def test_a_fitted_silu_and_its_numbers_for_each_channel_are_part_of_the_convolutions_kernel(quantized):
     model = silus()
     graph = open_graph(model)
-    seen = study(model, graph, frames(model), Int8Rules()).calibration.observations
+    seen = study(model, graph, frames(model), RULES).calibration.observations
     assert place_fits(graph, fit_silus(graph, seen)) == 2
     made = graph.to_model()
     if quantized:
-        made = quantize(made, frames(made), Int8Rules(), form=Form.INPUTS).model
+        made = quantize(made, frames(made), RULES, form=Form.INPUTS).model
     ops = [one.op for one in EXECUTOR.open(made.data, CPU).placement()]
     assert ops.count("Convolution") == 3
     bordering = {"Convolution", "Reorder", "Reshape"}  # what is reshaped are biases
@@ -298,7 +298,7 @@ def test_what_moves_values_between_integer_layers_moves_bytes():
         y = Conv(p, u)
     }"""
     model = parse(text, w=spread(16, 3, 3, 3), v=spread(16, 3, 3, 3, seed=1), u=spread(8, 32, 1, 1, seed=2))
-    made = quantize(model, frames(model), Int8Rules(), form=Form.INPUTS).model
+    made = quantize(model, frames(model), RULES, form=Form.INPUTS).model
     kernels = {one.op: one.reason for one in EXECUTOR.open(made.data, CPU).placement()}
     assert "u8" in kernels["Pooling"]
     assert "u8" in kernels["Concatenation"]

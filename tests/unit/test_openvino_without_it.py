@@ -17,6 +17,7 @@ from edgeopt.errors import InvalidFileError, UnavailableError
 from edgeopt.executors import SessionOptions, arithmetic
 from edgeopt.executors.openvino import EXECUTOR
 from edgeopt.model import find_model, load_model
+from edgeopt.quantization.data_types import confirmed_rules
 from edgeopt.recognise import choose_recipe
 from edgeopt.runtime import Runtime
 from edgeopt.target import Choice, Int8Rules, find_target, read_target
@@ -65,7 +66,7 @@ def test_the_profile_of_the_cpu_offers_openvino_beside_onnx_runtime_and_the_expl
 @pytest.mark.parametrize(
     ("flags", "missing"),
     [
-        ({"avx2"}, {"bf16", "w8a8", "w8a8+bf16"}),
+        ({"avx2"}, {"bf16", "w8a8+bf16"}),
         ({"avx2", "avx_vnni"}, {"bf16", "w8a8+bf16"}),
         ({"avx2", "avx512_vnni", "avx512_bf16"}, set()),
     ],
@@ -76,6 +77,15 @@ def test_a_precision_is_offered_where_the_processor_has_its_instructions(monkeyp
     assert {one for one in profile.precisions if profile.why_no_precision(one)} == missing
     for one in missing:
         assert "this processor has none of" in profile.why_no_precision(one)
+
+
+@pytest.mark.parametrize(("flags", "is_reduced"), [({"avx2"}, True), ({"avx2", "avx_vnni"}, False)])
+def test_weights_have_fewer_steps_where_two_products_would_saturate(monkeypatch, flags, is_reduced):
+    monkeypatch.setattr(target, "cpu_flags", lambda: frozenset(flags))
+    rules, notes = confirmed_rules(find_target("openvino-cpu"))
+    assert rules.reduce_range == is_reduced
+    assert not notes
+    assert find_target("cpu-x86-avx2").rules_here.reduce_range
 
 
 def test_float_runs_in_the_first_float_precision_of_a_profile():

@@ -46,7 +46,7 @@ def eight_bits(model: Model, target: Target, _inputs: Sequence[Tensors] = ()) ->
     Nothing for a model whose work is in convolutions.
     """
     graph = _graph(model)
-    made = [make_dynamic(model, target.int8)] if is_made_of_products(graph) else []
+    made = [make_dynamic(model, target.rules_here)] if is_made_of_products(graph) else []
     return [*made, make_weight_only(model, 8)] if made and is_mostly_matrices(graph) else made
 
 

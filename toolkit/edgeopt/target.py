@@ -14,6 +14,9 @@ from edgeopt.errors import InvalidFileError, NotFoundError, UnavailableError
 from edgeopt.tables import DURATION_MS, THREADS, Within, parse_table, read_toml
 from edgeopt.text import short
 
+_WIDE_SUMS = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
+"""Flags of x86 processors that add integer products in 32 bits."""
+
 
 class Granularity(StrEnum):
     """How many scales a weight has."""
@@ -39,6 +42,8 @@ class Int8Rules:
     symmetric_activations: bool = False
     reduce_range: bool = False
     """Weights take larger steps where two neighbouring products of U8S8 would saturate 16 bits, as without VNNI."""
+    full_range_flags: tuple[str, ...] = ()
+    """Processor flags of which one is enough for `reduce_range` not to hold; empty: it holds whatever the processor."""
     power_of_two_scales: bool = False
     """Every scale is a power of two: the device shifts where others multiply."""
     float_bias: bool = False
@@ -127,6 +132,19 @@ class Target:
         if self.instructions and not set(self.instructions) & cpu_flags():
             return f"this processor has none of {', '.join(self.instructions)}"
         return None
+
+    @property
+    def rules_here(self) -> Int8Rules:
+        """The INT8 rules as they hold on this machine's processor."""
+        is_wide = bool(set(self.int8.full_range_flags) & cpu_flags())
+        return replace(self.int8, reduce_range=self.int8.reduce_range and not is_wide)
+
+    @property
+    def saturates_here(self) -> bool:
+        """Whether this processor adds products of the target's integers in 16 bits that do not hold them."""
+        is_narrow = cpu_architecture() == "x86-64" and not _WIDE_SUMS & cpu_flags()
+        rules = self.rules_here
+        return is_narrow and self.device == "cpu" and rules.weight_dtype == "int8" and not rules.reduce_range
 
     @property
     def float_precision(self) -> str:

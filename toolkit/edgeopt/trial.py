@@ -94,9 +94,7 @@ class Engine:
             model: Any that the executor reads.
             precision: A scheme; what is behind its `+`, or the whole, names the arithmetic of float operators.
         """
-        opening = self.opening(precision)
-        judged = replace(opening.options, entries={**opening.options.entries, **self.entries})
-        return replace(opening, options=judged).open(model.data)
+        return self.opening(precision).with_entries(self.entries).open(model.data)
 
     def opening(self, precision: str) -> Opening:
         """Return how the profile opens a model of a precision scheme."""

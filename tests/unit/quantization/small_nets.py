@@ -14,7 +14,7 @@ from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.model import Model
 from edgeopt.target import Int8Rules, find_target
 
-HERE = Int8Rules(reduce_range=find_target("cpu").int8.reduce_range)
+HERE = Int8Rules(reduce_range=find_target("cpu").rules_here.reduce_range)
 """Rules by which this processor's kernels compute what a file says: without VNNI, 8-bit weights saturate 16 bits."""
 
 

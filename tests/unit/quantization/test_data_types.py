@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from edgeopt import target
 from edgeopt.errors import NoteKind
 from edgeopt.quantization import data_types
 from edgeopt.quantization.data_types import TypeSpeeds, cache_folder, confirmed_rules, type_speeds
-from edgeopt.target import Int8Rules, Target
+from edgeopt.target import Int8Rules, Target, find_target
 
-HERE = Target("here", "cpu", "onnxruntime", "", ("CPUExecutionProvider",), ("fp32", "w8a8"))
+HERE = Target(
+    "here", "cpu", "onnxruntime", "", ("CPUExecutionProvider",), ("fp32", "w8a8"), Int8Rules(reduce_range=True)
+)
 
 
 def never() -> TypeSpeeds:
@@ -28,7 +31,7 @@ def test_the_measurement_turns_the_profile_over_and_says_so_with_the_ratios() ->
     assert rules == replace(HERE.int8, activation_dtype="int8")
     assert [note.kind for note in notes] == [NoteKind.CHOICE]
     assert "S8S8 instead of the profile's U8S8: U8S8 1.10x, S8S8 2.00x" in notes[0].detail
-    signed = replace(HERE, int8=Int8Rules(activation_dtype="int8"))
+    signed = replace(HERE, int8=replace(HERE.int8, activation_dtype="int8"))
     assert confirmed_rules(signed, lambda: TypeSpeeds(2.0, 1.1))[0].activation_dtype == "uint8"
 
 
@@ -45,12 +48,35 @@ def test_integers_that_gain_nothing_are_a_warning_and_change_no_rule() -> None:
         replace(HERE, executor="openvino"),
         replace(HERE, device="gpu"),
         replace(HERE, architectures=("riscv",)),
-        replace(HERE, int8=Int8Rules(activation_dtype="uint16")),
+        replace(HERE, int8=replace(HERE.int8, activation_dtype="uint16")),
     ],
     ids=["another engine", "another device", "another machine", "16 bits"],
 )
 def test_what_this_processor_cannot_confirm_is_left_alone(other: Target) -> None:
     assert confirmed_rules(other, never) == (other.int8, [])
+
+
+@pytest.mark.parametrize(
+    ("flags", "architecture", "name", "is_warned"),
+    [
+        ({"avx2"}, "x86-64", "cpu-x86-vnni", True),
+        ({"avx2"}, "x86-64", "raspberry-pi-5", True),
+        ({"avx2"}, "x86-64", "cpu-x86-avx2", False),
+        ({"avx2"}, "x86-64", "openvino-cpu", False),
+        ({"avx2"}, "x86-64", "nvidia-cuda", False),
+        ({"avx2", "avx_vnni"}, "x86-64", "raspberry-pi-5", False),
+        ({"asimddp"}, "arm64", "cpu-x86-vnni", False),
+    ],
+)
+def test_weights_that_saturate_on_this_processor_are_warned_of(
+    monkeypatch: pytest.MonkeyPatch, flags: set[str], architecture: str, name: str, is_warned: bool
+) -> None:
+    monkeypatch.setattr(target, "cpu_flags", lambda: frozenset(flags))
+    monkeypatch.setattr(target, "cpu_architecture", lambda: architecture)
+    _, notes = confirmed_rules(find_target(name), lambda: TypeSpeeds(3.0, 2.0))
+    warned = [note for note in notes if note.kind is NoteKind.WARNING]
+    assert [f"8-bit weights of {name}" in note.detail for note in warned] == [True] * is_warned
+    assert all("--target cpu" in note.hint for note in warned)
 
 
 def test_speeds_are_measured_once_on_a_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

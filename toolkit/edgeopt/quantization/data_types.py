@@ -60,11 +60,14 @@ def confirmed_rules(target: Target, speeds: Callable[[], TypeSpeeds] | None = No
         target: Whose rules are confirmed.
         speeds: What measures; None: `type_speeds`.
     """
-    rules = target.int8
+    rules, notes = target.rules_here, list[Note]()
+    if target.saturates_here:
+        detail = f"this processor cannot add up 8-bit weights of {target.name}: two products saturate 16 bits here"
+        notes.append(Note(NoteKind.WARNING, detail, "pass --target cpu for a model that runs here"))
     mine = (target.executor, target.device) == ("onnxruntime", "cpu") and target.why_not_here() is None
     if not mine or rules.activation_dtype not in _WORDS or rules.weight_dtype != "int8":
-        return rules, []
-    found, notes = (speeds or type_speeds)(), list[Note]()
+        return rules, notes
+    found = (speeds or type_speeds)()
     other = "int8" if rules.activation_dtype == "uint8" else "uint8"
     if found.of(other) > found.of(rules.activation_dtype) * (1 + _MARGIN):
         detail = f"{_WORDS[other]} instead of the profile's {_WORDS[rules.activation_dtype]}: {found}"
