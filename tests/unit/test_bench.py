@@ -160,6 +160,7 @@ def test_exit_codes_of_a_budget(closed, verdict, level, code):
     result = asked(closed[0], verdict, level)
     assert result.exit_code == code
     assert ("exit code 4" in shown(result)) == (code == 4)
+    assert f"verdict    {verdict.upper() if code != 4 else level.upper()}: " in shown(result)
 
 
 def test_cameras_are_accounted_for_frame_by_frame(cameras):

@@ -313,6 +313,17 @@ def test_an_interrupted_search_leaves_its_best_form(tmp_path, monkeypatch):
     assert load_model(tmp_path / "o" / "candidates" / "quantize" / "best-so-far.onnx").outputs
 
 
+def test_equal_bytes_are_one_candidate_and_the_line_says_that_nothing_was_done(tmp_path, monkeypatch):
+    def unchanged(run, model):
+        return [Outcome(model, {"something": 1}), Outcome(model, {"something": 2})]
+
+    monkeypatch.setattr("edgeopt.line.make_int8", unchanged)
+    report = optimize("digits_detector", target="cpu", out=tmp_path / "o", threads=1, steps=("quantize",))
+    assert [one.name for one in report.candidates if not one.profile] == ["baseline"]
+    told = [note.detail for note in report.notes if note.detail.endswith("nothing to do, it is baseline byte by byte")]
+    assert [one.partition(":")[0] for one in told] == ["quantize", "quantize-2"]
+
+
 def test_a_spent_time_budget_leaves_a_valid_result_and_says_so(tmp_path):
     report = optimize("digits_detector", target="cpu", out=tmp_path / "o", threads=1, time_budget_s=0.01)
     assert [one.name for one in report.candidates] == ["baseline"]
