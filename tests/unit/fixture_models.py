@@ -381,6 +381,17 @@ def all_models() -> dict[str, Model]:
         "gelu": activation(f"{GELU} m = Mul(x, a) y = Mul(m, half)", opset=20, **GELU_NUMBERS),
         "layernorm": layernorm(f"q = Pow(d, two) {LAYERNORM} m = Mul(n, g) y = Add(m, b)"),
         "l2norm": activation("l = ReduceL2 <axes = [1]> (x) y = Div(x, l)"),
+        "qlinear_conv": model(
+            """qlinear_conv (float[1,4,5,5] x) => (float[1,6,3,3] y) {
+                q = QuantizeLinear(x, s, o)
+                c = QLinearConv(q, s, o, w, s, o, s, o)
+                y = DequantizeLinear(c, s, o)
+            }""",
+            opset=21,
+            s=scalar(0.05),
+            o=np.array(3, np.int8),
+            w=np.arange(-27, 27).repeat(4).reshape(6, 4, 3, 3).astype(np.int8),
+        ),
         "pool_pyramid": model(
             """pools (float[1,2,9,9] x) => (float[1,2,9,9] y) {
                 a = MaxPool <kernel_shape = [3,3], pads = [1,1,1,1]> (x)

@@ -19,7 +19,7 @@ class Phase(StrEnum):
     SIMPLIFY = "simplify"
     """Takes out what computes nothing."""
     FUSE = "fuse"
-    """Makes one node of several."""
+    """Makes one node of several, or writes what engines can make one kernel of."""
     DEVICE = "device"
     """Says the same in the words that a device's compiler knows; only where the target asks for it."""
 
