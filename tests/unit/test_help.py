@@ -1,9 +1,14 @@
-"""Help is quick: no heavy import on the way to it."""
+"""Help is quick: no heavy import on the way to it. An interrupt says what it leaves."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+
+import pytest
+from click.testing import CliRunner
+
+from edgeopt.cli import cli
 
 
 def test_help_imports_nothing_heavy():
@@ -17,3 +22,24 @@ def test_help_imports_nothing_heavy():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "optimize" in done.stdout
     assert done.stdout.splitlines()[-1].strip() == "heavy:"
+
+
+@pytest.mark.parametrize("command", ["bench", "check", "compare", "quantize", "inspect", "optimize"])
+def test_an_interrupt_speaks_of_resume_only_where_the_command_has_it(command: str, monkeypatch) -> None:
+    callback = cli.get_command(None, command)
+    monkeypatch.setattr(callback, "callback", interrupted)
+    given = {
+        "optimize": ["m", "-t", "cpu"],
+        "quantize": ["m", "-t", "cpu"],
+        "compare": ["a", "b"],
+        "check": ["m", "-b", "b"],
+    }
+    shown = CliRunner().invoke(cli, [command, *given.get(command, ["m"])])
+    assert shown.exit_code == 130, shown.output
+    assert shown.output.startswith("interrupted: ")
+    assert ("--resume" in shown.output) == (command == "optimize")
+    assert ("nothing was written" in shown.output) == (command not in ("optimize", "quantize"))
+
+
+def interrupted(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +16,11 @@ from edgeopt.outcome import Outcome
 from edgeopt.quantization.attempt import Attempt, for_labels, ranked
 from edgeopt.quantization.float_front import fastest_front
 from edgeopt.quantization.found import Found
-from edgeopt.quantization.layer_times import LayerTime
+from edgeopt.quantization.layer_times import BorderTime, LayerTime, LayerTimes
 from edgeopt.quantization.quantize import Form, open_graph, quantize
 from edgeopt.quantization.search import search_int8
 from edgeopt.quantization.structure import WEIGHTED, key
-from edgeopt.quantization.variants import first_variant, quantized_forms, time_layers
+from edgeopt.quantization.variants import first_variant, quantized_forms, time_layers, with_float, with_front
 from edgeopt.rewrite import fuse
 from edgeopt.target import Int8Rules
 
@@ -57,6 +58,29 @@ def test_valid_attempts_come_first_the_fastest_of_them_ahead() -> None:
 def test_equal_speeds_are_ordered_by_agreement() -> None:
     one, other = attempt(1.300, 0.90), attempt(1.305, 0.95)
     assert ranked([one, other], 0.85)[0] is other
+
+
+def test_speeds_that_noise_cannot_tell_apart_are_ordered_by_agreement_and_then_by_who_came_first() -> None:
+    """1.309 and 1.311 lie on two sides of a step of 0.02, wherever steps begin; groups begin at the fastest."""
+    first, second, third = attempt(1.309, 0.95), attempt(1.311, 0.95), attempt(1.27, 0.97)
+    assert ranked([first, second, third], 0.85) == (third, first, second)
+    assert ranked([second, first, third], 0.85) == (third, second, first)
+    assert ranked([attempt(1.2, 0.99), first], 0.85)[0] is first
+
+
+def test_a_layer_that_is_faster_in_float_in_some_rounds_only_stays_on_integers() -> None:
+    model = mobile()
+    graph, border = open_graph(model), BorderTime(1.0, 0.0)
+
+    def round_of(*values: tuple[int, int]) -> LayerTimes:
+        return LayerTimes(times_of(graph, list(values)), border)
+
+    sure, unsure = (10, 500), [(100, 110), (110, 100)]
+    rounds = tuple(round_of(sure, unsure[i], *[(500, 10)] * 8) for i in range(2))
+    together = replace(round_of(sure, unsure[0], *[(500, 10)] * 8), rounds=rounds)
+    first = {key(graph.nodes(*WEIGHTED)[0])}
+    for make in (with_float, with_front):
+        assert make(model, first_variant(Form.NHWC), together).front == first
 
 
 def times_of(graph: object, values: list[tuple[int, int]]) -> dict[str, LayerTime]:
@@ -122,6 +146,15 @@ def test_without_time_one_attempt_is_still_made() -> None:
     model = mobile()
     found = search_int8(model, frames(model), HERE, agreement=lambda one: 1.0, speed=lambda one: 2.0, time_budget_s=0.0)
     assert [one.name for one in found.attempts] == ["int8 qdq"]
+    (note,) = [one for one in found.notes if one.kind is NoteKind.WARNING]
+    assert note.detail.startswith("the search ran out of time after 1 form; untried: ")
+    assert any("rounded with inputs" in one for one in note.names)
+
+
+def test_a_search_with_time_enough_leaves_nothing_untried() -> None:
+    model = mobile()
+    found = search_int8(model, frames(model), Int8Rules(), agreement=lambda one: 1.0, speed=lambda one: 2.0)
+    assert not any("untried" in note.detail for note in found.notes)
 
 
 def test_a_form_that_is_slower_is_ranked_but_refused_in_words() -> None:
@@ -157,7 +190,9 @@ def test_where_no_form_can_be_made_the_float_model_stays() -> None:
 
     found = search_int8(model, frames(model), HERE, agreement=lambda one: 1.0, speed=speed)
     assert not found.attempts
-    assert found.reason.startswith("The float model stays")
+    assert found.reason.startswith(
+        "The float model stays: no INT8 form of it could be made: RuntimeError: no such kernel"
+    )
     assert "no such kernel" in str(found.notes)
 
 
@@ -168,6 +203,7 @@ def test_a_form_without_integers_is_no_candidate() -> None:
     )
     assert not found.attempts
     assert "every layer stays in float" in str(found.notes)
+    assert "no INT8 form of it could be made: every layer stays in float" in found.reason
 
 
 def test_all_that_labels_may_judge_say_why() -> None:

@@ -47,10 +47,16 @@ class Commands(click.Group):
             click.echo(f"error: {error}", err=True)
             ctx.exit(error.exit_code)
         except KeyboardInterrupt:
-            click.echo("interrupted: finished candidates are on disk; --resume takes them up", err=True)
+            click.echo(f"interrupted: {_what_is_left(ctx.invoked_subcommand)}", err=True)
             ctx.exit(130)
         except BrokenPipeError:
             ctx.exit(0)
+
+
+def _what_is_left(command: str | None) -> str:
+    """Return what an interrupt of a command leaves; the file of the command says it where that is anything."""
+    nothing = "nothing was written"
+    return getattr(import_module(f"{__name__}.{command}"), "INTERRUPTED", nothing) if command else nothing
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

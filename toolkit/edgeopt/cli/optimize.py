@@ -106,4 +106,5 @@ def optimize(
     ctx.exit(report.exit_code)
 
 
+INTERRUPTED = "finished candidates are on disk; the same command with --resume takes them up"
 COMMAND = optimize

@@ -89,4 +89,8 @@ def _show(result: QuantizeResult) -> None:
     click.echo(f"file     {result.file}")
 
 
+INTERRUPTED = (
+    "the best form so far, if one was good enough, is beside the file that was asked for (.best-so-far); "
+    "the same command takes up what was calibrated"
+)
 COMMAND = quantize

@@ -61,4 +61,5 @@ def _drawings(folder: Path, source: Path, names: Sequence[str]) -> tuple[Path, .
     return tuple(folder / f"{Path(name).stem if stems[Path(name).stem] == 1 else name}.png" for name in names)
 
 
+INTERRUPTED = "the answers so far were printed, and drawn if asked for"
 COMMAND = run

@@ -9,7 +9,9 @@ from edgeopt.outcome import Outcome
 from edgeopt.quantization.decisions import Decisions
 
 _TIE = 0.02
-"""Speeds closer than this are equal: a minute of measuring on a shared machine is no finer."""
+"""By so much a form must be faster than float: a minute of measuring on a shared machine is no finer."""
+_LEVEL = 0.04
+"""Speeds of two forms closer than this are equal: each has the error of its own comparison with float."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +35,20 @@ class Attempt:
 
 
 def ranked(attempts: Iterable[Attempt], least_agreement: float) -> tuple[Attempt, ...]:
-    """Return the attempts best first: valid ones by speed, equal speeds by agreement, then the others by agreement."""
+    """Return the attempts best first: valid ones by speed, equal speeds by agreement, then the others by agreement.
 
-    def rank(one: Attempt) -> tuple[bool, float, float]:
-        valid = one.is_valid(least_agreement)
-        return (not valid, -_step(one.speed_ratio) if valid else 0.0, -one.agreement)
-
-    return tuple(sorted(attempts, key=rank))
+    Of what measuring cannot tell apart, and agrees alike, the first that was tried leads: a rule, where noise would
+    choose another one each time.
+    """
+    known = list(attempts)
+    valid = [one for one in known if one.is_valid(least_agreement)]
+    others = [one for one in known if not one.is_valid(least_agreement)]
+    found: list[Attempt] = []
+    while valid:
+        level = max(one.speed_ratio for one in valid) * (1 - _LEVEL)
+        found += sorted((one for one in valid if one.speed_ratio >= level), key=lambda one: -one.agreement)
+        valid = [one for one in valid if one.speed_ratio < level]
+    return (*found, *sorted(others, key=lambda one: -one.agreement))
 
 
 def has_integers(outcome: Outcome) -> bool:
@@ -61,8 +70,3 @@ def for_labels(attempts: Sequence[Attempt], most: int) -> tuple[Attempt, ...]:
     if most < 2 or surest is None or surest.agreement <= max(one.agreement for one in best):
         return tuple(best)
     return (*best[: most - 1], surest)
-
-
-def _step(ratio: float) -> int:
-    """Return the speed in steps of _TIE."""
-    return round(ratio / _TIE)

@@ -24,7 +24,7 @@ from edgeopt.quantization.structure import WEIGHTED, key, name_of
 from edgeopt.tensors import Tensors
 
 _SUFFIXES = ("_kernel_time", "_nchwc", "_QLinearConv", "_MatMulIntegerToFloat")
-_RUNS = 12
+_RUNS = 8
 _CALL_NS, _ELEMENT_NS = 4000.0, 0.1
 """Of a pass over a tensor, where a model has too few to fit: measured on a Zen 5 core under the profiler."""
 
@@ -55,6 +55,8 @@ class LayerTimes:
 
     layers: Mapping[str, LayerTime]
     border: BorderTime
+    rounds: tuple[LayerTimes, ...] = ()
+    """The same, each from one round of measuring alone: how far they differ is noise."""
 
 
 def profile_ns(model: Model, frame: Tensors, *, threads: int = 1, runs: int = _RUNS) -> dict[str, int]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
-from edgeopt.errors import EdgeoptError, MissingDependencyError, UnavailableError, UnsupportedError
+from edgeopt.errors import EdgeoptError, MissingDependencyError, NoteKind, UnavailableError, UnsupportedError
 from edgeopt.graph import Graph, attribute
 from edgeopt.model import Model
 from edgeopt.quantization.attempt import Attempt, for_labels, has_integers, ranked
@@ -44,7 +44,7 @@ from edgeopt.quantization.variants import (
     with_float,
     with_front,
 )
-from edgeopt.quantization.why import NO_INTEGERS, Kept, kept_tensors, reason, refusals
+from edgeopt.quantization.why import NO_INTEGERS, Kept, cut_short, kept_tensors, reason, refusals
 from edgeopt.target import Int8Rules
 from edgeopt.tensors import Tensors
 
@@ -81,6 +81,8 @@ class _Search:
     """What could not be built or run, and why."""
     times: LayerTimes | None = None
     sensitivities: dict[str, float] = field(default_factory=dict)
+    untried: dict[str, None] = field(default_factory=dict)
+    """What the time was over for, in the order of the search."""
     longest_s: float = 0.0
     _unrounded: float | None = None
     """Agreement of the best variant without rounding."""
@@ -92,7 +94,9 @@ class _Search:
             variant: What to make.
             like: A measured one, of the same speed if it has the same operators.
         """
-        if variant in self.attempts or variant in self.refused or (self.attempts and self.is_over):
+        if variant in self.attempts or variant in self.refused:
+            return
+        if self.attempts and not self.has_time(str(variant)):
             return
         started = time.monotonic()
         try:
@@ -110,7 +114,10 @@ class _Search:
         model, findings = self.sources.of(variant)
         outcome, scheme = make_with_scheme(model, findings, self.rules, variant, self.ends_at_s)
         if not has_integers(outcome):
-            raise UnsupportedError(NO_INTEGERS, remedy="keep the float model")
+            real = [
+                note.detail for note in outcome.notes if note.kind is NoteKind.CHOICE and " in INT8" not in note.detail
+            ]
+            raise UnsupportedError(": ".join((NO_INTEGERS, *real[:1])), remedy="keep the float model")
         if variant.fitted:
             outcome = replace(outcome, notes=(*outcome.notes, note_of(self.sources.fits_of(variant))))
         known = self.attempts[like] if like is not None else None
@@ -123,6 +130,12 @@ class _Search:
     def is_over(self) -> bool:
         """Whether the time budget has no room for one more attempt."""
         return time.monotonic() + self.longest_s > self.ends_at_s
+
+    def has_time(self, what: str) -> bool:
+        """Whether the time budget has room for one more attempt; what it has none for is kept, to be told."""
+        if self.is_over:
+            self.untried[what] = None
+        return not self.is_over
 
     @property
     def agrees(self) -> bool:
@@ -138,7 +151,7 @@ class _Search:
         """Try forms, layers in float, rescaling, ways of writing, fits, roundings, ranges, equalization, islands."""
         first, *others = sorted(forms, key=lambda form: (form is not Form.NHWC, -forms.index(form)))
         self.attempt(first_variant(first))
-        if first is Form.NHWC and first_variant(first) in self.attempts and not self.is_over:
+        if first is Form.NHWC and first_variant(first) in self.attempts and self.has_time("layers in float for speed"):
             for variant in self._with_float_layers(first_variant(first), threads):
                 self.attempt(variant)
         if Form.NHWC in forms and is_made_of_products(open_graph(self.sources.model)):
@@ -155,7 +168,7 @@ class _Search:
             first: The form that was tried first.
             others: The forms that were tried after it.
         """
-        if not self.is_over and (scaled := self._rescalable()):
+        if self.has_time("rescaled tensors") and (scaled := self._rescalable()):
             self.attempt(replace(self.best(), rescaled=scaled))
         if self.sources.can_smooth:
             self._smooth(first_variant(first))
@@ -208,7 +221,7 @@ class _Search:
         if not self.agrees or any(one.fitted for one in self.attempts):
             return  # what is spoiled without fits already may be mended before they are tried again
         for share in _EXACT_SHARES:
-            if self.is_over or not self.sources.fits:
+            if not self.rules.fitted_silu or not self.has_time("SiLU as fitted HardSwish") or not self.sources.fits:
                 return
             variant = replace(start, fitted=frozenset(one.name for one in keep_worst(self.sources.fits, share)))
             self.attempt(variant)
@@ -236,7 +249,7 @@ class _Search:
         yield lambda best: replace(best, rounding=True)
         for method in _METHODS:
             yield lambda best, method=method: replace(best, method=method)  # type: ignore[misc]
-        if not self.is_over and self.sources.can_equalize and not self.best().rescaled:
+        if self.has_time("equalized") and self.sources.can_equalize and not self.best().rescaled:
             yield lambda best: replace(best, equalized=True)
 
     def with_reason(self, variant: Variant, kept: tuple[Kept, ...] | None = None) -> Attempt:
@@ -367,10 +380,16 @@ def _in_time(frames: Iterable[Tensors], ends_at_s: float) -> Iterator[Tensors]:
 
 
 def _found(search: _Search) -> Found:
-    notes = (*search.sources.findings.notes, *refusals(search.refused))
+    notes = (
+        *search.sources.findings.notes,
+        *refusals(search.refused),
+        *cut_short(search.untried, len(search.attempts)),
+    )
     calibration = search.sources.findings.calibration
     if not search.attempts:
-        return Found((), "The float model stays: no INT8 form of it could be made.", notes, calibration=calibration)
+        why = next(iter(search.refused.values()))
+        stays = f"The float model stays: no INT8 form of it could be made: {why}"
+        return Found((), stays, notes, calibration=calibration)
     best, kept = search.best(), search.kept()
     _, findings = search.sources.of(best)  # its tensors are the answer's, also where the model was changed before
     if not search.is_over:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from edgeopt.errors import Note
-from edgeopt.graph import Graph
+from edgeopt.graph import Graph, Node
 from edgeopt.model import Model
 from edgeopt.outcome import Outcome
 from edgeopt.quantization.findings import Findings, study
@@ -27,7 +27,7 @@ from edgeopt.text import plural
 DIRECT_SUMS = 1 << 16
 """Up to here a 1x1 convolution straight to real numbers is as fast as one with a grid and a DequantizeLinear."""
 ALL_SUMS = 1 << 40
-_ROUNDS = 3
+_ROUNDS = 5
 _SUMS = {0: "grid for every sum", DIRECT_SUMS: "", ALL_SUMS: "no grid for sums"}
 
 
@@ -120,20 +120,24 @@ def time_layers(model: Model, twin: Model, frame: Tensors, threads: int) -> Laye
         frame: One real input.
         threads: Of the engine.
     """
-    seen: list[dict[str, int]] = [{}, {}]
+    graph, seen = open_graph(model), [dict[str, int](), dict[str, int]()]
+    rounds: list[LayerTimes] = []
     for _ in range(_ROUNDS):  # in turns, so that a slow minute of the machine hits both
-        for known, one in zip(seen, (model, twin), strict=True):
-            for name, took_ns in profile_ns(one, frame, threads=threads).items():
-                known[name] = min(took_ns, known.get(name, took_ns))
-    float_ns, integer_ns = seen
-    graph = open_graph(model)
+        found = [profile_ns(one, frame, threads=threads) for one in (model, twin)]
+        rounds.append(_times_of(graph, *found))
+        for known, one in zip(seen, found, strict=True):
+            known |= {name: min(took_ns, known.get(name, took_ns)) for name, took_ns in one.items()}
+    return replace(_times_of(graph, *seen), rounds=tuple(rounds))
+
+
+def _times_of(graph: Graph, float_ns: Mapping[str, int], integer_ns: Mapping[str, int]) -> LayerTimes:
     return LayerTimes(layer_times(graph, float_ns, integer_ns), border_time(graph, integer_ns))
 
 
 def with_front(model: Model, variant: Variant, times: LayerTimes) -> Variant:
     """Return the variant with the layers at the entrance in float that are faster so."""
-    front, _saved_ns = fastest_front(open_graph(model), times.layers)
-    return replace(variant, front=frozenset(key(node) for node in front))
+    graph = open_graph(model)
+    return replace(variant, front=_beyond_noise(times, lambda one: fastest_front(graph, one.layers)[0]))
 
 
 def with_float(model: Model, variant: Variant, times: LayerTimes, weight: float = 1.0) -> Variant:
@@ -145,9 +149,19 @@ def with_float(model: Model, variant: Variant, times: LayerTimes, weight: float 
         times: Of its layers.
         weight: How much more than one pass over a tensor a border costs.
     """
-    border = replace(times.border, call_ns=times.border.call_ns * weight, element_ns=times.border.element_ns * weight)
-    chosen, _saved_ns = fastest_float(open_graph(model), times.layers, border)
-    return replace(variant, front=frozenset(key(node) for node in chosen))
+    graph = open_graph(model)
+
+    def fastest(one: LayerTimes) -> set[Node]:
+        border = replace(one.border, call_ns=one.border.call_ns * weight, element_ns=one.border.element_ns * weight)
+        return fastest_float(graph, one.layers, border)[0]
+
+    return replace(variant, front=_beyond_noise(times, fastest))
+
+
+def _beyond_noise(times: LayerTimes, fastest: Callable[[LayerTimes], set[Node]]) -> frozenset[str]:
+    """Return the keys of the layers that are faster in float in every round, and not by noise in some."""
+    chosen = [frozenset(key(node) for node in fastest(one)) for one in times.rounds or (times,)]
+    return frozenset.intersection(*chosen)
 
 
 def quantized_forms(

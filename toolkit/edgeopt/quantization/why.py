@@ -19,7 +19,8 @@ from edgeopt.quantization.variants import Variant, scheme_of
 from edgeopt.target import Int8Rules
 from edgeopt.text import plural
 
-_MOST_EXPLAINED = 3
+_MOST_EXPLAINED, _MOST_UNTRIED = 3, 4
+_MORE_TIME = "edgeopt quantize --time-budget 10m searches longer"
 NO_INTEGERS = "every layer stays in float"
 """The problem of a form that is the float model again."""
 
@@ -124,8 +125,17 @@ def refusals(refused: Mapping[Variant, str]) -> Iterator[Note]:
     """Yield what to say of variants that were left aside, each with its problem."""
     for problem in dict.fromkeys(refused.values()):
         names = [str(variant) for variant, one in refused.items() if one == problem]
-        if problem != NO_INTEGERS:
+        if not problem.startswith(NO_INTEGERS):
             detail = f"{names[0]} could not be made: {problem}"
             yield Note(NoteKind.WARNING, detail, f"and {plural(len(names) - 1, 'form')} like it" if names[1:] else "")
-    if left := [one for one in refused.values() if one == NO_INTEGERS]:
-        yield Note(NoteKind.INFO, f"{plural(len(left), 'form')} left aside: {NO_INTEGERS}")
+    if left := [one for one in refused.values() if one.startswith(NO_INTEGERS)]:
+        yield Note(NoteKind.INFO, f"{plural(len(left), 'form')} left aside: {left[0]}")
+
+
+def cut_short(untried: Iterable[str], attempts: int) -> Iterator[Note]:
+    """Yield what a search says that ran out of time: how far it came, and what it did not try."""
+    left = tuple(untried)
+    if left:
+        more = f" and {len(left) - _MOST_UNTRIED} more" if len(left) > _MOST_UNTRIED else ""
+        detail = f"the search ran out of time after {plural(attempts, 'form')}; untried: "
+        yield Note(NoteKind.WARNING, f"{detail}{'; '.join(left[:_MOST_UNTRIED])}{more}", _MORE_TIME, left)
