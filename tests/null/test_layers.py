@@ -36,7 +36,7 @@ LAYERS = [
     "output_shapes metadata",
     "recipe target outcome boxes providers",
     "model environment frames labels fingerprint drift metrics",
-    "tables",
+    "tables archives",
     "validity",
     "text plugins assets extras files tensors subgraphs affine channels workers rknn_table match_tables",
     "errors",

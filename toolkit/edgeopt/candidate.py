@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any
 
 from edgeopt.drift import Drift
-from edgeopt.errors import Note, NoteKind
+from edgeopt.errors import Note
+from edgeopt.tables import parse_table
+from edgeopt.text import short
 
 BASELINE = "baseline"
 
@@ -116,33 +119,15 @@ class Candidate:
             return ""
         return f"[{self.drop_low:+.4f}, {self.drop_high:+.4f}]"
 
-
-def note_from_json(values: Mapping[str, Any]) -> Note:
-    """Return the note that was written as JSON.
-
-    Raises:
-        KeyError: If the values are of another version.
-    """
-    return Note(NoteKind(values["kind"]), values["detail"], values["hint"], tuple(values.get("names", ())))
+    def __post_init__(self) -> None:
+        if not self.file or PurePath(self.file).is_absolute() or ".." in PurePath(self.file).parts:
+            raise ValueError(f"file {short(self.file)} lies outside the folder")
 
 
-def candidate_from_json(values: Mapping[str, Any]) -> Candidate:
+def candidate_from_json(values: Any) -> Candidate:
     """Return the candidate that `dataclasses.asdict` wrote.
 
     Raises:
-        KeyError, TypeError: If the values are of another version.
+        InvalidFileError: If the values are of another version, or no candidate's.
     """
-
-    def stage(one: Mapping[str, Any]) -> StageTime:
-        return StageTime(**one)
-
-    known: dict[str, Any] = dict(values)
-    known["steps"] = tuple(known["steps"])
-    known["notes"] = tuple(map(note_from_json, known["notes"]))
-    kinds = {"drift": Drift, "score": Score, "simulated": Score, "speed": SpeedRatio, "execute": SpeedRatio}
-    for key, kind in kinds.items():
-        known[key] = kind(**known[key]) if known[key] else None
-    if latency := known["latency"]:
-        stages = {name: stage(one) for name, one in latency["stages"].items()}
-        known["latency"] = Latency(**{**latency, "frame": stage(latency["frame"]), "stages": stages})
-    return Candidate(**known)
+    return parse_table(Candidate, values, "candidate")

@@ -26,15 +26,13 @@ def read_file(path: Path, *, remedy: str, most_bytes: int = MOST_BYTES) -> bytes
     Raises:
         InvalidFileError: If it is absent, no regular file, too large, or may not be read.
     """
+    size_bytes = require_regular(path, remedy=remedy)
+    if size_bytes > most_bytes:
+        problem = f"{path} has {size_bytes >> 20} MiB, more than {most_bytes >> 20} MiB"
+        raise InvalidFileError(problem, remedy=remedy)
     try:
-        facts = path.stat()
-        if not stat.S_ISREG(facts.st_mode):
-            raise InvalidFileError(f"{path} is no regular file", remedy=remedy)
-        if facts.st_size > most_bytes:
-            problem = f"{path} has {facts.st_size >> 20} MiB, more than {most_bytes >> 20} MiB"
-            raise InvalidFileError(problem, remedy=remedy)
         return path.read_bytes()
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise InvalidFileError(_why_unreadable(path, error), remedy=remedy) from error
 
 
@@ -50,12 +48,24 @@ def read_text(path: Path, *, remedy: str, most_bytes: int = MOST_BYTES) -> str:
         raise InvalidFileError(f"{path} is not UTF-8 text: {error.reason}", remedy=remedy) from error
 
 
-def require_there(path: Path, *, remedy: str) -> None:
-    """Raise InvalidFileError unless something is at that path and may be looked at."""
+def require_there(path: Path, *, remedy: str) -> os.stat_result:
+    """Return what the system tells of a path; raise InvalidFileError where nothing is there or nobody may look."""
     try:
-        path.stat()
+        return path.stat()
     except (OSError, ValueError) as error:
         raise InvalidFileError(_why_unreadable(path, error), remedy=remedy) from error
+
+
+def require_regular(path: Path, *, remedy: str) -> int:
+    """Return the size of a regular file in bytes: opening a pipe or a device would wait for whoever writes it.
+
+    Raises:
+        InvalidFileError: If it is absent, or no regular file.
+    """
+    facts = require_there(path, remedy=remedy)
+    if not stat.S_ISREG(facts.st_mode):
+        raise InvalidFileError(f"{path} is no regular file", remedy=remedy)
+    return facts.st_size
 
 
 def list_folder(path: Path, *, remedy: str) -> list[str]:

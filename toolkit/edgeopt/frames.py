@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import zipfile
+import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from os.path import isfile
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,19 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeopt.archives import read_archive
 from edgeopt.errors import InvalidFileError, Note, NoteKind
+from edgeopt.files import list_folder, read_file, require_regular, require_there
 from edgeopt.tensors import Frame, Sample, Tensors, TensorSpec
 from edgeopt.text import plural
 
 PICTURES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
 VIDEOS = frozenset({".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".ts"})
+
+_MOST_BYTES = 256 << 20
+"""Of one picture; OpenCV decodes up to 2^30 pixels."""
+_MOST_FRAMES = 10**7
+"""Of a video, 90 hours; what damaged heads tell beyond it is no count."""
 
 if hasattr(cv2, "setLogLevel"):
     cv2.setLogLevel(0)  # a picture that does not decode is our message, not OpenCV's warning
@@ -86,10 +94,10 @@ def open_frames(path: Path, files: Sequence[str] | None = None) -> Frames:
     Raises:
         InvalidFileError: If nothing is there, or nothing of it decodes.
     """
-    if not path.exists():
-        raise InvalidFileError(f"{path} does not exist", remedy="pass a folder of pictures, a video or an .npz")
-    if path.is_dir():
+    remedy = "pass a folder of pictures, a video or an .npz"
+    if stat.S_ISDIR(require_there(path, remedy=remedy).st_mode):
         return _open_folder(path, files)
+    require_regular(path, remedy=remedy)
     suffix = path.suffix.lower()
     if suffix in PICTURES:
         return _keep_decodable(path.parent, (path.name,))
@@ -97,9 +105,7 @@ def open_frames(path: Path, files: Sequence[str] | None = None) -> Frames:
         return _open_npz(path)
     if suffix in VIDEOS:
         return _open_video(path)
-    raise InvalidFileError(
-        f"{path} is no source of frames", remedy="pass a folder of pictures, a video (.mp4, .avi, ...) or an .npz"
-    )
+    raise InvalidFileError(f"{path} is no source of frames", remedy=remedy)
 
 
 def read_picture(path: Path) -> Frame:
@@ -108,19 +114,25 @@ def read_picture(path: Path) -> Frame:
     Raises:
         InvalidFileError: If it does not decode.
     """
-    try:
-        data = np.fromfile(path, np.uint8)  # unlike imread, it opens any path on Windows and does not warn
-    except OSError as error:
-        raise InvalidFileError(f"{path} cannot be read: {error.strerror}", remedy="check the file") from error
-    frame = cv2.imdecode(data, cv2.IMREAD_COLOR) if data.size else None
+    frame = _decode(read_file(path, remedy="check the file", most_bytes=_MOST_BYTES), cv2.IMREAD_COLOR)
     if frame is None:
         raise InvalidFileError(f"{path} does not decode as a picture", remedy="remove the file or copy it again")
-    return np.asarray(frame, np.uint8)
+    return frame
+
+
+def _decode(data: bytes, how: int) -> Frame | None:
+    """Return what OpenCV makes of a file's bytes; None where they are no picture, or one beyond its limits."""
+    try:  # unlike imread, imdecode opens any path on Windows and does not warn
+        frame = cv2.imdecode(np.frombuffer(data, np.uint8), how) if data else None
+    except cv2.error:
+        return None
+    return None if frame is None else np.asarray(frame, np.uint8)
 
 
 def _open_folder(path: Path, files: Sequence[str] | None) -> Frames:
     if files is None:
-        files = sorted(one.name for one in path.iterdir() if one.suffix.lower() in PICTURES and one.is_file())
+        names = list_folder(path, remedy="pass a folder that you may read")
+        files = [name for name in names if Path(name).suffix.lower() in PICTURES and isfile(path / name)]
     if not files:
         raise InvalidFileError(f"{path} holds no picture", remedy=f"put pictures there ({', '.join(sorted(PICTURES))})")
     return _keep_decodable(path, tuple(files))
@@ -145,24 +157,22 @@ def _keep_decodable(folder: Path, files: tuple[str, ...]) -> Frames:
 
 
 def _decodes(path: Path) -> bool:
-    """Decode at an eighth of the size: it reads the whole file at a fraction of the time."""
+    """Decode at an eighth of the size: it reads the whole file at a fraction of the time; tiny ones have no eighth."""
     try:
-        data = np.fromfile(path, np.uint8)
-    except OSError:
+        data = read_file(path, remedy="", most_bytes=_MOST_BYTES)
+    except InvalidFileError:
         return False
-    return bool(data.size) and cv2.imdecode(data, cv2.IMREAD_REDUCED_GRAYSCALE_8) is not None
+    return any(_decode(data, how) is not None for how in (cv2.IMREAD_REDUCED_GRAYSCALE_8, cv2.IMREAD_COLOR))
 
 
 def _open_npz(path: Path) -> Frames:
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise InvalidFileError(f"{path} is no .npz: {error}", remedy="write it with numpy.savez") from error
+    arrays = read_archive(path, remedy="write it with numpy.savez")
     lengths = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
     if len(set(lengths.values())) != 1 or 0 in lengths.values():
         told = ", ".join(f"{name} holds {length}" for name, length in lengths.items()) or "it holds no array"
         raise InvalidFileError(f"{path}: {told}", remedy="give every array the same number of samples first")
+    if empty := [name for name, array in arrays.items() if not array.size]:
+        raise InvalidFileError(f"{path}: {empty[0]} is empty", remedy="write arrays that hold something")
     names = tuple(f"{path.stem}[{i}]" for i in range(next(iter(lengths.values()))))
     images = arrays.get("images")
     if images is not None and images.dtype == np.uint8 and images.ndim == 4 and images.shape[-1] == 3:
@@ -184,8 +194,9 @@ def _frames_of_tensors(path: Path, names: tuple[str, ...], arrays: dict[str, NDA
 
 def _open_video(path: Path) -> Frames:
     capture = cv2.VideoCapture(str(path))
-    count = int(capture.get(cv2.CAP_PROP_FRAME_COUNT)) if capture.isOpened() else 0
+    told = capture.get(cv2.CAP_PROP_FRAME_COUNT) if capture.isOpened() else 0.0
     ok, _ = capture.read()
+    count = int(told) if 0 < told <= _MOST_FRAMES else 1
     if not ok:
         raise InvalidFileError(f"{path} does not decode as a video", remedy="convert it to MP4 (H.264) or to pictures")
     position = 1
@@ -201,7 +212,7 @@ def _open_video(path: Path) -> Frames:
             raise InvalidFileError(f"{path} ends at frame {index}", remedy="convert the video again")
         return np.asarray(frame, np.uint8)
 
-    return Frames(tuple(f"{path.stem}#{i}" for i in range(max(count, 1))), read, path)
+    return Frames(tuple(f"{path.stem}#{i}" for i in range(count)), read, path)
 
 
 def synthetic_frames(size: Sequence[int], count: int = 16) -> Frames:

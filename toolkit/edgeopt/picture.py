@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 from edgeopt.recipe import Anchor, Colour, Input, Layout, Preprocess, Resize
 from edgeopt.tensors import Frame
 
+_MOST_PIXELS = 2**26
+"""Of a picture that is scaled before it is cut; more only where one side is many times the other."""
+
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
@@ -131,9 +134,21 @@ class PictureInput:
         factor = max(shorter / min(height, width), self._height / height, self._width / width)
         new_width, new_height = (max(round(width * factor), self._width), max(round(height * factor), self._height))
         left, top = (new_width - self._width) // 2, (new_height - self._height) // 2
+        if new_width * new_height > _MOST_PIXELS:  # a picture of one row: cut before, or it fills all memory
+            return self._cut_first(frame, factor)
         resized = self._scaled(frame, new_width, new_height)
         cut = np.ascontiguousarray(resized[top : top + self._height, left : left + self._width])
         return cut, Geometry(new_width / width, new_height / height, float(-left), float(-top), width, height)
+
+    def _cut_first(self, frame: Frame, factor: float) -> tuple[Frame, Geometry]:
+        """Cut the middle of a long frame, then scale it: the same picture but for the rows and columns at its edge."""
+        height, width = frame.shape[:2]
+        rows = min(height, max(round(self._height / factor), 1))
+        columns = min(width, max(round(self._width / factor), 1))
+        top, left = (height - rows) // 2, (width - columns) // 2
+        cut = self._scaled(frame[top : top + rows, left : left + columns], self._width, self._height)
+        scale_x, scale_y = self._width / columns, self._height / rows
+        return cut, Geometry(scale_x, scale_y, -left * scale_x, -top * scale_y, width, height)
 
     def _letterbox(self, frame: Frame) -> tuple[Frame, Geometry]:
         """Scale by one factor until it fits; the rest is grey."""

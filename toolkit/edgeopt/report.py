@@ -12,11 +12,12 @@ from typing import Any
 from jinja2 import Environment as Templates
 from jinja2 import PackageLoader, StrictUndefined
 
-from edgeopt.candidate import BASELINE, Candidate, StageTime, candidate_from_json, note_from_json
+from edgeopt.candidate import BASELINE, Candidate, StageTime
 from edgeopt.environment import Environment
 from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_MISSED, EXIT_NOISY, EXIT_PASS, InvalidFileError, Note
 from edgeopt.quantization.tensor_table import COLUMNS, TENSORS, worst_tensors
-from edgeopt.text import format_bytes
+from edgeopt.tables import parse_table, read_object
+from edgeopt.text import format_bytes, short
 
 SCHEMA = 2
 _SHOWN_FROM = 0.01
@@ -62,6 +63,12 @@ class Report:
     """Why nothing runs on the target's own device; empty where the chosen candidate does."""
     trust: str = ""
     """TRUSTED, or NOISY or INVALID with the reasons; empty where nothing was measured."""
+
+    def __post_init__(self) -> None:
+        if [one.name for one in self.candidates].count(self.chosen) != 1:
+            raise ValueError(f"chosen {short(self.chosen)} is none of the candidates")
+        if self.verdict not in _VERDICT_EXIT:
+            raise ValueError(f"the verdict is {short(self.verdict)}")
 
     @property
     def best(self) -> Candidate:
@@ -198,23 +205,13 @@ def read_report(folder: Path) -> Report:
     """
     path = folder / "report.json"
     remedy = "name the output folder of edgeopt optimize"
+    values = read_object(path, schema=SCHEMA, remedy=remedy)
+    known = {key: value for key, value in values.items() if key not in ("schema", "folder", "bundle", "verdict")}
+    where = f"{path} is no report of edgeopt optimize"
     try:
-        values = json.loads(path.read_text("utf-8"))
-        if values["schema"] != SCHEMA:
-            raise InvalidFileError(f"{path} has schema {values['schema']}, this edgeopt reads {SCHEMA}", remedy=remedy)
-        known = {one.name: values[one.name] for one in dataclasses.fields(Report) if one.name in values}
-        known["environment"] = Environment(**{**known["environment"], **_as_tuples(known["environment"])})
-        known["candidates"] = tuple(candidate_from_json(one) for one in known["candidates"])
-        known["notes"] = tuple(map(note_from_json, known["notes"]))
-        return Report(**{**known, "folder": folder, "bundle": folder / "bundle"})
-    except OSError as error:
-        raise InvalidFileError(f"{path} cannot be read: {error.strerror}", remedy=remedy) from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise InvalidFileError(f"{path} is no report of edgeopt optimize: {error!r}", remedy=remedy) from error
-
-
-def _as_tuples(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: tuple(value) for key, value in values.items() if isinstance(value, list)}
+        return parse_table(Report, known, where, {"folder": folder, "bundle": folder / "bundle"})
+    except InvalidFileError as error:
+        raise InvalidFileError(error.problem, remedy=remedy) from error
 
 
 def write_report(report: Report) -> tuple[Path, Path]:

@@ -177,7 +177,7 @@ def _first_wrong_number(values: Any) -> tuple[str, Any]:
         ]
 
 
-def parse_table(kind: type[T], values: Mapping[str, Any], where: str) -> T:
+def parse_table(kind: type[T], values: Mapping[str, Any], where: str, given: Mapping[str, Any] | None = None) -> T:
     """Return `values` as the dataclass `kind`; nested tables become nested dataclasses.
 
     Args:
@@ -185,12 +185,14 @@ def parse_table(kind: type[T], values: Mapping[str, Any], where: str) -> T:
             may be `Annotated` with the range `Within` which it must lie.
         values: The parsed TOML table or JSON object.
         where: The file and table, for messages.
+        given: Fields that the file may not hold, ready; paths are always such.
 
     Raises:
         InvalidFileError: On an unknown or missing key, a wrong type, or a value the type refuses.
     """
     hints = get_type_hints(kind, include_extras=True)
-    known = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
+    ready = given or {}
+    known = {one.name: one for one in fields(kind) if one.name not in ready and hints[one.name] is not Path}  # type: ignore[arg-type]
     required = {n for n, f in known.items() if f.default is MISSING and f.default_factory is MISSING}
     unknown, missing = sorted(values.keys() - known.keys()), sorted(required - values.keys())
     if unknown or missing:
@@ -202,7 +204,7 @@ def parse_table(kind: type[T], values: Mapping[str, Any], where: str) -> T:
         raise InvalidFileError(f"{where}: {problem}", remedy=f"keys are {', '.join(sorted(known))}")
     parsed = {key: _parse(hints[key], value, f"{where}: {key}") for key, value in values.items()}
     try:
-        return kind(**parsed)
+        return kind(**parsed, **ready)
     except ValueError as error:
         raise InvalidFileError(f"{where}: {error}", remedy="correct the value") from error
 
@@ -220,7 +222,7 @@ def _parse(hint: Any, value: Any, where: str) -> Any:
             raise _wrong(where, "a table", value)
         return parse_table(hint, value, where)
     if origin is tuple:
-        if not isinstance(value, list):
+        if not isinstance(value, list | tuple):
             raise _wrong(where, "a list", value)
         return tuple(_parse(inner[0], one, where) for one in value)
     if origin in (dict, Mapping) or getattr(hint, "__origin__", None) is Mapping:

@@ -19,7 +19,7 @@ from small_nets import (
     vision_transformer,
 )
 
-from edgeopt.candidate import note_from_json
+from edgeopt.errors import Note
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.model import Model
@@ -29,6 +29,7 @@ from edgeopt.quantization.quantize import Form, open_graph, quantize
 from edgeopt.quantization.ranges import Method
 from edgeopt.quantization.structure import key
 from edgeopt.quantization.variants import first_variant, make_variant
+from edgeopt.tables import parse_table
 from edgeopt.target import Granularity, Int8Rules, Target
 
 
@@ -160,7 +161,7 @@ def test_a_long_list_is_shortened_where_it_is_printed_and_whole_in_the_result() 
     assert note.detail == "18 operators in float in 9 places between integers"
     assert note.hint.endswith("erf_3: Erf, Mul and 5 more")
     assert len(note.names) == 18
-    assert note_from_json(json.loads(json.dumps(asdict(note)))) == note
+    assert parse_table(Note, json.loads(json.dumps(asdict(note))), "note") == note
 
 
 def test_other_engines_are_not_asked_what_onnx_runtime_makes_of_a_model() -> None:

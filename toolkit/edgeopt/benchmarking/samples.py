@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import zipfile
-import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -14,9 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeopt.archives import read_archive
 from edgeopt.benchmarking.quantile import Summary, summarize
 from edgeopt.errors import InvalidFileError
 from edgeopt.files import write_beside
+from edgeopt.text import short
 
 STAGES = ("load", "preprocess", "upload", "execute", "download", "postprocess")
 SCHEMA = 1
@@ -25,17 +25,6 @@ _INTEGERS = ("started_ns", "done_ns", "intended_ns", "arrived_ns", "stream", "ro
 _FLAGS = ("dropped", "failed")
 _PER_ROW = ("times_ns", "frame_ns", "warmup", *_INTEGERS, *_FLAGS)
 _WALL = ("wall_ns", "wall_row")
-_UNREADABLE = (
-    OSError,
-    EOFError,
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
-"""What NumPy raises for a file that is cut, damaged, of another kind, or lacks a column."""
 _ABOUT = ("stages", "variant", "epoch_ns", "clock_cost_ns")
 
 
@@ -182,18 +171,29 @@ class Samples:
         Raises:
             InvalidFileError: If it cannot be read or is no file of samples.
         """
+        remedy = "give an .npz file that edgeopt bench wrote"
+        columns: dict[str, Any] = dict(read_archive(path, remedy=remedy))
         try:
-            with np.load(path, allow_pickle=False) as file:
-                about = json.loads(str(file["about"]))
-                columns = {name: file[name] for name in file.files if name != "about"}
+            about = json.loads(str(columns.pop("about")))
             if about.pop("schema") != SCHEMA:
                 raise ValueError("it has another schema")
-            about["stages"] = tuple(about["stages"])
-            return cls(**about, **columns)
-        except _UNREADABLE as error:
-            raise InvalidFileError(
-                f"{path} holds no samples: {error}", remedy="give an .npz file that edgeopt bench wrote"
-            ) from error
+            about["stages"] = tuple(map(str, about["stages"]))
+            found = cls(**about, **columns)
+            found.require_types()
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InvalidFileError(f"{path} holds no samples: {short(str(error))}", remedy=remedy) from error
+        return found
+
+    def require_types(self) -> None:
+        """Raise ValueError unless every column holds whole numbers or flags, and what is told of them is plain."""
+        for name, column in self._columns((*_PER_ROW, *_WALL)).items():
+            wanted = np.bool_ if name in ("warmup", *_FLAGS) else np.int64
+            if not isinstance(column, np.ndarray) or column.dtype != wanted:
+                raise ValueError(f"{name} is no array of {wanted.__name__}")
+        if not isinstance(self.variant, str) or {type(self.epoch_ns), type(self.clock_cost_ns)} != {int}:
+            raise ValueError("variant is no text, or epoch_ns and clock_cost_ns are no whole numbers")
+        if self.wall_row is not None and not ((self.wall_row >= 0) & (self.wall_row < len(self))).all():
+            raise ValueError("wall_row names rows that are not there")
 
 
 def join_samples(parts: Sequence[Samples]) -> Samples:
