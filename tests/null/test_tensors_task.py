@@ -79,7 +79,7 @@ def test_a_missing_output_or_another_shape_does_not_agree():
 
 
 def test_the_worst_output_counts_and_inputs_are_averaged():
-    good, bad = np.array([1.0, 0.0]), np.array([0.0, 1.0])
+    good, bad = np.array([2.0, 0.0]), np.array([0.0, 2.0])
     reference = [{"a": good, "b": good}, {"a": good, "b": good}]
     assert task().agreement([{"a": good, "b": bad}, {"a": good, "b": good}], reference) == 0.5
 

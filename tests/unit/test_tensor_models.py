@@ -173,7 +173,7 @@ def test_ids_and_masks_are_quantized_and_the_result_agrees(tokens, tmp_path) -> 
     out = tmp_path / "a.onnx"
     made = quantize(tokens.model, calib=tokens.npz, out=out, threads=1, time_budget_s=1)
     assert made.recipe == "tensors"
-    assert "judged by the cosine of the outputs alone" in made.notes[0].detail
+    assert "judged by the agreement of outputs alone" in made.notes[0].detail
     assert made.tried
     assert max(one.agreement for one in made.tried) > 0.99
     if made.chosen:

@@ -78,7 +78,7 @@ def _by_agreement(now: Side, then: Side | None, stored: Scored | None, frames: F
     if then is None:
         told = f"no labels (pass --eval), and {why_gone}"
         return CheckResult("accuracy", CheckVerdict.INCONCLUSIVE, None, None, told, "")
-    pictures, task = frames.spread(_PICTURES), _task(then)
+    pictures, task = frames.judged(_PICTURES), _task(then)
     reference = answers(then.subject.session, task, pictures)
     if why := why_no_proof(task, reference, least):
         told = f"no labels (pass --eval), and agreement is no proof: {why}"

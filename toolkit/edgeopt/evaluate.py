@@ -15,13 +15,17 @@ from edgeopt.errors import InvalidFileError, Note, NoteKind, UnsupportedError
 from edgeopt.executors import Session
 from edgeopt.files import list_folder, require_there
 from edgeopt.frames import Frames, open_frames, synthetic_frames, synthetic_tensors
+from edgeopt.label_places import require_places
 from edgeopt.labels import Labels, read_labels
 from edgeopt.recipe import Preprocess, Recipe
 from edgeopt.recognise import TENSORS, fixed_shapes, sample_shape
+from edgeopt.states import Feedback
 from edgeopt.tasks import Accuracy, Task
 from edgeopt.tensors import Tensors, TensorSpec
 from edgeopt.text import plural, short
 
+_MOST_STATE_BYTES = 2**28
+"""Of all samples together."""
 Progress = Callable[[str, int, int], None]
 """(what, done, of)"""
 
@@ -56,7 +60,8 @@ def open_labelled(path: Path) -> LabelledFrames:
     notes = list(frames.notes)
     if missing:
         notes.append(Note(NoteKind.WARNING, f"{plural(missing, 'labelled picture')} not in {folder}, left out"))
-    return LabelledFrames(frames, labels.select([position[name] for name in frames.names]), tuple(notes))
+    kept = labels.select([position[name] for name in frames.names])
+    return LabelledFrames(frames, kept, (*notes, *require_places(kept, frames)))
 
 
 def _picture_folder(path: Path, labels: Labels) -> Path:
@@ -77,11 +82,13 @@ def _picture_folder(path: Path, labels: Labels) -> Path:
 
 
 def answers(session: Session, task: Task, frames: Frames, tell: Progress | None = None, what: str = "") -> list[Any]:
-    """Return the task's answer for each frame."""
-    found = []
+    """Return the task's answer for each frame; of a stream, each frame gets the states of the one before it."""
+    found, feedback = [], Feedback(frames.states)
     for i, frame in enumerate(frames):
         inputs, geometry = task.preprocess(frame)
-        found.append(task.postprocess(session.run(inputs), geometry))
+        outputs = session.run(feedback.into(inputs))
+        feedback.keep(outputs)
+        found.append(task.postprocess(outputs, geometry))
         if tell:
             tell(what, i + 1, len(frames))
     return found
@@ -118,6 +125,37 @@ def why_no_proof(task: Task, reference: Sequence[Any], least_agreement: float) -
     return f"the model answers all of {count} alike (agreement {mutual:.3f} of one with the next)"
 
 
+def with_states(frames: Frames, open_model: Callable[[], Session]) -> Frames:
+    """Return a stream whose states are those that occur: fed back from sample to sample by the model itself.
+
+    States that differ from sample to sample in the source are taken for real ones and stay.
+
+    Args:
+        frames: Any; what is no stream stays as it is.
+        open_model: Opens the original.
+    """
+    take, states = frames.tensors, frames.states
+    if not states or take is None or len(frames) < 2:
+        return frames
+    first = take(0)
+    if sum(first[name].nbytes for name in states) * len(frames) > _MOST_STATE_BYTES:
+        return frames
+    if any(not np.array_equal(take(i)[name], first[name]) for i in range(1, len(frames)) for name in states):
+        return frames
+    session, feedback, fed_back = open_model(), Feedback(states), list[Tensors]()
+    for i in range(len(frames)):
+        inputs = feedback.into(take(i))
+        fed_back.append({name: inputs[name] for name in states})
+        feedback.keep(session.run(inputs))
+    session.close()
+
+    def read(index: int) -> Tensors:
+        return {**take(index), **fed_back[index]}
+
+    told = f"the states {', '.join(states)} are fed back over {plural(len(frames), 'sample')} in their order"
+    return replace(frames, read=read, tensors=read, notes=(*frames.notes, Note(NoteKind.INFO, told)))
+
+
 def model_inputs(task: Task, frames: Frames) -> Iterator[Tensors]:
     """Yield the model's inputs for each frame, one at a time."""
     return (task.preprocess(sample)[0] for sample in frames)
@@ -137,7 +175,7 @@ def fed(frames: Frames, recipe: Recipe, inputs: Sequence[TensorSpec]) -> Frames:
     """
     if frames.tensors is not None:
         _require_arrays(frames, inputs)
-        return _fitted(frames, inputs, fixed_shapes(recipe, inputs))
+        return _fitted(frames, inputs, fixed_shapes(recipe, inputs), recipe.input.states)
     if recipe.task != TENSORS or recipe.preprocess != Preprocess() or not recipe.input.size:  # the task refuses them
         return frames
     note = Note(
@@ -195,7 +233,9 @@ def _require_arrays(frames: Frames, inputs: Sequence[TensorSpec]) -> None:
                 raise InvalidFileError(f"{frames.source}: {name} is {told}", remedy=f"give {name} one size")
 
 
-def _fitted(frames: Frames, inputs: Sequence[TensorSpec], shapes: Mapping[str, tuple[int, ...]]) -> Frames:
+def _fitted(
+    frames: Frames, inputs: Sequence[TensorSpec], shapes: Mapping[str, tuple[int, ...]], states: Mapping[str, str]
+) -> Frames:
     assert frames.tensors is not None
     take, first = frames.tensors, frames.tensors(0)
     for one in inputs:
@@ -210,7 +250,7 @@ def _fitted(frames: Frames, inputs: Sequence[TensorSpec], shapes: Mapping[str, t
         return {one.name: _cast(sample[one.name].reshape(shapes[one.name]), one, frames.names[index]) for one in inputs}
 
     fitted(0)
-    return replace(frames, read=fitted, tensors=fitted, notes=(*frames.notes, *notes))
+    return replace(frames, read=fitted, tensors=fitted, notes=(*frames.notes, *notes), states=states)
 
 
 def _wrong_shape(frames: Frames, wanted: TensorSpec, shape: Sequence[int | str | None]) -> InvalidFileError:

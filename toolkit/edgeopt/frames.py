@@ -26,6 +26,8 @@ _MOST_BYTES = 256 << 20
 """Of one picture; OpenCV decodes up to 2^30 pixels."""
 _MOST_FRAMES = 10**7
 """Of a video, 90 hours; what damaged heads tell beyond it is no count."""
+_STREAM = 256
+"""Samples of a stream: a decision of a hundred that changes is seen."""
 
 if hasattr(cv2, "setLogLevel"):
     cv2.setLogLevel(0)  # a picture that does not decode is our message, not OpenCV's warning
@@ -42,6 +44,8 @@ class Frames:
     tensors: Callable[[int], Tensors] | None = None
     """Set when the source holds the model's inputs themselves, which are not preprocessed: what `read` gives."""
     notes: tuple[Note, ...] = field(default=())
+    states: Mapping[str, str] = field(default_factory=dict)
+    """Of a stream for a recurrent model: the output that each state input takes in the next sample."""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -74,7 +78,15 @@ class Frames:
             source=self.source,
             tensors=None if tensors is None else lambda i: tensors(order[i]),
             notes=self.notes,
+            states=self.states,
         )
+
+    def judged(self, count: int) -> Frames:
+        """Return the frames on which answers are compared: `count`, evenly spread; of a stream the first in a row.
+
+        What a recurrent model gets wrong adds up over many samples.
+        """
+        return self.select(range(min(len(self), _STREAM))) if self.states else self.spread(count)
 
     def spread(self, count: int) -> Frames:
         """Return at most `count` frames, evenly spread; neighbours in a video are all alike."""

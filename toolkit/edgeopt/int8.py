@@ -163,7 +163,7 @@ def _judge(run: Trial, model: Model, setting: Setting, buffers: Buffers) -> Judg
         model,
         lambda one: setting.engine.with_options(buffers.entries).open(one, setting.precision),
         lambda one: run.task(one, evaluating=True),
-        run.pictures.spread(AGREEMENT_PICTURES),
+        run.pictures.judged(AGREEMENT_PICTURES),
         run.inputs(TIMED_PICTURES),
         reference=run.reference,
         clock=own_clock(setting.engine.target, setting.engine.threads),

@@ -21,7 +21,7 @@ from edgeopt.conclude import conclude
 from edgeopt.devices import find_device, require_providers, why_unavailable
 from edgeopt.environment import package_versions, physical_cores
 from edgeopt.errors import EdgeoptError, Note, NoteKind, UnavailableError
-from edgeopt.evaluate import LabelledFrames, fed, open_labelled, require_metric, synthetic
+from edgeopt.evaluate import LabelledFrames, fed, open_labelled, require_metric, synthetic, with_states
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import UNFUSED
 from edgeopt.frames import Frames, open_frames
@@ -117,6 +117,7 @@ def optimize(
     run = _prepare(loaded, choice, device, plan, folder, asked.resume, given, replay)
     run.listener = listener or Silence()
     with run.workspace:
+        run.frames = with_states(run.frames, lambda: run.open(run.original))
         for line in describe(plan, loaded.name, choice.recipe, device, choice.reason):
             run.listener.say(line)
         _make_candidates(run)

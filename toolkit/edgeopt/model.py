@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -43,7 +43,8 @@ class Model:
     @cached_property
     def outputs(self) -> tuple[TensorSpec, ...]:
         """What a run returns."""
-        return tuple(_spec(value) for value in self.proto.graph.output)
+        makers = {name: node for node in self.proto.graph.node for name in node.output}
+        return tuple(replace(_spec(value), op=_maker(value.name, makers)) for value in self.proto.graph.output)
 
     @cached_property
     def opset(self) -> int:
@@ -86,6 +87,25 @@ class Model:
         for node in self.proto.graph.node:
             counts[node.op_type] = counts.get(node.op_type, 0) + 1
         return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+_KEEP_VALUES = frozenset(
+    {"Cast", "Concat", "DequantizeLinear", "Flatten", "Gather", "Identity", "QuantizeLinear", "ReduceMean", "Reshape"}
+    | {"Slice", "Squeeze", "Transpose", "Unsqueeze"}
+)
+"""What comes out are values of the first input, or their mean."""
+
+
+def _maker(name: str, makers: Mapping[str, onnx.NodeProto]) -> str:
+    """Return the operator that makes a tensor's values; empty where none does."""
+    seen = set[str]()
+    while name in makers and name not in seen:
+        seen.add(name)
+        node = makers[name]
+        if node.op_type not in _KEEP_VALUES or not node.input:
+            return str(node.op_type)
+        name = node.input[0]
+    return ""
 
 
 def _spec(value: onnx.ValueInfoProto) -> TensorSpec:

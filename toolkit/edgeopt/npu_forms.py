@@ -147,7 +147,7 @@ def _scored_on_device(run: Trial, candidate: Candidate, form: DeviceForm) -> Can
 
     processes = physical_cores()
     if run.labelled is None:
-        pictures = run.pictures.spread(AGREEMENT_PICTURES)
+        pictures = run.pictures.judged(AGREEMENT_PICTURES)
         found = simulate_answers(form.open, make_task, pictures, processes=processes, tell=tell)
         return replace(candidate, agreement=make_task().agreement(found, run.reference))
     accuracy = simulate_metric(form.open, make_task, run.labelled, processes=processes, tell=tell)

@@ -26,6 +26,7 @@ from edgeopt.evaluate import (
     open_labelled,
     require_metric,
     synthetic,
+    with_states,
 )
 from edgeopt.executors import Session
 from edgeopt.files import require_writable
@@ -175,6 +176,7 @@ def quantize(
     run.file = Path(out) if out else Path(f"{loaded.name}.int8.onnx")
     require_writable(run.file)
     run.score_original()
+    run.frames = with_states(frames, lambda: run.open(loaded))
     prepared = run.prepare()
     found = run.search(max(ends_at_s - monotonic(), 0.0))
     result = run.choose(found, choice.recipe.evaluation.max_drop if max_drop is None else max_drop)
@@ -193,7 +195,7 @@ def quantize(
         baseline=baseline.accuracy.value if baseline else None,
         pictures=baseline.accuracy.n if baseline else 0,
         max_drop=choice.recipe.evaluation.max_drop if max_drop is None else max_drop,
-        notes=tuple(dict.fromkeys((*choice.notes, *frames.notes, *run.notes, *found.notes))),
+        notes=tuple(dict.fromkeys((*choice.notes, *run.frames.notes, *run.notes, *found.notes))),
         options=run.options if chosen else {},
         tensors=tuple(tensor_rows(found)),
     )
@@ -325,7 +327,7 @@ class _Run:
     def _judge(self) -> Judge:
         """Return what compares INT8 models with the float one, on what calibrates."""
         clock, inputs = own_clock(self.target, self.threads), self.inputs(TIMED_PICTURES)
-        return Judge(self.model, self.open, self.task, self.frames.spread(AGREEMENT_PICTURES), inputs, clock=clock)
+        return Judge(self.model, self.open, self.task, self.frames.judged(AGREEMENT_PICTURES), inputs, clock=clock)
 
     def _attempted(self, one: Attempt) -> None:
         self.attempts.append(one)

@@ -76,7 +76,8 @@ PICTURE_TYPES = ("float32", "float16", "uint8", "int8")
 LEAST_AGREEMENT = 0.80
 """Without labels: below it, YOLOX-nano lost more than 0.01 AP in every form that was measured. A filter, no proof."""
 _LEAST_BY_TASK = {"tensors": 0.99}
-"""A cosine forgives more than matched boxes do: at 0.99 a seventh of an output is noise."""
+"""Of outputs as they are: at 0.99 a seventh of a map is noise (17 dB), or one decision of a hundred another."""
+OUTPUT_KINDS = ("probability", "map")
 LEAST_EQUAL = 0.90
 """Share of equal elements in outputs of whole numbers: on class maps most that differ lie between two classes."""
 MOST_PIXELS_A_SIDE = 8192
@@ -109,6 +110,8 @@ class Input:
     """Sizes for named free dimensions, for example `batch = 1`."""
     shapes: Mapping[str, tuple[Length, ...]] = field(default_factory=dict)
     """Whole shapes of inputs by name, for example `ids = [1, 128]`; they come before all other sizes."""
+    states: Mapping[str, str] = field(default_factory=dict)
+    """Of a recurrent model: the output that each state input takes in the next sample, for example `h = "hn"`."""
 
     def __post_init__(self) -> None:
         if self.size and len(self.size) != 2:
@@ -186,8 +189,15 @@ class Evaluation:
     max_drop: Share = 0.01
     least_agreement: Share = 0.0
     """With the float model's answers, to 1: what agrees less is refused where no labels judge; 0: the task's own."""
+    kinds: Mapping[str, str] = field(default_factory=dict)
+    """What outputs are, by name: `probability` (of a yes, 0 to 1) or `map` (numbers); the others show it themselves."""
     labels: str = ""
     calib: str = ""
+
+    def __post_init__(self) -> None:
+        for name, kind in self.kinds.items():
+            if kind not in OUTPUT_KINDS:
+                raise ValueError(f"kinds of {name} is {kind!r}, not {' or '.join(OUTPUT_KINDS)}")
 
 
 @dataclass(frozen=True, slots=True)

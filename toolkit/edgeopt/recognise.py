@@ -11,7 +11,6 @@ from edgeopt.errors import EdgeoptError, Note, NoteKind, UnsupportedError
 from edgeopt.metadata import class_names_of, contradicts, input_size_of
 from edgeopt.output_shapes import STRIDES, count_cells, why_unfit
 from edgeopt.recipe import (
-    LEAST_EQUAL,
     PICTURE_TYPES,
     Colour,
     Layout,
@@ -21,6 +20,7 @@ from edgeopt.recipe import (
     read_recipe,
     read_term,
 )
+from edgeopt.tensor_outputs import recurrent_notes, with_outputs
 from edgeopt.tensors import TensorSpec
 from edgeopt.text import plural
 
@@ -135,7 +135,7 @@ def _as_tensors(
     choice = _bind(recipe, f"no other recipe fits, and tensors are given ({shapes})", inputs, outputs, metadata, taken)
     note = Note(
         NoteKind.WARNING,
-        f"no recipe fits this model, so recipe {TENSORS!r} is taken: accuracy is judged by the cosine of the outputs "
+        f"no recipe fits this model, so recipe {TENSORS!r} is taken: accuracy is judged by the agreement of outputs "
         f"alone, at least {choice.recipe.least_agreement:g} is asked",
         "write a recipe.toml for a metric on labels",
     )
@@ -269,12 +269,10 @@ def _bind(
         told = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in taken.items())
         choice = _bind(recipe, reason, inputs, outputs, metadata, {})
         return replace(choice, notes=(*choice.notes, Note(NoteKind.INFO, f"shapes fixed as the tensors have: {told}")))
-    if recipe.task == TENSORS and not (
-        recipe.evaluation.least_agreement or any("float" in one.dtype for one in outputs)
-    ):
-        recipe = replace(recipe, evaluation=replace(recipe.evaluation, least_agreement=LEAST_EQUAL))
+    if recipe.task == TENSORS:
+        recipe = with_outputs(recipe, inputs, outputs)
     if recipe.task == TENSORS and not _takes_pictures(recipe, inputs, metadata):
-        return Choice(replace(recipe, input=replace(recipe.input, size=())), reason)
+        return Choice(replace(recipe, input=replace(recipe.input, size=())), reason, recurrent_notes(recipe))
     tensor = _input_tensor(recipe, inputs)
     if why := _why_other_channels(recipe, tensor):
         raise UnsupportedError(

@@ -13,6 +13,7 @@ from typing import Any
 from edgeopt.evaluate import LabelledFrames, Progress
 from edgeopt.executors import Session
 from edgeopt.frames import Frames
+from edgeopt.states import Feedback
 from edgeopt.tasks import Accuracy, Task
 
 
@@ -38,11 +39,11 @@ def simulate_answers(
     Raises:
         StepError: If the vendor's library dies or hangs.
     """
-    count = max(1, min(processes, len(frames)))
+    count = 1 if frames.states else max(1, min(processes, len(frames)))
     lock, found, stopped = Lock(), dict[int, Any](), Event()
 
     def work(first: int) -> None:
-        session, task = open_session(), make_task()
+        session, task, feedback = open_session(), make_task(), Feedback(frames.states)
         try:
             for i in range(first, len(frames), count):
                 if stopped.is_set():
@@ -50,7 +51,9 @@ def simulate_answers(
                 with lock:
                     frame = frames.read(i)
                 inputs, geometry = task.preprocess(frame)
-                answer = task.postprocess(session.run(inputs), geometry)
+                outputs = session.run(feedback.into(inputs))
+                feedback.keep(outputs)
+                answer = task.postprocess(outputs, geometry)
                 with lock:
                     found[i] = answer
                     if tell:

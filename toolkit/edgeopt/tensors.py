@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -32,6 +32,8 @@ class TensorSpec:
     name: str
     dtype: str
     shape: tuple[int | str | None, ...]
+    op: str = field(default="", compare=False, repr=False)
+    """Of an output: the operator that makes its values, where the graph is known."""
 
     @property
     def is_static(self) -> bool:

@@ -327,7 +327,7 @@ def find_twin(run: Trial, outcome: Outcome, setting: Setting) -> Candidate | Non
 
 def reference_answers(run: Trial, session: Session, model: Model) -> list[Any]:
     """Return a model's answers to the pictures on which agreement is judged."""
-    pictures = run.pictures.spread(AGREEMENT_PICTURES)
+    pictures = run.pictures.judged(AGREEMENT_PICTURES)
     return answers(session, run.task(model, evaluating=True), pictures)
 
 

@@ -1,4 +1,4 @@
-"""Tensors: the answer is the model's outputs as they are, compared by their cosine. It knows no labels."""
+"""Tensors: the answer is the model's outputs as they are, compared by the kind of each. It knows no labels."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import NotFoundError, UnsupportedError
 from edgeopt.labels import Labels
+from edgeopt.likeness import Kind, Shares, compare_output, cosines, kind_of
+from edgeopt.metrics import Metric, require_metric_of
 from edgeopt.picture import PictureInput
 from edgeopt.recipe import LEAST_EQUAL, Recipe
 from edgeopt.tasks import Accuracy
 from edgeopt.tensors import Sample, Tensors, TensorSpec
 
-_METRIC, _DECODER = "cosine", "none"
+_DECODER, _COSINE = "none", "cosine"
 _MOST_ELEMENTS = 2**18
 """Of one output: enough for four digits of a cosine."""
 
@@ -32,10 +34,11 @@ class TensorsAsTheyAre:
         """
         if recipe.postprocess.decoder != _DECODER:
             raise NotFoundError("decoder of task tensors", recipe.postprocess.decoder, [_DECODER])
-        if recipe.evaluation.metric != _METRIC:
-            raise NotFoundError("metric of task tensors", recipe.evaluation.metric, [_METRIC])
+        self._metric: Metric = require_metric_of("tensors", recipe.evaluation.metric)
+        self._is_cosine = recipe.evaluation.metric == _COSINE
         self._recipe, self._names = recipe.name, tuple(one.name for one in inputs)
         self._has_real = any("float" in one.dtype for one in outputs)
+        self._kinds, self._states = recipe.evaluation.kinds, frozenset(recipe.input.states.values())
         self._picture, self._samples = None, evaluating
         if recipe.input.size:
             self._picture = PictureInput(recipe.input, recipe.preprocess, reuse=not evaluating)
@@ -78,51 +81,45 @@ class TensorsAsTheyAre:
         )
 
     def agreement(self, answers: Sequence[Tensors], reference: Sequence[Tensors]) -> float:
-        """Return the mean over inputs of the least likeness of an output: 1 when they are the same.
+        """Return how far the worst output is the reference's, by the recipe's metric: 1 when all are the same.
 
-        The likeness of real outputs is 1 - |x - y|^2 / (2 |x| |y|): the cosine where both are equally long, and less
-        where they are not, which a cosine does not see. Of whole numbers it is the share of equal elements; beside real
-        outputs, that share counts only where it is below 0.90, since it falls faster than a cosine. An output that is
-        missing, has another shape, is silent alone, or is NaN where the other is not has likeness 0.
+        Of whole numbers it is the share of equal elements; beside real outputs, that share counts only where it is
+        below 0.90, since it falls faster than the others. States are judged by what comes of them, where anything else
+        is there to see it.
         """
-        pairs = zip(answers, reference, strict=True)
-        return float(np.mean([self._least_likeness(a, b) for a, b in pairs])) if answers else 1.0
+        if not reference:
+            return 1.0
+        names = [name for name in reference[0] if name not in self._states] or list(reference[0])
+        shares = [one for name in names for one in self._compare(name, answers, reference)]
+        return self._metric.score(np.stack(shares), len(reference)) if shares else 1.0
 
-    def _least_likeness(self, found: Tensors, expected: Tensors) -> float:
-        least = 1.0
-        for name, value in expected.items():
-            likeness = _likeness(value, found.get(name))
-            is_forgiven = self._has_real and likeness >= LEAST_EQUAL and np.asarray(value).dtype.kind in "iub"
-            least = min(least, 1.0 if is_forgiven else likeness)
-        return least
+    def _compare(self, name: str, answers: Sequence[Tensors], reference: Sequence[Tensors]) -> list[Shares]:
+        expected = [np.asarray(one[name]) for one in reference]
+        found = [np.asarray(one[name]) if name in one else None for one in answers]
+        kind = kind_of(expected, self._kinds.get(name, ""))
+        shares = [cosines(expected, found)] if self._is_cosine else compare_output(expected, found, kind)
+        if kind is Kind.WHOLE and self._has_real:
+            equal = [one[:, 0].sum() >= LEAST_EQUAL * one[:, 1].sum() for one in shares]
+            return [one for one, is_forgiven in zip(shares, equal, strict=True) if not is_forgiven]
+        return shares
 
 
 def _sampled(value: NDArray[Any]) -> NDArray[Any]:
-    return value if np.size(value) <= _MOST_ELEMENTS else np.asarray(value).reshape(-1)[_positions(np.size(value))]
+    """Return at most so many elements of an output; channels, which may be a decision together, stay together."""
+    if np.size(value) <= _MOST_ELEMENTS:
+        return value
+    axis = 1 if value.ndim > 2 and value.shape[1] <= value.shape[-1] else value.ndim - 1
+    count = value.shape[axis]
+    if count > _MOST_ELEMENTS:
+        return value.reshape(-1)[_positions(value.size, _MOST_ELEMENTS)]
+    rows = np.moveaxis(value, axis, -1).reshape(-1, count)
+    return rows[_positions(len(rows), _MOST_ELEMENTS // count)]
 
 
 @lru_cache(maxsize=8)
-def _positions(size: int) -> NDArray[np.int64]:
+def _positions(size: int, count: int) -> NDArray[np.int64]:
     """Return positions drawn once for all: evenly spaced ones could all fall into a few columns."""
-    return np.sort(np.random.default_rng(0).integers(0, size, _MOST_ELEMENTS))
-
-
-def _likeness(expected: NDArray[Any], found: NDArray[Any] | None) -> float:
-    if found is None or np.shape(expected) != np.shape(found):
-        return 0.0
-    x, y = np.asarray(expected), np.asarray(found)
-    if x.dtype.kind != "f" or y.dtype.kind != "f":
-        return float(np.mean(x == y)) if x.size else 1.0
-    finite = np.isfinite(x)
-    if not np.array_equal(finite, np.isfinite(y)) or not np.array_equal(x[~finite], y[~finite], equal_nan=True):
-        return 0.0
-    x, y = x[finite].astype(np.float64), y[finite].astype(np.float64)
-    peak = max(np.abs(x).max(initial=0.0), np.abs(y).max(initial=0.0))
-    if peak == 0:
-        return 1.0
-    x, y = x / peak, y / peak  # squares of large numbers would overflow
-    product, error = float(np.linalg.norm(x) * np.linalg.norm(y)), x - y
-    return max(1 - float(error @ error) / (2 * product), 0.0) if product > 0 else 0.0
+    return np.sort(np.random.default_rng(0).integers(0, size, count))
 
 
 TASK = TensorsAsTheyAre
