@@ -183,7 +183,7 @@ TOKENS_OUT = TensorSpec("y", "float32", ("batch", "seq", 8))
 def test_tensors_for_a_model_that_no_recipe_fits_choose_the_recipe_for_tensors_with_a_warning():
     choice = choose_recipe(None, None, [IDS], [TOKENS_OUT], {}, {"ids": (1, 32)})
     assert choice.recipe.name == "tensors"
-    assert "judged by the cosine of the outputs alone, at least 0.99" in choice.notes[0].detail
+    assert "judged by the agreement of outputs alone, at least 0.99" in choice.notes[0].detail
     assert fixed_shapes(choice.recipe, [IDS]) == {"ids": (1, 32)}
     assert "ids 1x32" in choice.notes[1].detail
 
