@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,12 +11,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+import edgeopt
 from edgeopt.evaluate import answers, fed, model_inputs, with_states
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.frames import Frames, open_frames
 from edgeopt.judge import AGREEMENT_PICTURES, Judge
-from edgeopt.model import Model
+from edgeopt.model import Model, save_model
 from edgeopt.recognise import choose_recipe
 from edgeopt.states import find_states
 from edgeopt.tasks.tensors import TASK
@@ -190,3 +192,18 @@ def test_a_probability_is_seen_through_what_keeps_its_value():
     model.graph.node.append(helper.make_node("Identity", ["inner"], ["speech"]))
     assert Model(model, "wrapped").outputs[0].op == "Sigmoid"
     assert Model(model, "wrapped").outputs[1].op == "Add"
+
+
+def test_the_gate_fails_a_memory_that_drifts_though_there_are_no_labels(tmp_path):
+    samples(tmp_path)
+    for form in ("float", "good", "broken"):
+        save_model(recurrent(form), tmp_path / f"{form}.onnx")
+    given = {"baseline": tmp_path / "b.json", "source": tmp_path / "stream.npz", "recipe": "tensors", "threads": 1}
+    given |= {"seconds": 0.1, "starts": 3}
+    edgeopt.check(tmp_path / "float.onnx", update=True, skip=("memory", "cold_start"), **given)
+    skip = ("latency", "memory", "cold_start", "size", "placement")
+    good, broken = (edgeopt.check(tmp_path / f"{form}.onnx", skip=skip, **given) for form in ("good", "broken"))
+    assert (good.verdict, good.exit_code) == ("PASS", 0), good.results
+    assert (broken.verdict, broken.exit_code) == ("FAIL", 2)
+    (judged,) = [one for one in broken.results if one.name == "accuracy"]
+    assert re.match(r"no labels; answers agree in 0\.\d+ with the baseline's on 120 samples, 0.99 asked", judged.detail)

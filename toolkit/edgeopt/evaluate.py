@@ -119,10 +119,11 @@ def why_no_proof(task: Task, reference: Sequence[Any], least_agreement: float) -
         return f"the model finds nothing on {count}, so that one which finds nothing at all agrees with it"
     if len(reference) < 2:
         return ""
-    mutual = task.agreement([*reference[1:], reference[0]], reference)
+    shifts = {1, max(len(reference) // 3, 1), max(len(reference) // 2, 1)}  # neighbours in a stream are alike
+    mutual = min(task.agreement([*reference[n:], *reference[:n]], reference) for n in shifts)
     if mutual < least_agreement:
         return ""
-    return f"the model answers all of {count} alike (agreement {mutual:.3f} of one with the next)"
+    return f"the model answers all of {count} alike (agreement {mutual:.3f} of one with another)"
 
 
 def with_states(frames: Frames, open_model: Callable[[], Session]) -> Frames:
