@@ -196,3 +196,22 @@ def test_a_model_that_opens_only_with_free_shapes_keeps_them_and_says_so():
     assert done.model.inputs[0].shape == ("steps", "b", 3)
     assert any("the shapes stay free, as with fixed ones ONNX Runtime refuses" in note.detail for note in done.notes)
     assert EXECUTOR.open(done.model.data, SessionOptions()).run(inputs)["y"].shape == (2, 1, 3)
+
+
+def test_a_folder_of_archives_gives_the_samples_of_the_most_frequent_size(tmp_path):
+    for i, width in enumerate((12, 20, 12)):
+        np.savez(tmp_path / f"{i}.npz", x=np.full((1, 3, 8, width), i, np.float32))
+    frames = open_frames(tmp_path)
+    assert frames.names == ("0[0]", "2[0]")
+    assert frames.shapes == {"x": (1, 3, 8, 12)}
+    assert [float(one["x"].mean()) for one in frames] == [0, 2]
+    assert [str(note) for note in frames.notes] == [
+        f"1 of 3 samples in {tmp_path} left out: they are not x 1x3x8x12 "
+        "(a model has one size: optimize it once for each)"
+    ]
+
+
+def test_a_folder_of_archives_of_one_size_says_nothing(tmp_path):
+    for i in range(2):
+        np.savez(tmp_path / f"{i}.npz", x=np.zeros((2, 3), np.float32), y=np.zeros(2, np.int64))
+    assert (len(open_frames(tmp_path)), open_frames(tmp_path).notes) == (4, ())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from os.path import isfile
@@ -100,7 +101,7 @@ def open_frames(path: Path, files: Sequence[str] | None = None) -> Frames:
 
     Args:
         path: The source. In an .npz, `images` (n, height, width, 3) uint8 RGB holds pictures; other arrays, (n, ...),
-            are the model's inputs by name.
+            are the model's inputs by name. A folder without pictures may hold several .npz files.
         files: Only these files, in this order, for a folder.
 
     Raises:
@@ -145,6 +146,8 @@ def _open_folder(path: Path, files: Sequence[str] | None) -> Frames:
     if files is None:
         names = list_folder(path, remedy="pass a folder that you may read")
         files = [name for name in names if Path(name).suffix.lower() in PICTURES and isfile(path / name)]
+        if not files and (archives := [name for name in names if Path(name).suffix.lower() == ".npz"]):
+            return _join_archives([_open_npz(path / name) for name in archives], path)
     if not files:
         raise InvalidFileError(f"{path} holds no picture", remedy=f"put pictures there ({', '.join(sorted(PICTURES))})")
     return _keep_decodable(path, tuple(files))
@@ -202,6 +205,28 @@ def _frames_of_tensors(path: Path, names: tuple[str, ...], arrays: dict[str, NDA
         return {name: array[index : index + 1] for name, array in arrays.items()}
 
     return Frames(names, take, path, tensors=take)
+
+
+def _join_archives(parts: Sequence[Frames], folder: Path) -> Frames:
+    """Return the samples of several .npz; a model is optimized for one size, so those of the most frequent one."""
+    samples = [(part.tensors, i, part.names[i]) for part in parts if part.tensors for i in range(len(part))]
+    if not samples:
+        raise InvalidFileError(
+            f"{folder} holds pictures in .npz files", remedy="pass one .npz, or a folder of pictures"
+        )
+    shapes = [tuple((name, array.shape) for name, array in read(i).items()) for read, i, _ in samples]
+    wanted, count = Counter(shapes).most_common(1)[0]
+    kept = [one for one, shape in zip(samples, shapes, strict=True) if shape == wanted]
+    sizes = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in wanted)
+    told = f"{len(samples) - count} of {plural(len(samples), 'sample')} in {folder} left out: they are not {sizes}"
+    note = Note(NoteKind.WARNING, told, "a model has one size: optimize it once for each")
+
+    def take(index: int) -> Tensors:
+        read, i, _ = kept[index]
+        return read(i)
+
+    names = tuple(name for _, _, name in kept)
+    return Frames(names, take, folder, tensors=take, notes=(note,) if count < len(samples) else ())
 
 
 def _open_video(path: Path) -> Frames:

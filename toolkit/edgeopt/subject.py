@@ -217,6 +217,6 @@ def choose_frames(
 
 def shapes_of(source: str | Path | None) -> Shapes | None:
     """Return the shapes of one sample where a source holds tensors; None where it holds anything else."""
-    if source is None or Path(source).suffix.lower() != ".npz":
+    if source is None or not (Path(source).suffix.lower() == ".npz" or any(Path(source).glob("*.npz"))):
         return None
     return open_frames(Path(source)).shapes or None
