@@ -18,7 +18,7 @@ from edgeopt.files import require_writable
 @click.argument("source", type=click.Path(path_type=Path))
 @click.option("--draw", type=click.Path(path_type=Path), help="Write each frame with its answer into this folder.")
 @click.option("--limit", type=click.IntRange(min=1), help="Stop after so many frames.")
-@click.option("--threads", type=click.IntRange(min=1), help="Threads of the engine [the target's].")
+@click.option("--threads", type=click.IntRange(min=1), help="Threads of the engine [as measured].")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a frame.")
 def run(
     *, bundle: Path, source: Path, draw: Path | None, limit: int | None, threads: int | None, as_json: bool
