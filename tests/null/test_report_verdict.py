@@ -61,6 +61,13 @@ def test_without_a_budget_a_noisy_machine_closes_no_gate_and_is_told():
     assert found.verdict_line.endswith("; the machine was NOISY: believe no close figure")
 
 
+def test_a_missed_budget_that_nobody_asked_for_is_said_to_be_no_gate():
+    found = report("FAIL", "TRUSTED", asked=False)
+    assert found.exit_code == 0
+    assert found.verdict_line.endswith("; that is the target's budget, --budget makes it a gate")
+    assert "gate" not in report("FAIL", "TRUSTED").verdict_line
+
+
 def test_a_file_that_grew_is_told_in_the_verdict():
     grown = report("PASS", "TRUSTED", size_bytes=3600)
     assert grown.verdict_line.endswith("; the file is 3.60 times the original's size (4 KiB, was 1 KiB)")

@@ -71,6 +71,9 @@ def test_the_detector_in_int8_is_not_blind(detector):
     assert max(one.score.value for one in integers) >= detector.candidates[0].score.value - 0.01
 
 
-def test_the_classifier_runs_on_integers(classifier):
-    assert classifier.best.precision == "w8a8"
-    assert classifier.best.size_bytes < 0.35 * classifier.candidates[0].size_bytes
+def test_the_classifier_runs_on_integers_unless_a_busy_machine_proves_nothing(classifier):
+    integers = [one for one in classifier.candidates if one.precision == "w8a8" and not one.refused]
+    assert integers
+    assert all(one.size_bytes < 0.35 * classifier.candidates[0].size_bytes for one in integers)
+    proven = [one for one in integers if one.speed.verdict == "FASTER"]
+    assert classifier.best in proven or classifier.best.speed is None or not proven

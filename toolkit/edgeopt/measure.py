@@ -34,6 +34,8 @@ _CLEAR = 1.25
 """A speed of one process from which the least number of processes is enough: what memory moves is no more than that."""
 _MOST_LISTED = 3
 _BATCHES = 2
+_LEAST_BLOCK = 3
+"""Slow models are timed over 30 frames at least."""
 _PACE = Pace(0.0, most_legs=1, block_seconds=0.01, least_rounds=3)
 """Of a fresh process: short, because processes differ by more than rounds."""
 
@@ -83,7 +85,7 @@ def measure_and_choose(candidates: Sequence[Candidate], bench: Bench, wish: Wish
         bench: What they are measured on.
         wish: What a candidate must keep, and what is wanted of it.
     """
-    pace = Pace(bench.seconds, enough=FRAMES_FOR_P99)
+    pace = Pace(bench.seconds, enough=FRAMES_FOR_P99, least_block=_LEAST_BLOCK)
     turns = take_turns(bench.openers, bench.frames, pace, workers=bench.workers, seed=bench.seed, machine=bench.machine)
     timed = [_with_turns(one, turns, bench) for one in candidates]
     marked = mark(timed, wish)

@@ -106,6 +106,8 @@ class Report:
         parts = [f"{self.verdict}: {found if undecided else self.best.latency.detail}", self._larger]
         if self._noise and not undecided:
             parts.append(f"the machine was {self._noise}: believe no close figure")
+        if not self.budget_asked and self.verdict != "PASS":
+            parts.append("that is the target's budget, --budget makes it a gate")
         return "; ".join(part for part in parts if part)
 
     @property

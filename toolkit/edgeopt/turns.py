@@ -59,6 +59,8 @@ class Pace:
     """Stop before that once each model has so many frames after warm-up; None: never."""
     most_legs: int = _MOST_LEGS
     block_seconds: float = _BLOCK_SECONDS
+    least_block: int = 1
+    """Frames of one model in a row, at least."""
     least_rounds: int = MIN_ROUNDS
 
 
@@ -155,7 +157,7 @@ def take_turns(
         open_s = (clock() - began) / 1e9
         if not legs:
             frame_s = max(_seconds_a_frame(opened[first], readers[0], clock), 1e-6)
-            block = max(1, min(25, round(pace.block_seconds / frame_s)))
+            block = max(pace.least_block, min(25, round(pace.block_seconds / frame_s)))
             least_s = 2 * pace.least_rounds * block * frame_s * len(opened)
             count = max(1, min(count, int(pace.seconds / max(least_s, _OPENINGS * open_s))))
         began = clock()
