@@ -234,7 +234,9 @@ def spoil_archive(chance: random.Random, data: bytes) -> bytes:
             inside = old.read(name)
             if chance.random() < 0.5:
                 inside = _odd_array(chance) if kind == 1 else spoil_bytes(chance, inside)
-            new.writestr(chance.choice((name, name, name, "x.npy", "../x.npy", "x.txt", "\x1b[31m.npy")), inside)
+            new.writestr(
+                chance.choice((name, name, name, f"x{name}", f"../{name}", f"{name}.txt", f"\x1b[31m{name}")), inside
+            )
     return made.getvalue()
 
 

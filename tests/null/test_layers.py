@@ -37,7 +37,7 @@ LAYERS = [
     "recipe target outcome boxes providers label_places",
     "model environment frames labels fingerprint drift metrics likeness states",
     "tables archives",
-    "validity",
+    "validity page",
     "text plugins assets extras files tensors subgraphs affine channels workers rknn_table match_tables",
     "errors",
 ]

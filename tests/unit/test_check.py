@@ -225,7 +225,7 @@ def test_a_recipe_may_hold_a_check_table_and_a_wrong_key_is_named(tmp_path):
     assert read_recipe(own_recipe(tmp_path, "\n[check]\nmemory_ratio = 1.5\n")).check == Check(memory_ratio=1.5)
     with pytest.raises(InvalidFileError, match="unknown latency_ration"):
         read_recipe(own_recipe(tmp_path, "\n[check]\nlatency_ration = 1.5\n"))
-    with pytest.raises(InvalidFileError, match="below zero"):
+    with pytest.raises(InvalidFileError, match="accuracy_drop is -1"):
         read_recipe(own_recipe(tmp_path, "\n[check]\naccuracy_drop = -1\n"))
 
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from jinja2 import Environment as Templates
-from jinja2 import PackageLoader, StrictUndefined
-
 from edgeopt.bench_passes import SLEEPING, SPINNING
 from edgeopt.bench_result import BenchResult
 from edgeopt.benchmarking.capacity import Capacity, Probe
@@ -22,6 +19,7 @@ from edgeopt.benchmarking.sustained import Sustained, Window
 from edgeopt.benchmarking.trust import Reason
 from edgeopt.benchmarking.warmup import Steadiness, Warmup
 from edgeopt.errors import EXIT_NOISY, NoteKind
+from edgeopt.page import render
 from edgeopt.text import format_bytes, format_ms, plural
 
 _TOP_NODES = 10
@@ -346,11 +344,4 @@ def _verdict(result: BenchResult) -> tuple[tuple[str, str], ...]:
 
 def render_markdown(result: BenchResult) -> str:
     """Return the report as Markdown."""
-    templates = Templates(
-        loader=PackageLoader("edgeopt"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        autoescape=False,
-    )
-    return templates.get_template("bench.md.jinja").render(result=result, sections=make_sections(result))
+    return render("bench.md.jinja", result=result, sections=make_sections(result))

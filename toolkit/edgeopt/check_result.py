@@ -9,11 +9,9 @@ from enum import StrEnum
 from typing import Any
 from xml.etree import ElementTree
 
-from jinja2 import Environment as Templates
-from jinja2 import PackageLoader, StrictUndefined
-
 from edgeopt.benchmarking.comparison import Ratio
 from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_MISSED, EXIT_NOISY, EXIT_PASS, Note
+from edgeopt.page import render
 from edgeopt.recipe import Check
 from edgeopt.scored import Drop, Scored
 
@@ -253,8 +251,4 @@ def _value(value: float | None, unit: str) -> str:
 
 def render_check(report: CheckReport) -> str:
     """Return a Markdown table, for a pull request."""
-    templates = Templates(
-        loader=PackageLoader("edgeopt"), undefined=StrictUndefined, trim_blocks=True, autoescape=False
-    )
-    rows = [[cell.replace("|", "\\|") for cell in row] for row in check_rows(report)]
-    return templates.get_template("check.md.jinja").render(report=report, heads=CHECK_HEADS, rows=rows)
+    return render("check.md.jinja", report=report, heads=CHECK_HEADS, rows=check_rows(report))

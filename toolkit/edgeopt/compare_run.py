@@ -14,9 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment as Templates
-from jinja2 import PackageLoader, StrictUndefined
-
 from edgeopt.benchmarking.comparison import Change, Ratio
 from edgeopt.benchmarking.paired import parts_worth_judging
 from edgeopt.benchmarking.quantile import summarize
@@ -29,6 +26,7 @@ from edgeopt.errors import EXIT_PASS, EdgeoptError, Note, NoteKind
 from edgeopt.evaluate import Progress, open_labelled, require_metric
 from edgeopt.files import require_writable, write_beside
 from edgeopt.fingerprint import Fingerprint
+from edgeopt.page import render
 from edgeopt.scored import Drop, Scored, drop_between
 from edgeopt.side_by_side import (
     Side,
@@ -351,14 +349,12 @@ def write_comparison(result: Comparison, folder: Path) -> None:
 
 def render_comparison(result: Comparison) -> str:
     """Return the comparison as Markdown."""
-    templates = Templates(
-        loader=PackageLoader("edgeopt"), undefined=StrictUndefined, trim_blocks=True, autoescape=False
-    )
-    return templates.get_template("compare.md.jinja").render(
+    return render(
+        "compare.md.jinja",
         result=result,
         heads=subject_heads(result),
-        subjects=[[one.replace("|", "\\|") for one in row] for row in subject_rows(result)],
-        ratios=[[one.replace("|", "\\|") for one in row] for row in ratio_rows(result)],
+        subjects=subject_rows(result),
+        ratios=ratio_rows(result),
     )
 
 

@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment as Templates
-from jinja2 import PackageLoader, StrictUndefined
-
 from edgeopt.candidate import BASELINE, Candidate, StageTime
 from edgeopt.environment import Environment
 from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_MISSED, EXIT_NOISY, EXIT_PASS, InvalidFileError, Note
+from edgeopt.page import render
 from edgeopt.quantization.tensor_table import COLUMNS, TENSORS, worst_tensors
 from edgeopt.tables import parse_table, read_object
 from edgeopt.text import format_bytes, short
@@ -232,10 +230,9 @@ def write_report(report: Report) -> tuple[Path, Path]:
 
 def render_markdown(report: Report) -> str:
     """Return the report as Markdown."""
-    loader = PackageLoader("edgeopt")
-    templates = Templates(loader=loader, undefined=StrictUndefined, trim_blocks=True, autoescape=False)
     picture = "boxes.png" if (report.folder / "boxes.png").is_file() else ""
-    return templates.get_template("report.md.jinja").render(
+    return render(
+        "report.md.jinja",
         report=report,
         columns=table_columns(report),
         rows=table_rows(report),

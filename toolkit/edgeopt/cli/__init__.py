@@ -12,6 +12,7 @@ import click
 
 from edgeopt import __version__
 from edgeopt.errors import EXIT_ERROR, EdgeoptError, NotFoundError
+from edgeopt.text import printable
 
 click.UsageError.exit_code = EXIT_ERROR  # click's own 2 means a missed budget here
 
@@ -44,7 +45,8 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except EdgeoptError as error:
-            click.echo(f"error: {error}", err=True)
+            for line in f"error: {error}".split("\n"):
+                click.echo(printable(line), err=True)
             ctx.exit(error.exit_code)
         except KeyboardInterrupt:
             click.echo(f"interrupted: {_what_is_left(ctx.invoked_subcommand)}", err=True)

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from edgeopt.bench_report import Section, make_sections
 from edgeopt.bench_result import BenchResult
+from edgeopt.text import printable
 
 _WORD = 11
 _COMMANDS = ("first", "then")
@@ -34,7 +35,7 @@ class ProgressLine:
 
     def tell(self, what: str, done: int, of: int) -> None:
         """Show how far a piece of work is."""
-        self._write(f"{what} {done}/{of}" if of > 1 else what)
+        self._write(printable(f"{what} {done}/{of}" if of > 1 else what))
 
     def _write(self, text: str) -> None:
         if self._is_shown and text != self._text:
@@ -48,7 +49,7 @@ def show_bench(result: BenchResult) -> None:
     out = Console(soft_wrap=True, highlight=False)
     for section in make_sections(result):
         for line, is_head in section_lines(section, out.width if out.is_terminal else 0):
-            text = Text(line, style="bold" if is_head else "")
+            text = Text(printable(line), style="bold" if is_head else "")
             for word, style in _STYLES.items():
                 text.highlight_regex(rf"\b{word}\b", style)
             out.print(text)

@@ -9,11 +9,12 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from edgeopt.candidate import Candidate
 from edgeopt.errors import Note, NoteKind
 from edgeopt.report import Report, shown_stages, table_columns, table_rows
-from edgeopt.text import format_bytes
+from edgeopt.text import format_bytes, printable
 
 _PLAIN_WIDTH = 240  # columns of a pipe or a file: nothing is cut there
 
@@ -27,7 +28,7 @@ class Screen:
         self._err = Console(stderr=True, soft_wrap=True)
         self._quiet = quiet
         self._bar = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
@@ -50,7 +51,7 @@ class Screen:
         """Show how far a long piece of work is."""
         task = self._tasks.get(what)
         if task is None:
-            task = self._tasks[what] = self._bar.add_task(what, total=of)
+            task = self._tasks[what] = self._bar.add_task(printable(what), total=of)
         self._bar.update(task, completed=done, total=of)
         if done >= of:
             self._bar.remove_task(self._tasks.pop(what))
@@ -58,7 +59,7 @@ class Screen:
     def say(self, text: str) -> None:
         """Print one line."""
         if not self._quiet:
-            self._err.print(text, highlight=False, markup=False)
+            self._err.print(printable(text), highlight=False, markup=False)
 
     def candidate(self, one: Candidate) -> None:
         """Print one line a candidate."""
@@ -101,15 +102,17 @@ class Screen:
         return sum(max(len(columns[i]), *(len(row[i]) for row in rows)) + 2 for i in part)
 
     def _plain(self, text: str) -> None:
-        self._out.print(text, highlight=False, markup=False)
+        self._out.print(printable(text), highlight=False, markup=False)
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], part: Sequence[int], chosen: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for i in part:
-        table.add_column(columns[i], justify="left" if i in (0, len(columns) - 1) else "right", no_wrap=True)
+        table.add_column(
+            Text(printable(columns[i])), justify="left" if i in (0, len(columns) - 1) else "right", no_wrap=True
+        )
     for row in rows:
-        table.add_row(*(row[i] for i in part), style="green" if row[0] == chosen else "")
+        table.add_row(*(Text(printable(row[i])) for i in part), style="green" if row[0] == chosen else "")
     return table
 
 

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from edgeopt.check_result import CHECK_HEADS, CheckReport, check_rows
 from edgeopt.compare_run import RATIO_HEADS, Comparison, ratio_rows, subject_heads, subject_rows
+from edgeopt.text import printable
 
 _PLAIN_WIDTH = 240  # columns of a pipe or a file: nothing is cut there
 _COLOURS = {"FASTER": "green", "SLOWER": "red", "PASS": "green", "FAIL": "red", "INCONCLUSIVE": "yellow"}
@@ -22,9 +24,12 @@ def _console() -> Console:
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], right: range) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for i, head in enumerate(heads):
-        table.add_column(head, justify="right" if i in right else "left", no_wrap=True)
+        table.add_column(Text(printable(head)), justify="right" if i in right else "left", no_wrap=True)
     for row in rows:
-        table.add_row(*row, style=next((_COLOURS[cell] for cell in row if cell in _COLOURS), ""))
+        table.add_row(
+            *(Text(printable(cell)) for cell in row),
+            style=next((_COLOURS[cell] for cell in row if cell in _COLOURS), ""),
+        )
     return table
 
 
@@ -33,7 +38,7 @@ def show_comparison(result: Comparison) -> None:
     out = _console()
 
     def plain(text: str) -> None:
-        out.print(text, highlight=False, markup=False)
+        out.print(printable(text), highlight=False, markup=False)
 
     heads = subject_heads(result)
     out.print(_table(heads, subject_rows(result), range(1, len(heads) - 1)))
@@ -57,7 +62,7 @@ def show_check(report: CheckReport) -> None:
     out = _console()
 
     def plain(text: str) -> None:
-        out.print(text, highlight=False, markup=False)
+        out.print(printable(text), highlight=False, markup=False)
 
     if report.results:
         out.print(_table(CHECK_HEADS, check_rows(report), range(2, 4)))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from edgeopt.cli._lines import show
 from edgeopt.cli._values import shape_option
 from edgeopt.text import format_bytes
 
@@ -56,17 +57,17 @@ def inspect(
         click.echo(json.dumps(asdict(found), indent=2))
         return
     work = _why_unknown(found) if found.multiply_adds is None else f"{found.multiply_adds / 1e6:.1f} M"
-    click.echo(f"model    {found.name}, {format_bytes(found.size_bytes)}, opset {found.opset}")
-    click.echo(f"weights  {found.parameters:,} numbers; multiply-adds a run: {work}")
+    show(f"model    {found.name}, {format_bytes(found.size_bytes)}, opset {found.opset}")
+    show(f"weights  {found.parameters:,} numbers; multiply-adds a run: {work}")
     if found.integers.kind:
-        click.echo(f"integers {found.integers}; --quantized shows each tensor")
+        show(f"integers {found.integers}; --quantized shows each tensor")
     for kind, tensors in (("input", found.inputs), ("output", found.outputs)):
         for tensor in tensors:
-            click.echo(f"{kind:<8} {tensor}")
-    click.echo(f"recipe   {found.recipe}")
-    click.echo(f"ops      {', '.join(f'{op} {count}' for op, count in found.ops.items())}")
+            show(f"{kind:<8} {tensor}")
+    show(f"recipe   {found.recipe}")
+    show(f"ops      {', '.join(f'{op} {count}' for op, count in found.ops.items())}")
     if found.target:
-        click.echo(f"target   {found.target}: {found.verdict}")
+        show(f"target   {found.target}: {found.verdict}")
     if found.partition:
         _show_partition(found.partition, all_nodes=nodes)
 
@@ -81,17 +82,15 @@ def _show_quantized(view: QuantizedView, *, as_json: bool) -> None:
         click.echo(json.dumps(asdict(view), indent=2))
         return
     measured = f", errors on {view.pictures} pictures, the worst first" if view.pictures else ""
-    click.echo(f"{view.model}: {len(view.tensors)} integer tensors{measured}")
-    click.echo(
-        f"{'type':<7}{'scale':>20}{'zero':>9}  {'granularity':<19}{'saturated':>10}{'SQNR':>7}{'a channel':>10}  name"
-    )
+    show(f"{view.model}: {len(view.tensors)} integer tensors{measured}")
+    show(f"{'type':<7}{'scale':>20}{'zero':>9}  {'granularity':<19}{'saturated':>10}{'SQNR':>7}{'a channel':>10}  name")
     for one in view.tensors:
         share = "" if one.saturated_ratio is None else f"{'<=' if one.is_bound else ''}{one.saturated_ratio:.2%}"
         plain, normal = ("" if value is None else f"{value:.1f}" for value in (one.sqnr_db, one.channel_sqnr_db))
         grid = f"{one.dtype:<7}{_span(one.scales):>20}{_span(one.zero_points):>9}  {one.granularity:<19}"
-        click.echo(f"{grid}{share:>10}{plain:>7}{normal:>10}  {one.name}{' (weight)' if one.is_weight else ''}")
+        show(f"{grid}{share:>10}{plain:>7}{normal:>10}  {one.name}{' (weight)' if one.is_weight else ''}")
     for note in view.notes:
-        click.echo(f"{note.kind}: {note}")
+        show(f"{note.kind}: {note}")
 
 
 def _span(values: Sequence[float]) -> str:
@@ -103,13 +102,13 @@ def _span(values: Sequence[float]) -> str:
 def _show_partition(partition: Partition, *, all_nodes: bool) -> None:
     if not all_nodes:
         for op, count in Counter(f"{node.op} on {node.provider}" for node in partition.nodes).most_common():
-            click.echo(f"         {count:>4} {op}")
+            show(f"         {count:>4} {op}")
     for node in partition.nodes if all_nodes else partition.refused:
         why = f": {node.reason}" if node.reason else ""
         mend = f" -> {partition.mends[node.node]}" if node.node in partition.mends else ""
-        click.echo(f"         {node.provider:<24}{node.op} {node.node}{why}{mend}")
+        show(f"         {node.provider:<24}{node.op} {node.node}{why}{mend}")
     if partition.copies:
-        click.echo(f"         {partition.copies} tensors cross between the {partition.device.upper()} and the CPU")
+        show(f"         {partition.copies} tensors cross between the {partition.device.upper()} and the CPU")
 
 
 COMMAND = inspect

@@ -6,6 +6,8 @@ import json
 
 import click
 
+from edgeopt.cli._lines import show
+
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
@@ -22,7 +24,7 @@ def models(*, as_json: bool) -> None:
         return
     for one in recipes:
         kind = "model " if one.model else "recipe"
-        click.echo(f"{one.name:<16} {kind} {one.task:<15} {one.description}")
+        show(f"{one.name:<16} {kind} {one.task:<15} {one.description}")
 
 
 COMMAND = models

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from edgeopt.cli._lines import show
 from edgeopt.cli._values import Duration, Names, Number, shape_option
 
 
@@ -95,7 +96,8 @@ def optimize(
         prefer=Prefer(prefer),
     )
     if dry_run:
-        click.echo("\n".join(plan_lines(model, target=target, recipe=recipe, options=options)))
+        for line in plan_lines(model, target=target, recipe=recipe, options=options):
+            show(line)
         return
     with Screen(quiet=as_json) as screen:
         report = run(model, target=target, out=out, recipe=recipe, options=options, listener=screen)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from edgeopt.cli._lines import show
 from edgeopt.cli._values import Duration, Number, shape_option
 
 if TYPE_CHECKING:
@@ -74,19 +75,19 @@ def quantize(
 
 def _show(result: QuantizeResult) -> None:
     for note in result.notes:
-        click.echo(f"{note.kind}: {note}")
+        show(f"{note.kind}: {note}")
     chosen = result.chosen
-    click.echo(f"why      {result.reason}")
+    show(f"why      {result.reason}")
     if chosen is None:
-        click.echo("chosen   none: the float model stays")
+        show("chosen   none: the float model stays")
         return
-    click.echo(f"chosen   {chosen.name}")
-    click.echo(f"speed    estimated {chosen.speed_ratio:.2f}x the float model; edgeopt compare proves it")
-    click.echo(f"agrees   {chosen.agreement:.3f} with the float model, without labels")
+    show(f"chosen   {chosen.name}")
+    show(f"speed    estimated {chosen.speed_ratio:.2f}x the float model; edgeopt compare proves it")
+    show(f"agrees   {chosen.agreement:.3f} with the float model, without labels")
     if chosen.score is not None:
         figures = f"{result.metric} {chosen.score:.4f}, the original {result.baseline:.4f}"
-        click.echo(f"metric   {figures}; lost {chosen.drop} (95 % over {result.pictures} pictures)")
-    click.echo(f"file     {result.file}")
+        show(f"metric   {figures}; lost {chosen.drop} (95 % over {result.pictures} pictures)")
+    show(f"file     {result.file}")
 
 
 INTERRUPTED = (

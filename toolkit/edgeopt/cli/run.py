@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from edgeopt.cli._lines import show
 from edgeopt.errors import EdgeoptError
 from edgeopt.files import require_writable
 
@@ -34,7 +35,7 @@ def run(
     runtime = Runtime.load(bundle, threads=threads or 0)
     frames = fed(open_frames(source), runtime.bundle.recipe, runtime.session.inputs)
     for note in (*runtime.notes, *frames.notes):
-        click.echo(f"{note.kind}: {note}", err=True)
+        show(f"{note.kind}: {note}", err=True)
     if draw and (frames.tensors is not None or runtime.bundle.recipe.task == TENSORS):
         raise EdgeoptError(f"tensors cannot be drawn ({source})", remedy="leave --draw out, or pass --json")
     names = runtime.bundle.recipe.class_names
@@ -47,7 +48,7 @@ def run(
             told = {"problem": problem} if problem else plain(answer, names)
             click.echo(json.dumps({"frame": name, **told}, allow_nan=False))
         else:
-            click.echo(f"{name}: {f'no answer: {problem}' if problem else as_text(answer, names)}")
+            show(f"{name}: {f'no answer: {problem}' if problem else as_text(answer, names)}")
         if draw:
             write_drawing(drawings[i], frames.picture(i), answer, names)
 

@@ -7,6 +7,8 @@ from dataclasses import asdict
 
 import click
 
+from edgeopt.cli._lines import show
+
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
@@ -22,11 +24,11 @@ def targets(*, as_json: bool) -> None:
         return
     for target in found:
         if isinstance(target, Choice):
-            click.echo(f"{target.name:<18} {target.description}: the first that fits of {', '.join(target.choose)}")
+            show(f"{target.name:<18} {target.description}: the first that fits of {', '.join(target.choose)}")
         else:
             here = (target.why_not_here() or why_unavailable(target) or "").partition(";")[0].partition(" (")[0]
             precisions = ", ".join(target.precisions)
-            click.echo(f"{target.name:<18} {target.description} [{precisions}]{f' - not here: {here}' if here else ''}")
+            show(f"{target.name:<18} {target.description} [{precisions}]{f' - not here: {here}' if here else ''}")
 
 
 COMMAND = targets
