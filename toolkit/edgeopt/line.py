@@ -27,6 +27,7 @@ from edgeopt.executors.onnxruntime import UNFUSED
 from edgeopt.frames import Frames, open_frames
 from edgeopt.int8 import make_int8
 from edgeopt.integers import why_not_again
+from edgeopt.misreading import notes_of_reading
 from edgeopt.model import Model, find_model, load_model
 from edgeopt.npu_forms import offer_forms
 from edgeopt.outcome import Outcome
@@ -120,6 +121,9 @@ def optimize(
         run.frames = with_states(run.frames, lambda: run.open(run.original))
         for line in describe(plan, loaded.name, choice.recipe, device, choice.reason):
             run.listener.say(line)
+        if run.labelled or plan.calib:
+            session = run.open(loaded)
+            run.notes += notes_of_reading(choice, loaded, session, run.frames, run.labelled, folder)
         _make_candidates(run)
         run.notes += run.workspace.notes
         return conclude(run, choice)

@@ -33,6 +33,7 @@ from edgeopt.files import require_writable
 from edgeopt.frames import Frames, open_frames
 from edgeopt.integers import why_not_again
 from edgeopt.judge import AGREEMENT_PICTURES, TIMED_PICTURES, Judge, own_clock
+from edgeopt.misreading import notes_of_reading
 from edgeopt.model import Model, find_model, load_model, save_model
 from edgeopt.opening import opening_for
 from edgeopt.outcome import Outcome
@@ -175,6 +176,8 @@ def quantize(
     run = _Run(device, choice.recipe, loaded, frames, labelled, used, say or _hear_nothing, tell)
     run.file = Path(out) if out else Path(f"{loaded.name}.int8.onnx")
     require_writable(run.file)
+    if labelled or calib != SYNTHETIC:
+        run.notes += notes_of_reading(choice, loaded, run.open(loaded), frames, labelled, run.file.parent)
     run.score_original()
     run.frames = with_states(frames, lambda: run.open(loaded))
     prepared = run.prepare()

@@ -76,6 +76,9 @@ class _BatchTask:
     def agreement(self, answers: Sequence[Any], reference: Sequence[Any]) -> float:
         return self.task.agreement([one for batch in answers for one in batch], reference)
 
+    def sureness(self, answers: Sequence[Any]) -> NDArray[np.float64]:
+        return self.task.sureness([one for batch in answers for one in batch])
+
 
 def _fill(batch: Mapping[str, NDArray[Any]], inputs: Tensors, i: int) -> None:
     for name, one in inputs.items():

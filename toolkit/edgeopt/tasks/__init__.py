@@ -77,6 +77,10 @@ class Task(Protocol):
         """Return how far answers equal the float model's without labels: 0 (never) to 1 (always)."""
         ...
 
+    def sureness(self, answers: Sequence[Any]) -> NDArray[np.float64]:
+        """Return (answers,) how sure each is, 0 to 1, to compare ways to feed one model on the same pictures."""
+        ...
+
 
 TaskFactory = Callable[[Recipe, Sequence[TensorSpec], Sequence[TensorSpec], bool], Task]
 """(recipe, model inputs, model outputs, evaluating) -> task; `evaluating` takes the metric's thresholds."""

@@ -129,6 +129,21 @@ class Classification:
         shares = [(_overlap(a, b), 1.0) for a, b in zip(answers, reference, strict=True)]
         return find_metric("agreement").score(np.array([shares]), len(shares)) if shares else 1.0
 
+    def sureness(self, answers: Sequence[Classes]) -> NDArray[np.float64]:
+        """Return (answers,) how far each is from their mean: 0 where all are alike, near 1 where sure and diverse.
+
+        Source: the divergences whose mean is the logarithm of the Inception score, over the logarithm of the answers.
+        """
+        listed = sorted({int(i) for one in answers for i in one.indices})
+        shares = np.zeros((len(answers), len(listed) + 1))
+        for row, one in zip(shares, answers, strict=True):
+            row[np.searchsorted(listed, one.indices)] = np.clip(one.scores, 0.0, 1.0)
+            row[-1] = max(1 - row.sum(), 0.0)  # classes that are not listed
+        shares /= np.maximum(shares.sum(axis=1, keepdims=True), 1.0)
+        ratios = np.divide(shares, shares.mean(axis=0), out=np.ones_like(shares), where=shares > 0)
+        divergences: NDArray[np.float64] = (shares * np.log(ratios)).sum(axis=1)
+        return np.clip(divergences / max(math.log(len(answers)), 1.0), 0.0, 1.0).astype(np.float64)
+
 
 def _class_count(output: TensorSpec) -> int:
     """Return how many classes an output has; 0 or less where its shape does not say."""

@@ -125,6 +125,20 @@ class Detection:
         shares = [matched_share(a, b) for a, b in zip(answers, reference, strict=True)]
         return find_metric("agreement").score(np.array([shares]), len(shares)) if shares else 1.0
 
+    def sureness(self, answers: Sequence[Detections]) -> NDArray[np.float64]:
+        """Return (answers,) best score times mean score of the boxes an app sees, less what the next answer repeats.
+
+        A picture fed in the wrong way often gives one sure box and many that are not, or the same boxes as any other.
+        """
+        least = self._recipe.postprocess.score_threshold
+        sure = []
+        for one, following in zip(answers, [*answers[1:], *answers[:1]], strict=True):
+            seen = np.clip(one.scores[one.scores > least], 0.0, 1.0)
+            matched, total = matched_share(one, following)
+            repeated = min(max(matched / total, 0.0), 1.0) if total > 0 else 0.0
+            sure.append(float(seen.max() * seen.mean()) * (1 - repeated) if len(seen) else 0.0)
+        return np.array(sure)
+
     def _categories(self, labels: Labels) -> dict[int, int]:
         """Return the category id of each class index: by name, or by order where no name is known."""
         assert labels.coco is not None
