@@ -325,3 +325,28 @@ def test_the_fallback_of_an_npu_bundle_is_not_benched_in_its_place(tmp_path):
     shown = refuse("bench", tmp_path / "bundle", "--budget", "33ms")
     assert "latency: not measured (no device)" in shown
     assert "fallback.onnx" in shown
+
+
+@pytest.mark.parametrize(
+    "command", [("inspect",), ("compare", "digits_detector"), ("bench",), ("optimize", "-t", "cpu")]
+)
+def test_a_path_that_the_system_refuses_is_one_line(command):
+    assert "File name too long" in refuse(*command, f"{'n' * 5000}/model.onnx")
+
+
+def test_a_folder_without_access_is_one_line(tmp_path, monkeypatch):
+    """Root may look everywhere, so the refusal itself is put in the way."""
+    locked, known = str(tmp_path / "locked"), Path.stat
+
+    def stat(path, **how):
+        if str(path).startswith(locked):
+            raise PermissionError(13, "Permission denied", str(path))
+        return known(path, **how)
+
+    monkeypatch.setattr(Path, "stat", stat)
+    for arguments in (
+        ("inspect", f"{locked}/a.onnx"),
+        ("run", locked, locked),
+        ("compare", f"{locked}/a", f"{locked}/b"),
+    ):
+        assert "Permission denied" in refuse(*arguments)

@@ -5,6 +5,7 @@ The group is the only place that turns errors into text and exit codes.
 
 from __future__ import annotations
 
+import errno
 from importlib import import_module
 from pkgutil import iter_modules
 
@@ -12,7 +13,7 @@ import click
 
 from edgeopt import __version__
 from edgeopt.errors import EXIT_ERROR, EdgeoptError, NotFoundError
-from edgeopt.text import printable
+from edgeopt.text import printable, short
 
 click.UsageError.exit_code = EXIT_ERROR  # click's own 2 means a missed budget here
 
@@ -45,14 +46,28 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except EdgeoptError as error:
-            for line in f"error: {error}".split("\n"):
-                click.echo(printable(line), err=True)
+            _show_error(error)
             ctx.exit(error.exit_code)
         except KeyboardInterrupt:
             click.echo(f"interrupted: {_what_is_left(ctx.invoked_subcommand)}", err=True)
             ctx.exit(130)
         except BrokenPipeError:
             ctx.exit(0)
+        except OSError as error:
+            if error.errno not in _OF_THE_USER or error.filename is None:
+                raise
+            problem = f"{short(str(error.filename))} cannot be used: {error.strerror}"
+            _show_error(EdgeoptError(problem, remedy="correct the path or its permissions, or free disk space"))
+            ctx.exit(EXIT_ERROR)
+
+
+_OF_THE_USER = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENOSPC, errno.ELOOP})
+"""What a person mends outside the program, wherever it met it; any other error of the system is a bug."""
+
+
+def _show_error(error: EdgeoptError) -> None:
+    for line in f"error: {error}".split("\n"):
+        click.echo(printable(line), err=True)
 
 
 def _what_is_left(command: str | None) -> str:
