@@ -210,7 +210,7 @@ def test_thresholds_come_from_the_recipe_and_wishes_go_over_them():
     assert (found.latency_ratio, found.size_ratio, found.accuracy_drop) == (1.2, 1.1, Check().accuracy_drop)
     with pytest.raises(NotFoundError, match="did you mean 'size_ratio'"):
         thresholds_of(recipe, {"size_ration": 1.1})
-    with pytest.raises(EdgeoptError, match="above zero"):
+    with pytest.raises(EdgeoptError, match=r"size_ratio is 0\.0"):
         thresholds_of(recipe, {"size_ratio": 0.0})
 
 
@@ -292,7 +292,7 @@ def test_a_damaged_baseline_is_refused_with_the_command_that_writes_one(tmp_path
 def test_a_baseline_without_its_samples_is_refused(tmp_path):
     write_baseline(some_baseline(), tmp_path / "b.json")
     (tmp_path / "b.npz").write_bytes(b"torn")
-    with pytest.raises(InvalidFileError, match="holds no samples"):
+    with pytest.raises(InvalidFileError, match="is no archive"):
         read_baseline(tmp_path / "b.json")
 
 
@@ -332,9 +332,9 @@ def gate(tmp_path_factory) -> Path:
     shipped = find_model("digits_detector").parent
     for name in ("model.onnx", "recipe.toml", "labels.txt"):
         shutil.copy(shipped / name, folder / name)
-    (folder / "calib").symlink_to(shipped / "calib")
+    shutil.copytree(shipped / "calib", folder / "calib")
     (folder / "eval").mkdir()
-    (folder / "eval" / "images").symlink_to(shipped / "eval" / "images")
+    shutil.copytree(shipped / "eval" / "images", folder / "eval" / "images")
     labels = json.loads((shipped / "eval" / "instances.json").read_text())
     labels["images"] = labels["images"][:30]
     kept = {one["id"] for one in labels["images"]}
@@ -355,11 +355,16 @@ def results_of(shown) -> dict[str, dict]:
     return {one["name"]: one for one in json.loads(shown.stdout)["results"]}
 
 
+def copy(one: Path, to: Path) -> None:
+    """Copy a file or a folder: a recipe beside a model reads nothing outside its folder, links included."""
+    shutil.copytree(one, to) if one.is_dir() else shutil.copy(one, to)
+
+
 def variant(gate: Path, folder: Path, change) -> Path:
     """Return a folder like the gate's, with a changed model beside the gate's own recipe."""
     for one in gate.iterdir():
         if one.name != "model.onnx":
-            (folder / one.name).symlink_to(one.resolve())
+            copy(one, folder / one.name)
     model = onnx.load(str(gate / "model.onnx"))
     change(model)
     onnx.save(model, str(folder / "model.onnx"))
@@ -448,7 +453,7 @@ def unlabelled(gate: Path, folder: Path) -> Path:
     """Return a copy of the gate whose recipe ships no labels, and whose baseline holds none."""
     for one in gate.iterdir():
         if one.name not in ("recipe.toml", "b.json", "b.npz"):
-            (folder / one.name).symlink_to(one.resolve())
+            copy(one, folder / one.name)
     text = (gate / "recipe.toml").read_text("utf-8")
     (folder / "model.onnx").unlink()
     shutil.copy(gate / "model.onnx", folder / "model.onnx")
@@ -474,9 +479,9 @@ def test_without_labels_the_answers_of_the_baselines_model_are_asked(gate, tmp_p
     assert results_of(same)["accuracy"]["verdict"] == "PASS"
     assert "answers agree in 1.000" in results_of(same)["accuracy"]["detail"]
     (folder / "broken").mkdir()
-    (folder / "broken" / "recipe.toml").symlink_to(folder / "recipe.toml")
+    shutil.copy(folder / "recipe.toml", folder / "broken" / "recipe.toml")
     for name in ("labels.txt", "calib"):
-        (folder / "broken" / name).symlink_to(gate / name)
+        copy(gate / name, folder / "broken" / name)
     broken = run(folder, alone(gate, folder / "broken", forget), "--skip", TIMES, "--json")
     assert (results_of(broken)["accuracy"]["verdict"], broken.exit_code) == ("INCONCLUSIVE", 3)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -36,7 +36,7 @@ from edgeopt.check_result import (
     skipped,
     write_junit,
 )
-from edgeopt.errors import EdgeoptError, Note, NoteKind, NotFoundError
+from edgeopt.errors import Note, NoteKind, NotFoundError
 from edgeopt.evaluate import LabelledFrames, Progress, open_labelled, require_metric
 from edgeopt.files import require_writable, write_beside
 from edgeopt.fingerprint import Fingerprint
@@ -56,7 +56,7 @@ from edgeopt.side_by_side import (
 )
 from edgeopt.stored import show_difference
 from edgeopt.subject import choose_frames, shapes_of
-from edgeopt.tables import Within, require_measurable
+from edgeopt.tables import Within, parse_table, require_measurable
 from edgeopt.tensors import Sample
 
 CHECKS = ("latency", "accuracy", "size", "memory", "cold_start", "placement")
@@ -179,10 +179,7 @@ def thresholds_of(recipe: Check, wishes: Mapping[str, float]) -> Check:
         if name not in known:
             raise NotFoundError("threshold", name, known)
         Within(0, 1e6).require(name, wishes[name])
-    try:
-        return replace(recipe, **wishes)  # type: ignore[arg-type]
-    except ValueError as error:
-        raise EdgeoptError(f"thresholds: {error}", remedy="correct the option") from error
+    return parse_table(Check, asdict(recipe) | dict(wishes), "thresholds")
 
 
 def _open(
