@@ -61,8 +61,8 @@ def watched(model: onnx.ModelProto) -> dict[str, int]:
 
 
 def run_ours(path: str, images: int, processes: int) -> None:
-    from edgeopt.model import load_model
-    from edgeopt.quantization.calibration import calibrate
+    from edgeopt.graph.model import load_model
+    from edgeopt.steps.quantize.calibration.calibrate import calibrate
 
     model = load_model(Path(path))
     calibrate(model, pictures(model.proto, images), watched(model.proto), processes=processes)

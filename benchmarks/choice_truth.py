@@ -17,18 +17,18 @@ from typing import Any
 
 import numpy as np
 
-from edgeopt.benchmarking.anchor import Anchor
-from edgeopt.benchmarking.clock import ScriptedClock
-from edgeopt.benchmarking.readings import Reading
-from edgeopt.benchmarking.workers import Pipeline
-from edgeopt.candidate import BASELINE, Candidate
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.null import Null, Script
-from edgeopt.frames import Frames
-from edgeopt.measure import Bench, Decision, measure_and_choose
-from edgeopt.search import Wish
-from edgeopt.tensors import Frame, Tensors, TensorSpec
-from edgeopt.turns import Machine, Pace, Turns, take_turns
+from edgeopt.graph.tensors import Frame, Tensors, TensorSpec
+from edgeopt.measurement.clock import ScriptedClock
+from edgeopt.measurement.resources.anchor import Anchor
+from edgeopt.measurement.resources.readings import Reading
+from edgeopt.measurement.turns import Machine, Pace, Turns, take_turns
+from edgeopt.measurement.workers import Pipeline
+from edgeopt.pipeline.candidate import BASELINE, Candidate
+from edgeopt.pipeline.measure import Bench, Decision, measure_and_choose
+from edgeopt.pipeline.selection import Wish
+from edgeopt.recipes.frames import Frames
 
 EXECUTE_NS = 25_000_000
 _LOAD_NS = 1_000_000

@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 import openvino
 
-from edgeopt.benchmarking.closed_loop import run_closed
-from edgeopt.benchmarking.comparison import judge_ratio
-from edgeopt.environment import cpu_name
-from edgeopt.tensors import TensorSpec
+from edgeopt.graph.tensors import TensorSpec
+from edgeopt.measurement.load.closed_loop import run_closed
+from edgeopt.measurement.statistics.ratio import judge_ratio
+from edgeopt.system.environment import cpu_name
 
 SECONDS = 2
 RESULT = Path(__file__).parent / "results" / "cross_check.md"

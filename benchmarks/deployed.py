@@ -16,17 +16,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import edgeopt
-from edgeopt.benchmarking.comparison import compare
-from edgeopt.benchmarking.samples import Samples
-from edgeopt.benchmarking.unpaired import block_medians, judge_unpaired
-from edgeopt.devices import why_unavailable
 from edgeopt.executors import Session
-from edgeopt.model import load_model
-from edgeopt.opening import opening_for
-from edgeopt.runtime import Runtime
-from edgeopt.subject import choose_frames
-from edgeopt.target import find_target
-from edgeopt.tensors import Tensors
+from edgeopt.executors._availability import why_unavailable
+from edgeopt.graph.model import load_model
+from edgeopt.graph.tensors import Tensors
+from edgeopt.measurement.samples import Samples
+from edgeopt.measurement.statistics.ratio import compare
+from edgeopt.measurement.statistics.unpaired import block_medians, judge_unpaired
+from edgeopt.measurement.subject import choose_frames
+from edgeopt.runtime.opening import opening_for
+from edgeopt.runtime.runtime import Runtime
+from edgeopt.system.target import find_target
 
 
 def caller(session: Session, inputs: Tensors) -> Callable[[int], None]:

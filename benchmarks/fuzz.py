@@ -36,24 +36,25 @@ import cv2
 import numpy as np
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-from edgeopt import assets, plugins, tasks
-from edgeopt.baseline import Baseline, read_baseline, write_baseline
-from edgeopt.benchmarking.samples import Samples
-from edgeopt.candidate import Candidate, Latency, SpeedRatio, StageTime
-from edgeopt.devices import find_device
-from edgeopt.drift import Drift
-from edgeopt.environment import read_environment
+from edgeopt import tasks
 from edgeopt.errors import EdgeoptError, Note, NoteKind
-from edgeopt.evaluate import open_labelled
-from edgeopt.fingerprint import Fact, Fingerprint, Use
-from edgeopt.frames import open_frames
-from edgeopt.inspection import inspect
-from edgeopt.model import find_model, load_model
-from edgeopt.recipe import find_recipe
-from edgeopt.recognise import choose_recipe
-from edgeopt.report import Report, read_report, render_markdown, table_rows, write_report
-from edgeopt.scored import Scored
-from edgeopt.stored import read_stored
+from edgeopt.executors._availability import find_device
+from edgeopt.graph.drift import Drift
+from edgeopt.graph.model import find_model, load_model
+from edgeopt.measurement.accuracy.bootstrap import Scored
+from edgeopt.measurement.accuracy.evaluate import open_labelled
+from edgeopt.measurement.check.baseline import Baseline, read_baseline, write_baseline
+from edgeopt.measurement.samples import Samples
+from edgeopt.measurement.stored import read_stored
+from edgeopt.pipeline.candidate import Candidate, Latency, SpeedRatio, StageTime
+from edgeopt.pipeline.inspect import inspect
+from edgeopt.pipeline.result import Report, read_report, render_markdown, table_rows, write_report
+from edgeopt.recipes.frames import open_frames
+from edgeopt.recipes.recipe import find_recipe
+from edgeopt.recipes.recognise import choose_recipe
+from edgeopt.system import assets, registry
+from edgeopt.system.environment import read_environment
+from edgeopt.system.fingerprint import Fact, Fingerprint, Use
 from edgeopt.tasks import Accuracy
 
 RESULTS = Path(__file__).parent / "results" / "fuzz.json"
@@ -348,13 +349,13 @@ def make_labels(folder: Path) -> list[Path]:
 
 def read_labels_whole(path: Path) -> object:
     """Open labels and pictures, and score answers of a detector that finds nothing and one that finds a box."""
-    from edgeopt.boxes import Detections
+    from edgeopt.tasks.detection.boxes import Detections
 
     labelled = open_labelled(path)
     shipped = find_model("digits_detector")
     loaded = load_model(shipped)
     recipe = choose_recipe(None, shipped, loaded.inputs, loaded.outputs, loaded.metadata).recipe
-    task = plugins.load(tasks, "detection").TASK(recipe, loaded.inputs, loaded.outputs, True)
+    task = registry.load(tasks, "detection").TASK(recipe, loaded.inputs, loaded.outputs, True)
     found = Detections(np.array([[1, 2, 11, 22]], np.float32), np.ones(1, np.float32), np.zeros(1, np.int64))
     return task.score([found] * len(labelled.frames), labelled.labels)
 
@@ -392,7 +393,7 @@ def read_frames(path: Path) -> object:
     shipped = find_model("digits_detector")
     loaded = load_model(shipped)
     recipe = choose_recipe(None, shipped, loaded.inputs, loaded.outputs, loaded.metadata).recipe
-    task = plugins.load(tasks, "detection").TASK(recipe, loaded.inputs, loaded.outputs, False)
+    task = registry.load(tasks, "detection").TASK(recipe, loaded.inputs, loaded.outputs, False)
     frames = open_frames(path)
     for frame in frames:
         if not isinstance(frame, Mapping):
@@ -426,7 +427,7 @@ def read_recipe_bound(path: Path) -> object:
     find_recipe(str(path))
     loaded = load_model(shipped)
     recipe = choose_recipe(str(path), shipped, loaded.inputs, loaded.outputs, loaded.metadata).recipe
-    task = plugins.load(tasks, recipe.task).TASK(recipe, loaded.inputs, loaded.outputs, False)
+    task = registry.load(tasks, recipe.task).TASK(recipe, loaded.inputs, loaded.outputs, False)
     inputs, geometry = task.preprocess(np.zeros((24, 32, 3), np.uint8))
     outputs = {
         one.name: np.zeros([size if isinstance(size, int) else 1 for size in one.shape], np.float32)
@@ -510,7 +511,7 @@ def read_report_whole(path: Path) -> object:
 
 def make_bundle(folder: Path) -> list[Path]:
     """A bundle of the digit detector."""
-    from edgeopt.bundle import make_artefact, write_bundle
+    from edgeopt.runtime.bundle import make_artefact, write_bundle
 
     path, target = find_model("digits_detector"), find_device("cpu-x86-avx2")
     loaded = load_model(path)
@@ -522,7 +523,7 @@ def make_bundle(folder: Path) -> list[Path]:
 
 def read_bundle_whole(path: Path) -> object:
     """Read a bundle."""
-    from edgeopt.bundle import read_bundle
+    from edgeopt.runtime.bundle import read_bundle
 
     return read_bundle(path.parent).recipe
 

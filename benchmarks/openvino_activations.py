@@ -18,9 +18,9 @@ import numpy as np
 
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.openvino import EXECUTOR
-from edgeopt.graph import Graph, Value
-from edgeopt.model import Model, load_model
-from edgeopt.quantization.structure import is_silu, silu_sigmoid
+from edgeopt.graph.graph import Graph, Value
+from edgeopt.graph.model import Model, load_model
+from edgeopt.steps.quantize.patterns import is_silu, silu_sigmoid
 
 CALLS = 3
 

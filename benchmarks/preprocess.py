@@ -14,9 +14,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.benchmarking.comparison import compare
-from edgeopt.picture import PictureInput
-from edgeopt.recipe import Colour, Input, Preprocess, Resize
+from edgeopt.measurement.statistics.ratio import compare
+from edgeopt.recipes.preprocess import PictureInput
+from edgeopt.recipes.recipe import Colour, Input, Preprocess, Resize
 
 SIZE = 416
 FRAME = np.random.default_rng(0).integers(0, 256, (480, 640, 3), np.uint8)

@@ -13,9 +13,9 @@ import sys
 import numpy as np
 import onnxruntime as ort
 
-from edgeopt.benchmarking.blocks import run_blocks
-from edgeopt.frames import synthetic_frames
-from edgeopt.runtime import Runtime
+from edgeopt.measurement.blocks import run_blocks
+from edgeopt.recipes.frames import synthetic_frames
+from edgeopt.runtime.runtime import Runtime
 
 
 def main(bundle: str) -> None:

@@ -13,8 +13,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.benchmarking.comparison import compare
-from edgeopt.boxes import suppress
+from edgeopt.measurement.statistics.ratio import compare
+from edgeopt.tasks.detection.boxes import suppress
 
 IOU = 0.45
 

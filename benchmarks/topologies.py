@@ -20,19 +20,19 @@ from typing import Any
 import numpy as np
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read once, when onnxruntime is first imported
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "unit" / "quantization"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "fixtures"))
 
 from encoders import encoder
 from small_nets import ALL, frames
 
-from edgeopt.benchmarking.comparison import Ratio, compare
 from edgeopt.executors import Session, SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
-from edgeopt.model import Model
-from edgeopt.quantization.quantize import Form
-from edgeopt.quantization.search import LEAST_AGREEMENT, search_int8
-from edgeopt.rewrite import fuse, simplify
-from edgeopt.target import Int8Rules
+from edgeopt.graph.model import Model
+from edgeopt.measurement.statistics.ratio import Ratio, compare
+from edgeopt.passes._apply import fuse, simplify
+from edgeopt.steps.quantize.api import Form
+from edgeopt.steps.quantize.search.search import LEAST_AGREEMENT, search_int8
+from edgeopt.system.target import Int8Rules
 
 NETWORKS = {**ALL, "encoder_192": partial(encoder, width=192, heads=3, side=14, depth=4, patch=16)}
 Inputs = Mapping[str, np.ndarray[Any, Any]]

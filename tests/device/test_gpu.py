@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from npu_models import parse, spread
 
-from edgeopt import assets
 from edgeopt.errors import UnsupportedError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR, OnnxRuntimeSession
-from edgeopt.providers import memory_of
-from edgeopt.target import Target, read_target, target_names
+from edgeopt.executors.onnxruntime.providers import memory_of
+from edgeopt.system import assets
+from edgeopt.system.target import Target, read_target, target_names
 
 PROFILES = [read_target(assets.folder("targets") / f"{name}.toml") for name in target_names()]
 GPUS = [one for one in PROFILES if isinstance(one, Target) and memory_of(one.providers)]

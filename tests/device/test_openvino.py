@@ -11,21 +11,21 @@ import numpy as np
 import pytest
 from npu_models import conv_relu, frames, numbers, parse, spread
 
-from edgeopt.bundle import read_bundle
-from edgeopt.environment import cpu_flags
 from edgeopt.errors import InvalidFileError, NotFoundError, UnavailableError, UnsupportedError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.openvino import BLOB_SUFFIX, EXECUTOR
 from edgeopt.executors.reference import EXECUTOR as REFERENCE
-from edgeopt.line import optimize
-from edgeopt.model import Model
-from edgeopt.quantization.findings import study
-from edgeopt.quantization.fitted_silu import fit_silus, place_fits
-from edgeopt.quantization.fusion import fusion_notes
-from edgeopt.quantization.quantize import Form, open_graph, quantize
-from edgeopt.runtime import Runtime
-from edgeopt.target import find_target
-from edgeopt.trial import RESUMED
+from edgeopt.graph.model import Model
+from edgeopt.pipeline.optimize import optimize
+from edgeopt.pipeline.run import RESUMED
+from edgeopt.runtime.bundle import read_bundle
+from edgeopt.runtime.runtime import Runtime
+from edgeopt.steps.quantize.api import Form, open_graph, quantize
+from edgeopt.steps.quantize.calibration.findings import study
+from edgeopt.steps.quantize.inspection.engine_fusion import fusion_notes
+from edgeopt.steps.quantize.repairs.fitted_silu import fit_silus, place_fits
+from edgeopt.system.environment import cpu_flags
+from edgeopt.system.target import find_target
 
 _REASON = EXECUTOR.why_unavailable()
 pytestmark = pytest.mark.skipif(_REASON is not None, reason=str(_REASON))

@@ -9,17 +9,19 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from edgeopt import Runtime, assets, qualcomm_forms
-from edgeopt.bundle import read_bundle
+from edgeopt import Runtime
 from edgeopt.cli import cli
 from edgeopt.errors import InvalidFileError, UnsupportedError
 from edgeopt.executors.qnn import EXECUTOR
-from edgeopt.frames import open_frames
-from edgeopt.line import optimize
-from edgeopt.model import find_model, load_model
-from edgeopt.quantization.htp import place_htp, study_htp
-from edgeopt.recipe import find_recipe
-from edgeopt.target import find_target
+from edgeopt.graph.model import find_model, load_model
+from edgeopt.pipeline.optimize import optimize
+from edgeopt.recipes.frames import open_frames
+from edgeopt.recipes.recipe import find_recipe
+from edgeopt.runtime.bundle import read_bundle
+from edgeopt.steps.compile import qualcomm
+from edgeopt.steps.quantize.formats.htp import place_htp, study_htp
+from edgeopt.system import assets
+from edgeopt.system.target import find_target
 
 _REASON = EXECUTOR.why_unavailable()
 pytestmark = pytest.mark.skipif(_REASON is not None, reason=str(_REASON))
@@ -86,7 +88,7 @@ def test_a_device_that_computes_something_else_gets_nothing_and_that_fails_the_r
     def refuse(*_, **__):
         raise UnsupportedError("the device returns other numbers than the CPU", remedy="")
 
-    monkeypatch.setattr(qualcomm_forms, "compile_model", refuse)
+    monkeypatch.setattr(qualcomm, "compile_model", refuse)
     report = optimize("digits_detector", target="qualcomm-htp-v73", out=tmp_path / "out", skip=("quantize",))
     assert report.chosen != "compile"
     assert "other numbers than the CPU" in report.off_target

@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from edgeopt.bundle import read_bundle
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.qnn import EXECUTOR, PROVIDER
-from edgeopt.line import optimize
-from edgeopt.report import Report
+from edgeopt.pipeline.optimize import optimize
+from edgeopt.pipeline.result import Report
+from edgeopt.runtime.bundle import read_bundle
 
 _REASON = EXECUTOR.why_unavailable()
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(_REASON is not None, reason=str(_REASON))]

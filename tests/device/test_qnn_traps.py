@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from npu_models import bare_erf, conv_relu, frames, parse
 
-from edgeopt.compile import check_numbers, compile_model, options_for
 from edgeopt.errors import InvalidFileError, StepError, UnavailableError, UnsupportedError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR as CPU
 from edgeopt.executors.qnn import EXECUTOR, PROVIDER, Qnn
-from edgeopt.quantization.htp import place_htp, study_htp
-from edgeopt.quantization.htp_forms import find_htp_forms
-from edgeopt.target import find_target
+from edgeopt.steps.compile._numbers import check_numbers, compile_model, options_for
+from edgeopt.steps.quantize.formats._htp_forms import find_htp_forms
+from edgeopt.steps.quantize.formats.htp import place_htp, study_htp
+from edgeopt.system.target import find_target
 
 _REASON = EXECUTOR.why_unavailable()
 pytestmark = pytest.mark.skipif(_REASON is not None, reason=str(_REASON))

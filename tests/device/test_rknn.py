@@ -30,10 +30,7 @@ from npu_models import (
     transformer,
 )
 
-from edgeopt import plugins, tasks
-from edgeopt.adapt import adapt
-from edgeopt.compile import run_on_cpu
-from edgeopt.drift import measure_drift
+from edgeopt import tasks
 from edgeopt.errors import (
     InvalidFileError,
     MissingDependencyError,
@@ -42,19 +39,23 @@ from edgeopt.errors import (
     UnavailableError,
     UnsupportedError,
 )
-from edgeopt.evaluate import LabelledFrames, evaluate, model_inputs, open_labelled
 from edgeopt.executors import Placement, SessionOptions
+from edgeopt.executors._rknn_table import read_layers
 from edgeopt.executors.onnxruntime import EXECUTOR as CPU
 from edgeopt.executors.rknn import ESTIMATE, EXECUTOR, PROVIDER, VARIABLE, Built, Rknn, check_options, refusal
-from edgeopt.frames import open_frames
-from edgeopt.model import load_model
-from edgeopt.placement import check_rules, explain_placement
-from edgeopt.quantization.quantize import Form, quantize
-from edgeopt.recognise import choose_recipe
-from edgeopt.rknn_table import read_layers
-from edgeopt.rockchip import compile_for_rockchip
-from edgeopt.simulate import simulate_metric
-from edgeopt.target import find_target, target_names
+from edgeopt.graph.drift import measure_drift
+from edgeopt.graph.model import load_model
+from edgeopt.measurement.accuracy.evaluate import LabelledFrames, evaluate, model_inputs, open_labelled
+from edgeopt.measurement.accuracy.parallel import simulate_metric
+from edgeopt.passes._device_forms import adapt
+from edgeopt.recipes.frames import open_frames
+from edgeopt.recipes.recognise import choose_recipe
+from edgeopt.steps.compile._numbers import run_on_cpu
+from edgeopt.steps.compile._placement import check_rules, explain_placement
+from edgeopt.steps.compile._rockchip import compile_for_rockchip
+from edgeopt.steps.quantize.api import Form, quantize
+from edgeopt.system import registry
+from edgeopt.system.target import find_target, target_names
 
 RECORDED = Path(__file__).parent / "rknn"
 CHIPS = [name for name in target_names() if name.startswith("rockchip-")]
@@ -493,7 +494,7 @@ def real(data, name, recipe, folder):
     choice = choose_recipe(recipe, file, model.inputs, model.outputs, model.metadata).recipe
 
     def make_task():
-        return plugins.load(tasks, choice.task).TASK(choice, model.inputs, model.outputs, True)
+        return registry.load(tasks, choice.task).TASK(choice, model.inputs, model.outputs, True)
 
     inputs = list(model_inputs(make_task(), open_frames(data / folder / "calib").spread(32)))
     return adapt(model, find_target("rockchip-rk3588"), {}, inputs[:2]).model, make_task, inputs

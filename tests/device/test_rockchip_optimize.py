@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from edgeopt.bundle import read_bundle
 from edgeopt.executors.rknn import ESTIMATE, EXECUTOR
-from edgeopt.line import optimize
+from edgeopt.pipeline.optimize import optimize
+from edgeopt.runtime.bundle import read_bundle
 
 _REASON = EXECUTOR.why_unavailable()
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(_REASON is not None, reason=str(_REASON))]

@@ -14,25 +14,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from edgeopt.bench_run import bench
-    from edgeopt.check_run import check
-    from edgeopt.compare_run import compare
     from edgeopt.errors import EdgeoptError
-    from edgeopt.line import optimize
-    from edgeopt.quantize_run import quantize
-    from edgeopt.runtime import Runtime
+    from edgeopt.measurement.bench.run import bench
+    from edgeopt.measurement.check.run import check
+    from edgeopt.measurement.compare.run import compare
+    from edgeopt.pipeline.optimize import optimize
+    from edgeopt.pipeline.quantize import quantize
+    from edgeopt.runtime.runtime import Runtime
 
 __version__ = "0.1.0"
 __all__ = ["EdgeoptError", "Runtime", "__version__", "bench", "check", "compare", "optimize", "quantize"]
 
 _HOMES = {
     "EdgeoptError": "edgeopt.errors",
-    "Runtime": "edgeopt.runtime",
-    "bench": "edgeopt.bench_run",
-    "check": "edgeopt.check_run",
-    "compare": "edgeopt.compare_run",
-    "optimize": "edgeopt.line",
-    "quantize": "edgeopt.quantize_run",
+    "Runtime": "edgeopt.runtime.runtime",
+    "bench": "edgeopt.measurement.bench.run",
+    "check": "edgeopt.measurement.check.run",
+    "compare": "edgeopt.measurement.compare.run",
+    "optimize": "edgeopt.pipeline.optimize",
+    "quantize": "edgeopt.pipeline.quantize",
 }
 
 

@@ -1,4 +1,4 @@
-"""The error tree, and the notes a result carries. It prints nothing and exits nowhere.
+"""The error tree, and the notes a result carries.
 
 EdgeoptError(problem, remedy=)      exit 1   "what happened", newline, "-> what to do"
   NotFoundError(kind, name, known)           did you mean / choose from

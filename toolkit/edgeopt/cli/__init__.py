@@ -1,4 +1,4 @@
-"""The command line: one command a file. It parses, calls the library, prints; it decides nothing.
+"""The command line: one command a file.
 
 The group is the only place that turns errors into text and exit codes.
 """
@@ -13,7 +13,7 @@ import click
 
 from edgeopt import __version__
 from edgeopt.errors import EXIT_ERROR, EdgeoptError, NotFoundError
-from edgeopt.text import printable, short
+from edgeopt.system.text import printable, short
 
 click.UsageError.exit_code = EXIT_ERROR  # click's own 2 means a missed budget here
 

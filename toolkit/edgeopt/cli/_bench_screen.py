@@ -1,4 +1,4 @@
-"""The report of `bench` on a terminal; in a pipe, plain lines that are never cut. It decides nothing."""
+"""The report of `bench` on a terminal; in a pipe, plain lines that are never cut."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from types import TracebackType
 from rich.console import Console
 from rich.text import Text
 
-from edgeopt.bench_report import Section, make_sections
-from edgeopt.bench_result import BenchResult
-from edgeopt.text import printable
+from edgeopt.measurement.bench.result import BenchResult
+from edgeopt.measurement.bench.summary import Section, make_sections
+from edgeopt.system.text import printable
 
 _WORD = 11
 _COMMANDS = ("first", "then")

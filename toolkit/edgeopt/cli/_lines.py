@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from edgeopt.text import printable
+from edgeopt.system.text import printable
 
 
 def show(line: str, *, err: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Progress and tables on a terminal; without one, plain lines. It decides nothing."""
+"""Progress and tables on a terminal; without one, plain lines."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 from rich.text import Text
 
-from edgeopt.candidate import Candidate
 from edgeopt.errors import Note, NoteKind
-from edgeopt.report import Report, shown_stages, table_columns, table_rows
-from edgeopt.text import format_bytes, printable
+from edgeopt.pipeline.candidate import Candidate
+from edgeopt.pipeline.result import Report, shown_stages, table_columns, table_rows
+from edgeopt.system.text import format_bytes, printable
 
 _PLAIN_WIDTH = 240  # columns of a pipe or a file: nothing is cut there
 

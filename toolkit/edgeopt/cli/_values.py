@@ -1,4 +1,4 @@
-"""Texts of the command line as values. It decides nothing."""
+"""Texts of the command line as values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from edgeopt.errors import EdgeoptError
-from edgeopt.text import parse_duration_s, parse_ratio, parse_shape, short
+from edgeopt.system.text import parse_duration_s, parse_ratio, parse_shape, short
 
 
 class Duration(click.ParamType[float]):

@@ -1,4 +1,4 @@
-"""Comparisons and checks on a terminal; without one, plain lines. It decides nothing."""
+"""Comparisons and checks on a terminal; without one, plain lines."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from edgeopt.check_result import CHECK_HEADS, CheckReport, check_rows
-from edgeopt.compare_run import RATIO_HEADS, Comparison, ratio_rows, subject_heads, subject_rows
-from edgeopt.text import printable
+from edgeopt.measurement.check.result import CHECK_HEADS, CheckReport, check_rows
+from edgeopt.measurement.compare.run import RATIO_HEADS, Comparison, ratio_rows, subject_heads, subject_rows
+from edgeopt.system.text import printable
 
 _PLAIN_WIDTH = 240  # columns of a pipe or a file: nothing is cut there
 _COLOURS = {"FASTER": "green", "SLOWER": "red", "PASS": "green", "FAIL": "red", "INCONCLUSIVE": "yellow"}

@@ -72,9 +72,9 @@ def bench(
     Exit code 0: the budget is met, or none was asked for; 2: missed, proven; 3: not decided; 4: the machine was too
     noisy to say; 1: an error.
     """
-    from edgeopt.bench_report import render_markdown
-    from edgeopt.bench_run import bench as run
     from edgeopt.cli._bench_screen import ProgressLine, show_bench
+    from edgeopt.measurement.bench.run import bench as run
+    from edgeopt.measurement.bench.summary import render_markdown
 
     if as_json and as_markdown:
         raise click.UsageError("--json and --markdown both print the result; give one")
@@ -104,7 +104,7 @@ def _options(
     **others: Any,
 ) -> Any:
     """Return the wishes in the library's units."""
-    from edgeopt.bench_options import BenchOptions
+    from edgeopt.measurement.bench.options import BenchOptions
 
     return BenchOptions(
         min_frames=frames,

@@ -62,11 +62,11 @@ def check(
     `[check]` in the recipe. Exit code 0: pass; 2: a check failed, proven; 3: not decided; 4: the machine is too noisy
     to judge times; 1: an error.
     """
-    from edgeopt.check_run import check as run
-    from edgeopt.check_run import write_reports
     from edgeopt.cli._screen import Screen
     from edgeopt.cli._verdicts import show_check
-    from edgeopt.files import require_writable
+    from edgeopt.measurement.check.run import check as run
+    from edgeopt.measurement.check.run import write_reports
+    from edgeopt.system.files import require_writable
 
     for file in (junit, markdown):
         if file:

@@ -45,7 +45,7 @@ def compare(
     """
     from edgeopt.cli._screen import Screen
     from edgeopt.cli._verdicts import show_comparison
-    from edgeopt.compare_run import compare as run
+    from edgeopt.measurement.compare.run import compare as run
 
     with Screen(quiet=as_json) as screen:
         result = run(

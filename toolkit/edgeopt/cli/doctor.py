@@ -15,7 +15,7 @@ from edgeopt.cli._lines import show
 @click.pass_context
 def doctor(ctx: click.Context, *, as_json: bool) -> None:
     """Show what this machine can run, and what is missing."""
-    from edgeopt.checkup import examine
+    from edgeopt.executors._checkup import examine
 
     found = examine()
     if as_json:

@@ -12,12 +12,12 @@ import click
 
 from edgeopt.cli._lines import show
 from edgeopt.cli._values import shape_option
-from edgeopt.text import format_bytes
+from edgeopt.system.text import format_bytes
 
 if TYPE_CHECKING:
-    from edgeopt.inspection import Inspection
-    from edgeopt.placement import Partition
-    from edgeopt.quantized_view import QuantizedView
+    from edgeopt.pipeline.inspect import Inspection
+    from edgeopt.steps.compile._placement import Partition
+    from edgeopt.steps.quantize.inspection.view import QuantizedView
 
 
 @click.command()
@@ -43,10 +43,10 @@ def inspect(
     as_json: bool,
 ) -> None:
     """Show what MODEL is: inputs, outputs, ops, size, and with a target where its nodes run."""
-    from edgeopt.inspection import inspect as run
+    from edgeopt.pipeline.inspect import inspect as run
 
     if quantized:
-        from edgeopt.quantized_view import view_quantized
+        from edgeopt.steps.quantize.inspection.view import view_quantized
 
         _show_quantized(view_quantized(model, calib=calib, against=against, recipe=recipe), as_json=as_json)
         return

@@ -13,8 +13,8 @@ from edgeopt.cli._lines import show
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def models(*, as_json: bool) -> None:
     """List the shipped models and recipes."""
-    from edgeopt import assets
-    from edgeopt.recipe import read_recipe
+    from edgeopt.recipes.recipe import read_recipe
+    from edgeopt.system import assets
 
     recipes = [read_recipe(folder / "recipe.toml") for folder in assets.model_folders().values()]
     if as_json:

@@ -74,10 +74,10 @@ def optimize(
     asked for; 2: missed, proven; 3: not decided; 4: the machine was too noisy to decide; 1: an error.
     """
     from edgeopt.cli._screen import Screen
-    from edgeopt.line import optimize as run
-    from edgeopt.line import plan_lines
-    from edgeopt.plan import STEPS, Options
-    from edgeopt.search import Prefer
+    from edgeopt.pipeline.optimize import optimize as run
+    from edgeopt.pipeline.optimize import plan_lines
+    from edgeopt.pipeline.plan import STEPS, Options
+    from edgeopt.pipeline.selection import Prefer
 
     if budget is not None and fps is not None:
         raise click.UsageError("--budget and --fps say the same thing; give one")

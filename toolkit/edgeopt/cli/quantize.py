@@ -12,7 +12,7 @@ from edgeopt.cli._lines import show
 from edgeopt.cli._values import Duration, Number, shape_option
 
 if TYPE_CHECKING:
-    from edgeopt.quantize_run import QuantizeResult
+    from edgeopt.pipeline.quantize import QuantizeResult
 
 
 @click.command()
@@ -49,7 +49,7 @@ def quantize(
     2: none is fast and accurate enough, the float model stays; 1: an error.
     """
     from edgeopt.cli._screen import Screen
-    from edgeopt.quantize_run import quantize as run
+    from edgeopt.pipeline.quantize import quantize as run
 
     with Screen(quiet=as_json) as screen:
         result = run(

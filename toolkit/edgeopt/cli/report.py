@@ -27,7 +27,7 @@ def report(ctx: click.Context, *, folder: Path, results: tuple[Path, ...], as_js
     error.
     """
     from edgeopt.cli._screen import Screen
-    from edgeopt.merge import merge_results
+    from edgeopt.pipeline.device_results import merge_results
 
     found = merge_results(folder, results)
     if as_json:

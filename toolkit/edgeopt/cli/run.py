@@ -11,7 +11,7 @@ import click
 
 from edgeopt.cli._lines import show
 from edgeopt.errors import EdgeoptError
-from edgeopt.files import require_writable
+from edgeopt.system.files import require_writable
 
 
 @click.command()
@@ -25,12 +25,12 @@ def run(
     *, bundle: Path, source: Path, draw: Path | None, limit: int | None, threads: int | None, as_json: bool
 ) -> None:
     """Run BUNDLE on SOURCE: a picture, a folder of pictures, a video or an .npz."""
-    from edgeopt.answers import as_json as plain
-    from edgeopt.answers import as_text, is_silent, write_drawing
-    from edgeopt.evaluate import fed
-    from edgeopt.frames import open_frames
-    from edgeopt.recognise import TENSORS
-    from edgeopt.runtime import Runtime
+    from edgeopt.measurement.accuracy.evaluate import fed
+    from edgeopt.recipes.frames import open_frames
+    from edgeopt.recipes.recognise import TENSORS
+    from edgeopt.runtime.runtime import Runtime
+    from edgeopt.tasks._answers import as_json as plain
+    from edgeopt.tasks._answers import as_text, is_silent, write_drawing
 
     runtime = Runtime.load(bundle, threads=threads or 0)
     frames = fed(open_frames(source), runtime.bundle.recipe, runtime.session.inputs)

@@ -14,9 +14,9 @@ from edgeopt.cli._lines import show
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def targets(*, as_json: bool) -> None:
     """List the device profiles, and whether this machine is such a device."""
-    from edgeopt import assets
-    from edgeopt.devices import why_unavailable
-    from edgeopt.target import Choice, read_target, target_names
+    from edgeopt.executors._availability import why_unavailable
+    from edgeopt.system import assets
+    from edgeopt.system.target import Choice, read_target, target_names
 
     found = [read_target(assets.folder("targets") / f"{name}.toml") for name in target_names()]
     if as_json:

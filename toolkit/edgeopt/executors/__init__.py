@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from edgeopt.tensors import Tensors, TensorSpec
+from edgeopt.graph.tensors import Tensors, TensorSpec
 
 Source = bytes | Path
 """A serialized ONNX model, or the path of one (needed above 2 GB, and for external data)."""

@@ -1,4 +1,4 @@
-"""An executor without an engine: it answers from a script and lets scripted time pass. It runs no model.
+"""An executor without an engine: it answers from a script and lets scripted time pass.
 
 For tests of everything above an engine. The source is a `Script` in JSON, not an ONNX model.
 """
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError
 from edgeopt.executors import Placement, SessionOptions, Source
-from edgeopt.tensors import Tensors, TensorSpec, require_names
+from edgeopt.graph.tensors import Tensors, TensorSpec, require_names
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""OpenVINO's own runtime on Intel's and other processors, GPUs and NPUs. It converts no model and never picks a device.
+"""OpenVINO's own runtime on Intel's and other processors, GPUs and NPUs.
 
 Providers are OpenVINO's device words: `CPU`, `GPU`, `GPU.1`, `NPU`. The virtual devices AUTO, HETERO, MULTI and BATCH
 are refused: they fall back in silence. The arithmetic is always pinned: left alone, OpenVINO runs float32 models in
@@ -15,9 +15,9 @@ import numpy as np
 
 from edgeopt.errors import InvalidFileError, NotFoundError, UnavailableError, UnsupportedError
 from edgeopt.executors import Placement, SessionOptions, Source
-from edgeopt.extras import require
-from edgeopt.files import write_beside
-from edgeopt.tensors import Tensors, TensorSpec, require_names
+from edgeopt.graph.tensors import Tensors, TensorSpec, require_names
+from edgeopt.system.files import write_beside
+from edgeopt.system.optional import require
 
 _HINTS = {"": "f32", "fp32": "f32", "bf16": "bf16", "fp16": "f16"}
 _TYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}

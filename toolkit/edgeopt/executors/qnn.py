@@ -18,10 +18,10 @@ import numpy as np
 
 from edgeopt.errors import InvalidFileError, MissingDependencyError, StepError, UnavailableError, UnsupportedError
 from edgeopt.executors import Placement, SessionOptions, Source
-from edgeopt.tensors import Tensors, TensorSpec, require_names
-from edgeopt.text import plural
-from edgeopt.workers import Message
-from edgeopt.workers.child import Worker, python_worker
+from edgeopt.executors._worker import Message
+from edgeopt.executors._worker.child import Worker, python_worker
+from edgeopt.graph.tensors import Tensors, TensorSpec, require_names
+from edgeopt.system.text import plural
 
 PROVIDER = "QNNExecutionProvider"
 _WHAT = "Qualcomm's library"
@@ -141,7 +141,7 @@ class Qnn:
         if "," in options.entries["soc_model"]:
             raise InvalidFileError(
                 f"soc_model names several SoCs: {options.entries['soc_model']}",
-                remedy="write one into the target; edgeopt.compile.compile_model(socs=...) makes one for several",
+                remedy="write one into the target; edgeopt.steps.compile._numbers.compile_model(socs=...) makes one for several",
             )
 
     def has_device(self) -> bool:
@@ -244,7 +244,7 @@ class Qnn:
     def _start(self) -> Worker:
         if reason := self.why_unavailable():
             raise MissingDependencyError(f"Qualcomm's NPU is not here: {reason}", remedy=_INSTALL)
-        return python_worker("edgeopt.workers.qnn", _WHAT)
+        return python_worker("edgeopt.executors._worker.qnn", _WHAT)
 
     def _refusal(self, error: str, source: Source, options: SessionOptions) -> UnsupportedError:
         """Return the error that names the refused nodes, where there are any."""

@@ -10,7 +10,7 @@ from onnx.reference import ReferenceEvaluator
 
 from edgeopt.errors import UnsupportedError
 from edgeopt.executors import Placement, SessionOptions, Source
-from edgeopt.tensors import Tensors, TensorSpec
+from edgeopt.graph.tensors import Tensors, TensorSpec
 
 
 class ReferenceSession:

@@ -31,11 +31,11 @@ from edgeopt.errors import (
     UnsupportedError,
 )
 from edgeopt.executors import Placement, SessionOptions, Source
-from edgeopt.rknn_table import Layer, plain, read_layers
-from edgeopt.tensors import Tensors, TensorSpec, require_names
-from edgeopt.text import plural
-from edgeopt.workers import Message
-from edgeopt.workers.child import Worker
+from edgeopt.executors._rknn_table import Layer, plain, read_layers
+from edgeopt.executors._worker import Message
+from edgeopt.executors._worker.child import Worker
+from edgeopt.graph.tensors import Tensors, TensorSpec, require_names
+from edgeopt.system.text import plural
 
 PROVIDER, CPU = "NPU", "CPU"
 VARIABLE = "EDGEOPT_RKNN_PYTHON"
@@ -63,7 +63,7 @@ _SEARCH = (
 _START = (
     "import sys, types; sys.path[:] = [one for one in sys.path if one]; "
     "ours = types.ModuleType('edgeopt'); ours.__path__ = [sys.argv[1]]; sys.modules['edgeopt'] = ours; "
-    "from edgeopt.workers.rknn import main; main()"
+    "from edgeopt.executors._worker.rknn import main; main()"
 )
 """Only our folder `workers` is shown to the other environment: PYTHONPATH would bring all packages beside edgeopt,
 and they would hide its own."""

@@ -1,7 +1,7 @@
 """Graph rewrites, one file each; the file name is the pass's name, and each file ends in `PASS`.
 
 A pass changes the graph in place, returns how often it did, finds nothing when it runs again, and leaves
-every output numerically equal. It never decides whether it runs: `edgeopt.rewrite` does.
+every output numerically equal. It never decides whether it runs: `edgeopt.passes._apply` does.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from edgeopt.graph import Graph
+from edgeopt.graph.graph import Graph
 
 
 class Phase(StrEnum):

@@ -6,7 +6,7 @@ picture's edge too: padding is minus infinity, and the clipped windows join with
 
 from __future__ import annotations
 
-from edgeopt.graph import Graph, Node, Value, attribute
+from edgeopt.graph.graph import Graph, Node, Value, attribute
 from edgeopt.passes import Pass, Phase
 
 Window = tuple[int, ...]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from edgeopt.graph import Graph, Value
+from edgeopt.graph.graph import Graph, Value
 from edgeopt.passes import Pass, Phase
 
 

@@ -14,7 +14,7 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 from onnx_ir import AttributeType, to_proto
 
-from edgeopt.graph import Array, Graph, Node
+from edgeopt.graph.graph import Array, Graph, Node
 from edgeopt.passes import Pass, Phase
 
 _FREE_BYTES = 1024

@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.channels import out_channels, per_channel, scale_inputs, scale_outputs, shift_inputs
-from edgeopt.graph import Array, Graph, Node, Value, attribute
+from edgeopt.graph.channels import out_channels, per_channel, scale_inputs, scale_outputs, shift_inputs
+from edgeopt.graph.graph import Array, Graph, Node, Value, attribute
 from edgeopt.passes import Pass, Phase
 
 _OPS = ("Mul", "Add", "Sub", "Div")

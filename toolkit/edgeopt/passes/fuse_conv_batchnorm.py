@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgeopt.channels import out_channels, scale_outputs
-from edgeopt.graph import Array, Graph, Node, attribute
+from edgeopt.graph.channels import out_channels, scale_outputs
+from edgeopt.graph.graph import Array, Graph, Node, attribute
 from edgeopt.passes import Pass, Phase
 
 

@@ -15,7 +15,7 @@ from itertools import product
 
 import numpy as np
 
-from edgeopt.graph import Array, Graph, Node, Value, attribute
+from edgeopt.graph.graph import Array, Graph, Node, Value, attribute
 from edgeopt.passes import Pass, Phase
 
 _Phase2D = tuple[tuple[int, int], tuple[int, int]]

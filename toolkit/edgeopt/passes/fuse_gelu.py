@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from edgeopt.graph import Graph, Node, Value
+from edgeopt.graph.graph import Graph, Node, Value
 from edgeopt.passes import Pass, Phase
 
 _OPSET_OF_GELU = 20

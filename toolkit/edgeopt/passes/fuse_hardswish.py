@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 
-from edgeopt.graph import Graph, Node, Value, attribute
+from edgeopt.graph.graph import Graph, Node, Value, attribute
 from edgeopt.passes import Pass, Phase
 
 _OPSET_OF_HARDSWISH = 14

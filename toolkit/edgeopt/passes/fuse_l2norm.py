@@ -9,7 +9,7 @@ Source: ONNX LpNormalization-1: a vector of length zero stays zero.
 
 from __future__ import annotations
 
-from edgeopt.graph import Graph, Node, Value, attribute
+from edgeopt.graph.graph import Graph, Node, Value, attribute
 from edgeopt.passes import Pass, Phase
 
 _MOST_EPSILON = 1e-6

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgeopt.graph import Array, Graph, Node, Value, attribute
+from edgeopt.graph.graph import Array, Graph, Node, Value, attribute
 from edgeopt.passes import Pass, Phase
 
 _OPSET_OF_LAYERNORM = 17

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgeopt.graph import Graph, Node, attribute
+from edgeopt.graph.graph import Graph, Node, attribute
 from edgeopt.passes import Pass, Phase
 
 

@@ -8,7 +8,7 @@ pair on its own (QuickGelu), and a node of a vendor's domain would run nowhere e
 
 from __future__ import annotations
 
-from edgeopt.graph import Graph, Node, Value
+from edgeopt.graph.graph import Graph, Node, Value
 from edgeopt.passes import Pass, Phase
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgeopt.graph import Graph, attribute
+from edgeopt.graph.graph import Graph, attribute
 from edgeopt.passes import Pass, Phase
 
 

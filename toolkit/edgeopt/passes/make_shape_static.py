@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from edgeopt.graph import Graph, attribute
+from edgeopt.graph.graph import Graph, attribute
 from edgeopt.passes import Pass, Phase
 
 

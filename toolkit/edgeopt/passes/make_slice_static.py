@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgeopt.graph import Graph, Node
+from edgeopt.graph.graph import Graph, Node
 from edgeopt.passes import Pass, Phase
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgeopt.graph import Graph
+from edgeopt.graph.graph import Graph
 from edgeopt.passes import Pass, Phase
 
 _OPS = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")

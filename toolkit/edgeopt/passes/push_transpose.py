@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgeopt.graph import Graph, Node, Value, attribute
+from edgeopt.graph.graph import Graph, Node, Value, attribute
 from edgeopt.passes import Pass, Phase
 
 _ELEMENTWISE = ("Sigmoid", "Relu", "Clip", "Tanh", "HardSigmoid", "LeakyRelu")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from edgeopt.graph import Graph, Node, Value, attribute
+from edgeopt.graph.graph import Graph, Node, Value, attribute
 from edgeopt.passes import Pass, Phase
 
 _NEUTRAL = {"Mul": 1, "Div": 1, "Add": 0, "Sub": 0}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgeopt.graph import Graph
+from edgeopt.graph.graph import Graph
 from edgeopt.passes import Pass, Phase
 
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from edgeopt.graph import Array, Graph, Node, Value
+from edgeopt.graph.graph import Array, Graph, Node, Value
 from edgeopt.passes import Pass, Phase
 
 _FLOAT_OPS = {"QLinearConv": "Conv", "QLinearMatMul": "MatMul", "QLinearAdd": "Add", "QLinearMul": "Mul"}

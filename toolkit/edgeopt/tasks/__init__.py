@@ -12,10 +12,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.labels import Labels
-from edgeopt.metrics import Counts, Evidence, find_metric, metrics_of
-from edgeopt.recipe import Recipe
-from edgeopt.tensors import Sample, Tensors, TensorSpec
+from edgeopt.graph.tensors import Sample, Tensors, TensorSpec
+from edgeopt.recipes.labels import Labels
+from edgeopt.recipes.metrics import Counts, Evidence, find_metric, metrics_of
+from edgeopt.recipes.recipe import Recipe
 
 
 @dataclass(frozen=True, slots=True)

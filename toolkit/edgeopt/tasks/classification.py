@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError, NotFoundError
-from edgeopt.labels import Labels
-from edgeopt.metrics import Ranks, find_metric
-from edgeopt.output_shapes import CLASSIFIERS, require_fit
-from edgeopt.picture import Geometry, PictureInput
-from edgeopt.recipe import Recipe
+from edgeopt.graph.tensors import Sample, Tensors, TensorSpec
+from edgeopt.recipes.labels import Labels
+from edgeopt.recipes.metrics import Ranks, find_metric
+from edgeopt.recipes.output_shapes import CLASSIFIERS, require_fit
+from edgeopt.recipes.preprocess import Geometry, PictureInput
+from edgeopt.recipes.recipe import Recipe
+from edgeopt.system.text import plural
 from edgeopt.tasks import Accuracy, accuracy_of, resampled_accuracy
-from edgeopt.tensors import Sample, Tensors, TensorSpec
-from edgeopt.text import plural
 
 _MOST_RANKED = 5
 """What top-5 asks for, however few an application lists."""

@@ -1,4 +1,4 @@
-"""Tensors: the answer is the model's outputs as they are, compared by the kind of each. It knows no labels."""
+"""Tensors: the answer is the model's outputs as they are, compared by the kind of each."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import NotFoundError, UnsupportedError
-from edgeopt.labels import Labels
-from edgeopt.likeness import Kind, Shares, compare_output, cosines, kind_of
-from edgeopt.metrics import Metric, require_metric_of
-from edgeopt.picture import PictureInput
-from edgeopt.recipe import LEAST_EQUAL, Recipe
+from edgeopt.graph.tensors import Sample, Tensors, TensorSpec
+from edgeopt.recipes.labels import Labels
+from edgeopt.recipes.metrics import Metric, require_metric_of
+from edgeopt.recipes.preprocess import PictureInput
+from edgeopt.recipes.recipe import LEAST_EQUAL, Recipe
 from edgeopt.tasks import Accuracy
-from edgeopt.tensors import Sample, Tensors, TensorSpec
+from edgeopt.tasks._likeness import Kind, Shares, compare_output, cosines, kind_of
 
 _DECODER, _COSINE = "none", "cosine"
 _MOST_ELEMENTS = 2**18

@@ -1,0 +1,360 @@
+"""The straight line on the shipped model, through the command line, as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+
+import cv2
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from fixture_bundles import packed
+
+import edgeopt
+from edgeopt.cli import cli
+from edgeopt.graph.model import find_model, load_model
+from edgeopt.graph.outcome import Outcome
+from edgeopt.pipeline.optimize import optimize
+from edgeopt.recipes.recipe import find_recipe
+from edgeopt.runtime.bundle import read_bundle
+from edgeopt.steps.quantize.inspection.table import TENSORS, worst_tensors
+from edgeopt.steps.quantize.search.attempt import Attempt
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """One whole run of the quick start, shared by the tests that look at it."""
+    out = tmp_path_factory.mktemp("line") / "out"
+    return optimize("digits_detector", target="cpu", out=out, budget_ms=500.0, threads=1)
+
+
+def test_every_step_made_a_candidate_that_was_scored_and_measured(finished):
+    assert [one.name for one in finished.candidates][:4] == ["baseline", "simplify", "fuse", "quantize"]
+    for one in finished.candidates:
+        assert one.score.n == 160
+        assert one.latency.frames >= 368
+        assert one.latency.frame.p50_ms < one.latency.frame.p99_ms
+        assert set(one.latency.stages) == {"load", "preprocess", "upload", "execute", "download", "postprocess"}
+
+
+def test_the_report_shows_which_tensors_suffer_most(finished):
+    rows = worst_tensors(finished.folder / "candidates" / "quantize" / TENSORS)
+    text = (finished.folder / "report.md").read_text("utf-8")
+    assert rows
+    assert all(f"| {' | '.join(row)} |" in text for row in rows)
+
+
+def test_the_shipped_model_is_accurate_and_stays_so(finished):
+    assert finished.candidates[0].score.value >= 0.80
+    assert finished.best.drop is None or finished.best.drop <= finished.max_drop
+
+
+def test_float_steps_change_no_answer(finished):
+    for one in finished.candidates[1:3]:
+        assert abs(one.drop) < 0.002
+        assert one.drift.sqnr_db > 60
+
+
+def test_fusing_took_every_batch_normalisation_away(finished):
+    before = load_model(find_model("digits_detector")).op_counts
+    after = load_model(finished.folder / "candidates/fuse/model.onnx").op_counts
+    assert before["BatchNormalization"] > 0
+    assert "BatchNormalization" not in after
+
+
+def test_a_generous_budget_passes(finished):
+    assert finished.best.latency.verdict == "PASS"
+    assert (finished.verdict, finished.exit_code) in (("PASS", 0), ("NOISY", 4))  # the machine's affair
+    assert finished.trust.startswith(("TRUSTED", "NOISY"))
+
+
+def test_what_is_chosen_is_proven_over_fresh_processes_or_the_original_stays(finished):
+    proven = [one for one in finished.candidates if one.speed and one.speed.verdict == "FASTER"]
+    assert all(one.speed.processes >= 6 and one.speed.low > 1.02 for one in proven)
+    assert finished.best in proven or finished.reason.startswith("the original stays")
+    for one in finished.candidates[1:]:
+        assert one.speed.processes >= 6 or one.speed.verdict == "UNCONFIRMED"
+        if one.speed.processes > 1:
+            assert (finished.folder / one.file).with_name("confirmed.npz").is_file()
+
+
+def test_the_report_on_disk_is_the_report(finished):
+    values = json.loads((finished.folder / "report.json").read_text())
+    assert values["schema"] == 2
+    assert values["chosen"] == finished.chosen
+    assert "NaN" not in (finished.folder / "report.json").read_text()
+    text = (finished.folder / "report.md").read_text()
+    assert "<- chosen" in text
+    assert finished.verdict_line in text
+
+
+def test_the_picture_shows_three_frames_before_and_after(finished):
+    picture = cv2.imread(str(finished.folder / "boxes.png"))
+    assert picture.shape[0] > 3 * 320
+    assert len(np.unique(picture)) > 100
+
+
+def test_the_drop_of_every_candidate_has_its_interval_over_pictures(finished):
+    for one in finished.candidates[1:]:
+        assert one.drop_low <= one.drop <= one.drop_high
+    assert finished.candidates[1].drop_interval == "[+0.0000, +0.0000]"
+    assert finished.best.drop is None or finished.best.drop_interval in (finished.folder / "report.md").read_text()
+
+
+def test_the_worst_tensors_are_on_disk_and_in_the_report_and_the_calibration_is_gone(finished):
+    known = json.loads((finished.folder / "candidates/quantize/tensors.json").read_text())["tensors"]
+    scores = [one["channel_sqnr_db"] for one in known]
+    assert scores == sorted(scores)
+    worst = next(one for one in known if one["rounded"] or one["kept"])
+    text = (finished.folder / "report.md").read_text()
+    assert f"| `{worst['name']}` | {worst['channel_sqnr_db']:.1f} |" in text
+    assert not (finished.folder / ".calibration").exists()
+
+
+def test_every_integer_candidate_says_what_the_engine_made_of_it(finished):
+    for one in finished.candidates:
+        if one.precision == "w8a8" and one.executor == "onnxruntime":
+            assert any(note.detail.startswith("ONNX Runtime runs it as ") for note in one.notes)
+            assert not any("still run in float" in note.detail for note in one.notes)
+
+
+def test_raw_samples_are_on_disk(finished):
+    from edgeopt.measurement.samples import Samples
+
+    for one in finished.candidates:
+        samples = Samples.read(finished.folder / "candidates" / one.name / "samples.npz")
+        assert len(samples.steady()) == one.latency.frames
+
+
+def test_the_bundle_runs_and_gives_the_models_answers(finished):
+    runtime = edgeopt.Runtime.load(finished.bundle, threads=1)
+    folder = find_recipe("digits_detector").folder / "eval" / "images"
+    frame = cv2.imread(str(sorted(folder.glob("*.jpg"))[0]))
+    found = runtime.predict(frame)
+    assert len(found) >= 1
+    assert (found.boxes[:, 2:] >= found.boxes[:, :2]).all()
+    assert runtime.bundle.recipe.class_names == tuple("0123456789")
+    assert read_bundle(finished.folder).expected["accuracy"] == finished.best.score.value
+
+
+def test_run_prints_an_answer_for_every_frame(finished, tmp_path):
+    folder = find_recipe("digits_detector").folder / "eval" / "images"
+    shown = CliRunner().invoke(
+        cli, ["run", str(finished.folder), str(folder), "--limit", "3", "--json", "--draw", str(tmp_path)]
+    )
+    rows = [json.loads(line) for line in shown.output.splitlines()]
+    assert len(rows) == 3
+    assert all(rows[0]["detections"][0]["class"] in "0123456789" for _ in rows)
+    assert len(list(tmp_path.glob("*.png"))) == 3
+
+
+def test_bench_of_the_bundle_writes_raw_samples(finished, tmp_path):
+    folder = find_recipe("digits_detector").folder / "calib"
+    arguments = [
+        "bench",
+        str(finished.bundle),
+        "-s",
+        str(folder),
+        "--seconds",
+        "0.3",
+        "--frames",
+        "60",
+        "-o",
+        str(tmp_path),
+    ]
+    shown = CliRunner().invoke(cli, [*arguments, "--threads", "1"])
+    assert shown.exit_code == 0, shown.output
+    assert "postprocess" in shown.output
+    assert json.loads((tmp_path / "bench.json").read_text())["schema"] >= 1
+    assert (tmp_path / "samples.npz").is_file()
+
+
+def test_resume_takes_up_what_is_finished(finished, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(finished.folder, folder)
+    before = {one.name: one.score for one in finished.candidates}
+    models = {one.name: (folder / one.file).stat().st_mtime_ns for one in finished.candidates}
+    again = optimize("digits_detector", target="cpu", out=folder, budget_ms=500.0, threads=1, resume=True)
+    assert {one.name: one.score for one in again.candidates} == before
+    assert all(any(note.detail == "taken up from disk" for note in one.notes) for one in again.candidates)
+    assert {one.name: (folder / one.file).stat().st_mtime_ns for one in again.candidates} == models
+
+
+def test_a_dry_run_prints_the_plan_and_writes_nothing(tmp_path):
+    out = tmp_path / "out"
+    shown = CliRunner().invoke(cli, ["optimize", "digits_detector", "-t", "cpu", "-o", str(out), "--dry-run"])
+    assert shown.exit_code == 0
+    assert "step    quantize" in shown.output
+    assert not out.exists()
+
+
+def test_without_calibration_pictures_the_float_steps_run_and_the_line_says_what_to_pass(tmp_path):
+    recipe = tmp_path / "recipe.toml"
+    text = (find_recipe("digits_detector").folder / "recipe.toml").read_text()
+    kept = [line for line in text.splitlines() if not line.startswith(("labels", "calib", "model"))]
+    recipe.write_text("\n".join(kept))
+    model = str(find_model("digits_detector"))
+    shown = CliRunner().invoke(
+        cli, ["optimize", model, "-t", "cpu", "-r", str(recipe), "-o", str(tmp_path / "o"), "--threads", "1"]
+    )
+    assert shown.exit_code == 0, shown.output
+    assert "--calib" in shown.output
+    assert not (tmp_path / "o" / "candidates" / "quantize").exists()
+    assert (tmp_path / "o" / "candidates" / "fuse" / "model.onnx").exists()
+
+
+def test_synthetic_calibration_is_marked_everywhere(tmp_path):
+    arguments = [
+        "optimize",
+        "digits_detector",
+        "-t",
+        "cpu",
+        "--calib",
+        "synthetic",
+        "-o",
+        str(tmp_path / "o"),
+        "--threads",
+        "1",
+        "--time-budget",
+        "40s",
+    ]
+    shown = CliRunner().invoke(cli, [*arguments, "--steps", "simplify,fuse,quantize"])
+    assert shown.exit_code == 0, shown.output
+    assert "uncalibrated" in shown.output
+    assert "uncalibrated" in (tmp_path / "o" / "report.md").read_text()
+    assert "SYNTHETIC" in json.loads((tmp_path / "o" / "report.json").read_text())["calibrated_on"]
+
+
+def test_a_budget_that_cannot_be_met_ends_with_two_and_still_writes_the_bundle(tmp_path):
+    arguments = [
+        "optimize",
+        "digits_detector",
+        "-t",
+        "cpu",
+        "-o",
+        str(tmp_path / "o"),
+        "--steps",
+        "fuse",
+        "--threads",
+        "1",
+    ]
+    shown = CliRunner().invoke(cli, [*arguments, "--budget", "0.01ms"])
+    verdict = "FAIL: " if shown.exit_code == 2 else "NOISY: a noisy machine decides no budget"
+    assert shown.exit_code in (2, 4), shown.output
+    assert f"verdict  {verdict}" in shown.output
+    assert (tmp_path / "o" / "bundle" / "manifest.json").exists()
+
+
+def test_a_target_that_is_not_this_machine_is_not_measured(tmp_path):
+    other = "cpu-arm64" if edgeopt_architecture() != "arm64" else "cpu-x86-avx2"
+    arguments = [
+        "optimize",
+        "digits_detector",
+        "-t",
+        other,
+        "-o",
+        str(tmp_path / "o"),
+        "--steps",
+        "fuse",
+        "--budget",
+        "33ms",
+    ]
+    shown = CliRunner().invoke(cli, arguments)
+    assert shown.exit_code == 3, shown.output
+    assert "latency: not measured" in shown.output
+    assert "edgeopt bench" in shown.output
+
+
+def edgeopt_architecture() -> str:
+    from edgeopt.system.environment import cpu_architecture
+
+    return cpu_architecture()
+
+
+def test_an_interrupt_leaves_finished_candidates_and_resume_takes_them_up(tmp_path):
+    """The process gets a real interrupt once the second candidate is told of."""
+    out = tmp_path / "o"
+    # a shell that starts jobs in the background hands on SIGINT as ignored
+    code = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
+        "from edgeopt.__main__ import main; main()"
+    )
+    arguments = ["optimize", "digits_detector", "-t", "cpu", "-o", str(out), "--threads", "1", "--time-budget", "15s"]
+    command = [sys.executable, "-c", code, *arguments]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        for line in process.stderr:
+            if line.startswith("simplify"):
+                process.send_signal(signal.SIGINT)
+                break
+        rest = process.stderr.read()
+        process.wait(60)
+    assert process.returncode == 130, rest
+    assert "--resume" in rest
+    assert "Traceback" not in rest
+    assert (out / "candidates" / "simplify" / "candidate.json").exists()
+    shown = CliRunner().invoke(cli, [*arguments, "--resume"])
+    assert shown.exit_code == 0, shown.output
+    assert "from disk" in shown.output
+
+
+def test_an_interrupted_search_leaves_its_best_form(tmp_path, monkeypatch):
+    def interrupted(model, calibration_inputs, rules, *, on_attempt, **_):
+        for speed, agreement in ((1.4, 0.99), (2.0, 0.1)):
+            on_attempt(Attempt("one", Outcome(model, {}), agreement, speed))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("edgeopt.steps.quantize._step.search_int8", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        optimize("digits_detector", target="cpu", out=tmp_path / "o", threads=1, skip=("simplify", "fuse"))
+    assert load_model(tmp_path / "o" / "candidates" / "quantize" / "best-so-far.onnx").outputs
+
+
+def test_equal_bytes_are_one_candidate_and_the_line_says_that_nothing_was_done(tmp_path, monkeypatch):
+    def unchanged(run, model):
+        return [Outcome(model, {"something": 1}), Outcome(model, {"something": 2})]
+
+    monkeypatch.setattr("edgeopt.pipeline.optimize.make_int8", unchanged)
+    report = optimize("digits_detector", target="cpu", out=tmp_path / "o", threads=1, steps=("quantize",))
+    assert [one.name for one in report.candidates if not one.profile] == ["baseline"]
+    told = [note.detail for note in report.notes if note.detail.endswith("nothing to do, it is baseline byte by byte")]
+    assert [one.partition(":")[0] for one in told] == ["quantize", "quantize-2"]
+
+
+def test_a_spent_time_budget_leaves_a_valid_result_and_says_so(tmp_path):
+    report = optimize("digits_detector", target="cpu", out=tmp_path / "o", threads=1, time_budget_s=0.01)
+    assert [one.name for one in report.candidates] == ["baseline"]
+    assert any("time budget spent before simplify" in note.detail for note in report.candidates[0].notes)
+    assert edgeopt.Runtime.load(report.bundle).bundle.artefacts[0].precision == "fp32"
+
+
+def test_calibration_tensors_of_an_npz_are_taken_as_the_models_inputs(tmp_path):
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "inputs.npz", images=rng.uniform(0, 1, (4, 3, 160, 160)).astype(np.float32))
+    calib = str(tmp_path / "inputs.npz")
+    report = optimize("digits_detector", target="cpu", out=tmp_path / "o", threads=1, calib=calib, time_budget_s=40.0)
+    assert any(one.precision == "w8a8" for one in report.candidates)
+    assert "4 samples of" in report.calibrated_on
+
+
+def test_calibration_tensors_of_another_shape_are_refused(tmp_path):
+    np.savez(tmp_path / "inputs.npz", images=np.ones((4, 3, 64, 64), np.float32))
+    with pytest.raises(edgeopt.EdgeoptError, match="the model takes images float32 1x3x160x160"):
+        optimize("digits_detector", target="cpu", out=tmp_path / "o", calib=str(tmp_path / "inputs.npz"))
+
+
+def test_the_bundles_fallback_opens_when_the_first_model_does_not(finished, tmp_path):
+    """A device whose engine lacks the integer ops still gets an answer, and a note."""
+    from edgeopt.runtime import bundle
+
+    folder = tmp_path / "bundle"
+    good = read_bundle(finished.bundle)
+    data, target = good.model.read_bytes(), good.target
+    models = [packed("model.onnx", "w8a8", b"no model", target), packed("fallback.onnx", "fp32", data, target)]
+    bundle.write_bundle(folder, models, good.target, good.recipe, good.expected, good.tools)
+    runtime = edgeopt.Runtime.load(folder, threads=1)
+    assert "model.onnx not used" in runtime.notes[0].detail
+    assert len(runtime.predict(np.zeros((90, 120, 3), np.uint8))) >= 0

@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import onnx
+import pytest
+from click.testing import CliRunner
+
+import edgeopt
+from edgeopt.cli import cli
+from edgeopt.errors import EdgeoptError, UnsupportedError
+from edgeopt.graph.model import Model, find_model, load_model
+from edgeopt.graph.outcome import Outcome
+from edgeopt.measurement.accuracy.bootstrap import Drop
+from edgeopt.pipeline.quantize import QuantizeResult, quantize, why_prepare
+from edgeopt.recipes.recipe import find_recipe
+from edgeopt.steps.quantize.search.attempt import Attempt
+from edgeopt.steps.quantize.search.found import Found
+
+DIGITS = find_recipe("digits_detector").folder
+LABELS = DIGITS / "eval" / "instances.json"
+
+
+def search_giving(*figures: tuple[float, float]):
+    """A search that tells attempts with these speeds and agreements, all of them the float model itself."""
+
+    def search(model, calibration_inputs, rules, *, on_attempt, **_):
+        assert next(iter(calibration_inputs))
+        attempts = [Attempt(f"try {i}", Outcome(model, {}), a, s) for i, (s, a) in enumerate(figures)]
+        for one in attempts:
+            on_attempt(one)
+        explained = tuple(replace(one, reason=f"{one.name} because.") for one in attempts)
+        return Found(explained, explained[0].reason)
+
+    return search
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    out, said = tmp_path_factory.mktemp("quantize") / "digits.onnx", list[str]()
+    made = quantize("digits_detector", out=out, eval=LABELS, threads=1, time_budget_s=4, max_drop=1.0, say=said.append)
+    return SimpleNamespace(made=made, said=said, out=out)
+
+
+def test_attempts_are_told_as_they_come_and_preparing_is_said(result: SimpleNamespace) -> None:
+    assert result.said[0].startswith("simplify and fuse first: ")
+    assert "BatchNormalization can go into convolutions" in result.said[0]
+    assert len(result.said) == 1 + len(result.made.tried)
+    assert all("x the float model, agreement" in line for line in result.said[1:])
+
+
+def test_what_is_chosen_is_on_disk_and_runs_on_integers_and_nothing_else_is(result: SimpleNamespace) -> None:
+    made: QuantizeResult = result.made
+    assert (made.exit_code, made.file) == ((0, result.out) if made.chosen else (2, None))
+    assert result.out.is_file() == (made.chosen is not None)
+    if made.chosen:
+        assert {"QuantizeLinear", "QLinearConv"} & load_model(result.out).op_counts.keys()
+        assert made.chosen.speed_ratio > 1
+        assert made.chosen.drop.low <= made.chosen.drop.value <= made.chosen.drop.high
+
+
+def test_the_reason_is_one_paragraph_that_names_layers(result: SimpleNamespace) -> None:
+    assert "\n" not in result.made.reason
+    assert "weighted layer" in result.made.reason
+
+
+def test_the_command_prints_json_that_holds_every_attempt(tmp_path: Path) -> None:
+    arguments = ["quantize", "digits_detector", "-t", "cpu", "-o", str(tmp_path / "a.onnx"), "--time-budget", "1s"]
+    shown = CliRunner().invoke(cli, [*arguments, "--threads", "1", "--json"])
+    assert shown.exit_code in (0, 2)
+    told = json.loads(shown.stdout)
+    assert told["exit_code"] == shown.exit_code
+    assert told["tried"][0].keys() >= {"name", "speed_ratio", "agreement"}
+    assert (told["file"] is None) == (shown.exit_code == 2)
+    assert told["tensors"][0].keys() >= {"name", "channel_sqnr_db", "sqnr_db", "answer_sqnr_db", "rounded"}
+
+
+def test_a_slower_form_is_never_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgeopt.pipeline.quantize.search_int8", search_giving((0.9, 1.0), (2.0, 0.3)))
+    made = quantize("digits_detector", out=tmp_path / "a.onnx", threads=1)
+    assert made.chosen is None
+    assert made.exit_code == 2
+    assert "The float model stays" in made.reason
+    assert not list(tmp_path.iterdir())
+
+
+def test_labels_refuse_what_agreement_let_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgeopt.pipeline.quantize.search_int8", search_giving((2.0, 0.9), (1.5, 0.95)))
+    out = tmp_path / "a.onnx"
+    kept = quantize("digits_detector", out=out, eval=LABELS, threads=1, max_drop=0.0)
+    assert kept.chosen
+    assert kept.chosen.name == "try 0"
+    assert kept.reason == "try 0 because."
+    assert (kept.chosen.score, kept.chosen.drop.value) == (kept.baseline, 0.0)
+    before = out.read_bytes()
+    refused = quantize("digits_detector", out=out, eval=LABELS, threads=1, max_drop=-1.0)
+    assert refused.chosen is None
+    assert "try 0 loses +0.0000 [" in refused.reason
+    assert out.read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["a.onnx"]
+
+
+def test_an_interrupted_search_leaves_the_best_so_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(model, calibration_inputs, rules, *, on_attempt, **_):
+        on_attempt(Attempt("first", Outcome(model, {}), 0.99, 1.4))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("edgeopt.pipeline.quantize.search_int8", interrupted)
+    out = tmp_path / "a.onnx"
+    with pytest.raises(KeyboardInterrupt):
+        quantize("digits_detector", out=out, threads=1)
+    assert not out.exists()
+    assert load_model(tmp_path / "a.best-so-far.onnx").outputs
+
+
+def test_the_reason_is_that_of_the_form_that_labels_chose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgeopt.pipeline.quantize.search_int8", search_giving((2.0, 0.9), (1.5, 0.95)))
+    drops = iter([0.5, 0.0])
+    monkeypatch.setattr("edgeopt.pipeline.quantize.drop_between", lambda *_: Drop(next(drops), -1.0, 1.0))
+    made = quantize("digits_detector", out=tmp_path / "a.onnx", eval=LABELS, threads=1, max_drop=0.1)
+    assert made.chosen
+    assert made.chosen.name == "try 1"
+    assert made.reason.startswith("try 0 loses +0.5000 [")
+    assert made.reason.endswith("try 1 because.")
+
+
+def test_an_interrupted_search_starts_from_what_it_has_calibrated(tmp_path: Path) -> None:
+    def interrupt(text: str, done: int, count: int) -> None:
+        if text == "calibrate" and done == count:
+            raise KeyboardInterrupt
+
+    out, seen = tmp_path / "a.onnx", list[dict[Path, int]]()
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            quantize("digits_detector", out=out, threads=1, tell=interrupt)
+        (kept,) = tmp_path.iterdir()
+        seen.append({path: path.stat().st_mtime_ns for path in kept.iterdir()})
+    assert seen[0] == seen[1] != {}  # the same chunks, none written again
+    quantize("digits_detector", out=out, threads=1, time_budget_s=1)
+    assert not kept.exists()
+
+
+def test_a_worse_attempt_does_not_replace_a_better_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = list[str]()
+    monkeypatch.setattr("edgeopt.pipeline.quantize.search_int8", search_giving((2.0, 0.9), (1.2, 0.95)))
+    quantize("digits_detector", out=tmp_path / "a.onnx", threads=1, say=said.append)
+    assert ["the best so far" in line for line in said[1:]] == [True, False]
+
+
+def test_without_pictures_it_says_what_to_pass(tmp_path: Path) -> None:
+    recipe = (DIGITS / "recipe.toml").read_text("utf-8").replace('calib = "calib"', "").replace("labels.txt", "")
+    (tmp_path / "recipe.toml").write_text(recipe.replace('labels = ""\n', ""))
+    (tmp_path / "model.onnx").write_bytes((DIGITS / "model.onnx").read_bytes())
+    with pytest.raises(EdgeoptError, match="no calibration pictures") as caught:
+        quantize(tmp_path / "model.onnx", threads=1)
+    assert "--calib" in caught.value.remedy
+
+
+def test_a_model_without_weighted_layers_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgeopt.pipeline.quantize.is_quantizable", lambda *_: False)
+    with pytest.raises(UnsupportedError, match=r"no layer that .* runs on integers"):
+        quantize("digits_detector", threads=1)
+
+
+def test_why_a_model_is_prepared_first() -> None:
+    model = load_model(find_model("digits_detector"))
+    old = onnx.ModelProto()
+    old.CopyFrom(model.proto)
+    old.opset_import[0].version = 11
+    old.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
+    assert why_prepare(Model(old, "old")).startswith("opset 11 knows no scale per channel; the shape of ")
+    for node in old.graph.node:
+        node.op_type = "Relu" if node.op_type == "BatchNormalization" else node.op_type
+    old.opset_import[0].version = 17
+    old.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
+    assert why_prepare(Model(old, "ready")) == ""
+
+
+def test_it_is_a_public_name() -> None:
+    assert edgeopt.quantize is quantize

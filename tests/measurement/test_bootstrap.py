@@ -1,0 +1,246 @@
+"""The paired interval of a drop: exact against copied pictures, and true to simulated populations."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgeopt.errors import InvalidFileError
+from edgeopt.graph.model import Model, find_model, load_model
+from edgeopt.graph.tensors import TensorSpec
+from edgeopt.measurement.accuracy.bootstrap import (
+    RESAMPLES,
+    Drop,
+    Scored,
+    drop_between,
+    require_telling,
+    score,
+    why_unsure,
+)
+from edgeopt.recipes.labels import Labels
+from edgeopt.recipes.metrics import Ranks
+from edgeopt.recipes.metrics._match_tables import MatchTable, resampled_precision
+from edgeopt.recipes.recipe import Recipe, find_recipe
+from edgeopt.recipes.recognise import choose_recipe
+from edgeopt.tasks import Accuracy, accuracy_of
+from edgeopt.tasks.classification import Classes, Classification
+from edgeopt.tasks.detection import Detection, _matched
+from edgeopt.tasks.detection.boxes import Detections
+
+PICTURES = 24
+
+
+@pytest.fixture(scope="module")
+def detection() -> Detection:
+    model = load_model(find_model("digits_detector"))
+    return Detection(recipe_of(model), model.inputs, model.outputs, True)
+
+
+def recipe_of(model: Model) -> Recipe:
+    return choose_recipe(None, find_model("digits_detector"), model.inputs, model.outputs, model.metadata).recipe
+
+
+def some_boxes(rng: np.random.Generator, count: int) -> np.ndarray:
+    corner = rng.uniform(0, 100, (count, 2))
+    return np.concatenate([corner, corner + rng.uniform(10, 40, (count, 2))], axis=1).astype(np.float32)
+
+
+def labelled(seed: int = 0, *, crowds: bool = True) -> tuple[Labels, list[Detections]]:
+    """Truths and answers of a mediocre detector: moved boxes, some missed, some invented."""
+    rng = np.random.default_rng(seed)
+    images, truths, answers = [], [], []
+    for i in range(PICTURES):
+        boxes, classes = some_boxes(rng, 4), rng.integers(0, 3, 4)
+        images.append({"id": 7 * i + 1, "file_name": f"{i}.png"})
+        for box, label in zip(boxes, classes, strict=True):
+            left, top, right, bottom = box.tolist()
+            crowd = int(crowds and rng.random() < 0.1)
+            truths.append(
+                {
+                    "id": len(truths) + 1,
+                    "image_id": 7 * i + 1,
+                    "category_id": int(label) + 1,
+                    "bbox": [left, top, right - left, bottom - top],
+                    "area": (right - left) * (bottom - top),
+                    "iscrowd": crowd,
+                }
+            )
+        seen = rng.random(4) < 0.8
+        made = np.concatenate([boxes[seen] + rng.normal(0, 2, (seen.sum(), 4)), some_boxes(rng, 3)]).astype(np.float32)
+        found = np.concatenate([classes[seen], rng.integers(0, 3, 3)])
+        answers.append(Detections(made, rng.random(len(made)).astype(np.float32), found))
+    categories = [{"id": i + 1, "name": str(i)} for i in range(10)]
+    coco = {"images": images, "annotations": truths, "categories": categories}
+    return Labels(tuple(one["file_name"] for one in images), coco=coco, source=Path("labels.json")), answers
+
+
+def copied(labels: Labels, answers: list[Detections], counts: np.ndarray) -> tuple[Labels, list[Detections]]:
+    """The resample written out: a picture that was drawn twice is there twice, under two names."""
+    images, truths, files, found = [], [], [], []
+    for i, one in enumerate(labels.coco["images"]):
+        for copy in range(counts[i]):
+            number = one["id"] * 100 + copy
+            images.append({"id": number, "file_name": f"{copy} {one['file_name']}"})
+            mine = [truth for truth in labels.coco["annotations"] if truth["image_id"] == one["id"]]
+            truths += [{**truth, "id": truth["id"] * 100 + copy, "image_id": number} for truth in mine]
+            files.append(images[-1]["file_name"])
+            found.append(answers[i])
+    coco = {**labels.coco, "images": images, "annotations": truths}
+    return Labels(tuple(files), coco=coco, source=labels.source), found
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_precision_of_a_resample_is_that_of_copied_pictures(detection: Detection, seed: int) -> None:
+    labels, answers = labelled(seed)
+    counts = np.random.default_rng(seed).multinomial(PICTURES, np.full(PICTURES, 1 / PICTURES), 3)
+    written = [copied(labels, answers, one) for one in counts]
+    expected = [detection.score(found, truth).value for truth, found in written]
+    np.testing.assert_allclose(detection.score_resamples(answers, labels, counts), expected, atol=1e-12)
+
+
+def test_each_average_precision_is_the_one_of_pycocotools(detection: Detection) -> None:
+    labels, answers = labelled(3)
+    results, ids = detection._results(answers, labels)
+    with contextlib.redirect_stdout(io.StringIO()):
+        evaluation = _matched(labels.coco, results, ids)
+        evaluation.accumulate()
+        evaluation.summarize()
+    found = detection.score(answers, labels)
+    assert (found.value, found.others["AP50"], found.others["AP75"]) == pytest.approx(tuple(evaluation.stats[:3]))
+
+
+@pytest.mark.parametrize("metric", ["AP50", "AP75"])
+def test_the_recipes_metric_is_scored_and_the_others_stand_beside_it(metric: str) -> None:
+    model = load_model(find_model("digits_detector"))
+    recipe = recipe_of(model)
+    asked = replace(recipe, evaluation=replace(recipe.evaluation, metric=metric))
+    labels, answers = labelled()
+    plain = Detection(recipe, model.inputs, model.outputs, True).score(answers, labels)
+    task = Detection(asked, model.inputs, model.outputs, True)
+    found = task.score(answers, labels)
+    assert (found.metric, found.value) == (metric, plain.others[metric])
+    assert found.others["AP"] == plain.value
+    once = np.ones((1, PICTURES), np.int64)
+    assert task.score_resamples(answers, labels, once)[0] == pytest.approx(found.value)
+
+
+def test_every_picture_once_is_the_metric_itself(detection: Detection) -> None:
+    labels, answers = labelled()
+    once = np.ones((1, PICTURES), np.int64)
+    value = detection.score(answers, labels).value
+    assert 0.1 < value < 0.9
+    assert detection.score_resamples(answers, labels, once)[0] == pytest.approx(value, abs=1e-12)
+
+
+def test_a_detector_that_finds_nothing_and_pictures_without_truths_score_zero(detection: Detection) -> None:
+    labels, answers = labelled()
+    nothing = [Detections(np.empty((0, 4), np.float32), np.empty(0, np.float32), np.empty(0, np.int64))] * PICTURES
+    once = np.ones((2, PICTURES), np.int64)
+    assert detection.score_resamples(nothing, labels, once).tolist() == [0.0, 0.0]
+    table = MatchTable(np.zeros(1, np.intp), np.zeros((1, 1), bool), np.zeros((1, 1), bool), np.array([0, 2]))
+    assert resampled_precision([table], np.array([[2, 0], [0, 2]])).tolist() == [0.0, 0.0]
+    assert len(answers) == PICTURES
+
+
+def test_the_drop_of_equal_detectors_is_nothing_for_certain(detection: Detection) -> None:
+    labels, answers = labelled()
+    one = score(detection, answers, labels)
+    assert len(one.resampled) == RESAMPLES
+    assert drop_between(one, score(detection, answers, labels)) == Drop(0.0, 0.0, 0.0)
+    assert drop_between(one, Scored.from_json(one.to_json())) == Drop(0.0, 0.0, 0.0)
+
+
+def test_a_detector_that_misses_more_drops_and_the_interval_says_so(detection: Detection) -> None:
+    labels, answers = labelled(crowds=False)
+    fewer = [Detections(one.boxes[::2], one.scores[::2], one.classes[::2]) for one in answers]
+    drop = drop_between(score(detection, answers, labels), score(detection, fewer, labels))
+    assert 0 < drop.low < drop.value < drop.high
+
+
+def test_top1_of_a_resample_counts_pictures_as_often_as_they_were_drawn() -> None:
+    recipe = find_recipe("imagenet").with_size(8, 8)
+    task = Classification(
+        recipe, [TensorSpec("x", "float32", (1, 3, 8, 8))], [TensorSpec("y", "float32", (1, 9))], True
+    )
+    answers = [Classes(np.array([label, 8]), np.array([0.9, 0.1], np.float32)) for label in (0, 1, 2)]
+    labels = Labels(("a", "b", "c"), classes=(0, 8, 2))
+    counts = np.array([[1, 1, 1], [3, 0, 0], [0, 3, 0], [1, 2, 0]])
+    np.testing.assert_allclose(task.score_resamples(answers, labels, counts), [2 / 3, 1, 0, 1 / 3])
+
+
+def test_top5_looks_at_five_answers_however_few_an_application_lists() -> None:
+    recipe = find_recipe("imagenet").with_size(8, 8)
+    recipe = replace(recipe, postprocess=replace(recipe.postprocess, top=1))
+    shapes = [TensorSpec("x", "float32", (1, 3, 8, 8))], [TensorSpec("y", "float32", (1, 9))]
+    task, labels = Classification(recipe, *shapes, True), Labels(("a", "b"), classes=(0, 4))
+    answers = [task.postprocess({"y": np.arange(9.0)[None, ::-1]}) for _ in range(2)]
+    assert task.score(answers, labels).others == {"top5": 1.0}
+    assert len(Classification(recipe, *shapes, False).postprocess({"y": np.arange(9.0)})) == 1
+
+
+def test_a_class_that_the_model_lacks_is_named() -> None:
+    recipe = find_recipe("imagenet").with_size(8, 8)
+    shapes = [TensorSpec("x", "float32", (1, 3, 8, 8))], [TensorSpec("y", "float32", (1, 9))]
+    task, labels = Classification(recipe, *shapes, True), Labels(("a", "b"), classes=(3, 9), source=Path("l.csv"))
+    with pytest.raises(InvalidFileError, match="1 label beyond the model's 9 classes: b has class 9") as refused:
+        task.score([task.postprocess({"y": np.arange(9.0)})] * 2, labels)
+    assert "from 0 to 8" in refused.value.remedy
+
+
+@pytest.mark.parametrize(("hits", "is_by_chance"), [(0, True), (6, True), (14, False), (40, False)])
+def test_a_classifier_is_no_better_than_chance_within_two_errors_of_a_guess(hits: int, is_by_chance: bool) -> None:
+    places = np.where(np.arange(40) < hits, 0, 9)
+    found = accuracy_of(Ranks(places, 10), find_recipe("imagenet"), 40)
+    assert found.by_chance == pytest.approx(0.1 + 2 * np.sqrt(0.1 * 0.9 / 40))
+    assert found.is_by_chance is is_by_chance
+
+
+def test_a_detector_that_finds_nothing_proves_nothing(detection: Detection) -> None:
+    labels, answers = labelled()
+    far = [Detections(one.boxes + 1000, one.scores, one.classes) for one in answers]
+    found = score(detection, far, labels)
+    assert "scores AP 0.0000 on labels.json, no better than chance" in found.why_not_telling
+    with pytest.raises(InvalidFileError, match="prove nothing") as refused:
+        require_telling(found, "without --eval, agreement judges")
+    assert "recipe" in refused.value.remedy
+    assert not score(detection, answers, labels).why_not_telling
+
+
+class ShareRight:
+    def score(self, answers, labels):
+        return Accuracy("top1", float(np.mean(answers)), len(answers), {})
+
+    def score_resamples(self, answers, labels, counts):
+        return counts @ np.asarray(answers, np.float64) / counts.sum(axis=1)
+
+
+@pytest.mark.parametrize(("pictures", "least"), [(64, 0.83), (200, 0.9)])
+def test_the_interval_of_a_classifiers_drop_covers_the_truth(pictures: int, least: float) -> None:
+    rng, held, times = np.random.default_rng(1), 0, 100
+    labels = Labels(tuple(map(str, range(pictures))), classes=(0,) * pictures)
+    for _ in range(times):
+        before = rng.random(pictures) < 0.7
+        after = np.where(rng.random(pictures) < 0.85, before, rng.random(pictures) < 0.5)  # true drop: 0.15 * 0.2
+        drop = drop_between(*(score(ShareRight(), one.tolist(), labels) for one in (before, after)))
+        held += drop.low <= 0.03 <= drop.high
+    assert held >= least * times
+
+
+def test_one_picture_has_no_interval() -> None:
+    one = score(ShareRight(), [1], Labels(("a",), classes=(0,)))
+    assert one.resampled == ()
+    assert drop_between(one, one) is None
+
+
+def test_a_drop_whose_interval_holds_the_limit_is_not_sure() -> None:
+    assert why_unsure(Drop(0.002, -0.004, 0.009), 0.01, 64) == ""
+    assert why_unsure(Drop(0.03, 0.02, 0.04), 0.01, 64) == ""
+    told = why_unsure(Drop(0.002, -0.01, 0.015), 0.01, 64)
+    assert told == (
+        "64 labelled pictures are too few to be sure: the drop is +0.0020 [-0.0100, +0.0150], 0.01 is allowed"
+    )

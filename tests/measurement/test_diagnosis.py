@@ -1,0 +1,294 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from edgeopt.measurement.bench.attribution import Attribution, StageShare
+from edgeopt.measurement.bench.diagnosis import RULES, Finding, diagnose, find_all
+from edgeopt.measurement.bench.figures import BoxDependence, Figures, box_dependence, make_figures, rank_correlation
+from edgeopt.measurement.resources.trust import Reason, Trust, TrustLevel
+from edgeopt.measurement.samples import Samples
+from edgeopt.measurement.statistics.budget import judge_budget
+from edgeopt.measurement.statistics.ratio import judge_ratio
+from edgeopt.measurement.statistics.slope import Slope
+from edgeopt.measurement.statistics.warmup import Steadiness, Warmup
+
+MS = 1_000_000
+
+
+def shares(tail: dict[str, float] | None = None, **mean: float) -> dict[str, StageShare]:
+    return {name: StageShare(value, (tail or {}).get(name, value)) for name, value in mean.items()}
+
+
+def slowdown(ratio: float):
+    return judge_ratio(np.log(ratio) + 0.001 * np.random.default_rng(0).standard_normal(10), pairs=20)
+
+
+def trust(level: TrustLevel, *names: str) -> Trust:
+    return Trust(level, tuple(Reason(name, level, 2.0, 1.0, f"{name} was seen") for name in names))
+
+
+BALANCED = shares(preprocess=0.25, execute=0.28, postprocess=0.25, upload=0.05, download=0.05)
+NOISY = trust(TrustLevel.NOISY, "steal")
+BAD = Attribution(valid=False, residual_ns=3e6, tolerance_ns=5e4, n=40)
+UNSTEADY = Warmup(10, Steadiness.NOT_STEADY, ("times drift by +9.0% over the run",))
+SHORT = judge_budget(np.full(20, 5 * MS), 10.0)
+
+CASES = {
+    "distrust": [
+        ({"trust": NOISY}, "steal was seen"),
+        ({"trust": trust(TrustLevel.INVALID, "send lag")}, "The run is invalid"),
+        ({"trust": trust(TrustLevel.TRUSTED)}, None),
+        ({"trust": Trust(TrustLevel.NOISY, ())}, None),
+    ],
+    "attribution": [
+        ({"attribution": BAD}, "do NOT agree"),
+        ({"attribution": replace(BAD, valid=True)}, None),
+        ({"attribution": replace(BAD, n=0)}, None),
+    ],
+    "unsteady": [
+        ({"warmup": UNSTEADY}, "drift by +9.0%"),
+        ({"warmup": Warmup(10, Steadiness.STEADY)}, None),
+    ],
+    "provider fallback": [
+        (
+            {"provider": "QNN", "nodes_by_provider": {"QNN": 0.7, "CPU": 0.3}, "target": "npu"},
+            "edgeopt inspect m.onnx --target npu",
+        ),
+        ({"provider": "QNN", "nodes_by_provider": {"QNN": 0.99, "CPU": 0.01}}, None),
+        ({"provider": "QNN"}, None),
+        ({"nodes_by_provider": {"CPU": 1.0}}, None),
+    ],
+    "oversubscription": [
+        ({"threads": 8, "cores": 2.5}, "edgeopt bench m.onnx --threads 2"),
+        ({"threads": 8, "cores": 0.5}, "--threads 1"),
+        ({"threads": 2, "cores": 2.0}, None),
+        ({"threads": 8}, None),
+        ({"cores": 1.0}, None),
+    ],
+    "queue": [
+        (
+            {"queue_wait_p50_ms": 200, "response_p50_ms": 220, "offered_per_s": 60, "capacity_per_s": 40},
+            "--load fps:36",
+        ),
+        (
+            {
+                "queue_wait_p50_ms": 200,
+                "response_p50_ms": 220,
+                "utilisation": 0.99,
+                "queue": "fifo",
+                "offered_per_s": 30,
+            },
+            "--load fps:30 --queue latest",
+        ),
+        ({"queue_wait_p50_ms": 20, "response_p50_ms": 40, "utilisation": 0.5}, "Frames wait in bursts"),
+        (
+            {"dropped_ratio": 0.4, "utilisation": 0.99, "queue": "latest"},
+            "served in time (40.0% of the frames are dropped",
+        ),
+        ({"dropped_ratio": 0.01, "utilisation": 0.99, "queue": "latest"}, None),
+        ({"queue_wait_p50_ms": 1, "response_p50_ms": 40, "utilisation": 0.99}, None),
+        ({"queue_wait_p50_ms": 20}, None),
+    ],
+    "load": [
+        ({"shares": shares(load=0.6, execute=0.4), "stage_p50_ms": {"load": 12.0}}, "12 ms, 60% of the frame"),
+        ({"shares": shares(load=0.4, execute=0.6)}, None),
+        ({"shares": {}}, None),
+    ],
+    "preprocess": [
+        ({"shares": shares(preprocess=0.5, execute=0.4)}, "feed frames that have the model's own size"),
+        ({"shares": shares(preprocess=0.29, execute=0.28)}, None),
+    ],
+    "postprocess": [
+        ({"shares": shares(postprocess=0.5, execute=0.4)}, "raise score_threshold"),
+        ({"shares": shares(postprocess=0.4, execute=0.5)}, None),
+    ],
+    "transfer": [
+        ({"shares": shares(upload=0.15, download=0.1, execute=0.29)}, "upload alone 15% of the frame"),
+        ({"shares": shares(upload=0.05, download=0.05, execute=0.29)}, None),
+    ],
+    "execute": [
+        (
+            {"shares": shares(execute=0.7), "target": "cpu"},
+            "edgeopt optimize m.onnx --target cpu",
+        ),
+        ({"shares": shares(execute=0.29, overhead=0.28)}, None),
+    ],
+    "boxes": [
+        (
+            {"shares": BALANCED, "boxes": BoxDependence(0.9, 1.0, 4.0, 300)},
+            "1 ms with few, 4 ms with many; rank correlation 0.90",
+        ),
+        ({"shares": BALANCED, "boxes": BoxDependence(0.3, 1.0, 4.0, 300)}, None),
+        ({"shares": BALANCED, "boxes": BoxDependence(0.9, 1.0, 1.1, 300)}, None),
+        ({"shares": shares(postprocess=0.05), "boxes": BoxDependence(0.9, 1.0, 4.0, 300)}, None),
+        ({"boxes": BoxDependence(0.9, 1.0, 4.0, 300)}, None),
+        ({"shares": BALANCED}, None),
+    ],
+    "tail": [
+        (
+            {
+                "shares": shares({"postprocess": 0.7}, postprocess=0.2, execute=0.28),
+                "service_p50_ms": 10.0,
+                "service_p99_ms": 40.0,
+            },
+            "p99 is 4.0 times p50; postprocess takes 70% of slow frames and 20% of all",
+        ),
+        (
+            {
+                "shares": shares({"postprocess": 0.7}, postprocess=0.2),
+                "service_p50_ms": 10.0,
+                "service_p99_ms": 12.0,
+            },
+            None,
+        ),
+        ({"shares": BALANCED, "service_p50_ms": 10.0, "service_p99_ms": 40.0}, None),
+        ({"service_p50_ms": 10.0, "service_p99_ms": 40.0}, None),
+    ],
+    "spinning": [
+        ({"cpu_ms_spinning": 22.0, "cpu_ms_sleeping": 7.0}, "--spin off --load fps:30"),
+        ({"neighbour_spinning": slowdown(1.4)}, "1.40 times as long"),
+        ({"cpu_ms_spinning": 7.5, "cpu_ms_sleeping": 7.0, "neighbour_spinning": slowdown(1.01)}, None),
+        ({"cpu_ms_spinning": 22.0}, None),
+    ],
+    "sustained": [
+        ({"sustained_low": 1.2, "sustained_ratio": 1.3}, "1.30 times as long as the first, at least 1.20"),
+        ({"sustained_low": 0.99, "sustained_ratio": 1.3}, None),
+    ],
+    "first run": [
+        ({"first_ms": 634.0, "steady_p50_ms": 1.9}, "634 ms against 1.9 ms later"),
+        ({"first_ms": 6.0, "steady_p50_ms": 1.9}, None),
+        ({"first_ms": 60.0, "steady_p50_ms": 40.0}, None),
+        ({"first_ms": 60.0}, None),
+    ],
+    "cold start": [
+        ({"cold_first_ms": 1000.0, "cold_session_ms": 800.0}, "800 ms of 1e+03 ms"),
+        ({"cold_first_ms": 1000.0, "cold_session_ms": 300.0}, None),
+    ],
+    "memory": [
+        ({"memory_growth": Slope(40.0, 30.0, 50.0, 40), "memory_grown_mib": 6.6}, "40 MiB an hour, at least 30"),
+        ({"memory_growth": Slope(40.0, -3.0, 50.0, 40), "memory_grown_mib": 6.6}, None),
+        ({"memory_growth": Slope(40.0, 30.0, 50.0, 40), "memory_grown_mib": 0.1}, None),
+        ({"memory_growth": Slope(40.0, 30.0, 50.0, 40)}, None),
+    ],
+    "budget": [
+        ({"budget": SHORT}, f"--frames {SHORT.n + SHORT.frames_needed}"),
+        ({"budget": judge_budget(np.full(1000, 5 * MS), 10.0)}, None),
+    ],
+}
+
+
+def only(**known: object) -> Figures:
+    return Figures(model="m.onnx", **known)
+
+
+@pytest.mark.parametrize(
+    ("rule", "known", "said"), [(rule, known, said) for rule, cases in CASES.items() for known, said in cases]
+)
+def test_a_rule_fires_on_its_evidence_and_only_then(rule: str, known: dict, said: str | None):
+    found = {one.rule: one for one in find_all(only(**known))}
+    if said is None:
+        assert rule not in found
+    else:
+        assert said in f"{found[rule]} {found[rule].do}"
+
+
+def test_every_rule_has_cases_and_none_fires_without_figures():
+    assert find_all(Figures()) == ()
+    fired = [one.rule for cases in CASES.values() for known, said in cases if said for one in find_all(only(**known))]
+    assert set(fired) == CASES.keys()
+    assert len(RULES) == len(CASES)
+
+
+def test_a_finding_quotes_a_command_of_edgeopt():
+    for cases in CASES.values():
+        for known, said in cases:
+            for found in find_all(only(**known)) if said else ():
+                assert isinstance(found, Finding)
+                assert "edgeopt " in found.do
+                assert "m.onnx" in found.do
+                assert found.evidence
+
+
+def test_a_diagnosis_says_where_why_and_what_first():
+    text = diagnose(
+        only(
+            shares=shares({"postprocess": 0.6}, execute=0.7, postprocess=0.2),
+            service_p50_ms=12.34,
+            service_p99_ms=30.0,
+            threads=4,
+            cores=2.0,
+            target="cpu",
+        )
+    )
+    assert text == (
+        "A frame takes 12.3 ms (median): execute 70% and postprocess 20%. "
+        "The engine has more threads than cores (4 threads on 2 cores). "
+        "The model itself is the largest part (70% of the frame). "
+        "The slow frames are slow because of postprocess (p99 is 2.4 times p50; postprocess takes 60% of slow frames "
+        "and 20% of all). "
+        "First: edgeopt bench m.onnx --target cpu --threads 2"
+    )
+
+
+def test_a_healthy_run_gets_one_sentence_and_no_figures_get_none():
+    calm = only(shares=BALANCED, service_p50_ms=8.0)
+    assert diagnose(calm) == "A frame takes 8 ms (median): execute 28% and preprocess 25%. Nothing else stands out."
+    assert diagnose(Figures()) == ""
+
+
+def test_what_makes_figures_void_comes_first():
+    found = find_all(only(trust=NOISY, shares=shares(execute=0.9), threads=8, cores=1.0))
+    assert [one.rule for one in found] == ["distrust", "oversubscription", "execute"]
+
+
+def samples(n: int = 200, **columns: object) -> Samples:
+    boxes = np.arange(n) % 20
+    times = np.stack([np.full(n, 5 * MS), MS + boxes * 200_000], axis=1)
+    frames = times.sum(axis=1) + 10_000
+    made = {"n_out": boxes, "warmup": np.arange(n) < 20} | columns
+    return Samples(("execute", "postprocess"), times, frames, **made)
+
+
+def test_figures_come_from_samples_and_from_what_is_known_beside_them():
+    figures = make_figures(samples(), model="m.onnx", threads=2)
+    assert figures.service_p50_ms == pytest.approx(7.91, abs=0.2)
+    assert figures.first_ms == pytest.approx(6.01)
+    assert figures.stage_p50_ms["execute"] == 5.0
+    assert figures.boxes.correlation == pytest.approx(1.0)
+    assert figures.boxes.growth_ratio > 2
+    assert (figures.threads, figures.attribution, figures.queue_wait_p50_ms) == (2, None, None)
+    assert figures.service_p99_ms is None  # 180 frames say nothing about a p99
+    assert "boxes" in {one.rule for one in find_all(figures)}
+
+
+def test_figures_of_an_open_loop_hold_wait_and_response():
+    n = 200
+    intended = np.arange(n) * 30 * MS
+    run = samples(intended_ns=intended, started_ns=intended + 4 * MS, done_ns=intended + 12 * MS)
+    figures = make_figures(run)
+    assert (figures.queue_wait_p50_ms, figures.response_p50_ms) == (4.0, 12.0)
+    assert figures.utilisation == pytest.approx(7.9 / 30, abs=0.01)
+    assert make_figures(run, workers=2).utilisation == pytest.approx(figures.utilisation / 2)
+    assert figures.dropped_ratio == 0.0
+
+
+def test_figures_of_no_frames_hold_only_what_is_known():
+    assert make_figures(samples(20), threads=2) == Figures(threads=2)
+
+
+def test_few_frames_or_few_counts_say_nothing_about_boxes():
+    assert box_dependence(samples(40)) is None
+    assert box_dependence(samples(n_out=np.arange(200) % 3)) is None
+    assert box_dependence(samples(n_out=None)) is None
+    assert box_dependence(samples(n_out=np.full(200, -1))) is None
+
+
+def test_rank_correlation_knows_order_and_nothing_else():
+    x = np.arange(20.0)
+    assert rank_correlation(x, np.exp(x)) == pytest.approx(1)
+    assert rank_correlation(x, -x) == pytest.approx(-1)
+    assert rank_correlation(x, np.ones(20)) == 0.0
+    assert BoxDependence(1.0, 0.0, 1.0, 30).growth_ratio == 1.0

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgeopt.errors import EdgeoptError
+from edgeopt.measurement.load.arrivals import Arrivals, Closed, FixedRate, Phases, Poisson, make_arrivals, parse_load
+
+rates = st.floats(0.5, 200.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "load"),
+    [
+        ("closed", Closed(1)),
+        ("closed:4", Closed(4)),
+        ("fps:30", FixedRate(30.0)),
+        ("fps:29.97", FixedRate(29.97)),
+        ("poisson:0.5", Poisson(0.5)),
+    ],
+)
+def test_a_load_is_read_as_it_is_written(text, load):
+    assert parse_load(text) == load
+    assert parse_load(str(load)) == load
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "fps", "fps:", "fps:0", "fps:-3", "fps:nan", "closed:0", "closed:1.5", "poisson", "open:3", "fps:30 fps"],
+)
+def test_a_wrong_load_says_what_to_write(text):
+    with pytest.raises(EdgeoptError) as caught:
+        parse_load(text)
+    assert "is not a load" in caught.value.problem
+    assert "fps:30" in caught.value.remedy
+
+
+def test_cameras_with_uniform_phases_arrive_evenly_spread():
+    arrivals = make_arrivals(FixedRate(10.0), seconds=0.3, streams=4)
+    assert arrivals.intended_ns.tolist() == list(range(0, 300_000_000, 25_000_000))
+    assert arrivals.stream.tolist() == [0, 1, 2, 3] * 3
+
+
+def test_random_phases_stay_inside_one_period_and_keep_the_rate():
+    arrivals = make_arrivals(FixedRate(10.0), seconds=2.0, streams=5, phases=Phases.RANDOM, seed=3)
+    firsts = [arrivals.intended_ns[arrivals.stream == stream][0] for stream in range(5)]
+    assert len(set(firsts)) == 5
+    assert max(firsts) < 100_000_000
+    for stream in range(5):
+        assert set(np.diff(arrivals.intended_ns[arrivals.stream == stream]).tolist()) <= {
+            99_999_999,
+            10**8,
+            100_000_001,
+        }
+
+
+@settings(deadline=None)
+@given(
+    st.sampled_from([FixedRate, Poisson]),
+    st.floats(50.0, 200.0),
+    st.integers(1, 4),
+    st.sampled_from(Phases),
+    st.integers(0, 99),
+)
+def test_arrivals_are_the_same_for_a_seed_and_a_longer_run_begins_like_a_shorter_one(kind, rate, streams, phases, seed):
+    def made(seconds):
+        return make_arrivals(kind(rate), seconds=seconds, streams=streams, phases=phases, seed=seed)
+
+    short, again, long = made(1.0), made(1.0), made(2.5)
+    np.testing.assert_array_equal(short.intended_ns, again.intended_ns)
+    np.testing.assert_array_equal(short.stream, again.stream)
+    np.testing.assert_array_equal(short.intended_ns, long.intended_ns[: len(short)])
+
+
+@settings(deadline=None)
+@given(rates, st.floats(0.0, 50.0), st.integers(0, 99))
+def test_jitter_never_reorders_the_frames_of_a_camera_nor_changes_their_number(rate, jitter_ms, seed):
+    plain = make_arrivals(FixedRate(rate), seconds=1.0)
+    moved = make_arrivals(FixedRate(rate), seconds=1.0, jitter_ms=jitter_ms, seed=seed)
+    assert len(plain) == len(moved)
+    assert (np.diff(moved.intended_ns) > 0).all()
+    assert (np.abs(moved.intended_ns - plain.intended_ns) <= 0.49e9 / rate + 1).all()
+
+
+def test_jitter_has_the_deviation_asked_for():
+    plain = make_arrivals(FixedRate(30.0), seconds=300.0).intended_ns
+    moved = make_arrivals(FixedRate(30.0), seconds=300.0, jitter_ms=2.0).intended_ns
+    assert (moved - plain)[1:].std() == pytest.approx(2_000_000, rel=0.05)
+
+
+def test_poisson_gaps_have_the_mean_and_the_deviation_of_an_exponential():
+    gaps = np.diff(make_arrivals(Poisson(50.0), seconds=400.0, seed=1).intended_ns)
+    assert gaps.mean() == pytest.approx(20e6, rel=0.03)
+    assert gaps.std() == pytest.approx(20e6, rel=0.03)
+
+
+def test_one_stream_more_does_not_change_the_others():
+    two = make_arrivals(Poisson(20.0), seconds=5.0, streams=2, seed=4)
+    three = make_arrivals(Poisson(20.0), seconds=5.0, streams=3, seed=4)
+    kept = three.stream < 2
+    np.testing.assert_array_equal(two.intended_ns, three.intended_ns[kept])
+    np.testing.assert_array_equal(two.stream, three.stream[kept])
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"streams": 0}, {"seconds": 0.0}, {"seconds": float("inf")}, {"jitter_ms": -1.0}], ids=str
+)
+def test_a_timetable_that_cannot_be_is_refused(wrong):
+    with pytest.raises(EdgeoptError):
+        make_arrivals(FixedRate(30.0), **{"seconds": 1.0, **wrong})
+
+
+def test_jitter_of_poisson_arrivals_is_refused():
+    with pytest.raises(EdgeoptError, match="cannot have a jitter"):
+        make_arrivals(Poisson(30.0), seconds=1.0, jitter_ms=1.0)
+
+
+def test_a_run_too_short_for_any_frame_says_so():
+    with pytest.raises(EdgeoptError, match=r"nothing arrives in 0\.01 s of poisson:0\.001"):
+        make_arrivals(Poisson(0.001), seconds=0.01)
+
+
+def test_a_timetable_that_falls_is_a_bug():
+    with pytest.raises(ValueError, match="rises"):
+        Arrivals(np.array([3, 2]), np.zeros(2, np.int64))
+    with pytest.raises(ValueError, match="both"):
+        Arrivals(np.array([2, 3]), np.zeros(3, np.int64))

@@ -1,0 +1,188 @@
+"""A recipe is a hypothesis: misread in five ways, a model is restored or refused with the change to make."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fixture_readings import Surgery
+
+from edgeopt import tasks
+from edgeopt.errors import EdgeoptError, NoteKind
+from edgeopt.executors import SessionOptions
+from edgeopt.executors.onnxruntime import EXECUTOR
+from edgeopt.graph.model import Model, find_model, load_model
+from edgeopt.measurement.accuracy.evaluate import LabelledFrames, evaluate, open_labelled
+from edgeopt.measurement.accuracy.misreading import Misreading, find_misreading, heed_misreading
+from edgeopt.pipeline.optimize import optimize
+from edgeopt.recipes.recipe import Colour, find_recipe, read_recipe
+from edgeopt.recipes.recipe_text import recipe_text
+from edgeopt.recipes.recognise import Choice, choose_recipe
+from edgeopt.system import assets, registry
+
+SIZE, CLASSES, CELLS = (160, 160), 10, 400 + 100 + 25
+OWN = (1 / 255, 0.0, 1.0)
+IMAGENET = (1 / 255, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+
+
+def digits() -> Surgery:
+    return Surgery(load_model(find_model("digits_detector")))
+
+
+def as_yolox(model: Surgery, boxes: str = "cells", logits: bool = False) -> Model:
+    made = model.node("Concat", model.boxes(SIZE, boxes), model.scores(CLASSES, joined=False, logits=logits), axis=2)
+    return model.outputs(answer=(made, (1, CELLS, 15)))
+
+
+def as_yolov8(model: Surgery, boxes: str = "pixels", logits: bool = False) -> Model:
+    made = model.node("Concat", model.boxes(SIZE, boxes), model.scores(CLASSES, joined=True, logits=logits), axis=2)
+    return model.outputs(answer=(model.node("Transpose", made, perm=[0, 2, 1]), (1, 14, CELLS)))
+
+
+def as_ultraface(model: Surgery, boxes: str = "relative corners", logits: bool = False) -> Model:
+    scores = model.scores(CLASSES, joined=True, logits=False)
+    rest = model.node("ReduceMax", scores, axes=[2], keepdims=1)
+    scores = model.node("Concat", model.node("Sub", model.constant(1.0), rest), scores, axis=2)
+    if logits:
+        scores = model.node("Log", model.node("Clip", scores, model.constant(1e-6)))
+    return model.outputs(sure=(scores, (1, CELLS, 11)), corners=(model.boxes(SIZE, boxes), (1, CELLS, 4)))
+
+
+def as_yolov10(model: Surgery, boxes: str = "corners", logits: bool = False) -> Model:
+    scores = model.scores(CLASSES, joined=True, logits=False)
+    best = model.node("ReduceMax", scores, axes=[2], keepdims=1)
+    label = model.node("Cast", model.node("ArgMax", scores, axis=2, keepdims=1), to=1)
+    made = model.node("Concat", model.boxes(SIZE, boxes), model.logits(best) if logits else best, label, axis=2)
+    return model.outputs(answer=(made, (1, CELLS, 6)))
+
+
+LAYOUTS = {
+    "yolox": (as_yolox, "pixels"),
+    "yolov5": (lambda model, boxes="pixels", logits=False: as_yolox(model, boxes, logits), "relative"),
+    "yolov8": (as_yolov8, "relative"),
+    "yolov10": (as_yolov10, "relative corners"),
+    "ultraface": (as_ultraface, "corners"),
+}
+WAYS = ["colour", "scale", "mean and std", "sigmoid", "grid"]
+
+
+def misread(name: str, way: str) -> Model:
+    """Return the detector in the layout of a recipe, but for one thing."""
+    make, other_boxes = LAYOUTS[name]
+    recipe = find_recipe(name).preprocess
+    told = (recipe.scale, recipe.mean, recipe.std)
+    bare = OWN if name == "yolox" else (1.0, 0.0, 1.0)
+    after = {"scale": bare, "mean and std": IMAGENET}.get(way, told)
+    swap = (recipe.colour == "BGR") != (way == "colour")
+    if swap and way == "mean and std":
+        after = (after[0], after[1][::-1], after[2][::-1])
+    model = digits().feed(swap=swap, before=OWN, after=after)
+    return make(model, **({"boxes": other_boxes} if way == "grid" else {}), logits=way == "sigmoid")
+
+
+def bound(name: str, model: Model):
+    recipe = choose_recipe(name, None, model.inputs, model.outputs, {}).recipe
+    labels = find_recipe("digits_detector")
+    letterbox = replace(recipe.preprocess, resize=labels.preprocess.resize, anchor=labels.preprocess.anchor)
+    return replace(recipe, class_names=labels.class_names, preprocess=letterbox, evaluation=labels.evaluation)
+
+
+def labelled() -> LabelledFrames:
+    whole = open_labelled(find_model("digits_detector").parent / "eval" / "instances.json")
+    kept = range(0, 64, 2)
+    return LabelledFrames(whole.frames.select(kept), whole.labels.select(kept))
+
+
+def metric(recipe, model, session, data):
+    task = registry.load(tasks, recipe.task).TASK(recipe, model.inputs, model.outputs, True)
+    return evaluate(session, task, data).value
+
+
+RIGHT = dict.fromkeys(LAYOUTS, 0.84) | {"yolov10": 0.39}
+"""AP on these pictures when read as made; nothing suppresses boxes in the end-to-end one."""
+
+
+CASES = [(name, way) for name in LAYOUTS for way in WAYS]
+QUICK = {
+    ("yolox", "scale"),
+    ("yolox", "grid"),
+    ("yolov5", "sigmoid"),
+    ("yolov8", "mean and std"),
+    ("ultraface", "grid"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "way"), [pytest.param(*one, marks=() if one in QUICK else pytest.mark.slow) for one in CASES]
+)
+def test_a_misread_detector_is_restored(name, way):
+    model, data = misread(name, way), labelled()
+    session, recipe = EXECUTOR.open(model.data, SessionOptions()), bound(name, model)
+    found = find_misreading(recipe, model.inputs, model.outputs, session, data.frames, data)
+    fitting = found.better if found and found.better else recipe
+    assert metric(fitting, model, session, data) >= RIGHT[name] - 0.01
+    assert (found is None) == (way == "colour")
+
+
+def other_exporter(data: Path) -> Model:
+    """Return YOLOX-nano as another exporter would write it: RGB, mean and std, logits, the grid applied."""
+    model = Surgery(load_model(data / "models" / "yolox_nano_416.onnx"))
+    model.feed(swap=True, before=(1.0, 0.0, 1.0), after=IMAGENET)
+    boxes, scores = model.boxes((416, 416), "pixels"), model.scores(80, joined=False, logits=True)
+    return model.outputs(answer=(model.node("Concat", boxes, scores, axis=2), (1, 3549, 85)))
+
+
+@pytest.mark.slow
+def test_a_yolox_by_another_exporter_is_refused_with_a_recipe_that_reads_it(data, tmp_path):
+    model = tmp_path / "other.onnx"
+    model.write_bytes(other_exporter(data).data)
+    with pytest.raises(EdgeoptError, match="recipe 'yolox' misreads this model: its AP on") as refused:
+        optimize(model, target="cpu", eval=data / "coco" / "instances_val.json", out=tmp_path / "o")
+    path = tmp_path / "o" / "proposed-recipe.toml"
+    assert f"pass --recipe {path}" in refused.value.remedy
+    assert 'boxes = "pixels", scores = "logits"' in refused.value.remedy
+    found = read_recipe(path)
+    assert found.preprocess.colour == "RGB"
+    assert found.preprocess.mean == IMAGENET[1]
+    assert found.class_names == find_recipe("yolox").class_names
+
+
+def misreading(certain: bool, proven: bool) -> Misreading:
+    recipe = find_recipe("yolox")
+    better = replace(recipe, preprocess=replace(recipe.preprocess, colour=Colour.RGB))
+    return Misreading("its AP on 64 pictures is 0.1, that of another reading 0.3", better, certain, proven)
+
+
+def test_a_recipe_that_was_recognised_is_refused_with_two_ways_on(tmp_path):
+    with pytest.raises(EdgeoptError, match="recipe 'yolox' misreads this model") as refused:
+        heed_misreading(misreading(False, True), Choice(find_recipe("yolox"), ""), tmp_path)
+    assert '[preprocess] colour = "RGB"; or --recipe yolox to go on as it is' in refused.value.remedy
+    assert read_recipe(tmp_path / "proposed-recipe.toml").preprocess.colour is Colour.RGB
+
+
+def test_a_recipe_that_was_asked_for_is_warned_of(tmp_path):
+    (note,) = heed_misreading(misreading(False, True), Choice(find_recipe("yolox"), "", is_given=True), tmp_path)
+    assert note.kind is NoteKind.WARNING
+    assert 'colour = "RGB"' in note.hint
+
+
+def test_a_useless_reading_is_refused_even_where_it_was_asked_for(tmp_path):
+    with pytest.raises(EdgeoptError, match="misreads"):
+        heed_misreading(misreading(True, True), Choice(find_recipe("yolox"), "", is_given=True), tmp_path)
+
+
+def test_what_only_sureness_says_is_told_as_a_guess(tmp_path):
+    (note,) = heed_misreading(misreading(False, False), Choice(find_recipe("yolox"), ""), tmp_path)
+    assert "may misread" in note.detail
+    assert "--eval to be sure" in note.hint
+
+
+@pytest.mark.parametrize("name", assets.model_folders())
+def test_a_recipe_written_as_text_reads_as_it_was(name, tmp_path):
+    recipe = find_recipe(name)
+    (tmp_path / "l.txt").write_text("\n".join(recipe.class_names))
+    (tmp_path / "r.toml").write_text(recipe_text(recipe, name="n", labels="l.txt" if recipe.class_names else ""))
+    again = read_recipe(tmp_path / "r.toml")
+    for part in ("task", "input", "preprocess", "postprocess", "check", "class_names"):
+        assert getattr(again, part) == getattr(recipe, part)

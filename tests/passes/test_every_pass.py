@@ -1,0 +1,59 @@
+"""Every file in the folder of passes, on every small model."""
+
+import numpy as np
+import pytest
+from fixture_models import all_models, assert_same, inputs_of, run, run_pass
+
+from edgeopt import passes
+from edgeopt.passes import Pass, Phase
+from edgeopt.passes._apply import fuse, pass_functions, simplify
+from edgeopt.system import registry
+
+NAMES = registry.names(passes)
+MODELS = all_models()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_pass_is_a_documented_function_with_the_name_of_its_file(name: str) -> None:
+    module = registry.load(passes, name)
+    assert isinstance(module.PASS, Pass)
+    assert module.PASS.function is getattr(module, name)
+    assert isinstance(module.PASS.phase, Phase)
+    assert module.__doc__
+    assert module.PASS.function.__doc__.startswith("Return how many")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_pass_finds_something_in_some_small_model(name: str) -> None:
+    assert any(run_pass(name, model)[0] for model in MODELS.values())
+
+
+@pytest.mark.parametrize("fixture", MODELS)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_pass_leaves_every_output_equal_and_finds_nothing_when_it_runs_again(name: str, fixture: str) -> None:
+    before = MODELS[fixture]
+    fingerprint = before.proto.SerializeToString(deterministic=True)
+    _, after = run_pass(name, before)
+    assert before.proto.SerializeToString(deterministic=True) == fingerprint, "the source is never edited"
+    assert run_pass(name, after)[0] == 0
+    assert_same(before, after)
+
+
+@pytest.mark.parametrize("fixture", MODELS)
+def test_both_steps_together_leave_every_output_equal_and_warn_of_nothing(fixture: str) -> None:
+    before = MODELS[fixture]
+    simple = simplify(before, {}, [inputs_of(before)])
+    fused = fuse(simple.model, [inputs_of(before)])
+    assert simple.notes + fused.notes == ()
+    assert_same(before, fused.model)
+
+
+def test_both_phases_have_passes_and_each_pass_belongs_to_one() -> None:
+    phases = [pass_functions(phase) for phase in Phase]
+    assert all(phases)
+    assert sorted(name for functions in phases for name in functions) == NAMES
+
+
+def test_the_small_models_compute_something() -> None:
+    for model in MODELS.values():
+        assert any(np.ptp(value) > 0 for value in run(model, inputs_of(model)).values())

@@ -1,0 +1,152 @@
+"""The whole choice of `optimize` on scripted machines whose noise is known: what is called faster is faster."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgeopt.errors import EdgeoptError
+from edgeopt.executors import SessionOptions
+from edgeopt.executors.null import Null
+from edgeopt.measurement.clock import ScriptedClock
+from edgeopt.measurement.resources.anchor import Anchor
+from edgeopt.measurement.resources.readings import Reading
+from edgeopt.measurement.resources.trust import TrustLevel
+from edgeopt.measurement.turns import Machine, take_turns
+from edgeopt.pipeline.candidate import BASELINE, UNCONFIRMED, Candidate, Score
+from edgeopt.pipeline.measure import Bench, measure_and_choose
+from edgeopt.pipeline.selection import Prefer, Wish
+from edgeopt.recipes.frames import Frames
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "choice_truth.py"
+
+
+@pytest.fixture(scope="module")
+def truth():
+    """The benchmark of the same name, as a module."""
+    spec = importlib.util.spec_from_file_location("choice_truth", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["choice_truth"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_of_identical_candidates_at_most_one_run_in_twenty_calls_one_faster(truth):
+    decisions = [truth.decide(seed, (1.0, 1.0, 1.0)) for seed in range(200)]
+    assert sum(bool(truth.called_faster(one)) for one in decisions) <= 10
+    assert sum(any(one.speed.verdict == "SLOWER" for one in each.candidates[1:]) for each in decisions) <= 10
+    stays = next(one for one in decisions if one.chosen.name == BASELINE)
+    assert stays.chosen.reason.startswith("the original stays: no candidate is proven faster")
+
+
+def test_one_that_is_truly_a_tenth_faster_is_found_in_most_runs(truth):
+    decisions = [truth.decide(seed, (1.0, 1.1, 1.0)) for seed in range(40)]
+    assert sum(one.chosen.name == "candidate-2" for one in decisions) > 20
+    assert sum(bool(set(truth.called_faster(one)) - {"candidate-2"}) for one in decisions) <= 2
+
+
+def quiet(truth, speeds, *, fresh=True, wish=None, change=None, read=None):
+    """Return the decision on a machine without noise.
+
+    Args:
+        truth: The benchmark.
+        speeds: By name, of `execute`, and what `upload` takes in ns.
+        fresh: How a fresh process runs; True: as a scripted one, False: there is none.
+        wish: What is wanted.
+        change: Edits the candidates before they are measured.
+        read: Sensors.
+    """
+    clock = ScriptedClock()
+    machine = Machine(clock, read or (lambda: Reading(clock(), clock())), lambda: Anchor((1, 1)))
+    known = {BASELINE: (1.0, 0), **speeds}
+
+    def open_one(name):
+        speed, upload_ns = known[name]
+        script = replace(truth.SCRIPT, execute_ns=(int(truth.EXECUTE_NS / speed),), upload_ns=upload_ns)
+        return truth.NoTask(), Null(clock.advance).open(script.to_bytes(), SessionOptions())
+
+    def opened(names):
+        return {name: partial(open_one, name) for name in names}
+
+    def in_a_process(names, pace, seed):
+        return take_turns(opened((BASELINE, *names)), frames, pace, seed=seed, machine=machine)
+
+    frames = Frames(("a", "b"), lambda index: np.zeros(1, np.uint8), Path("scripted"))
+    candidates = [Candidate(name, "", (), "fp32", f"{name}.onnx", 1000, agreement=1.0) for name in known]
+    candidates = [change(one) for one in candidates] if change else candidates
+    run = fresh if callable(fresh) else in_a_process if fresh else None
+    bench = Bench(opened(known), frames, 100.0, 1, run, 1.0, machine=machine)
+    return measure_and_choose(candidates, bench, wish or Wish(max_drop=0.01))
+
+
+def test_the_whole_frame_decides_and_not_execution_alone(truth):
+    """The first executes 1.4 times as fast and loses all of it by upload; the second is a tenth faster in all."""
+    decision = quiet(truth, {"uploads": (1.4, 9_000_000), "even": (1.1, 0)})
+    assert decision.chosen.name == "even"
+    uploads = decision.candidates[1]
+    assert uploads.execute.speedup == pytest.approx(1.4, rel=0.01)
+    assert uploads.speed.speedup < 1
+    assert "execution alone 1.10x" in decision.chosen.reason
+
+
+def test_a_proof_names_its_processes_and_its_interval(truth):
+    decision = quiet(truth, {"fast": (1.5, 0)})
+    speed = decision.candidates[1].speed
+    assert (speed.verdict, speed.processes) == ("FASTER", 6)
+    assert "1.50x [1.50, 1.50] the original's speed over whole frames in 6 fresh processes" in decision.chosen.reason
+    assert set(decision.confirmed) == {BASELINE, "fast"}
+
+
+def test_the_kinder_of_two_stays_unless_the_other_is_proven_faster_than_it(truth):
+    def lossy(one: Candidate) -> Candidate:
+        return replace(one, drop=0.005 if one.name == "lossy" else 0.0, score=Score("AP", 0.5, 64))
+
+    assert quiet(truth, {"lossy": (1.51, 0), "kind": (1.5, 0)}, change=lossy).chosen.name == "kind"
+    assert quiet(truth, {"lossy": (1.8, 0), "kind": (1.5, 0)}, change=lossy).chosen.name == "lossy"
+
+
+def test_where_no_fresh_process_runs_nothing_is_chosen_and_the_reason_is_told(truth):
+    def fails(names, pace, seed):
+        raise EdgeoptError("a fresh process ended with code 1: out of memory", remedy="run edgeopt doctor")
+
+    decision = quiet(truth, {"fast": (1.5, 0)}, fresh=fails)
+    assert decision.chosen.name == BASELINE
+    assert decision.candidates[1].speed.verdict == UNCONFIRMED
+    assert "out of memory" in decision.notes[0].detail
+    assert "UNCONFIRMED" in decision.chosen.reason
+
+
+def test_a_device_whose_sessions_open_here_only_is_judged_by_its_turns(truth):
+    decision = quiet(truth, {"fast": (1.5, 0)}, fresh=False)
+    assert decision.chosen.name == "fast"
+    assert decision.candidates[1].speed.processes == 1
+
+
+def test_the_smallest_that_is_not_proven_slower_may_be_asked_for(truth):
+    def sized(one: Candidate) -> Candidate:
+        return replace(one, size_bytes={"small": 300, "smallest": 200, "fast": 900}.get(one.name, 1000))
+
+    speeds = {"fast": (1.5, 0), "small": (1.0, 0), "smallest": (0.8, 0)}
+    decision = quiet(truth, speeds, change=sized, wish=Wish(0.01, prefer=Prefer.SIZE))
+    assert decision.chosen.name == "small"
+    assert "the smallest that is not proven slower (0 KiB, the original 1 KiB)" in decision.chosen.reason
+    assert "smallest slower than the original: 0.80x" in decision.chosen.reason
+    assert quiet(truth, speeds, change=sized).chosen.name == "fast"
+
+
+def test_a_clock_that_was_set_proves_nothing(truth):
+    readings = iter(range(100))
+
+    def read() -> Reading:
+        at = next(readings)
+        return Reading(at * 10**9, at * 10**9 * (3 if at > 2 else 1))
+
+    decision = quiet(truth, {"fast": (1.5, 0)}, read=read)
+    assert decision.trust.level is TrustLevel.INVALID
+    assert decision.chosen.name == BASELINE

@@ -1,0 +1,78 @@
+"""The verdict of a report: what the budget says, what a noisy machine makes of it, and a file that grew."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from edgeopt.pipeline.candidate import BASELINE, Candidate, Latency, SpeedRatio, StageTime
+from edgeopt.pipeline.result import Report, table_rows
+from edgeopt.system.environment import read_environment
+
+TIME = StageTime(1.0, 1.0, 2.0)
+NOISY = "NOISY; pressure: tasks waited for a core 90.0% of the time"
+
+
+def report(verdict: str, trust: str, *, asked: bool = True, size_bytes: int = 1000) -> Report:
+    latency = Latency(400, TIME, {"execute": TIME}, verdict, "0 of 400 frames over 33 ms")
+    first = Candidate(BASELINE, "", (), "fp32", "b.onnx", 1000, latency=latency)
+    speed = SpeedRatio(BASELINE, 1.5, 1.4, 1.6, "FASTER", 8)
+    best = replace(first, name="fuse", parent=BASELINE, size_bytes=size_bytes, speed=speed, execute=speed)
+    text = ("model", "0", "recipe", "asked for", "cpu")
+    rest = {"threads": 1, "budget_ms": 33.0, "budget_asked": asked, "max_drop": 0.01, "metric": "AP"}
+    return Report(
+        *text,
+        environment=read_environment(),
+        **rest,
+        candidates=(first, best),
+        chosen="fuse",
+        reason="fuse",
+        folder=Path("out"),
+        bundle=Path("out/bundle"),
+        calibrated_on="nothing",
+        notes=(),
+        trust=trust,
+    )
+
+
+@pytest.mark.parametrize(
+    ("verdict", "trust", "word", "code"),
+    [
+        ("PASS", "TRUSTED", "PASS", 0),
+        ("FAIL", "TRUSTED", "FAIL", 2),
+        ("INCONCLUSIVE", "TRUSTED", "INCONCLUSIVE", 3),
+        ("PASS", NOISY, "NOISY", 4),
+        ("FAIL", NOISY, "NOISY", 4),
+        ("FAIL", "INVALID; clock step: the system clock was set by 3.00 s", "INVALID", 4),
+    ],
+)
+def test_the_exit_code_is_that_of_the_word_in_the_verdict(verdict, trust, word, code):
+    found = report(verdict, trust)
+    assert (found.verdict, found.exit_code) == (word, code)
+    assert found.verdict_line.startswith(f"{word}: ")
+    assert "0 of 400 frames over 33 ms" in found.verdict_line
+
+
+def test_without_a_budget_a_noisy_machine_closes_no_gate_and_is_told():
+    found = report("PASS", NOISY, asked=False)
+    assert (found.verdict, found.exit_code) == ("PASS", 0)
+    assert found.verdict_line.endswith("; the machine was NOISY: believe no close figure")
+
+
+def test_a_missed_budget_that_nobody_asked_for_is_said_to_be_no_gate():
+    found = report("FAIL", "TRUSTED", asked=False)
+    assert found.exit_code == 0
+    assert found.verdict_line.endswith("; that is the target's budget, --budget makes it a gate")
+    assert "gate" not in report("FAIL", "TRUSTED").verdict_line
+
+
+def test_a_file_that_grew_is_told_in_the_verdict():
+    grown = report("PASS", "TRUSTED", size_bytes=3600)
+    assert grown.verdict_line.endswith("; the file is 3.60 times the original's size (4 KiB, was 1 KiB)")
+    assert "size" not in report("PASS", "TRUSTED", size_bytes=900).verdict_line
+
+
+def test_every_speed_in_the_table_has_its_interval_and_its_verdict():
+    assert "1.50x [1.40, 1.60] FASTER" in table_rows(report("PASS", "TRUSTED"))[1]

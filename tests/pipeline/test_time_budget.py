@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from time import monotonic
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from edgeopt.executors.onnxruntime import EXECUTOR
+from edgeopt.pipeline.run import Engine, Trial
+from edgeopt.system.target import find_target
+
+
+def trial(budget_s: float | None, *alternatives: Engine) -> Trial:
+    """Return a run that has its whole time before it."""
+    rest: dict[str, Any] = dict.fromkeys(
+        ("recipe", "workspace", "listener", "original", "frames", "labelled", "target", "resume")
+    )
+    deadline = monotonic() + budget_s if budget_s else float("inf")
+    return Trial(
+        **rest,
+        plan=SimpleNamespace(time_budget_s=budget_s),  # type: ignore[arg-type]
+        engine=Engine(find_target("cpu-x86-vnni"), EXECUTOR, 1),
+        deadline=deadline,
+        alternatives=alternatives,
+    )
+
+
+def engine(*precisions: str) -> Engine:
+    return Engine(replace(find_target("openvino-cpu"), precisions=precisions, needs={}), EXECUTOR, 1)
+
+
+def test_searches_leave_two_fifths_of_a_budget_and_share_the_rest():
+    alone = trial(100.0)
+    assert alone.search_seconds(alone.engine) == pytest.approx(60, abs=1)
+    second = engine("fp32", "w8a8", "w8a8+bf16")
+    both = trial(100.0, second)
+    assert both.search_seconds(both.engine) == pytest.approx(30, abs=1)
+    assert both.search_seconds(second) == pytest.approx(60, abs=1)  # of what is left, nothing follows
+
+
+def test_an_engine_that_runs_no_int8_here_takes_no_time_from_another():
+    without = engine("fp32", "bf16")
+    run = trial(100.0, without)
+    assert run.search_seconds(run.engine) == pytest.approx(60, abs=1)
+    lacking = Engine(replace(without.target, precisions=("w8a8",), needs={"w8a8": ("no_such_flag",)}), EXECUTOR, 1)
+    run = trial(100.0, lacking)
+    assert run.search_seconds(run.engine) == pytest.approx(60, abs=1)
+
+
+def test_without_a_budget_nothing_limits_and_after_it_nothing_is_left():
+    assert trial(None).search_seconds(trial(None).engine) == float("inf")
+    late = trial(100.0)
+    late.deadline = monotonic() - 1
+    assert late.search_seconds(late.engine) == 0

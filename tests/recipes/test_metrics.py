@@ -1,0 +1,84 @@
+"""The metrics as parts: each scores more as better, and a recipe names one that fits its task."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from edgeopt.errors import InvalidFileError, UnsupportedError
+from edgeopt.measurement.accuracy.evaluate import require_metric
+from edgeopt.recipes import metrics
+from edgeopt.recipes.metrics import Ranks, find_metric, metrics_of
+from edgeopt.recipes.metrics._match_tables import MatchTable
+from edgeopt.recipes.recipe import find_recipe, read_recipe
+from edgeopt.system import registry
+
+
+def boxes(hits: int) -> list[MatchTable]:
+    """One box in each of ten pictures; the first ones are found, at all overlaps."""
+    found = np.tile(np.arange(10) < hits, (10, 1))
+    return [MatchTable(np.arange(10), found, np.zeros((10, 10), bool), np.ones(10, np.int64))]
+
+
+def evidence(name: str, good: int):
+    """Ten pictures of which some are answered well."""
+    if "detection" in find_metric(name).tasks and find_metric(name).reads_labels:
+        return boxes(good)
+    if find_metric(name).reads_labels:
+        return Ranks(np.where(np.arange(10) < good, 0, 99), 100)
+    return np.stack([np.arange(10) < good, np.ones(10)], axis=1)[None].astype(np.float64)
+
+
+@pytest.mark.parametrize("name", registry.names(metrics))
+def test_more_right_answers_score_more_and_all_right_ones_score_one(name: str) -> None:
+    metric = find_metric(name)
+    values = [metric.score(evidence(name, good), 10) for good in (0, 4, 7, 10)]
+    assert values == sorted(values)
+    assert (values[0], values[-1]) == (0.0, pytest.approx(1.0))
+
+
+@pytest.mark.parametrize("name", registry.names(metrics))
+def test_a_resample_counts_each_picture_as_often_as_it_was_drawn(name: str) -> None:
+    counts = np.array([[10, *[0] * 9], [0] * 9 + [10], [1] * 10], np.int64)
+    found = find_metric(name).resample(evidence(name, 5), counts)
+    assert found[:2].tolist() == [pytest.approx(1.0), 0.0]
+    assert found[2] == find_metric(name).score(evidence(name, 5), 10)
+
+
+@pytest.mark.parametrize(
+    ("task", "expected"),
+    [
+        ("detection", ("AP", "AP50", "AP75", "agreement")),
+        ("classification", ("agreement", "top1", "top5")),
+        ("tensors", ("agreement", "cosine")),
+    ],
+)
+def test_each_task_knows_its_metrics(task: str, expected: tuple[str, ...]) -> None:
+    assert metrics_of(task) == expected
+
+
+@pytest.mark.parametrize(
+    ("recipe", "metric", "told"),
+    [
+        ("yolox", "banana", "AP, AP50, AP75, agreement"),
+        ("yolox", "top1", "AP, AP50, AP75, agreement"),
+        ("imagenet", "AP", "agreement, top1, top5"),
+        ("tensors", "AP50", "agreement, cosine"),
+    ],
+)
+def test_a_metric_of_another_task_is_refused_with_those_that_fit(tmp_path, recipe, metric, told) -> None:
+    text = (find_recipe(recipe).folder / "recipe.toml").read_text("utf-8")
+    text = re.sub(r"(?m)^(labels|model) = .*\n", "", text)
+    (tmp_path / "own.toml").write_text(re.sub(r'metric = "\w+"', f'metric = "{metric}"', text), "utf-8")
+    with pytest.raises(InvalidFileError, match=f"own.toml: no metric of task .* named '{metric}'") as refused:
+        read_recipe(tmp_path / "own.toml")
+    assert told in refused.value.remedy
+
+
+def test_labels_are_refused_where_the_metric_reads_none() -> None:
+    require_metric(find_recipe("yolox"), "labels.json")
+    with pytest.raises(UnsupportedError, match="compares outputs only") as refused:
+        require_metric(find_recipe("tensors"), "labels.json")
+    assert "leave --eval out" in refused.value.remedy

@@ -1,0 +1,113 @@
+"""What `optimize` offers for a transformer, and leaves alone for others."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+from encoders import encoder
+from small_nets import ALL, frames
+
+from edgeopt.graph.model import Model, find_model, load_model
+from edgeopt.graph.outcome import Outcome
+from edgeopt.pipeline.optimize import optimize
+from edgeopt.pipeline.plan import Options, make_plan
+from edgeopt.recipes.recipe import find_recipe
+from edgeopt.steps._conversions import CONVERSIONS, eight_bits, four_bits, is_converted, why_not_converted
+from edgeopt.steps.quantize.formats.dynamic import make_dynamic
+from edgeopt.steps.quantize.search.attempt import Attempt, for_labels
+from edgeopt.system.environment import cpu_architecture
+from edgeopt.system.target import Target, find_target
+
+FAR = "raspberry-pi-5" if cpu_architecture() == "x86-64" else "cpu-x86-vnni"
+"""A target that is not this machine: nothing is timed, so that the test is quick and no timing decides it."""
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    path = tmp_path_factory.mktemp("transformer") / "encoder.onnx"
+    onnx.save(encoder(side=14, patch=16, depth=1, classes=1000).proto, path)
+    return optimize(path, target=FAR, recipe="imagenet", out=path.with_suffix(""), threads=1)
+
+
+def test_without_pictures_a_transformer_gets_integer_weights_all_the_same(finished):
+    made = {one.name: one for one in finished.candidates}
+    assert made["attention"].changes == {"attention": 1}
+    assert made["onnxruntime-w8"].changes == {"matrix products on integers": 7}
+    assert made["onnxruntime-w8-2"].changes == {"matrices in 8 bits": 7}
+    assert made["onnxruntime-w4"].changes == {"matrices in 4 bits": 7}
+    assert {made[name].precision for name in ("onnxruntime-w8", "onnxruntime-w8-2")} == {"w8"}
+    assert made["onnxruntime-w4"].precision == "w4"
+    assert all(made[name].parent == "attention" for name in made if name.startswith("onnxruntime-"))
+
+
+def test_integer_weights_agree_and_are_small(finished):
+    made = {one.name: one for one in finished.candidates}
+    assert made["attention"].agreement == pytest.approx(1, abs=1e-3)
+    assert made["onnxruntime-w8-2"].agreement > made["onnxruntime-w4"].agreement
+    assert made["onnxruntime-w4"].size_bytes < made["onnxruntime-w8"].size_bytes < made["baseline"].size_bytes
+
+
+@pytest.mark.parametrize("name", [*(one for one in ALL if one != "vision_transformer"), "digits_detector"])
+def test_a_convolutional_network_gets_no_further_candidates(name):
+    model = ALL[name]() if name in ALL else load_model(find_model(name))
+    target = find_target(FAR)
+    assert eight_bits(model, target) == []
+    assert four_bits(model, target) == []
+
+
+@pytest.mark.parametrize("precision", ["w8", "w4"])
+def test_who_leaves_quantize_out_gets_no_integer_weights(precision):
+    recipe, target = find_recipe("imagenet"), find_target(FAR)
+    asked, not_asked = (make_plan(recipe, target, Options(skip=skip), 1) for skip in ((), ("quantize",)))
+    assert why_not_converted(precision, target, asked) == ""
+    assert why_not_converted(precision, target, not_asked) == "the step quantize is left out"
+
+
+def test_float16_is_offered_to_a_gpu_and_never_to_a_processor_that_casts_back(monkeypatch):
+    plan = make_plan(find_recipe("imagenet"), find_target(FAR), Options(), 1)
+    gpu, processor = (
+        Target("t", "x", "onnxruntime", "", (provider,), ("fp32", "fp16"))
+        for provider in ("CUDAExecutionProvider", "CPUExecutionProvider")
+    )
+    monkeypatch.setattr("edgeopt.steps._conversions.cpu_architecture", lambda: "x86-64")
+    assert why_not_converted("fp16", gpu, plan) == ""
+    assert "no kernels in float16" in why_not_converted("fp16", processor, plan)
+    monkeypatch.setattr("edgeopt.steps._conversions.cpu_architecture", lambda: "arm64")
+    assert why_not_converted("fp16", processor, plan) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "expected"),
+    [
+        ("nvidia-cuda", "fp16", True),
+        ("nvidia-tensorrt", "fp16", False),
+        ("openvino-cpu", "bf16", False),
+        ("cpu-x86-vnni", "w4", True),
+        ("cpu-x86-vnni", "w8a8", False),
+    ],
+)
+def test_only_onnx_runtime_needs_a_converted_model_and_tensorrt_does_not(name, precision, expected):
+    target = find_target(name)
+    assert precision in target.precisions
+    assert is_converted(precision, target) is expected
+
+
+def test_float16_is_made_of_what_the_pictures_show():
+    model = ALL["mobile"]()
+    (made,) = CONVERSIONS["fp16"](model, find_target(FAR), list(frames(model, 2)))
+    assert made.changes["nodes in float16"] == len(model.proto.graph.node)
+
+
+def attempt(model: Model, agreement: float, speed: float) -> Attempt:
+    return Attempt("", Outcome(model, {}), agreement, speed)
+
+
+def test_labels_also_judge_a_slower_form_that_agrees_better():
+    model = encoder(depth=1)
+    dynamic = make_dynamic(model, find_target(FAR).int8).model
+    fast = [attempt(model, agreement, 1.8) for agreement in (0.86, 0.85, 0.84, 0.83)]
+    sure, unsure, slow = (attempt(dynamic, *two) for two in ((0.93, 1.6), (0.81, 1.6), (0.99, 1.0)))
+    assert for_labels([*fast, sure, unsure, slow], 3) == (fast[0], fast[1], sure)
+    assert for_labels([*fast, unsure], 3) == tuple(fast[:3])
+    assert for_labels([sure], 3) == (sure,)
+    assert for_labels([*fast, sure], 1) == (fast[0],)

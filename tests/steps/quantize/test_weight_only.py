@@ -1,0 +1,95 @@
+"""Matrices in blocks of 4 or 8 bits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from encoders import encoder
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_nets import ALL, Net, frames
+from test_dynamic import answers, signal_db
+
+from edgeopt.graph.graph import Graph
+from edgeopt.graph.model import Model
+from edgeopt.steps._weight_only import BLOCK, is_mostly_matrices, make_weight_only, quantize_blocks
+
+
+def perceptron(inputs: int, outputs: int, *, again: bool = False) -> Model:
+    net = Net(size=inputs, channels=1)
+    weight = net.constant("w", net.chance.standard_t(4, (inputs, outputs)).astype(np.float32))
+    bias = net.constant("b", net.chance.normal(0, 1, outputs).astype(np.float32))
+    made = [net.op("Add", net.op("MatMul", "x", weight), bias) for _ in range(1 + again)]
+    return net.model(*made, name="perceptron")
+
+
+def on_the_grid(shape: tuple[int, ...]) -> np.ndarray:
+    """Return whole numbers of which every block holds a 127: rounding them to 8 bits changes nothing."""
+    numbers = np.random.default_rng(1).integers(-126, 127, shape).astype(np.float32)
+    numbers[..., ::BLOCK] = 127
+    return numbers
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("inputs", [64, 100])
+def test_the_kernel_multiplies_by_what_the_integers_stand_for(bits, inputs):
+    model = perceptron(inputs, 24)
+    graph = Graph.from_model(model)
+    weight, bias = graph.constant(graph.value("w")), graph.constant(graph.value("b"))
+    integers, scale = quantize_blocks(weight.T, bits, BLOCK)
+    real = ((integers.astype(np.float32) - (1 << (bits - 1))) * scale[..., None]).reshape(24, -1)[:, :inputs]
+    x = on_the_grid((1, 1, inputs, inputs))
+    made = answers(make_weight_only(model, bits).model, [{"x": x}])[0]
+    assert signal_db(made, x @ real.T + bias) > 60
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 1000), st.sampled_from([4, 8]), st.integers(1, 70))
+def test_choosing_a_range_never_costs_more_than_taking_the_largest_weight(seed, bits, inputs):
+    columns = np.random.default_rng(seed).standard_t(3, (3, inputs)).astype(np.float32)
+    integers, scale = quantize_blocks(columns, bits, BLOCK)
+    half = 1 << (bits - 1)
+    real = ((integers.astype(np.float32) - half) * scale[..., None]).reshape(3, -1)[:, :inputs]
+    for row, kept in zip(columns, real, strict=True):
+        for start in range(0, inputs, BLOCK):
+            block = row[start : start + BLOCK]
+            step = block[np.abs(block).argmax()] / -half
+            plain = np.clip(np.rint(block / step), -half, half - 1) * step
+            error, of_plain = (np.square(one - block).sum() for one in (kept[start : start + BLOCK], plain))
+            assert error <= of_plain * 1.001 + 1e-9
+
+
+def test_a_column_of_zeros_stays_zero():
+    integers, scale = quantize_blocks(np.zeros((2, 64), np.float32), 4, BLOCK)
+    assert (integers == 8).all()
+    assert np.isfinite(scale).all()
+
+
+def test_eight_bits_keep_more_than_four_and_four_are_the_smallest():
+    model = encoder()
+    seen = list(frames(model))
+    wanted = answers(model, seen)
+    four, eight = (make_weight_only(model, bits).model for bits in (4, 8))
+    assert signal_db(answers(eight, seen), wanted) > signal_db(answers(four, seen), wanted) + 2
+    assert four.size_bytes < eight.size_bytes < model.size_bytes / 2
+
+
+def test_a_matrix_that_two_nodes_read_is_stored_once():
+    once, twice = (make_weight_only(perceptron(64, 24, again=again)).model for again in (False, True))
+    assert twice.op_counts["MatMulNBits"] == 2
+    assert twice.size_bytes < once.size_bytes + 500
+
+
+def test_a_small_matrix_stays_real():
+    made = make_weight_only(ALL["residual"]())
+    assert made.changes == {}
+    assert made.model.op_counts["Gemm"] == 1
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if name != "vision_transformer"])
+def test_a_convolutional_network_is_not_mostly_matrices(name):
+    assert not is_mostly_matrices(Graph.from_model(ALL[name]()))
+
+
+def test_a_transformer_is_mostly_matrices():
+    assert is_mostly_matrices(Graph.from_model(encoder()))

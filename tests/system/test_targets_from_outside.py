@@ -1,0 +1,50 @@
+"""A target file with a value that no device can have is refused in one line."""
+
+from __future__ import annotations
+
+import pytest
+
+from edgeopt.errors import EdgeoptError
+from edgeopt.executors._availability import find_device
+from edgeopt.system import assets
+
+WHOLE = (assets.folder("targets") / "cpu-x86-avx2.toml").read_text("utf-8")
+DEEP = "[" * 10_000 + "]" * 10_000
+
+WRONG = {
+    "no provider": ('providers = ["CPUExecutionProvider"]', "providers = []", "providers are not empty"),
+    "unknown precision": ("precisions = [", 'precisions = ["banana", ', "precision 'banana' is none of"),
+    "no precision": ('precisions = ["fp32", "w8a8", "w8", "w4"]', "precisions = []", "precisions are one or more"),
+    "unknown device": ('device = "cpu"', 'device = "toaster"', "device 'toaster' is not cpu, gpu, npu"),
+    "negative threads": ("threads = 0", "threads = -5", "threads is -5"),
+    "threads beyond 64 bits": ("threads = 0", f"threads = {2**70}", "no finite number of 64 bits"),
+    "a million threads": ("threads = 0", "threads = 1000000", "threads is 1000000"),
+    "6,000 digits": ("threads = 0", "threads = " + "9" * 6000, "thousands of digits"),
+    "nested": ("threads = 0", f"threads = {DEEP}", "nests deeper than 32"),
+    "negative budget": ("threads = 0", "budget_ms = -1", "budget_ms is -1"),
+    "NaN budget": ("threads = 0", "budget_ms = nan", "budget_ms is nan"),
+    "opset of the future": ("threads = 0", "opset = 99", "opset is 99"),
+    "unknown rewrite": ("threads = 0", 'rewrites = ["paint_it_red"]', "no pass named 'paint_it_red'"),
+    "options of numbers": ("threads = 0", "options = { a = 1 }", "options is 1"),
+    "no TOML": ("threads = 0", "threads = ", "is not TOML"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_value_that_no_device_has_is_refused(tmp_path, name):
+    old, new, told = WRONG[name]
+    assert old in WHOLE
+    path = tmp_path / "own.toml"
+    path.write_text(WHOLE.replace(old, new, 1))
+    with pytest.raises(EdgeoptError) as caught:
+        find_device(str(path))
+    assert told in caught.value.problem
+    assert "\n" not in caught.value.problem
+    assert len(str(caught.value)) < 500
+
+
+def test_a_target_file_that_is_not_there_says_so(tmp_path):
+    with pytest.raises(EdgeoptError, match="does not exist"):
+        find_device(str(tmp_path / "none.toml"))
+    with pytest.raises(EdgeoptError, match="too long"):
+        find_device("n" * 5000 + ".toml")

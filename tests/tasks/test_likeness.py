@@ -1,0 +1,97 @@
+"""Agreement by kind of output: what an error weighs, and which decisions it changes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from edgeopt.recipes.metrics import find_metric
+from edgeopt.tasks._likeness import Kind, class_axis, compare_output, cosines, kind_of
+
+RNG = np.random.default_rng(0)
+
+
+def agreement(expected, found, told: str = "") -> float:
+    expected = [np.asarray(one) for one in expected]
+    shares = compare_output(
+        expected, [None if one is None else np.asarray(one) for one in found], kind_of(expected, told)
+    )
+    return find_metric("agreement").score(np.stack(shares), len(expected))
+
+
+def noisy(value: np.ndarray, level: float) -> np.ndarray:
+    return value + RNG.normal(0, level, value.shape)
+
+
+def test_noise_in_an_almost_empty_map_weighs_what_it_can_do_beside_full_ones():
+    full, empty = RNG.normal(0, 1, (1, 8, 8)), RNG.normal(0, 1e-6, (1, 8, 8))
+    found = [full, noisy(empty, 1e-6)]
+    assert agreement([full, empty], found) > 0.999999
+    assert find_metric("cosine").score(cosines([full, empty], found)[None], 2) < 0.9
+    assert agreement([full, full], [full, noisy(full, 0.5)]) < 0.95
+
+
+@pytest.mark.parametrize(("sqnr_db", "expected"), [(17, 0.99), (20, 0.995), (7, 0.9)])
+def test_agreement_of_maps_is_their_signal_to_noise(sqnr_db, expected):
+    maps = [RNG.normal(0, 1, 20000) for _ in range(4)]
+    found = [noisy(one, 10 ** (-sqnr_db / 20)) for one in maps]
+    assert agreement(maps, found) == pytest.approx(expected, abs=0.01)
+
+
+def test_probabilities_that_decide_nothing_agree_whatever_their_noise():
+    low = [np.full((1, 1), 10.0**-k, np.float32) for k in (4, 5, 6, 7)]
+    found = [one * 1.4 for one in low]
+    assert agreement(low, found, "probability") > 0.9999
+    assert agreement(low, found) < 0.99, "without a word of the graph, small numbers are numbers"
+
+
+def test_a_decision_at_one_half_counts_and_a_tie_does_not():
+    speech = [np.array([[p]]) for p in (0.01, 0.02, 0.9, 0.95, 0.03, 0.52)]
+    tie = [*speech[:5], np.array([[0.48]])]
+    assert agreement(speech, tie, "probability") > 0.99
+    flipped = [*speech[:3], np.array([[0.4]]), *speech[4:]]
+    assert agreement(speech, flipped, "probability") == pytest.approx(4 / 5)  # five decisions for speech, one lost
+
+
+def test_an_object_that_is_missed_in_a_mask_counts_by_its_own_size():
+    mask = np.full((1, 1, 100, 100), 0.02)
+    mask[..., 40:50, 40:50] = 0.97
+    assert agreement([mask], [np.full_like(mask, 0.02)], "probability") == 0.0
+    softer = np.where(mask > 0.5, 0.9, 0.05)
+    assert agreement([mask], [softer], "probability") > 0.99
+
+
+def test_rows_that_sum_to_one_are_decisions_and_their_background_is_not_counted():
+    rows = np.full((1, 50, 6), 0.01)
+    rows[:, :, 0] = 0.95
+    letters = [3, 17, 30, 44]
+    rows[:, letters, 0], rows[:, letters, [1, 2, 3, 4]] = 0.01, 0.95
+    assert (kind_of([rows]), class_axis(rows)) == (Kind.DISTRIBUTION, 2)
+    wrong = rows.copy()
+    wrong[:, 17, [2, 5]] = wrong[:, 17, [5, 2]]
+    assert np.mean(wrong.argmax(2) == rows.argmax(2)) == 0.98
+    assert agreement([rows], [wrong]) == pytest.approx(3 / 4)
+    assert agreement([rows], [rows]) == 1.0
+
+
+def test_classes_of_a_map_are_found_along_the_channels():
+    logits = RNG.normal(0, 2, (1, 5, 16, 16))
+    classes = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    assert class_axis(classes) == 1
+    assert agreement([classes], [classes]) == 1.0
+
+
+def test_a_recipe_may_say_that_numbers_from_zero_to_one_are_no_probabilities():
+    values = [RNG.random((1, 9))]
+    assert kind_of(values, "map") is Kind.MAP
+    assert kind_of(values) is Kind.MAP
+    assert kind_of(values, "probability") is Kind.PROBABILITY
+    assert kind_of([values[0] * 3], "probability") is Kind.MAP, "its own values contradict it"
+
+
+@pytest.mark.parametrize("told", ["", "probability"])
+def test_what_cannot_be_compared_agrees_in_nothing(told):
+    good = np.array([[0.2, 0.9, 0.1]])
+    for bad in (None, good[:, :2], np.full_like(good, np.nan), np.full_like(good, np.inf)):
+        assert agreement([good], [bad], told) == 0.0
+    assert agreement([good, good], [good, None], told) <= 0.5

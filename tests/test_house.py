@@ -1,0 +1,137 @@
+"""The house as a test: imports point down, nothing goes round in circles, the runtime stays light."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import edgeopt
+
+PACKAGE = Path(edgeopt.__file__).parent
+ORDER = [
+    "cli",
+    "pipeline",
+    "steps",
+    "passes",
+    "measurement",
+    "remote",
+    "runtime",
+    "report",
+    "tasks",
+    "executors",
+    "recipes",
+    "graph",
+    "system",
+    "errors",
+]
+"""A folder imports only from those after it; inside a folder everything may, but not in a circle."""
+RANK = {folder: row for row, folder in enumerate(ORDER)}
+FILES = sorted(path for path in PACKAGE.rglob("*.py") if "models" not in path.parts)
+HEAVY = {"torch", "onnx", "onnx_ir", "click", "rich", "jinja2", "pycocotools", "onnxslim"}
+
+
+def folder_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def module_of(path: Path) -> str:
+    return ".".join(("edgeopt", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
+
+
+MODULES = {module_of(path): path for path in FILES}
+
+
+@cache
+def imports_of(path: Path) -> frozenset[str]:
+    """Return the modules of ours that a file imports, also inside functions; `from edgeopt.x import part` too."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "edgeopt":
+            named = {f"{node.module}.{name.name}" for name in node.names}
+            found |= {one if one in MODULES else node.module for one in named}
+        if isinstance(node, ast.Import):
+            found |= {name.name for name in node.names if name.name in MODULES}
+    return frozenset(found - {module_of(path), "edgeopt"})
+
+
+def roots_of(path: Path) -> set[str]:
+    nodes = list(ast.walk(ast.parse(path.read_text("utf-8"))))
+    direct = {alias.name.split(".")[0] for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    return direct | {node.module.split(".")[0] for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
+
+
+def test_the_root_holds_the_folders_and_little_else():
+    entries = {path.name for path in PACKAGE.iterdir() if path.name not in ("__pycache__", "models", "targets")}
+    assert len(entries) <= 17, sorted(entries)
+    assert {name.removesuffix(".py") for name in entries} <= {*ORDER, "__init__", "__main__", "py.typed"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_only_point_down(path):
+    folder = folder_of(path)
+    for other in imports_of(path):
+        row = other.split(".")[1]
+        if folder in RANK and row != folder:
+            assert RANK[row] > RANK[folder], f"{folder}/ must not import {other}"
+
+
+def test_no_import_goes_in_a_circle():
+    done: set[str] = set()
+    for start in MODULES:
+        walk(start, (), done)
+
+
+def walk(name: str, path: tuple[str, ...], done: set[str]) -> None:
+    assert name not in path, f"import cycle: {' -> '.join((*path[path.index(name) :], name))}"
+    if name not in done:
+        for other in imports_of(MODULES[name]):
+            if other in MODULES:
+                walk(other, (*path, name), done)
+        done.add(name)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_every_file_says_what_it_is(path):
+    text = ast.get_docstring(ast.parse(path.read_text("utf-8")))
+    assert text
+    assert text.splitlines()[0].endswith((".", ":"))
+
+
+@pytest.mark.parametrize(
+    "module", ["runtime", "runtime.bundle", "executors.onnxruntime", "tasks.detection", "tasks.classification"]
+)
+def test_what_a_device_imports_is_light(module):
+    code = f"import sys, edgeopt.{module}; print(*sorted({HEAVY!r} & sys.modules.keys()))"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == ""
+
+
+def test_telemetry_is_off_before_onnxruntime_is_imported():
+    code = (
+        "import os, sys, edgeopt.executors.onnxruntime\n"
+        "print(os.environ['ORT_DISABLE_TELEMETRY'], 'onnxruntime' in sys.modules)"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.split() == ["1", "False"]
+    direct = [path for path in FILES if "onnxruntime" in roots_of(path) and folder_of(path) != "executors"]
+    assert not direct, f"{direct} import onnxruntime past the executor, which switches telemetry off"
+
+
+def test_files_stay_readable():
+    long = {path.name: n for path in FILES if (n := len(path.read_text("utf-8").splitlines())) > 420}
+    assert not long
+
+
+def test_most_functions_are_short():
+    lengths = [
+        node.end_lineno - node.body[0].lineno + 1
+        for path in FILES
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.FunctionDef)
+    ]
+    assert sorted(lengths)[int(len(lengths) * 0.9)] < 30

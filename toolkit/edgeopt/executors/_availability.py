@@ -1,0 +1,63 @@
+"""The device profile a command works for, and what is missing to use it here."""
+
+from __future__ import annotations
+
+from edgeopt import executors, passes
+from edgeopt.errors import EdgeoptError, NotFoundError, UnavailableError
+from edgeopt.system import registry
+from edgeopt.system.target import Target, find_target
+
+
+def find_device(name: str) -> Target:
+    """Return a profile; one that chooses takes a device that is present before one that is only simulated here.
+
+    Args:
+        name: Shipped name, or path of a TOML file.
+
+    Raises:
+        NotFoundError: If it is neither, or names a rewrite that does not exist.
+        InvalidFileError: If the file is wrong.
+        UnavailableError: If a profile that chooses finds none for which the packages are here; it names them all.
+    """
+    try:
+        target = find_target(name, lambda one: why_unavailable(one) or why_absent(one.executor))
+    except UnavailableError:
+        target = find_target(name, why_unavailable)
+    known = registry.names(passes)
+    for rewrite in target.rewrites:
+        if rewrite not in known:
+            raise NotFoundError("pass", rewrite, known)
+    return target
+
+
+def why_unavailable(target: Target) -> str | None:
+    """Return None if the target's engine runs here, on the device or on its simulator; otherwise what is missing."""
+    if target.executor not in registry.names(executors):
+        return f"no executor {target.executor!r} is installed"
+    executor = registry.load(executors, target.executor).EXECUTOR
+    reason: str | None = executor.why_unavailable()
+    if reason is None and hasattr(executor, "why_no_provider"):
+        reason = executor.why_no_provider(target.providers)
+    return reason
+
+
+def require_providers(target: Target) -> None:
+    """Find out before any work whether the target's provider could run a model: ONNX Runtime falls back in silence.
+
+    Raises:
+        UnavailableError: If it is not in this build, or lacks its driver or a library.
+    """
+    executor = registry.load(executors, target.executor).EXECUTOR
+    if hasattr(executor, "require_providers"):
+        executor.require_providers(target.providers)
+
+
+def why_absent(name: str) -> str | None:
+    """Return None if an executor's device itself is here; one that does not say has no simulator."""
+    executor = registry.load(executors, name).EXECUTOR
+    if not hasattr(executor, "has_device"):
+        return None
+    try:
+        return None if executor.has_device() else "only its simulator is here"
+    except EdgeoptError as error:
+        return error.problem

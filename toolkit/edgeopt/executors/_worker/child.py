@@ -1,0 +1,130 @@
+"""The parent's side of a worker: start it, ask it, kill it when it hangs, name the signal when it dies."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from edgeopt.errors import StepError
+from edgeopt.executors._worker import Message, read_message, write_message
+
+_LAST_LINES = 3
+_SECONDS_TO_LEAVE = 5.0
+
+
+class Worker:
+    """One child process that answers one message with one message. Not for two threads at once."""
+
+    def __init__(self, command: Sequence[str], what: str) -> None:
+        """Start `command`; `what` names it in errors, e.g. `Qualcomm's library`."""
+        self._what = what
+        self._heard = tempfile.TemporaryFile()  # noqa: SIM115, lives as long as the worker
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._heard, env=_environment()
+        )
+        self._answers: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+        assert self._process.stdout is not None
+        threading.Thread(target=_listen, args=(self._process.stdout, self._answers), daemon=True).start()
+        self._end = weakref.finalize(self, _end, self._process)
+
+    @property
+    def pid(self) -> int:
+        """The child's process id."""
+        return self._process.pid
+
+    def ask(self, message: Message, *, timeout_s: float) -> Message:
+        """Send a message and return the answer.
+
+        Raises:
+            StepError: If the child dies, or does not answer in time; it is killed then.
+        """
+        assert self._process.stdin is not None
+        try:
+            write_message(self._process.stdin, message)
+        except (OSError, ValueError):
+            raise self._death() from None
+        try:
+            answer = self._answers.get(timeout=timeout_s)
+        except queue.Empty:
+            self._process.kill()
+            raise StepError(
+                f"{self._what} did not answer within {timeout_s:g} s and was killed{self._said()}",
+                remedy="try again; if it hangs again, leave the step out with --skip compile",
+            ) from None
+        if answer is None:
+            raise self._death()
+        return answer
+
+    def close(self) -> str:
+        """End the child and return all it wrote to standard error."""
+        if self._heard.closed:
+            return ""
+        self._end()
+        said = self._read_heard()
+        self._heard.close()
+        return said
+
+    def _death(self) -> StepError:
+        code = self._process.wait()
+        how = f"died of {_signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
+        return StepError(
+            f"{self._what} {how}{self._said()}",
+            remedy="the crash is in the vendor's package, not in edgeopt: update it, or leave it out: --skip compile",
+        )
+
+    def _said(self) -> str:
+        lines = [line.strip() for line in self._read_heard().splitlines() if line.strip()]
+        return f"; it last said: {' | '.join(lines[-_LAST_LINES:])}" if lines else ""
+
+    def _read_heard(self) -> str:
+        self._heard.seek(0)
+        return self._heard.read().decode("utf-8", "replace")
+
+
+def python_worker(module: str, what: str) -> Worker:
+    """Start `python -m module` with this interpreter."""
+    return Worker([sys.executable, "-m", module], what)
+
+
+def _environment() -> dict[str, str]:
+    """Let the child find the edgeopt that runs here, installed or not."""
+    ours = str(Path(__file__).parents[2])
+    known = os.environ.get("PYTHONPATH", "")
+    return {**os.environ, "PYTHONPATH": f"{ours}{os.pathsep}{known}" if known else ours, "PYTHONUTF8": "1"}
+
+
+def _listen(stream: IO[bytes], answers: queue.SimpleQueue[Message | None]) -> None:
+    try:
+        while True:
+            answers.put(read_message(stream))
+    except (EOFError, OSError, ValueError):
+        answers.put(None)
+    finally:
+        stream.close()
+
+
+def _end(process: subprocess.Popen[Any]) -> None:
+    """Close its input, which asks it to leave; kill it if it stays."""
+    assert process.stdin is not None
+    try:
+        process.stdin.close()
+        process.wait(_SECONDS_TO_LEAVE)
+    except (OSError, subprocess.TimeoutExpired):
+        process.kill()
+        process.wait()
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

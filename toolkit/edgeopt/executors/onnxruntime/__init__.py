@@ -1,0 +1,372 @@
+"""ONNX Runtime. A provider that is not really used is an error, never a fallback."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from edgeopt.errors import InvalidFileError, UnavailableError, UnsupportedError
+from edgeopt.executors import Placement, SessionOptions, Source
+from edgeopt.executors.onnxruntime.binding import Binding
+from edgeopt.executors.onnxruntime.drivers import preload_libraries, why_no_driver, why_not_loaded
+from edgeopt.executors.onnxruntime.providers import (
+    CPU,
+    CUDA,
+    DIRECTML,
+    TENSORRT,
+    dead_provider,
+    lists_nodes,
+    memory_of,
+    missing_provider,
+    plain_layout,
+    refusing_provider,
+    split_entries,
+)
+from edgeopt.executors.onnxruntime.tensorrt import tensorrt_options
+from edgeopt.graph.tensors import Tensors, TensorSpec
+from edgeopt.system.optional import require
+from edgeopt.system.text import short
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read once, when onnxruntime is first imported
+
+_DTYPES = {"float": "float32", "float16": "float16", "double": "float64"}
+_KNOWN_ENTRIES = frozenset(
+    {
+        "ep.context_enable",
+        "ep.context_file_path",
+        "ep.context_embed_mode",
+        "mlas.enable_gemm_fastmath_arm64_bfloat16",
+        "session.disable_cpu_ep_fallback",
+        "session.disable_prepacking",
+        "session.disable_quant_qdq",
+        "session.dynamic_block_base",
+        "session.force_spinning_stop",
+        "session.inter_op.allow_spinning",
+        "session.intra_op.allow_spinning",
+        "session.intra_op_thread_affinities",
+        "session.intra_op.spin_duration_us",
+        "session.qdqisint8allowed",
+        "session.set_denormal_as_zero",
+        "session.use_device_allocator_for_initializers",
+        "session.use_env_allocators",
+        "session.use_ort_model_bytes_directly",
+        "session.x64quantprecision",
+    }
+)
+"""ONNX Runtime accepts any key in silence, so a misspelt one would have no effect and no message."""
+UNFUSED = {"session.disable_quant_qdq": "1"}
+"""Entries with which pairs of Q and DQ stand around float kernels: the same numbers on every processor. Without VNNI
+fused kernels saturate; `session.x64quantprecision` mends that for U8S8 only, and refuses S8S8."""
+_OTHER_VALUES = frozenset(
+    {
+        "ep.context_file_path",
+        "session.dynamic_block_base",
+        "session.intra_op_thread_affinities",
+        "session.intra_op.spin_duration_us",
+    }
+)
+"""Entries that are more than yes or no; of the others it takes any word but `1` for no."""
+ARITHMETIC_KEY = "edgeopt.arithmetic"
+"""Metadata of a model that was converted: ONNX Runtime tells no caller which types are inside."""
+MEMORY_REUSE = "enable_mem_reuse"
+"""A field of ONNX Runtime's session options, not one of its entries: `0` gives every tensor a buffer of its own."""
+
+
+Placed = Callable[[], tuple[Placement, ...]]
+_WARNING, _ERROR, _FATAL = 2, 3, 4
+"""ONNX Runtime's severities; the first is its default."""
+_MODEL_FAULTS = ("InvalidProtobuf", "InvalidGraph", "NoModel", "NoSuchFile")
+"""Errors of ONNX Runtime that no provider has a part in."""
+_WHERE = re.compile(r"^/\S+:\d+ .*(?:\)|> \S.* was false\.) (?=[A-Z])")
+"""Where in ONNX Runtime's source an error was raised, which tells a user nothing."""
+
+
+_STATUS = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (?:Non-zero status code returned while running )?")
+"""A number and a name for what the rest of a message says in words."""
+_OWN_FP16 = (TENSORRT, "CoreMLExecutionProvider")
+"""Providers that turn a float32 model into fp16 themselves."""
+_ONE_NODE = bytes.fromhex(
+    "080712003a330a0c0a0178120179220452656c751201675a0f0a0178120a0a08080112040a020801620f0a0179120a0a08080112040a020801"
+    "42040a00100d"
+)
+"""An ONNX model, y = Relu(x) of one number."""
+
+
+class OnnxRuntimeSession:
+    """One `InferenceSession` and the words of `Session`."""
+
+    def __init__(self, session: Any, binding: Binding | None = None, placed: Placed | None = None) -> None:
+        """Wrap a session.
+
+        Args:
+            session: An `InferenceSession`.
+            binding: Of it, where the device has memory of its own.
+            placed: Finds out where the nodes run; None: the session's own list is complete.
+        """
+        self._binding, self._session, self._placed = binding, session, placed
+        self._run = session.run
+        self._names = [output.name for output in session.get_outputs()]
+        self.inputs = tuple(_spec(one) for one in session.get_inputs())
+        self.outputs = tuple(_spec(one) for one in session.get_outputs())
+
+    def run(self, inputs: Tensors) -> Tensors:
+        """Run once.
+
+        Raises:
+            UnsupportedError: If the engine cannot run the model on these inputs.
+        """
+        return self.download(self.execute(self.upload(inputs)))
+
+    def upload(self, inputs: Tensors) -> Any:
+        """Copy the inputs to the device; return them where its memory is the host's."""
+        if self._binding is None:
+            return inputs
+        return self._binding.upload(inputs)
+
+    def execute(self, uploaded: Any) -> Any:
+        """Run once; the results stay in the device's memory.
+
+        Raises:
+            UnsupportedError: If the device fails: it may lack a type, which no provider asks when a model is opened. On
+                the CPU: if a number of the inputs is none that the model takes, an index beyond a table for example.
+        """
+        if self._binding is None:
+            try:
+                return self._run(None, uploaded)
+            except Exception as error:  # pybind raises a class per status code, all below Exception
+                if not type(error).__module__.startswith("onnxruntime"):
+                    raise  # not the engine's words: a bug stays what it is
+                raise _not_run(error) from error
+        try:
+            return self._binding.execute()
+        except Exception as error:  # pybind raises a class per status code, all below Exception
+            reason = " ".join(str(error).split())
+            raise UnsupportedError(
+                f"the device does not run the model: {reason}", remedy="choose another precision or target"
+            ) from error
+
+    def download(self, results: Any) -> Tensors:
+        """Copy the results to the host, and name them."""
+        if self._binding is None:
+            return dict(zip(self._names, results, strict=True))
+        return self._binding.download(results)
+
+    def placement(self) -> tuple[Placement, ...]:
+        """Return where each node of the optimized graph runs, from the graph assignment API."""
+        return self.listed() if self._placed is None else self._placed()
+
+    def listed(self) -> tuple[Placement, ...]:
+        """Return what the API lists for this very session; after a change of layout it leaves nodes out."""
+        return tuple(
+            Placement(node.name, node.op_type, group.ep_name)
+            for group in self._session.get_provider_graph_assignment_info()
+            for node in group.get_nodes()
+        )
+
+    def end_profiling(self) -> Path:
+        """Stop the operator profile and return its file."""
+        return Path(self._session.end_profiling())
+
+    def close(self) -> None:
+        """Free the session."""
+        if self._binding is not None:
+            self._binding.close()
+        self._session = self._run = self._binding = None
+
+
+class OnnxRuntime:
+    """The executor `onnxruntime`."""
+
+    def why_unavailable(self) -> str | None:
+        """Return None if the package is installed."""
+        try:
+            import onnxruntime  # noqa: F401
+        except ImportError as error:
+            return f"{error}; pip install 'edgeopt[cpu]' (or [gpu], [directml], [webgpu]: one of them, never two)"
+        return None
+
+    def why_no_provider(self, providers: tuple[str, ...]) -> str | None:
+        """Return None if this build has the providers and the first starts here; otherwise what is missing."""
+        try:
+            self.require_providers(providers)
+        except UnavailableError as error:
+            return f"{error.problem} ({error.remedy.split(';')[0]})"
+        return None
+
+    def require_providers(self, providers: tuple[str, ...]) -> None:
+        """Find out without a model whether the first provider could run one; a session would run on the CPU instead.
+
+        A provider for a device opens a model of one node; TensorRT's stand-in is CUDA, which compiles nothing.
+
+        Raises:
+            MissingDependencyError: If onnxruntime is not installed.
+            UnavailableError: If a provider is not in this build, or the first lacks driver, library or device.
+        """
+        ort = require("onnxruntime", extra="cpu", purpose="running a model")
+        first = providers[0]
+        _require_built(ort, providers)
+        if reason := why_not_loaded(first, _libraries(ort)):
+            raise dead_provider(first, reason)
+        if not memory_of(providers):
+            return
+        try:
+            self.open(_ONE_NODE, SessionOptions((CUDA if first == TENSORRT else first, CPU))).close()
+        except UnavailableError as error:
+            raise dead_provider(first, error.problem.partition(": ")[2]) from error
+
+    def open(self, source: Source, options: SessionOptions) -> OnnxRuntimeSession:
+        """Load a model on the first of `options.providers`.
+
+        Raises:
+            MissingDependencyError: If onnxruntime is not installed.
+            UnavailableError: If the provider is not in this build, does not start, or took none of the nodes.
+            InvalidFileError: If ONNX Runtime refuses the model.
+            NotFoundError: On an entry or a provider's option that ONNX Runtime would ignore in silence.
+            UnsupportedError: On a precision that is not the model's own.
+        """
+        ort = require("onnxruntime", extra="cpu", purpose="running a model")
+        if options.precision not in ("", "fp32", "fp16"):
+            raise _other_arithmetic(options.precision)
+        entries, provided = split_entries(options.providers, options.entries, _KNOWN_ENTRIES | {MEMORY_REUSE})
+        _require_built(ort, options.providers)
+        made = _session_options(ort, options, entries)
+        if options.providers[0] == TENSORRT:
+            asked = tensorrt_options(provided[0], source, options.precision, options.cache_folder)
+            provided = (asked, *provided[1:])
+        listed = _listed(options.providers, entries)
+        session = _create(ort, source, made, listed, provided[: len(listed)])
+        converted = session.get_modelmeta().custom_metadata_map.get(ARITHMETIC_KEY) == "fp16"
+        if options.precision == "fp16" and not converted and options.providers[0] not in _OWN_FP16:
+            raise _other_arithmetic(options.precision)
+        memory = memory_of(options.providers)
+        device_id = int(provided[0].get("device_id", 0)) if memory else 0
+        plain = plain_layout(options.providers[0], options.entries)
+
+        def placed() -> tuple[Placement, ...]:
+            again = self.open(source, replace(options, entries={**options.entries, **plain}))
+            found = again.listed()
+            again.close()
+            return found
+
+        bound = Binding(session, memory, device_id) if memory else None
+        opened = OnnxRuntimeSession(session, bound, placed if plain else None)
+        _require_placement(opened, options.providers)
+        return opened
+
+
+def _listed(providers: tuple[str, ...], entries: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the providers to name: ONNX Runtime refuses the processor where falling back to it is forbidden."""
+    strict = entries.get("session.disable_cpu_ep_fallback") == "1" and providers[0] != CPU
+    return tuple(one for one in providers if one != CPU) if strict else providers
+
+
+def _libraries(ort: Any) -> Path:
+    return Path(ort.__file__).parent / "capi"
+
+
+def _require_built(ort: Any, providers: tuple[str, ...]) -> None:
+    """Raise if the build lacks one, or if the first one's driver is missing."""
+    for name in providers:
+        if name not in ort.get_available_providers():
+            raise missing_provider(name, ort.__version__)
+    if reason := why_no_driver(providers[0]):
+        raise dead_provider(providers[0], reason)
+
+
+def _create(
+    ort: Any, source: Source, made: Any, providers: tuple[str, ...], options: tuple[dict[str, str], ...]
+) -> Any:
+    """Return the session, or say why it would run elsewhere than asked."""
+    on_device = bool(memory_of(providers))
+    preload_libraries(ort, providers[0])
+    if on_device:
+        ort.set_default_logger_severity(_FATAL)  # what fails is raised below, in one line
+    try:
+        session = ort.InferenceSession(
+            source if isinstance(source, bytes) else str(source),
+            made,
+            providers=list(providers),
+            provider_options=list(options),
+            enable_fallback=0,
+        )
+    except Exception as error:  # pybind raises a class per status code, all below Exception
+        if reason := why_not_loaded(providers[0], _libraries(ort)):
+            raise dead_provider(providers[0], reason) from error
+        raise _refusal(error, providers) from error
+    finally:
+        if on_device:
+            ort.set_default_logger_severity(_WARNING)
+    if providers[0] not in session.get_providers():
+        raise dead_provider(providers[0], why_not_loaded(providers[0], _libraries(ort)))
+    return session
+
+
+def _session_options(ort: Any, options: SessionOptions, entries: Mapping[str, str]) -> Any:
+    made = ort.SessionOptions()
+    made.intra_op_num_threads = options.threads
+    made.inter_op_num_threads = 1
+    made.log_severity_level = _FATAL if memory_of(options.providers) else _ERROR  # what a device says is raised
+    made.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+    made.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    if DIRECTML in options.providers:  # it refuses the parallel mode, and patterns of memory that it does not own
+        made.enable_mem_pattern, made.execution_mode = False, ort.ExecutionMode.ORT_SEQUENTIAL
+    for key, value in entries.items():
+        if key in _KNOWN_ENTRIES - _OTHER_VALUES and value not in ("0", "1"):
+            raise UnsupportedError(f"{key} is {short(value)}", remedy="write 0 or 1")
+        if key == MEMORY_REUSE:
+            made.enable_mem_reuse = value != "0"
+        else:
+            made.add_session_config_entry(key, value)
+    if options.profile_to:
+        made.enable_profiling = True
+        made.profile_file_prefix = options.profile_to
+    if options.save_optimized_to:
+        made.optimized_model_filepath = options.save_optimized_to
+    return made
+
+
+def _other_arithmetic(precision: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"ONNX Runtime computes in the model's own types, not in {precision}",
+        remedy="convert the model, or use the executor openvino for this precision",
+    )
+
+
+def _refusal(error: Exception, providers: tuple[str, ...]) -> UnavailableError | InvalidFileError:
+    reason = _WHERE.sub("", str(error).strip().splitlines()[0])
+    if providers[0] != CPU and type(error).__name__ not in _MODEL_FAULTS:
+        return refusing_provider(providers[0], reason)
+    return InvalidFileError(f"ONNX Runtime refuses the model: {reason}", remedy="check it with edgeopt inspect")
+
+
+def _not_run(error: Exception) -> UnsupportedError:
+    """Return what the user can act on."""
+    reason = _STATUS.sub("", _WHERE.sub("", " ".join(str(error).split())))
+    return UnsupportedError(
+        f"ONNX Runtime does not run the model on these inputs: {reason}",
+        remedy="check the numbers and the shapes of the inputs",
+    )
+
+
+def _require_placement(session: OnnxRuntimeSession, providers: tuple[str, ...]) -> None:
+    """`get_providers()` lists a provider that runs nothing; the graph assignment does not."""
+    if not lists_nodes(providers[0]) or any(node.provider == providers[0] for node in session.listed()):
+        return
+    placed = session.placement()
+    if placed and not any(node.provider == providers[0] for node in placed):
+        raise UnavailableError(
+            f"{providers[0]} took none of the {len(placed)} nodes; all would run on the CPU",
+            remedy="run edgeopt inspect MODEL --target T for the reasons, or choose --target cpu",
+        )
+
+
+def _spec(value: Any) -> TensorSpec:
+    word = value.type.removeprefix("tensor(").removesuffix(")")
+    return TensorSpec(value.name, _DTYPES.get(word, word), tuple(value.shape))
+
+
+EXECUTOR = OnnxRuntime()

@@ -1,0 +1,79 @@
+"""A session's inputs and outputs in its device's memory: upload, execute and download, each done when it returns.
+
+It opens no session, and it is for one run at a time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from edgeopt.graph.tensors import Tensors, require_names
+
+_NEVER_WAITS = ("webgpu",)
+"""Where synchronizing returns at once: unless results are fetched, all the time of a run would count as download."""
+
+
+class Binding:
+    """ONNX Runtime's I/O binding of one session.
+
+    Inputs are copied when they are bound, each to the memory in which its first reader works. An output whose shape
+    is static keeps the buffer of the first run; one whose shape is free is bound anew for every upload, since ONNX
+    Runtime would take the old buffer for one of the right size.
+    """
+
+    def __init__(self, session: Any, memory: str, device_id: int = 0) -> None:
+        """Bind the outputs.
+
+        Args:
+            session: An `InferenceSession`.
+            memory: ONNX Runtime's word for the device: `cuda`, `dml`, `webgpu`, `cpu`.
+            device_id: Which of several.
+        """
+        self._binding = session.io_binding()
+        self._session, self._memory, self._device_id = session, memory, device_id
+        self._inputs = frozenset(one.name for one in session.get_inputs())
+        outputs = session.get_outputs()
+        self._names = tuple(one.name for one in outputs)
+        self._free = tuple(one.name for one in outputs if not _is_static(one.shape))
+        self._bind_outputs(self._names)
+
+    def _bind_outputs(self, names: tuple[str, ...]) -> None:
+        for name in names:
+            self._binding.bind_output(name, self._memory, self._device_id)
+
+    def upload(self, inputs: Tensors) -> None:
+        """Copy the inputs to the device and wait until they are there.
+
+        Raises:
+            ValueError: If an input is missing or unknown: the binding would run on that of the run before.
+        """
+        require_names(inputs, self._inputs)
+        for name, value in inputs.items():
+            self._binding.bind_cpu_input(name, np.ascontiguousarray(value))
+        self._bind_outputs(self._free)
+        self._binding.synchronize_inputs()
+
+    def execute(self) -> list[Any] | None:
+        """Run what was uploaded and wait until it is done; return the results if waiting meant to fetch them."""
+        self._session.run_with_iobinding(self._binding)
+        self._binding.synchronize_outputs()
+        return self._fetch() if self._memory in _NEVER_WAITS else None
+
+    def download(self, fetched: list[Any] | None) -> Tensors:
+        """Copy the results to the host: the next run may write over the device's buffers."""
+        return dict(zip(self._names, self._fetch() if fetched is None else fetched, strict=True))
+
+    def _fetch(self) -> list[Any]:
+        results: list[Any] = self._binding.copy_outputs_to_cpu()
+        return results
+
+    def close(self) -> None:
+        """Free the buffers, and only then the session: they lie in its memory, and the process would die."""
+        self._binding = None
+        self._session = None
+
+
+def _is_static(shape: Any) -> bool:
+    return all(isinstance(size, int) and size >= 0 for size in shape)

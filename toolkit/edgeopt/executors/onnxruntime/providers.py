@@ -1,0 +1,236 @@
+"""What ONNX Runtime's providers take: their options, the memory they work in, what brings them.
+
+The names of options were read from the wheels of onnxruntime-gpu 1.31.1, onnxruntime-webgpu 1.27.0 and
+onnxruntime-directml 1.24.4, XNNPACK's, CoreML's and Vitis AI's from their documentation; those whose value is an
+address in memory are left out, since no file can hold one.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from edgeopt.errors import NotFoundError, UnavailableError
+from edgeopt.system.environment import physical_cores
+
+CPU, CUDA, TENSORRT = "CPUExecutionProvider", "CUDAExecutionProvider", "TensorrtExecutionProvider"
+DIRECTML, WEBGPU, XNNPACK = "DmlExecutionProvider", "WebGpuExecutionProvider", "XnnpackExecutionProvider"
+CORES = "{cores}"
+"""As the value of an option: how many physical cores this process may use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """One execution provider."""
+
+    title: str
+    install: str
+    """What brings it; alone in its environment, since two builds of ONNX Runtime overwrite each other."""
+    needs: str
+    """What else must be there."""
+    memory: str = ""
+    """ONNX Runtime's word for the memory it works in; empty: the host's."""
+    system: str = ""
+    """The only system it exists on, as `sys.platform` says; empty: any."""
+    options: frozenset[str] = frozenset()
+    entries: frozenset[str] = frozenset()
+    """Session entries that only it reads."""
+    layout: tuple[str, str, str] = ("", "", "")
+    """The name that sets the layout of its tensors, its default, and the value that changes none: where the layout is
+    changed, ONNX Runtime's list of assignments leaves out what was placed before (seen in 1.27)."""
+    lists_nodes: bool = True
+    """Whether that list shows at least one node of the provider if it runs any."""
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_CUDA_OPTIONS = _words(
+    """arena_extend_strategy cudnn_conv1d_pad_to_nc1d cudnn_conv_algo_search cudnn_conv_use_max_workspace device_id
+    do_copy_in_default_stream enable_cuda_graph enable_cudnn enable_skip_layer_norm_strict_mode fuse_conv_bias
+    gpu_mem_limit prefer_nhwc sdpa_kernel tunable_op_enable tunable_op_max_tuning_duration_ms
+    tunable_op_tuning_enable use_ep_level_unified_stream use_tf32"""
+)
+_TENSORRT_OPTIONS = _words(
+    """device_id trt_auxiliary_streams trt_bf16_enable trt_build_heuristics_enable trt_builder_optimization_level
+    trt_context_memory_sharing_enable trt_cuda_graph_enable trt_detailed_build_log trt_dla_core trt_dla_enable
+    trt_dump_ep_context_model trt_dump_subgraphs trt_engine_cache_enable trt_engine_cache_path trt_engine_cache_prefix
+    trt_engine_decryption_enable trt_engine_decryption_lib_path trt_engine_hw_compatible trt_ep_context_embed_mode
+    trt_ep_context_file_path trt_extra_plugin_lib_paths trt_force_sequential_engine_build trt_force_timing_cache
+    trt_fp16_enable trt_int8_calibration_table_name trt_int8_enable trt_int8_use_native_calibration_table
+    trt_layer_norm_fp32_fallback trt_load_user_initializer trt_max_partition_iterations trt_max_workspace_size
+    trt_min_subgraph_size trt_onnx_model_folder_path trt_op_types_to_exclude trt_preview_features
+    trt_profile_max_shapes trt_profile_min_shapes trt_profile_opt_shapes trt_sparsity_enable trt_tactic_sources
+    trt_timing_cache_enable trt_timing_cache_path trt_weight_stripped_engine_enable"""
+)
+_DIRECTML_OPTIONS = frozenset({"device_id", "performance_preference", "device_filter", "disable_metacommands"})
+_DIRECTML_ENTRIES = _words(
+    """ep.dml.disable_graph_fusion ep.dml.disable_memory_arena ep.dml.enable_cpu_sync_spinning
+    ep.dml.enable_graph_capture ep.dml.enable_graph_serialization"""
+)
+_WEBGPU_ENTRIES = frozenset(
+    f"ep.webgpuexecutionprovider.{name}"
+    for name in _words(
+        """dawnBackendType defaultBufferCacheMode deviceId enableGraphCapture enableInt64 enablePIXCapture
+    forceCpuNodeNames maxStorageBufferBindingSize multiRotaryCacheConcatOffset powerPreference preferredLayout
+    preserveDevice queryResolveBufferCacheMode storageBufferCacheMode uniformBufferCacheMode validationMode"""
+    )
+)
+"""Session entries, not options: as options of the provider they are ignored in silence, whatever their names."""
+_COREML_OPTIONS = _words(
+    """AllowLowPrecisionAccumulationOnGPU EnableOnSubgraphs MLComputeUnits ModelCacheDirectory ModelFormat
+    ProfileComputePlan RequireStaticInputShapes SpecializationStrategy"""
+)
+_VITISAI_OPTIONS = _words("cache_dir cache_key config_file encryptionKey target xclbin")
+_LIBRARIES = "pip install 'onnxruntime-gpu[cuda,cudnn]' brings CUDA and cuDNN"
+
+PROVIDERS: Mapping[str, Provider] = {
+    CUDA: Provider(
+        "CUDA",
+        "pip install 'edgeopt[gpu]'",
+        f"it needs NVIDIA's driver, CUDA and cuDNN; {_LIBRARIES}",
+        memory="cuda",
+        options=_CUDA_OPTIONS,
+        layout=("prefer_nhwc", "0", "0"),
+    ),
+    TENSORRT: Provider(
+        "TensorRT",
+        "pip install 'edgeopt[gpu]'",
+        f"it needs NVIDIA's driver, CUDA, cuDNN and TensorRT's libraries on the search path; {_LIBRARIES}",
+        memory="cuda",
+        options=_TENSORRT_OPTIONS,
+    ),
+    DIRECTML: Provider(
+        "DirectML",
+        "pip install 'edgeopt[directml]'",
+        "it needs Windows and a DirectX 12 GPU",
+        memory="dml",
+        system="win32",
+        options=_DIRECTML_OPTIONS,
+        entries=_DIRECTML_ENTRIES,
+    ),
+    WEBGPU: Provider(
+        "WebGPU",
+        "pip install 'edgeopt[webgpu]'",
+        "it needs a GPU with a driver for Vulkan, Direct3D 12 or Metal",
+        memory="webgpu",
+        entries=_WEBGPU_ENTRIES,
+        layout=("ep.webgpuexecutionprovider.preferredLayout", "NHWC", "NCHW"),
+    ),
+    XNNPACK: Provider(
+        "XNNPACK",
+        "build ONNX Runtime with --use_xnnpack",
+        "no wheel has it; its packages for Android and iOS do",
+        options=frozenset({"intra_op_num_threads"}),
+        lists_nodes=False,  # it always changes the layout
+    ),
+    "CoreMLExecutionProvider": Provider(
+        "CoreML",
+        "pip install 'edgeopt[cpu]' on a Mac",
+        "it needs macOS or, with onnxruntime-objc, iOS",
+        options=_COREML_OPTIONS,
+    ),
+    "VitisAIExecutionProvider": Provider(
+        "Vitis AI",
+        "take onnxruntime-vitisai from AMD's Ryzen AI Software",
+        "it needs Windows and an AMD processor with an NPU",
+        options=_VITISAI_OPTIONS,
+    ),
+}
+"""The providers whose options are known; others take none here."""
+
+
+def split_entries(
+    providers: tuple[str, ...], entries: Mapping[str, str], session_entries: frozenset[str]
+) -> tuple[dict[str, str], tuple[dict[str, str], ...]]:
+    """Return the entries of the session, and the options of each provider in order.
+
+    Args:
+        providers: Of one session, in order of preference.
+        entries: Both kinds together, as a profile writes them; an option goes to each provider that knows it.
+        session_entries: The entries that every session takes.
+
+    Raises:
+        NotFoundError: On a name that neither the session nor one of its providers knows: ONNX Runtime ignores it.
+    """
+    facts = [PROVIDERS.get(name) for name in providers]
+    known = session_entries.union(*(one.entries for one in facts if one))
+    options = tuple({key: _value(entries[key]) for key in entries if one and key in one.options} for one in facts)
+    for key in entries:
+        if key not in known and not any(key in one for one in options):
+            names = known.union(*(one.options for one in facts if one))
+            raise NotFoundError("session configuration entry or provider option", key, names)
+    return {key: value for key, value in entries.items() if key in known}, options
+
+
+def _value(text: str) -> str:
+    return str(physical_cores()) if text == CORES else text
+
+
+def memory_of(providers: tuple[str, ...]) -> str:
+    """Return the word for the memory that the first provider works in; empty: the host's."""
+    first = PROVIDERS.get(providers[0]) if providers else None
+    return first.memory if first else ""
+
+
+def plain_layout(name: str, entries: Mapping[str, str]) -> dict[str, str]:
+    """Return the entry with which a session lists all its nodes; empty if it does so as it is.
+
+    Args:
+        name: The first provider.
+        entries: Of the session.
+    """
+    facts = PROVIDERS.get(name)
+    key, default, plain = facts.layout if facts else ("", "", "")
+    return {key: plain} if key and entries.get(key, default) != plain else {}
+
+
+def lists_nodes(name: str) -> bool:
+    """Return whether the list of assignments can tell that a provider runs nothing."""
+    facts = PROVIDERS.get(name)
+    return name != CPU and (facts is None or facts.lists_nodes)
+
+
+def missing_provider(name: str, version: str) -> UnavailableError:
+    """Return the error for a provider that this build of ONNX Runtime does not hold.
+
+    Args:
+        name: The provider.
+        version: Of the ONNX Runtime that is installed.
+    """
+    problem = f"ONNX Runtime {version} here has no {name}"
+    facts = PROVIDERS.get(name)
+    if facts is None:
+        return UnavailableError(problem, remedy="install a build that has it in an environment of its own")
+    if facts.system not in ("", sys.platform):
+        problem += f", and no build for this system has: {facts.title} exists on Windows only"
+    return UnavailableError(problem, remedy=f"{facts.install} in an environment of its own; {facts.needs}")
+
+
+def dead_provider(name: str, reason: str) -> UnavailableError:
+    """Return the error for a provider that is installed and does not start.
+
+    Args:
+        name: The provider.
+        reason: What it lacks; empty: unknown.
+    """
+    return UnavailableError(
+        f"{name} is installed but does not start: {reason or 'it gives no reason'}", remedy=_needs(name)
+    )
+
+
+def refusing_provider(name: str, reason: str) -> UnavailableError:
+    """Return the error for a provider that could not open a model.
+
+    Args:
+        name: The provider.
+        reason: What it says.
+    """
+    return UnavailableError(f"{name} did not open the model: {reason}", remedy=_needs(name))
+
+
+def _needs(name: str) -> str:
+    facts = PROVIDERS.get(name)
+    return facts.needs if facts else "run edgeopt doctor"

@@ -1,0 +1,1 @@
+"""ONNX graphs and tensors: read, edited, compared."""

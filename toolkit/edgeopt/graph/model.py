@@ -1,0 +1,221 @@
+"""An ONNX model on its way: load, check, save."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import helper
+
+from edgeopt.errors import InvalidFileError, NotFoundError, UnsupportedError
+from edgeopt.graph.tensors import TensorSpec, fix_sizes
+from edgeopt.graph.validity import require_valid, sort_nodes
+from edgeopt.system import assets
+from edgeopt.system.files import read_file, write_beside
+
+_TWO_GB = 2**31 - 2**20
+_MOST_FILE_BYTES = 2**31
+"""A protobuf holds no more; larger models keep their weights in external data."""
+_MOST_TOLD = 200
+"""Characters of a path in a message."""
+_NAMELESS = {"", "?", "-1", "*", "none"}
+"""What exporters write in place of a name: two of them need not be equal."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model and what is known of it without running it. The proto is never edited in place."""
+
+    proto: onnx.ModelProto
+    name: str
+
+    @cached_property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """Inputs that a caller must give: initializers listed as inputs (IR below 4) are left out."""
+        constants = {tensor.name for tensor in self.proto.graph.initializer}
+        return tuple(_spec(value) for value in self.proto.graph.input if value.name not in constants)
+
+    @cached_property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """What a run returns."""
+        makers = {name: node for node in self.proto.graph.node for name in node.output}
+        return tuple(replace(_spec(value), op=_maker(value.name, makers)) for value in self.proto.graph.output)
+
+    @cached_property
+    def opset(self) -> int:
+        """Version of the default operator set."""
+        return max((one.version for one in self.proto.opset_import if one.domain in ("", "ai.onnx")), default=1)
+
+    @cached_property
+    def data(self) -> bytes:
+        """The serialized model.
+
+        Raises:
+            UnsupportedError: Above 2 GB, where a protobuf cannot be serialized.
+        """
+        if self.proto.ByteSize() > _TWO_GB:
+            raise UnsupportedError(
+                f"{self.name} is larger than 2 GB", remedy="quantize its weights first, or split the model"
+            )
+        data: bytes = self.proto.SerializeToString(deterministic=True)
+        return data
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the serialized model."""
+        return len(self.data)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the serialized model."""
+        return hashlib.sha256(self.data).hexdigest()
+
+    @cached_property
+    def metadata(self) -> Mapping[str, str]:
+        """What the exporter wrote beside the graph."""
+        return {entry.key: entry.value for entry in self.proto.metadata_props}
+
+    @cached_property
+    def op_counts(self) -> Mapping[str, int]:
+        """How often each op occurs, most frequent first."""
+        counts: dict[str, int] = {}
+        for node in self.proto.graph.node:
+            counts[node.op_type] = counts.get(node.op_type, 0) + 1
+        return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+_KEEP_VALUES = frozenset(
+    {"Cast", "Concat", "DequantizeLinear", "Flatten", "Gather", "Identity", "QuantizeLinear", "ReduceMean", "Reshape"}
+    | {"Slice", "Squeeze", "Transpose", "Unsqueeze"}
+)
+"""What comes out are values of the first input, or their mean."""
+
+
+def _maker(name: str, makers: Mapping[str, onnx.NodeProto]) -> str:
+    """Return the operator that makes a tensor's values; empty where none does."""
+    seen = set[str]()
+    while name in makers and name not in seen:
+        seen.add(name)
+        node = makers[name]
+        if node.op_type not in _KEEP_VALUES or not node.input:
+            return str(node.op_type)
+        name = node.input[0]
+    return ""
+
+
+def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
+    tensor = value.type.tensor_type
+    dtype = str(helper.tensor_dtype_to_np_dtype(tensor.elem_type)) if tensor.elem_type else "unknown"
+    return TensorSpec(value.name, dtype, tuple(_size(one) for one in tensor.shape.dim))
+
+
+def _size(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
+    """Return a size, the name of a free one, or None for a free one without a name that tells it from others."""
+    if dim.HasField("dim_value"):
+        return dim.dim_value if dim.dim_value > 0 else None
+    return dim.dim_param if dim.dim_param.casefold() not in _NAMELESS else None
+
+
+def fix_inputs(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> Model:
+    """Return the model with free dimensions of its inputs fixed, and so every other of the same name.
+
+    Args:
+        model: It is not changed.
+        shapes: Whole shapes by input name; the other inputs stay as they are.
+
+    Raises:
+        EdgeoptError: If a shape does not fit.
+    """
+    fixed = {one.name: one for one in fix_sizes(model.inputs, shapes)}
+    if not shapes:
+        return model
+    known = {name: size for one in model.inputs for name, size in zip(one.shape, fixed[one.name].shape, strict=True)}
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    for value in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
+        for i, dim in enumerate(value.type.tensor_type.shape.dim):
+            size = fixed[value.name].shape[i] if value.name in fixed else known.get(dim.dim_param)
+            if isinstance(size, int):
+                dim.dim_value = size
+    return Model(proto, model.name)
+
+
+def find_model(name: str) -> Path:
+    """Return the path of the shipped model called `name`, or `name` itself when it is a file.
+
+    Raises:
+        NotFoundError: If it is neither.
+        InvalidFileError: If it is a folder, or lies where nothing may be read.
+    """
+    path = Path(name)
+    try:
+        is_file, is_folder = path.is_file(), path.is_dir()
+    except OSError as error:
+        told = f"{name[:_MOST_TOLD]} cannot be read: {error.strerror}"
+        raise InvalidFileError(told, remedy="name an ONNX file that may be read") from error
+    if is_file:
+        return path
+    if is_folder and (path.suffix or name not in assets.model_folders()):
+        raise _is_folder(path)
+    shipped = {key: one / "model.onnx" for key, one in assets.model_folders().items() if (one / "model.onnx").is_file()}
+    if name in shipped:
+        return shipped[name]
+    raise NotFoundError("model file or shipped model", name, shipped)
+
+
+def _is_folder(path: Path) -> InvalidFileError:
+    """Return an error that leads to a file: a bundle, and the folder that holds one, are answers, no models."""
+    bundle = next((one for one in (path, path / "bundle") if (one / "manifest.json").is_file()), None)
+    found = sorted((bundle or path).glob("*.onnx"), reverse=True)  # a bundle's model before its fallback
+    named = f"name {found[0]}" if found else "name an ONNX file"
+    if bundle is None:
+        return InvalidFileError(f"{path} is a folder", remedy=named)
+    remedy = f"edgeopt run, bench, compare and check take it; here name the model that it was made of, or {named}"
+    return InvalidFileError(f"{bundle} is a bundle, no model", remedy=remedy)
+
+
+def load_model(path: Path, name: str = "") -> Model:
+    """Load and check one ONNX file, external data included.
+
+    Args:
+        path: The file.
+        name: What to call it; empty: the file's stem, or the folder's for `model.onnx`.
+
+    Raises:
+        InvalidFileError: If it is not ONNX, truncated, its external data is missing, or the checker refuses it.
+        UnsupportedError: If a node belongs to a domain that no engine here knows.
+    """
+    data = read_file(path, remedy="name an ONNX file that may be read", most_bytes=_MOST_FILE_BYTES)
+    try:
+        proto = onnx.load_model_from_string(data)
+    except (DecodeError, ValueError) as error:
+        raise InvalidFileError(
+            f"{path} is not an ONNX file, or is truncated", remedy="export the model again, or copy the file again"
+        ) from error
+    if not proto.graph.node or not proto.opset_import:
+        raise InvalidFileError(f"{path} holds no ONNX graph", remedy="export the model again, or copy the file again")
+    try:
+        onnx.load_external_data_for_model(proto, str(path.parent))
+    except (OSError, ValueError, onnx.checker.ValidationError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise InvalidFileError(
+            f"{path}: its external data cannot be loaded: {reason}",
+            remedy="keep the external data files beside the model, whole",
+        ) from error
+    sort_nodes(proto.graph, str(path))
+    require_valid(proto, str(path))
+    return Model(proto, name or (path.parent.name if path.stem == "model" else path.stem))
+
+
+def save_model(model: Model, path: Path) -> None:
+    """Write the model, whole or not at all.
+
+    Raises:
+        InvalidFileError: If the folder is not writable or the disk is full.
+    """
+    write_beside(path, model.data)

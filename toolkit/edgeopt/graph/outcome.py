@@ -1,0 +1,29 @@
+"""What one step did."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from edgeopt.errors import Note
+from edgeopt.graph.model import Model
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The model a step made, how often each rewrite fired, and what the user should know."""
+
+    model: Model
+    changes: Mapping[str, int]
+    notes: tuple[Note, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Session configuration entries with which it runs fastest, beyond those of the target."""
+
+    def then(self, after: Outcome) -> Outcome:
+        """Return this and what was made of it as one."""
+        return Outcome(after.model, {**self.changes, **after.changes}, (*self.notes, *after.notes), after.options)
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether no rewrite found anything to do."""
+        return not any(self.changes.values())

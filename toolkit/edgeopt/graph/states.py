@@ -1,0 +1,65 @@
+"""States of recurrent models: outputs that are an input of the next sample."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from edgeopt.graph.tensors import Tensors, TensorSpec
+
+_DIRECTION = re.compile(
+    "i|in|inputs?|o|out|outputs?|n|new|next|old|prev|previous|past|present|init|initial|0|final|last"
+)
+"""Words that tell the way and not the thing: `h0` and `hn`, `in_state` and `stateN`, `r1i` and `r1o`."""
+
+
+def find_states(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> dict[str, str]:
+    """Return the input that each state output feeds, by the input's name; none where the model is not recurrent.
+
+    Both have one element type, shapes that can be equal, and one name but for words like `in`, `out`, `new`, `n`. A
+    model whose inputs or outputs would all be states has none: it makes a picture of a picture.
+    """
+    found: dict[str, str] = {}
+    for one in inputs:
+        fitting = [other.name for other in outputs if _is_same(one, other)]
+        if len(fitting) == 1 and fitting[0] not in found.values():
+            found[one.name] = fitting[0]
+    return found if len(found) < min(len(inputs), len(outputs)) else {}
+
+
+def _is_same(one: TensorSpec, other: TensorSpec) -> bool:
+    same = one.dtype == other.dtype and "float" in one.dtype and len(one.shape) == len(other.shape)
+    sizes = zip(one.shape, other.shape, strict=False)
+    fits = all(a == b or not (isinstance(a, int) and isinstance(b, int)) for a, b in sizes)
+    return same and fits and bool(_thing(one.name)) and _thing(one.name) == _thing(other.name)
+
+
+def _thing(name: str) -> tuple[str, ...]:
+    """Return the words of a name without those that tell the way."""
+    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name)
+    words = re.findall(r"[a-z]+|\d+", spaced.lower())
+    kept = [word for word in words if not _DIRECTION.fullmatch(word)]
+    if len(kept) == 1 and len(kept[0]) == 2 and kept[0].endswith("n"):  # hn, cn: the state after n steps
+        kept = [kept[0][0]]
+    return tuple(kept)
+
+
+class Feedback:
+    """What one stream of samples carries from each to the next."""
+
+    def __init__(self, states: Mapping[str, str]) -> None:
+        """Begin a stream.
+
+        Args:
+            states: The output that each state input takes, by the input's name.
+        """
+        self._states = states
+        self._carried: Tensors = {}
+
+    def into(self, inputs: Tensors) -> Tensors:
+        """Return a sample's inputs with the states of the one before it; the first keeps its own."""
+        return {**inputs, **self._carried} if self._carried else inputs
+
+    def keep(self, outputs: Tensors) -> None:
+        """Keep the states for the next sample."""
+        self._carried = {name: outputs[output].copy() for name, output in self._states.items()}

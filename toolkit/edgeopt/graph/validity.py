@@ -1,0 +1,160 @@
+"""Whether what a file holds is a model that can be worked on, told in one line that names the part at fault."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from graphlib import CycleError, TopologicalSorter
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, checker
+
+from edgeopt.errors import InvalidFileError, UnsupportedError
+from edgeopt.graph.subgraphs import all_nodes, subgraphs
+
+_KNOWN_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft", "com.ms.internal.nhwc"})
+_ELEMENT_TYPES = frozenset(TensorProto.DataType.values()) - {TensorProto.UNDEFINED}
+_MOST_NUMBERS = 2**31
+"""Of one input: more takes 8 GB in float32, and no frame is that large."""
+_MOST_TOLD = 300
+"""Characters of a library's words; some print a whole node."""
+_MOST_NAMED = 4
+_AGAIN = "export the model again"
+
+
+def require_valid(proto: ModelProto, where: str) -> None:
+    """Raise unless the model can be worked on: tensors in and out, known ops, and what onnx's checker asks for.
+
+    Args:
+        proto: Its nodes are in order; see `sort_nodes`.
+        where: What the message calls it.
+
+    Raises:
+        UnsupportedError: On a custom op, or on an input that no array can be.
+        InvalidFileError: On anything else that is wrong.
+    """
+    if not _is_text(proto):
+        raise InvalidFileError(f"{where} is not a valid model: a name in it is no UTF-8 text", remedy=_AGAIN)
+    _require_tensors(proto.graph, where)
+    _require_known_ops(proto, where)
+    try:
+        checker.check_model(_with_output_shapes(proto))
+    except (checker.ValidationError, ValueError) as error:
+        raise InvalidFileError(f"{where} is not a valid model: {_one_line(error)}", remedy=_AGAIN) from error
+
+
+def _one_line(error: Exception) -> str:
+    """Return what onnx says and of which node, without its line breaks."""
+    told = "; ".join(" ".join(part.split()) for part in str(error).split("==> Context:"))
+    return told if len(told) <= _MOST_TOLD else f"{told[:_MOST_TOLD]}…"
+
+
+def _is_text(message: Message) -> bool:
+    """Whether all that should be text is: protobuf hands out what is no UTF-8 as bytes, without a word."""
+    for field, value in message.ListFields():
+        several = value if field.is_repeated else (value,)
+        if field.type == FieldDescriptor.TYPE_MESSAGE:
+            if not all(_is_text(one) for one in several):
+                return False
+        elif field.type == FieldDescriptor.TYPE_STRING and not all(isinstance(one, str) for one in several):
+            return False
+    return True
+
+
+def _require_tensors(graph: GraphProto, where: str) -> None:
+    """Raise unless the model takes and gives tensors of known types, in sizes that fit a memory."""
+    stored = {one.name for one in graph.initializer}
+    for value in (one for one in graph.input if one.name not in stored):
+        _require_tensor(value, f"{where}: input {value.name!r}")
+        tensor = value.type.tensor_type
+        if not tensor.HasField("shape"):
+            raise InvalidFileError(
+                f"{where}: input {value.name!r} has no shape, not even a number of dimensions", remedy=_AGAIN
+            )
+        if math.prod(max(one.dim_value, 1) for one in tensor.shape.dim) > _MOST_NUMBERS:
+            sizes = "x".join(str(one.dim_value or "?") for one in tensor.shape.dim)
+            raise UnsupportedError(
+                f"{where}: input {value.name!r} is too large: {sizes}", remedy="export a smaller one"
+            )
+    if not graph.output:
+        raise InvalidFileError(f"{where} has no outputs", remedy=_AGAIN)
+    for value in graph.output:
+        _require_tensor(value, f"{where}: output {value.name!r}")
+    for one in graph.initializer:
+        _require_type(one.data_type, f"{where}: constant {one.name!r}")
+
+
+def _require_tensor(value: ValueInfoProto, where: str) -> None:
+    kind = value.type.WhichOneof("value")
+    if kind is None:
+        raise InvalidFileError(f"{where} has no type", remedy=_AGAIN)
+    if kind != "tensor_type":
+        raise UnsupportedError(
+            f"{where} is no tensor but of kind {kind.removesuffix('_type')}",
+            remedy="export the model with tensors only",
+        )
+    _require_type(value.type.tensor_type.elem_type, where)
+
+
+def _require_type(element_type: int, where: str) -> None:
+    if element_type not in _ELEMENT_TYPES:
+        raise InvalidFileError(f"{where} has the element type {element_type}, which ONNX does not know", remedy=_AGAIN)
+
+
+def _require_known_ops(proto: ModelProto, where: str) -> None:
+    functions = {(one.domain, one.name) for one in proto.functions}
+    custom = [
+        f"{node.op_type} ({node.domain}, node {_name(node)!r})"
+        for node in all_nodes(proto.graph)
+        if node.domain not in _KNOWN_DOMAINS and (node.domain, node.op_type) not in functions
+    ]
+    if custom:
+        raise UnsupportedError(
+            f"{where}: custom op {', '.join(custom[:3])}",
+            remedy="export the model with standard ONNX ops, or replace the op before edgeopt",
+        )
+
+
+def _name(node: NodeProto) -> str:
+    return node.name or next(iter(node.output), "without a name")
+
+
+def _with_output_shapes(proto: ModelProto) -> ModelProto:
+    """Return the model; where an output has no shape, which engines run and the checker refuses, a copy with one."""
+    if all(one.type.tensor_type.HasField("shape") for one in proto.graph.output):
+        return proto
+    copy = ModelProto()
+    copy.CopyFrom(proto)
+    for value in copy.graph.output:
+        value.type.tensor_type.shape.SetInParent()
+    return copy
+
+
+def sort_nodes(graph: GraphProto, where: str) -> None:
+    """Put nodes behind those that feed them, in place: engines sort, so exporters do not have to.
+
+    Raises:
+        InvalidFileError: If nodes feed each other in a circle.
+    """
+    makers = {name: i for i, node in enumerate(graph.node) for name in node.output if name}
+    waits = [{makers[name] for name in _read_names([node]) if name in makers} for node in graph.node]
+    if all(max(before, default=-1) < i for i, before in enumerate(waits)):
+        return
+    try:
+        order = list(TopologicalSorter(dict(enumerate(waits))).static_order())
+    except CycleError as error:
+        names = ", ".join(dict.fromkeys(repr(_name(graph.node[i])) for i in error.args[1][:_MOST_NAMED]))
+        raise InvalidFileError(f"{where}: nodes feed each other in a circle: {names}", remedy=_AGAIN) from error
+    nodes = [NodeProto.FromString(graph.node[i].SerializeToString()) for i in order]
+    del graph.node[:]
+    graph.node.extend(nodes)
+
+
+def _read_names(nodes: Iterable[NodeProto]) -> Iterator[str]:
+    """Yield what nodes and their subgraphs read."""
+    for node in nodes:
+        yield from node.input
+        for graph in subgraphs([node]):
+            yield from _read_names(graph.node)
+            yield from (one.name for one in graph.output)

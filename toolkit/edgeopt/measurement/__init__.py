@@ -1,0 +1,1 @@
+"""Times, accuracy and resources of models, and what they prove."""

@@ -1,0 +1,294 @@
+"""Whether a recipe reads a model as it was trained: tried on the user's own pictures, against the usual other readings.
+
+A recipe that fits by its shapes alone is a hypothesis. Where labels are, their metric judges it; where none are, how
+sure the answers are. It changes no recipe by itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeopt import tasks
+from edgeopt.errors import EdgeoptError, Note, NoteKind
+from edgeopt.executors import Session
+from edgeopt.graph.model import Model
+from edgeopt.graph.tensors import TensorSpec
+from edgeopt.measurement.accuracy.bootstrap import Scored, drop_between, score
+from edgeopt.measurement.accuracy.evaluate import LabelledFrames, answers
+from edgeopt.recipes.frames import Frames
+from edgeopt.recipes.raw_values import fitting_numbers
+from edgeopt.recipes.recipe import Colour, Preprocess, Recipe
+from edgeopt.recipes.recipe_text import changed_lines, recipe_text
+from edgeopt.recipes.recognise import TENSORS, Choice
+from edgeopt.system import registry
+from edgeopt.system.files import write_beside
+from edgeopt.system.text import plural
+from edgeopt.tasks import Task
+
+PROPOSED = "proposed-recipe"
+"""Name of the file that holds the reading that fits."""
+_SCREENED, _JUDGED = 8, 64
+"""Pictures for all readings, and for the recipe's and the best other one."""
+_LEAST_PICTURES = 4
+_SECONDS = 10.0
+"""For the judged pictures; slow models are judged on fewer."""
+_LEAST_GAIN = 0.01
+"""Of a metric: below it, two readings are the same to a user."""
+_LEAST_SURER, _LEAST_T = 0.05, 3.0
+"""Without labels: what another reading must be surer by, and by how many standard errors of the pairs."""
+_NOTHING = 0.02
+"""Sureness of a reading that finds nothing."""
+_IMAGENET = (1 / 255, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+_NORMS = (
+    (1.0, (0.0,), (1.0,)),
+    (1 / 255, (0.0,), (1.0,)),
+    (1 / 127.5, (1.0,), (1.0,)),
+    _IMAGENET,
+    (1.0, (123.68, 116.78, 103.94), (1.0,)),
+)
+"""Scale, mean and std as trainers use them, channels in the order RGB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Misreading:
+    """What is wrong with a recipe on these pictures."""
+
+    problem: str
+    better: Recipe
+    """The reading that fits."""
+    is_certain: bool
+    """Whether the recipe's own reading is useless, not only worse."""
+    is_proven: bool
+    """Whether labels or the values of the outputs say so, not only how sure the answers are."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Bench:
+    """What all readings share."""
+
+    inputs: Sequence[TensorSpec]
+    outputs: Sequence[TensorSpec]
+    session: Session
+    frames: Frames
+    labelled: LabelledFrames | None
+
+    def task(self, recipe: Recipe) -> Task:
+        made: Task = registry.load(tasks, recipe.task).TASK(recipe, self.inputs, self.outputs, True)
+        return made
+
+    def judge(self, recipe: Recipe, count: int, *, is_final: bool) -> _Judged:
+        """Return a reading on some pictures; what comparing needs is computed for final ones only."""
+        task = self.task(recipe)
+        if self.labelled is None:
+            return _Judged(recipe, task.sureness(answers(self.session, task, self.frames.spread(count))), 0.0, None)
+        kept = _spread(len(self.labelled.frames), count)
+        found, labels = (
+            answers(self.session, task, self.labelled.frames.select(kept)),
+            self.labelled.labels.select(kept),
+        )
+        sureness = task.sureness(found)
+        if not is_final:
+            return _Judged(recipe, sureness, task.score(found, labels).value, None)
+        scored = score(task, found, labels)
+        return _Judged(recipe, sureness, scored.accuracy.value, scored)
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """A reading on some pictures."""
+
+    recipe: Recipe
+    sureness: NDArray[np.float64]
+    """(pictures,): 0 to 1."""
+    value: float
+    """The metric; 0 without labels."""
+    scored: Scored | None
+
+    @property
+    def merit(self) -> float:
+        """The metric and how sure the answers are, together: the metric alone is coarse on few pictures."""
+        return self.value + float(self.sureness.mean())
+
+
+def notes_of_reading(
+    choice: Choice,
+    model: Model,
+    session: Session,
+    frames: Frames,
+    labelled: LabelledFrames | None,
+    folder: Path,
+) -> tuple[Note, ...]:
+    """Try the chosen recipe on the user's pictures, close the session, and return what `heed_misreading` does.
+
+    Raises:
+        EdgeoptError: As `heed_misreading`.
+    """
+    found = find_misreading(choice.recipe, model.inputs, model.outputs, session, frames, labelled)
+    session.close()
+    return heed_misreading(found, choice, folder)
+
+
+def heed_misreading(found: Misreading | None, choice: Choice, folder: Path) -> tuple[Note, ...]:
+    """Return a warning of a recipe that another reading beats; refuse one that is useless, or unasked for and worse.
+
+    Args:
+        found: By `find_misreading`.
+        choice: The recipe, and whether the user named it.
+        folder: Where the reading that fits is written as a recipe, to be passed.
+
+    Raises:
+        EdgeoptError: If the recipe's own reading is useless, or it was recognised by shapes and is proven worse.
+    """
+    if found is None:
+        return ()
+    name, path = choice.recipe.name, _write_proposal(found.better, folder)
+    changes = "; ".join(changed_lines(choice.recipe, found.better))
+    verb = "misreads" if found.is_proven or found.is_certain else "may misread"
+    told, remedy = f"recipe {name!r} {verb} this model: {found.problem}", f"pass --recipe {path}: {changes}"
+    if not found.is_proven:
+        remedy = f"pass a few labelled pictures with --eval to be sure; the surest reading is {path}: {changes}"
+    if not found.is_certain and (choice.is_given or not found.is_proven):
+        return (Note(NoteKind.WARNING, told, remedy),)
+    raise EdgeoptError(told, remedy=remedy if found.is_certain else f"{remedy}; or --recipe {name} to go on as it is")
+
+
+def _write_proposal(recipe: Recipe, folder: Path) -> Path:
+    """Write the recipe, and its class names beside it."""
+    path, labels = folder / f"{PROPOSED}.toml", f"{PROPOSED}.labels.txt"
+    if recipe.class_names:
+        write_beside(folder / labels, "\n".join(recipe.class_names) + "\n")
+    name = f"{recipe.name}, read anew"
+    write_beside(path, recipe_text(recipe, name=name, labels=labels if recipe.class_names else ""))
+    return path
+
+
+def find_misreading(
+    recipe: Recipe,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    session: Session,
+    frames: Frames,
+    labelled: LabelledFrames | None,
+) -> Misreading | None:
+    """Return what is wrong with a recipe, and the usual reading that fits better; None where nothing is.
+
+    Args:
+        recipe: Bound to the model.
+        inputs: Of the model.
+        outputs: Of the model.
+        session: The model as given, in float.
+        frames: Pictures, where there are no labels.
+        labelled: Pictures with labels.
+
+    Raises:
+        InvalidFileError: If the labels are of another task.
+    """
+    pictures = labelled.frames if labelled else frames
+    if recipe.task == TENSORS or pictures.tensors is not None or len(pictures) < _LEAST_PICTURES:
+        return None
+    bench = _Bench(inputs, outputs, session, frames, labelled)
+    values = _fitting_values(bench, recipe)
+    contradicts = values != recipe
+    others = other_readings(values)
+    screened = [bench.judge(one, _SCREENED, is_final=False) for one in [values, *others]]
+    best = max(screened, key=lambda one: one.merit).recipe
+    finalists = [best, *(one for one in others[:1] if one != best)]
+    count = _affordable(bench, recipe)
+    own = bench.judge(recipe, count, is_final=True)
+    judged = [bench.judge(one, count, is_final=True) for one in finalists if one != recipe]
+    other = max(judged, key=lambda one: one.merit, default=None)
+    is_useless = _is_useless(own)
+    if other and (_is_better(other, own) or (contradicts and (labelled is None or other.value >= own.value))):
+        is_certain = is_useless or (contradicts and labelled is None)
+        return Misreading(
+            _told(own, other, contradicts), other.recipe, is_certain, contradicts or own.scored is not None
+        )
+    return None
+
+
+def _fitting_values(bench: _Bench, recipe: Recipe) -> Recipe:
+    """Return the recipe with what the values of the outputs say of boxes and scores."""
+    task, pictures = bench.task(recipe), bench.labelled.frames if bench.labelled else bench.frames
+    found = []
+    for frame in pictures.spread(_LEAST_PICTURES):
+        outputs = bench.session.run(task.preprocess(frame)[0])
+        found.append([np.asarray(outputs[one.name]) for one in bench.outputs])
+    return replace(recipe, postprocess=fitting_numbers(recipe.postprocess, recipe.input.size, found))
+
+
+def other_readings(recipe: Recipe) -> list[Recipe]:
+    """Return the recipe with the other colour order first, then the usual normalisations, itself left out."""
+    own = recipe.preprocess
+    colours = (Colour.GREY,) if own.colour is Colour.GREY else (Colour.RGB, Colour.BGR)
+    found = [replace(own, colour=colour) for colour in colours if colour is not own.colour]
+    if "float" in recipe.input.dtype:
+        found += [_normalised(own, colour, *norm) for colour in colours for norm in _NORMS]
+    distinct = {_gains(own): own}
+    for one in found:
+        distinct.setdefault(_gains(one), one)
+    return [replace(recipe, preprocess=one) for one in list(distinct.values())[1:]]
+
+
+def _normalised(
+    own: Preprocess, colour: Colour, scale: float, mean: tuple[float, ...], std: tuple[float, ...]
+) -> Preprocess:
+    if colour is Colour.GREY:
+        mean, std = (float(np.mean(mean)),), (float(np.mean(std)),)
+    order = -1 if colour is Colour.BGR else 1
+    return replace(own, colour=colour, scale=scale, mean=mean[::order], std=std[::order])
+
+
+def _gains(one: Preprocess) -> tuple[Any, ...]:
+    """Return what makes two ways to normalise the same: colour, and the value of black and white in each channel."""
+    ends = [np.round((level * one.scale - np.broadcast_to(one.mean, 3)) / one.std, 2).tolist() for level in (0, 255)]
+    return one.colour, *map(tuple, ends)
+
+
+def _affordable(bench: _Bench, recipe: Recipe) -> int:
+    """Return how many pictures three readings may be judged on."""
+    pictures = bench.labelled.frames if bench.labelled else bench.frames
+    started = monotonic()
+    answers(bench.session, bench.task(recipe), pictures.spread(2))
+    seconds = (monotonic() - started) / 2
+    return int(np.clip(_SECONDS / 3 / max(seconds, 1e-6), _SCREENED, _JUDGED))
+
+
+def _is_better(other: _Judged, own: _Judged) -> bool:
+    """Whether another reading is better: by the metric, beyond chance or with surer answers; without labels, surer."""
+    difference = other.sureness - own.sureness
+    surer, error = float(difference.mean()), float(difference.std(ddof=1)) / math.sqrt(len(difference))
+    if other.scored is None or own.scored is None:
+        return surer >= max(_LEAST_SURER, _LEAST_T * error)
+    lost = drop_between(other.scored, own.scored)
+    is_proven = (lost is not None and lost.low > 0) or surer > _LEAST_T * error
+    return is_proven and other.value - own.value >= _LEAST_GAIN
+
+
+def _is_useless(own: _Judged) -> bool:
+    """Whether a reading is no better than chance: by the metric, or, without labels, because it finds nothing."""
+    if own.scored is None:
+        return float(own.sureness.mean()) < _NOTHING
+    return own.scored.accuracy.is_by_chance
+
+
+def _told(own: _Judged, other: _Judged, contradicts: bool) -> str:
+    count = plural(len(own.sureness), "picture")
+    if own.scored:
+        metric = own.scored.accuracy.metric
+        return f"its {metric} on {count} is {own.value:.4f}, that of another reading {other.value:.4f}"
+    if contradicts:
+        return f"the values of its outputs on {count} say otherwise; what else to change is a guess without labels"
+    surer = f"its answers on {count} are {own.merit:.2f} sure, those of another reading {other.merit:.2f}"
+    return f"{surer}"
+
+
+def _spread(count: int, most: int) -> list[int]:
+    return sorted({int(i) for i in np.linspace(0, count - 1, min(count, most)).round()})

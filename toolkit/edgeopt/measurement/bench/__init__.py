@@ -1,0 +1,1 @@
+"""The command `bench`: options, run, result, summary."""

@@ -1,0 +1,394 @@
+"""What an experienced engineer would say about the figures: where the time goes, why, what to do first.
+
+Each rule is a function of the figures and fires only on evidence, which it quotes. It measures nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from edgeopt.measurement.bench.figures import Figures
+from edgeopt.measurement.resources.trust import TrustLevel
+from edgeopt.measurement.statistics.budget import Verdict
+from edgeopt.measurement.statistics.warmup import Steadiness
+
+_BOUND_RATIO = 0.3
+"""A stage or the queue that takes this share of a frame is worth work of its own."""
+_TRANSFER_RATIO = 0.15
+_TAIL_EXCESS = 0.2
+"""How much larger a stage's share of the slow frames is than of all frames."""
+_TAIL_RATIO = 1.5
+"""p99 over p50 below this is no tail."""
+_CORRELATION = 0.5
+_GROWTH_RATIO = 1.2
+_POSTPROCESS_RATIO = 0.1
+_FIRST_RATIO = 3.0
+_FIRST_MS = 20.0
+"""A first inference that is slower by less than this disturbs nobody."""
+_SPIN_RATIO = 1.3
+_NEIGHBOUR_RATIO = 1.05
+_SUSTAINED_RATIO = 1.05
+_FALLBACK_RATIO = 0.02
+_FULL = 0.95
+_DROPPED_RATIO = 0.05
+_LEAK_MIB = 1.0
+"""Grown over the run: less is pages of the allocator, whatever it comes to in an hour."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that the figures show."""
+
+    rule: str
+    what: str
+    """One sentence without its full stop."""
+    evidence: str
+    """The figures it rests on."""
+    do: str
+    """The exact command, or edit and command, to do about it."""
+
+    def __str__(self) -> str:
+        return f"{self.what} ({self.evidence})."
+
+
+Rule = Callable[[Figures], Finding | None]
+
+
+def diagnose(figures: Figures) -> str:
+    """Return a paragraph: where the time goes, why, and what to do first; empty without figures."""
+    findings = find_all(figures)
+    where = _where(figures)
+    if not findings:
+        return f"{where} Nothing else stands out." if where else ""
+    return " ".join([*([where] if where else []), *map(str, findings), f"First: {findings[0].do}"])
+
+
+def find_all(figures: Figures) -> tuple[Finding, ...]:
+    """Return what every rule finds, the most urgent first."""
+    return tuple(found for rule in RULES if (found := rule(figures)) is not None)
+
+
+def _where(figures: Figures) -> str:
+    if not figures.shares or figures.service_p50_ms is None:
+        return ""
+    ranked = sorted(figures.shares.items(), key=lambda item: -item[1].mean_ratio)[:2]
+    parts = " and ".join(f"{name} {share.mean_ratio:.0%}" for name, share in ranked)
+    return f"A frame takes {_ms(figures.service_p50_ms)} (median): {parts}."
+
+
+def _ms(value: float) -> str:
+    return f"{value:.3g} ms"
+
+
+def _bench(figures: Figures, *options: str) -> str:
+    target = [f"--target {figures.target}"] if figures.target else []
+    return " ".join(["edgeopt bench", figures.model, *target, *options])
+
+
+def _load(figures: Figures) -> str:
+    return f"--load fps:{figures.offered_per_s:.3g}" if figures.offered_per_s else "--load fps:30"
+
+
+def find_distrust(figures: Figures) -> Finding | None:
+    """The machine disturbed the run: no figure of it should decide anything."""
+    trust = figures.trust
+    if trust is None or trust.level is TrustLevel.TRUSTED or not trust.reasons:
+        return None
+    what = "The machine disturbed the run" if trust.level is TrustLevel.NOISY else "The run is invalid"
+    return Finding(
+        "distrust",
+        what,
+        "; ".join(map(str, trust.reasons)),
+        f"remove the cause ({trust.reasons[0].name}), then {_bench(figures, '--seconds 60')}",
+    )
+
+
+def find_bad_attribution(figures: Figures) -> Finding | None:
+    """The stages do not add up to frames run without marks."""
+    found = figures.attribution
+    if found is None or found.valid or not found.n:
+        return None
+    what = "The shares of the stages cannot be believed"
+    return Finding("attribution", what, str(found), _bench(figures, "--seconds 30"))
+
+
+def find_unsteady(figures: Figures) -> Finding | None:
+    """Times never settled."""
+    found = figures.warmup
+    if found is None or found.status is Steadiness.STEADY:
+        return None
+    return Finding(
+        "unsteady",
+        "Times never became steady",
+        "; ".join(found.reasons) or "no stretch of the run is steady",
+        _bench(figures, "--minutes 5"),
+    )
+
+
+def find_provider_fallback(figures: Figures) -> Finding | None:
+    """Nodes run elsewhere than on the provider that was asked for."""
+    placed = figures.nodes_by_provider
+    elsewhere = {name: share for name, share in placed.items() if name != figures.provider}
+    total = sum(elsewhere.values())
+    if not figures.provider or not placed or total < _FALLBACK_RATIO:
+        return None
+    most = max(elsewhere, key=lambda name: elsewhere[name])
+    target = f" --target {figures.target}" if figures.target else ""
+    return Finding(
+        "provider fallback",
+        f"{total:.0%} of the model does not run on {figures.provider}",
+        f"{most} takes {elsewhere[most]:.0%}, and tensors move between the two",
+        f"edgeopt inspect {figures.model}{target}",
+    )
+
+
+def find_queue_bound(figures: Figures) -> Finding | None:
+    """Frames wait long or are dropped: the load is above what the device serves, or comes in bursts."""
+    wait, response, dropped = figures.queue_wait_p50_ms, figures.response_p50_ms, figures.dropped_ratio or 0.0
+    waits = wait is not None and bool(response) and wait / (response or 1.0) >= _BOUND_RATIO
+    if not waits and dropped < _DROPPED_RATIO:
+        return None
+    found = [f"a frame waits {_ms(wait)} of its {_ms(response)}"] if waits and wait and response else []
+    found += [f"{dropped:.1%} of the frames are dropped"] if dropped else []
+    if figures.utilisation is not None:
+        found.append(f"the workers are busy {figures.utilisation:.0%} of the time")
+    what, do = _what_queues(figures)
+    return Finding("queue", what, ", ".join(found), do)
+
+
+def _what_queues(figures: Figures) -> tuple[str, str]:
+    offered, capacity, busy = figures.offered_per_s, figures.capacity_per_s, figures.utilisation
+    if offered and capacity and offered > capacity:
+        what = f"Frames arrive faster than they can be served: {offered:.3g} against {capacity:.3g} a second"
+        return what, _bench(figures, f"--load fps:{0.9 * capacity:.3g}")
+    if busy is not None and busy < _FULL:
+        return "Frames wait in bursts", _bench(figures, "--find-capacity")
+    if figures.queue and figures.queue != "latest":
+        return "The queue is the delay", _bench(figures, _load(figures), "--queue latest")
+    return "More frames arrive than are served in time", _bench(figures, "--find-capacity")
+
+
+def find_oversubscription(figures: Figures) -> Finding | None:
+    """More threads than cores: they take turns, and a quota stops all of them at once."""
+    threads, cores = figures.threads, figures.cores
+    if threads is None or cores is None or threads <= cores:
+        return None
+    fit = max(1, int(cores))
+    return Finding(
+        "oversubscription",
+        "The engine has more threads than cores",
+        f"{threads} threads on {cores:.3g} cores",
+        _bench(figures, f"--threads {fit}"),
+    )
+
+
+def _largest(figures: Figures) -> str:
+    return max(figures.shares, key=lambda name: figures.shares[name].mean_ratio) if figures.shares else ""
+
+
+def _is_bound_by(figures: Figures, stage: str) -> bool:
+    return _largest(figures) == stage and figures.shares[stage].mean_ratio >= _BOUND_RATIO
+
+
+def _stage_evidence(figures: Figures, stage: str) -> str:
+    share = f"{figures.shares[stage].mean_ratio:.0%} of the frame"
+    took = figures.stage_p50_ms.get(stage)
+    return f"{_ms(took)}, {share}" if took is not None else share
+
+
+def find_load_bound(figures: Figures) -> Finding | None:
+    """Reading and decoding is the largest part."""
+    if not _is_bound_by(figures, "load"):
+        return None
+    return Finding(
+        "load",
+        "Reading and decoding pictures is the largest part; a faster model would hardly be noticed",
+        _stage_evidence(figures, "load"),
+        f"decode to the model's own size, or take raw camera frames, then {_bench(figures, '--source FOLDER')}",
+    )
+
+
+def find_preprocess_bound(figures: Figures) -> Finding | None:
+    """Resizing and normalising is the largest part."""
+    if not _is_bound_by(figures, "preprocess"):
+        return None
+    return Finding(
+        "preprocess",
+        "Preprocessing is the largest part; a faster model would hardly be noticed",
+        _stage_evidence(figures, "preprocess"),
+        f"feed frames that have the model's own size, then {_bench(figures, '--source FOLDER')}",
+    )
+
+
+def find_postprocess_bound(figures: Figures) -> Finding | None:
+    """Decoding boxes and suppressing them is the largest part."""
+    if not _is_bound_by(figures, "postprocess"):
+        return None
+    return Finding(
+        "postprocess",
+        "Postprocessing is the largest part; a faster model would hardly be noticed",
+        _stage_evidence(figures, "postprocess"),
+        f"raise score_threshold in the recipe, then {_bench(figures, '--recipe recipe.toml')}",
+    )
+
+
+def find_execute_bound(figures: Figures) -> Finding | None:
+    """The model itself is the largest part."""
+    if not _is_bound_by(figures, "execute"):
+        return None
+    remedy = f"edgeopt optimize {figures.model} --target {figures.target}"
+    if not figures.target:  # a bundle is what optimize made
+        remedy = "optimize the model it was made of with a smaller input, or allow more drop: --max-drop"
+    evidence = _stage_evidence(figures, "execute")
+    return Finding("execute", "The model itself is the largest part", evidence, remedy)
+
+
+def find_box_growth(figures: Figures) -> Finding | None:
+    """Postprocess grows with the number of boxes, so crowded scenes are late."""
+    boxes, share = figures.boxes, figures.shares.get("postprocess")
+    if boxes is None or share is None or max(share.mean_ratio, share.tail_ratio) < _POSTPROCESS_RATIO:
+        return None
+    if boxes.correlation < _CORRELATION or boxes.growth_ratio < _GROWTH_RATIO:
+        return None
+    return Finding(
+        "boxes",
+        "Postprocessing grows with the number of boxes, so crowded scenes are slow",
+        f"{_ms(boxes.few_ms)} with few, {_ms(boxes.many_ms)} with many; rank correlation {boxes.correlation:.2f} "
+        f"over {boxes.frames} frames",
+        f"raise score_threshold or lower max_detections in the recipe, then {_bench(figures, '--recipe recipe.toml')}",
+    )
+
+
+def find_transfer_bound(figures: Figures) -> Finding | None:
+    """Copies to and from the device take a good part."""
+    parts = {name: figures.shares[name].mean_ratio for name in ("upload", "download") if name in figures.shares}
+    if sum(parts.values()) < _TRANSFER_RATIO:
+        return None
+    larger = max(parts, key=lambda name: parts[name])
+    return Finding(
+        "transfer",
+        f"Copies between host and device take {sum(parts.values()):.0%} of the frame",
+        f"{larger} alone {_stage_evidence(figures, larger)}",
+        _bench(figures, "--batch 1,2,4,8"),
+    )
+
+
+def find_tail_stage(figures: Figures) -> Finding | None:
+    """One stage makes the slow frames slow."""
+    p50, p99 = figures.service_p50_ms, figures.service_p99_ms
+    if not p50 or p99 is None or p99 / p50 < _TAIL_RATIO or not figures.shares:
+        return None
+    name, share = max(figures.shares.items(), key=lambda item: item[1].tail_ratio - item[1].mean_ratio)
+    if share.tail_ratio - share.mean_ratio < _TAIL_EXCESS:
+        return None
+    return Finding(
+        "tail",
+        f"The slow frames are slow because of {name}",
+        f"p99 is {p99 / p50:.1f} times p50; {name} takes {share.tail_ratio:.0%} of slow frames and "
+        f"{share.mean_ratio:.0%} of all",
+        _bench(figures, "--trace trace.json"),
+    )
+
+
+def find_spinning(figures: Figures) -> Finding | None:
+    """Idle threads burn cores that others need."""
+    on, off, felt = figures.cpu_ms_spinning, figures.cpu_ms_sleeping, figures.neighbour_spinning
+    evidence = []
+    if on is not None and off and on / off >= _SPIN_RATIO:
+        evidence.append(f"{_ms(on)} of CPU time an inference with spinning, {_ms(off)} without")
+    if felt is not None and felt.low >= _NEIGHBOUR_RATIO:
+        evidence.append(f"a neighbour takes {felt.value:.2f} times as long beside it")
+    if not evidence:
+        return None
+    do = _bench(figures, "--spin off", _load(figures))
+    return Finding("spinning", "Idle threads of the engine spin and burn cores", "; ".join(evidence), do)
+
+
+def find_first_run(figures: Figures) -> Finding | None:
+    """The first inference is much slower than the others."""
+    first, steady = figures.first_ms, figures.steady_p50_ms
+    if first is None or not steady or first / steady < _FIRST_RATIO or first - steady < _FIRST_MS:
+        return None
+    return Finding(
+        "first run",
+        "The first inference is slow: run one before the first real frame",
+        f"{_ms(first)} against {_ms(steady)} later",
+        _bench(figures, "--cold"),
+    )
+
+
+def find_session_cost(figures: Figures) -> Finding | None:
+    """Most of a cold start is creating the session."""
+    whole, session = figures.cold_first_ms, figures.cold_session_ms
+    if not whole or session is None or session / whole < 0.5:
+        return None
+    return Finding(
+        "cold start",
+        "Most of a cold start goes into creating the session",
+        f"{_ms(session)} of {_ms(whole)} to the first answer",
+        f"{_bench(figures, '--cold')}, and compare the saved optimized graph",
+    )
+
+
+def find_slowdown(figures: Figures) -> Finding | None:
+    """The device gets slower over minutes."""
+    if figures.sustained_low is None or figures.sustained_low < _SUSTAINED_RATIO:
+        return None
+    ratio = figures.sustained_ratio or figures.sustained_low
+    return Finding(
+        "sustained",
+        "The device gets slower while it works: cool it, or plan with the later figure",
+        f"the last fifth takes {ratio:.2f} times as long as the first, at least {figures.sustained_low:.2f}",
+        _bench(figures, "--minutes 10"),
+    )
+
+
+def find_memory_growth(figures: Figures) -> Finding | None:
+    """Resident memory grows without end."""
+    growth, grown = figures.memory_growth, figures.memory_grown_mib
+    if growth is None or grown is None or not growth.is_rising or grown < _LEAK_MIB:
+        return None
+    return Finding(
+        "memory",
+        "Memory grows while it runs",
+        f"{grown:.3g} MiB in this run, {growth.value:.3g} MiB an hour, at least {growth.low:.3g}",
+        _bench(figures, "--minutes 10"),
+    )
+
+
+def find_undecided(figures: Figures) -> Finding | None:
+    """The run is too short to decide about the budget."""
+    found = figures.budget
+    if found is None or found.verdict is not Verdict.INCONCLUSIVE or not found.frames_needed:
+        return None
+    return Finding(
+        "budget",
+        "The run is too short to decide about the budget",
+        f"{found.misses} of {found.n} frames missed it; {found.frames_needed} more would decide",
+        _bench(figures, f"--budget {found.budget_ms:.4g}ms", f"--frames {found.n + found.frames_needed}"),
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    find_distrust,
+    find_bad_attribution,
+    find_unsteady,
+    find_provider_fallback,
+    find_oversubscription,
+    find_queue_bound,
+    find_load_bound,
+    find_preprocess_bound,
+    find_postprocess_bound,
+    find_transfer_bound,
+    find_execute_bound,
+    find_box_growth,
+    find_tail_stage,
+    find_spinning,
+    find_slowdown,
+    find_first_run,
+    find_session_cost,
+    find_memory_growth,
+    find_undecided,
+)
+"""In order of urgency: what makes the figures void, then what changes most."""

@@ -1,0 +1,234 @@
+"""What `bench` is asked for, and which wishes go together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from edgeopt.errors import EdgeoptError
+from edgeopt.measurement.load.arrivals import Closed, FixedRate, Load, Phases, Poisson, parse_load
+from edgeopt.measurement.load.queueing import QueuePolicy, parse_queue
+from edgeopt.measurement.resources.cost import CloudCost, DeviceCost
+from edgeopt.measurement.resources.cpu_time import spin_entries
+from edgeopt.system.environment import logical_cores
+from edgeopt.system.text import plural
+from edgeopt.system.toml import DURATION_MS, DURATION_S, SEEDS, THREADS, Within, require_ranges
+
+SECONDS = 5.0
+PROBE_SECONDS = 30.0
+COLD_REPEATS = 10
+NEIGHBOUR_ROUNDS = 5
+_HOURS_A_YEAR = 8766.0
+_WORKERS_A_CORE = 16
+_PRICE = Within(0, 1e12)
+
+
+@dataclass(frozen=True, slots=True)
+class BenchOptions:
+    """Wishes, in the words of the command line."""
+
+    source: str | Path | None = None
+    """Pictures; None: the recipe's own, or synthetic ones."""
+    load: str = "closed"
+    """`closed`, `closed:4`, `fps:30` or `poisson:30`; a rate is per stream."""
+    streams: Annotated[int, Within(1, 1000)] = 1
+    phases: str = "uniform"
+    """`uniform` or `random`."""
+    queue: str = "fifo"
+    """`fifo`, `bounded:8` or `latest`."""
+    workers: int = 1
+    """Sessions that serve an open load."""
+    jitter_ms: Annotated[float, Within(0, DURATION_MS.most)] = 0.0
+    """Standard deviation of a fixed rate's capture times."""
+    seed: Annotated[int, SEEDS] = 0
+    seconds: Annotated[float, DURATION_S] | None = None
+    """Least time to measure after warm-up; None: 5, and 30 for each run of the search for the capacity."""
+    min_frames: Annotated[int, Within(1, 10**8)] = 400
+    """Least frames to measure after warm-up."""
+    minutes: Annotated[float, Within(0, DURATION_S.most / 60, above=True)] | None = None
+    """Measure so long instead, for the curve over time."""
+    budget_ms: Annotated[float, DURATION_MS] | None = None
+    """What a frame may take; None: the target's, and no gate."""
+    max_miss_ratio: Annotated[float, Within(0, 1)] = 0.01
+    threads: Annotated[int, THREADS] = 0
+    """0: the target's, or the physical cores, shared by the workers."""
+    spin: bool | None = None
+    """Whether idle threads of ONNX Runtime spin; None: as the target says."""
+    rounds: Annotated[int, Within(0, 1000)] = 0
+    """Fresh processes for the headline quantiles; 0: none."""
+    find_capacity: bool = False
+    batches: tuple[Annotated[int, Within(1, 4096)], ...] = ()
+    cold: bool = False
+    neighbour: bool = False
+    repeats: Annotated[int, Within(1, 1000)] | None = None
+    """Starts of each way of a cold start (None: 10), rounds beside a neighbour (None: 5)."""
+    profile: bool = False
+    trace: Path | None = None
+    energy: bool = False
+    device_price: Annotated[float, _PRICE] | None = None
+    life_years: Annotated[float, _PRICE] | None = None
+    duty_ratio: Annotated[float, Within(0, 1)] | None = None
+    watts: Annotated[float, _PRICE] | None = None
+    kwh_price: Annotated[float, _PRICE] | None = None
+    cloud_price: Annotated[float, _PRICE] | None = None
+    """Of one hour of a rented machine."""
+
+    @property
+    def measure_s(self) -> float:
+        """Least time to measure after warm-up."""
+        return self.minutes * 60 if self.minutes else self.seconds or SECONDS
+
+    @property
+    def entries(self) -> dict[str, str]:
+        """Session entries that the wishes stand for."""
+        return {} if self.spin is None else spin_entries(on=self.spin)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        values = asdict(self)
+        return values | {name: str(values[name]) for name in ("source", "trace") if values[name] is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPlan:
+    """The load, as values."""
+
+    load: Load
+    streams: int
+    phases: Phases
+    queue: QueuePolicy
+    workers: int
+    jitter_ms: float
+    seed: int
+
+    @property
+    def rate_per_s(self) -> float | None:
+        """Of all streams together; None for a closed loop."""
+        return None if isinstance(self.load, Closed) else self.load.rate_per_s * self.streams
+
+    def at_rate(self, rate_per_s: float) -> LoadPlan:
+        """Return the same cameras at another rate of all streams together; a closed loop becomes one camera."""
+        per_stream = rate_per_s / self.streams
+        load = Poisson(per_stream) if isinstance(self.load, Poisson) else FixedRate(per_stream)
+        return replace(self, load=load)
+
+    def __str__(self) -> str:
+        workers = plural(self.workers, "worker")
+        if isinstance(self.load, Closed):
+            return f"closed loop, {workers}"
+        phases = f" ({self.phases} phases)" if isinstance(self.load, FixedRate) and self.streams > 1 else ""
+        jitter = f", jitter {self.jitter_ms:g} ms" if self.jitter_ms else ""
+        return f"{self.load} on {plural(self.streams, 'stream')}{phases}{jitter}, queue {self.queue}, {workers}"
+
+
+def plan_load(options: BenchOptions) -> LoadPlan:
+    """Return the load that the wishes describe.
+
+    Raises:
+        EdgeoptError: If it cannot be, or wishes contradict each other.
+    """
+    for is_wrong, problem, remedy in _contradictions(options):
+        if is_wrong:
+            raise EdgeoptError(problem, remedy=remedy)
+    require_ranges(options)
+    load = parse_load(options.load)
+    return LoadPlan(
+        load=load,
+        streams=options.streams,
+        phases=Phases(options.phases),
+        queue=parse_queue(options.queue),
+        workers=load.workers if isinstance(load, Closed) else options.workers,
+        jitter_ms=options.jitter_ms,
+        seed=options.seed,
+    )
+
+
+def _contradictions(options: BenchOptions) -> Iterator[tuple[bool, str, str]]:
+    """Yield what would be wrong, whether it is, and what to write instead."""
+    load = parse_load(options.load)
+    yield from _wrong_load(options, load)
+    yield from _wrong_length(options)
+    yield from _wrong_cost(options)
+
+
+def _wrong_load(options: BenchOptions, load: Load) -> Iterator[tuple[bool, str, str]]:
+    arriving = "write --load fps:30 (or poisson:30) with it: frames arrive there"
+    if isinstance(load, Closed):
+        parse_queue(options.queue)
+        yield options.streams > 1, f"--streams {options.streams} has no meaning in a closed loop", arriving
+        yield options.queue.strip() != "fifo", f"--queue {options.queue} has no meaning in a closed loop", arriving
+        yield options.jitter_ms > 0, "--jitter has no meaning in a closed loop", arriving
+        yield options.phases != "uniform", f"--phases {options.phases} has no meaning in a closed loop", arriving
+        wanted = f"write --load closed:{options.workers} for workers that never wait"
+        yield options.workers > 1, f"--workers {options.workers} serve a load that arrives", wanted
+    if isinstance(load, Poisson):
+        yield options.jitter_ms > 0, "--jitter has no meaning for poisson arrivals", "write --load fps:N with it"
+        yield options.phases != "uniform", "--phases has no meaning for poisson arrivals", "write --load fps:N with it"
+    served, most = load.workers if isinstance(load, Closed) else options.workers, _WORKERS_A_CORE * logical_cores()
+    many = f"{served} workers on a machine of {plural(logical_cores(), 'logical core')}"
+    yield served > most, many, f"ask for {most} or fewer: each opens the model"
+    yield options.phases not in list(Phases), f"{options.phases!r} are no phases", "write uniform or random"
+    least = min(options.streams, options.workers)
+    yield least < 1, f"{least} streams or workers do nothing", "write 1 or more"
+
+
+def _wrong_length(options: BenchOptions) -> Iterator[tuple[bool, str, str]]:
+    both = options.seconds is not None and options.minutes is not None
+    yield both, "--seconds and --minutes both say how long", "give one of them"
+    yield options.min_frames < 1, f"--frames {options.min_frames} measures nothing", "write 1 or more"
+    yield (
+        not 0 < options.max_miss_ratio < 1,
+        f"no run can prove that {options.max_miss_ratio:.0%} of the frames miss a budget",
+        "write --max-miss 1% or another share between 0 and 100%",
+    )
+    yield options.rounds == 1, "one process round has no interval", "write --rounds 5 or more, or leave it out"
+    lonely = options.repeats is not None and not (options.cold or options.neighbour)
+    yield lonely, "--repeats counts the repeats of --cold and --neighbour", "add one of them, or leave it out"
+    few = options.neighbour and options.repeats == 1
+    yield few, "--neighbour needs two rounds or more", "write --repeats 2, or leave it out for 5"
+    odd = options.batches and (min(options.batches) < 1 or len(set(options.batches)) < len(options.batches))
+    yield bool(odd), f"batches {','.join(map(str, options.batches))} cannot be swept", "write --batch 1,2,4,8"
+
+
+def _wrong_cost(options: BenchOptions) -> Iterator[tuple[bool, str, str]]:
+    device, cloud = options.device_price is not None, options.cloud_price is not None
+    owned = {
+        "--life-years": options.life_years,
+        "--duty": options.duty_ratio,
+        "--watts": options.watts,
+        "--kwh-price": options.kwh_price,
+    }
+    given = [name for name, value in owned.items() if value is not None]
+    yield device and cloud, "--device-price and --cloud-price are two machines", "give one of them"
+    yield bool(given) and not device, f"{', '.join(given)} belong to a device's price", "add --device-price"
+    yield (
+        (device or cloud) and not options.find_capacity,
+        "the cost of an inference needs the rate that keeps the budget",
+        "add --find-capacity",
+    )
+    duty = options.duty_ratio
+    yield duty is not None and not 0 < duty <= 1, "--duty is a share above 0", "write --duty 30%"
+    negative = [one for one in (*owned.values(), options.device_price, options.cloud_price) if one and one < 0]
+    yield bool(negative) or options.life_years == 0, "prices, watts and years are above zero", "correct them"
+
+
+def price_machine(options: BenchOptions, measured_watts: float | None) -> DeviceCost | CloudCost | None:
+    """Return what the machine costs; None when no price was given.
+
+    Args:
+        options: With the prices.
+        measured_watts: Mean power of the run, where a meter told it; used unless watts were given.
+    """
+    if options.cloud_price is not None:
+        return CloudCost(options.cloud_price)
+    if options.device_price is None:
+        return None
+    return DeviceCost(
+        price=options.device_price,
+        life_h=(options.life_years or 5.0) * _HOURS_A_YEAR,
+        duty_ratio=options.duty_ratio or 1.0,
+        watts=options.watts if options.watts is not None else measured_watts or 0.0,
+        price_per_kwh=options.kwh_price or 0.0,
+    )

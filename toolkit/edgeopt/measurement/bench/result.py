@@ -1,0 +1,333 @@
+"""What one `bench` found: raw samples, what they say, and the exit code."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from edgeopt.errors import EXIT_NOISY, EXIT_PASS, Note, NoteKind
+from edgeopt.measurement.bench.attribution import StageShare, share_stages
+from edgeopt.measurement.bench.diagnosis import Finding, diagnose, find_all
+from edgeopt.measurement.bench.figures import Figures, make_figures
+from edgeopt.measurement.bench.options import BenchOptions, LoadPlan
+from edgeopt.measurement.bench.passes import SLEEPING, SPINNING, Passes
+from edgeopt.measurement.bench.setup import Setup
+from edgeopt.measurement.load.batch import BatchPoint
+from edgeopt.measurement.load.result import LoadResult, queue_wait_ns
+from edgeopt.measurement.load.run import Observed
+from edgeopt.measurement.resources.energy import Energy, NotMeasured
+from edgeopt.measurement.resources.memory import Growth, MemoryTrace
+from edgeopt.measurement.resources.trust import Trust, TrustLevel
+from edgeopt.measurement.samples import Samples
+from edgeopt.measurement.statistics.budget import BudgetResult
+from edgeopt.measurement.statistics.quantile import Summary, summarize
+from edgeopt.measurement.statistics.warmup import Warmup
+from edgeopt.system.environment import Environment, physical_cores
+from edgeopt.system.fingerprint import Fingerprint
+
+SCHEMA = 1
+_OF_THE_LOAD = {
+    "--load": "load",
+    "--streams": "streams",
+    "--phases": "phases",
+    "--queue": "queue",
+    "--workers": "workers",
+    "--jitter": "jitter_ms",
+}
+METHOD = (
+    "quantiles are order statistics x_(ceil(n p)); intervals are 95 %, binomial on the effective number of frames "
+    "(n_effective); null where n is too small"
+)
+
+
+@dataclass(frozen=True)
+class BenchResult:
+    """Raw samples and what they say."""
+
+    setup: Setup
+    observed: Observed
+    load: LoadResult
+    warmup: Warmup
+    trust: Trust
+    passes: Passes
+    environment: Environment
+    fingerprint: Fingerprint
+
+    @property
+    def options(self) -> BenchOptions:
+        """What was asked for."""
+        return self.setup.options
+
+    @property
+    def plan(self) -> LoadPlan:
+        """The load."""
+        return self.setup.plan
+
+    @property
+    def name(self) -> str:
+        """Of the model or bundle."""
+        return self.setup.subject.name
+
+    @property
+    def memory(self) -> MemoryTrace:
+        """Memory over the run, with the arena where a profile told it."""
+        profile, trace = self.passes.profile, self.observed.memory
+        if profile is None or profile.arena_held_bytes is None:
+            return trace
+        missing = tuple(one for one in trace.missing if not one.startswith("arena"))
+        return replace(trace, arena_bytes=profile.arena_held_bytes, missing=missing)
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """What the user should know."""
+        return (*self.setup.notes, *_notes(self.options, self.passes))
+
+    @property
+    def samples(self) -> Samples:
+        """Every frame of the run."""
+        return self.observed.samples
+
+    @property
+    def budget(self) -> BudgetResult:
+        """The verdict against the budget; it counts from the intended arrival."""
+        return self.load.budget
+
+    @property
+    def budget_asked(self) -> bool:
+        """Whether somebody asked for the budget; the target's own is no gate."""
+        return self.options.budget_ms is not None
+
+    @cached_property
+    def summary(self) -> dict[str, Summary]:
+        """Head, centre and tail of the frame, each stage and the overhead."""
+        return self.samples.summary()
+
+    @cached_property
+    def waits(self) -> dict[str, Summary]:
+        """The same of waiting and of the whole response, where frames arrive; empty while a queue grows."""
+        rows = self.samples.steady().served()
+        if self.plan.rate_per_s is None or self.load.response is None:
+            return {}
+        return {"queue wait": summarize(queue_wait_ns(rows)), "response": self.load.response}
+
+    @cached_property
+    def shares(self) -> Mapping[str, StageShare]:
+        """What each stage takes of all frames and of the slow ones."""
+        return share_stages(self.samples)
+
+    @cached_property
+    def growth(self) -> Growth | None:
+        """How resident memory changes after warm-up."""
+        rows, observed = self.samples.steady(), self.observed
+        after = int(rows.started_ns[0]) if rows.started_ns is not None and len(rows) else 0
+        after_ns = self.samples.epoch_ns + after - observed.wall_minus_clock_ns
+        return self.memory.growth(frames=len(rows.served()), after_ns=after_ns)
+
+    @property
+    def exit_code(self) -> int:
+        """0, 2, 3, or 4 where a noisy machine blocks the gate; a budget that nobody asked for fails nothing."""
+        if not self.budget_asked:
+            return EXIT_PASS
+        return self.budget.verdict.exit_code if self.trust.level is TrustLevel.TRUSTED else EXIT_NOISY
+
+    @cached_property
+    def figures(self) -> Figures:
+        """What the diagnosis may use."""
+        return make_figures(
+            self.samples,
+            workers=self.plan.workers,
+            model=shlex.quote(self.setup.asked),
+            target=self.setup.asked_target,
+            offered_per_s=self.plan.rate_per_s,
+            queue="" if self.plan.rate_per_s is None else str(self.plan.queue),
+            provider=next(iter(self.setup.subject.options.providers), ""),
+            nodes_by_provider=self._nodes_by_provider(),
+            threads=self.setup.subject.threads * self.plan.workers,
+            cores=float(physical_cores()),
+            attribution=self.passes.attribution,
+            trust=self.trust,
+            warmup=self.warmup,
+            budget=self.budget if self.budget_asked else None,
+            **self._figures_of_growth(),
+            **_figures_of(self.passes),
+        )
+
+    def _nodes_by_provider(self) -> Mapping[str, float]:
+        if self.passes.profile is not None:
+            return self.passes.profile.share_by_provider()
+        placed = self.setup.subject.session.placement()
+        return {name: count / len(placed) for name, count in Counter(node.provider for node in placed).items()}
+
+    def _figures_of_growth(self) -> dict[str, Any]:
+        growth = self.growth
+        return {} if growth is None else {"memory_growth": growth.per_hour_mib, "memory_grown_mib": growth.grown_mib}
+
+    @cached_property
+    def findings(self) -> tuple[Finding, ...]:
+        """What the rules of the diagnosis found, the most urgent first; their commands repeat the user's wishes."""
+        return tuple(replace(found, do=self._repeat_wishes(found.do)) for found in find_all(self.figures))
+
+    @property
+    def diagnosis(self) -> str:
+        """The findings as a paragraph."""
+        paragraph, *found = diagnose(self.figures), *find_all(self.figures)[:1]
+        return "".join([paragraph.removesuffix(one.do) + self._repeat_wishes(one.do) for one in found]) or paragraph
+
+    def _repeat_wishes(self, do: str) -> str:
+        """Put into a command what the user asked for, unless it asks for something else itself."""
+        name = f"edgeopt bench {shlex.quote(self.setup.asked)}"
+        wishes = {flag: value for flag, value in self._wishes().items() if f"{flag} " not in do}
+        if "--load " in do:
+            wishes = {flag: value for flag, value in wishes.items() if flag not in _OF_THE_LOAD}
+        said = "".join(f" {flag} {shlex.quote(value)}" for flag, value in wishes.items())
+        return do.replace(name, name + said, 1)
+
+    def _wishes(self) -> dict[str, str]:
+        """The options that decide what is measured, where they differ from the defaults."""
+        asked, default = self.options, BenchOptions()
+        found = {"--recipe": self.setup.asked_recipe} if self.setup.asked_recipe else {}
+        named = {"--source": "source", "--threads": "threads"} | _OF_THE_LOAD
+        for flag, name in named.items():
+            if (value := getattr(asked, name)) != getattr(default, name):
+                found[flag] = str(value)
+        if asked.spin is not None:
+            found["--spin"] = "on" if asked.spin else "off"
+        if asked.budget_ms is not None:
+            found["--budget"] = f"{asked.budget_ms:.4g}ms"
+        if asked.max_miss_ratio != default.max_miss_ratio:
+            found["--max-miss"] = f"{asked.max_miss_ratio:.4g}"
+        return found
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values; the raw samples are in the .npz beside them."""
+        subject = self.setup.subject
+        return {
+            "schema": SCHEMA,
+            "name": self.name,
+            "recipe": subject.recipe.name,
+            "target": subject.target.name,
+            "executor": subject.executor,
+            "threads": subject.threads,
+            "source": str(self.setup.pictures.source),
+            "options": self.options.to_json(),
+            "load": str(self.plan),
+            "method": METHOD,
+            "samples": self.samples.to_json(),
+            "waits": {name: asdict(summary) for name, summary in self.waits.items()},
+            "shares": {name: asdict(share) for name, share in self.shares.items()},
+            "attribution": asdict(self.passes.attribution),
+            "warmup": asdict(self.warmup) | {"first_ratio": self.warmup.first_ratio},
+            "under_load": asdict(self.load),
+            "budget": asdict(self.budget),
+            "budget_asked": self.budget_asked,
+            "exit_code": self.exit_code,
+            "trust": asdict(self.trust),
+            "memory": _memory(self.memory, self.growth),
+            **_passes(self.passes),
+            "findings": [asdict(finding) for finding in self.findings],
+            "diagnosis": self.diagnosis,
+            "environment": asdict(self.environment),
+            "fingerprint": self.fingerprint.to_json(),
+            "notes": [asdict(note) for note in self.notes],
+        }
+
+
+def _figures_of(passes: Passes) -> dict[str, Any]:
+    """Return what the passes tell a diagnosis."""
+    found: dict[str, Any] = {}
+    if passes.capacity is not None:
+        found["capacity_per_s"] = passes.capacity.rate_per_s
+    if passes.sustained is not None:
+        found |= {"sustained_low": passes.sustained.ratio_low, "sustained_ratio": passes.sustained.ratio}
+    if passes.cold is not None and passes.cold.runs:
+        way = passes.cold.ways[0]
+        points = {"cold_first_ms": "to_first", "cold_session_ms": "session"}
+        found |= {key: float(np.median(passes.cold.times_ns(way, name))) / 1e6 for key, name in points.items()}
+    if passes.neighbour is not None:
+        on, off = passes.neighbour[SPINNING], passes.neighbour[SLEEPING]
+        found |= {
+            "cpu_ms_spinning": on.per_inference_ms,
+            "cpu_ms_sleeping": off.per_inference_ms,
+            "neighbour_spinning": on.slowdown,
+        }
+    return found
+
+
+def _notes(options: BenchOptions, passes: Passes) -> tuple[Note, ...]:
+    """Return why a figure that was asked for is not there."""
+    priced = options.device_price is not None or options.cloud_price is not None
+    found = []
+    if priced and passes.cost is None:
+        found.append(Note(NoteKind.SKIPPED, "no cost of an inference: no rate was proven to keep the budget"))
+    knows_watts = options.watts is not None or isinstance(passes.energy, Energy)
+    owned = options.device_price is not None
+    if passes.cost is not None and owned and not (knows_watts and options.kwh_price is not None):
+        found.append(Note(NoteKind.WARNING, "the cost leaves energy out", "give --watts and --kwh-price"))
+    return (*found, *(passes.cold.notes if passes.cold else ()))
+
+
+def _memory(trace: MemoryTrace, growth: Growth | None) -> dict[str, Any]:
+    return {
+        "peak_bytes": trace.peak_bytes,
+        "peak_since": trace.peak_since,
+        "now_bytes": trace.now_bytes,
+        "headroom_bytes": trace.headroom_bytes,
+        "arena_bytes": trace.arena_bytes,
+        "growth": None if growth is None else asdict(growth) | {"is_growing": growth.is_growing},
+        "missing": trace.missing,
+    }
+
+
+def _passes(passes: Passes) -> dict[str, Any]:
+    """Return what was asked for, as plain values."""
+    found: dict[str, Any] = {
+        "cpu": asdict(passes.cpu) | {"per_inference_ms": passes.cpu.per_inference_ms, "cores": passes.cpu.cores}
+    }
+    if passes.energy is not None:
+        found["energy"] = _energy(passes.energy)
+    if passes.rounds is not None:
+        found["rounds"] = {name: asdict(one) for name, one in passes.rounds.quantiles.items()}
+    if passes.sustained is not None:
+        found["sustained"] = passes.sustained.to_json()
+    if passes.capacity is not None:
+        found["capacity"] = asdict(passes.capacity)
+    if passes.cost is not None:
+        found["cost"] = asdict(passes.cost) | {"per_thousand": passes.cost.per_thousand}
+    if passes.batches:
+        found["batches"] = [_batch(point) for point in passes.batches]
+    if passes.cold is not None:
+        found["cold"] = passes.cold.to_json()
+    if passes.neighbour is not None:
+        found["neighbour"] = {
+            name: asdict(one) | {"cores": one.cores, "per_inference_ms": one.per_inference_ms}
+            for name, one in passes.neighbour.items()
+        }
+    if passes.profile is not None:
+        found["profile"] = passes.profile.to_json()
+    return found
+
+
+def _energy(found: Energy | NotMeasured) -> dict[str, Any]:
+    if isinstance(found, NotMeasured):
+        return {"measured": False, "reason": found.reason}
+    gross, net = found.gross_j, found.net_j
+    return asdict(found) | {"measured": True, "gross_j": gross, "net_j": net, "edp_js": found.edp_js}
+
+
+def _batch(point: BatchPoint) -> dict[str, Any]:
+    return {"size": point.size, "throughput_per_s": point.throughput_per_s, "latency": asdict(point.latency)}
+
+
+def raw_files(result: BenchResult) -> Mapping[str, Samples]:
+    """Return the raw samples to be written, by file name."""
+    files = {"samples.npz": result.samples}
+    if result.passes.rounds is not None:
+        files["rounds.npz"] = result.passes.rounds.samples
+    files |= {f"batch-{point.size}.npz": point.samples for point in result.passes.batches}
+    return files

@@ -1,0 +1,143 @@
+"""One model or bundle on this machine under a load, frame by frame, stage by stage."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from edgeopt.errors import EdgeoptError
+from edgeopt.measurement.bench.options import BenchOptions
+from edgeopt.measurement.bench.passes import run_passes
+from edgeopt.measurement.bench.result import BenchResult, raw_files
+from edgeopt.measurement.bench.setup import Setup, open_setup
+from edgeopt.measurement.bench.summary import render_markdown
+from edgeopt.measurement.bench.trace import make_trace, write_trace
+from edgeopt.measurement.load.result import summarize_load
+from edgeopt.measurement.load.run import Observed, Tell, judge_warmup, observe, run_load
+from edgeopt.measurement.resources.meters import MeterKind, find_meters
+from edgeopt.measurement.resources.trust import judge_trust
+from edgeopt.measurement.samples import Samples
+from edgeopt.measurement.subject import Subject, choose_frames, open_subject
+from edgeopt.system.environment import read_environment
+from edgeopt.system.files import require_writable, write_beside
+
+__all__ = ["BenchOptions", "BenchResult", "Subject", "bench", "choose_frames", "open_subject"]
+
+
+def bench(
+    model: str | Path,
+    *,
+    target: str = "cpu",
+    recipe: str | None = None,
+    options: BenchOptions | None = None,
+    out: Path | None = None,
+    tell: Tell | None = None,
+    **wishes: Any,
+) -> BenchResult:
+    """Measure a model or a bundle on this machine.
+
+    Args:
+        model: Path of an ONNX file or a bundle, or a shipped model's name.
+        target: For a model; a bundle brings its own.
+        recipe: For a model; a bundle brings its own.
+        options: What to measure; or give its fields by name: `load="fps:30", budget_ms=33`.
+        out: Where `bench.json`, `bench.md` and the raw samples go; None: nowhere.
+        tell: Hears progress: what, how much is done, of how much.
+        **wishes: Fields of `BenchOptions`.
+
+    Raises:
+        EdgeoptError: If the model, recipe, target or pictures cannot be used, or wishes contradict each other.
+    """
+    asked = options or BenchOptions(**wishes)
+    for file in (*((out / "bench.json",) if out else ()), *((asked.trace,) if asked.trace else ())):
+        require_writable(file)
+    setup = open_setup(str(model), target=target, recipe=recipe, options=asked)
+    result = _measure(setup, tell)
+    if setup.options.trace is not None:
+        _write_trace(setup.options.trace, result)
+    if out is not None:
+        _write(out, result)
+    return result
+
+
+def _measure(setup: Setup, tell: Tell | None) -> BenchResult:
+    """Run the load, then every pass beside it, and judge."""
+    meters = find_meters() if setup.options.energy else None
+    fingerprint = setup.fingerprint()
+    observed = observe(lambda: _run(setup, tell), meters.best if meters else None)
+    samples, plan = observed.samples, setup.plan
+    if not len(samples.steady().served()):
+        raise EdgeoptError(
+            "no frame was served after warm-up", remedy="measure longer with --seconds, or lower the rate of --load"
+        )
+    load = summarize_load(
+        samples,
+        plan.load,
+        queue=plan.queue,
+        streams=plan.streams,
+        workers=plan.workers,
+        budget_ms=setup.budget_ms,
+        max_miss_ratio=setup.options.max_miss_ratio,
+    )
+    passes = run_passes(setup, observed, meters, tell)
+    trust = judge_trust(
+        samples,
+        observed.readings,
+        (*observed.anchors, *(passes.rounds.anchors if passes.rounds else ())),
+        workers=setup.subject.threads * plan.workers,
+        send_lag_ratio=load.send_lag_ratio,
+    )
+    return BenchResult(
+        setup=setup,
+        observed=observed,
+        load=load,
+        warmup=judge_warmup(samples, plan, setup.options.measure_s),
+        trust=trust,
+        passes=passes,
+        environment=read_environment(),
+        fingerprint=fingerprint,
+    )
+
+
+def _run(setup: Setup, tell: Tell | None) -> Samples:
+    return run_load(
+        setup.readers,
+        setup.pipelines,
+        setup.plan,
+        seconds=setup.options.measure_s,
+        min_frames=setup.options.min_frames,
+        tell=tell,
+        variant=setup.subject.name,
+    )
+
+
+def _write(out: Path, result: BenchResult) -> None:
+    """Write the raw samples first: a summary without them is no result."""
+    for name, samples in raw_files(result).items():
+        samples.save(out / name)
+    write_beside(out / "bench.md", render_markdown(result))
+    write_beside(out / "bench.json", json.dumps(result.as_json(), indent=2, allow_nan=False) + "\n")
+
+
+def _write_trace(path: Path, result: BenchResult) -> None:
+    observed = result.observed
+    events = make_trace(
+        result.samples, observed.readings, profile=result.passes.profile_text, counters=_counters(observed)
+    )
+    write_trace(path, events)
+
+
+def _counters(observed: Observed) -> dict[str, list[tuple[int, float]]]:
+    """Return memory, and power where a meter tells it, over the instants of the run."""
+    shift = observed.wall_minus_clock_ns - observed.samples.epoch_ns
+    memory, energy = observed.memory, observed.energy
+    found = {
+        "memory (MiB)": [
+            (int(at) + shift, float(rss) / 2**20) for at, rss in zip(memory.at_ns, memory.rss_bytes, strict=True)
+        ]
+    }
+    if energy is not None and energy.kind is MeterKind.POWER:
+        watts = energy.values.sum(axis=1)
+        found["power (W)"] = [(int(at) + shift, float(one)) for at, one in zip(energy.at_ns, watts, strict=True)]
+    return found

@@ -1,0 +1,110 @@
+"""A model, its pictures and a load, opened and ready to run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from edgeopt.errors import EdgeoptError, Note, UnsupportedError
+from edgeopt.graph.tensors import Sample
+from edgeopt.measurement.bench.options import BenchOptions, LoadPlan, plan_load
+from edgeopt.measurement.load.batch import why_no_batch
+from edgeopt.measurement.subject import Subject, choose_frames, open_subject, shapes_of
+from edgeopt.measurement.subject_facts import subject_facts
+from edgeopt.measurement.workers import Pipeline
+from edgeopt.recipes.frames import Frames
+from edgeopt.system.fingerprint import Fingerprint, read_fingerprint
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What every part of a `bench` works on."""
+
+    asked: str
+    """The model, as the user wrote it."""
+    asked_target: str
+    """As the user wrote it; empty for a bundle, which brings its own."""
+    asked_recipe: str | None
+    options: BenchOptions
+    plan: LoadPlan
+    subject: Subject
+    pictures: Frames
+    readers: tuple[Callable[[], Sample], ...]
+    pipelines: tuple[Pipeline, ...]
+    """One a worker."""
+    notes: tuple[Note, ...]
+
+    @property
+    def budget_ms(self) -> float:
+        """What a frame may take: as asked, else the target's."""
+        return self.options.budget_ms or self.subject.target.budget_ms
+
+    @property
+    def runs_onnxruntime(self) -> bool:
+        """Whether the engine has spinning threads, a profiler and session entries."""
+        return self.subject.executor == "onnxruntime"
+
+    def fingerprint(self) -> Fingerprint:
+        """Return machine, software and subject, in full."""
+        inputs, _ = self.subject.task.preprocess(self.readers[0]())
+        facts = subject_facts(
+            self.subject.source,
+            self.subject.options,
+            self.subject.session,
+            executor=self.subject.executor,
+            inputs=inputs,
+            opset=self.subject.opset,
+        )
+        told = {"load": str(self.plan), "pictures": len(self.pictures), "recipe": self.subject.recipe.name}
+        return read_fingerprint(facts | told, {"seed": self.options.seed, "source": str(self.pictures.source)})
+
+
+def open_setup(model: str, *, target: str, recipe: str | None, options: BenchOptions) -> Setup:
+    """Open everything that the wishes need.
+
+    Raises:
+        EdgeoptError: If something cannot be opened, or a wish cannot be met: before minutes are spent.
+    """
+    plan = plan_load(options)
+    subject = open_subject(
+        model,
+        target=target,
+        recipe=recipe,
+        threads=options.threads,
+        workers=plan.workers,
+        entries=options.entries,
+        shapes=shapes_of(options.source),
+    )
+    pictures, notes = choose_frames(subject.recipe, options.source, subject.inputs)
+    setup = Setup(
+        asked=model,
+        asked_target="" if subject.brings_target else target,
+        asked_recipe=recipe,
+        options=options,
+        plan=plan,
+        subject=subject,
+        pictures=pictures,
+        readers=tuple(partial(pictures.read, i) for i in range(len(pictures))),
+        pipelines=((subject.task, subject.session), *(subject.open_again() for _ in range(plan.workers - 1))),
+        notes=(*subject.notes, *notes),
+    )
+    _require_possible(setup)
+    return setup
+
+
+def _require_possible(setup: Setup) -> None:
+    options = setup.options
+    if options.batches and (reason := why_no_batch(setup.subject.session.inputs)):
+        raise UnsupportedError(
+            f"--batch {','.join(map(str, options.batches))}: {reason}",
+            remedy="export the model with a free first dimension, or leave --batch out",
+        )
+    wishes = {"--neighbour": options.neighbour, "--profile": options.profile}
+    asked = [name for name, is_asked in wishes.items() if is_asked]
+    if asked and not setup.runs_onnxruntime:
+        name, executor = setup.subject.name, setup.subject.executor
+        raise EdgeoptError(
+            f"{', '.join(asked)} needs the executor onnxruntime, and {name} runs on {executor}",
+            remedy="leave it out, or choose another --target",
+        )

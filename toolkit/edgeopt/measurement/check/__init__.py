@@ -1,0 +1,1 @@
+"""The command `check`: the regression gate against a baseline."""

@@ -1,0 +1,384 @@
+"""The regression gate: a model or bundle against a baseline in a file. It never judges by a point estimate.
+
+Where the baseline's model is still there, both are measured in turns; else this run is compared with the samples in the
+file, if machine and software are the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+
+from edgeopt.errors import Note, NoteKind, NotFoundError
+from edgeopt.graph.tensors import Sample
+from edgeopt.measurement.accuracy.evaluate import LabelledFrames, Progress, open_labelled, require_metric
+from edgeopt.measurement.check.accuracy import check_accuracy, score_baseline
+from edgeopt.measurement.check.baseline import Baseline, path_from, read_baseline, write_baseline
+from edgeopt.measurement.check.result import (
+    CheckReport,
+    CheckResult,
+    CheckVerdict,
+    judge_placement,
+    judge_size,
+    judge_time,
+    render_check,
+    skipped,
+    write_junit,
+)
+from edgeopt.measurement.fresh_process.starts import Start, measure_peaks, time_first_answers
+from edgeopt.measurement.load.frame_loop import run_frames
+from edgeopt.measurement.resources.anchor import measure_anchor
+from edgeopt.measurement.resources.readings import take_reading
+from edgeopt.measurement.resources.trust import Trust, TrustLevel, judge_trust
+from edgeopt.measurement.samples import Samples
+from edgeopt.measurement.side_by_side import (
+    Side,
+    close,
+    fingerprint_of,
+    labels_of,
+    notes_on,
+    open_sides,
+    require_fed,
+    run_in_turns,
+)
+from edgeopt.measurement.statistics.paired import judge_rounds
+from edgeopt.measurement.statistics.ratio import Ratio
+from edgeopt.measurement.statistics.unpaired import block_medians, judge_unpaired
+from edgeopt.measurement.stored import show_difference
+from edgeopt.measurement.subject import choose_frames, shapes_of
+from edgeopt.recipes.frames import Frames
+from edgeopt.recipes.recipe import Check
+from edgeopt.recipes.recognise import Shapes
+from edgeopt.system.files import require_writable, write_beside
+from edgeopt.system.fingerprint import Fingerprint
+from edgeopt.system.toml import Within, parse_table, require_measurable
+
+CHECKS = ("latency", "accuracy", "size", "memory", "cold_start", "placement")
+SECONDS = 20.0
+STARTS = 10
+_LEAST_FRAMES = 400
+_LATENCY_PARTS = ("execute", "frame")
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What all checks of one run share."""
+
+    now: Side
+    then: Side | None
+    """The baseline's model, opened; None: it is not there any more."""
+    why_gone: str
+    frames: Frames
+    labelled: LabelledFrames | None
+    seconds: float
+    seed: int
+    starts: int
+    skip: Collection[str]
+    judge_noisy: bool
+    tell: Progress | None
+
+    @property
+    def sides(self) -> tuple[Side, ...]:
+        """The baseline first, where it is there."""
+        return (self.then, self.now) if self.then else (self.now,)
+
+    def say(self, what: str) -> Callable[[int, int], None] | None:
+        """Return a listener for one piece of work."""
+        return partial(self.tell, what) if self.tell else None
+
+
+def check(
+    subject: str | Path,
+    *,
+    baseline: str | Path,
+    target: str = "cpu",
+    recipe: str | None = None,
+    source: str | Path | None = None,
+    eval: str | Path | None = None,  # noqa: A002  (the option's name)
+    threads: int = 0,
+    seconds: float = SECONDS,
+    starts: int = STARTS,
+    seed: int = 0,
+    thresholds: Mapping[str, float] | None = None,
+    skip: Collection[str] = (),
+    judge_noisy: bool = False,
+    update: bool = False,
+    tell: Progress | None = None,
+) -> CheckReport:
+    """Check a model or bundle against a baseline, or write the baseline from it.
+
+    Args:
+        subject: Path of an ONNX file or a bundle, or a shipped name.
+        baseline: The file; its raw samples lie beside it as `.npz`.
+        target: For a model; a bundle brings its own.
+        recipe: For a model; a bundle brings its own.
+        source: Pictures; None: the recipe's own, or synthetic ones.
+        eval: Labels; None: the recipe's own, if it ships some.
+        threads: 0: the target's, or one per physical core.
+        seconds: How long frames run.
+        starts: Fresh processes for the cold start; half as many for the memory.
+        seed: Of the order of turns.
+        thresholds: What is allowed, by the names of `Check`; what is not named is as the recipe's `[check]` says.
+        skip: Names of `CHECKS` to leave out.
+        judge_noisy: Judge times that were taken in turns on a noisy machine too.
+        update: Write the baseline from this run instead of checking.
+        tell: Hears progress.
+
+    Raises:
+        EdgeoptError: If the baseline is missing or damaged, or the model cannot be used.
+    """
+    began, file = perf_counter(), Path(baseline)
+    require_measurable(seconds, seed, threads)
+    Within(3, 1000).require("starts", starts)
+    if update:
+        require_writable(file)
+    for name in skip:
+        if name not in CHECKS:
+            raise NotFoundError("check", name, CHECKS)
+    stored = None if update else read_baseline(file)
+    sides, why_gone = _open(str(subject), stored, file, target, recipe, threads, shapes_of(source))
+    now = sides[-1]
+    labels = Path(eval) if eval else next(filter(None, (labels_of(one.subject.recipe) for one in sides[::-1])), None)
+    frames, notes = choose_frames(now.subject.recipe, source, now.subject.inputs)
+    require_fed(sides, frames)
+    require_metric(now.subject.recipe, labels)
+    run = _Run(
+        now=now,
+        then=sides[0] if len(sides) > 1 else None,
+        why_gone=why_gone,
+        frames=frames,
+        labelled=open_labelled(labels) if labels and "accuracy" not in skip else None,
+        seconds=seconds,
+        seed=seed,
+        starts=starts,
+        skip=skip,
+        judge_noisy=judge_noisy,
+        tell=tell,
+    )
+    limits = thresholds_of(now.subject.recipe.check, thresholds or {})
+    report = _check(run, stored, limits, file) if stored else _update(run, file, recipe, limits)
+    close(sides)
+    notes = (*notes_on(sides), *notes, *report.notes)
+    return replace(report, notes=tuple(dict.fromkeys(notes)), seconds=perf_counter() - began)
+
+
+def thresholds_of(recipe: Check, wishes: Mapping[str, float]) -> Check:
+    """Return what is allowed: the wishes over the recipe's own.
+
+    Raises:
+        EdgeoptError: If a wish is unknown or refused.
+    """
+    known = [field.name for field in fields(Check)]
+    for name in wishes:
+        if name not in known:
+            raise NotFoundError("threshold", name, known)
+        Within(0, 1e6).require(name, wishes[name])
+    return parse_table(Check, asdict(recipe) | dict(wishes), "thresholds")
+
+
+def _open(
+    subject: str,
+    stored: Baseline | None,
+    file: Path,
+    target: str,
+    recipe: str | None,
+    threads: int,
+    shapes: Shapes | None,
+) -> tuple[tuple[Side, ...], str]:
+    """Open what is checked, and before it the baseline's model if it is still there as it was."""
+    if stored is None:
+        return open_sides([subject], target=target, recipe=recipe, threads=threads, shapes=shapes), ""
+    threads = threads or stored.threads
+    place = stored.locate(file)
+    if place is None:
+        why = f"the baseline's model, {stored.model}, is not there any more"
+        return open_sides([subject], target=target, recipe=recipe, threads=threads, shapes=shapes), why
+    (then,) = open_sides([place], target=target, recipe=recipe or stored.recipe, threads=threads, shapes=shapes)
+    sides = open_sides([subject], target=target, recipe=recipe, threads=threads, shapes=shapes)
+    if then.sha256 != stored.sha256:
+        close([then])
+        return sides, f"the baseline's model, {stored.model}, is another one now"
+    label = "baseline" if sides[0].label != "baseline" else "the baseline"
+    return (replace(then, label=label), *sides), ""
+
+
+def _check(run: _Run, stored: Baseline, limits: Check, file: Path) -> CheckReport:
+    fingerprint = fingerprint_of(run.now)
+    why_not = "" if run.then else _why_not_stored(stored, fingerprint, run.why_gone)
+    placed, off = _placement(run.now)
+    latency, blocked, trust = [skipped("latency")], "", "not judged: latency was skipped"
+    if "latency" not in run.skip:
+        latency, blocked, trust = _check_latency(run, stored, limits, why_not)
+    checks: dict[str, Callable[[], CheckResult]] = {
+        "accuracy": lambda: check_accuracy(
+            run.now,
+            run.then,
+            stored.scored,
+            run.labelled,
+            run.frames,
+            limits.accuracy_drop,
+            why_gone=run.why_gone,
+            tell=run.tell,
+        ),
+        "size": lambda: judge_size(run.now.size_bytes, stored.size_bytes, limits.size_ratio),
+        "memory": lambda: _check_memory(run, stored, limits.memory_ratio, why_not),
+        "cold_start": lambda: _check_cold_start(run, stored, limits.cold_start_ratio, blocked, why_not),
+        "placement": lambda: judge_placement(
+            placed, off, stored.placement, stored.off_device, limits.max_nodes_off_device
+        ),
+    }
+    others = [skipped(name.replace("_", " ")) if name in run.skip else judge() for name, judge in checks.items()]
+    results = (*latency, *others)
+    notes = [] if run.then else [Note(NoteKind.WARNING, run.why_gone, "keep it to measure both in turns")]
+    if all(one.verdict is CheckVerdict.SKIPPED for one in results):
+        notes.append(Note(NoteKind.WARNING, "nothing was checked", "leave --skip out, or skip less"))
+    name = f"{stored.name} of {file}"
+    return CheckReport(run.now.label, name, results, limits, trust, tuple(notes), 0.0)
+
+
+def _why_not_stored(stored: Baseline, now: Fingerprint, why_gone: str) -> str:
+    """Return why this run cannot be compared with the samples in the file; empty: it can."""
+    keys = stored.fingerprint.why_not_comparable(now)
+    if not keys:
+        return ""
+    shown = "; ".join(show_difference(stored.fingerprint, now, key) for key in keys[:3])
+    more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
+    return f"{why_gone}, and its figures are of another machine or software: {shown}{more}"
+
+
+def _check_latency(run: _Run, stored: Baseline, limits: Check, why_not: str) -> tuple[list[CheckResult], str, str]:
+    """Return the results, why the machine blocks times (empty: it does not), and its trust in words."""
+    if run.then:
+        turns = run_in_turns(run.sides, run.frames, seconds=run.seconds, seed=run.seed)
+        trust, parts = turns.trust, [part for part in _LATENCY_PARTS if part in turns.parts]
+        ratios: dict[str, Ratio | None] = {part: turns.ratio(run.now.label, part) for part in parts}
+        blocked = "" if run.judge_noisy and trust.level is not TrustLevel.INVALID else _noise(trust)
+    else:
+        samples, trust = _measure_alone(run)
+        ratios = {part: None if why_not else _against_stored(samples, stored, part) for part in _LATENCY_PARTS}
+        blocked = _noise(trust) or (
+            f"so was the baseline's: {'; '.join(stored.trust_reasons)}" if stored.trust != TrustLevel.TRUSTED else ""
+        )
+    why_none = why_not or "too few frames for an interval; measure longer with --seconds"
+    results = [
+        judge_time(f"latency {part}", ratio, limits.latency_ratio, blocked, why_none) for part, ratio in ratios.items()
+    ]
+    return results, blocked, str(trust)
+
+
+def _noise(trust: Trust) -> str:
+    return "" if trust.level is TrustLevel.TRUSTED else ", ".join(reason.name for reason in trust.reasons)
+
+
+def _against_stored(samples: Samples, stored: Baseline, part: str) -> Ratio | None:
+    return judge_unpaired(block_medians(samples, part), block_medians(stored.samples, part), margin=0.0)
+
+
+def _measure_alone(run: _Run) -> tuple[Samples, Trust]:
+    subject = run.now.subject
+    readers: list[Callable[[], Sample]] = [partial(run.frames.read, i) for i in range(len(run.frames))]
+    readings, anchors = [take_reading()], [measure_anchor()]
+    samples = run_frames(
+        readers,
+        subject.task,
+        subject.session,
+        seconds=run.seconds,
+        min_frames=_LEAST_FRAMES,
+        variant=run.now.label,
+    )
+    readings.append(take_reading())
+    anchors.append(measure_anchor())
+    return samples, judge_trust(samples, readings, anchors, workers=subject.threads)
+
+
+def _check_memory(run: _Run, stored: Baseline, allowed: float, why_not: str) -> CheckResult:
+    found = measure_peaks(_starts(run.sides), max(3, run.starts // 2), run.say("memory"))
+    now = found[run.now.label]
+    if not now:
+        verdict = CheckVerdict.INCONCLUSIVE if stored.peak_bytes else CheckVerdict.SKIPPED
+        return CheckResult("memory", verdict, None, allowed, "this system keeps no peak")
+    then = found[run.then.label] if run.then else list(stored.peak_bytes)
+    ratio = _ratio_of_starts(now, then, in_turns=run.then is not None) if run.then or not why_not else None
+    judged = judge_time("memory", ratio, allowed, "", why_not or "the baseline has no peak memory", "--starts")
+    peak = f"peak {np.median(now) / 2**20:.1f} MiB in a fresh process"
+    return replace(judged, detail=f"{peak}; {judged.detail}")
+
+
+def _check_cold_start(run: _Run, stored: Baseline, allowed: float, blocked: str, why_not: str) -> CheckResult:
+    found = time_first_answers(_starts(run.sides), run.starts, run.say("cold start"))
+    now = found[run.now.label]
+    then = found[run.then.label] if run.then else list(stored.first_answer_ns)
+    ratio = _ratio_of_starts(now, then, in_turns=run.then is not None) if run.then or not why_not else None
+    judged = judge_time("cold start", ratio, allowed, blocked, why_not or "the baseline has no cold starts", "--starts")
+    first = f"first answer after {np.median(now) / 1e6:.0f} ms"
+    return replace(judged, detail=f"{first}; {judged.detail}")
+
+
+def _ratio_of_starts(now: Sequence[int], then: Sequence[int], *, in_turns: bool) -> Ratio | None:
+    mine, theirs = (np.array(one, np.float64) for one in (now, then))
+    if in_turns and len(mine) == len(theirs) and len(mine) > 1:
+        return judge_rounds(np.log(mine / theirs), pairs=len(mine), margin=0.0)
+    return judge_unpaired(mine, theirs, margin=0.0, drifts=False) if len(theirs) else None
+
+
+def _starts(sides: Sequence[Side]) -> dict[str, Start]:
+    return {side.label: Start(side.subject.path, side.subject.opening) for side in sides}
+
+
+def _placement(side: Side) -> tuple[dict[str, int], int]:
+    """Return nodes by provider, and how many are elsewhere than on the first one."""
+    placed = Counter(node.provider for node in side.subject.session.placement())
+    first = next(iter(side.subject.options.providers), "")
+    return dict(placed), sum(count for provider, count in placed.items() if provider != first)
+
+
+def _update(run: _Run, file: Path, recipe: str | None, limits: Check) -> CheckReport:
+    """Measure alone and write the baseline."""
+    scored = score_baseline(run.now, run.labelled, run.tell)
+    samples, trust = _measure_alone(run)
+    placed, off = _placement(run.now)
+    starts = _starts(run.sides)
+    peaks = measure_peaks(starts, max(3, run.starts // 2), run.say("memory")) if "memory" not in run.skip else {}
+    colds = time_first_answers(starts, run.starts, run.say("cold start")) if "cold_start" not in run.skip else {}
+    baseline = Baseline(
+        name=run.now.label,
+        model=path_from(file, run.now.given),
+        recipe=recipe,
+        sha256=run.now.sha256,
+        threads=run.now.subject.threads,
+        source=str(run.frames.source),
+        size_bytes=run.now.size_bytes,
+        placement=placed,
+        off_device=off,
+        scored=scored,
+        peak_bytes=tuple(peaks.get(run.now.label, ())),
+        first_answer_ns=tuple(colds.get(run.now.label, ())),
+        trust=str(trust.level),
+        trust_reasons=tuple(str(reason) for reason in trust.reasons),
+        fingerprint=fingerprint_of(run.now),
+        samples=samples,
+    )
+    write_baseline(baseline, file)
+    notes: tuple[Note, ...] = ()
+    if trust.level is not TrustLevel.TRUSTED:
+        detail = "written on a noisy machine: only a check in turns with the model itself can judge its latency"
+        notes = (Note(NoteKind.WARNING, detail, "keep the model, or write it again on a quiet machine"),)
+    return CheckReport(run.now.label, str(file), (), limits, str(trust), notes, 0.0, updated=True)
+
+
+def write_reports(report: CheckReport, junit: Path | None, markdown: Path | None) -> None:
+    """Write what a continuous integration shows.
+
+    Raises:
+        InvalidFileError: If a folder is not writable or the disk is full.
+    """
+    if junit:
+        write_beside(junit, write_junit(report))
+    if markdown:
+        write_beside(markdown, render_check(report))

@@ -1,0 +1,1 @@
+"""What is measured in processes of their own: start to first answer, peak memory."""

@@ -1,0 +1,106 @@
+"""A fresh process that opens a model, runs it twice and says when each was done.
+
+Run by `cold_start` as `python -m edgeopt.measurement.fresh_process.cold_child REQUEST`; the answer is one line of JSON. Its
+probes (memory, page faults) lie between the stages and count in none of them.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+ENTERED_NS = time.perf_counter_ns()  # before any other import: everything until here is the interpreter's
+
+
+def main() -> int:
+    """Do what the request in the arguments says; return the exit code."""
+    points = [_probe("interpreter", 0, ENTERED_NS)]
+    import json
+
+    request = json.loads(sys.argv[1])
+    begun = time.perf_counter_ns()
+    from edgeopt import executors
+    from edgeopt.errors import EdgeoptError
+    from edgeopt.system import registry
+
+    executor = registry.load(executors, request["opening"]["executor"]).EXECUTOR
+    reason = executor.why_unavailable()  # imports the engine
+    points.append(_probe("import", begun, time.perf_counter_ns()))
+    try:
+        answer = {"error": reason} if reason else {"points": points + _run(request)}
+    except EdgeoptError as error:
+        answer = {"error": error.problem, "remedy": error.remedy}
+    except Exception as error:  # an engine's own errors have no common root; the parent reports them
+        answer = {"error": f"{type(error).__name__}: {error}"}
+    sys.stdout.write(json.dumps(answer) + "\n")
+    return 0
+
+
+def _run(request: dict[str, object]) -> list[dict[str, object]]:
+    from pathlib import Path
+    from typing import Any, cast
+
+    from edgeopt.runtime.opening import opening_from_json
+
+    values = cast("dict[str, Any]", request)
+    opening = opening_from_json(values["opening"])
+    begun = time.perf_counter_ns()
+    session = opening.open(Path(values["model"]))
+    points = [_probe("session", begun, time.perf_counter_ns())]
+    inputs = cast("Any", _inputs(session.inputs, values["inputs"]))
+    for name in ("first", "second"):
+        begun = time.perf_counter_ns()
+        session.run(inputs)
+        points.append(_probe(name, begun, time.perf_counter_ns()))
+    return points
+
+
+def _inputs(specs: object, path: str) -> object:
+    """Return the inputs of the .npz file, else random ones in 0..1 of a fixed seed (integers: zeros)."""
+    from typing import Any, cast
+
+    import numpy as np
+
+    if path:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    rng, made = np.random.default_rng(0), {}
+    for spec in cast("Any", specs):
+        shape = [size if isinstance(size, int) and size > 0 else 1 for size in spec.shape]
+        is_real = np.dtype(spec.dtype).kind == "f"
+        made[spec.name] = (rng.random(shape) if is_real else np.zeros(shape)).astype(spec.dtype)
+    return made
+
+
+def _probe(name: str, begun_ns: int, done_ns: int) -> dict[str, object]:
+    return {
+        "name": name,
+        "begun_ns": begun_ns,
+        "done_ns": done_ns,
+        "rss_bytes": _rss_bytes(),
+        "major_faults": _major_faults(),
+    }
+
+
+def _rss_bytes() -> int | None:
+    import os
+
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        import psutil  # only where /proc is absent: the import costs memory of its own
+
+        return int(psutil.Process().memory_info().rss)
+
+
+def _major_faults() -> int | None:
+    try:
+        import resource
+    except ImportError:  # Windows counts major and minor faults together
+        return None
+    return resource.getrusage(resource.RUSAGE_SELF).ru_majflt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,288 @@
+"""From starting a process to its first answers, each repeat in a fresh process. It is never mixed with steady times.
+
+The ways (warm or cold page cache, original or saved optimized graph) take turns, so that a drifting machine slows all
+alike.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeopt.errors import EdgeoptError, Note, NoteKind
+from edgeopt.measurement.fresh_process.page_cache import PageCache, describe, prepare, why_cannot_drop
+from edgeopt.measurement.fresh_process.start import child_environment
+from edgeopt.measurement.statistics.quantile import Quantile, quantile
+from edgeopt.runtime.opening import Opening
+
+POINTS = ("interpreter", "import", "session", "first", "second")
+_TO_FIRST = POINTS[:4]
+
+
+@dataclass(frozen=True, slots=True)
+class ColdWay:
+    """One way to start."""
+
+    page_cache: PageCache
+    is_optimized: bool
+    """Whether the graph was the one that the engine had optimized and saved before."""
+
+    def __str__(self) -> str:
+        return f"{self.page_cache} page cache, {'saved optimized' if self.is_optimized else 'original'} graph"
+
+
+@dataclass(frozen=True, slots=True)
+class ColdPoint:
+    """One part of a start, and what the process held when it ended."""
+
+    name: str
+    took_ns: int
+    rss_bytes: int | None
+    major_faults: int | None
+    """Pages read from disk since the process began; None on Windows."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColdRun:
+    """One fresh process."""
+
+    way: ColdWay
+    points: tuple[ColdPoint, ...]
+    resident_ratio: float | None
+    """Share of the model file in the page cache just before; None: not told."""
+
+    def took_ns(self, name: str) -> int:
+        """Return what one point took, or `to_first`: from starting the process to its first answer.
+
+        Raises:
+            KeyError: If there is no such point.
+        """
+        took = {point.name: point.took_ns for point in self.points}
+        return sum(took[part] for part in _TO_FIRST) if name == "to_first" else took[name]
+
+
+@dataclass(frozen=True, slots=True)
+class ColdFigure:
+    """One point of one way over all repeats."""
+
+    n: int
+    min_ns: int
+    median_ns: float
+    max_ns: int
+    p50: Quantile
+    """With its interval; "n/a" below 6 repeats."""
+    p90: Quantile
+    """With its interval; "n/a" below 36 repeats."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColdStart:
+    """Every start of every way, raw."""
+
+    runs: tuple[ColdRun, ...]
+    notes: tuple[Note, ...] = ()
+
+    @property
+    def ways(self) -> tuple[ColdWay, ...]:
+        """In order of the first run of each."""
+        return tuple(dict.fromkeys(run.way for run in self.runs))
+
+    def label(self, way: ColdWay) -> str:
+        """Return the way and what the page cache really was, from its worst repeat."""
+        shares = [run.resident_ratio for run in self.runs if run.way == way]
+        known = [share for share in shares if share is not None]
+        worst = min(known, default=None) if way.page_cache is PageCache.WARM else max(known, default=None)
+        graph = "saved optimized graph" if way.is_optimized else "original graph"
+        return f"{describe(way.page_cache, worst if len(known) == len(shares) else None)}, {graph}"
+
+    def times_ns(self, way: ColdWay, name: str) -> NDArray[np.int64]:
+        """Return (repeats,) what a point of `POINTS`, or `to_first`, took."""
+        return np.array([run.took_ns(name) for run in self.runs if run.way == way], np.int64)
+
+    def figures(self, way: ColdWay) -> Mapping[str, ColdFigure]:
+        """Return `to_first` and each point."""
+        return {name: _figure(self.times_ns(way, name)) for name in ("to_first", *POINTS)}
+
+    def rss_bytes(self, way: ColdWay) -> Mapping[str, float | None]:
+        """Return the median resident memory at each point."""
+        points = {name: [p.rss_bytes for p in self._points(way, name)] for name in POINTS}
+        return {name: _median(values) for name, values in points.items()}
+
+    def major_faults(self, way: ColdWay) -> Mapping[str, float | None]:
+        """Return the median of pages read from disk up to each point."""
+        points = {name: [p.major_faults for p in self._points(way, name)] for name in POINTS}
+        return {name: _median(values) for name, values in points.items()}
+
+    def first_ratio(self, way: ColdWay) -> float:
+        """Return the first inference over the second, medians."""
+        first, second = (float(np.median(self.times_ns(way, name))) for name in ("first", "second"))
+        return first / second if second else 0.0
+
+    def _points(self, way: ColdWay, name: str) -> list[ColdPoint]:
+        return [point for run in self.runs if run.way == way for point in run.points if point.name == name]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return figures and raw runs as plain values."""
+        ways = [
+            {
+                "label": self.label(way),
+                **asdict(way),
+                "figures": {name: asdict(figure) for name, figure in self.figures(way).items()},
+                "rss_bytes": dict(self.rss_bytes(way)),
+                "major_faults": dict(self.major_faults(way)),
+                "first_ratio": self.first_ratio(way),
+            }
+            for way in self.ways
+        ]
+        return {"ways": ways, "runs": [asdict(run) for run in self.runs], "notes": [asdict(n) for n in self.notes]}
+
+
+def _figure(times: NDArray[np.int64]) -> ColdFigure:
+    return ColdFigure(
+        n=len(times),
+        min_ns=int(times.min()),
+        median_ns=float(np.median(times)),
+        max_ns=int(times.max()),
+        p50=quantile(times, 0.5),
+        p90=quantile(times, 0.9),
+    )
+
+
+def _median(values: Sequence[int | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.median(known)) if len(known) == len(values) and known else None
+
+
+def run_cold_start(
+    model: Path,
+    opening: Opening,
+    *,
+    repeats: int = 10,
+    page_caches: Sequence[PageCache] = (PageCache.WARM, PageCache.COLD),
+    with_optimized: bool = True,
+    inputs: Path | None = None,
+    timeout_s: float = 600.0,
+    tell: Callable[[int, int], None] | None = None,
+) -> ColdStart:
+    """Start a model in fresh processes, `repeats` times each way, and return every time.
+
+    Args:
+        model: An ONNX file; data beside it named `MODEL.data` or `MODEL_data` counts as part of it.
+        opening: How sessions are opened; `save_optimized_to` and `profile_to` must be empty.
+        repeats: Processes of each way, at least 1; 20 and more for a p90.
+        page_caches: Which states of the page cache; one that this system cannot reach is left out with a note.
+        with_optimized: Also start from the optimized graph that the engine saves.
+        inputs: An .npz file of the model's inputs; None: random ones, the free dimensions 1.
+        timeout_s: The longest that one process may take.
+        tell: Called with processes done and of how many.
+
+    Raises:
+        EdgeoptError: If a process fails.
+        ValueError: If `opening` would save or profile in the measured processes.
+    """
+    if opening.options.save_optimized_to or opening.options.profile_to:
+        raise ValueError("a cold start saves and profiles nothing in the processes it measures")
+    with tempfile.TemporaryDirectory(prefix="edgeopt-cold-") as folder:
+        start = _Starter(opening, inputs, timeout_s)
+        graphs, notes = {False: model}, []
+        if with_optimized:
+            saved = start.save_optimized(model, Path(folder) / "optimized.onnx")
+            graphs |= {True: saved} if saved else {}
+            notes += [] if saved else [Note(NoteKind.SKIPPED, f"{opening.executor} saved no optimized graph")]
+        if PageCache.COLD in page_caches and (reason := why_cannot_drop()):
+            page_caches = [one for one in page_caches if one is not PageCache.COLD]
+            notes.append(Note(NoteKind.SKIPPED, f"cold page cache not measured: {reason}"))
+        ways = [ColdWay(cache, optimized) for cache in page_caches for optimized in graphs]
+        runs: list[ColdRun] = []
+        for turn in range(repeats):
+            for way in (*ways[turn % len(ways) :], *ways[: turn % len(ways)]):
+                runs.append(start.run(graphs[way.is_optimized], way))
+                if tell:
+                    tell(len(runs), repeats * len(ways))
+    return ColdStart(tuple(runs), (*notes, *_missing(runs)))
+
+
+def _missing(runs: Sequence[ColdRun]) -> list[Note]:
+    points = [point for run in runs for point in run.points]
+    if any(point.major_faults is None for point in points):
+        return [Note(NoteKind.INFO, "page faults not measured: this system counts all faults together")]
+    return []
+
+
+@dataclass(frozen=True, slots=True)
+class _Starter:
+    opening: Opening
+    inputs: Path | None
+    timeout_s: float
+
+    def run(self, model: Path, way: ColdWay) -> ColdRun:
+        resident = prepare(_files(model), way.page_cache)
+        began_ns = time.perf_counter_ns()
+        answer = self._ask(model, self.opening)
+        return ColdRun(way, _points(answer["points"], began_ns), resident)
+
+    def save_optimized(self, model: Path, path: Path) -> Path | None:
+        self._ask(model, self.opening.saving_to(path))
+        return path if path.is_file() else None
+
+    def _ask(self, model: Path, opening: Opening) -> dict[str, Any]:
+        request = fresh_request(model, opening, self.inputs)
+        command = [sys.executable, "-m", "edgeopt.measurement.fresh_process.cold_child", request]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=self.timeout_s, env=child_environment(), check=False
+            )
+        except subprocess.TimeoutExpired as error:
+            raise EdgeoptError(
+                f"a fresh process did not finish within {self.timeout_s:.0f} s",
+                remedy="look at edgeopt bench without --cold; it may be the first run that never ends",
+            ) from error
+        return _parse_answer(done.stdout, done.stderr, done.returncode)
+
+
+def fresh_request(model: Path, opening: Opening, inputs: Path | None = None) -> str:
+    """Return what `cold_child` and `peak_child` are asked: JSON."""
+    fed = str(inputs.resolve()) if inputs else ""
+    return json.dumps({"model": str(model.resolve()), "opening": opening.to_json(), "inputs": fed})
+
+
+def _parse_answer(stdout: str, stderr: str, code: int) -> dict[str, Any]:
+    """Return the last line of JSON; an engine may print lines of its own before it."""
+    lines = [line for line in stdout.splitlines() if line.startswith("{")]
+    if not lines:
+        last = (stderr.strip().splitlines() or ["it wrote nothing"])[-1]
+        raise EdgeoptError(
+            f"a fresh process ended with code {code}: {last}", remedy="run edgeopt doctor, then edgeopt bench"
+        )
+    answer: dict[str, Any] = json.loads(lines[-1])
+    if "error" in answer:
+        raise EdgeoptError(
+            f"a fresh process could not start the model: {answer['error']}",
+            remedy=answer.get("remedy") or "run edgeopt doctor",
+        )
+    return answer
+
+
+def _points(answered: list[dict[str, Any]], began_ns: int) -> tuple[ColdPoint, ...]:
+    """The first point began in the parent: `perf_counter_ns` counts from the same instant in every process."""
+    begun = [began_ns, *(one["begun_ns"] for one in answered[1:])]
+    return tuple(
+        ColdPoint(one["name"], one["done_ns"] - begin, one["rss_bytes"], one["major_faults"])
+        for one, begin in zip(answered, begun, strict=True)
+    )
+
+
+def _files(model: Path) -> list[Path]:
+    """The file and its external data, by the names that exporters give it."""
+    beside = (Path(f"{model}.data"), Path(f"{model}_data"), model.with_suffix(".data"))
+    return [model, *dict.fromkeys(path for path in beside if path.is_file())]

@@ -1,0 +1,149 @@
+"""The same models in turns in several fresh processes, since a session's place in memory moves it by 10 to 20 %.
+
+A session keeps its place as long as its process lives, so frames of one process agree about a ratio that
+the next process does not confirm. Each process here gives one ratio, and the interval is over processes.
+
+Run by itself as `python -m edgeopt.measurement.fresh_process.turns FOLDER`; request and answer are files of that folder.
+"""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from edgeopt import tasks
+from edgeopt.errors import EdgeoptError
+from edgeopt.executors import Source
+from edgeopt.graph.tensors import Sample, TensorSpec
+from edgeopt.measurement.fresh_process.start import child_environment
+from edgeopt.measurement.samples import Samples
+from edgeopt.measurement.statistics.paired import judge_rounds
+from edgeopt.measurement.statistics.ratio import Ratio
+from edgeopt.measurement.turns import Pace, Turns, join_legs, take_turns
+from edgeopt.measurement.workers import Pipeline
+from edgeopt.recipes.frames import VIDEOS, Frames, open_frames
+from edgeopt.recipes.recipe import Recipe
+from edgeopt.runtime.opening import Opening
+from edgeopt.system import registry
+
+_PICTURES = 8
+_LONGEST_S = 1800.0
+_REQUEST, _ANSWER = "request.pickle", "answer.pickle"
+"""Both are written and read by this very program, in a folder that only this user opens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runnable:
+    """A model with its task, and how both are opened in this process or in another."""
+
+    opening: Opening
+    source: Source
+    recipe: Recipe
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+    def open(self) -> Pipeline:
+        """Return a task and a session of its own.
+
+        Raises:
+            EdgeoptError: If the session does not open.
+        """
+        session = self.opening.open(self.source)
+        return registry.load(tasks, self.recipe.task).TASK(self.recipe, self.inputs, self.outputs, False), session
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """A few frames that another process can read: files by name, so that reading costs what it costs, or samples."""
+
+    source: Path
+    names: tuple[str, ...]
+    samples: tuple[Sample, ...] = ()
+
+    def frames(self) -> Frames:
+        """Return them as frames."""
+        if self.samples:
+            return Frames(self.names, lambda i: self.samples[i], self.source)
+        if self.source.is_dir():
+            return open_frames(self.source, self.names)
+        video = open_frames(self.source)
+        return video.select([video.names.index(name) for name in self.names])
+
+
+@dataclass(frozen=True)
+class FreshTurns:
+    """Runs of the same models in turns, each in a process of its own."""
+
+    processes: tuple[Turns, ...]
+
+    def ratio(self, label: str, part: str, *, against: str = "", margin: float = 0.02) -> Ratio:
+        """Return the ratio of one to another (the first) over processes; what a process gives is one value."""
+        found = [one.centre(label, part, against=against) for one in self.processes]
+        return judge_rounds(np.array(found), pairs=len(found), margin=margin)
+
+    def samples(self, label: str) -> Samples:
+        """Return the raw samples of one model, rounds numbered through."""
+        return join_legs([one.samples[label] for one in self.processes])
+
+
+def feed_of(frames: Frames) -> Feed:
+    """Return a few of the frames for another process."""
+    chosen = frames.spread(_PICTURES)
+    is_folder = chosen.source.is_dir() and all((chosen.source / name).is_file() for name in chosen.names)
+    if chosen.tensors is None and (is_folder or chosen.source.suffix.lower() in VIDEOS):
+        return Feed(chosen.source, chosen.names)
+    return Feed(chosen.source, chosen.names, tuple(chosen))
+
+
+def run_fresh(runnables: Mapping[str, Runnable], feed: Feed, pace: Pace, *, workers: int, seed: int) -> Turns:
+    """Run models in turns in one fresh process.
+
+    Args:
+        runnables: One or more by label; the first is what the others are compared with.
+        feed: What they are fed.
+        pace: How long.
+        workers: Threads of a session.
+        seed: Of the order.
+
+    Raises:
+        EdgeoptError: If the process fails.
+    """
+    with tempfile.TemporaryDirectory(prefix="edgeopt-fresh-") as folder:
+        (Path(folder) / _REQUEST).write_bytes(pickle.dumps((dict(runnables), feed, pace, workers, seed)))
+        command = [sys.executable, "-m", "edgeopt.measurement.fresh_process.turns", folder]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=_LONGEST_S, env=child_environment(), check=False
+            )
+        except subprocess.TimeoutExpired as error:
+            raise EdgeoptError(
+                f"a fresh process did not finish within {_LONGEST_S:.0f} s", remedy="run edgeopt doctor"
+            ) from error
+        if done.returncode:
+            last = (done.stderr.strip().splitlines() or ["it wrote nothing"])[-1]
+            raise EdgeoptError(
+                f"a fresh process ended with code {done.returncode}: {last}", remedy="run edgeopt doctor"
+            )
+        turns: Turns = pickle.loads((Path(folder) / _ANSWER).read_bytes())
+    return turns
+
+
+def main() -> int:
+    """Do what the request in the folder says; return the exit code."""
+    folder = Path(sys.argv[1])
+    runnables, feed, pace, workers, seed = pickle.loads((folder / _REQUEST).read_bytes())
+    openers = {label: one.open for label, one in runnables.items()}
+    turns = take_turns(openers, feed.frames(), pace, workers=workers, seed=seed)
+    (folder / _ANSWER).write_bytes(pickle.dumps(turns))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""How frames arrive, wait and are served."""

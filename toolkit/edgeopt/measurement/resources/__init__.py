@@ -1,0 +1,1 @@
+"""Memory, energy, CPU time and the state of the machine."""

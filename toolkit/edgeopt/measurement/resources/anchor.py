@@ -1,0 +1,50 @@
+"""A fixed piece of work whose time shows whether the machine itself changed.
+
+Hashing runs on one core, in registers and the nearest caches, and allocates nothing: what changes its time
+is the core's frequency, or somebody else on the core.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from edgeopt.measurement.clock import Clock
+
+_WORK = bytes(256 * 1024)  # 0.2 ms with SHA instructions, about 1 ms without
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """The times of the fixed work at one moment of a run."""
+
+    times_ns: tuple[int, ...]
+
+    @property
+    def p50_ns(self) -> float:
+        """The median."""
+        return statistics.median(self.times_ns)
+
+    @property
+    def noise_ratio(self) -> float:
+        """The slowest over the median, minus 1."""
+        return max(self.times_ns) / self.p50_ns - 1 if self.p50_ns else 0.0
+
+
+def measure_anchor(repeats: int = 50, clock: Clock = time.perf_counter_ns) -> Anchor:
+    """Do the fixed work `repeats` times, at least once."""
+    times = []
+    for _ in range(repeats):
+        before = clock()
+        hashlib.sha256(_WORK).digest()
+        times.append(clock() - before)
+    return Anchor(tuple(times))
+
+
+def drift_ratio(anchors: Sequence[Anchor]) -> float:
+    """Return the slowest median over the fastest, minus 1; 0 for fewer than two anchors."""
+    medians = [anchor.p50_ns for anchor in anchors]
+    return max(medians) / min(medians) - 1 if len(medians) > 1 and min(medians) > 0 else 0.0

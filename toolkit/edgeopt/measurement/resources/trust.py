@@ -1,0 +1,266 @@
+"""Whether a run can be believed: TRUSTED, NOISY or INVALID, with named reasons.
+
+NOISY keeps the figures and blocks gates; INVALID figures must not be used. Thread migrations are not judged:
+no counter of them is open to every user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeopt.errors import EXIT_NOISY, EXIT_PASS
+from edgeopt.measurement.resources.anchor import Anchor, drift_ratio
+from edgeopt.measurement.resources.readings import Reading
+from edgeopt.measurement.samples import Samples
+from edgeopt.measurement.statistics.dependence import autocorrelation
+from edgeopt.measurement.statistics.stability import block_spread, mode_gap, own_spread, without_inputs
+
+
+class TrustLevel(StrEnum):
+    """What a run is worth."""
+
+    TRUSTED = "trusted"
+    NOISY = "noisy"
+    INVALID = "invalid"
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of a gate that must use this run."""
+        return EXIT_PASS if self is TrustLevel.TRUSTED else EXIT_NOISY
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What is still trusted; a run's report prints all of them."""
+
+    frequency_drop_ratio: float = 0.05
+    steal_ratio: float = 0.005
+    switches_per_s: float = 50.0
+    """Involuntary context switches of one worker."""
+    background_cores: float = 0.1
+    pressure_ratio: float = 0.05
+    major_faults: float = 0.0
+    throttled: float = 0.0
+    heat_throttled: float = 0.0
+    heat_margin_c: float = 0.0
+    anchor_drift_ratio: float = 0.03
+    block_spread_ratio: float = 0.10
+    autocorrelation: float = 0.3
+    mode_gap: float = 5.0
+    """Distance of two groups of times, in their own standard deviations; a normal distribution cut has 2.7."""
+    clock_step_s: float = 0.1
+    send_lag_ratio: float = 0.05
+    """Generator's p99 lateness over the period."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One way in which a run cannot be believed."""
+
+    name: str
+    level: TrustLevel
+    measured: float
+    allowed: float
+    detail: str
+    spans_ns: tuple[tuple[int, int], ...] = ()
+    """Where it happened, if readings tell: pairs of wall-clock nanoseconds."""
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.detail}"
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """The verdict on a run, with every threshold it was judged by."""
+
+    level: TrustLevel
+    reasons: tuple[Reason, ...]
+    thresholds: Thresholds = field(default_factory=Thresholds)
+    missing: tuple[str, ...] = ()
+    """Sensors this machine does not have: nothing was judged by them."""
+
+    def __str__(self) -> str:
+        return "; ".join([self.level.upper(), *map(str, self.reasons)])
+
+    def lines(self) -> list[str]:
+        """Return the verdict, then each threshold and each missing sensor, as text."""
+        limits = [f"{name} <= {value:g}" for name, value in asdict(self.thresholds).items()]
+        absent = [f"not measured here: {', '.join(self.missing)}"] if self.missing else []
+        return [str(self), *limits, *absent]
+
+
+def judge_trust(
+    samples: Samples,
+    readings: Sequence[Reading],
+    anchors: Sequence[Anchor] = (),
+    *,
+    workers: int = 1,
+    send_lag_ratio: float | None = None,
+    thresholds: Thresholds | None = None,
+) -> Trust:
+    """Judge one run from what was recorded around and during it.
+
+    Args:
+        samples: The run; warm-up and lost frames are not judged.
+        readings: In order of time, the first before the run and the last after it; more in between show where
+            something happened. Fewer than two judge nothing.
+        anchors: The fixed work, at least before and after.
+        workers: Threads that may run at once.
+        send_lag_ratio: The load generator's p99 lateness over its period, if there is a generator.
+        thresholds: What is still trusted.
+    """
+    limits = thresholds or Thresholds()
+    found = [*_judge_readings(readings, limits, workers), *_judge_times(samples, limits)]
+    drift = drift_ratio(anchors)
+    found.append(_over("anchor drift", drift, limits.anchor_drift_ratio, f"fixed work changed by {drift:.1%}"))
+    lag = send_lag_ratio or 0.0
+    detail = f"the generator was late by {lag:.1%} of a period"
+    found.append(_over("send lag", lag, limits.send_lag_ratio, detail, TrustLevel.INVALID))
+    reasons = tuple(reason for reason in found if reason is not None)
+    levels = {reason.level for reason in reasons}
+    level = next((one for one in (TrustLevel.INVALID, TrustLevel.NOISY) if one in levels), TrustLevel.TRUSTED)
+    return Trust(level, reasons, limits, readings[-1].missing if readings else ())
+
+
+def affected(samples: Samples, reason: Reason) -> NDArray[np.bool_]:
+    """Return (n,) True for frames that ran while the reason held; all False where nothing tells."""
+    rows = np.zeros(len(samples), np.bool_)
+    if samples.started_ns is None or samples.done_ns is None:
+        return rows
+    for begin, end in reason.spans_ns:
+        rows |= (samples.started_ns + samples.epoch_ns < end) & (samples.done_ns + samples.epoch_ns > begin)
+    return rows
+
+
+def _over(
+    name: str, measured: float, allowed: float, detail: str, level: TrustLevel = TrustLevel.NOISY
+) -> Reason | None:
+    return Reason(name, level, measured, allowed, detail) if measured > allowed else None
+
+
+Rate = Callable[[Reading, Reading], float | None]
+
+
+def _judge_readings(readings: Sequence[Reading], limits: Thresholds, workers: int) -> list[Reason | None]:
+    if len(readings) < 2:
+        return []
+    noisy, invalid = TrustLevel.NOISY, TrustLevel.INVALID
+    checks: list[tuple[str, TrustLevel, Rate, float, str]] = [
+        ("steal", noisy, _steal, limits.steal_ratio, "{:.2%} of the time went to other guests"),
+        ("background load", noisy, _background, limits.background_cores, "other processes used {:.2f} cores"),
+        ("pressure", noisy, _pressure, limits.pressure_ratio, "tasks waited for a core {:.1%} of the time"),
+        (
+            "context switches",
+            noisy,
+            _per_second("switches"),
+            limits.switches_per_s * workers,
+            "{:.0f} involuntary switches a second",
+        ),
+        (
+            "page faults",
+            noisy,
+            _count("major_faults"),
+            limits.major_faults,
+            "{:.0f} pages were read from disk",
+        ),
+        (
+            "quota",
+            noisy,
+            _count("throttled"),
+            limits.throttled,
+            "the container's quota stopped it {:.0f} times",
+        ),
+        ("heat", noisy, _count("heat_throttled"), limits.heat_throttled, "heat slowed a core {:.0f} times"),
+        ("clock step", invalid, _clock_step, limits.clock_step_s, "the system clock was set by {:.2f} s"),
+    ]
+    found = [_rate_over(readings, *check) for check in checks]
+    return [*found, _hot(readings, limits), _frequency(readings, limits)]
+
+
+def _rate_over(
+    readings: Sequence[Reading], name: str, level: TrustLevel, rate: Rate, allowed: float, detail: str
+) -> Reason | None:
+    measured = rate(readings[0], readings[-1])
+    if measured is None or measured <= allowed:
+        return None
+    spans = tuple((a.wall_ns, b.wall_ns) for a, b in pairwise(readings) if (rate(a, b) or 0.0) > allowed)
+    return Reason(name, level, measured, allowed, detail.format(measured), spans)
+
+
+def _seconds(before: Reading, after: Reading) -> float:
+    return max((after.monotonic_ns - before.monotonic_ns) / 1e9, 1e-9)
+
+
+def _count(name: str) -> Rate:
+    def rate(before: Reading, after: Reading) -> float | None:
+        first, last = getattr(before, name), getattr(after, name)
+        return None if first is None or last is None else float(last - first)
+
+    return rate
+
+
+def _per_second(name: str) -> Rate:
+    def rate(before: Reading, after: Reading) -> float | None:
+        count = _count(name)(before, after)
+        return None if count is None else count / _seconds(before, after)
+
+    return rate
+
+
+def _steal(before: Reading, after: Reading) -> float | None:
+    steal, total = _count("steal_s")(before, after), _count("total_s")(before, after)
+    return None if steal is None or not total else steal / total
+
+
+def _background(before: Reading, after: Reading) -> float | None:
+    busy, own = _count("busy_s")(before, after), _count("own_s")(before, after)
+    return None if busy is None or own is None else max(0.0, busy - own) / _seconds(before, after)
+
+
+def _pressure(before: Reading, after: Reading) -> float | None:
+    waited = _per_second("pressure_us")(before, after)
+    return None if waited is None else waited / 1e6
+
+
+def _clock_step(before: Reading, after: Reading) -> float | None:
+    return abs((after.wall_ns - before.wall_ns) - (after.monotonic_ns - before.monotonic_ns)) / 1e9
+
+
+def _hot(readings: Sequence[Reading], limits: Thresholds) -> Reason | None:
+    margins = [reading.heat_margin_c for reading in readings if reading.heat_margin_c is not None]
+    if not margins or min(margins) > limits.heat_margin_c:
+        return None
+    detail = "a sensor reached its limit"
+    return Reason("temperature", TrustLevel.NOISY, min(margins), limits.heat_margin_c, detail)
+
+
+def _frequency(readings: Sequence[Reading], limits: Thresholds) -> Reason | None:
+    """Judge p10 against p90 of the fastest core: others may be idle and slow without harm."""
+    fastest = [max(reading.frequency_mhz) for reading in readings if reading.frequency_mhz]
+    if not fastest:
+        return None
+    low, high = (float(x) for x in np.quantile(fastest, [0.1, 0.9]))
+    drop = 1 - low / high if high else 0.0
+    return _over(
+        "frequency",
+        drop,
+        limits.frequency_drop_ratio,
+        f"the fastest core fell from {high:.0f} to {low:.0f} MHz",
+    )
+
+
+def _judge_times(samples: Samples, limits: Thresholds) -> list[Reason | None]:
+    times = without_inputs(samples.steady().served())
+    spread, memory, gap = block_spread(times), autocorrelation(times), mode_gap(times)
+    allowed = max(limits.block_spread_ratio, own_spread(times))
+    return [
+        _over("block spread", spread, allowed, f"medians of blocks differ by {spread:.0%}"),
+        _over("autocorrelation", memory, limits.autocorrelation, f"neighbours correlate by {memory:.2f}"),
+        _over("bimodality", gap, limits.mode_gap, f"times form two groups {gap:.1f} deviations apart"),
+    ]

@@ -1,0 +1,1 @@
+"""Quantiles, ratios and trends with intervals."""

@@ -1,0 +1,177 @@
+"""The ratio of two variants with its interval, and what it proves against a margin."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeopt.measurement.blocks import Blocks, run_blocks
+from edgeopt.measurement.clock import Clock
+from edgeopt.measurement.statistics.binomial import student_quantile
+
+_RESAMPLES = 10_000
+_BOOTSTRAP_UP_TO = 400
+"""Rounds; above it the bootstrap equals Student's t and would only cost memory."""
+
+
+class Change(StrEnum):
+    """What a ratio proves about a variant against the baseline."""
+
+    FASTER = "faster"
+    SLOWER = "slower"
+    EQUIVALENT = "equivalent"
+    INCONCLUSIVE = "inconclusive"
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """Time of the variant over time of the baseline: below 1 is faster."""
+
+    value: float
+    low: float
+    high: float
+    """`low` to `high` is the 95 % interval."""
+    pairs: int
+    """Blocks of each variant that were paired."""
+    verdict: Change
+    margin: float
+    pairs_needed: int | None = 0
+    """More pairs that would decide if the spread stays; 0: decided; None: the ratio sits on the margin."""
+
+    @property
+    def speedup(self) -> float:
+        """How many times as fast as the baseline."""
+        return 1 / self.value
+
+    @property
+    def is_significant(self) -> bool:
+        """Whether the interval excludes 1, whatever the margin."""
+        return self.low > 1 or self.high < 1
+
+    @property
+    def half_width(self) -> float:
+        """Half of the interval."""
+        return (self.high - self.low) / 2
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}] {self.verdict}"
+
+
+def compare(
+    runs: Mapping[str, Callable[[int], None]],
+    *,
+    baseline: str,
+    seconds: float,
+    block: int = 25,
+    seed: int = 0,
+    margin: float = 0.02,
+    clock: Clock = time.perf_counter_ns,
+) -> Mapping[str, Ratio]:
+    """Run the variants in turns and return the ratio of each to the baseline, the baseline left out.
+
+    Args:
+        runs: One call per variant; the argument is the number of the input.
+        baseline: The variant in the denominator.
+        seconds: How long to go on; at least ten blocks of each variant run whatever it says.
+        block: Calls per block.
+        seed: Of the order and the bootstrap.
+        margin: Ratios within 1 - margin to 1 + margin count as equal.
+        clock: Nanoseconds that never go back.
+
+    Raises:
+        ValueError: If `baseline` is not among two or more `runs`.
+    """
+    if baseline not in runs:
+        raise ValueError(f"baseline {baseline!r} is not among {', '.join(runs)}")
+    blocks = run_blocks(runs, seconds=seconds, block=block, seed=seed, clock=clock)
+    return compare_blocks(blocks, baseline=baseline, margin=margin, seed=seed)
+
+
+def compare_blocks(
+    blocks: Blocks, *, baseline: str, margin: float = 0.02, p: float = 0.5, leave_out: int = 0, seed: int = 0
+) -> Mapping[str, Ratio]:
+    """Return the ratio of each variant to the baseline from the raw times of an interleaved run.
+
+    Args:
+        blocks: From `run_blocks`.
+        baseline: The variant in the denominator.
+        margin: Ratios within 1 - margin to 1 + margin count as equal.
+        p: The quantile of each block that is compared; 0.9 wants blocks of 100 and more.
+        leave_out: Calls at the start of each block to ignore, where the variants evict each other's caches.
+        seed: Of the bootstrap.
+    """
+    logs = {
+        name: np.log(np.maximum(np.quantile(times[:, :, leave_out:], p, axis=2), 1.0))
+        for name, times in blocks.times_ns.items()
+    }
+    return {
+        name: judge_ratio((found - logs[baseline]).mean(axis=1), pairs=blocks.pairs, margin=margin, seed=seed)
+        for name, found in logs.items()
+        if name != baseline
+    }
+
+
+def judge_ratio(logs: NDArray[np.float64], *, pairs: int, margin: float = 0.02, seed: int = 0) -> Ratio:
+    """Return the ratio from independent logarithms of it, one a round.
+
+    The interval is the wider one of Student's t and the bootstrap over rounds, each of 95 %.
+
+    Args:
+        logs: (rounds,) log(time of variant / time of baseline), at least 2.
+        pairs: How many pairs of blocks they come from.
+        margin: Ratios within 1 - margin to 1 + margin count as equal.
+        seed: Of the bootstrap.
+
+    Raises:
+        ValueError: If there is only one round.
+    """
+    if len(logs) < 2:
+        raise ValueError("one round has no interval; two or more are needed")
+    centre = float(logs.mean())
+    reach = student_quantile(0.975, len(logs) - 1) * float(logs.std(ddof=1)) / math.sqrt(len(logs))
+    below, above = _bootstrap(logs, seed) if len(logs) <= _BOOTSTRAP_UP_TO else (centre, centre)
+    value, low, high = (math.exp(x) for x in (centre, min(centre - reach, below), max(centre + reach, above)))
+    verdict = _judge(low, high, margin)
+    undecided = verdict is Change.INCONCLUSIVE
+    return Ratio(
+        value=value,
+        low=low,
+        high=high,
+        pairs=pairs,
+        verdict=verdict,
+        margin=margin,
+        pairs_needed=_pairs_needed(value, (high - low) / 2, pairs, margin) if undecided else 0,
+    )
+
+
+def _bootstrap(logs: NDArray[np.float64], seed: int) -> tuple[float, float]:
+    chosen = np.random.default_rng(seed).integers(0, len(logs), (_RESAMPLES, len(logs)))
+    below, above = np.quantile(logs[chosen].mean(axis=1), [0.025, 0.975])
+    return float(below), float(above)
+
+
+def _judge(low: float, high: float, margin: float) -> Change:
+    if high < 1 - margin:
+        return Change.FASTER
+    if low > 1 + margin:
+        return Change.SLOWER
+    return Change.EQUIVALENT if low >= 1 - margin and high <= 1 + margin else Change.INCONCLUSIVE
+
+
+def _pairs_needed(value: float, half_width: float, pairs: int, margin: float) -> int | None:
+    """The half-width shrinks with the square root of the pairs, until it fits beside the nearer margin."""
+    room = min(abs(value - (1 - margin)), abs(value - (1 + margin)))
+    if room < 0.05 * half_width:
+        return None
+    return max(2, math.ceil(pairs * (half_width / room) ** 2) - pairs)
+
+
+def widen_margin(margin: float, null: Ratio) -> float:
+    """Return the margin that a run of the baseline against itself allows: at least its largest deviation."""
+    return max(margin, abs(null.low - 1), abs(null.high - 1))

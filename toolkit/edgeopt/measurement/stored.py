@@ -1,0 +1,114 @@
+"""Results that `edgeopt bench -o` wrote, read back for a comparison."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgeopt.errors import EdgeoptError, InvalidFileError, Note, NoteKind
+from edgeopt.measurement.samples import Samples
+from edgeopt.system.fingerprint import Fingerprint, Use
+from edgeopt.system.toml import read_object
+
+RESULT, RAW = "bench.json", "samples.npz"
+SCHEMA = 1
+_SHOWN = 60  # characters of a value: processor flags fill pages
+
+
+@dataclass(frozen=True)
+class StoredResult:
+    """One earlier run: its raw samples and where they come from."""
+
+    path: Path
+    name: str
+    source: str
+    samples: Samples
+    fingerprint: Fingerprint
+    trust: str
+    """`trusted`, `noisy` or `invalid`."""
+
+
+def is_stored(path: Path) -> bool:
+    """Return whether a path is such a result: its JSON file, or the folder that holds one."""
+    return path.suffix == ".json" or (path / RESULT).is_file()
+
+
+def read_stored(path: Path) -> StoredResult:
+    """Read a result and its raw samples.
+
+    Raises:
+        InvalidFileError: If it is none, damaged, of another schema, or its samples are missing.
+    """
+    file = path / RESULT if path.is_dir() else path
+    remedy = "measure again with edgeopt bench MODEL -o FOLDER, and name that folder"
+    values = read_object(file, schema=SCHEMA, remedy=remedy)
+    try:
+        return StoredResult(
+            path=path,
+            name=str(values["name"]),
+            source=str(values["source"]),
+            samples=Samples.read(file.with_name(RAW)),
+            fingerprint=Fingerprint.from_json(values["fingerprint"]),
+            trust=str(values["trust"]["level"]),
+        )
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise InvalidFileError(f"{file} is no result of edgeopt bench: {error!r}", remedy=remedy) from error
+
+
+def show_difference(one: Fingerprint, other: Fingerprint, key: str) -> str:
+    """Return `cpu.model: A, B`, each cut to a readable length."""
+
+    def shown(found: Fingerprint) -> str:
+        fact = found.facts.get(key)
+        text = "not recorded" if fact is None else "unknown" if fact.value is None else str(fact.value)
+        return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+    mine, theirs = shown(one), shown(other)
+    if mine != theirs:
+        return f"{key} ({mine} / {theirs})"
+    words = [set(str(found.facts[key].value).split()) for found in (one, other)]
+    return f"{key} (only one has {', '.join(sorted(words[0] ^ words[1])[:5])})"
+
+
+def require_comparable(one: StoredResult, other: StoredResult) -> tuple[Note, ...]:
+    """Return what differs and may, as notes.
+
+    Raises:
+        EdgeoptError: If machine, software or load differ, or one run is invalid; the keys are named.
+    """
+    for result in (one, other):
+        if result.trust == "invalid":
+            raise EdgeoptError(f"{result.path} is INVALID: its figures mean nothing", remedy="measure it again")
+    if keys := one.fingerprint.why_not_comparable(other.fingerprint):
+        shown = "; ".join(show_difference(one.fingerprint, other.fingerprint, key) for key in keys)
+        raise EdgeoptError(
+            f"{one.path} and {other.path} come from different machines or software: {shown}",
+            remedy="measure both here: edgeopt compare with the models themselves, not their results",
+        )
+    if (one.samples.intended_ns is None) != (other.samples.intended_ns is None):
+        raise EdgeoptError(
+            f"{one.path} and {other.path} ran under different loads: one closed, one with arrivals",
+            remedy="measure both with the same --load",
+        )
+    return (*_differences(one, other), *_noise(one), *_noise(other))
+
+
+def _differences(one: StoredResult, other: StoredResult) -> tuple[Note, ...]:
+    notes = []
+    subject = one.fingerprint.differing(other.fingerprint, Use.SUBJECT)
+    state = one.fingerprint.differing(other.fingerprint, Use.INFORMATIONAL)
+    if subject:
+        shown = "; ".join(show_difference(one.fingerprint, other.fingerprint, key) for key in subject)
+        notes.append(Note(NoteKind.INFO, f"compared: {shown}"))
+    if state:
+        notes.append(Note(NoteKind.INFO, f"the state of the moment differed: {', '.join(state)}"))
+    if one.source != other.source:
+        detail = f"{one.path} ran on {one.source}, {other.path} on {other.source}"
+        notes.append(Note(NoteKind.WARNING, detail, "use one --source"))
+    return tuple(notes)
+
+
+def _noise(result: StoredResult) -> tuple[Note, ...]:
+    if result.trust != "noisy":
+        return ()
+    return (Note(NoteKind.WARNING, f"{result.path} was measured on a noisy machine", "measure both in turns"),)

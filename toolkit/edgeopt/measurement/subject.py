@@ -1,0 +1,223 @@
+"""What is measured: a model or a bundle, opened here, and the pictures it is fed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgeopt import tasks
+from edgeopt.errors import EdgeoptError, Note, NoteKind, UnavailableError
+from edgeopt.executors import Session, SessionOptions, Source
+from edgeopt.executors._availability import find_device
+from edgeopt.graph.model import find_model, load_model
+from edgeopt.graph.tensors import TensorSpec
+from edgeopt.measurement.accuracy.evaluate import fed, synthetic
+from edgeopt.measurement.workers import Pipeline
+from edgeopt.recipes.frames import Frames, open_frames
+from edgeopt.recipes.recipe import Recipe
+from edgeopt.recipes.recognise import TENSORS, Shapes, choose_recipe
+from edgeopt.runtime.bundle import is_bundle
+from edgeopt.runtime.opening import Opening, opening_for
+from edgeopt.runtime.runtime import Runtime
+from edgeopt.system import registry
+from edgeopt.system.environment import engine_threads
+from edgeopt.system.target import Target
+from edgeopt.tasks import Task
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A task and a loaded session, and how to open them once more."""
+
+    name: str
+    recipe: Recipe
+    target: Target
+    task: Task
+    session: Session
+    opening: Opening
+    """How the session was opened; an artefact of a bundle may run on another engine than the target's."""
+    notes: tuple[Note, ...]
+    source: Source = b""
+    """What the session was opened from."""
+    path: Path = Path()
+    """The file on disk."""
+    inputs: tuple[TensorSpec, ...] = ()
+    outputs: tuple[TensorSpec, ...] = ()
+    opset: int | None = None
+    brings_target: bool = False
+    """Whether it is a bundle, which no target can be given to."""
+
+    @property
+    def executor(self) -> str:
+        """What runs it."""
+        return self.opening.executor
+
+    @property
+    def options(self) -> SessionOptions:
+        """How its session is set."""
+        return self.opening.options
+
+    @property
+    def threads(self) -> int:
+        """Of the session."""
+        return self.opening.options.threads
+
+    def open_again(self, entries: Mapping[str, str] | None = None) -> Pipeline:
+        """Return a task and a session of their own, for another worker or with other session entries.
+
+        Args:
+            entries: Put over the session's own.
+
+        Raises:
+            EdgeoptError: If the session does not open a second time.
+        """
+        session = self.opening.with_entries(entries or {}).open(self.source)
+        task = registry.load(tasks, self.recipe.task).TASK(self.recipe, self.inputs, self.outputs, False)
+        return task, session
+
+
+def _require_real_time(session: Session, target: str) -> None:
+    """A simulator's time is never a latency."""
+    if getattr(session, "simulated", False):
+        session.close()
+        raise UnavailableError(
+            f"latency: not measured (no device): {target} is simulated on this machine",
+            remedy="run edgeopt bench on the device itself",
+        )
+
+
+def open_subject(
+    model: str,
+    *,
+    target: str,
+    recipe: str | None,
+    threads: int,
+    workers: int = 1,
+    entries: Mapping[str, str] | None = None,
+    shapes: Shapes | None = None,
+) -> Subject:
+    """Open a bundle, a model file or a shipped model for measuring.
+
+    Args:
+        model: Path or shipped name.
+        target: For a model; a bundle brings its own.
+        recipe: For a model; a bundle brings its own.
+        threads: 0: the target's, or the physical cores, shared by the workers.
+        workers: How many sessions will run at once.
+        entries: Session entries over the target's own.
+        shapes: Of the tensors that it will be fed; None: pictures.
+
+    Raises:
+        EdgeoptError: If it cannot be opened.
+    """
+    if is_bundle(Path(model)):
+        return _open_bundle(model, threads, workers, entries or {})
+    device, path = find_device(target), find_model(model)
+    _require_entries(device.executor, device.name, entries or {})
+    loaded = load_model(path)
+    choice = choose_recipe(recipe, path, loaded.inputs, loaded.outputs, loaded.metadata, shapes)
+    used = engine_threads(threads, device.threads, workers)
+    opening = opening_for(device, device.float_precision, used).with_entries(entries or {})
+    session = opening.open(loaded.data)
+    _require_real_time(session, device.name)
+    task = registry.load(tasks, choice.recipe.task).TASK(choice.recipe, loaded.inputs, loaded.outputs, False)
+    notes = choice.notes
+    if reason := device.why_not_here():
+        notes += (Note(NoteKind.WARNING, f"this is not the target: {reason}", "these times are this machine's"),)
+    return Subject(
+        name=loaded.name,
+        recipe=choice.recipe,
+        target=device,
+        task=task,
+        session=session,
+        opening=opening,
+        notes=notes,
+        source=loaded.data,
+        path=path,
+        inputs=loaded.inputs,
+        outputs=loaded.outputs,
+        opset=loaded.opset,
+    )
+
+
+def _require_entries(executor: str, name: str, entries: Mapping[str, str]) -> None:
+    if entries and executor != "onnxruntime":
+        raise EdgeoptError(
+            f"{', '.join(entries)} are for the executor onnxruntime, and {name} runs on {executor}",
+            remedy="leave --spin out, or choose another --target",
+        )
+
+
+def _open_bundle(model: str, threads: int, workers: int, entries: Mapping[str, str]) -> Subject:
+    runtime = Runtime.load(model, threads=threads)
+    bundle, session, opening, path = runtime.bundle, runtime.session, runtime.opening, _path_of(runtime)
+    if runtime.artefact is not bundle.artefacts[0] and bundle.target.device != "cpu":
+        session.close()
+        raise UnavailableError(
+            f"latency: not measured (no device): {runtime.notes[0].detail}; only {path.name} opens, on the CPU",
+            remedy=f"run edgeopt bench on the device itself; edgeopt bench {path} --recipe R times the fallback here",
+        )
+    _require_entries(opening.executor, model, entries)
+    if entries or (workers > 1 and not threads):  # the runtime opens it as an app would: alone
+        session.close()
+        used = threads or min(opening.options.threads, engine_threads(0, workers=workers))
+        opening = opening.with_entries(entries).with_threads(used)
+        session = opening.open(path)
+    _require_real_time(session, bundle.target.name)
+    return Subject(
+        name=model,
+        recipe=bundle.recipe,
+        target=bundle.target,
+        task=runtime.task,
+        session=session,
+        opening=opening,
+        notes=runtime.notes,
+        source=path,
+        path=path,
+        inputs=session.inputs,
+        outputs=session.outputs,
+        brings_target=True,
+    )
+
+
+def _path_of(runtime: Runtime) -> Path:
+    return runtime.bundle.path_of(runtime.artefact)
+
+
+def choose_frames(
+    recipe: Recipe, source: str | Path | None, inputs: Sequence[TensorSpec] = ()
+) -> tuple[Frames, tuple[Note, ...]]:
+    """Return the pictures or tensors asked for, else the recipe's own, else synthetic ones with a note.
+
+    Args:
+        recipe: Bound to the model.
+        source: A folder of pictures, a picture, a video or an .npz; None: the recipe's own.
+        inputs: What the model takes.
+
+    Raises:
+        EdgeoptError: If the source holds nothing that the model takes.
+    """
+    shipped = recipe.path_of(recipe.evaluation.calib)
+    if source is None and (shipped is None or not recipe.folder.name):
+        is_fed = not recipe.input.size
+        told = "tensors: numbers from 0 to 1" if is_fed else "pictures: postprocess sees other boxes"
+        if recipe.task == TENSORS and not is_fed:
+            told = "pictures"
+        hint = f"pass --source with {'an .npz of ' if is_fed else ''}real ones"
+        return synthetic(recipe, inputs), (Note(NoteKind.WARNING, f"synthetic {told}", hint),)
+    frames = open_frames(Path(source) if source is not None else shipped or Path())
+    if frames.tensors is not None and recipe.task != TENSORS:
+        raise EdgeoptError(
+            f"{frames.source} holds tensors, no pictures: recipe {recipe.name!r} is timed from the picture on",
+            remedy=f"pass pictures or a video, or --recipe {TENSORS} to time the model alone",
+        )
+    frames = fed(frames, recipe, inputs)
+    return frames, frames.notes
+
+
+def shapes_of(source: str | Path | None) -> Shapes | None:
+    """Return the shapes of one sample where a source holds tensors; None where it holds anything else."""
+    if source is None or not (Path(source).suffix.lower() == ".npz" or any(Path(source).glob("*.npz"))):
+        return None
+    return open_frames(Path(source)).shapes or None

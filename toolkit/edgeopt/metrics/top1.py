@@ -1,7 +1,0 @@
-"""Share of pictures whose class is the first answer."""
-
-from __future__ import annotations
-
-from edgeopt.metrics import make_top
-
-METRIC = make_top(1)

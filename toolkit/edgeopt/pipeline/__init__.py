@@ -1,0 +1,1 @@
+"""From a model to candidates, a choice, a bundle and a report."""

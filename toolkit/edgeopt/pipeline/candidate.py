@@ -1,0 +1,133 @@
+"""A candidate: a model made by a chain of steps, with its measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Any
+
+from edgeopt.errors import Note
+from edgeopt.graph.drift import Drift
+from edgeopt.system.text import short
+from edgeopt.system.toml import parse_table
+
+BASELINE = "baseline"
+
+
+@dataclass(frozen=True, slots=True)
+class StageTime:
+    """One stage of one candidate; None where the sample is too small to say."""
+
+    mean_ms: float | None
+    p50_ms: float | None
+    p99_ms: float | None
+
+
+UNCONFIRMED = "UNCONFIRMED"
+"""The verdict on a speed of one process: what it shows may be where sessions lay in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedRatio:
+    """How many times as fast as another candidate, from runs in turns; 95 % interval."""
+
+    against: str
+    speedup: float
+    low: float
+    high: float
+    verdict: str
+    """FASTER, SLOWER, EQUIVALENT, INCONCLUSIVE, or UNCONFIRMED: measured in one process only."""
+    processes: int = 1
+    """Fresh processes that the interval is over; 1: rounds of a single process."""
+
+    def __str__(self) -> str:
+        return f"{self.speedup:.2f}x [{self.low:.2f}, {self.high:.2f}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """The metric on labelled data."""
+
+    metric: str
+    value: float
+    n: int
+    others: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """What one frame takes, stage by stage, on the machine that measured it."""
+
+    frames: int
+    frame: StageTime
+    stages: Mapping[str, StageTime]
+    verdict: str
+    """PASS, FAIL or INCONCLUSIVE against the budget."""
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One row of the report."""
+
+    name: str
+    parent: str
+    steps: tuple[str, ...]
+    precision: str
+    file: str
+    """The model, relative to the output folder."""
+    size_bytes: int
+    sha256: str = ""
+    """Of the model; empty in files of older versions."""
+    changes: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[Note, ...] = ()
+    drift: Drift | None = None
+    agreement: float | None = None
+    score: Score | None = None
+    drop: float | None = None
+    """Metric lost against the baseline; None without labels."""
+    drop_low: float | None = None
+    drop_high: float | None = None
+    """95 % interval of the drop over the labelled pictures; None without labels."""
+    latency: Latency | None = None
+    speed: SpeedRatio | None = None
+    """Of whole frames, against the baseline: what is judged."""
+    execute: SpeedRatio | None = None
+    """Of the stage `execute` alone, against the baseline."""
+    refused: str = ""
+    """Why it is never chosen; empty when it may be."""
+    on_front: bool = False
+    executor: str = "onnxruntime"
+    profile: str = ""
+    """The profile whose engine runs it, where it is not the target's own."""
+    simulated: Score | None = None
+    """The metric with the numbers of the device itself, or of its simulator; `drop` is then its."""
+    placement: str = ""
+    """Where its nodes run, in one line; empty where the target runs all that it opens."""
+    unfit: str = ""
+    """Why its device does not run it, or computes something else."""
+    compiled: str = ""
+    """What was compiled for the device, relative to the output folder."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Session configuration entries with which it runs fastest, beyond those of the profile."""
+
+    @property
+    def drop_interval(self) -> str:
+        """`[low, high]` of the drop; empty where it is not known."""
+        if self.drop_low is None or self.drop_high is None:
+            return ""
+        return f"[{self.drop_low:+.4f}, {self.drop_high:+.4f}]"
+
+    def __post_init__(self) -> None:
+        if not self.file or PurePath(self.file).is_absolute() or ".." in PurePath(self.file).parts:
+            raise ValueError(f"file {short(self.file)} lies outside the folder")
+
+
+def candidate_from_json(values: Any) -> Candidate:
+    """Return the candidate that `dataclasses.asdict` wrote.
+
+    Raises:
+        InvalidFileError: If the values are of another version, or no candidate's.
+    """
+    return parse_table(Candidate, values, "candidate")

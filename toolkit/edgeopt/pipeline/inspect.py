@@ -1,0 +1,87 @@
+"""What a model is, and where a target's engine puts its nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from edgeopt.errors import EdgeoptError
+from edgeopt.executors._availability import find_device
+from edgeopt.graph.integers import Integers, read_integers
+from edgeopt.graph.model import find_model, fix_inputs, load_model
+from edgeopt.graph.multiply_adds import count_multiply_adds, count_numbers
+from edgeopt.graph.tensors import TensorSpec
+from edgeopt.recipes.recognise import choose_recipe
+from edgeopt.steps.compile._placement import Partition, explain_placement
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """The facts of one model."""
+
+    name: str
+    size_bytes: int
+    opset: int
+    parameters: int
+    multiply_adds: int | None
+    """None where a shape is free, or not inferred."""
+    integers: Integers
+    """Which weighted layers are quantized already."""
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    ops: Mapping[str, int]
+    recipe: str
+    target: str = ""
+    partition: Partition | None = None
+    """Where the target puts the nodes; None without a target."""
+
+    @property
+    def verdict(self) -> str:
+        """Where the nodes run, in one line."""
+        if self.partition is None or not self.partition.nodes:
+            return "the engine does not say where nodes run"
+        return self.partition.verdict
+
+
+def inspect(
+    model: str,
+    *,
+    target: str | None = None,
+    recipe: str | None = None,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+) -> Inspection:
+    """Return the facts of a model, with a target also where its nodes run.
+
+    Args:
+        model: Path of an ONNX file, or the name of a shipped model.
+        target: Shipped name, or path of a TOML file; None: no placement.
+        recipe: Shipped name or path; None: read from the model.
+        shapes: Whole shapes of inputs by name, for what the model leaves free.
+
+    Raises:
+        EdgeoptError: If the model, the target or the recipe asked for cannot be read.
+    """
+    path = find_model(model)
+    loaded = fix_inputs(load_model(path), shapes or {})
+    try:
+        choice = choose_recipe(recipe, path, loaded.inputs, loaded.outputs, loaded.metadata)
+        chosen = f"{choice.recipe.name}: {choice.reason}"
+    except EdgeoptError as error:
+        if recipe is not None:
+            raise
+        chosen = f"none: {error.problem}"
+    device = find_device(target) if target else None
+    return Inspection(
+        name=loaded.name,
+        size_bytes=loaded.size_bytes,
+        opset=loaded.opset,
+        parameters=count_numbers(loaded),
+        multiply_adds=count_multiply_adds(loaded),
+        integers=read_integers(loaded),
+        inputs=loaded.inputs,
+        outputs=loaded.outputs,
+        ops=loaded.op_counts,
+        recipe=chosen,
+        target=device.name if device else "",
+        partition=explain_placement(loaded, device) if device else None,
+    )

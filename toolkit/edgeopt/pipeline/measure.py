@@ -1,0 +1,237 @@
+"""Candidates measured and chosen: all in turns here, then the most promising against the original in fresh processes.
+
+One process tells how long the stages take and which candidates are promising. What is faster is proven over processes,
+by whole frames; nothing else is chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from edgeopt.errors import EdgeoptError, Note, NoteKind
+from edgeopt.measurement.fresh_process.turns import FreshTurns
+from edgeopt.measurement.resources.trust import Trust, TrustLevel, judge_trust
+from edgeopt.measurement.samples import Samples
+from edgeopt.measurement.statistics.budget import judge_budget
+from edgeopt.measurement.statistics.quantile import Summary
+from edgeopt.measurement.statistics.ratio import Change, Ratio
+from edgeopt.measurement.turns import AGAIN, HERE, Machine, Pace, Turns, take_turns
+from edgeopt.measurement.workers import Pipeline
+from edgeopt.pipeline.candidate import BASELINE, UNCONFIRMED, Candidate, Latency, SpeedRatio, StageTime
+from edgeopt.pipeline.selection import Chosen, Wish, choose, is_answered, mark, shortlist
+from edgeopt.recipes.frames import Frames
+
+FRAMES_FOR_P99 = 400
+"""The two-sided 95 % interval of a p99 needs 368."""
+MOST_SECONDS = 60.0
+CONFIRM_SECONDS = 15.0
+LEAST_PROCESSES = 6
+"""Below, no interval of ranks has 95 %."""
+MOST_PROCESSES = 12
+"""With session memory that moves each model by up to 20 %, these find one that is 1.10x as fast in most runs."""
+_CLEAR = 1.25
+"""A speed of one process from which the least number of processes is enough: what memory moves is no more than that."""
+_MOST_LISTED = 3
+_BATCHES = 2
+_LEAST_BLOCK = 3
+"""Slow models are timed over 30 frames at least."""
+_PACE = Pace(0.0, most_legs=1, block_seconds=0.01, least_rounds=3)
+"""Of a fresh process: short, because processes differ by more than rounds."""
+
+Fresh = Callable[[Sequence[str], Pace, int], Turns]
+"""Runs the original and these candidates in turns in one fresh process; the number is the seed of the order."""
+Tell = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What was measured, and what was chosen by it."""
+
+    candidates: tuple[Candidate, ...]
+    chosen: Chosen
+    samples: Mapping[str, Samples]
+    """All candidates in turns in one process."""
+    confirmed: Mapping[str, Samples]
+    """The frames of fresh processes, of those that were worth a proof and of the baseline."""
+    trust: Trust
+    notes: tuple[Note, ...]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What candidates are measured on."""
+
+    openers: Mapping[str, Callable[[], Pipeline]]
+    """By name, the baseline first."""
+    frames: Frames
+    budget_ms: float
+    workers: int
+    """Threads of a session."""
+    fresh: Fresh | None
+    """None: this device's sessions open in one process only, and its turns are the proof."""
+    seconds: float = MOST_SECONDS
+    confirm_seconds: float = CONFIRM_SECONDS
+    machine: Machine = HERE
+    seed: int = 0
+    tell: Tell | None = None
+
+
+def measure_and_choose(candidates: Sequence[Candidate], bench: Bench, wish: Wish) -> Decision:
+    """Measure all candidates, prove the most promising, and choose.
+
+    Args:
+        candidates: The baseline first, scored.
+        bench: What they are measured on.
+        wish: What a candidate must keep, and what is wanted of it.
+    """
+    pace = Pace(bench.seconds, enough=FRAMES_FOR_P99, least_block=_LEAST_BLOCK)
+    turns = take_turns(bench.openers, bench.frames, pace, workers=bench.workers, seed=bench.seed, machine=bench.machine)
+    timed = [_with_turns(one, turns, bench) for one in candidates]
+    marked = mark(timed, wish)
+    proof = _Proof(turns, bench)
+    if bench.fresh is not None:
+        marked = proof.confirm(marked, wish)
+    if proof.trust.level is TrustLevel.INVALID:
+        marked = mark([_unproven(one) for one in marked], wish)
+    return Decision(
+        candidates=marked,
+        chosen=choose(marked, wish, proof.is_faster),
+        samples={one.name: turns.samples[one.name] for one in candidates},
+        confirmed=proof.samples(),
+        trust=proof.trust,
+        notes=tuple(proof.notes),
+    )
+
+
+def _with_turns(one: Candidate, turns: Turns, bench: Bench) -> Candidate:
+    """Return a candidate with its latency and the speeds of one process."""
+    timed = replace(one, latency=latency_of(turns.samples[one.name], bench.budget_ms))
+    if one.name == BASELINE:
+        return timed
+    speeds = {part: speed_of(turns.ratio(one.name, part)) for part in ("frame", "execute") if part in turns.parts}
+    if bench.fresh is not None:
+        speeds = {part: replace(speed, verdict=UNCONFIRMED) for part, speed in speeds.items()}
+    return replace(timed, speed=speeds["frame"], execute=speeds.get("execute"))
+
+
+def _unproven(one: Candidate) -> Candidate:
+    """Return a candidate whose speed proves nothing."""
+    return replace(one, speed=replace(one.speed, verdict=UNCONFIRMED)) if one.speed else one
+
+
+class _Proof:
+    """What fresh processes say of the candidates that are worth asking for."""
+
+    def __init__(self, turns: Turns, bench: Bench) -> None:
+        self.notes: list[Note] = []
+        self._turns, self._bench = turns, bench
+        self._readings, self._anchors = list(turns.readings), list(turns.anchors)
+        self._found: list[FreshTurns] = []
+
+    @property
+    def trust(self) -> Trust:
+        """Whether all of it can be believed."""
+        baseline = self._turns.samples[self._turns.baseline]
+        return judge_trust(baseline, self._readings, self._anchors, workers=self._bench.workers)
+
+    def confirm(self, marked: tuple[Candidate, ...], wish: Wish) -> tuple[Candidate, ...]:
+        """Return the candidates with the speeds over processes of those that were asked for."""
+        asked: list[str] = []
+        for _ in range(_BATCHES):
+            names = shortlist(marked, wish, asked, self._most)
+            if not names:
+                break
+            asked += names
+            leading = max(one.speed.speedup for one in marked if one.speed and one.name in names)
+            try:
+                found = self._ask(names, LEAST_PROCESSES if leading >= _CLEAR else MOST_PROCESSES)
+            except EdgeoptError as error:
+                self.notes.append(Note(NoteKind.WARNING, f"no speed is confirmed: {error.problem}", error.remedy))
+                break
+            self._found.append(found)
+            marked = mark([_with_proof(one, found) if one.name in names else one for one in marked], wish)
+            if is_answered(marked, wish):
+                break
+        return marked
+
+    @property
+    def _frame_s(self) -> float:
+        return float(self._turns.samples[self._turns.baseline].steady().frame_ns.mean()) / 1e9
+
+    @property
+    def _most(self) -> int:
+        """How many candidates fit beside the baseline and its copy: at least one."""
+        frames = LEAST_PROCESSES * (2 * _PACE.least_rounds + 1)
+        return max(1, min(_MOST_LISTED, int(self._bench.confirm_seconds / (frames * self._frame_s)) - 2))
+
+    def _ask(self, names: Sequence[str], most: int) -> FreshTurns:
+        """Run processes: the least number, and more while they fit into the time."""
+        assert self._bench.fresh is not None
+        clock, tell = self._bench.machine.clock, self._bench.tell
+        began, found, last_s = clock(), list[Turns](), 0.0
+        while len(found) < LEAST_PROCESSES or (
+            len(found) < most and (clock() - began) / 1e9 + last_s <= self._bench.confirm_seconds
+        ):
+            started = clock()
+            found.append(self._bench.fresh(names, _PACE, self._bench.seed + len(found)))
+            last_s = (clock() - started) / 1e9
+            self._readings.append(self._bench.machine.read())
+            self._anchors.append(self._bench.machine.measure_anchor())
+            if tell:
+                tell(f"confirm {', '.join(names)} in fresh processes", len(found), most)
+        if tell:
+            tell(f"confirm {', '.join(names)} in fresh processes", most, most)
+        return FreshTurns(tuple(found))
+
+    def is_faster(self, one: str, other: str) -> bool:
+        """Return whether the first is proven faster than the second, by whole frames."""
+        if self._bench.fresh is None:
+            return one != other and self._turns.ratio(one, "frame", against=other).verdict is Change.FASTER
+        labels = [found for found in self._found if {one, other} <= found.processes[0].samples.keys()]
+        return one != other and any(
+            found.ratio(one, "frame", against=other).verdict is Change.FASTER for found in labels
+        )
+
+    def samples(self) -> Mapping[str, Samples]:
+        """Return the frames of all processes by name; of the baseline those of the last ones."""
+        return {
+            name: found.samples(name)
+            for found in self._found
+            for name in found.processes[0].samples
+            if not name.endswith(AGAIN)
+        }
+
+
+def _with_proof(one: Candidate, found: FreshTurns) -> Candidate:
+    execute = speed_of(found.ratio(one.name, "execute"), len(found.processes)) if one.execute else None
+    return replace(one, speed=speed_of(found.ratio(one.name, "frame"), len(found.processes)), execute=execute)
+
+
+def speed_of(ratio: Ratio, processes: int = 1) -> SpeedRatio:
+    """Return a ratio of times to the baseline as a speed: above 1 is faster."""
+    return SpeedRatio(BASELINE, 1 / ratio.value, 1 / ratio.high, 1 / ratio.low, ratio.verdict.upper(), processes)
+
+
+def latency_of(samples: Samples, budget_ms: float, max_miss_ratio: float = 0.01) -> Latency:
+    """Return the stage times and the verdict against a budget.
+
+    Args:
+        samples: Of one candidate.
+        budget_ms: What a frame may take.
+        max_miss_ratio: Share of frames that may take longer.
+    """
+    summary = samples.summary()
+    result = judge_budget(samples.steady().frame_ns, budget_ms, max_miss_ratio)
+    return Latency(
+        frames=summary["frame"].n,
+        frame=_stage_time(summary["frame"]),
+        stages={name: _stage_time(summary[name]) for name in samples.stages},
+        verdict=result.verdict.upper(),
+        detail=result.detail,
+    )
+
+
+def _stage_time(summary: Summary) -> StageTime:
+    mean = None if summary.mean_ns is None else summary.mean_ns / 1e6
+    return StageTime(mean, summary.p50.value_ms, summary.p99.value_ms)

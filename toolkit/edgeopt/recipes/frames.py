@@ -1,0 +1,290 @@
+"""Frames from a folder of pictures, one picture, a video or an .npz."""
+
+from __future__ import annotations
+
+import stat
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from os.path import isfile
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeopt.errors import InvalidFileError, Note, NoteKind
+from edgeopt.graph.tensors import Frame, Sample, Tensors, TensorSpec
+from edgeopt.system.archives import read_archive
+from edgeopt.system.files import list_folder, read_file, require_regular, require_there
+from edgeopt.system.text import plural
+
+PICTURES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
+VIDEOS = frozenset({".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".ts"})
+
+_MOST_BYTES = 256 << 20
+"""Of one picture; OpenCV decodes up to 2^30 pixels."""
+_MOST_FRAMES = 10**7
+"""Of a video, 90 hours; what damaged heads tell beyond it is no count."""
+_STREAM = 256
+"""Samples of a stream: a decision of a hundred that changes is seen."""
+
+if hasattr(cv2, "setLogLevel"):
+    cv2.setLogLevel(0)  # a picture that does not decode is our message, not OpenCV's warning
+
+
+@dataclass(frozen=True)
+class Frames:
+    """Named frames, read one at a time, so that their number costs no memory."""
+
+    names: tuple[str, ...]
+    read: Callable[[int], Sample]
+    """Read and decode the i-th frame, or take the i-th inputs; raises InvalidFileError when it does not decode."""
+    source: Path
+    tensors: Callable[[int], Tensors] | None = None
+    """Set when the source holds the model's inputs themselves, which are not preprocessed: what `read` gives."""
+    notes: tuple[Note, ...] = field(default=())
+    states: Mapping[str, str] = field(default_factory=dict)
+    """Of a stream for a recurrent model: the output that each state input takes in the next sample."""
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __iter__(self) -> Iterator[Sample]:
+        return (self.read(i) for i in range(len(self)))
+
+    def picture(self, index: int) -> Frame:
+        """Return the i-th frame.
+
+        Raises:
+            InvalidFileError: If the source holds tensors.
+        """
+        sample = self.read(index)
+        if isinstance(sample, Mapping):
+            raise InvalidFileError(f"{self.source} holds tensors, no pictures", remedy="pass pictures for this")
+        return sample
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of each array of one sample; empty where the source holds pictures."""
+        return {name: array.shape for name, array in self.tensors(0).items()} if self.tensors else {}
+
+    def select(self, kept: Sequence[int]) -> Frames:
+        """Return the frames at these positions only."""
+        read, tensors, order = self.read, self.tensors, tuple(kept)
+        return Frames(
+            names=tuple(self.names[i] for i in order),
+            read=lambda i: read(order[i]),
+            source=self.source,
+            tensors=None if tensors is None else lambda i: tensors(order[i]),
+            notes=self.notes,
+            states=self.states,
+        )
+
+    def judged(self, count: int) -> Frames:
+        """Return the frames on which answers are compared: `count`, evenly spread; of a stream the first in a row.
+
+        What a recurrent model gets wrong adds up over many samples.
+        """
+        return self.select(range(min(len(self), _STREAM))) if self.states else self.spread(count)
+
+    def spread(self, count: int) -> Frames:
+        """Return at most `count` frames, evenly spread; neighbours in a video are all alike."""
+        if len(self) <= count:
+            return self
+        return self.select([int(i) for i in np.linspace(0, len(self) - 1, count).round()])
+
+
+def open_frames(path: Path, files: Sequence[str] | None = None) -> Frames:
+    """Open a folder of pictures, a picture, a video or an .npz; pictures that do not decode are left out with a note.
+
+    Args:
+        path: The source. In an .npz, `images` (n, height, width, 3) uint8 RGB holds pictures; other arrays, (n, ...),
+            are the model's inputs by name. A folder without pictures may hold several .npz files.
+        files: Only these files, in this order, for a folder.
+
+    Raises:
+        InvalidFileError: If nothing is there, or nothing of it decodes.
+    """
+    remedy = "pass a folder of pictures, a video or an .npz"
+    if stat.S_ISDIR(require_there(path, remedy=remedy).st_mode):
+        return _open_folder(path, files)
+    require_regular(path, remedy=remedy)
+    suffix = path.suffix.lower()
+    if suffix in PICTURES:
+        return _keep_decodable(path.parent, (path.name,))
+    if suffix == ".npz":
+        return _open_npz(path)
+    if suffix in VIDEOS:
+        return _open_video(path)
+    raise InvalidFileError(f"{path} is no source of frames", remedy=remedy)
+
+
+def read_picture(path: Path) -> Frame:
+    """Return one picture as (height, width, 3) BGR.
+
+    Raises:
+        InvalidFileError: If it does not decode.
+    """
+    frame = _decode(read_file(path, remedy="check the file", most_bytes=_MOST_BYTES), cv2.IMREAD_COLOR)
+    if frame is None:
+        raise InvalidFileError(f"{path} does not decode as a picture", remedy="remove the file or copy it again")
+    return frame
+
+
+def _decode(data: bytes, how: int) -> Frame | None:
+    """Return what OpenCV makes of a file's bytes; None where they are no picture, or one beyond its limits."""
+    try:  # unlike imread, imdecode opens any path on Windows and does not warn
+        frame = cv2.imdecode(np.frombuffer(data, np.uint8), how) if data else None
+    except cv2.error:
+        return None
+    return None if frame is None else np.asarray(frame, np.uint8)
+
+
+def _open_folder(path: Path, files: Sequence[str] | None) -> Frames:
+    if files is None:
+        names = list_folder(path, remedy="pass a folder that you may read")
+        files = [name for name in names if Path(name).suffix.lower() in PICTURES and isfile(path / name)]
+        if not files and (archives := [name for name in names if Path(name).suffix.lower() == ".npz"]):
+            return _join_archives([_open_npz(path / name) for name in archives], path)
+    if not files:
+        raise InvalidFileError(f"{path} holds no picture", remedy=f"put pictures there ({', '.join(sorted(PICTURES))})")
+    return _keep_decodable(path, tuple(files))
+
+
+def _keep_decodable(folder: Path, files: tuple[str, ...]) -> Frames:
+    broken = {name for name in files if not _decodes(folder / name)}
+    kept = tuple(name for name in files if name not in broken)
+    if not kept:
+        raise InvalidFileError(
+            f"none of {plural(len(files), 'file')} in {folder} decodes as a picture, for example {sorted(broken)[0]}",
+            remedy="copy the pictures again, or convert them to JPEG or PNG",
+        )
+    shown = ", ".join(sorted(broken)[:5]) + (", ..." if len(broken) > 5 else "")
+    note = Note(NoteKind.SKIPPED, f"{plural(len(broken), 'picture')} in {folder} left out, not decodable: {shown}")
+    return Frames(
+        names=kept,
+        read=lambda i: read_picture(folder / kept[i]),
+        source=folder,
+        notes=(note,) if broken else (),
+    )
+
+
+def _decodes(path: Path) -> bool:
+    """Decode at an eighth of the size: it reads the whole file at a fraction of the time; tiny ones have no eighth."""
+    try:
+        data = read_file(path, remedy="", most_bytes=_MOST_BYTES)
+    except InvalidFileError:
+        return False
+    return any(_decode(data, how) is not None for how in (cv2.IMREAD_REDUCED_GRAYSCALE_8, cv2.IMREAD_COLOR))
+
+
+def _open_npz(path: Path) -> Frames:
+    arrays = read_archive(path, remedy="write it with numpy.savez")
+    lengths = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
+    if len(set(lengths.values())) != 1 or 0 in lengths.values():
+        told = ", ".join(f"{name} holds {length}" for name, length in lengths.items()) or "it holds no array"
+        raise InvalidFileError(f"{path}: {told}", remedy="give every array the same number of samples first")
+    if empty := [name for name, array in arrays.items() if not array.size]:
+        raise InvalidFileError(f"{path}: {empty[0]} is empty", remedy="write arrays that hold something")
+    names = tuple(f"{path.stem}[{i}]" for i in range(next(iter(lengths.values()))))
+    images = arrays.get("images")
+    if images is not None and images.dtype == np.uint8 and images.ndim == 4 and images.shape[-1] == 3:
+        pictures: NDArray[np.uint8] = np.ascontiguousarray(images[..., ::-1])
+        return Frames(names, lambda i: pictures[i], path)
+    return _frames_of_tensors(path, names, arrays)
+
+
+def _frames_of_tensors(path: Path, names: tuple[str, ...], arrays: dict[str, NDArray[Any]]) -> Frames:
+    for name, array in arrays.items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise InvalidFileError(f"{path}: {name} holds NaN or infinity", remedy="write finite values")
+
+    def take(index: int) -> Tensors:
+        return {name: array[index : index + 1] for name, array in arrays.items()}
+
+    return Frames(names, take, path, tensors=take)
+
+
+def _join_archives(parts: Sequence[Frames], folder: Path) -> Frames:
+    """Return the samples of several .npz; a model is optimized for one size, so those of the most frequent one."""
+    samples = [(part.tensors, i, part.names[i]) for part in parts if part.tensors for i in range(len(part))]
+    if not samples:
+        raise InvalidFileError(
+            f"{folder} holds pictures in .npz files", remedy="pass one .npz, or a folder of pictures"
+        )
+    shapes = [tuple((name, array.shape) for name, array in read(i).items()) for read, i, _ in samples]
+    wanted, count = Counter(shapes).most_common(1)[0]
+    kept = [one for one, shape in zip(samples, shapes, strict=True) if shape == wanted]
+    sizes = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in wanted)
+    told = f"{len(samples) - count} of {plural(len(samples), 'sample')} in {folder} left out: they are not {sizes}"
+    note = Note(NoteKind.WARNING, told, "a model has one size: optimize it once for each")
+
+    def take(index: int) -> Tensors:
+        read, i, _ = kept[index]
+        return read(i)
+
+    names = tuple(name for _, _, name in kept)
+    return Frames(names, take, folder, tensors=take, notes=(note,) if count < len(samples) else ())
+
+
+def _open_video(path: Path) -> Frames:
+    capture = cv2.VideoCapture(str(path))
+    told = capture.get(cv2.CAP_PROP_FRAME_COUNT) if capture.isOpened() else 0.0
+    ok, _ = capture.read()
+    count = int(told) if 0 < told <= _MOST_FRAMES else 1
+    if not ok:
+        raise InvalidFileError(f"{path} does not decode as a video", remedy="convert it to MP4 (H.264) or to pictures")
+    position = 1
+
+    def read(index: int) -> Frame:
+        nonlocal position
+        if index != position:  # seeking decodes from the last key frame: slow, so only when it must
+            capture.set(cv2.CAP_PROP_POS_FRAMES, index)
+        ok, frame = capture.read()
+        position = index + 1
+        if not ok:
+            position = -1
+            raise InvalidFileError(f"{path} ends at frame {index}", remedy="convert the video again")
+        return np.asarray(frame, np.uint8)
+
+    return Frames(tuple(f"{path.stem}#{i}" for i in range(count)), read, path)
+
+
+def synthetic_frames(size: Sequence[int], count: int = 16) -> Frames:
+    """Return pictures of smooth random colour: they show that a model runs, and nothing of its accuracy.
+
+    Args:
+        size: Height and width in pixels.
+        count: How many.
+    """
+    height, width = size[0], size[1]
+
+    def read(index: int) -> Frame:
+        coarse = np.random.default_rng(index).integers(0, 256, (8, 8, 3), np.uint8)
+        return np.asarray(cv2.resize(coarse, (width, height), interpolation=cv2.INTER_CUBIC), np.uint8)
+
+    return Frames(tuple(f"synthetic[{i}]" for i in range(count)), read, Path("synthetic"))
+
+
+def synthetic_tensors(inputs: Sequence[TensorSpec], shapes: Mapping[str, tuple[int, ...]], count: int = 16) -> Frames:
+    """Return random inputs: numbers from 0 to 1, for whole numbers and truth values 0 or 1.
+
+    Args:
+        inputs: What the model takes.
+        shapes: The static shape of each.
+        count: How many.
+    """
+    chance = np.random.default_rng(0)
+    drawn = [{one.name: _drawn(chance, one.dtype, shapes[one.name]) for one in inputs} for _ in range(count)]
+
+    def take(index: int) -> Tensors:
+        return drawn[index]
+
+    return Frames(tuple(f"synthetic[{i}]" for i in range(count)), take, Path("synthetic"), tensors=take)
+
+
+def _drawn(chance: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
+    values = chance.random(shape) if np.dtype(dtype).kind == "f" else chance.integers(0, 2, shape)
+    return np.asarray(values, dtype)

@@ -1,0 +1,69 @@
+"""What an exporter wrote beside the graph. Absurd entries count as not written."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from typing import Any
+
+from edgeopt.recipes.recipe import MOST_PIXELS_A_SIDE, Recipe
+
+_MOST_CHARACTERS = 2**18
+"""Of one entry: a hundred thousand class names are no exporter's."""
+_END_TO_END = "end_to_end"
+_DETECTORS = ("yolov8", _END_TO_END)
+"""Decoders of what Ultralytics calls the task detect."""
+
+
+def class_names_of(metadata: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the class names that Ultralytics writes: `{0: 'person', 1: 'bicycle'}`."""
+    names = _literal(metadata, "names")
+    if isinstance(names, dict):
+        names = [names.get(i) for i in range(len(names))]
+    if not isinstance(names, list | tuple) or not all(isinstance(one, str) for one in names):
+        return ()
+    return tuple(names)
+
+
+def input_size_of(metadata: Mapping[str, str]) -> tuple[int, int] | None:
+    """Return the `imgsz` that Ultralytics writes, `[640, 640]`; None where it is no size of a picture."""
+    size = _literal(metadata, "imgsz")
+    if not isinstance(size, list | tuple) or len(size) != 2:
+        return None
+    height, width = size
+    if not all(type(side) is int and 1 <= side <= MOST_PIXELS_A_SIDE for side in (height, width)):
+        return None
+    return height, width
+
+
+def contradicts(metadata: Mapping[str, str], recipe: Recipe) -> bool:
+    """Whether the exporter's own words rule a recipe out.
+
+    Source: Ultralytics, `Exporter`, which writes description, task, stride, names, imgsz, args and end2end; YOLOv5
+    writes stride and names.
+    """
+    if not metadata.keys() >= {"names", "stride"}:
+        return False
+    decoder, task = recipe.postprocess.decoder, metadata.get("task")
+    if task is not None and (task != "detect" or decoder not in _DETECTORS):
+        return True
+    return _is_end_to_end(metadata) != (decoder == _END_TO_END)
+
+
+def _is_end_to_end(metadata: Mapping[str, str]) -> bool:
+    arguments, told = _literal(metadata, "args"), metadata.get("end2end", "").lower()
+    if isinstance(arguments, dict) and arguments.get("nms") is True:
+        return True
+    words = metadata.get("description", "").lower()
+    return told == "true" if told else "yolov10" in words or "yolo26" in words
+
+
+def _literal(metadata: Mapping[str, str], key: str) -> Any:
+    """Return a Python literal; None where it is none, or absurdly long."""
+    text = metadata.get(key, "")
+    if len(text) > _MOST_CHARACTERS:
+        return None
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # 100,000 brackets end in the last two
+        return None

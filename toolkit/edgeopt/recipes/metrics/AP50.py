@@ -1,0 +1,21 @@
+"""Average precision of boxes at an overlap of 0.50: found or not, however loosely.
+
+Source: COCO; pycocotools, `COCOeval` of `bbox`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeopt.recipes.metrics import Counts, Metric
+from edgeopt.recipes.metrics._match_tables import MatchTable, resampled_precision
+
+
+def _precision(tables: Sequence[MatchTable], counts: Counts) -> NDArray[np.float64]:
+    return resampled_precision(tables, counts, overlap=0.5)
+
+
+METRIC = Metric(("detection",), _precision, lambda tables, pictures: 0.01)

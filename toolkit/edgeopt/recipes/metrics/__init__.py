@@ -1,0 +1,98 @@
+"""How answers are scored, one file each; the file name is what a recipe writes under `metric`.
+
+Each ends in `METRIC`. More is better, and 1 is the most. A metric sees no picture and no label: a task turns its
+answers into evidence, one row a picture, which the metrics of that task read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeopt.errors import NotFoundError
+from edgeopt.recipes import metrics
+from edgeopt.system import registry
+
+Evidence = Any
+"""Detection: the tables of matched boxes; classification: `Ranks`; with a reference: (outputs, samples, 2) shares."""
+Counts = NDArray[np.int64]
+"""(resamples, pictures) how often each picture counts; no row is empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One way to score."""
+
+    tasks: tuple[str, ...]
+    """Whose evidence it reads."""
+    resample: Callable[[Evidence, Counts], NDArray[np.float64]]
+    """(evidence, counts) -> (resamples,) the metric of each resample."""
+    by_chance: Callable[[Evidence, int], float] | None = None
+    """(evidence, pictures) -> what answers may score that were made without looking; None: it knows no labels."""
+
+    @property
+    def reads_labels(self) -> bool:
+        """Whether it scores against labels, and not against another model's answers."""
+        return self.by_chance is not None
+
+    def score(self, evidence: Evidence, pictures: int) -> float:
+        """Return the metric where each picture counts once."""
+        return float(self.resample(evidence, np.ones((1, pictures), np.int64))[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """What a classifier listed, as far as the labels ask."""
+
+    places: NDArray[np.int64]
+    """(pictures,) where the true class stands, from 0; one that is not listed stands behind all."""
+    classes: int
+    """How many the model knows."""
+
+
+def find_metric(name: str) -> Metric:
+    """Return the metric of this name.
+
+    Raises:
+        NotFoundError: If there is none.
+    """
+    found: Metric = registry.load(metrics, name).METRIC
+    return found
+
+
+def metrics_of(task: str) -> tuple[str, ...]:
+    """Return the names of all metrics that a task knows."""
+    return tuple(name for name in registry.names(metrics) if task in find_metric(name).tasks)
+
+
+def require_metric_of(task: str, name: str) -> Metric:
+    """Return the metric of this name.
+
+    Raises:
+        NotFoundError: If it does not exist, or belongs to another task; those that fit are named.
+    """
+    fitting = metrics_of(task)
+    if name not in fitting:
+        raise NotFoundError(f"metric of task {task}", name, fitting)
+    return find_metric(name)
+
+
+def make_top(count: int) -> Metric:
+    """Return the share of pictures whose class is among so many first answers.
+
+    By chance it is that of a guess, and two standard errors of it on so many pictures.
+    """
+
+    def share(evidence: Ranks, counts: Counts) -> NDArray[np.float64]:
+        found: NDArray[np.float64] = counts @ (evidence.places < count).astype(np.float64) / counts.sum(axis=1)
+        return found
+
+    def by_chance(evidence: Ranks, pictures: int) -> float:
+        guess = min(count / evidence.classes, 1.0)
+        return min(guess + 2 * float(np.sqrt(guess * (1 - guess) / max(pictures, 1))), 1.0)
+
+    return Metric(("classification",), share, by_chance)

@@ -1,0 +1,7 @@
+"""Share of pictures whose class is the first answer."""
+
+from __future__ import annotations
+
+from edgeopt.recipes.metrics import make_top
+
+METRIC = make_top(1)

@@ -1,0 +1,175 @@
+"""Whether a model's outputs have the shapes that a recipe's decoder reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from edgeopt.errors import UnsupportedError
+from edgeopt.graph.tensors import TensorSpec
+from edgeopt.recipes.recipe import Boxes, Postprocess, Recipe
+
+Shape = tuple[int | str | None, ...]
+"""None or a name stands for a free dimension, which fits anything."""
+STRIDES = (8, 16, 32)
+"""Of a detector whose recipe writes none."""
+CLASSIFIERS = ("logits", "probabilities")
+"""Decoders of the task classification."""
+_USUAL_STRIDES = (STRIDES, (8, 16, 32, 64), (4, 8, 16, 32))
+_MOST_ANCHORS = 9
+"""In a cell."""
+
+
+def count_cells(size: Sequence[int], strides: Sequence[int]) -> int:
+    """Return how many cells the grids of an input of height and width have."""
+    return sum((size[0] // stride) * (size[1] // stride) for stride in strides)
+
+
+def why_unfit(recipe: Recipe, outputs: Sequence[TensorSpec]) -> str:
+    """Return why a recipe's decoder cannot read these outputs; empty where it can, or where its task is not ours.
+
+    Args:
+        recipe: With its input size, where it is known.
+        outputs: Of the model, in its order.
+    """
+    decoder = recipe.postprocess.decoder
+    if recipe.task == "classification" and decoder in CLASSIFIERS:
+        wanted = _classes(outputs[0], recipe.postprocess)
+        return f"decoder {decoder!r} reads {wanted}; the model has {outputs[0]}" if wanted else ""
+    if recipe.task != "detection" or decoder not in _READERS:
+        return ""
+    if odd := [one for one in outputs if "float" not in one.dtype]:
+        return f"output {odd[0]} holds no real numbers"
+    wanted = _READERS[decoder]([one.shape for one in outputs], recipe.postprocess, recipe.input.size)
+    return f"decoder {decoder!r} reads {wanted}; the model has {', '.join(map(str, outputs))}" if wanted else ""
+
+
+def require_fit(recipe: Recipe, outputs: Sequence[TensorSpec]) -> None:
+    """Raise unless the recipe's decoder can read these outputs.
+
+    Raises:
+        UnsupportedError: If it cannot.
+    """
+    if why := why_unfit(recipe, outputs):
+        raise UnsupportedError(
+            f"recipe {recipe.name!r} does not fit this model: {why}",
+            remedy="pass another --recipe, or correct decoder, strides and anchors under [postprocess] in your own",
+        )
+
+
+def _at_least(size: int | str | None, least: int) -> bool:
+    return not isinstance(size, int) or size >= least
+
+
+def _equal(size: int | str | None, wanted: int | str | None) -> bool:
+    return size == wanted or not isinstance(size, int) or not isinstance(wanted, int)
+
+
+def _classes(output: TensorSpec, numbers: Postprocess) -> str:
+    """Every reader returns what it wants where the shapes are something else."""
+    shape = output.shape if len(output.shape) == 1 else output.shape[1:]
+    batch = output.shape[0] if len(output.shape) > 1 else 1
+    several = [size for size in shape if size != 1]
+    least = 2 + int(numbers.background)
+    if output.dtype in ("object", "string", "bool") or not _equal(batch, 1) or len(several) > 1:
+        return "one score a class"
+    return "" if several and _at_least(several[0], least) else f"{least} classes or more"
+
+
+def _are_rows(shapes: Sequence[Shape]) -> bool:
+    return len(shapes[0]) == 3 and _equal(shapes[0][0], 1)
+
+
+def _are_cells(count: int | str | None, numbers: Postprocess, size: Sequence[int], most_anchors: int = 1) -> bool:
+    """Whether so many boxes belong to the grid: of the recipe's strides, or where it is applied of usual ones."""
+    if not size or not isinstance(count, int):
+        return True
+    sets = [numbers.strides or STRIDES]
+    if numbers.boxes is not Boxes.CELLS and numbers.decoder != "yolox":
+        sets += _USUAL_STRIDES
+    counts = [count_cells(size, strides) for strides in sets]
+    return any(count in range(cells, most_anchors * cells + 1, cells) for cells in counts if cells)
+
+
+def _yolox(shapes: Sequence[Shape], numbers: Postprocess, size: Sequence[int]) -> str:
+    if not _are_rows(shapes) or not _at_least(shapes[0][2], 6):
+        return "1 x boxes x (5 + classes)"
+    return "" if _are_cells(shapes[0][1], numbers, size) else _told_cells(numbers, size)
+
+
+def _yolov8(shapes: Sequence[Shape], numbers: Postprocess, size: Sequence[int]) -> str:
+    if not _are_rows(shapes) or not _at_least(shapes[0][1], 5):
+        return "1 x (4 + classes) x boxes"
+    return "" if _are_cells(shapes[0][2], numbers, size) else _told_cells(numbers, size)
+
+
+def _yolov5(shapes: Sequence[Shape], numbers: Postprocess, size: Sequence[int]) -> str:
+    if not _are_rows(shapes) or not _at_least(shapes[0][2], 6):
+        return "1 x boxes x (5 + classes)"
+    count, strides = shapes[0][1], numbers.strides or STRIDES
+    if numbers.boxes is not Boxes.CELLS:
+        return "" if _are_cells(count, numbers, size, _MOST_ANCHORS) else _told_cells(numbers, size)
+    if not numbers.anchors:
+        return "anchors, which the recipe does not give for boxes relative to a cell"
+    pairs = zip(strides, numbers.anchors, strict=True)
+    cells = sum(len(flat) // 2 * count_cells(size, [stride]) for stride, flat in pairs) if size else count
+    return "" if _equal(count, cells) else f"{cells} boxes, an anchor of a cell each"
+
+
+def _told_cells(numbers: Postprocess, size: Sequence[int]) -> str:
+    strides = numbers.strides or STRIDES
+    told = ", ".join(map(str, strides))
+    return f"one box for each of {count_cells(size, strides)} cells (strides {told}, input {size[0]}x{size[1]})"
+
+
+def _yolov5_heads(shapes: Sequence[Shape], numbers: Postprocess, size: Sequence[int]) -> str:
+    if not numbers.anchors or len(shapes) != len(numbers.strides):
+        return f"one output a stride, with anchors: {len(numbers.strides)} strides, {len(numbers.anchors)} of anchors"
+    free = list(shapes)
+    for stride, flat in zip(numbers.strides, numbers.anchors, strict=True):
+        found = next((one for one in free if _is_head(one, stride, len(flat) // 2, size)), None)
+        if found is None:
+            return f"1 x {len(flat) // 2} x height/{stride} x width/{stride} x (5 + classes)"
+        free.remove(found)
+    return "the same classes in each" if len({_values(one) for one in shapes} - {None}) > 1 else ""
+
+
+def _is_head(shape: Shape, stride: int, anchors: int, size: Sequence[int]) -> bool:
+    if len(shape) not in (4, 5) or not _equal(shape[0], 1):
+        return False
+    plane = shape[2:4]
+    if size and not all(_equal(found, side // stride) for found, side in zip(plane, size, strict=True)):
+        return False
+    if not all(_at_least(side, 1) for side in plane):
+        return False
+    if len(shape) == 5:
+        return _equal(shape[1], anchors) and _at_least(shape[4], 6)
+    return not isinstance(shape[1], int) or (shape[1] % anchors == 0 and shape[1] // anchors >= 6)
+
+
+def _values(head: Shape) -> int | str | None:
+    return head[-1] if len(head) == 5 else head[1]
+
+
+def _end_to_end(shapes: Sequence[Shape], numbers: Postprocess, size: Sequence[int]) -> str:
+    del numbers, size
+    return "" if _are_rows(shapes) and _equal(shapes[0][2], 6) else "1 x boxes x 6"
+
+
+def _ssd_corners(shapes: Sequence[Shape], numbers: Postprocess, size: Sequence[int]) -> str:
+    del size
+    wanted = "scores 1 x boxes x classes and corners 1 x boxes x 4"
+    if len(shapes) < 2 or not _are_rows(shapes[:1]) or not _are_rows(shapes[1:2]):
+        return wanted
+    scores, corners = sorted(shapes[:2], key=lambda one: one[2] == 4)
+    fits = _equal(corners[2], 4) and _equal(scores[1], corners[1]) and _at_least(scores[2], 1 + int(numbers.background))
+    return "" if fits else wanted
+
+
+_READERS: dict[str, Callable[[Sequence[Shape], Postprocess, Sequence[int]], str]] = {
+    "yolox": _yolox,
+    "yolov8": _yolov8,
+    "yolov5": _yolov5,
+    "yolov5_heads": _yolov5_heads,
+    "end_to_end": _end_to_end,
+    "ssd_corners": _ssd_corners,
+}

@@ -1,0 +1,361 @@
+"""A recipe: how a model is fed, read and scored."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+from edgeopt.errors import InvalidFileError, NotFoundError
+from edgeopt.graph.tensors import TensorSpec
+from edgeopt.recipes.metrics import find_metric, metrics_of, require_metric_of
+from edgeopt.system import assets
+from edgeopt.system.files import read_text
+from edgeopt.system.toml import Within, parse_table, read_toml
+
+
+class Colour(StrEnum):
+    """Channel order of the model's input."""
+
+    RGB = "RGB"
+    BGR = "BGR"
+    GREY = "GREY"
+
+
+class Layout(StrEnum):
+    """Axis order of the model's input."""
+
+    NCHW = "NCHW"
+    NHWC = "NHWC"
+
+
+class Resize(StrEnum):
+    """How a frame becomes the model's height and width."""
+
+    STRETCH = "stretch"
+    CENTRE_CROP = "centre_crop"
+    LETTERBOX = "letterbox"
+
+
+class Anchor(StrEnum):
+    """Where a letterboxed frame lies."""
+
+    TOP_LEFT = "top_left"
+    CENTRE = "centre"
+
+
+class Boxes(StrEnum):
+    """What a detector's raw boxes count in."""
+
+    USUAL = "usual"
+    """As the decoder's exporter writes them."""
+    CELLS = "cells"
+    """Relative to a cell of the grid, which is not applied."""
+    PIXELS = "pixels"
+    """Of the model's input."""
+    RELATIVE = "relative"
+    """To the model's input, 0..1."""
+
+
+class Scores(StrEnum):
+    """What a detector's raw scores are."""
+
+    USUAL = "usual"
+    """As the decoder's exporter writes them."""
+    PROBABILITIES = "probabilities"
+    LOGITS = "logits"
+    """Sigmoid, or softmax over classes with a background, is not applied."""
+
+
+PICTURE_TYPES = ("float32", "float16", "uint8", "int8")
+"""Element types that a picture can be written in."""
+LEAST_AGREEMENT = 0.80
+"""Without labels: below it, YOLOX-nano lost more than 0.01 AP in every form that was measured. A filter, no proof."""
+_LEAST_BY_TASK = {"tensors": 0.99}
+"""Of outputs as they are: at 0.99 a seventh of a map is noise (17 dB), or one decision of a hundred another."""
+OUTPUT_KINDS = ("probability", "map")
+LEAST_EQUAL = 0.90
+"""Share of equal elements in outputs of whole numbers: on class maps most that differ lie between two classes."""
+MOST_PIXELS_A_SIDE = 8192
+"""Of an input or a crop: beyond it one frame alone is 800 MB of float32."""
+_MOST_ELEMENTS = 2**28
+"""Of an input that is given whole: 1 GiB of float32."""
+_MOST_LABEL_BYTES = 2**22
+_TERM = re.compile(r"(?:([1-9]\d{0,8})\*)?([a-z]+)(?:/([1-9]\d{0,8}))?(?:\+(\d{1,9}))?")
+
+Side = Annotated[int, Within(1, MOST_PIXELS_A_SIDE)]
+"""Pixels."""
+Length = Annotated[int, Within(1, _MOST_ELEMENTS)]
+Share = Annotated[float, Within(0, 1)]
+Ratio = Annotated[float, Within(0, 1e6, above=True)]
+"""1.05 allows 5 % more."""
+Count = Annotated[int, Within(1, 100_000)]
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """The tensor that receives the frame."""
+
+    tensor: str = ""
+    """Empty: the model's only input."""
+    size: tuple[Side, ...] = ()
+    """Height and width in pixels; empty: as the model says."""
+    layout: Layout = Layout.NCHW
+    dtype: str = "float32"
+    fixed: Mapping[str, Length] = field(default_factory=dict)
+    """Sizes for named free dimensions, for example `batch = 1`."""
+    shapes: Mapping[str, tuple[Length, ...]] = field(default_factory=dict)
+    """Whole shapes of inputs by name, for example `ids = [1, 128]`; they come before all other sizes."""
+    states: Mapping[str, str] = field(default_factory=dict)
+    """Of a recurrent model: the output that each state input takes in the next sample, for example `h = "hn"`."""
+
+    def __post_init__(self) -> None:
+        if self.size and len(self.size) != 2:
+            raise ValueError(f"size is {list(self.size)}, not [height, width]")
+        for name, shape in self.shapes.items():
+            if math.prod(shape) > _MOST_ELEMENTS:
+                raise ValueError(f"shapes of {name} hold more than {_MOST_ELEMENTS} elements")
+        if self.dtype not in PICTURE_TYPES:
+            raise ValueError(f"dtype {self.dtype!r} is not float32, float16, uint8 or int8")
+
+
+@dataclass(frozen=True, slots=True)
+class Preprocess:
+    """Frame to tensor: resize, colour, then (value * scale - mean) / std."""
+
+    colour: Colour = Colour.RGB
+    resize: Resize = Resize.STRETCH
+    crop_from: Annotated[int, Within(0, MOST_PIXELS_A_SIDE)] = 0
+    """Centre crop: the shorter side before the crop, in pixels; 0: the model's own size."""
+    pad: Annotated[int, Within(0, 255)] = 114
+    """Letterbox: the grey value of the border, 0..255."""
+    anchor: Anchor = Anchor.TOP_LEFT
+    scale: Annotated[float, Within(-1e6, 1e6)] = 1.0
+    mean: tuple[Annotated[float, Within(-1e6, 1e6)], ...] = (0.0, 0.0, 0.0)
+    std: tuple[Annotated[float, Within(1e-6, 1e6)], ...] = (1.0, 1.0, 1.0)
+
+    def __post_init__(self) -> None:
+        channels = 1 if self.colour is Colour.GREY else 3
+        if len(self.mean) not in (1, channels) or len(self.std) not in (1, channels):
+            raise ValueError(f"mean and std need 1 or {channels} values")
+        if self.scale == 0:
+            raise ValueError("scale must not be zero")
+
+
+@dataclass(frozen=True, slots=True)
+class Postprocess:
+    """Tensor to answer: the decoder's name and its numbers."""
+
+    decoder: str
+    strides: tuple[Annotated[int, Within(1, 1024)], ...] = ()
+    anchors: tuple[tuple[Annotated[float, Within(1e-3, 1e5)], ...], ...] = ()
+    """Anchor-based decoders: per stride, width and height in pixels, alternating."""
+    boxes: Boxes = Boxes.USUAL
+    """Detection: what the raw boxes count in."""
+    scores: Scores = Scores.USUAL
+    """Detection: what the raw scores are."""
+    score_threshold: Share = 0.25
+    """In an application; evaluation uses its own."""
+    iou_threshold: Share = 0.45
+    max_detections: Count = 100
+    top: Count = 5
+    """Classification: how many classes an answer lists."""
+    background: bool = False
+    """Class 0 is background and never reported."""
+
+    def __post_init__(self) -> None:
+        if len(self.strides) > 8 or len(set(self.strides)) != len(self.strides):
+            raise ValueError(f"strides are {list(self.strides)}, not up to 8 that differ")
+        if self.anchors and len(self.anchors) != len(self.strides):
+            raise ValueError(f"{len(self.anchors)} lists of anchors for {len(self.strides)} strides")
+        for sizes in self.anchors:
+            if not sizes or len(sizes) % 2:
+                raise ValueError("anchors of a stride are pairs of width and height")
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """How accuracy is measured, and the data shipped for it (paths relative to the recipe)."""
+
+    metric: str
+    """A file of `metrics/`: what candidates are judged by."""
+    score_threshold: Share = 0.01
+    iou_threshold: Share = 0.65
+    max_detections: Count = 100
+    max_drop: Share = 0.01
+    least_agreement: Share = 0.0
+    """With the float model's answers, to 1: what agrees less is refused where no labels judge; 0: the task's own."""
+    kinds: Mapping[str, str] = field(default_factory=dict)
+    """What outputs are, by name: `probability` (of a yes, 0 to 1) or `map` (numbers); the others show it themselves."""
+    labels: str = ""
+    calib: str = ""
+
+    def __post_init__(self) -> None:
+        for name, kind in self.kinds.items():
+            if kind not in OUTPUT_KINDS:
+                raise ValueError(f"kinds of {name} is {kind!r}, not {' or '.join(OUTPUT_KINDS)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What `edgeopt check` allows against its baseline."""
+
+    latency_ratio: Ratio = 1.05
+    """Time over the baseline's, of the execution and of the whole frame."""
+    accuracy_drop: Share = 0.01
+    """Metric lost, in its own unit."""
+    size_ratio: Ratio = 1.05
+    memory_ratio: Ratio = 1.10
+    """Peak resident memory of a fresh process."""
+    cold_start_ratio: Ratio = 1.20
+    """From starting a process to its first answer."""
+    max_nodes_off_device: Annotated[int, Within(0)] = 0
+    """More nodes than the baseline's that may run elsewhere than on the first provider."""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """What a model must look like for this recipe to be chosen without `--recipe`.
+
+    Each output is a list of terms, one a dimension: a number, `any`, `cells` (of all strides), `classes`, `height`
+    or `width`, each as `[k*]name[/d][+c]`, for example `3*cells` or `classes+5`.
+    """
+
+    outputs: tuple[tuple[str, ...], ...]
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    """Metadata keys that must be there and the text each must contain."""
+    input_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for term in (term for output in self.outputs for term in output):
+            if not (term.isdecimal() and len(term) < 10):
+                read_term(term)
+
+
+def read_term(term: str) -> tuple[int, str, int, int]:
+    """Return k, name, d and c of `[k*]name[/d][+c]`.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    match = _TERM.fullmatch(term)
+    if match is None:
+        raise ValueError(f"match term {term!r} is not a number or [k*]name[/d][+c]")
+    return int(match[1] or 1), match[2], int(match[3] or 1), int(match[4] or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a model is fed, read and scored."""
+
+    name: str
+    task: str
+    description: str
+    license: str
+    source: str
+    postprocess: Postprocess
+    evaluation: Evaluation
+    input: Input = field(default_factory=Input)
+    preprocess: Preprocess = field(default_factory=Preprocess)
+    check: Check = field(default_factory=Check)
+    match: tuple[Match, ...] = ()
+    labels: str = ""
+    """File of class names, one a line, relative to the recipe."""
+    model: str = ""
+    """The shipped ONNX file, relative to the recipe."""
+    folder: Path = field(default=Path(), compare=False)
+    class_names: tuple[str, ...] = ()
+
+    def path_of(self, relative: str) -> Path | None:
+        """Return the path of a shipped file, or None when the recipe ships none."""
+        return self.folder / relative if relative else None
+
+    @property
+    def least_agreement(self) -> float:
+        """What a model must agree with the float one where no labels judge: the recipe's own, or the task's."""
+        return self.evaluation.least_agreement or _LEAST_BY_TASK.get(self.task, LEAST_AGREEMENT)
+
+    @property
+    def reads_labels(self) -> bool:
+        """Whether its metric is scored against labels."""
+        return find_metric(self.evaluation.metric).reads_labels
+
+    def with_size(self, height: int, width: int) -> Recipe:
+        """Return the recipe for a model of this input height and width, in pixels."""
+        return replace(self, input=replace(self.input, size=(height, width)))
+
+    def with_inputs(self, inputs: Sequence[TensorSpec]) -> Recipe:
+        """Return the recipe with the whole shape of each of these inputs that has one."""
+        whole = {
+            one.name: tuple(size for size in one.shape if isinstance(size, int)) for one in inputs if one.is_static
+        }
+        return replace(self, input=replace(self.input, shapes={**self.input.shapes, **whole}))
+
+
+def read_recipe(path: Path, *, stays_inside: bool = False) -> Recipe:
+    """Read one recipe file.
+
+    Args:
+        path: Of the TOML file.
+        stays_inside: Refuse files outside the recipe's folder: for a recipe that nobody asked for by name.
+
+    Raises:
+        InvalidFileError: If it is not TOML, a key is unknown or missing, or a value is refused.
+    """
+    values = read_toml(path)
+    for computed in ("folder", "class_names"):
+        if computed in values:
+            raise InvalidFileError(f"{path}: unknown {computed}", remedy="leave the key out; it is derived")
+    recipe = parse_table(Recipe, values, str(path))
+    _require_metric(recipe, path)
+    if stays_inside:
+        _require_inside(path, (recipe.labels, recipe.model, recipe.evaluation.labels, recipe.evaluation.calib))
+    return replace(recipe, folder=path.parent, class_names=_read_class_names(path.parent, recipe.labels))
+
+
+def _require_inside(path: Path, files: Sequence[str]) -> None:
+    folder = path.parent.resolve()
+    for file in filter(None, files):
+        if "\0" in file or not (folder / file).resolve().is_relative_to(folder):
+            raise InvalidFileError(
+                f"{path}: {file} lies outside the recipe's folder",
+                remedy=f"put it beside the recipe, or name the recipe: --recipe {path}",
+            )
+
+
+def _require_metric(recipe: Recipe, path: Path) -> None:
+    if not metrics_of(recipe.task):
+        return
+    try:
+        require_metric_of(recipe.task, recipe.evaluation.metric)
+    except NotFoundError as error:
+        raise InvalidFileError(f"{path}: {error.problem}", remedy=error.remedy) from error
+
+
+def _read_class_names(folder: Path, labels: str) -> tuple[str, ...]:
+    if not labels:
+        return ()
+    text = read_text(folder / labels, remedy="one class name a line, UTF-8", most_bytes=_MOST_LABEL_BYTES)
+    return tuple(line.strip() for line in text.splitlines() if line.strip())
+
+
+def find_recipe(name: str) -> Recipe:
+    """Return the shipped recipe called `name`, or read the TOML file at that path.
+
+    Raises:
+        NotFoundError: If it is neither.
+        InvalidFileError: If the file is wrong.
+    """
+    shipped = assets.model_folders()
+    if name in shipped:
+        return read_recipe(shipped[name] / "recipe.toml")
+    path = Path(name)
+    if path.suffix == ".toml" and path.is_file():
+        return read_recipe(path)
+    if (path / "recipe.toml").is_file():
+        return read_recipe(path / "recipe.toml")
+    raise NotFoundError("recipe", name, shipped)

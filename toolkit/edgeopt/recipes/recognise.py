@@ -1,0 +1,392 @@
+"""Which recipe belongs to a model, and the recipe bound to the model's own tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from edgeopt.errors import EdgeoptError, Note, NoteKind, UnsupportedError
+from edgeopt.graph.tensors import TensorSpec
+from edgeopt.recipes.metadata import class_names_of, contradicts, input_size_of
+from edgeopt.recipes.output_shapes import STRIDES, count_cells, why_unfit
+from edgeopt.recipes.recipe import (
+    PICTURE_TYPES,
+    Colour,
+    Layout,
+    Match,
+    Recipe,
+    find_recipe,
+    read_recipe,
+    read_term,
+)
+from edgeopt.recipes.tensor_outputs import recurrent_notes, with_outputs
+from edgeopt.system import assets
+from edgeopt.system.text import plural
+
+TENSORS = "tensors"
+"""The task, and the shipped recipe, of models whose answer is their outputs as they are."""
+Shapes = Mapping[str, tuple[int, ...]]
+"""Shape of each input, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A recipe bound to a model, and why this one."""
+
+    recipe: Recipe
+    reason: str
+    notes: tuple[Note, ...] = ()
+    is_given: bool = False
+    """Whether the user named the recipe or laid it beside the model; else it was recognised."""
+
+
+def choose_recipe(
+    asked: str | None,
+    path: Path | None,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    metadata: Mapping[str, str],
+    given: Shapes | None = None,
+) -> Choice:
+    """Return the recipe for a model, bound to its tensors.
+
+    The order is: the recipe asked for, the `recipe.toml` beside the model, what the exporter wrote into the metadata
+    together with the shapes; where there are tensors to feed, the recipe `tensors` if nothing else fits.
+
+    Args:
+        asked: Shipped name, or path of a TOML file.
+        path: Where the model lies.
+        inputs: Of the model.
+        outputs: Of the model.
+        metadata: What the exporter wrote.
+        given: Shapes of the tensors that will be fed, one sample; they fix free dimensions. None: pictures.
+
+    Raises:
+        EdgeoptError: If no recipe fits, or more than one; the message lists them.
+        UnsupportedError: If an input dimension is free and nothing fixes it.
+    """
+    inputs, taken = _as_given(inputs, given or {})
+    if asked is not None:
+        told = "asked for with --recipe"
+        return replace(_bind(find_recipe(asked), told, inputs, outputs, metadata, taken), is_given=True)
+    beside = path.parent / "recipe.toml" if path else None
+    if beside is not None and beside.is_file():
+        found, told = read_recipe(beside, stays_inside=True), f"{beside.name} lies beside the model"
+        return replace(_bind(found, told, inputs, outputs, metadata, taken), is_given=True)
+    possible = _possible(inputs, outputs, metadata)
+    fitting = [one for one in possible if _fits(one, inputs, outputs, metadata)]
+    shapes = f"inputs {', '.join(map(str, inputs))}; outputs {', '.join(map(str, outputs))}"
+    if not fitting and given:
+        return _as_tensors(shapes, inputs, outputs, metadata, taken)
+    if not fitting:
+        named = f"; or pass --recipe with one of {', '.join(one.name for one in possible)}" if possible else ""
+        raise EdgeoptError(
+            f"no recipe fits this model ({shapes})",
+            remedy="pass its inputs as arrays: --calib FILE.npz (edgeopt bench: --source)"
+            f"{_of_pictures(inputs)}{named}",
+        )
+    if len(fitting) > 1:
+        names = ", ".join(recipe.name for recipe in fitting)
+        raise EdgeoptError(
+            f"{len(fitting)} recipes fit this model: {names} ({shapes})",
+            remedy=f"pass --recipe with one of {names}{f', or {TENSORS}' if given else ''}",
+        )
+    told = "the exporter's metadata and the shapes" if "names" in metadata else "the shapes"
+    return _bind(fitting[0], f"{told} fit it alone ({shapes})", inputs, outputs, metadata, taken)
+
+
+def _of_pictures(inputs: Sequence[TensorSpec]) -> str:
+    """Return the advice to write a recipe, where the model may take a picture."""
+    if len(inputs) != 1 or len(inputs[0].shape) != 4 or inputs[0].dtype not in PICTURE_TYPES:
+        return ""
+    return (
+        f'; or pictures, with a recipe.toml of your own (task = "{TENSORS}", and under [input] and [preprocess] how a '
+        "picture becomes the input)"
+    )
+
+
+def _as_given(inputs: Sequence[TensorSpec], given: Shapes) -> tuple[tuple[TensorSpec, ...], Shapes]:
+    """Return the inputs with free dimensions as given, and the whole shape of each that had one."""
+    bound, taken = [], {}
+    for one in inputs:
+        sizes = sample_shape(given.get(one.name, ()), len(one.shape))
+        fits = all(mine == size or not isinstance(mine, int) for mine, size in zip(one.shape, sizes, strict=False))
+        if not one.is_static and len(sizes) == len(one.shape) and fits:
+            one, taken[one.name] = replace(one, shape=sizes), sizes
+        bound.append(one)
+    return tuple(bound), taken
+
+
+def sample_shape(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
+    """Return the shape of a model's input from one sample's: samples may have an axis of their own before it."""
+    return shape[1:] if len(shape) == rank + 1 else shape
+
+
+def _as_tensors(
+    shapes: str,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    metadata: Mapping[str, str],
+    taken: Shapes,
+) -> Choice:
+    """Return the recipe that compares outputs as they are, and a warning that it does no more."""
+    recipe = find_recipe(TENSORS)
+    choice = _bind(recipe, f"no other recipe fits, and tensors are given ({shapes})", inputs, outputs, metadata, taken)
+    note = Note(
+        NoteKind.WARNING,
+        f"no recipe fits this model, so recipe {TENSORS!r} is taken: accuracy is judged by the agreement of outputs "
+        f"alone, at least {choice.recipe.least_agreement:g} is asked",
+        "write a recipe.toml for a metric on labels",
+    )
+    return replace(choice, notes=(note, *choice.notes))
+
+
+def _shipped() -> list[Recipe]:
+    recipes = (read_recipe(folder / "recipe.toml") for folder in assets.model_folders().values())
+    return [recipe for recipe in recipes if recipe.match]
+
+
+def _possible(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], metadata: Mapping[str, str]) -> list[Recipe]:
+    return [one for one in _shipped() if _is_possible(one, inputs, outputs, metadata)]
+
+
+def _other_recipes(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], metadata: Mapping[str, str]) -> str:
+    """Return the advice to pass a shipped recipe that fits, or to leave it at outputs as they are."""
+    names = [one.name for one in _possible(inputs, outputs, metadata)]
+    return f"pass --recipe with one of {', '.join([*names, TENSORS])}; or "
+
+
+def _is_possible(
+    recipe: Recipe, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], metadata: Mapping[str, str]
+) -> bool:
+    """Whether a recipe can feed this model and read its answer; what cannot is never offered."""
+    if len(inputs) != 1 or inputs[0].dtype not in PICTURE_TYPES or _why_other_channels(recipe, inputs[0]):
+        return False
+    size = _size_of(inputs[0], recipe, metadata)
+    if size is None or contradicts(metadata, recipe):
+        return False
+    strides = recipe.postprocess.strides
+    if strides and any(side % max(strides) for side in size):
+        return False
+    return not why_unfit(recipe.with_size(*size), outputs)
+
+
+def _fits(
+    recipe: Recipe, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], metadata: Mapping[str, str]
+) -> bool:
+    size = _size_of(inputs[0], recipe, metadata) if len(inputs) == 1 else None
+    return size is not None and any(_matches(match, size, inputs, outputs, metadata) for match in recipe.match)
+
+
+def _matches(
+    match: Match,
+    size: tuple[int, int],
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    metadata: Mapping[str, str],
+) -> bool:
+    if any(text not in metadata.get(key, "") for key, text in match.metadata.items()):
+        return False
+    if match.input_names and set(match.input_names) != {one.name for one in inputs}:
+        return False
+    if len(match.outputs) != len(outputs):
+        return False
+    known = {"height": size[0], "width": size[1], "cells": count_cells(size, STRIDES)}
+    if names := class_names_of(metadata):
+        known["classes"] = len(names)
+    remaining = list(outputs)
+    for pattern in match.outputs:  # exporters order outputs as they like
+        found = next((one for one in remaining if _shape_matches(pattern, one.shape, known)), None)
+        if found is None:
+            return False
+        remaining.remove(found)
+    return True
+
+
+def _shape_matches(pattern: Sequence[str], shape: Sequence[int | str | None], known: dict[str, int]) -> bool:
+    """Compare a shape with its terms; a free dimension fits any, `classes` is learnt from its first use."""
+    if len(pattern) != len(shape):
+        return False
+    learnt = dict(known)
+    for term, size in zip(pattern, shape, strict=True):
+        if not isinstance(size, int) or term == "any":
+            continue
+        if term.isdigit():
+            if int(term) != size:
+                return False
+            continue
+        times, name, over, plus = read_term(term)
+        value = (size - plus) / times * over
+        if value < 1 or value != int(value) or learnt.setdefault(name, int(value)) != int(value):
+            return False
+    known.update(learnt)
+    return True
+
+
+def _size_of(tensor: TensorSpec, recipe: Recipe, metadata: Mapping[str, str]) -> tuple[int, int] | None:
+    """Return height and width: the model's own, the recipe's, or the exporter's."""
+    if len(tensor.shape) != 4:
+        return None
+    height, width = tensor.shape[2:] if _layout_of(tensor, recipe) is Layout.NCHW else tensor.shape[1:3]
+    if isinstance(height, int) and isinstance(width, int):
+        return height, width
+    if recipe.input.size:
+        return recipe.input.size[0], recipe.input.size[1]
+    return input_size_of(metadata)
+
+
+def _layout_of(tensor: TensorSpec, recipe: Recipe) -> Layout:
+    """Return the recipe's layout, or the other one where only there is a colour."""
+    channels = {Layout.NCHW: tensor.shape[1], Layout.NHWC: tensor.shape[3]}
+    own = recipe.input.layout
+    other = Layout.NHWC if own is Layout.NCHW else Layout.NCHW
+    is_other = isinstance(channels[own], int) and channels[own] not in (1, 3) and channels[other] in (1, 3)
+    return other if is_other else own
+
+
+def _why_other_channels(recipe: Recipe, tensor: TensorSpec) -> str:
+    """Return why the recipe's pictures have another number of channels than the input; empty where they fit."""
+    channels = 1 if recipe.preprocess.colour is Colour.GREY else 3
+    if len(tensor.shape) != 4:
+        return "it has not four dimensions"
+    found = tensor.shape[1 if _layout_of(tensor, recipe) is Layout.NCHW else 3]
+    if not isinstance(found, int) or found == channels:
+        return ""
+    return f"it has {plural(found, 'channel')}, {recipe.preprocess.colour} has {channels}"
+
+
+def _bind(
+    recipe: Recipe,
+    reason: str,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    metadata: Mapping[str, str],
+    taken: Shapes,
+) -> Choice:
+    if taken:
+        recipe = replace(recipe, input=replace(recipe.input, shapes={**recipe.input.shapes, **taken}))
+        told = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in taken.items())
+        choice = _bind(recipe, reason, inputs, outputs, metadata, {})
+        return replace(choice, notes=(*choice.notes, Note(NoteKind.INFO, f"shapes fixed as the tensors have: {told}")))
+    if recipe.task == TENSORS:
+        recipe = with_outputs(recipe, inputs, outputs)
+    if recipe.task == TENSORS and not _takes_pictures(recipe, inputs, metadata):
+        return Choice(replace(recipe, input=replace(recipe.input, size=())), reason, recurrent_notes(recipe))
+    tensor = _input_tensor(recipe, inputs)
+    if why := _why_other_channels(recipe, tensor):
+        raise UnsupportedError(
+            f"recipe {recipe.name!r} cannot feed input {tensor}: {why}",
+            remedy=f'write colour = "GREY" under [preprocess] in a recipe.toml where one channel is grey, or feed the '
+            f"inputs as they are: --recipe {TENSORS} and --calib FILE.npz",
+        )
+    size = _size_of(tensor, recipe, metadata)
+    if size is None:
+        raise UnsupportedError(
+            f"input {tensor} has a free height or width and recipe {recipe.name!r} does not fix it",
+            remedy="write size = [height, width] under [input] in a recipe.toml and pass it with --recipe",
+        )
+    if why := why_unfit(recipe.with_size(*size), outputs):
+        raise UnsupportedError(
+            f"recipe {recipe.name!r} does not fit this model: {why}",
+            remedy=_other_recipes(inputs, outputs, metadata) + "correct the recipe's [postprocess]",
+        )
+    layout = _layout_of(tensor, recipe)
+    if not isinstance(tensor.shape[2], int) and recipe.input.size == () and input_size_of(metadata):
+        reason += f"; size {size[0]}x{size[1]} from the metadata"
+    names, notes = _class_names(recipe, outputs, metadata)
+    bound = replace(recipe.input, tensor=tensor.name, size=size, layout=layout, dtype=tensor.dtype)
+    return Choice(replace(recipe, input=bound, class_names=names), reason, notes)
+
+
+def _takes_pictures(recipe: Recipe, inputs: Sequence[TensorSpec], metadata: Mapping[str, str]) -> bool:
+    """Whether the only input has the type and the shape of a picture."""
+    channels = (1,) if recipe.preprocess.colour is Colour.GREY else (3,)
+    if len(inputs) != 1 or inputs[0].dtype not in PICTURE_TYPES or _size_of(inputs[0], recipe, metadata) is None:
+        return False
+    found = inputs[0].shape[1 if _layout_of(inputs[0], recipe) is Layout.NCHW else 3]
+    return recipe.input.tensor in ("", inputs[0].name) and (found in channels or not isinstance(found, int))
+
+
+def _input_tensor(recipe: Recipe, inputs: Sequence[TensorSpec]) -> TensorSpec:
+    wanted = recipe.input.tensor
+    found = [one for one in inputs if not wanted or one.name == wanted]
+    shown = ", ".join(map(str, inputs))
+    if len(found) != 1 or len(inputs) != 1:
+        raise UnsupportedError(
+            f"recipe {recipe.name!r} feeds one picture, the model has inputs {shown}",
+            remedy=f"feed the inputs as they are: --recipe {TENSORS} and --calib FILE.npz",
+        )
+    if len(found[0].shape) != 4:
+        raise UnsupportedError(
+            f"input {found[0]} is no picture of four dimensions",
+            remedy=f"feed the inputs as they are: --recipe {TENSORS} and --calib FILE.npz",
+        )
+    if found[0].dtype not in PICTURE_TYPES:
+        raise UnsupportedError(
+            f"input {found[0]} is no picture: its type is none of {', '.join(PICTURE_TYPES)}",
+            remedy=f"feed the inputs as they are: --recipe {TENSORS} and --calib FILE.npz",
+        )
+    return found[0]
+
+
+def _require_fit(tensor: TensorSpec, sizes: Sequence[int], recipe: str) -> None:
+    pairs = zip(tensor.shape, sizes, strict=False)
+    if len(sizes) == len(tensor.shape) and all(mine == size or not isinstance(mine, int) for mine, size in pairs):
+        return
+    raise UnsupportedError(
+        f"recipe {recipe!r} gives input {tensor} the shape {'x'.join(map(str, sizes))}",
+        remedy="correct it under [input.shapes]",
+    )
+
+
+def _class_names(
+    recipe: Recipe, outputs: Sequence[TensorSpec], metadata: Mapping[str, str]
+) -> tuple[tuple[str, ...], tuple[Note, ...]]:
+    if names := class_names_of(metadata):
+        return names, ()
+    known: dict[str, int] = {}
+    for match in recipe.match:
+        for pattern, output in zip(match.outputs, outputs, strict=False):
+            _shape_matches([t if "classes" in t else "any" for t in pattern], output.shape, known)
+    count = known.get("classes")
+    if count is None or not recipe.class_names or count == len(recipe.class_names):
+        return recipe.class_names, ()
+    note = Note(
+        NoteKind.WARNING,
+        f"the {len(recipe.class_names)} class names of recipe {recipe.name!r} do not fit {count} classes; "
+        "classes are numbered",
+        "put labels.txt in a recipe of your own",
+    )
+    return (), (note,)
+
+
+def _example(tensor: TensorSpec, sizes: Sequence[int]) -> str:
+    """Return what to write for an input, its free dimensions told by name or place."""
+    names = (one if isinstance(one, str) else "N" for one in tensor.shape)
+    return f"{tensor.name}={'x'.join(str(size) if size > 0 else name for size, name in zip(sizes, names, strict=True))}"
+
+
+def fixed_shapes(recipe: Recipe, inputs: Sequence[TensorSpec]) -> dict[str, tuple[int, ...]]:
+    """Return the static shape of every input: batch 1, the recipe's size, its named dimensions.
+
+    Raises:
+        UnsupportedError: If a dimension stays free; it is named.
+    """
+    shapes = {}
+    for tensor in inputs:
+        planar = recipe.input.layout is Layout.NCHW
+        spatial = dict(zip((2, 3) if planar else (1, 2), recipe.input.size, strict=False))  # no size: no picture
+        sizes = [*recipe.input.shapes.get(tensor.name, ())] or [
+            size if isinstance(size, int) else recipe.input.fixed.get(str(size), {0: 1, **spatial}.get(axis, 0))
+            for axis, size in enumerate(tensor.shape)
+        ]
+        _require_fit(tensor, sizes, recipe.name)
+        if free := [axis for axis, size in enumerate(sizes) if size < 1]:
+            raise UnsupportedError(
+                f"dimension {free[0]} of input {tensor} is free and recipe {recipe.name!r} does not fix it",
+                remedy=f"give every size: --shape {_example(tensor, sizes)}, or [input.shapes] in a recipe.toml, or "
+                "tensors: --calib FILE.npz",
+            )
+        shapes[tensor.name] = tuple(sizes)
+    return shapes

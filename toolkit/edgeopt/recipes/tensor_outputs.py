@@ -1,0 +1,48 @@
+"""What a model's graph says of outputs that are compared as they are: states, probabilities, whole numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from edgeopt.errors import Note, NoteKind, NotFoundError
+from edgeopt.graph.states import find_states
+from edgeopt.graph.tensors import TensorSpec
+from edgeopt.recipes.recipe import LEAST_EQUAL, Recipe
+
+_PROBABLE = ("Sigmoid", "HardSigmoid", "Softmax")
+
+
+def with_outputs(recipe: Recipe, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> Recipe:
+    """Return a recipe of the task `tensors` with what the graph tells; what the recipe itself says comes first.
+
+    Raises:
+        NotFoundError: If the recipe names an input or an output that the model lacks.
+    """
+    said, scoring = recipe.input.states, recipe.evaluation
+    _require_known("input", said, inputs)
+    _require_known("output", said.values(), outputs)
+    _require_known("output", scoring.kinds, outputs)
+    kinds = {one.name: "probability" for one in outputs if one.op in _PROBABLE} | dict(scoring.kinds)
+    least = scoring.least_agreement
+    if not least and not any("float" in one.dtype for one in outputs):
+        least = LEAST_EQUAL
+    return replace(
+        recipe,
+        input=replace(recipe.input, states=said or find_states(inputs, outputs)),
+        evaluation=replace(scoring, kinds=kinds, least_agreement=least),
+    )
+
+
+def _require_known(what: str, names: Iterable[str], known: Sequence[TensorSpec]) -> None:
+    for name in names:
+        if name not in {one.name for one in known}:
+            raise NotFoundError(f"{what} of the model", name, [one.name for one in known])
+
+
+def recurrent_notes(recipe: Recipe) -> tuple[Note, ...]:
+    """Return that a model is taken for a recurrent one; nothing where it is not."""
+    if not recipe.input.states:
+        return ()
+    pairs = ", ".join(f"{output} feeds {name}" for name, output in recipe.input.states.items())
+    return (Note(NoteKind.INFO, f"recurrent: {pairs}; agreement is judged along the samples in their order"),)

@@ -1,0 +1,1 @@
+"""The deployable runtime: a bundle in, answers out."""

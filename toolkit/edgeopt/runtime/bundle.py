@@ -1,0 +1,199 @@
+"""The folder that is deployed: models and a manifest, every byte of them hashed.
+
+Class names stand in the manifest's recipe. A bundle names files of its own folder only, and nothing else is read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from edgeopt.errors import InvalidFileError
+from edgeopt.recipes.recipe import Recipe
+from edgeopt.system.files import write_beside
+from edgeopt.system.target import Target
+from edgeopt.system.toml import Within, parse_table, read_object
+
+SCHEMA = 2
+MANIFEST = "manifest.json"
+_REMEDY = "copy the bundle again, or make it with this edgeopt: edgeopt optimize"
+_MOST_ARTEFACTS = 16
+_MOST_THREADS = 1024
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+
+
+@dataclass(frozen=True, slots=True)
+class Artefact:
+    """One model file of a bundle, and how it was opened when it was measured."""
+
+    file: str
+    """Its name; it lies in the bundle's folder itself."""
+    sha256: str
+    precision: str
+    """Precision scheme, for example `w8a8`."""
+    size_bytes: int
+    executor: str
+    providers: tuple[str, ...]
+    options: Mapping[str, str]
+    """The executor's own entries: the profile's, and those with which this model was fastest."""
+    threads: Annotated[int, Within(0, _MOST_THREADS)]
+    """Measured or asked for; 0: one per physical core, where nothing was measured on the device."""
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.file) or self.file == MANIFEST:
+            raise ValueError(f"{self.file!r} is no name of a file in the bundle's folder")
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """What a device app embeds. `artefacts` are in the order in which they are tried."""
+
+    folder: Path
+    artefacts: tuple[Artefact, ...]
+    target: Target
+    recipe: Recipe
+    expected: Mapping[str, Any]
+    """Accuracy and latency as measured when the bundle was made, and where."""
+    tools: Mapping[str, str]
+
+    @property
+    def model(self) -> Path:
+        """Path of the first artefact."""
+        return self.path_of(self.artefacts[0])
+
+    def path_of(self, artefact: Artefact) -> Path:
+        """Return the path of an artefact."""
+        return self.folder / artefact.file
+
+
+def is_bundle(path: Path) -> bool:
+    """Return whether a folder is a bundle, or the output folder that holds one."""
+    return (path / MANIFEST).is_file() or (path / "bundle" / MANIFEST).is_file()
+
+
+def make_artefact(file: str, data: bytes, precision: str, target: Target, threads: int) -> Artefact:
+    """Return what a manifest says of a model.
+
+    Args:
+        file: Its name.
+        data: The serialized model.
+        precision: Precision scheme.
+        target: Whose engine opens it, with which options.
+        threads: As measured or asked for; 0: one per physical core of the device.
+    """
+    how = target.executor, target.providers, target.options, threads
+    return Artefact(file, hashlib.sha256(data).hexdigest(), precision, len(data), *how)
+
+
+def write_bundle(
+    folder: Path,
+    models: Sequence[tuple[Artefact, bytes]],
+    target: Target,
+    recipe: Recipe,
+    expected: Mapping[str, Any],
+    tools: Mapping[str, str],
+) -> Bundle:
+    """Write a bundle; the manifest comes last, so that a torn bundle is none.
+
+    Args:
+        folder: Created when absent.
+        models: What the manifest says of each, and the serialized model; the preferred one first.
+        target: The device profile.
+        recipe: Bound to the model.
+        expected: Accuracy and latency, as JSON.
+        tools: Versions of the packages that made it.
+
+    Raises:
+        InvalidFileError: If the folder is not writable or the disk is full.
+    """
+    for artefact, data in models:
+        write_beside(folder / artefact.file, data)
+    scoring = dataclasses.replace(recipe.evaluation, labels="", calib="")  # the data of a recipe is not deployed
+    deployed = dataclasses.replace(recipe, folder=Path(), labels="", model="", match=(), evaluation=scoring)
+    artefacts = tuple(artefact for artefact, _ in models)
+    manifest = {
+        "schema": SCHEMA,
+        "artefacts": [dataclasses.asdict(one) for one in artefacts],
+        "target": dataclasses.asdict(target),
+        "recipe": {key: value for key, value in dataclasses.asdict(deployed).items() if key != "folder"},
+        "expected": dict(expected),
+        "tools": dict(tools),
+    }
+    sealed = {**manifest, "sha256": _seal(manifest)}
+    write_beside(folder / MANIFEST, json.dumps(sealed, indent=2, allow_nan=False) + "\n")
+    return Bundle(folder, artefacts, target, deployed, dict(expected), dict(tools))
+
+
+@dataclass(frozen=True, slots=True)
+class _Manifest:
+    schema: int
+    sha256: str
+    """Of everything else in it."""
+    artefacts: tuple[Artefact, ...]
+    target: Target
+    recipe: Recipe
+    expected: Mapping[str, Any]
+    tools: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.artefacts) <= _MOST_ARTEFACTS:
+            raise ValueError(f"it names {len(self.artefacts)} models, not 1 to {_MOST_ARTEFACTS}")
+
+
+def read_bundle(path: Path) -> Bundle:
+    """Read a bundle and check the hash of its manifest and of every artefact.
+
+    Raises:
+        InvalidFileError: If it is no bundle, of another schema, names a file outside its folder, or is damaged.
+    """
+    folder = path if (path / MANIFEST).is_file() else path / "bundle"
+    file = folder / MANIFEST
+    if not file.is_file():
+        raise InvalidFileError(f"{path} is no bundle: it holds no {MANIFEST}", remedy="make one with edgeopt optimize")
+    _require_inside(folder, file)
+    values = read_object(file, schema=SCHEMA, remedy=_REMEDY)
+    if values.get("sha256") != _seal(values):
+        raise InvalidFileError(f"{file} differs from its own hash", remedy=_REMEDY)
+    said = parse_table(_Manifest, values, str(file))
+    bundle = Bundle(folder, said.artefacts, said.target, said.recipe, said.expected, said.tools)
+    for artefact in bundle.artefacts:
+        _check(bundle, artefact)
+    return bundle
+
+
+def _seal(manifest: Mapping[str, Any]) -> str:
+    """Return the hash of what a manifest says, however it is laid out."""
+    content = {key: value for key, value in manifest.items() if key != "sha256"}
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _require_inside(folder: Path, path: Path) -> None:
+    """Raise where a link leads out of the folder."""
+    if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
+        raise InvalidFileError(
+            f"{path} is a link out of the bundle",
+            remedy="put the file itself there: a bundle reads its own folder only",
+        )
+
+
+def _check(bundle: Bundle, artefact: Artefact) -> None:
+    """Raise unless the file is in the folder, as long as the manifest says, and has its hash."""
+    path = bundle.path_of(artefact)
+    _require_inside(bundle.folder, path)
+    try:
+        if not path.is_file():
+            raise InvalidFileError(f"{path} is missing", remedy=_REMEDY)
+        is_whole = path.stat().st_size == artefact.size_bytes
+        with path.open("rb") as file:
+            is_whole = is_whole and hashlib.file_digest(file, "sha256").hexdigest() == artefact.sha256
+    except OSError as error:
+        raise InvalidFileError(f"{path} cannot be read: {error.strerror}", remedy=_REMEDY) from error
+    if not is_whole:
+        raise InvalidFileError(f"{path} differs from its hash in {MANIFEST}", remedy=_REMEDY)

@@ -1,0 +1,1 @@
+"""The steps of `optimize`: each turns one model into others."""

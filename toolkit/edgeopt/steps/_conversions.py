@@ -1,0 +1,72 @@
+"""What a float model can be converted to without a search, by precision scheme, for ONNX Runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+from edgeopt.executors.onnxruntime.providers import CPU, TENSORRT
+from edgeopt.graph.graph import Graph
+from edgeopt.graph.model import Model
+from edgeopt.graph.outcome import Outcome
+from edgeopt.graph.tensors import Tensors
+from edgeopt.pipeline.plan import Plan
+from edgeopt.steps._float16 import make_float16
+from edgeopt.steps._weight_only import is_mostly_matrices, make_weight_only
+from edgeopt.steps.quantize.formats.dynamic import make_dynamic
+from edgeopt.steps.quantize.formats.matmul_integer import is_made_of_products
+from edgeopt.system.environment import cpu_architecture
+from edgeopt.system.target import Target
+
+Conversion = Callable[[Model, Target, Sequence[Tensors]], list[Outcome]]
+
+
+def is_converted(precision: str, target: Target) -> bool:
+    """Whether a precision must be the model's own; other engines, and TensorRT, compute in it whatever the model is."""
+    itself = precision == "fp16" and target.providers[0] == TENSORRT
+    return target.executor == "onnxruntime" and precision in CONVERSIONS and not itself
+
+
+def why_not_converted(precision: str, target: Target, plan: Plan) -> str:
+    """Return why a precision must not be offered; empty if it may.
+
+    Args:
+        precision: One of CONVERSIONS.
+        target: Whose engine would run it.
+        plan: What the user asked for.
+    """
+    if precision == "fp16" and target.providers[0] == CPU and cpu_architecture() != "arm64":
+        return "this processor has no kernels in float16, so that every op would be cast and cast back"
+    return "" if precision == "fp16" or plan.may_quantize else "the step quantize is left out"
+
+
+def eight_bits(model: Model, target: Target, _inputs: Sequence[Tensors] = ()) -> list[Outcome]:
+    """Return the model with its matrices in INT8: by columns, and by blocks that activations are rounded with too.
+
+    Nothing for a model whose work is in convolutions.
+    """
+    graph = _graph(model)
+    made = [make_dynamic(model, target.rules_here)] if is_made_of_products(graph) else []
+    return [*made, make_weight_only(model, 8)] if made and is_mostly_matrices(graph) else made
+
+
+def four_bits(model: Model, _target: Target, _inputs: Sequence[Tensors] = ()) -> list[Outcome]:
+    """Return the model with its matrices in INT4, where they hold most of its weights; otherwise nothing."""
+    return [make_weight_only(model, 4)] if is_mostly_matrices(_graph(model)) else []
+
+
+def half(model: Model, _target: Target, inputs: Sequence[Tensors]) -> list[Outcome]:
+    """Return the model in float16."""
+    return [make_float16(model, inputs)]
+
+
+def _graph(model: Model) -> Graph:
+    graph = Graph.from_model(model)
+    graph.infer_shapes()
+    return graph
+
+
+CONVERSIONS: Mapping[str, Conversion] = MappingProxyType({"w8": eight_bits, "w4": four_bits, "fp16": half})
+"""Precision scheme -> what makes models of it, the most promising first."""
+STEP_OF: Mapping[str, str] = MappingProxyType({"w8": "weights", "w4": "weights", "fp16": "float16"})
+"""What the step is called in the report."""

@@ -1,0 +1,1 @@
+"""The step `compile`: one vendor, one file."""

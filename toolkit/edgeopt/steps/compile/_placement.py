@@ -1,0 +1,249 @@
+"""Where a target puts each node of a model, why it refuses some, and what would mend it.
+
+Where the target's toolchain is installed it is asked; where it is not, the target's own rules judge, and the
+result says that nothing was compiled.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from edgeopt import executors
+from edgeopt.errors import EdgeoptError, UnavailableError, UnsupportedError
+from edgeopt.executors import Placement, SessionOptions
+from edgeopt.executors._availability import why_unavailable
+from edgeopt.graph.graph import Graph, Node, Value
+from edgeopt.graph.model import Model
+from edgeopt.passes import Phase
+from edgeopt.passes._apply import pass_functions
+from edgeopt.system import registry
+from edgeopt.system.environment import physical_cores
+from edgeopt.system.target import Target
+from edgeopt.system.text import plural
+
+CPU = "CPU"
+STATIC, FOLDED, FLOAT32, OPSET = "fixed shapes", "simplify", "float32", "opset upgrade"
+"""Names of the mends that are no pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A model on a target: one entry a node of the graph that was compiled, or judged by rules."""
+
+    target: str
+    device: str
+    nodes: tuple[Placement, ...]
+    """The provider of a refused node is `CPU`; its reason is never empty."""
+    mends: Mapping[str, str] = field(default_factory=dict)
+    """Name of a refused node -> the rewrite that makes the target take it; `optimize` applies it."""
+    copies: int = 0
+    """Tensors that cross between the device and the CPU inside the model, once for each direction."""
+    not_compiled: str = ""
+    """What would compile it and is not here; empty when it was compiled."""
+    problem: str = ""
+    """What the compiler says against the model as a whole."""
+
+    @property
+    def refused(self) -> tuple[Placement, ...]:
+        """The nodes that the target does not take."""
+        return tuple(one for one in self.nodes if one.provider == CPU)
+
+    @property
+    def verdict(self) -> str:
+        """One line: `all 319 nodes on the NPU`, or `NPU 301, CPU 18: Erf x12 (-> fuse_gelu), ...`."""
+        device = self.device.upper()
+        text = f"all {plural(len(self.nodes), 'node')} on the {device}"
+        if self.refused:
+            ops = Counter((one.op, self.mends.get(one.node, "")) for one in self.refused)
+            told = [f"{op} x{count}{f' (-> {mend})' if mend else ''}" for (op, mend), count in ops.most_common()]
+            taken = len(self.nodes) - len(self.refused)
+            text = f"{device} {taken}, CPU {len(self.refused)}: {', '.join(told)}; {plural(self.copies, 'copy')}"
+            text = text.replace("copys", "copies")
+        if self.problem:
+            text = f"the {device} refuses the model: {self.problem}"
+        return f"{text} (by rule; not compiled: {self.not_compiled})" if self.not_compiled else text
+
+
+def explain_placement(model: Model, target: Target) -> Partition:
+    """Return where each node runs, the reason where it is refused, and the rewrite that would mend it.
+
+    Args:
+        model: Any model; nodes without a name get one.
+        target: Its toolchain is asked if it is installed and can be asked without the device.
+
+    Raises:
+        StepError: If the vendor's library dies or hangs.
+        UnavailableError: If the provider is not here, or takes nothing, and no rule is known for it.
+    """
+    named = Graph.from_model(model).to_model()
+    if (missing := _why_not_asked(target)) and not _only_provider_knows(target):
+        partition = _partition(named, target, check_rules(named, target), missing)
+    elif target.executor in ("qnn", "rknn"):
+        partition = _ask_compiler(named, target)
+    else:
+        partition = _ask(named, target)
+    return replace(partition, mends=_mends(named, target, partition)) if partition.refused else partition
+
+
+def _why_not_asked(target: Target) -> str:
+    """Return what is missing to compile for the target here; empty if nothing is."""
+    reason = why_unavailable(target)
+    return (target.package or reason) if reason else ""
+
+
+def _only_provider_knows(target: Target) -> bool:
+    """Whether nothing is known of the target without its provider: by rule, it would take everything."""
+    limits = (target.static_only, target.refused_ops, target.refused_dtypes, target.opset_most, target.most_dimensions)
+    return target.executor == "onnxruntime" and not any(limits)
+
+
+def _ask_compiler(model: Model, target: Target) -> Partition:
+    executor = registry.load(executors, target.executor).EXECUTOR
+    options = SessionOptions(target.providers, target.threads or 1, target.options)
+    try:
+        found = executor.explain(model.data, options)
+    except UnsupportedError as error:
+        return _refused_whole(model, target, error)
+    return _partition(model, target, [_on(one, target.providers[0]) for one in found], "")
+
+
+def _ask(model: Model, target: Target) -> Partition:
+    executor = registry.load(executors, target.executor).EXECUTOR
+    options = SessionOptions(target.providers, target.threads or physical_cores(), target.options)
+    try:
+        session = executor.open(model.data, options)
+    except UnavailableError:
+        raise
+    except EdgeoptError as error:
+        return _refused_whole(model, target, error)
+    placed = session.placement()
+    session.close()
+    return _partition(model, target, [_on(one, target.providers[0]) for one in placed], "")
+
+
+def _refused_whole(model: Model, target: Target, error: EdgeoptError) -> Partition:
+    """Return what the rules say where the compiler refuses all; its own words where the rules find nothing."""
+    judged = check_rules(model, target)
+    is_known = any(one.provider == CPU for one in judged)
+    return _partition(model, target, judged, "", "" if is_known else error.problem)
+
+
+def _on(one: Placement, provider: str) -> Placement:
+    return one if one.provider == provider else replace(one, provider=CPU, reason=one.reason or "no reason given")
+
+
+def _partition(
+    model: Model, target: Target, nodes: Iterable[Placement], not_compiled: str, problem: str = ""
+) -> Partition:
+    placed = tuple(nodes)
+    refused = {one.node for one in placed if one.provider == CPU}
+    return Partition(
+        target=target.name,
+        device=target.device,
+        nodes=placed,
+        copies=_copies(Graph.from_model(model), refused) if target.device != "cpu" else 0,
+        not_compiled=not_compiled,
+        problem=problem,
+    )
+
+
+def partition_of(model: Model, target: Target, nodes: Iterable[Placement]) -> Partition:
+    """Return the partition that a toolchain's own answer makes, where it was asked in another way.
+
+    Args:
+        model: What was compiled.
+        target: The device.
+        nodes: Where each node or layer runs.
+    """
+    return _partition(model, target, [_on(one, target.providers[0]) for one in nodes], "")
+
+
+def _copies(graph: Graph, refused: set[str]) -> int:
+    """Count the tensors that cross between refused nodes and the others."""
+    count = 0
+    for node in graph.nodes():
+        for value in node.outputs:
+            readers = {str(one.name) in refused for one in graph.consumers(value)}
+            count += len(readers - {str(node.name) in refused})
+    return count
+
+
+def check_rules(model: Model, target: Target) -> tuple[Placement, ...]:
+    """Judge every node by the target's own rules: ops, element types, shapes, dimensions, opset.
+
+    Args:
+        model: Its nodes are named.
+        target: Its rules; a rule that it leaves out refuses nothing.
+    """
+    graph = Graph.from_model(model)
+    graph.infer_shapes()
+    nodes = [node for node in graph.nodes() if node.op_type != "Constant"]
+    reasons = {node: _against(graph, node, target) for node in nodes}
+    return tuple(
+        Placement(str(node.name), node.op_type, CPU if reason else target.providers[0], reason)
+        for node, reason in reasons.items()
+    )
+
+
+def _against(graph: Graph, node: Node, target: Target) -> str:
+    """Return the first rule that a node breaks; empty if none."""
+    if node.op_type in target.refused_ops and node.domain in ("", "ai.onnx"):
+        return f"the target has no {node.op_type}"
+    if target.taken_ops and (node.op_type not in target.taken_ops or node.domain not in ("", "ai.onnx")):
+        return f"{node.op_type} is not among the ops that the target takes"
+    if not target.opset_least <= graph.opset <= (target.opset_most or graph.opset):
+        return f"opset {graph.opset} is not {target.opset_least} to {target.opset_most}"
+    for value in (one for one in (*node.inputs, *node.outputs) if one is not None):
+        if reason := _against_value(graph, value, target):
+            return reason
+    return ""
+
+
+def _against_value(graph: Graph, value: Value, target: Target) -> str:
+    dtype, rank = graph.dtype(value), graph.rank(value)
+    if dtype is not None and str(dtype) in target.refused_dtypes:
+        return f"{value.name!r} is {dtype}"
+    if target.static_only and graph.constant(value) is None and graph.shape(value) is None:
+        return f"the shape of {value.name!r} is not fixed"
+    if target.most_dimensions and rank is not None and rank > target.most_dimensions:
+        return f"{value.name!r} has {rank} dimensions, more than {target.most_dimensions}"
+    return ""
+
+
+def _mends(model: Model, target: Target, partition: Partition) -> Mapping[str, str]:
+    """Return the rewrite that takes away the cause, for the refused nodes that have one."""
+    refused = {one.node: one for one in partition.refused}
+    graph = Graph.from_model(model)
+    graph.infer_shapes()
+    nodes = {str(node.name): node for node in graph.nodes()}
+    is_free = not all(one.is_static for one in model.inputs)
+    found: dict[str, str] = {}
+    for name, function in pass_functions(Phase.DEVICE).items():
+        if name in target.rewrites:
+            found |= dict.fromkeys(_changed(model, function) & refused.keys(), name)
+    if graph.opset < target.opset_least:
+        found |= dict.fromkeys(refused.keys() - found.keys(), OPSET)
+    for name in refused.keys() & nodes.keys() - found.keys():
+        read = [one for one in nodes[name].inputs if one is not None and graph.constant(one) is None]
+        if any(graph.dtype(one) == np.float64 for one in (*read, *nodes[name].outputs)):
+            found[name] = FLOAT32
+        elif target.static_only and any(graph.shape(one) is None for one in read):
+            found[name] = STATIC if is_free else FOLDED
+    return found
+
+
+def _changed(model: Model, function: object) -> set[str]:
+    """Return the names of the nodes that a pass takes out or gives other inputs."""
+    graph = Graph.from_model(model)
+    graph.infer_shapes()
+    before = {str(node.name): tuple(node.inputs) for node in graph.nodes()}
+    assert callable(function)
+    if not function(graph):
+        return set()
+    graph.remove_unused()
+    after = {str(node.name): tuple(node.inputs) for node in graph.nodes()}
+    return {name for name, inputs in before.items() if after.get(name) != inputs}

@@ -1,0 +1,62 @@
+"""Targets whose toolchain cannot run here: the INT8 recipe and the rules of their profile, and nothing compiled."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from edgeopt.errors import Note, NoteKind
+from edgeopt.executors._availability import why_unavailable
+from edgeopt.graph.model import Model
+from edgeopt.graph.outcome import Outcome
+from edgeopt.measurement.accuracy.evaluate import model_inputs
+from edgeopt.pipeline.run import CALIBRATION_PICTURES, Trial, agreement_on_processor
+from edgeopt.steps.quantize.api import Form
+from edgeopt.steps.quantize.search.search import search_int8
+from edgeopt.system.target import Target
+
+_NO_TOOLCHAIN = frozenset({"onnxruntime", "openvino"})
+"""Executors that reach an NPU only on a machine that has it; what can be installed anywhere is asked for instead."""
+_AS_GOOD_AS_FLOAT = 0.97
+"""Below it the search keeps trying: nothing is lost by it where no time is measured."""
+_MOST_KEPT, _MOST_SECONDS = 2, 120.0
+
+
+def is_by_rule(target: Target) -> bool:
+    """Whether nothing here can compile for the target, so that its profile's own rules must judge."""
+    return target.device == "npu" and target.executor in _NO_TOOLCHAIN and why_unavailable(target) is not None
+
+
+def on_processor(target: Target) -> Target:
+    """Return the profile with this machine's processor in place of the device: numbers are checked there."""
+    integer = tuple(one for one in target.precisions if one.startswith("w8"))
+    cpu = {"executor": "onnxruntime", "providers": ("CPUExecutionProvider",), "options": {}, "threads": 0}
+    return replace(target, precisions=("fp32", *integer), **cpu)  # type: ignore[arg-type]
+
+
+def quantize_by_rule(run: Trial, model: Model) -> list[Outcome]:
+    """Return INT8 forms by the target's rules, those first that agree best with the float model.
+
+    No time is measured: this machine's would be another device's.
+    """
+    rules = run.target.int8
+    pictures = run.frames.spread(CALIBRATION_PICTURES)
+
+    def tell(done: int) -> None:
+        run.listener.progress("calibrate", done, len(pictures))
+
+    found = search_int8(
+        model,
+        model_inputs(run.task(model, evaluating=True), pictures),
+        rules,
+        agreement=partial(agreement_on_processor, run),
+        speed=lambda _: 1.0,
+        forms=(Form(rules.forms[0]),),
+        least_agreement=_AS_GOOD_AS_FLOAT,
+        time_budget_s=min(_MOST_SECONDS, run.search_seconds(run.engine)),
+        progress=tell,
+        on_attempt=lambda one: run.listener.say(f"  {one.name}: agreement {one.agreement:.3f}"),
+    )
+    run.notes += found.why_none
+    best = sorted(found.attempts, key=lambda one: -one.agreement)[:_MOST_KEPT]
+    return [replace(one.outcome, notes=(Note(NoteKind.INFO, f"form: {one.name}"), *one.outcome.notes)) for one in best]

@@ -1,0 +1,73 @@
+"""Forms of a model for Qualcomm's NPUs: U8 and U16 by need, then fp16."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from edgeopt.errors import Note, UnsupportedError
+from edgeopt.graph.model import Model
+from edgeopt.graph.outcome import Outcome
+from edgeopt.graph.tensors import Tensors
+from edgeopt.measurement.accuracy.evaluate import model_inputs
+from edgeopt.pipeline.run import CALIBRATION_PICTURES, Trial, agreement_on_processor
+from edgeopt.steps.compile._form import DeviceForm, note_numbers
+from edgeopt.steps.compile._numbers import check_numbers, compile_model
+from edgeopt.steps.compile._placement import Partition, explain_placement
+from edgeopt.steps.quantize.formats._htp_forms import HtpForm, find_htp_forms
+from edgeopt.system.target import Target
+
+
+def qualcomm_forms(run: Trial, model: Model) -> Sequence[DeviceForm]:
+    """Return the forms worth compiling, the cheapest that agrees first; none where neither fp16 nor INT8 is possible.
+
+    Args:
+        run: Its pictures calibrate, its original judges agreement.
+        model: The float model, as the compiler takes it.
+    """
+    engine, target = run.alternatives[0], run.target
+    return [
+        DeviceForm(
+            name=one.name,
+            precision=one.precision,
+            is_quantized=one.precision != "fp16",
+            outcome=one.outcome,
+            suffix=".onnx",
+            place=partial(explain_placement, one.outcome.model, target),
+            prove=partial(_prove, one.outcome.model, model, target),
+            open=partial(engine.open, one.outcome.model, one.precision),
+        )
+        for one in _found(run, model)
+    ]
+
+
+def _found(run: Trial, model: Model) -> Sequence[HtpForm]:
+    if not any(step.name == "quantize" for step in run.plan.steps):
+        return [HtpForm("fp16", "fp16", Outcome(model, {}), 1.0, 0.0)] if "fp16" in run.target.precisions else []
+    pictures = run.frames.spread(CALIBRATION_PICTURES)
+
+    return find_htp_forms(
+        model,
+        model_inputs(run.task(model, evaluating=True), pictures),
+        run.target,
+        agreement=partial(agreement_on_processor, run),
+        progress=lambda done: run.listener.progress("calibrate", done, len(pictures)),
+        on_form=lambda one: run.listener.say(f"  {one.name}: agreement {one.agreement:.3f} on the CPU"),
+    )
+
+
+def _prove(
+    made: Model, original: Model, target: Target, partition: Partition, out: Path | None, inputs: Sequence[Tensors]
+) -> tuple[Note, ...]:
+    if partition.refused or partition.problem:
+        raise UnsupportedError(f"{partition.verdict}{_reasons(partition)}", remedy="choose another target")
+    if out is None:
+        return (note_numbers(check_numbers(made, target, inputs, original)),)
+    compiled = compile_model(made, target, out, inputs, original=original)
+    return (note_numbers(compiled.numbers), *compiled.notes)
+
+
+def _reasons(partition: Partition, most: int = 3) -> str:
+    told = "; ".join(f"{one.op} {one.node!r}: {one.reason}" for one in partition.refused[:most])
+    return f" ({told})" if told else ""

@@ -1,0 +1,1 @@
+"""The step `quantize`: a float model to the fastest integer form that keeps its answers."""

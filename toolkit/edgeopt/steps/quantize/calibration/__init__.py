@@ -1,0 +1,1 @@
+"""What pictures show of the tensors of a model."""

@@ -1,0 +1,158 @@
+"""What calibration says of a model: the grid and the score of each tensor. It runs the model once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from edgeopt.errors import Note, NoteKind
+from edgeopt.graph.graph import Graph, Node, Value
+from edgeopt.graph.model import Model
+from edgeopt.graph.tensors import Tensors
+from edgeopt.steps.quantize.calibration.calibrate import Calibration, Observation, calibrate
+from edgeopt.steps.quantize.grids.affine import Affine, make_affine
+from edgeopt.steps.quantize.grids.ranges import Method, choose_affine
+from edgeopt.steps.quantize.grids.weights import not_finite
+from edgeopt.steps.quantize.keep_float.scores import PERFECT_DB, plain_score_db, score_db
+from edgeopt.steps.quantize.patterns import channel_axis, following_activation, name_of
+from edgeopt.steps.quantize.scheme import candidates, watched
+from edgeopt.system.target import Int8Rules
+from edgeopt.system.text import plural
+
+_ALIKE = 0.01
+NO_GRID_DB = -PERFECT_DB
+"""Score of a tensor that is infinite or NaN, a mask for one: it stays real."""
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """The grid and the score of every tensor that may be quantized."""
+
+    calibration: Calibration
+    affines: Mapping[str, Affine]
+    scores_db: Mapping[str, float]
+    """Per-channel-normalised SQNR of each tensor on its grid."""
+
+    plain_db: Mapping[str, float] = field(default_factory=dict)
+    """SQNR of each tensor on its grid, all channels together: for the report, it orders nothing."""
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """A warning where the images cannot show what the model will meet, and what calibration itself has to say."""
+        noted = (*self.calibration.notes, *self._without_grid())
+        if self.calibration.images == 1:
+            detail = "there was 1 calibration image: what other images reach is not known"
+            return (Note(NoteKind.WARNING, detail, "give about 100 images of different scenes"), *noted)
+        if self.calibration.spread_ratio >= _ALIKE:
+            return noted
+        alike = f"they differ by {self.calibration.spread_ratio:.2%} of the spread inside one image"
+        detail = f"the {self.calibration.images} calibration images are alike: {alike}"
+        return (Note(NoteKind.WARNING, detail, "give images of different scenes"), *noted)
+
+    def _without_grid(self) -> Iterator[Note]:
+        found = {name: one for name, one in self.calibration.observations.items() if one.why_no_grid}
+        if found:
+            shown = ", ".join(f"{name!r} {one.why_no_grid}" for name, one in islice(found.items(), 2))
+            detail = f"{plural(len(found), 'tensor')} without a grid, in float with the layers around: {shown}"
+            yield Note(NoteKind.CHOICE, detail, names=tuple(found))
+
+
+def study(
+    model: Model,
+    graph: Graph,
+    frames: Iterable[Tensors],
+    rules: Int8Rules,
+    *,
+    method: Method = Method.MSE,
+    progress: Callable[[int], None] | None = None,
+    cache: Path | None = None,
+    known: Calibration | None = None,
+) -> Findings:
+    """Calibrate, and choose and score the grid of every tensor that may be quantized.
+
+    Args:
+        model: The float model.
+        graph: Its graph, with shapes.
+        frames: Real model inputs, one image each; read once.
+        rules: What INT8 form the target runs.
+        method: How activation ranges are chosen.
+        progress: Called with the number of images done.
+        cache: Folder in which calibration keeps finished chunks; None: nowhere.
+        known: What an earlier calibration of this model on these images saw, for whatever target; used where it
+            holds every tensor, channel by channel of the same axis.
+
+    Raises:
+        UnsupportedError: If a weight that integers would hold is NaN or infinite, or an input is NaN.
+        EdgeoptError: If there are no images.
+    """
+    require_finite_weights(candidates(graph, rules), graph)
+    values = watched(graph, rules)
+    axes = {name: channel_axis(graph, value) for name, value in values.items()}
+    if known is not None and axes.items() <= {name: one.axis for name, one in known.observations.items()}.items():
+        seen = {name: known.observations[name] for name in axes}
+        return with_method(Findings(replace(known, observations=seen), {}, {}), graph, rules, method)
+    calibration = calibrate(model, frames, axes, progress=progress, cache=cache)
+    return with_method(Findings(calibration, {}, {}), graph, rules, method)
+
+
+def with_method(findings: Findings, graph: Graph, rules: Int8Rules, method: Method) -> Findings:
+    """Return the findings with grids chosen by another method, from the same images.
+
+    Args:
+        findings: Of this model.
+        graph: The float model, with shapes.
+        rules: What INT8 form the target runs.
+        method: How activation ranges are chosen.
+    """
+    seen, values = findings.calibration.observations, watched(graph, rules)
+    affines = {name: grid_of(graph, values[name], one, rules, method) for name, one in seen.items()}
+    return replace(
+        findings,
+        affines=affines,
+        scores_db={name: _scored(one, score_db(one.samples, affines[name])) for name, one in seen.items()},
+        plain_db={name: _scored(one, plain_score_db(one.samples, affines[name])) for name, one in seen.items()},
+    )
+
+
+def _scored(seen: Observation, score: float) -> float:
+    return NO_GRID_DB if seen.why_no_grid else score
+
+
+def require_finite_weights(nodes: Iterable[Node], graph: Graph) -> None:
+    """Raise if a constant that layers read holds NaN or infinity; masks, limits and paddings elsewhere may.
+
+    Args:
+        nodes: The layers that integers would compute.
+        graph: Theirs.
+
+    Raises:
+        UnsupportedError: If one does.
+    """
+    for value in (one for node in nodes for one in node.inputs if one is not None):
+        numbers = graph.constant(value)
+        if numbers is not None and numbers.dtype.kind == "f" and not np.isfinite(numbers).all():
+            raise not_finite(name_of(value), numbers)
+
+
+def grid_of(graph: Graph, value: Value, seen: Observation, rules: Int8Rules, method: Method) -> Affine:
+    """Return the grid of one tensor; pixels that are whole numbers keep their own."""
+    asymmetric = rules.activation_dtype == "uint8" and not rules.symmetric_activations
+    if asymmetric and graph.producer(value) is None and _is_pixels(seen):
+        return make_affine(0.0, 255.0)
+    return choose_affine(
+        seen.histogram,
+        method,
+        dtype=rules.activation_dtype,
+        symmetric=rules.symmetric_activations,
+        power_of_two=rules.power_of_two_scales,
+        after=following_activation(graph, value),
+    )
+
+
+def _is_pixels(seen: Observation) -> bool:
+    whole = bool((seen.samples == np.rint(seen.samples)).all())
+    return whole and seen.histogram.low >= 0 and 1 < seen.histogram.high <= 255

@@ -1,0 +1,1 @@
+"""How an engine wants integers written: one format, one file."""

@@ -1,0 +1,153 @@
+"""Write a scheme as QuantizeLinear and DequantizeLinear pairs, in the places where ONNX Runtime fuses them.
+
+Weights are stored as INT8 with a DequantizeLinear per channel: float weights between a DequantizeLinear and a
+QuantizeLinear would be quantized per tensor by ONNX Runtime itself. Convolutions are quantized on both sides,
+or they stay unfused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeopt.graph.graph import Graph, Node, Value
+from edgeopt.steps.quantize.grids.affine import Affine
+from edgeopt.steps.quantize.grids.weights import quantize_bias, quantize_weight, smallest_scale_for_bias
+from edgeopt.steps.quantize.patterns import LIMITERS, WEIGHTED, channel_bias, key, name_of, weight_axis
+from edgeopt.steps.quantize.scheme import Scheme, absorbs, data_inputs
+from edgeopt.system.target import Granularity
+
+_FLOAT_OUTPUT = ("Gemm",)
+"""ONNX Runtime multiplies integers straight to float; a grid for the sum would only lose. A MatMul needs one,
+or ONNX Runtime joins it with the Add behind it to a float Gemm first."""
+
+
+def place_qdq(graph: Graph, scheme: Scheme) -> Mapping[str, int]:
+    """Insert the pairs, in place; return how many weighted nodes and tensors were quantized.
+
+    Args:
+        graph: The float model, opset 13 or later; it is edited.
+        scheme: What runs on integers; see `Scheme`.
+    """
+    grids = scheme.affines
+    tensors = quantized_tensors(graph, scheme)
+    weighted = [node for node in graph.nodes(*WEIGHTED) if scheme.is_integer(node)]
+    for node in weighted:
+        _quantize_weights(graph, node, grids[name_of(_data(node))], scheme)
+    for value in tensors.values():
+        _insert_pair(graph, value, grids[name_of(value)], scheme)
+    graph.remove_unused()
+    return {"weighted nodes on integers": len(weighted), "tensors quantized": len(tensors)}
+
+
+def _data(node: Node) -> Value:
+    value = node.inputs[0]
+    assert value is not None
+    return value
+
+
+def quantized_tensors(graph: Graph, scheme: Scheme) -> dict[str, Value]:
+    """Return the tensors that get a pair: what integer nodes read, and what they make."""
+    grids = scheme.affines
+    found: dict[str, Value] = {}
+    for node in graph.nodes():
+        if not scheme.is_integer(node):
+            continue
+        for value in data_inputs(graph, node):
+            if not _is_absorbed_input(graph, node, value, grids) and not _is_summed(graph, scheme, value):
+                found[name_of(value)] = value
+        made = node.outputs[0]
+        stays_real = node.op_type in _FLOAT_OUTPUT or _is_summed(graph, scheme, made)
+        if not stays_real and not _feeds_absorbed(graph, scheme, made, grids):
+            found[name_of(made)] = made
+    return found
+
+
+def _is_summed(graph: Graph, scheme: Scheme, value: Value) -> bool:
+    """Whether an integer convolution's output goes straight into a sum, as the one such term that stays real.
+
+    The other term keeps its pair: the engine reads it as integers and adds it in the convolution's kernel.
+    """
+    total = graph.sole_consumer(value)
+    if not scheme.rules.fused_sums or total is None or total.op_type != "Add" or not scheme.is_integer(total):
+        return False
+    terms = [one for one in total.inputs if one is not None and graph.sole_consumer(one) is total]
+    summed = [one for one in terms if scheme.is_integer(graph.producer(one, "Conv"))]
+    return bool(summed) and summed[0] is value
+
+
+def _is_absorbed_input(graph: Graph, node: Node, value: Value, grids: Mapping[str, Affine]) -> bool:
+    source = graph.sole_producer(value)
+    return source is not None and source.op_type == "Conv" and absorbs(graph, node, grids[key(node)])
+
+
+def _feeds_absorbed(graph: Graph, scheme: Scheme, made: Value, grids: Mapping[str, Affine]) -> bool:
+    reader = graph.sole_consumer(made)
+    if reader is None or reader.op_type not in LIMITERS or not scheme.is_integer(reader):
+        return False
+    return _is_absorbed_input(graph, reader, made, grids)
+
+
+def limiter_behind(graph: Graph, scheme: Scheme, node: Node) -> Node | None:
+    """Return the Relu or Clip that saturation of the convolution's output replaces."""
+    reader = graph.sole_consumer(node.outputs[0])
+    return reader if reader is not None and _feeds_absorbed(graph, scheme, node.outputs[0], scheme.affines) else None
+
+
+def _quantize_weights(graph: Graph, node: Node, grid: Affine, scheme: Scheme) -> None:
+    weight = graph.constant(node.inputs[1])
+    assert weight is not None
+    axis = weight_axis(node) % weight.ndim
+    bias = scheme.biases.get(key(node), channel_bias(graph, node))
+    store_bias = bias is not None and not scheme.rules.float_bias
+    quantized = scheme.rounded(key(node)) or quantize_weight(
+        name_of(node.inputs[1]) if node.inputs[1] is not None else "",
+        weight,
+        axis,
+        reduce_range=scheme.reduces_range(graph, node),
+        per_channel=scheme.rules.weight_granularity is Granularity.PER_CHANNEL,
+        power_of_two=scheme.rules.power_of_two_scales,
+        smallest=smallest_scale_for_bias(bias, grid.scale) if store_bias and bias is not None else None,
+    )
+    _store(graph, node, 1, quantized.values, quantized.scale, axis)
+    if scheme.rules.float_bias and key(node) in scheme.biases:
+        graph.set_input(node, 2, scheme.biases[key(node)])
+    if store_bias and bias is not None:
+        steps = quantize_bias(bias, grid.scale, quantized.scale)
+        _store(graph, node, 2, steps, np.float32(grid.scale) * quantized.scale, 0)
+
+
+def _store(graph: Graph, node: Node, index: int, integers: NDArray[Any], scale: NDArray[np.float32], axis: int) -> None:
+    """Make input `index` a stored integer constant and its DequantizeLinear."""
+    old = node.inputs[index] if index < len(node.inputs) else None
+    name = name_of(old) if old is not None else f"{node.name}_{index}"
+    per_axis = scale.size > 1
+    scale = scale if per_axis else scale.reshape(())
+    values = [
+        graph.add_initializer(f"{name}_quantized", integers),
+        graph.add_initializer(f"{name}_scale", scale.astype(np.float32)),
+        graph.add_initializer(f"{name}_zero_point", np.zeros(scale.shape, integers.dtype)),
+    ]
+    made = graph.insert("DequantizeLinear", values, {"axis": axis} if per_axis else {}, before=node)
+    graph.set_input(node, index, made.outputs[0])
+
+
+def _insert_pair(graph: Graph, value: Value, grid: Affine, scheme: Scheme) -> None:
+    name = name_of(value)
+    readers = [(node, i) for node in graph.consumers(value) for i, one in enumerate(node.inputs) if one is value]
+    grid_values = [
+        graph.add_initializer(f"{name}_scale", np.array(grid.scale, np.float32)),
+        graph.add_initializer(f"{name}_zero_point", np.array(grid.zero_point, grid.dtype)),
+    ]
+    quantized = graph.insert("QuantizeLinear", [value, *grid_values], name=f"{name}_quantize")
+    real = graph.insert("DequantizeLinear", [quantized.outputs[0], *grid_values], name=f"{name}_dequantize").outputs[0]
+    made_of_integers = scheme.is_integer(graph.producer(value))
+    if made_of_integers and graph.is_output(value):
+        graph.replace(value, real)
+        graph.set_input(quantized, 0, value)
+    for node, index in readers:
+        if made_of_integers or scheme.is_integer(node):
+            graph.set_input(node, index, real)

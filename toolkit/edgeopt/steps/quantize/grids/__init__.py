@@ -1,0 +1,1 @@
+"""Scales and zero points of weights and activations."""

@@ -1,0 +1,1 @@
+"""What became of a quantized model, tensor by tensor."""

@@ -1,0 +1,67 @@
+"""What is known of each tensor of a quantized model, as a file and as its worst rows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from edgeopt.steps.quantize.search.found import Found
+
+TENSORS = "tensors.json"
+"""File beside the first candidate of a search."""
+COLUMNS = ("tensor", "channels dB", "SQNR dB", "answer dB", "stays real")
+_SCHEMA, _SHOWN = 1, 10
+
+
+def tensors_json(found: Found) -> str:
+    """Return the rows of `tensor_rows` as the text of a file."""
+    return json.dumps({"schema": _SCHEMA, "tensors": tensor_rows(found)}, indent=1, allow_nan=False) + "\n"
+
+
+def tensor_rows(found: Found) -> list[dict[str, Any]]:
+    """Return all tensors that may be quantized, the worst first, as plain values.
+
+    Of each: `sqnr_db` on its grid, `channel_sqnr_db` the same normalised channel by channel, `answer_sqnr_db` of the
+    answer with this tensor alone quantized (the worst only, else null), `rounded` whether the best form has it on
+    integers, and of a tensor that stayed real what that costs and saves (those that were tried, else null).
+    """
+    kept = {one.name: {"cost_ms": one.cost_ms, "saved_agreement": one.saved_agreement} for one in found.kept}
+    return [
+        {
+            "name": name,
+            "channel_sqnr_db": score,
+            "sqnr_db": found.plain_db.get(name),
+            "answer_sqnr_db": found.sensitivities_db.get(name),
+            "rounded": name in found.rounded,
+            "kept": kept.get(name),
+        }
+        for name, score in sorted(found.scores_db.items(), key=lambda item: (item[1], item[0]))
+    ]
+
+
+def worst_tensors(file: Path, most: int = _SHOWN) -> tuple[tuple[str, ...], ...]:
+    """Return rows of text under `COLUMNS` for the tensors that suffer most; none where the file is absent.
+
+    Args:
+        file: What `tensors_json` gave.
+        most: Rows.
+    """
+    if not file.is_file():
+        return ()
+    known = json.loads(file.read_text("utf-8"))["tensors"]
+    rows = [one for one in known if one["rounded"] or one["kept"]][:most]
+    numbers = ("channel_sqnr_db", "sqnr_db", "answer_sqnr_db")
+    return tuple((f"`{one['name']}`", *(_db(one[key]) for key in numbers), _kept(one["kept"])) for one in rows)
+
+
+def _db(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
+
+
+def _kept(kept: dict[str, float | None] | None) -> str:
+    if kept is None:
+        return ""
+    cost = "" if kept["cost_ms"] is None else f"costs {kept['cost_ms']:.2f} ms, "
+    return f"{cost}saves {kept['saved_agreement']:.3f} agreement"

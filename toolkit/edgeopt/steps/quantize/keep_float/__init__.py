@@ -1,0 +1,1 @@
+"""Which layers and tensors stay in float, and why."""

@@ -1,0 +1,35 @@
+"""Choose what stays float from local scores. No rule knows a model.
+
+A tensor whose normalised SQNR is below LEAST_DB loses most channels on any single grid. The smallest block
+that avoids it is the node that makes it and the nodes that read it, and blocks that touch merge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+
+from edgeopt.graph.graph import Graph, Node
+from edgeopt.steps.quantize.patterns import name_of
+
+LEAST_DB = 10.0
+
+
+def red_tensors(scores_db: Mapping[str, float], least_db: float = LEAST_DB) -> dict[str, float]:
+    """Return the tensors that one grid cannot hold, worst first."""
+    red = {name: score for name, score in scores_db.items() if score < least_db}
+    return dict(sorted(red.items(), key=lambda item: (item[1], item[0])))
+
+
+def float_island(graph: Graph, red: Set[str]) -> set[Node]:
+    """Return the nodes that make or read a tensor of `red`.
+
+    Args:
+        graph: The float model.
+        red: Names of tensors that must not be quantized.
+    """
+    island: set[Node] = set()
+    for node in graph.nodes():
+        touched = (*node.inputs, *node.outputs)
+        if any(value is not None and name_of(value) in red for value in touched):
+            island.add(node)
+    return island

@@ -1,0 +1,81 @@
+"""Choose the layers that are faster in float, borders counted.
+
+Every layer is on one of two sides, integers with channels last or float with channels second. A layer costs its
+measured time on its side; a tensor between two sides costs a change of layout, once. The cheapest assignment is
+a minimum cut. What lies between layers costs the same on both sides: elementwise ops go with what they read, and
+an op of several tensors can only be on the integer side where all it reads is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+
+from edgeopt.graph.graph import Graph, Node, Value
+from edgeopt.steps.quantize.keep_float.layer_times import BorderTime, LayerTime
+from edgeopt.steps.quantize.keep_float.minimum_cut import minimum_cut
+from edgeopt.steps.quantize.patterns import WEIGHTED, has_weights, key, name_of
+from edgeopt.steps.quantize.scheme import data_inputs
+
+_FLOAT, _INTEGER = "(float)", "(integer)"
+_NEVER = 10**15
+_NOT_FOLDED = 2
+"""Passes that a change of layout costs where several layers read it: ONNX Runtime folds a Transpose into the
+convolution behind it only if that reads it alone, so a pass stands between them (`forms.Forms.nchw`)."""
+_WORTH = 0.01
+"""Share of the integer layers' time that float layers must save together: the profile is no finer."""
+
+
+def fastest_float(graph: Graph, times: Mapping[str, LayerTime], border: BorderTime) -> tuple[set[Node], int]:
+    """Return the weighted nodes that are cheapest in float, and the nanoseconds saved against all integers.
+
+    Args:
+        graph: The float model, with shapes.
+        times: Both times of each layer, by key; layers without one follow their neighbours.
+        border: What a change of layout costs.
+    """
+    costs = _costs(graph, times, border)
+    float_side = minimum_cut(costs, _FLOAT, _INTEGER)
+    all_integer = _cost(costs, {_FLOAT, *(name_of(value) for value in graph.inputs)})
+    saved = all_integer - _cost(costs, float_side)
+    chosen = {node for node in graph.nodes(*WEIGHTED) if key(node) in float_side and has_weights(graph, node)}
+    return (chosen, saved) if saved > _WORTH * all_integer else (set(), 0)
+
+
+def _cost(costs: Mapping[tuple[str, str], int], side: Set[str]) -> int:
+    return sum(cost for (start, end), cost in costs.items() if start in side and end not in side)
+
+
+def _costs(graph: Graph, times: Mapping[str, LayerTime], border: BorderTime) -> dict[tuple[str, str], int]:
+    costs: dict[tuple[str, str], int] = {}
+    for value in graph.inputs:
+        costs[_FLOAT, name_of(value)] = _NEVER
+    for node in graph.nodes():
+        name, one = key(node), times.get(key(node))
+        if one is not None:
+            costs[_FLOAT, name] = one.integer_ns  # paid where the layer is on the integer side
+            costs[name, _INTEGER] = one.float_ns
+        for value in data_inputs(graph, node) if node.op_type in WEIGHTED else _read(graph, node):
+            _connect(graph, costs, node, value, border)
+    return costs
+
+
+def _read(graph: Graph, node: Node) -> list[Value]:
+    return [one for one in node.inputs if one is not None and graph.constant(one) is None]
+
+
+def _connect(graph: Graph, costs: dict[tuple[str, str], int], node: Node, value: Value, border: BorderTime) -> None:
+    """Let a border before `node` cost what moving `value` costs, once for all of its readers."""
+    maker = graph.producer(value)
+    made, name = (key(maker) if maker is not None else name_of(value)), key(node)
+    if node.op_type not in WEIGHTED:
+        costs[made, name] = _NEVER  # a float part makes the whole float
+        if len(_read(graph, node)) == 1:
+            costs[name, made] = _NEVER
+            return
+    cost = border.of(graph.shape(value))
+    several = sum(reader.op_type in WEIGHTED for reader in graph.consumers(value)) > 1
+    into_integers, into_float = f"{name_of(value)} (last)", f"{name_of(value)} (second)"
+    costs[made, into_integers] = cost
+    costs[into_float, made] = cost * (_NOT_FOLDED if several else 1)
+    costs.setdefault((into_integers, name), _NEVER)
+    costs.setdefault((name, into_float), _NEVER)

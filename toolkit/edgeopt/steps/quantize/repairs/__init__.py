@@ -1,0 +1,1 @@
+"""Repairs of what rounding breaks: one repair, one file."""

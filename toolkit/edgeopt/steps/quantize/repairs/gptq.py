@@ -1,0 +1,103 @@
+"""Round weights so that the errors of a row cancel on real inputs, instead of each to its nearest integer.
+
+For one output channel w and inputs X, the loss is ||X (w - q)||^2 = (w - q)^T H (w - q) with H = X^T X.
+Columns are rounded in turn; the error of each is carried on to those not yet rounded, by the Cholesky factor
+U of the inverse of H: w[j+1:] -= (w[j] - q[j]) / U[j, j] * U[j, j+1:].
+
+Source: Frantar et al., GPTQ, ICLR 2023, equations 2 and 3, with damping of 1 % of the mean diagonal.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeopt.steps.quantize.grids.weights import MOST, MOST_OF_TWO, QuantizedWeight
+
+_DAMPING = 0.01
+_BLOCK = 32
+"""Columns whose errors are carried on beyond the block in one product."""
+
+
+def round_with_inputs(
+    weight: NDArray[np.float32], inputs: NDArray[np.float32], scale: NDArray[np.float32], *, reduce_range: bool = False
+) -> NDArray[np.int8]:
+    """Return integers for `weight`, rounded so that inputs @ weight.T changes least.
+
+    Args:
+        weight: Shape (out, in).
+        inputs: Shape (samples, in), as the integer layer sees them.
+        scale: Shape (out,).
+        reduce_range: Let no two neighbours of one sign add up to more than MOST_OF_TWO.
+    """
+    diagonal = np.square(inputs, dtype=np.float64).sum(axis=0)
+    unseen = diagonal <= 0
+    order = np.argsort(-diagonal, kind="stable")  # what matters most is rounded while others can still make up for it
+    damping = _DAMPING * max(float(diagonal.mean()), 1e-30)
+    factor = np.linalg.cholesky(_damped_inverse(inputs.astype(np.float64)[:, order], damping)).T
+    left = weight.T.astype(np.float64)[order]  # a column of the weight is a row here, as memory lies
+    steps = np.zeros(weight.T.shape, np.int8)
+    scales = scale.astype(np.float64)
+    for start in range(0, len(left), _BLOCK):
+        stop = min(start + _BLOCK, len(left))
+        errors = np.zeros((stop - start, left.shape[1]))
+        for j in range(start, stop):
+            low, high = _limits(steps, order[j]) if reduce_range else (-MOST, MOST)
+            step = np.clip(np.rint(left[j] / scales), low, high)
+            steps[order[j]] = step
+            if not unseen[order[j]]:
+                errors[j - start] = (left[j] - step * scales) / factor[j, j]
+                left[j + 1 : stop] -= np.outer(factor[j, j + 1 : stop], errors[j - start])
+        left[stop:] -= factor[start:stop, stop:].T @ errors
+    return np.ascontiguousarray(steps.T)
+
+
+def _limits(steps: NDArray[np.int8], column: int) -> tuple[NDArray[np.int16], NDArray[np.int16]]:
+    """Return the range of a column's integers that its neighbour leaves; one that is not rounded yet leaves all."""
+    neighbour = column ^ 1
+    taken = steps[neighbour].astype(np.int16) if neighbour < len(steps) else np.zeros(steps.shape[1], np.int16)
+    low, high = -MOST_OF_TWO - np.minimum(taken, 0), MOST_OF_TWO - np.maximum(taken, 0)
+    return np.maximum(low, -MOST), np.minimum(high, MOST)
+
+
+def _damped_inverse(inputs: NDArray[np.float64], damping: float) -> NDArray[np.float64]:
+    """Return the inverse of X^T X + damping I; with fewer samples than columns by way of X X^T (Woodbury)."""
+    samples, columns = inputs.shape
+    if samples >= columns:
+        return np.asarray(np.linalg.inv(inputs.T @ inputs + damping * np.eye(columns)))
+    inner = np.linalg.inv(inputs @ inputs.T + damping * np.eye(samples))
+    return np.asarray((np.eye(columns) - inputs.T @ inner @ inputs) / damping)
+
+
+def is_better(
+    weight: NDArray[np.float32], inputs: NDArray[np.float32], new: NDArray[np.float32], old: NDArray[np.float32]
+) -> bool:
+    """Whether `new` changes inputs @ weight.T less than `old`."""
+    return _loss(weight - new, inputs) < _loss(weight - old, inputs)
+
+
+def _loss(error: NDArray[np.float32], inputs: NDArray[np.float32]) -> float:
+    return float(np.square(inputs @ error.T, dtype=np.float64).sum())
+
+
+def rounded(
+    weight: QuantizedWeight, real: NDArray[np.float32], inputs: NDArray[np.float32], *, reduce_range: bool
+) -> QuantizedWeight:
+    """Return a weight rounded with its inputs, or `weight` itself where that is no better.
+
+    Args:
+        weight: Of a 1x1 convolution or a matrix, rounded to nearest; output channels along its axis.
+        real: The float weight.
+        inputs: Shape (samples, in), as the integer layer sees them.
+        reduce_range: See `round_with_inputs`.
+    """
+    rows = np.moveaxis(real, weight.axis, 0).reshape(real.shape[weight.axis], -1)
+    scale = np.broadcast_to(weight.scale, (rows.shape[0],))
+    steps = round_with_inputs(rows, inputs, scale, reduce_range=reduce_range)
+    nearest = np.moveaxis(weight.values, weight.axis, 0).reshape(rows.shape) * scale[:, None]
+    if not is_better(rows, inputs, (steps * scale[:, None]).astype(np.float32), nearest):
+        return weight
+    shape = np.moveaxis(weight.values, weight.axis, 0).shape
+    return QuantizedWeight(
+        np.ascontiguousarray(np.moveaxis(steps.reshape(shape), 0, weight.axis)), weight.scale, weight.axis
+    )

@@ -1,0 +1,1 @@
+"""The search over INT8 forms of one model."""

@@ -1,0 +1,81 @@
+"""What decided one INT8 model, and the same model made of it again.
+
+Which layers run on integers, every grid, every weight that was rounded otherwise than to nearest: all that timing, a
+processor's own rounding of sums or a spent time budget may decide otherwise the next time is kept as it was found.
+What is left to do is exact: the same bytes come out on any machine with the same packages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeopt.graph.model import Model
+from edgeopt.graph.outcome import Outcome
+from edgeopt.steps.quantize.api import open_graph, place
+from edgeopt.steps.quantize.calibration.calibrate import Calibration, Observation
+from edgeopt.steps.quantize.calibration.findings import Findings
+from edgeopt.steps.quantize.grids.histogram import Histogram
+from edgeopt.steps.quantize.repairs.fitted_silu import Fit
+from edgeopt.steps.quantize.scheme import Scheme
+from edgeopt.steps.quantize.search.sources import Sources
+from edgeopt.steps.quantize.search.variant import Variant
+
+_NOTHING = Histogram(0.0, 0.0, 0, 0, np.zeros(1, np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class Extremes:
+    """What calibration saw of one tensor, as far as changes of the float model go by it."""
+
+    low: NDArray[np.float32]
+    """Minimum of each channel."""
+    high: NDArray[np.float32]
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """All that an INT8 model depends on beside its float model."""
+
+    variant: Variant
+    scheme: Scheme
+    fits: tuple[Fit, ...] = ()
+    """Of the SiLUs that are computed as HardSwish."""
+    extremes: Mapping[str, Extremes] = field(default_factory=dict)
+    """By tensor; nothing where the float model was not changed first."""
+
+
+def decisions_of(sources: Sources, variant: Variant, scheme: Scheme) -> Decisions:
+    """Return what decided a variant.
+
+    Args:
+        sources: What it was made of.
+        variant: What was made.
+        scheme: What of it runs on integers, weights and biases repaired.
+    """
+    is_changed = variant.equalized or variant.smoothing or variant.rescaled
+    seen = sources.findings.calibration.observations if is_changed else {}
+    extremes = {name: Extremes(one.low, one.high, one.axis) for name, one in seen.items()}
+    return Decisions(variant, scheme, tuple(sources.fits_of(variant)) if variant.fitted else (), extremes)
+
+
+def make_again(model: Model, decisions: Decisions) -> Outcome:
+    """Return the INT8 model that these decisions once made.
+
+    Args:
+        model: The same float model.
+        decisions: Of the earlier search.
+    """
+    variant, scheme = decisions.variant, decisions.scheme
+    seen = {
+        name: Observation(one.low, one.high, _NOTHING, np.zeros((0, len(one.low)), np.float32), one.axis)
+        for name, one in decisions.extremes.items()
+    }
+    sources = Sources(model, Findings(Calibration(seen, 0, 0.0), {}, {}), scheme.rules, (), decisions.fits)
+    graph = open_graph(sources.model_of(variant))
+    changes = place(graph, scheme, variant.form)
+    return Outcome(graph.to_model(), changes)

@@ -1,0 +1,1 @@
+"""This machine, its files and packages, and the targets."""

@@ -1,0 +1,133 @@
+"""Files are read within a limit, and written whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+from edgeopt.errors import InvalidFileError
+
+MOST_BYTES = 64 << 20
+"""Of a file that describes something; the largest report of a real run is 1 MiB."""
+
+
+def read_file(path: Path, *, remedy: str, most_bytes: int = MOST_BYTES) -> bytes:
+    """Return what a file holds.
+
+    Args:
+        path: A regular file: a pipe or a device is never waited for.
+        remedy: What to do where it cannot be read.
+        most_bytes: A larger file is refused, not loaded.
+
+    Raises:
+        InvalidFileError: If it is absent, no regular file, too large, or may not be read.
+    """
+    size_bytes = require_regular(path, remedy=remedy)
+    if size_bytes > most_bytes:
+        problem = f"{path} has {size_bytes >> 20} MiB, more than {most_bytes >> 20} MiB"
+        raise InvalidFileError(problem, remedy=remedy)
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InvalidFileError(_why_unreadable(path, error), remedy=remedy) from error
+
+
+def read_text(path: Path, *, remedy: str, most_bytes: int = MOST_BYTES) -> str:
+    """Return the UTF-8 text of a file, without the mark that some editors put before it.
+
+    Raises:
+        InvalidFileError: As `read_file`, or if it is not UTF-8.
+    """
+    try:
+        return read_file(path, remedy=remedy, most_bytes=most_bytes).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InvalidFileError(f"{path} is not UTF-8 text: {error.reason}", remedy=remedy) from error
+
+
+def require_there(path: Path, *, remedy: str) -> os.stat_result:
+    """Return what the system tells of a path; raise InvalidFileError where nothing is there or nobody may look."""
+    try:
+        return path.stat()
+    except (OSError, ValueError) as error:
+        raise InvalidFileError(_why_unreadable(path, error), remedy=remedy) from error
+
+
+def require_regular(path: Path, *, remedy: str) -> int:
+    """Return the size of a regular file in bytes: opening a pipe or a device would wait for whoever writes it.
+
+    Raises:
+        InvalidFileError: If it is absent, or no regular file.
+    """
+    facts = require_there(path, remedy=remedy)
+    if not stat.S_ISREG(facts.st_mode):
+        raise InvalidFileError(f"{path} is no regular file", remedy=remedy)
+    return facts.st_size
+
+
+def list_folder(path: Path, *, remedy: str) -> list[str]:
+    """Return the names in a folder, in order.
+
+    Raises:
+        InvalidFileError: If it is absent, no folder, or may not be read.
+    """
+    try:
+        return sorted(os.listdir(path))
+    except (OSError, ValueError) as error:
+        raise InvalidFileError(_why_unreadable(path, error), remedy=remedy) from error
+
+
+def _why_unreadable(path: Path, error: OSError | ValueError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return f"{path} does not exist"
+    reason = error.strerror if isinstance(error, OSError) else None
+    return f"{path} cannot be read: {reason or error}"
+
+
+def require_writable(path: Path) -> None:
+    """Raise InvalidFileError unless a file could be written at that path now; nothing is left there."""
+    absent = [one for one in path.parents if not os.path.lexists(one)]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "it is a folder")
+        with tempfile.TemporaryFile(prefix=f".{path.name}.", suffix=".part", dir=path.parent):
+            pass
+    except (OSError, ValueError) as error:
+        raise _unwritable(path, error) from error
+    finally:
+        for one in absent:
+            with contextlib.suppress(OSError, ValueError):
+                one.rmdir()
+
+
+def _unwritable(path: Path, error: OSError | ValueError) -> InvalidFileError:
+    reason = error.strerror if isinstance(error, OSError) else None
+    return InvalidFileError(
+        f"{path} cannot be written: {reason or error}",
+        remedy="choose another place, free disk space or correct the permissions",
+    )
+
+
+def write_beside(path: Path, data: bytes | str) -> None:
+    """Write a whole file or nothing: write a neighbour, flush it to disk, rename it.
+
+    Raises:
+        InvalidFileError: If the folder is not writable or the disk is full; `path` is then as it was.
+    """
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with beside.open("wb") as file:
+            file.write(data.encode("utf-8") if isinstance(data, str) else data)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    finally:
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)

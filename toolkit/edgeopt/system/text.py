@@ -1,0 +1,103 @@
+"""Numbers and durations as people read and write them."""
+
+from __future__ import annotations
+
+import math
+import re
+import reprlib
+
+from edgeopt.errors import EdgeoptError
+
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_MOST_SECONDS = 30 * 86400.0
+_DRIVES = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+"""What drives a terminal, breaks a line, turns the direction of text, or cannot be written at all."""
+_MARKS = {"<": "&lt;", "|": "\\|", "](": "]\\(", "][": "]\\[", "]:": "]\\:"}
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 60
+
+
+def parse_duration_s(text: str, *, unit: str = "s") -> float:
+    """Return seconds for texts such as `33ms`, `5m` or `1.5s`; a bare number is in `unit`.
+
+    Raises:
+        EdgeoptError: If the text is no positive, finite duration.
+    """
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s*([a-z]*)\s*", text)
+    seconds = float(match[1]) * _SECONDS.get(match[2] or unit, math.nan) if match else math.nan
+    if not (math.isfinite(seconds) and 0 < seconds <= _MOST_SECONDS):
+        problem = f"{short(text)} is not a duration" + (" of 30 days or less" if seconds > _MOST_SECONDS else "")
+        raise EdgeoptError(problem, remedy="write a number with us, ms, s, m or h, for example 33ms")
+    return seconds
+
+
+def parse_ratio(text: str) -> float:
+    """Return a share from 0 to 1 for texts such as `1%` or `0.01`.
+
+    Raises:
+        EdgeoptError: If the text is no share.
+    """
+    try:
+        value = float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= 1:
+        raise EdgeoptError(
+            f"{short(text)} is not a share", remedy="write a number from 0 to 1, or a percentage such as 1%"
+        )
+    return value
+
+
+def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
+    """Return an input's name and its shape for texts such as `images=1x3x48x192`.
+
+    Raises:
+        EdgeoptError: If the text is no name with a shape.
+    """
+    name, _, sizes = text.rpartition("=")
+    words = sizes.split("x")
+    if not name or not all(re.fullmatch(r"[1-9][0-9]{0,8}", word, re.ASCII) for word in words):
+        raise EdgeoptError(
+            f"{text!r} is not a shape of an input",
+            remedy="write INPUT=1x3x48x192, sizes above zero, one for each input",
+        )
+    return name, tuple(map(int, words))
+
+
+def format_ms(nanoseconds: float | None) -> str:
+    """Return milliseconds with three significant digits; `n/a` for None."""
+    if nanoseconds is None:
+        return "n/a"
+    ms = nanoseconds / 1e6
+    return f"{ms:.3f}" if ms < 1 else f"{ms:.2f}" if ms < 100 else f"{ms:.0f}"
+
+
+def format_bytes(size_bytes: int) -> str:
+    """Return a size in KiB or MiB with three significant digits."""
+    kib = size_bytes / 1024
+    return f"{kib:.0f} KiB" if kib < 1024 else f"{kib / 1024:.2f} MiB"
+
+
+def plural(count: int, noun: str) -> str:
+    """Return `1 image`, `2 images`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def short(value: object) -> str:
+    """Return a value from outside as it would be written, of a length and depth that fit into a message."""
+    try:
+        return _SHORT.repr(value)
+    except ValueError:  # Python writes no whole number of more than 4,300 digits
+        return "a number of thousands of digits"
+
+
+def printable(text: str) -> str:
+    """Return one line in which nothing drives a terminal: names from files come in as they are, and go out so."""
+    return _DRIVES.sub(lambda one: one[0].encode("unicode_escape").decode("ascii"), text)
+
+
+def markdown(text: str) -> str:
+    """Return one line of Markdown that shows the text: no HTML, no link, no end of a table's cell."""
+    for mark, shown in _MARKS.items():
+        text = text.replace(mark, shown)
+    return printable(text)

@@ -1,0 +1,174 @@
+"""How far outputs are another model's, by what kind of output they are.
+
+Of each sample comes a share: what agrees, over what there is to agree on. Shares of samples add up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Arrays = Sequence[NDArray[Any] | None]
+"""One output, sample by sample; None where a sample lacks it."""
+Shares = NDArray[np.float64]
+"""(samples, 2) what agrees, and what there is."""
+
+_FLOOR = 0.25
+"""Of the power of all samples together: what one sample's error is compared with at least."""
+_ROWS_SUM = 0.01
+"""How far the sum of a row of probabilities may lie from 1."""
+_TIE = 0.1
+"""Probabilities that lie closer decide nothing: which one is larger is no answer."""
+
+
+class Kind(StrEnum):
+    """What an output is compared by."""
+
+    MAP = "map"
+    """Real numbers: by their error."""
+    PROBABILITY = "probability"
+    """Each for itself, 0 to 1: by the decisions at one half, and by their error."""
+    DISTRIBUTION = "distribution"
+    """Rows that sum to 1: by the largest of each, and by their error."""
+    WHOLE = "whole"
+    """Whole numbers, truth values, text: by equality."""
+
+
+def kind_of(expected: Sequence[NDArray[Any]], told: str = "") -> Kind:
+    """Return what kind of output this is.
+
+    Args:
+        expected: The reference's, sample by sample.
+        told: What the recipe or the graph says of it; empty: nothing. Its values must allow it.
+    """
+    if any(one.dtype.kind != "f" for one in expected):
+        return Kind.WHOLE
+    if told == Kind.MAP or any(one.size and not (one.min() >= 0 and one.max() <= 1 + _ROWS_SUM) for one in expected):
+        return Kind.MAP
+    if all(class_axis(one) is not None for one in expected):
+        return Kind.DISTRIBUTION
+    return Kind.PROBABILITY if told == Kind.PROBABILITY else Kind.MAP
+
+
+def class_axis(values: NDArray[Any]) -> int | None:
+    """Return the axis along which probabilities sum to 1; None if there is none."""
+    for axis in dict.fromkeys((values.ndim - 1, 1)):
+        is_axis = 0 <= axis < values.ndim and values.shape[axis] > 1 and values.size
+        if is_axis and np.abs(values.sum(axis=axis, dtype=np.float64) - 1).max() <= _ROWS_SUM:
+            return axis
+    return None
+
+
+def compare_output(expected: Sequence[NDArray[Any]], found: Arrays, kind: Kind) -> list[Shares]:
+    """Return the shares of each way in which an output is compared; the least counts.
+
+    A sample that is missing, has another shape, or is NaN or infinite where the other is not agrees in nothing.
+
+    Args:
+        expected: The reference's, sample by sample.
+        found: Of the same samples.
+        kind: Of the output.
+    """
+    if kind is Kind.WHOLE:
+        return [_equality(expected, found)]
+    if kind is Kind.MAP:
+        return [_nearness(expected, found, _FLOOR)]
+    rows = [_rows(one, kind, class_axis(one)) for one in expected]
+    likewise = [
+        None if y is None or y.shape != x.shape else _rows(y, kind, class_axis(x))
+        for x, y in zip(expected, found, strict=True)
+    ]
+    return [_decisions(rows, likewise), _nearness(rows, likewise, _FLOOR)]
+
+
+def cosines(expected: Sequence[NDArray[Any]], found: Arrays) -> Shares:
+    """Return the cosine of each sample, less where one output is longer than the other; equality of whole numbers."""
+    if kind_of(expected) is Kind.WHOLE:
+        return _equality(expected, found)
+    return _nearness(expected, found, 0.0)
+
+
+def _equality(expected: Sequence[NDArray[Any]], found: Arrays) -> Shares:
+    pairs = zip(expected, found, strict=True)
+    shares = [
+        (0, max(x.size, 1)) if y is None or x.shape != y.shape else (np.sum(x == y) + (not x.size), max(x.size, 1))
+        for x, y in pairs
+    ]
+    return np.array(shares, np.float64)
+
+
+def _nearness(expected: Sequence[NDArray[Any]], found: Arrays, least: float) -> Shares:
+    """Return 1 - |x - y|^2 / (2 |x| |y|) of each sample: the cosine where both are equally long.
+
+    An error is compared with this sample's own power, and at least with a part of what all samples have in the mean, so
+    that noise in an almost empty one does not weigh more than it can do harm.
+
+    Args:
+        expected: x, sample by sample.
+        found: y.
+        least: That part of the mean power over all samples.
+    """
+    pairs = [_finite(x, y) for x, y in zip(expected, found, strict=True)]
+    peak = max((np.abs(one).max(initial=0.0) for pair in pairs if pair for one in pair), default=0.0)
+    power, count = _power(expected, peak)
+    floor = least * power / count if count else 0.0
+    return np.array([(0.0 if pair is None else _nearness_of(*pair, peak, floor), 1.0) for pair in pairs], np.float64)
+
+
+def _power(expected: Sequence[NDArray[Any]], peak: float) -> tuple[float, int]:
+    finite = [one[np.isfinite(one)].astype(np.float64) for one in expected]
+    scaled = [one / peak if peak else one for one in finite]
+    return sum(float(one @ one) for one in scaled), sum(one.size for one in scaled)
+
+
+def _finite(x: NDArray[Any], y: NDArray[Any] | None) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+    """Return the finite elements of both; None where they cannot be compared."""
+    if y is None or x.shape != y.shape or y.dtype.kind != "f":
+        return None
+    finite = np.isfinite(x)
+    if not np.array_equal(finite, np.isfinite(y)) or not np.array_equal(x[~finite], y[~finite], equal_nan=True):
+        return None
+    return x[finite].astype(np.float64), y[finite].astype(np.float64)
+
+
+def _nearness_of(x: NDArray[np.float64], y: NDArray[np.float64], peak: float, floor: float) -> float:
+    if peak == 0 or not x.size:
+        return 1.0
+    x, y = x / peak, y / peak  # squares of large numbers would overflow
+    error = x - y
+    wrong, whole = float(error @ error), max(float(np.linalg.norm(x) * np.linalg.norm(y)), floor * x.size)
+    if whole > 0:
+        return max(1 - wrong / (2 * whole), 0.0)
+    return 1.0 if wrong == 0 else 0.0
+
+
+def _rows(values: NDArray[Any], kind: Kind, axis: int | None) -> NDArray[Any]:
+    """Return (decisions, choices): of a probability of its own, it and what it leaves."""
+    if kind is Kind.DISTRIBUTION and axis is not None:
+        return np.moveaxis(values, axis, -1).reshape(-1, values.shape[axis])
+    return np.stack([1 - values.reshape(-1), values.reshape(-1)], axis=1)
+
+
+def _decisions(expected: Sequence[NDArray[Any]], found: Arrays) -> Shares:
+    """Return how many decisions are the reference's, of those that are not the most common one, on either side (F1).
+
+    The most common one is what a model says that sees nothing, and maps are full of it. Where both models are near a
+    tie, either decision is as good.
+    """
+    chosen = [one.argmax(axis=1) for one in expected]
+    commonest = int(np.bincount(np.concatenate(chosen)).argmax()) if sum(map(len, chosen)) else 0
+    shares = []
+    for x, mine, y in zip(expected, chosen, found, strict=True):
+        if y is None or not np.isfinite(y).all():
+            shares.append((0, max(2 * len(mine), 1)))
+            continue
+        theirs, row = y.argmax(axis=1), np.arange(len(mine))
+        moved = np.maximum(x[row, mine] - x[row, theirs], y[row, theirs] - y[row, mine])
+        differs = (mine != theirs) & (moved > _TIE)
+        tells = (mine != commonest).astype(np.int64) + (theirs != commonest)
+        shares.append((int(tells[~differs].sum()), int(tells.sum())))
+    return np.array(shares, np.float64)
