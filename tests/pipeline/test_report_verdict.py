@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from edgeopt.pipeline.candidate import BASELINE, Candidate, Latency, SpeedRatio, StageTime
+from edgeopt.measurement.stage_time import StageTime
+from edgeopt.pipeline.candidate import BASELINE, Candidate, Latency, SpeedRatio
 from edgeopt.pipeline.result import Report, table_rows
 from edgeopt.system.environment import read_environment
 

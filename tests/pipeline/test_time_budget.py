@@ -2,25 +2,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 from time import monotonic
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from edgeopt.executors.onnxruntime import EXECUTOR
-from edgeopt.pipeline.run import Engine, Trial
+from edgeopt.steps.context import Context, Engine
 from edgeopt.system.target import find_target
 
 
-def trial(budget_s: float | None, *alternatives: Engine) -> Trial:
+def trial(budget_s: float | None, *alternatives: Engine) -> Context:
     """Return a run that has its whole time before it."""
-    rest: dict[str, Any] = dict.fromkeys(
-        ("recipe", "workspace", "listener", "original", "frames", "labelled", "target", "resume")
-    )
+    rest: dict[str, Any] = dict.fromkeys(("recipe", "target", "original", "frames", "files", "listener"))
     deadline = monotonic() + budget_s if budget_s else float("inf")
-    return Trial(
+    return Context(
         **rest,
-        plan=SimpleNamespace(time_budget_s=budget_s),  # type: ignore[arg-type]
+        steps=("quantize",),
+        may_quantize=True,
+        threads=1,
+        time_budget_s=budget_s,
         engine=Engine(find_target("cpu-x86-vnni"), EXECUTOR, 1),
         deadline=deadline,
         alternatives=alternatives,

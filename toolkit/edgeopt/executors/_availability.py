@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgeopt import executors, passes
+from edgeopt import executors
 from edgeopt.errors import EdgeoptError, NotFoundError, UnavailableError
 from edgeopt.system import registry
 from edgeopt.system.target import Target, find_target
@@ -23,7 +23,7 @@ def find_device(name: str) -> Target:
         target = find_target(name, lambda one: why_unavailable(one) or why_absent(one.executor))
     except UnavailableError:
         target = find_target(name, why_unavailable)
-    known = registry.names(passes)
+    known = registry.names_in("passes")
     for rewrite in target.rewrites:
         if rewrite not in known:
             raise NotFoundError("pass", rewrite, known)

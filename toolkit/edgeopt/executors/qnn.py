@@ -141,7 +141,7 @@ class Qnn:
         if "," in options.entries["soc_model"]:
             raise InvalidFileError(
                 f"soc_model names several SoCs: {options.entries['soc_model']}",
-                remedy="write one into the target; edgeopt.steps.compile._numbers.compile_model(socs=...) makes one for several",
+                remedy="write one into the target; edgeopt.steps.compile.compile_model(socs=...) makes one for several",
             )
 
     def has_device(self) -> bool:

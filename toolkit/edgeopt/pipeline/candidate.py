@@ -9,19 +9,11 @@ from typing import Any
 
 from edgeopt.errors import Note
 from edgeopt.graph.drift import Drift
+from edgeopt.measurement.stage_time import StageTime
 from edgeopt.system.text import short
 from edgeopt.system.toml import parse_table
 
 BASELINE = "baseline"
-
-
-@dataclass(frozen=True, slots=True)
-class StageTime:
-    """One stage of one candidate; None where the sample is too small to say."""
-
-    mean_ms: float | None
-    p50_ms: float | None
-    p99_ms: float | None
 
 
 UNCONFIRMED = "UNCONFIRMED"

@@ -16,33 +16,24 @@ from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.measurement.accuracy.parallel import simulate_answers, simulate_metric
 from edgeopt.pipeline.candidate import Candidate, Score
-from edgeopt.pipeline.run import (
-    AGREEMENT_PICTURES,
-    CHECKED_PICTURES,
-    Setting,
-    Trial,
-    add_candidate,
-    numbered,
-    out_of_time,
-    score_candidate,
-    stored_candidates,
-)
+from edgeopt.pipeline.run import Run, add_candidate, score_candidate, stored_candidates
 from edgeopt.pipeline.selection import is_within
 from edgeopt.steps.compile._form import DeviceForm
 from edgeopt.steps.compile._partition_svg import PICTURE, draw_partition
 from edgeopt.steps.compile._placement import Partition
 from edgeopt.steps.compile.qualcomm import qualcomm_forms
 from edgeopt.steps.compile.rockchip import rockchip_forms
+from edgeopt.steps.context import AGREEMENT_PICTURES, CHECKED_PICTURES, Context, Setting, numbered, out_of_time
 from edgeopt.system.environment import physical_cores
 from edgeopt.tasks import Task
 
-_TOOLCHAINS: Mapping[str, Callable[[Trial, Model], Sequence[DeviceForm]]] = {
+_TOOLCHAINS: Mapping[str, Callable[[Context, Model], Sequence[DeviceForm]]] = {
     "qnn": qualcomm_forms,
     "rknn": rockchip_forms,
 }
 
 
-def offer_forms(run: Trial, model: Model, parent: Candidate) -> None:
+def offer_forms(run: Run, model: Model, parent: Candidate) -> None:
     """Make forms of a float model until one keeps its accuracy on the device.
 
     Args:
@@ -54,55 +45,57 @@ def offer_forms(run: Trial, model: Model, parent: Candidate) -> None:
         UnsupportedError: If the device can run no form of it at all; the message names nodes and reasons.
         StepError: If the vendor's library dies or hangs.
     """
-    if monotonic() > run.deadline:
-        run.notes.append(out_of_time("any form was made"))
+    if monotonic() > run.context.deadline:
+        run.context.notes.append(out_of_time("any form was made"))
         return
     first = "quantize" if _leaves_out_compile(run) else "compile"
     finished = stored_candidates(run, first) if run.resume else []
     for one in finished:
-        add_candidate(run, one.name, parent.name, one.steps, Outcome(model, {}), Setting(run.engine, ""), resumed=one)
+        add_candidate(
+            run, one.name, parent.name, one.steps, Outcome(model, {}), Setting(run.context.engine, ""), resumed=one
+        )
     if any(_is_accepted(run, one) for one in finished):
         return
     for i, form in enumerate(_forms(run, model)):
         if i < len(finished):
             continue
-        if i and monotonic() > run.deadline:
-            run.notes.append(out_of_time(form.name))
+        if i and monotonic() > run.context.deadline:
+            run.context.notes.append(out_of_time(form.name))
             return
         if _is_accepted(run, _add_form(run, numbered(first, i), form, parent)):
             return
 
 
-def _leaves_out_compile(run: Trial) -> bool:
-    return not any(step.name == "compile" for step in run.plan.steps)
+def _leaves_out_compile(run: Run) -> bool:
+    return "compile" not in run.context.steps
 
 
-def _is_accepted(run: Trial, candidate: Candidate) -> bool:
+def _is_accepted(run: Run, candidate: Candidate) -> bool:
     if candidate.unfit:
         return False
     if candidate.drop is not None:
         return is_within(candidate.drop, run.plan.max_drop)
-    return (candidate.agreement or 0.0) >= run.least_agreement
+    return (candidate.agreement or 0.0) >= run.context.least_agreement
 
 
-def _forms(run: Trial, model: Model) -> Sequence[DeviceForm]:
+def _forms(run: Run, model: Model) -> Sequence[DeviceForm]:
     """Return the forms that the target's toolchain knows, the cheapest first."""
-    forms = _TOOLCHAINS[run.target.executor](run, model)
+    forms = _TOOLCHAINS[run.context.target.executor](run.context, model)
     if not forms:
         raise UnsupportedError(
-            f"{run.target.name} runs integers only, and there is no step quantize",
+            f"{run.context.target.name} runs integers only, and there is no step quantize",
             remedy="leave out --skip quantize and pass --calib FOLDER with about 100 unlabelled pictures, or choose a "
             "newer target",
         )
     return forms
 
 
-def _add_form(run: Trial, name: str, form: DeviceForm, parent: Candidate) -> Candidate:
+def _add_form(run: Run, name: str, form: DeviceForm, parent: Candidate) -> Candidate:
     """Score one form on the CPU and on the device, compile it, store it and tell of it."""
-    device = run.alternatives[0].target
+    device = run.context.alternatives[0].target
     compiled = () if _leaves_out_compile(run) else ("compile",)
     steps = (*parent.steps, *(("quantize",) if form.is_quantized else ()), *compiled)
-    candidate = score_candidate(run, name, parent.name, steps, form.outcome, Setting(run.engine, "fp32"))
+    candidate = score_candidate(run, name, parent.name, steps, form.outcome, Setting(run.context.engine, "fp32"))
     candidate = replace(candidate, precision=form.precision, executor=device.executor, profile=device.name)
     partition = form.place()
     run.workspace.write(candidate.file.replace("model.onnx", PICTURE), draw_partition(partition))
@@ -120,13 +113,13 @@ def _add_form(run: Trial, name: str, form: DeviceForm, parent: Candidate) -> Can
     return candidate
 
 
-def _proven(run: Trial, candidate: Candidate, form: DeviceForm, partition: Partition) -> Candidate:
+def _proven(run: Run, candidate: Candidate, form: DeviceForm, partition: Partition) -> Candidate:
     """Return the candidate compiled, its numbers compared with the CPU's.
 
     Raises:
         UnsupportedError: If the device does not take it, or computes something else.
     """
-    inputs = run.inputs(CHECKED_PICTURES, form.outcome.model)
+    inputs = run.context.inputs(CHECKED_PICTURES, form.outcome.model)
     if _leaves_out_compile(run):
         return replace(candidate, notes=(*candidate.notes, *form.prove(partition, None, inputs)))
     compiled = candidate.file.replace("model.onnx", f"npu/model{form.suffix}")
@@ -136,20 +129,20 @@ def _proven(run: Trial, candidate: Candidate, form: DeviceForm, partition: Parti
     return replace(candidate, compiled=compiled, size_bytes=out.stat().st_size, notes=notes)
 
 
-def _scored_on_device(run: Trial, candidate: Candidate, form: DeviceForm) -> Candidate:
+def _scored_on_device(run: Run, candidate: Candidate, form: DeviceForm) -> Candidate:
     """Return the candidate with the metric, or without labels the agreement, that the device's numbers give."""
 
     def make_task() -> Task:
-        return run.task(form.outcome.model, evaluating=True)
+        return run.context.task(form.outcome.model, evaluating=True)
 
     def tell(_: str, done: int, of: int) -> None:
         run.listener.progress(f"{'simulate' if run.untimed else 'evaluate'} {candidate.name}", done, of)
 
     processes = physical_cores()
     if run.labelled is None:
-        pictures = run.pictures.judged(AGREEMENT_PICTURES)
+        pictures = run.context.pictures.judged(AGREEMENT_PICTURES)
         found = simulate_answers(form.open, make_task, pictures, processes=processes, tell=tell)
-        return replace(candidate, agreement=make_task().agreement(found, run.reference))
+        return replace(candidate, agreement=make_task().agreement(found, run.context.reference))
     accuracy = simulate_metric(form.open, make_task, run.labelled, processes=processes, tell=tell)
     baseline = run.candidates[0].score
     return replace(

@@ -20,25 +20,26 @@ from edgeopt.pipeline.candidate import BASELINE, Candidate
 from edgeopt.pipeline.measure import CONFIRM_SECONDS, MOST_SECONDS, Bench, Decision, Fresh, measure_and_choose
 from edgeopt.pipeline.plan import is_compiled
 from edgeopt.pipeline.result import Report, write_report
-from edgeopt.pipeline.run import CALIBRATION, CALIBRATION_PICTURES, Engine, Trial, model_file
+from edgeopt.pipeline.run import Run, model_file
 from edgeopt.pipeline.selection import choose, mark
 from edgeopt.recipes.recipe import Preprocess, Recipe
 from edgeopt.recipes.recognise import TENSORS, Choice
 from edgeopt.report.contact_sheet import write_sheet
 from edgeopt.runtime.bundle import Artefact, make_artefact, write_bundle
 from edgeopt.runtime.runtime import Runtime
+from edgeopt.steps.context import CALIBRATION, CALIBRATION_PICTURES, Engine
 from edgeopt.system.environment import package_versions, read_environment
 from edgeopt.system.text import plural
 
 _ON_DEVICE = "edgeopt bench BUNDLE on the device"
 
 
-def _decide(run: Trial) -> Decision | None:
+def _decide(run: Run) -> Decision | None:
     """Measure and choose; None where this machine is not the target."""
     if run.untimed:
         return None
     run.listener.say(f"measuring {plural(len(run.candidates), 'candidate')} in turns, {run.plan.threads} thread(s)")
-    left = run.deadline - monotonic()
+    left = run.context.deadline - monotonic()
     bench = Bench(
         openers={one.name: _opener(run, one) for one in run.candidates},
         frames=run.timed,
@@ -57,26 +58,26 @@ def _decide(run: Trial) -> Decision | None:
     return decision
 
 
-def _opener(run: Trial, one: Candidate) -> Callable[[], Pipeline]:
+def _opener(run: Run, one: Candidate) -> Callable[[], Pipeline]:
     """Return how a candidate is opened here: a compiled one on its device, any other as in a fresh process."""
     if one.name not in run.openers:
         return _runnable(run, one).open
     model = load_model(run.workspace.path(one.file), one.name)
-    return lambda: (run.task(model, evaluating=False), run.open_candidate(one, model))
+    return lambda: (run.context.task(model, evaluating=False), run.open_candidate(one, model))
 
 
-def _runnable(run: Trial, one: Candidate) -> Runnable:
+def _runnable(run: Run, one: Candidate) -> Runnable:
     model = load_model(run.workspace.path(one.file), one.name)
     return Runnable(
         opening=run.engine_of(one).opening(one.precision),
         source=run.workspace.path(one.file).resolve(),
-        recipe=run.recipe,
+        recipe=run.context.recipe,
         inputs=model.inputs,
         outputs=model.outputs,
     )
 
 
-def _fresh(run: Trial) -> Fresh:
+def _fresh(run: Run) -> Fresh:
     """Return how the original and some candidates run in turns in a fresh process."""
     runnables = {one.name: _runnable(run, one) for one in run.candidates}
     feed = feed_of(run.timed)
@@ -88,7 +89,7 @@ def _fresh(run: Trial) -> Fresh:
     return once
 
 
-def conclude(run: Trial, choice: Choice) -> Report:
+def conclude(run: Run, choice: Choice) -> Report:
     """Measure, choose, and write bundle and report."""
     decision = _decide(run)
     candidates = decision.candidates if decision else mark(run.candidates, run.wish)
@@ -97,28 +98,28 @@ def conclude(run: Trial, choice: Choice) -> Report:
     for one in candidates:
         run.workspace.store(one, None)
     best = next(one for one in candidates if one.name == chosen.name)
-    of_pictures = (*run.frames.notes, *(run.labelled.notes if run.labelled else ()))
-    notes = [*choice.notes, *run.notes, *of_pictures, *run.plan.notes, *(decision.notes if decision else ())]
+    of_pictures = (*run.context.frames.notes, *(run.labelled.notes if run.labelled else ()))
+    notes = [*choice.notes, *run.context.notes, *of_pictures, *run.plan.notes, *(decision.notes if decision else ())]
     foreign = _foreign_runtime(run)
     if run.untimed:
         notes.append(Note(NoteKind.WARNING, f"latency not measured: {run.untimed}", foreign or _ON_DEVICE))
     if unsure := _why_unsure(best, run.plan.max_drop):
         notes.append(Note(NoteKind.WARNING, unsure, "label more pictures"))
-    off_target = "" if best.profile or not is_compiled(run.target) else _why_off_target(candidates)
+    off_target = "" if best.profile or not is_compiled(run.context.target) else _why_off_target(candidates)
     if off_target:
-        notes.append(Note(NoteKind.WARNING, f"nothing runs on {run.target.name}: {off_target}"))
+        notes.append(Note(NoteKind.WARNING, f"nothing runs on {run.context.target.name}: {off_target}"))
     report = Report(
-        model=run.original.name,
-        model_sha256=run.original.fingerprint,
-        recipe=run.recipe.name,
+        model=run.context.original.name,
+        model_sha256=run.context.original.fingerprint,
+        recipe=run.context.recipe.name,
         recipe_reason=choice.reason,
-        target=run.target.name,
+        target=run.context.target.name,
         environment=read_environment(),
         threads=run.plan.threads,
         budget_ms=run.plan.budget_ms,
         budget_asked=run.plan.budget_asked,
         max_drop=run.plan.max_drop,
-        metric=run.recipe.evaluation.metric,
+        metric=run.context.recipe.evaluation.metric,
         candidates=candidates,
         chosen=chosen.name,
         reason=chosen.reason,
@@ -141,9 +142,9 @@ def conclude(run: Trial, choice: Choice) -> Report:
     return report
 
 
-def _foreign_runtime(run: Trial) -> str:
+def _foreign_runtime(run: Run) -> str:
     """Return what runs the model on the device, where the engine made for it only compiles; else nothing."""
-    return next((str(getattr(one.executor, "foreign_runtime", "")) for one in run.alternatives), "")
+    return next((str(getattr(one.executor, "foreign_runtime", "")) for one in run.context.alternatives), "")
 
 
 def _why_off_target(candidates: Sequence[Candidate]) -> str:
@@ -158,38 +159,38 @@ def _why_unsure(best: Candidate, max_drop: float) -> str:
     return why_unsure(Drop(best.drop, best.drop_low, best.drop_high), max_drop, best.score.n)
 
 
-def _calibrated_on(run: Trial) -> str:
+def _calibrated_on(run: Run) -> str:
     if not any("quantize" in one.steps for one in run.candidates):
         return "nothing: no INT8 candidate"
-    what = "picture" if run.frames.tensors is None else "sample"
-    count = plural(len(run.frames.spread(CALIBRATION_PICTURES)), what)
+    what = "picture" if run.context.frames.tensors is None else "sample"
+    count = plural(len(run.context.frames.spread(CALIBRATION_PICTURES)), what)
     if run.plan.synthetic:
         return f"{count}, SYNTHETIC: INT8 figures are uncalibrated"
-    return f"{count} of {run.frames.source}"
+    return f"{count} of {run.context.frames.source}"
 
 
-def _precision_on_device(run: Trial, best: Candidate) -> str:
+def _precision_on_device(run: Run, best: Candidate) -> str:
     """Return the target's own word for a candidate that was checked on this machine's processor."""
     if not run.by_rule:
         return best.precision
     is_integer = best.precision.startswith("w8")
-    return next((one for one in run.target.precisions if one.startswith("w8") == is_integer), best.precision)
+    return next((one for one in run.context.target.precisions if one.startswith("w8") == is_integer), best.precision)
 
 
-def _write_bundle(run: Trial, candidates: Sequence[Candidate], best: Candidate) -> Path:
+def _write_bundle(run: Run, candidates: Sequence[Candidate], best: Candidate) -> Path:
     """Write the chosen model, and the best float model of the target's own engine behind it as the fallback."""
     file = best.compiled or best.file
-    device = run.target if run.by_rule else run.engine_of(best).target
+    device = run.context.target if run.by_rule else run.engine_of(best).target
     precision = _precision_on_device(run, best)
     models = [_deployed(run, f"model{Path(file).suffix}", file, precision, replace(run.engine_of(best), target=device))]
-    real = run.engine.target.float_precision
+    real = run.context.engine.target.float_precision
     floats = [one for one in candidates if one.precision == real and not one.profile and not one.refused]
     if best.precision != real or best.profile or run.by_rule:
         other = floats[-1]
         models.append(_deployed(run, "fallback.onnx", other.file, other.precision, run.engine_of(other)))
     score = best.simulated or best.score
     expected = {
-        "metric": run.recipe.evaluation.metric,
+        "metric": run.context.recipe.evaluation.metric,
         "accuracy": score.value if score else None,
         "images": score.n if score else 0,
         "agreement": best.agreement,
@@ -198,39 +199,41 @@ def _write_bundle(run: Trial, candidates: Sequence[Candidate], best: Candidate) 
         "machine": read_environment().fingerprint if best.latency else None,
     }
     folder = run.workspace.path("bundle")
-    write_bundle(folder, models, run.target, _recipe_of_bundle(run), expected, package_versions())
-    if TENSORRT in run.target.providers and not run.untimed:
+    write_bundle(folder, models, run.context.target, _recipe_of_bundle(run), expected, package_versions())
+    if TENSORRT in run.context.target.providers and not run.untimed:
         Runtime.load(folder).session.close()  # builds its engines into the bundle
     return folder
 
 
-def _recipe_of_bundle(run: Trial) -> Recipe:
+def _recipe_of_bundle(run: Run) -> Recipe:
     """Return the recipe without a picture's size where arrays were given, and nothing says how one becomes them."""
-    recipe = run.recipe
-    if recipe.task != TENSORS or run.frames.tensors is None or recipe.preprocess != Preprocess():
+    recipe = run.context.recipe
+    if recipe.task != TENSORS or run.context.frames.tensors is None or recipe.preprocess != Preprocess():
         return recipe
     return replace(recipe, input=replace(recipe.input, size=()))
 
 
-def _deployed(run: Trial, name: str, file: str, precision: str, engine: Engine) -> tuple[Artefact, bytes]:
+def _deployed(run: Run, name: str, file: str, precision: str, engine: Engine) -> tuple[Artefact, bytes]:
     """Return a model for the bundle, opened there as it was here: this machine's cores say nothing of another's."""
     asked = run.plan.threads if run.plan.threads_asked else 0
     data = run.workspace.read(file)
     return make_artefact(name, data, precision, engine.target, asked if run.untimed else engine.threads), data
 
 
-def _write_pictures(run: Trial, best: Candidate) -> None:
+def _write_pictures(run: Run, best: Candidate) -> None:
     """Draw three frames with the original's answers and the chosen candidate's."""
     model = load_model(run.workspace.path(best.file), best.name)
     frames = run.timed.spread(3)
-    if run.recipe.task == TENSORS:  # its answers are no picture
+    if run.context.recipe.task == TENSORS:  # its answers are no picture
         return
     columns = {
-        "original": (run.original, run.open(run.original)),
+        "original": (run.context.original, run.context.open(run.context.original)),
         f"chosen: {best.name}": (model, run.open_candidate(best, model)),
     }
     found = []
     for one, session in columns.values():
-        found.append(answers(session, run.task(one, evaluating=False), frames))
+        found.append(answers(session, run.context.task(one, evaluating=False), frames))
         session.close()
-    write_sheet(run.workspace.path("boxes.png"), frames, dict(zip(columns, found, strict=True)), run.recipe.class_names)
+    write_sheet(
+        run.workspace.path("boxes.png"), frames, dict(zip(columns, found, strict=True)), run.context.recipe.class_names
+    )

@@ -13,12 +13,13 @@ from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.measurement.fresh_process.turns import FreshTurns
 from edgeopt.measurement.resources.trust import Trust, TrustLevel, judge_trust
 from edgeopt.measurement.samples import Samples
+from edgeopt.measurement.stage_time import StageTime
 from edgeopt.measurement.statistics.budget import judge_budget
 from edgeopt.measurement.statistics.quantile import Summary
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.measurement.turns import AGAIN, HERE, Machine, Pace, Turns, take_turns
 from edgeopt.measurement.workers import Pipeline
-from edgeopt.pipeline.candidate import BASELINE, UNCONFIRMED, Candidate, Latency, SpeedRatio, StageTime
+from edgeopt.pipeline.candidate import BASELINE, UNCONFIRMED, Candidate, Latency, SpeedRatio
 from edgeopt.pipeline.selection import Chosen, Wish, choose, is_answered, mark, shortlist
 from edgeopt.recipes.frames import Frames
 

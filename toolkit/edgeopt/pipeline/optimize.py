@@ -40,26 +40,21 @@ from edgeopt.pipeline.other_engines import offer_engines
 from edgeopt.pipeline.plan import SYNTHETIC, Options, Plan, describe, is_compiled, make_plan, require_no_clock
 from edgeopt.pipeline.replay import Replay, read_replay
 from edgeopt.pipeline.result import Report
-from edgeopt.pipeline.run import (
-    CALIBRATION_PICTURES,
-    CHECKED_PICTURES,
-    Engine,
-    Listener,
-    Setting,
-    Silence,
-    Trial,
-    add_candidate,
-    finished_candidates,
-    model_file,
-    numbered,
-    out_of_time,
-    outcome_on_disk,
-)
+from edgeopt.pipeline.run import Listener, Run, Silence, add_candidate, finished_candidates, model_file, outcome_on_disk
 from edgeopt.pipeline.selection import is_within
 from edgeopt.pipeline.workspace import Workspace, fingerprint_file, fingerprint_frames
 from edgeopt.recipes.frames import Frames, open_frames
 from edgeopt.recipes.recognise import Choice, choose_recipe, fixed_shapes
 from edgeopt.steps.compile._without_toolchain import is_by_rule, on_processor, quantize_by_rule
+from edgeopt.steps.context import (
+    CALIBRATION_PICTURES,
+    CHECKED_PICTURES,
+    Context,
+    Engine,
+    Setting,
+    numbered,
+    out_of_time,
+)
 from edgeopt.steps.quantize._step import make_int8
 from edgeopt.system import registry
 from edgeopt.system.environment import package_versions, physical_cores
@@ -123,17 +118,16 @@ def optimize(
     threads = _threads(loaded, choice, device, asked)
     plan = make_plan(choice.recipe, device, asked, threads, why_not_again(loaded))
     folder = Path(out) if out else Path("out") / f"{loaded.name}-{device_name(target)}"
-    run = _prepare(loaded, choice, device, plan, folder, asked.resume, given, replay)
-    run.listener = listener or Silence()
+    run = _prepare(loaded, choice, device, plan, folder, asked.resume, given, replay, listener or Silence())
     with run.workspace:
-        run.frames = with_states(run.frames, lambda: run.open(run.original))
+        run.context.frames = with_states(run.context.frames, lambda: run.context.open(run.context.original))
         for line in describe(plan, loaded.name, choice.recipe, device, choice.reason):
             run.listener.say(line)
         if run.labelled or plan.calib:
-            session = run.open(loaded)
-            run.notes += notes_of_reading(choice, loaded, session, run.frames, run.labelled, folder)
+            session = run.context.open(loaded)
+            run.context.notes += notes_of_reading(choice, loaded, session, run.context.frames, run.labelled, folder)
         _make_candidates(run)
-        run.notes += run.workspace.notes
+        run.context.notes += run.workspace.notes
         return conclude(run, choice)
 
 
@@ -166,7 +160,8 @@ def _prepare(
     resume: bool,
     given: Frames | None,
     replay: Replay | None,
-) -> Trial:
+    listener: Listener,
+) -> Run:
     by_rule = is_by_rule(target)
     engine, alternatives, notes = _engines(target, plan.threads, by_rule)
     engine = replace(engine, cache_folder=str(out / ENGINES))
@@ -193,23 +188,34 @@ def _prepare(
     }
     if replay:
         replay.require_calibration(frames.spread(CALIBRATION_PICTURES))
-    return Trial(
+    workspace = Workspace.open(out, description, resume=resume)
+    context = Context(
         recipe=choice.recipe,
         target=target,
-        plan=plan,
         engine=engine,
-        workspace=Workspace.open(out, description, resume=resume),
-        listener=Silence(),
         original=model,
         frames=frames,
+        files=workspace,
+        listener=listener,
+        steps=tuple(step.name for step in plan.steps),
+        may_quantize=plan.may_quantize,
+        threads=plan.threads,
+        deadline=monotonic() + plan.time_budget_s if plan.time_budget_s else float("inf"),
+        time_budget_s=plan.time_budget_s,
+        alternatives=alternatives,
+        replay=replay,
+        notes=notes,
+    )
+    return Run(
+        context=context,
+        plan=plan,
+        workspace=workspace,
         labelled=labelled,
         resume=resume,
-        deadline=monotonic() + plan.time_budget_s if plan.time_budget_s else float("inf"),
-        alternatives=alternatives,
-        untimed=untimed,
+        listener=listener,
         replay=replay,
+        untimed=untimed,
         by_rule=by_rule,
-        notes=notes,
     )
 
 
@@ -290,37 +296,37 @@ def _alternatives(target: Target, threads: int) -> tuple[tuple[Engine, ...], lis
     return tuple(found), notes
 
 
-def _make_candidates(run: Trial) -> None:
+def _make_candidates(run: Run) -> None:
     """Make, score and store the candidates of each step; a step works on the last one that kept its accuracy."""
     known = run.workspace.find(model_file(BASELINE)) if run.resume else None
-    add_candidate(run, BASELINE, "", (), Outcome(run.original, {}), _float_setting(run), resumed=known)
-    model, parent = run.original, run.candidates[0]
+    add_candidate(run, BASELINE, "", (), Outcome(run.context.original, {}), _float_setting(run), resumed=known)
+    model, parent = run.context.original, run.candidates[0]
     real, real_parent = model, parent
-    for_device = [step for step in run.plan.steps if is_compiled(run.target) and step.name in _FOR_DEVICE]
+    for_device = [step for step in run.plan.steps if is_compiled(run.context.target) and step.name in _FOR_DEVICE]
     for step in run.plan.steps:
         if step in for_device:
             continue
-        if monotonic() > run.deadline:
+        if monotonic() > run.context.deadline:
             _warn(run, out_of_time(step.name))
             return
         made = _make(run, step.name, model, parent)
         kept = [(one, made_of) for one, made_of in made if _keeps_accuracy(one, run.plan.max_drop)]
         if kept:
             parent, model = kept[0]
-        if parent.precision == run.engine.target.float_precision:
+        if parent.precision == run.context.engine.target.float_precision:
             real, real_parent = model, parent
     if for_device:
         with _told_where_it_fails(run, f"step {for_device[-1].name!r}"):
             offer_forms(run, real, real_parent)
-    elif not (is_compiled(run.target) or run.by_rule):
+    elif not (is_compiled(run.context.target) or run.by_rule):
         with _told_where_it_fails(run, "what other engines and precisions offer"):
             offer_engines(run, real, real_parent)
 
 
-def _make(run: Trial, step: str, model: Model, parent: Candidate) -> list[tuple[Candidate, Model]]:
+def _make(run: Run, step: str, model: Model, parent: Candidate) -> list[tuple[Candidate, Model]]:
     """Return the candidates of one step with their models; where it fails, those that it made before."""
     made: list[tuple[Candidate, Model]] = []
-    setting, steps = Setting(run.engine, _PRECISIONS.get(step, parent.precision)), (*parent.steps, step)
+    setting, steps = Setting(run.context.engine, _PRECISIONS.get(step, parent.precision)), (*parent.steps, step)
     with _told_where_it_fails(run, f"step {step!r}"):
         finished = finished_candidates(run, step) if run.resume else []
         outcomes = [outcome_on_disk(run, one) for one in finished] or _STEPS[step](run, model)
@@ -332,11 +338,11 @@ def _make(run: Trial, step: str, model: Model, parent: Candidate) -> list[tuple[
     return made
 
 
-def _float_setting(run: Trial) -> Setting:
-    return Setting(run.engine, run.engine.target.float_precision)
+def _float_setting(run: Run) -> Setting:
+    return Setting(run.context.engine, run.context.engine.target.float_precision)
 
 
-def _warn(run: Trial, note: Note) -> None:
+def _warn(run: Run, note: Note) -> None:
     last = run.candidates[-1]
     run.candidates[-1] = replace(last, notes=(*last.notes, note))
 
@@ -346,7 +352,7 @@ def _keeps_accuracy(candidate: Candidate, max_drop: float) -> bool:
 
 
 @contextmanager
-def _told_where_it_fails(run: Trial, what: str) -> Iterator[None]:
+def _told_where_it_fails(run: Run, what: str) -> Iterator[None]:
     """Do a part of the work; where it fails, say why and go on: what was made is measured, bundled and reported."""
     try:
         yield
@@ -356,33 +362,35 @@ def _told_where_it_fails(run: Trial, what: str) -> Iterator[None]:
         said = error.problem if isinstance(error, EdgeoptError) else f"{type(error).__name__}: {error}"
         remedy = error.remedy if isinstance(error, EdgeoptError) else "the other candidates are not concerned"
         note = Note(NoteKind.WARNING, f"{what} failed after {run.candidates[-1].name}: {said}", remedy)
-        run.notes.append(note)
+        run.context.notes.append(note)
         run.listener.say(f"warning: {note}")
 
 
-def _simplify(run: Trial, model: Model) -> list[Outcome]:
-    shapes = fixed_shapes(run.recipe, model.inputs)
-    return _if_changed(run, "simplify", simplify_for(model, run.target, shapes, run.inputs(CHECKED_PICTURES)))
+def _simplify(run: Run, model: Model) -> list[Outcome]:
+    shapes = fixed_shapes(run.context.recipe, model.inputs)
+    return _if_changed(
+        run, "simplify", simplify_for(model, run.context.target, shapes, run.context.inputs(CHECKED_PICTURES))
+    )
 
 
-def _fuse(run: Trial, model: Model) -> list[Outcome]:
-    return _if_changed(run, "fuse", fuse_for(model, run.target, run.inputs(CHECKED_PICTURES, model)))
+def _fuse(run: Run, model: Model) -> list[Outcome]:
+    return _if_changed(run, "fuse", fuse_for(model, run.context.target, run.context.inputs(CHECKED_PICTURES, model)))
 
 
-def _if_changed(run: Trial, step: str, outcome: Outcome) -> list[Outcome]:
+def _if_changed(run: Run, step: str, outcome: Outcome) -> list[Outcome]:
     """Return the outcome; nothing where no rewrite found anything to do, which is told."""
     if not outcome.is_unchanged:
         return [outcome]
-    run.notes += [*outcome.notes, note := Note(NoteKind.INFO, f"{step}: nothing to do")]
+    run.context.notes += [*outcome.notes, note := Note(NoteKind.INFO, f"{step}: nothing to do")]
     run.listener.say(str(note))
     return []
 
 
-def _quantize(run: Trial, model: Model) -> list[Outcome]:
-    return quantize_by_rule(run, model) if run.by_rule else make_int8(run, model)
+def _quantize(run: Run, model: Model) -> list[Outcome]:
+    return quantize_by_rule(run.context, model) if run.by_rule else make_int8(run.context, model)
 
 
-_STEPS: dict[str, Callable[[Trial, Model], list[Outcome]]] = {
+_STEPS: dict[str, Callable[[Run, Model], list[Outcome]]] = {
     "simplify": _simplify,
     "fuse": _fuse,
     "quantize": _quantize,

@@ -9,19 +9,10 @@ from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.graph.model import Model, load_model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.pipeline.candidate import Candidate
-from edgeopt.pipeline.run import (
-    CHECKED_PICTURES,
-    Engine,
-    Setting,
-    Trial,
-    add_candidate,
-    finished_candidates,
-    numbered,
-    out_of_time,
-    outcome_on_disk,
-)
+from edgeopt.pipeline.run import Run, add_candidate, finished_candidates, outcome_on_disk
 from edgeopt.steps._attention import fuse_attention, joins_attention
 from edgeopt.steps._conversions import CONVERSIONS, STEP_OF, is_converted, why_not_converted
+from edgeopt.steps.context import CHECKED_PICTURES, Engine, Setting, numbered, out_of_time
 from edgeopt.steps.quantize._step import make_int8
 
 _MOST_KEPT = 2
@@ -29,7 +20,7 @@ _MOST_KEPT = 2
 _ATTENTION = "attention"
 
 
-def offer_engines(run: Trial, model: Model, parent: Candidate) -> None:
+def offer_engines(run: Run, model: Model, parent: Candidate) -> None:
     """Make and score what the profiles of this device offer beside float32 and INT8 on the target's own engine.
 
     Args:
@@ -37,10 +28,10 @@ def offer_engines(run: Trial, model: Model, parent: Candidate) -> None:
         model: The last float model that kept its accuracy.
         parent: Its candidate.
     """
-    for engine in (run.engine, *run.alternatives):
+    for engine in (run.context.engine, *run.context.alternatives):
         runnable = _runnable(run, engine)
-        if engine is run.engine:
-            runnable = [one for one in runnable if one not in (run.target.float_precision, "w8a8")]
+        if engine is run.context.engine:
+            runnable = [one for one in runnable if one not in (run.context.target.float_precision, "w8a8")]
         converted = [one for one in runnable if is_converted(one, engine.target)]
         _offer_conversions(run, engine, converted, model, parent)
         runnable = [one for one in runnable if one not in converted]
@@ -51,29 +42,31 @@ def offer_engines(run: Trial, model: Model, parent: Candidate) -> None:
             _offer(run, engine, in_int8, outcomes, parent, (*parent.steps, "quantize"))
 
 
-def _offer_conversions(run: Trial, engine: Engine, precisions: Sequence[str], model: Model, parent: Candidate) -> None:
+def _offer_conversions(run: Run, engine: Engine, precisions: Sequence[str], model: Model, parent: Candidate) -> None:
     """Offer the model with joined attention, and what is made of it without a search."""
     model, parent = _with_joined_attention(run, engine, model, parent)
     for precision in precisions:
-        if reason := why_not_converted(precision, engine.target, run.plan):
-            run.notes.append(Note(NoteKind.SKIPPED, f"no {precision} on {engine.target.name}: {reason}"))
+        if reason := why_not_converted(precision, engine.target, run.context.may_quantize):
+            run.context.notes.append(Note(NoteKind.SKIPPED, f"no {precision} on {engine.target.name}: {reason}"))
             continue
         try:
-            outcomes = CONVERSIONS[precision](model, engine.target, run.inputs(CHECKED_PICTURES))
+            outcomes = CONVERSIONS[precision](model, engine.target, run.context.inputs(CHECKED_PICTURES))
         except EdgeoptError as error:
-            run.notes.append(Note(NoteKind.WARNING, f"no {precision}: {error.problem}", error.remedy))
+            run.context.notes.append(Note(NoteKind.WARNING, f"no {precision}: {error.problem}", error.remedy))
             continue
         _offer(run, engine, [precision], outcomes, parent, (*parent.steps, STEP_OF[precision]))
 
 
-def _with_joined_attention(run: Trial, engine: Engine, model: Model, parent: Candidate) -> tuple[Model, Candidate]:
+def _with_joined_attention(run: Run, engine: Engine, model: Model, parent: Candidate) -> tuple[Model, Candidate]:
     """Return the model with one op for each attention, as a candidate; what came in where there is none."""
-    if engine is not run.engine or not joins_attention(engine.target) or monotonic() > run.deadline:
+    if engine is not run.context.engine or not joins_attention(engine.target) or monotonic() > run.context.deadline:
         return model, parent
     finished = finished_candidates(run, _ATTENTION) if run.resume else []
-    outcome = outcome_on_disk(run, finished[0]) if finished else fuse_attention(model, run.inputs(CHECKED_PICTURES))
+    outcome = (
+        outcome_on_disk(run, finished[0]) if finished else fuse_attention(model, run.context.inputs(CHECKED_PICTURES))
+    )
     if not outcome.changes:
-        run.notes.extend(outcome.notes)
+        run.context.notes.extend(outcome.notes)
         return model, parent
     steps, setting = (*parent.steps, _ATTENTION), Setting(engine, parent.precision)
     known = finished[0] if finished else None
@@ -86,12 +79,12 @@ def _is_int8(precision: str) -> bool:
     return precision.startswith("w8")
 
 
-def _runnable(run: Trial, engine: Engine) -> list[str]:
+def _runnable(run: Run, engine: Engine) -> list[str]:
     """Return the precisions of a profile that this machine has; where it is not the target, all."""
     found = []
     for precision in engine.target.precisions:
-        if not run.target.why_not_here() and (reason := engine.target.why_no_precision(precision)):
-            run.notes.append(Note(NoteKind.SKIPPED, f"no {precision} on {engine.target.name}: {reason}"))
+        if not run.context.target.why_not_here() and (reason := engine.target.why_no_precision(precision)):
+            run.context.notes.append(Note(NoteKind.SKIPPED, f"no {precision} on {engine.target.name}: {reason}"))
         else:
             found.append(precision)
     return found
@@ -101,26 +94,28 @@ def _name(engine: Engine, precision: str) -> str:
     return f"{engine.target.executor}-{precision}"
 
 
-def _int8_models(run: Trial, engine: Engine, precisions: Sequence[str], model: Model) -> list[Outcome]:
+def _int8_models(run: Run, engine: Engine, precisions: Sequence[str], model: Model) -> list[Outcome]:
     """Return INT8 models for an engine: those on disk, those its own step made, else those of a search."""
     if run.resume and (finished := finished_candidates(run, _name(engine, precisions[0]))):
         return [outcome_on_disk(run, one) for one in finished]
-    if engine is run.engine:
+    if engine is run.context.engine:
         made = [one for one in run.candidates if one.precision == "w8a8" and not one.profile]
         made = [*made[: _MOST_KEPT - 1], *made[_MOST_KEPT - 1 :][-1:]]  # the last one agrees best
         return [Outcome(load_model(run.workspace.path(one.file), one.name), one.changes) for one in made]
-    if monotonic() > run.searches_end:
-        run.notes.append(out_of_time(f"INT8 on {engine.target.name}"))
+    if monotonic() > run.context.searches_end:
+        run.context.notes.append(out_of_time(f"INT8 on {engine.target.name}"))
         return []
     try:
-        return make_int8(run, model, Setting(engine, precisions[-1]), _MOST_KEPT)
+        return make_int8(run.context, model, Setting(engine, precisions[-1]), _MOST_KEPT)
     except EdgeoptError as error:
-        run.notes.append(Note(NoteKind.WARNING, f"no INT8 on {engine.target.name}: {error.problem}", error.remedy))
+        run.context.notes.append(
+            Note(NoteKind.WARNING, f"no INT8 on {engine.target.name}: {error.problem}", error.remedy)
+        )
         return []
 
 
 def _offer(
-    run: Trial,
+    run: Run,
     engine: Engine,
     precisions: Sequence[str],
     outcomes: Sequence[Outcome],
@@ -131,15 +126,15 @@ def _offer(
         name = _name(engine, precision)
         finished, made = finished_candidates(run, name) if run.resume else [], list[Candidate]()
         for i, outcome in enumerate(outcomes):
-            if monotonic() > run.deadline:
-                run.notes.append(out_of_time(name))
+            if monotonic() > run.context.deadline:
+                run.context.notes.append(out_of_time(name))
                 return
             known = finished[i] if i < len(finished) else None
             setting = Setting(engine, precision)
             try:
                 made.append(add_candidate(run, numbered(name, i), parent.name, steps, outcome, setting, resumed=known))
             except EdgeoptError as error:
-                run.notes.append(Note(NoteKind.WARNING, f"{name} left out: {error.problem}", error.remedy))
+                run.context.notes.append(Note(NoteKind.WARNING, f"{name} left out: {error.problem}", error.remedy))
                 break
         else:
             run.workspace.finish(name, [one.file for one in made])

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_MISSED, EXIT_NOISY, EXIT_PASS, InvalidFileError, Note
-from edgeopt.pipeline.candidate import BASELINE, Candidate, StageTime
+from edgeopt.measurement.stage_time import StageTime
+from edgeopt.pipeline.candidate import BASELINE, Candidate
 from edgeopt.report.page import render
 from edgeopt.steps.quantize.inspection.table import COLUMNS, TENSORS, worst_tensors
 from edgeopt.system.environment import Environment

@@ -10,7 +10,6 @@ from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.graph.tensors import Tensors
-from edgeopt.pipeline.plan import Plan
 from edgeopt.steps._float16 import make_float16
 from edgeopt.steps._weight_only import is_mostly_matrices, make_weight_only
 from edgeopt.steps.quantize.formats.dynamic import make_dynamic
@@ -27,17 +26,17 @@ def is_converted(precision: str, target: Target) -> bool:
     return target.executor == "onnxruntime" and precision in CONVERSIONS and not itself
 
 
-def why_not_converted(precision: str, target: Target, plan: Plan) -> str:
+def why_not_converted(precision: str, target: Target, may_quantize: bool) -> str:
     """Return why a precision must not be offered; empty if it may.
 
     Args:
         precision: One of CONVERSIONS.
         target: Whose engine would run it.
-        plan: What the user asked for.
+        may_quantize: Whether the user left the step quantize in.
     """
     if precision == "fp16" and target.providers[0] == CPU and cpu_architecture() != "arm64":
         return "this processor has no kernels in float16, so that every op would be cast and cast back"
-    return "" if precision == "fp16" or plan.may_quantize else "the step quantize is left out"
+    return "" if precision == "fp16" or may_quantize else "the step quantize is left out"
 
 
 def eight_bits(model: Model, target: Target, _inputs: Sequence[Tensors] = ()) -> list[Outcome]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 from importlib.metadata import entry_points
+from pathlib import Path
 from pkgutil import iter_modules
 from types import ModuleType
 
@@ -12,8 +13,18 @@ from edgeopt.errors import NotFoundError
 
 def names(package: ModuleType) -> list[str]:
     """Return the file names in `package`, plus what installed packages offer under its name."""
-    ours = [one.name for one in iter_modules(package.__path__) if not one.name.startswith("_")]
-    return sorted({*ours, *entry_points(group=package.__name__).names})
+    return names_in(package.__name__.removeprefix("edgeopt."))
+
+
+def names_in(folder: str) -> list[str]:
+    """Return the names of the parts in one of our folders, which is not imported; `_name` is never a part.
+
+    Args:
+        folder: Below the package, with dots: `passes`, `recipes.metrics`.
+    """
+    path = Path(__file__).parents[1].joinpath(*folder.split("."))
+    ours = [one.name for one in iter_modules([str(path)]) if not one.name.startswith("_")]
+    return sorted({*ours, *entry_points(group=f"edgeopt.{folder}").names})
 
 
 def load(package: ModuleType, name: str) -> ModuleType:

@@ -1,7 +1,7 @@
 """A neighbour on the same machine: it does a fixed piece of work again and again when told.
 
-Run by `neighbour` as `python -m edgeopt.measurement.bench.neighbour_child`. Each line of input is a number of seconds; each
-line of output is how often the work was done and how many nanoseconds that took.
+Run by `neighbour` as a module. Each line of input is a number of seconds; each line of
+output is how often the work was done and how many nanoseconds that took.
 """
 
 from __future__ import annotations

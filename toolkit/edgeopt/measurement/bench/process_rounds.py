@@ -1,6 +1,6 @@
 """Process rounds: the same load in fresh processes, since memory layout and placement differ from start to start.
 
-Run by itself as `python -m edgeopt.measurement.bench.process_rounds REQUEST`; the samples go to the file that the request names.
+Run by itself as a module with a request; the samples go to the file that the request names.
 """
 
 from __future__ import annotations

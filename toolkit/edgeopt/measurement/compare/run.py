@@ -31,6 +31,7 @@ from edgeopt.measurement.side_by_side import (
     run_in_turns,
     score_side,
 )
+from edgeopt.measurement.stage_time import StageTime
 from edgeopt.measurement.statistics.paired import parts_worth_judging
 from edgeopt.measurement.statistics.quantile import summarize
 from edgeopt.measurement.statistics.ratio import Change, Ratio
@@ -38,7 +39,6 @@ from edgeopt.measurement.statistics.unpaired import block_medians, judge_unpaire
 from edgeopt.measurement.stored import StoredResult, is_stored, read_stored, require_comparable
 from edgeopt.measurement.subject import choose_frames, shapes_of
 from edgeopt.measurement.turns import AGAIN, Turns
-from edgeopt.pipeline.candidate import StageTime
 from edgeopt.report.page import render
 from edgeopt.runtime.bundle import is_bundle
 from edgeopt.system.files import require_writable, write_beside

@@ -1,6 +1,6 @@
 """A fresh process that opens a model, runs it twice and says when each was done.
 
-Run by `cold_start` as `python -m edgeopt.measurement.fresh_process.cold_child REQUEST`; the answer is one line of JSON. Its
+Run by `cold_start` as a module with a request; the answer is one line of JSON. Its
 probes (memory, page faults) lie between the stages and count in none of them.
 """
 

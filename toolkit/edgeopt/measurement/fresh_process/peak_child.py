@@ -1,6 +1,6 @@
 """A fresh process that opens a model, runs it twice and says the most memory it ever held.
 
-Run by `fresh_starts` as `python -m edgeopt.measurement.fresh_process.peak_child REQUEST`, the request being `cold_child`'s; the last
+Run by `starts` as a module with a request, the request being `cold_child`'s; the last
 line of JSON is the answer.
 """
 

@@ -3,7 +3,7 @@
 A session keeps its place as long as its process lives, so frames of one process agree about a ratio that
 the next process does not confirm. Each process here gives one ratio, and the interval is over processes.
 
-Run by itself as `python -m edgeopt.measurement.fresh_process.turns FOLDER`; request and answer are files of that folder.
+Run by itself as a module with a folder; request and answer are files of that folder.
 """
 
 from __future__ import annotations

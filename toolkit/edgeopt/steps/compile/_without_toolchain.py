@@ -10,7 +10,7 @@ from edgeopt.executors._availability import why_unavailable
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.measurement.accuracy.evaluate import model_inputs
-from edgeopt.pipeline.run import CALIBRATION_PICTURES, Trial, agreement_on_processor
+from edgeopt.steps.context import CALIBRATION_PICTURES, Context, agreement_on_processor
 from edgeopt.steps.quantize.api import Form
 from edgeopt.steps.quantize.search.search import search_int8
 from edgeopt.system.target import Target
@@ -34,29 +34,29 @@ def on_processor(target: Target) -> Target:
     return replace(target, precisions=("fp32", *integer), **cpu)  # type: ignore[arg-type]
 
 
-def quantize_by_rule(run: Trial, model: Model) -> list[Outcome]:
+def quantize_by_rule(context: Context, model: Model) -> list[Outcome]:
     """Return INT8 forms by the target's rules, those first that agree best with the float model.
 
     No time is measured: this machine's would be another device's.
     """
-    rules = run.target.int8
-    pictures = run.frames.spread(CALIBRATION_PICTURES)
+    rules = context.target.int8
+    pictures = context.frames.spread(CALIBRATION_PICTURES)
 
     def tell(done: int) -> None:
-        run.listener.progress("calibrate", done, len(pictures))
+        context.listener.progress("calibrate", done, len(pictures))
 
     found = search_int8(
         model,
-        model_inputs(run.task(model, evaluating=True), pictures),
+        model_inputs(context.task(model, evaluating=True), pictures),
         rules,
-        agreement=partial(agreement_on_processor, run),
+        agreement=partial(agreement_on_processor, context),
         speed=lambda _: 1.0,
         forms=(Form(rules.forms[0]),),
         least_agreement=_AS_GOOD_AS_FLOAT,
-        time_budget_s=min(_MOST_SECONDS, run.search_seconds(run.engine)),
+        time_budget_s=min(_MOST_SECONDS, context.search_seconds(context.engine)),
         progress=tell,
-        on_attempt=lambda one: run.listener.say(f"  {one.name}: agreement {one.agreement:.3f}"),
+        on_attempt=lambda one: context.listener.say(f"  {one.name}: agreement {one.agreement:.3f}"),
     )
-    run.notes += found.why_none
+    context.notes += found.why_none
     best = sorted(found.attempts, key=lambda one: -one.agreement)[:_MOST_KEPT]
     return [replace(one.outcome, notes=(Note(NoteKind.INFO, f"form: {one.name}"), *one.outcome.notes)) for one in best]

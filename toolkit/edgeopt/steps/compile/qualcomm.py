@@ -11,22 +11,22 @@ from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.graph.tensors import Tensors
 from edgeopt.measurement.accuracy.evaluate import model_inputs
-from edgeopt.pipeline.run import CALIBRATION_PICTURES, Trial, agreement_on_processor
 from edgeopt.steps.compile._form import DeviceForm, note_numbers
 from edgeopt.steps.compile._numbers import check_numbers, compile_model
 from edgeopt.steps.compile._placement import Partition, explain_placement
+from edgeopt.steps.context import CALIBRATION_PICTURES, Context, agreement_on_processor
 from edgeopt.steps.quantize.formats._htp_forms import HtpForm, find_htp_forms
 from edgeopt.system.target import Target
 
 
-def qualcomm_forms(run: Trial, model: Model) -> Sequence[DeviceForm]:
+def qualcomm_forms(context: Context, model: Model) -> Sequence[DeviceForm]:
     """Return the forms worth compiling, the cheapest that agrees first; none where neither fp16 nor INT8 is possible.
 
     Args:
-        run: Its pictures calibrate, its original judges agreement.
+        context: Its pictures calibrate, its original judges agreement.
         model: The float model, as the compiler takes it.
     """
-    engine, target = run.alternatives[0], run.target
+    engine, target = context.alternatives[0], context.target
     return [
         DeviceForm(
             name=one.name,
@@ -38,22 +38,22 @@ def qualcomm_forms(run: Trial, model: Model) -> Sequence[DeviceForm]:
             prove=partial(_prove, one.outcome.model, model, target),
             open=partial(engine.open, one.outcome.model, one.precision),
         )
-        for one in _found(run, model)
+        for one in _found(context, model)
     ]
 
 
-def _found(run: Trial, model: Model) -> Sequence[HtpForm]:
-    if not any(step.name == "quantize" for step in run.plan.steps):
-        return [HtpForm("fp16", "fp16", Outcome(model, {}), 1.0, 0.0)] if "fp16" in run.target.precisions else []
-    pictures = run.frames.spread(CALIBRATION_PICTURES)
+def _found(context: Context, model: Model) -> Sequence[HtpForm]:
+    if "quantize" not in context.steps:
+        return [HtpForm("fp16", "fp16", Outcome(model, {}), 1.0, 0.0)] if "fp16" in context.target.precisions else []
+    pictures = context.frames.spread(CALIBRATION_PICTURES)
 
     return find_htp_forms(
         model,
-        model_inputs(run.task(model, evaluating=True), pictures),
-        run.target,
-        agreement=partial(agreement_on_processor, run),
-        progress=lambda done: run.listener.progress("calibrate", done, len(pictures)),
-        on_form=lambda one: run.listener.say(f"  {one.name}: agreement {one.agreement:.3f} on the CPU"),
+        model_inputs(context.task(model, evaluating=True), pictures),
+        context.target,
+        agreement=partial(agreement_on_processor, context),
+        progress=lambda done: context.listener.progress("calibrate", done, len(pictures)),
+        on_form=lambda one: context.listener.say(f"  {one.name}: agreement {one.agreement:.3f} on the CPU"),
     )
 
 

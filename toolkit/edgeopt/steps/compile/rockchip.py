@@ -13,12 +13,12 @@ from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.graph.tensors import Tensors
 from edgeopt.measurement.accuracy.evaluate import model_inputs
-from edgeopt.pipeline.run import Trial
 from edgeopt.steps.compile._form import DeviceForm, note_numbers
 from edgeopt.steps.compile._numbers import compare_numbers, options_for
 from edgeopt.steps.compile._placement import Partition, partition_of
 from edgeopt.steps.compile._rockchip import compile_for_rockchip
 from edgeopt.steps.compile._without_toolchain import quantize_by_rule
+from edgeopt.steps.context import Context
 from edgeopt.system.target import Target
 
 _PICTURES = 64
@@ -26,24 +26,24 @@ _PICTURES = 64
 _BY_COMPILER = Note(NoteKind.INFO, "quantized by the vendor's compiler: the figures of the CPU are the float model's")
 
 
-def rockchip_forms(run: Trial, model: Model) -> Sequence[DeviceForm]:
+def rockchip_forms(context: Context, model: Model) -> Sequence[DeviceForm]:
     """Return the forms worth compiling: what the compiler quantizes, what edgeopt does, real numbers.
 
     Args:
-        run: Its pictures calibrate.
+        context: Its pictures calibrate.
         model: The float model, as the compiler takes it.
     """
     forms: list[DeviceForm] = []
-    if any(step.name == "quantize" for step in run.plan.steps):
-        pictures = run.frames.spread(_PICTURES)
-        calibration = list(model_inputs(run.task(model, evaluating=True), pictures))
+    if "quantize" in context.steps:
+        pictures = context.frames.spread(_PICTURES)
+        calibration = list(model_inputs(context.task(model, evaluating=True), pictures))
         whole = Outcome(model, {}, (_BY_COMPILER,))
-        forms.append(_form("w8a8 by the compiler", "w8a8", True, whole, run.target, model, calibration))
-        for i, made in enumerate(quantize_by_rule(run, model) if "fp16" in run.target.precisions else []):
+        forms.append(_form("w8a8 by the compiler", "w8a8", True, whole, context.target, model, calibration))
+        for i, made in enumerate(quantize_by_rule(context, model) if "fp16" in context.target.precisions else []):
             name = "w8a8 by pairs" if i == 0 else "w8a8 by pairs, more in real numbers"
-            forms.append(_form(name, "w8a8", True, made, run.target, model))
-    if "fp16" in run.target.precisions:
-        forms.append(_form("fp16", "fp16", False, Outcome(model, {}), run.target, model))
+            forms.append(_form(name, "w8a8", True, made, context.target, model))
+    if "fp16" in context.target.precisions:
+        forms.append(_form("fp16", "fp16", False, Outcome(model, {}), context.target, model))
     return forms
 
 

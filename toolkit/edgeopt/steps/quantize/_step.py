@@ -11,23 +11,24 @@ from edgeopt.graph.outcome import Outcome
 from edgeopt.graph.tensors import Tensors
 from edgeopt.measurement.accuracy.evaluate import model_inputs
 from edgeopt.measurement.buffer_choice import Buffers
-from edgeopt.pipeline.replay import DECISIONS, Decided, Replay
-from edgeopt.pipeline.run import (
+from edgeopt.steps._attention import fuse_attention, joins_attention
+from edgeopt.steps.context import (
     AGREEMENT_PICTURES,
     CALIBRATION,
     CALIBRATION_PICTURES,
     CHECKED_PICTURES,
+    Context,
+    Earlier,
     Setting,
-    Trial,
     numbered,
 )
-from edgeopt.steps._attention import fuse_attention, joins_attention
 from edgeopt.steps.quantize.api import Form
 from edgeopt.steps.quantize.inspection.engine_fusion import fusion_notes
 from edgeopt.steps.quantize.inspection.table import TENSORS, tensors_json
 from edgeopt.steps.quantize.integer_types import confirmed_rules
 from edgeopt.steps.quantize.judges import TIMED_PICTURES, Judge, own_clock
 from edgeopt.steps.quantize.search.attempt import Attempt, for_labels, ranked
+from edgeopt.steps.quantize.search.decided import DECISIONS, Decided
 from edgeopt.steps.quantize.search.found import Found
 from edgeopt.steps.quantize.search.search import search_int8
 from edgeopt.system.environment import package_versions
@@ -41,11 +42,11 @@ _FASTER = 1.02
 """A ratio below it is the noise of one comparison."""
 
 
-def make_int8(run: Trial, model: Model, setting: Setting | None = None, most: int = _MOST_KEPT) -> list[Outcome]:
+def make_int8(context: Context, model: Model, setting: Setting | None = None, most: int = _MOST_KEPT) -> list[Outcome]:
     """Return INT8 forms of a float model, the most promising first.
 
     Args:
-        run: Its pictures calibrate, its original judges agreement, its plan limits the time.
+        context: Its pictures calibrate, its original judges agreement, its plan limits the time.
         model: The float model, opset 13 or later.
         setting: Whose rules hold, and where speed is judged against float of the same arithmetic; None: the
             target's own engine.
@@ -54,26 +55,26 @@ def make_int8(run: Trial, model: Model, setting: Setting | None = None, most: in
     Raises:
         UnsupportedError: If weights or activations are NaN or infinite.
     """
-    setting = setting or Setting(run.engine, "w8a8")
-    if run.replay:
-        return _made_again(run, model, setting, run.replay)
+    setting = setting or Setting(context.engine, "w8a8")
+    if context.replay:
+        return _made_again(context, model, setting, context.replay)
     rules, measured = confirmed_rules(setting.engine.target)
-    pictures = run.frames.spread(CALIBRATION_PICTURES)
+    pictures = context.frames.spread(CALIBRATION_PICTURES)
 
     def calibrated(done: int) -> None:
-        run.listener.progress("calibrate", done, len(pictures))
+        context.listener.progress("calibrate", done, len(pictures))
 
-    tried, draft = list[Attempt](), f"candidates/{_candidate(run, setting)}/{_DRAFT}"
+    tried, draft = list[Attempt](), f"candidates/{_candidate(context, setting)}/{_DRAFT}"
 
     def attempted(one: Attempt) -> None:
         told = f"estimated {one.speed_ratio:.2f}x the float model, agreement {one.agreement:.3f}"
-        run.listener.say(f"  {one.name}: {told}")
+        context.listener.say(f"  {one.name}: {told}")
         tried.append(one)
-        if ranked(tried, run.least_agreement)[0] is one and one.is_valid(run.least_agreement):
-            run.workspace.write(draft, one.outcome.model.data)
+        if ranked(tried, context.least_agreement)[0] is one and one.is_valid(context.least_agreement):
+            context.files.write(draft, one.outcome.model.data)
 
-    buffers = Buffers(setting.engine.target, setting.engine.threads, run.inputs(1, model)[0])
-    with_float = _judge(run, model, setting, buffers)
+    buffers = Buffers(setting.engine.target, setting.engine.threads, context.inputs(1, model)[0])
+    with_float = _judge(context, model, setting, buffers)
 
     def speed(candidate: Model) -> float:
         buffers.choose(candidate)
@@ -81,33 +82,33 @@ def make_int8(run: Trial, model: Model, setting: Setting | None = None, most: in
 
     is_joined = False
     if joins_attention(setting.engine.target):
-        joined = fuse_attention(model, run.inputs(CHECKED_PICTURES))
+        joined = fuse_attention(model, context.inputs(CHECKED_PICTURES))
         model = joined.model if joined.changes and with_float.speed(joined.model) > _FASTER else model
         is_joined = model is joined.model
     found = search_int8(
         model,
-        _inputs(run, model),
+        _inputs(context, model),
         rules,
         agreement=with_float.agreement,
         speed=speed,
         forms=tuple(Form(one) for one in rules.forms),
-        threads=run.plan.threads,
-        least_agreement=run.least_agreement,
-        time_budget_s=min(_MOST_SECONDS, run.search_seconds(setting.engine)),
+        threads=context.threads,
+        least_agreement=context.least_agreement,
+        time_budget_s=min(_MOST_SECONDS, context.search_seconds(setting.engine)),
         progress=calibrated,
         on_attempt=attempted,
-        cache=run.workspace.path(CALIBRATION),
-        known=run.calibrations.get(model.fingerprint),
+        cache=context.files.path(CALIBRATION),
+        known=context.calibrations.get(model.fingerprint),
     )
     with_float.close()
-    run.workspace.path(draft).unlink(missing_ok=True)
+    context.files.path(draft).unlink(missing_ok=True)
     found = replace(found, notes=(*measured, *found.notes))
-    _keep_decisions(run, model, setting, found, buffers, for_labels(found.attempts, most), is_joined=is_joined)
-    return _told(run, model, setting, found, buffers, most)
+    _keep_decisions(context, model, setting, found, buffers, for_labels(found.attempts, most), is_joined=is_joined)
+    return _told(context, model, setting, found, buffers, most)
 
 
 def _keep_decisions(
-    run: Trial,
+    context: Context,
     model: Model,
     setting: Setting,
     found: Found,
@@ -127,63 +128,65 @@ def _keep_decisions(
         if one.decisions is not None:
             decided = Decided(
                 decisions=one.decisions,
-                original=run.original.fingerprint,
+                original=context.original.fingerprint,
                 float_model=model.fingerprint,
-                calibration=run.calibration_fingerprint,
+                calibration=context.calibration_fingerprint,
                 made=one.outcome.model.fingerprint,
                 is_joined=is_joined,
                 options=dict(buffers.entries),
                 packages=package_versions(),
                 evidence=evidence,
             )
-            run.workspace.write(_decisions_file(run, setting, i), decided.to_json())
+            context.files.write(_decisions_file(context, setting, i), decided.to_json())
 
 
-def _decisions_file(run: Trial, setting: Setting, position: int) -> str:
-    return f"candidates/{numbered(_candidate(run, setting), position)}/{DECISIONS}"
+def _decisions_file(context: Context, setting: Setting, position: int) -> str:
+    return f"candidates/{numbered(_candidate(context, setting), position)}/{DECISIONS}"
 
 
-def _made_again(run: Trial, model: Model, setting: Setting, replay: Replay) -> list[Outcome]:
+def _made_again(context: Context, model: Model, setting: Setting, replay: Earlier) -> list[Outcome]:
     """Return the INT8 forms of an earlier run, to the last byte: nothing is calibrated, nothing timed."""
     made = []
-    for i, one in enumerate(replay.of(_candidate(run, setting))):
-        source = fuse_attention(model, run.inputs(CHECKED_PICTURES)).model if one.is_joined else model
+    for i, one in enumerate(replay.of(_candidate(context, setting))):
+        source = fuse_attention(model, context.inputs(CHECKED_PICTURES)).model if one.is_joined else model
         outcome = one.outcome(source, str(replay.source))
-        run.workspace.write(_decisions_file(run, setting, i), one.to_json())
+        context.files.write(_decisions_file(context, setting, i), one.to_json())
         told = Attempt(str(one.decisions.variant), replace(outcome, options=one.options), 0.0, 0.0)
         made.append(_with_notes(told, (Note(NoteKind.INFO, f"as {replay.source} decided"),), setting))
     if not made:
-        run.notes.append(Note(NoteKind.SKIPPED, f"{replay.source} has no INT8 form for {setting.engine.target.name}"))
+        context.notes.append(
+            Note(NoteKind.SKIPPED, f"{replay.source} has no INT8 form for {setting.engine.target.name}")
+        )
     return made
 
 
-def _judge(run: Trial, model: Model, setting: Setting, buffers: Buffers) -> Judge:
+def _judge(context: Context, model: Model, setting: Setting, buffers: Buffers) -> Judge:
     """Return what compares INT8 models with the float one, and with the original's answers."""
     return Judge(
         model,
         lambda one: setting.engine.with_options(buffers.entries).open(one, setting.precision),
-        lambda one: run.task(one, evaluating=True),
-        run.pictures.judged(AGREEMENT_PICTURES),
-        run.inputs(TIMED_PICTURES),
-        reference=run.reference,
+        lambda one: context.task(one, evaluating=True),
+        context.pictures.judged(AGREEMENT_PICTURES),
+        context.inputs(TIMED_PICTURES),
+        reference=context.reference,
         clock=own_clock(setting.engine.target, setting.engine.threads),
     )
 
 
-def _told(run: Trial, model: Model, setting: Setting, found: Found, buffers: Buffers, most: int) -> list[Outcome]:
+def _told(context: Context, model: Model, setting: Setting, found: Found, buffers: Buffers, most: int) -> list[Outcome]:
     """Return the attempts that go on to the labels; keep what is known of tensors, on disk and for the next engine."""
     if found.calibration is not None:
-        run.calibrations[model.fingerprint] = found.calibration
-    run.workspace.write(f"candidates/{_candidate(run, setting)}/{TENSORS}", tensors_json(found))
-    run.notes += found.why_none
+        context.calibrations[model.fingerprint] = found.calibration
+    context.files.write(f"candidates/{_candidate(context, setting)}/{TENSORS}", tensors_json(found))
+    context.notes += found.why_none
     kept = for_labels(found.attempts, most)
     opened = [replace(one, outcome=replace(one.outcome, options=buffers.entries)) for one in kept]
     return [_with_notes(one, found.notes, setting) for one in opened]
 
 
-def _candidate(run: Trial, setting: Setting) -> str:
+def _candidate(context: Context, setting: Setting) -> str:
     """Return the name of the first candidate that is made of this search."""
-    if setting.engine is run.engine:
+    if setting.engine is context.engine:
         return "quantize"
     return f"{setting.engine.target.executor}-{setting.precision.partition('+')[0]}"
 
@@ -197,6 +200,6 @@ def _with_notes(attempt: Attempt, notes: tuple[Note, ...], setting: Setting) -> 
     return replace(outcome, notes=tuple(dict.fromkeys((form, *why, *notes, *outcome.notes, *fused))))
 
 
-def _inputs(run: Trial, model: Model) -> Iterator[Tensors]:
-    task = run.task(model, evaluating=True)
-    return model_inputs(task, run.frames.spread(CALIBRATION_PICTURES))
+def _inputs(context: Context, model: Model) -> Iterator[Tensors]:
+    task = context.task(model, evaluating=True)
+    return model_inputs(task, context.frames.spread(CALIBRATION_PICTURES))

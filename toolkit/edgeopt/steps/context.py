@@ -1,0 +1,209 @@
+"""What every step of one run is given: the recipe, the target, pictures, the clock and somewhere to write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from time import monotonic
+from typing import Any, Protocol
+
+from edgeopt import tasks
+from edgeopt.errors import Note, NoteKind
+from edgeopt.executors import Executor, Session
+from edgeopt.graph.model import Model
+from edgeopt.graph.tensors import Tensors
+from edgeopt.measurement.accuracy.evaluate import answers, model_inputs
+from edgeopt.recipes.frames import Frames
+from edgeopt.recipes.recipe import Recipe
+from edgeopt.runtime.opening import Opening, opening_for
+from edgeopt.steps.quantize.calibration.calibrate import Calibration
+from edgeopt.steps.quantize.search.decided import Decided, calibration_fingerprint
+from edgeopt.system import registry
+from edgeopt.system.target import Target
+from edgeopt.tasks import Task
+
+CALIBRATION_PICTURES = 128
+CALIBRATION = ".calibration"
+"""Folder of finished chunks in the output folder, for a run that is resumed; gone when the run is finished."""
+CHECKED_PICTURES = 4
+AGREEMENT_PICTURES = 16
+_AFTER = 0.4
+"""Share of a time budget for what comes after searches: labels, measuring in turns, bundle and report."""
+
+
+class Listener(Protocol):
+    """Hears how far a step is."""
+
+    def progress(self, what: str, done: int, of: int) -> None:
+        """Hear that `done` of `of` parts of a piece of work are done."""
+        ...
+
+    def say(self, text: str) -> None:
+        """Hear one line."""
+        ...
+
+
+class Files(Protocol):
+    """The output folder, as far as a step writes into it."""
+
+    def path(self, name: str) -> Path:
+        """Return where a file lies."""
+        ...
+
+    def write(self, name: str, data: str | bytes) -> Any:
+        """Write a file whole or not at all."""
+        ...
+
+
+class Earlier(Protocol):
+    """An earlier run whose decisions hold in place of what is measured here."""
+
+    @property
+    def source(self) -> Path:
+        """Return its output folder."""
+        ...
+
+    def of(self, name: str) -> Sequence[Decided]:
+        """Return what decided the candidates of one search: `quantize`, `quantize-2` and so on."""
+        ...
+
+
+@dataclass(frozen=True)
+class Engine:
+    """An executor as one profile sets it."""
+
+    target: Target
+    executor: Executor
+    threads: int
+    cache_folder: str = ""
+    """Where an engine that compiles keeps the result."""
+    entries: Mapping[str, str] = field(default_factory=dict)
+    """Session entries with which models are judged here for another device; none of them is deployed."""
+
+    def open(self, model: Model, precision: str) -> Session:
+        """Open a model as the profile says.
+
+        Args:
+            model: Any that the executor reads.
+            precision: A scheme; what is behind its `+`, or the whole, names the arithmetic of float operators.
+        """
+        return self.opening(precision).with_entries(self.entries).open(model.data)
+
+    def opening(self, precision: str) -> Opening:
+        """Return how the profile opens a model of a precision scheme."""
+        return opening_for(self.target, precision, self.threads, self.cache_folder)
+
+    def with_options(self, options: Mapping[str, str]) -> Engine:
+        """Return the engine with further session configuration entries."""
+        if not options:
+            return self
+        return replace(self, target=replace(self.target, options={**self.target.options, **options}))
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """On which engine a candidate runs, and in which precision scheme."""
+
+    engine: Engine
+    precision: str
+
+
+@dataclass
+class Context:
+    """What the steps of one run share."""
+
+    recipe: Recipe
+    target: Target
+    engine: Engine
+    original: Model
+    frames: Frames
+    """Calibration pictures; those of the evaluation, or synthetic ones, where there are none."""
+    files: Files
+    listener: Listener
+    steps: tuple[str, ...]
+    """Names of the steps of the plan."""
+    may_quantize: bool
+    """Whether `quantize` was asked for: without pictures the step falls away, but weights may still be integers."""
+    threads: int
+    deadline: float
+    """On the monotonic clock, in seconds."""
+    time_budget_s: float | None = None
+    alternatives: tuple[Engine, ...] = ()
+    """Engines beside the target's own on the same device; of a target that is compiled for: the device itself."""
+    replay: Earlier | None = None
+    """Whose decisions hold in place of what is measured here; None: nobody's."""
+    notes: list[Note] = field(default_factory=list)
+    """What the user should know of the run as a whole."""
+    reference: list[Any] = field(default_factory=list)
+    """The original's answers to the agreement pictures."""
+    calibrations: dict[str, Calibration] = field(default_factory=dict)
+    """What calibration saw of a float model, by its fingerprint: it is the same for all engines."""
+
+    @property
+    def pictures(self) -> Frames:
+        """The pictures, or tensors, on which agreement is judged: those that calibrate."""
+        return self.frames
+
+    @cached_property
+    def calibration_fingerprint(self) -> str:
+        """SHA-256 of the pictures, or tensors, that calibrate."""
+        return calibration_fingerprint(self.frames.spread(CALIBRATION_PICTURES))
+
+    @property
+    def least_agreement(self) -> float:
+        """What a candidate must reach where no labels judge."""
+        return self.recipe.least_agreement
+
+    @property
+    def searches_end(self) -> float:
+        """On the monotonic clock: what is left of the time budget then is for scoring and measuring."""
+        return self.deadline - _AFTER * (self.time_budget_s or 0)
+
+    def search_seconds(self, engine: Engine) -> float:
+        """Return how long the INT8 search for an engine may take: it shares what is left with those that follow."""
+        engines = (self.engine, *self.alternatives)
+        following = [one for one in engines[engines.index(engine) + 1 :] if _runs_int8(one.target)]
+        return max((self.searches_end - monotonic()) / (1 + len(following)), 0.0)
+
+    def task(self, model: Model, *, evaluating: bool) -> Task:
+        """Return the recipe's task for a model's tensors."""
+        task: Task = registry.load(tasks, self.recipe.task).TASK(self.recipe, model.inputs, model.outputs, evaluating)
+        return task
+
+    def open(self, model: Model) -> Session:
+        """Open a model as the target would."""
+        return self.engine.open(model, self.engine.target.float_precision)
+
+    def inputs(self, count: int, model: Model | None = None) -> list[Tensors]:
+        """Return a model's inputs, the original's by default, for a few of the frames."""
+        return list(model_inputs(self.task(model or self.original, evaluating=True), self.frames.spread(count)))
+
+
+def _runs_int8(target: Target) -> bool:
+    return any(one.startswith("w8a8") and not target.why_no_precision(one) for one in target.precisions)
+
+
+def out_of_time(before: str) -> Note:
+    """Return that the time budget ended before something was made."""
+    return Note(NoteKind.WARNING, f"time budget spent before {before}", "give --time-budget more")
+
+
+def reference_answers(context: Context, session: Session, model: Model) -> list[Any]:
+    """Return a model's answers to the pictures on which agreement is judged."""
+    pictures = context.pictures.judged(AGREEMENT_PICTURES)
+    return answers(session, context.task(model, evaluating=True), pictures)
+
+
+def agreement_on_processor(context: Context, model: Model) -> float:
+    """Return how far a model's answers are the original's, both on this machine's processor."""
+    session = context.engine.open(model, "fp32")
+    found = reference_answers(context, session, model)
+    session.close()
+    return context.task(model, evaluating=True).agreement(found, context.reference)
+
+
+def numbered(name: str, position: int) -> str:
+    """Return `quantize`, `quantize-2`, `quantize-3`."""
+    return name if position == 0 else f"{name}-{position + 1}"
