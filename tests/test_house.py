@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from functools import cache
@@ -12,6 +13,7 @@ import pytest
 
 import edgeopt
 
+ROOT = Path(__file__).parents[1]
 PACKAGE = Path(edgeopt.__file__).parent
 ORDER = [
     "cli",
@@ -19,7 +21,6 @@ ORDER = [
     "steps",
     "passes",
     "measurement",
-    "remote",
     "runtime",
     "report",
     "tasks",
@@ -135,3 +136,13 @@ def test_most_functions_are_short():
         if isinstance(node, ast.FunctionDef)
     ]
     assert sorted(lengths)[int(len(lengths) * 0.9)] < 30
+
+
+def test_the_pages_name_every_folder_and_no_path_that_is_missing():
+    page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    contributing = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    for folder in ORDER:
+        assert f"{folder}/" in page or f'{folder}["' in page, f"docs/architecture.md does not name {folder}"
+    for path in re.findall(r"`([\w./]+/[\w./]*)`", page + contributing):
+        places = [PACKAGE / path, ROOT / path, ROOT / "toolkit" / path]
+        assert any(place.exists() for place in places) or re.search(r"\b(x|fuse_x)\.(py|toml)$|/x/", path), path

@@ -27,7 +27,7 @@ __all__ = ["EdgeoptError", "Runtime", "__version__", "bench", "check", "compare"
 
 _HOMES = {
     "EdgeoptError": "edgeopt.errors",
-    "Runtime": "edgeopt.runtime.runtime",
+    "Runtime": "edgeopt.runtime",
     "bench": "edgeopt.measurement.bench.run",
     "check": "edgeopt.measurement.check.run",
     "compare": "edgeopt.measurement.compare.run",

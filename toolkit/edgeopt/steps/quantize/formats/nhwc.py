@@ -1,8 +1,7 @@
 """Write a scheme as ONNX Runtime's own integer ops in NHWC, as its CPU kernels want it.
 
-ONNX Runtime turns Q/DQ into these ops too, but leaves activations such as SiLU between a DequantizeLinear and
-a QuantizeLinear in the wrong layout, or runs them as two integer passes. Here every change of number or
-layout is explicit, and made once. Nodes that no rule below covers stay as they are, between borders.
+ONNX Runtime turns Q/DQ into these ops too, but leaves activations such as SiLU between a DequantizeLinear and a
+QuantizeLinear in the wrong layout, or runs them as two integer passes. Here every change of layout is made once.
 """
 
 from __future__ import annotations
