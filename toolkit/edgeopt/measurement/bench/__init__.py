@@ -1,1 +1,5 @@
 """The command `bench`: options, run, result, summary."""
+
+from edgeopt.measurement.bench.options import BenchOptions
+
+__all__ = ["BenchOptions"]
