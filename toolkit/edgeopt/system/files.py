@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import stat
 import tempfile
 from pathlib import Path
 
-from edgeopt.errors import InvalidFileError
+from edgeopt.errors import InvalidFileError, UnavailableError
 
 MOST_BYTES = 64 << 20
 """Of a file that describes something; the largest report of a real run is 1 MiB."""
@@ -131,3 +132,17 @@ def write_beside(path: Path, data: bytes | str) -> None:
     finally:
         with contextlib.suppress(OSError):
             beside.unlink(missing_ok=True)
+
+
+def require_space(folder: Path, size_bytes: int) -> None:
+    """Raise where a file of a size does not fit: an engine that writes it would leave half of it without a word.
+
+    Raises:
+        UnavailableError: If the disk of the folder has less room.
+    """
+    free_bytes = shutil.disk_usage(folder).free
+    if free_bytes < size_bytes:
+        raise UnavailableError(
+            f"{folder} has room for {free_bytes // 2**20} MiB, {size_bytes // 2**20} MiB are needed",
+            remedy="make room, or set TMPDIR to a folder of another disk",
+        )

@@ -24,6 +24,7 @@ from edgeopt.measurement.fresh_process.page_cache import PageCache, describe, pr
 from edgeopt.measurement.fresh_process.start import child_environment
 from edgeopt.measurement.statistics.quantile import Quantile, quantile
 from edgeopt.runtime.opening import Opening
+from edgeopt.system.files import require_space
 
 POINTS = ("interpreter", "import", "session", "first", "second")
 _TO_FIRST = POINTS[:4]
@@ -196,6 +197,7 @@ def run_cold_start(
         start = _Starter(opening, inputs, timeout_s)
         graphs, notes = {False: model}, []
         if with_optimized:
+            require_space(Path(folder), 2 * sum(one.stat().st_size for one in _files(model)))
             saved = start.save_optimized(model, Path(folder) / "optimized.onnx")
             graphs |= {True: saved} if saved else {}
             notes += [] if saved else [Note(NoteKind.SKIPPED, f"{opening.executor} saved no optimized graph")]
