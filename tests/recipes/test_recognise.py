@@ -33,6 +33,7 @@ CELLS = 80 * 80 + 40 * 40 + 20 * 20
         ("yolov5_heads", [(1, 3, 80, 80, 85), (1, 3, 40, 40, 85), (1, 3, 20, 20, 85)]),
         ("yolov5_heads", [(1, 255, 20, 20), (1, 255, 40, 40), (1, 255, 80, 80)]),
         ("yolov10", [(1, 300, 6)]),
+        ("yolox", [(1, CELLS, 6)]),  # one class; whole, not the few boxes that an end-to-end model keeps
         ("ultraface", [(1, 4420, 2), (1, 4420, 4)]),
     ],
 )

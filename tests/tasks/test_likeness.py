@@ -95,3 +95,29 @@ def test_what_cannot_be_compared_agrees_in_nothing(told):
     for bad in (None, good[:, :2], np.full_like(good, np.nan), np.full_like(good, np.inf)):
         assert agreement([good], [bad], told) == 0.0
     assert agreement([good, good], [good, None], told) <= 0.5
+
+
+def spoken(rows: int, classes: int) -> np.ndarray:
+    """Return logits of a recogniser, (1, rows, classes): a blank in most rows, letters in others."""
+    letters = np.where(RNG.random(rows) < 0.7, 0, RNG.integers(1, classes, rows))
+    values = RNG.normal(0, 1, (1, rows, classes))
+    values[0, np.arange(rows), letters] += 9
+    return values
+
+
+def test_rows_of_which_one_stands_out_are_logits_and_features_are_not():
+    assert kind_of([spoken(20, 40) for _ in range(3)]) is Kind.LOGITS
+    assert kind_of([RNG.normal(0, 1, (1, 20, 40)) for _ in range(3)]) is Kind.MAP
+    assert kind_of([np.maximum(RNG.normal(0, 1, (1, 20, 40)), 0) - 0.1 for _ in range(3)]) is Kind.MAP
+    assert kind_of([spoken(20, 40) for _ in range(3)], "map") is Kind.MAP
+
+
+def test_logits_agree_by_the_letters_that_are_read_and_not_by_their_error_alone():
+    expected = [spoken(30, 50) for _ in range(8)]
+    assert agreement(expected, [noisy(one, 0.2) for one in expected]) > 0.99
+    wrong = [one.copy() for one in expected]
+    for one in wrong[:4]:  # one letter in every second text, an error far below that of the noise above
+        row = int(np.flatnonzero(one[0].argmax(axis=1))[0])
+        letter = int(one[0, row].argmax())
+        one[0, row, letter], one[0, row, 1 + letter % 40] = one[0, row, 1 + letter % 40], one[0, row, letter]
+    assert agreement(wrong, expected) < 0.98

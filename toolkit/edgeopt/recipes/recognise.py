@@ -75,7 +75,7 @@ def choose_recipe(
         found, told = read_recipe(beside, stays_inside=True), f"{beside.name} lies beside the model"
         return replace(_bind(found, told, inputs, outputs, metadata, taken), is_given=True)
     possible = _possible(inputs, outputs, metadata)
-    fitting = [one for one in possible if _fits(one, inputs, outputs, metadata)]
+    fitting = _explaining([one for one in possible if _fits(one, inputs, outputs, metadata)], outputs)
     shapes = f"inputs {', '.join(map(str, inputs))}; outputs {', '.join(map(str, outputs))}"
     if not fitting and given:
         return _as_tensors(shapes, inputs, outputs, metadata, taken)
@@ -94,6 +94,15 @@ def choose_recipe(
         )
     told = "the exporter's metadata and the shapes" if "names" in metadata else "the shapes"
     return _bind(fitting[0], f"{told} fit it alone ({shapes})", inputs, outputs, metadata, taken)
+
+
+def _explaining(fitting: list[Recipe], outputs: Sequence[TensorSpec]) -> list[Recipe]:
+    """Return the recipes that say why there are so many boxes, where one does: 3549 are the cells of 416 x 416."""
+    if not all(one.is_static for one in outputs):
+        return fitting
+    terms = {one.name: {term for match in one.match for shape in match.outputs for term in shape} for one in fitting}
+    exact = [one for one in fitting if any("cells" in term for term in terms[one.name])]
+    return exact or fitting
 
 
 def _of_pictures(inputs: Sequence[TensorSpec]) -> str:

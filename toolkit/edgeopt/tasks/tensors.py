@@ -112,7 +112,7 @@ def _sampled(value: NDArray[Any]) -> NDArray[Any]:
     """Return at most so many elements of an output; channels, which may be a decision together, stay together."""
     if np.size(value) <= _MOST_ELEMENTS:
         return value
-    axis = 1 if value.ndim > 2 and value.shape[1] <= value.shape[-1] else value.ndim - 1
+    axis = 1 if value.ndim > 2 and 1 < value.shape[1] <= value.shape[-1] else value.ndim - 1
     count = value.shape[axis]
     if count > _MOST_ELEMENTS:
         return value.reshape(-1)[_positions(value.size, _MOST_ELEMENTS)]
