@@ -29,7 +29,7 @@ from plain import open_plain, run_stream
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 CALIBRATED_ON, JUDGED_ON = 32, 32
 RECURRENT = 250
-"""Steps of one stream that judge a recurrent model."""
+"""Steps of one stream that calibrate a recurrent model, and of another one that judge it: eight seconds of speech."""
 _TRACEBACK = "Traceback (most recent call last)"
 
 
@@ -89,7 +89,7 @@ def try_case(case: Case, given: argparse.Namespace, core: int) -> dict[str, Any]
     run = open_plain(model)
     source = Source(run, model.parents[-1 - len(given.wheels.resolve().parts)], given.data)
     seen, unseen = out / "seen.npz", case.feed(source, RECURRENT if case.states else JUDGED_ON, 2)
-    save(seen, case.feed(source, CALIBRATED_ON, 1))
+    save(seen, case.feed(source, RECURRENT if case.states else CALIBRATED_ON, 1))
     save(out / "unseen.npz", unseen[:JUDGED_ON])
     row: dict[str, Any] = {"model": case.name, "package": case.package or "made with ONNX Runtime"}
     inspected = edgeopt("inspect", str(model), core=core)
