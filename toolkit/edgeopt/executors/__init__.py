@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from edgeopt.graph.tensors import Tensors, TensorSpec
 
@@ -84,13 +84,23 @@ class Session(Protocol):
         """Return where each node of the optimized graph runs; empty if the engine does not say."""
         ...
 
+    @property
+    def simulated(self) -> bool:
+        """Whether another device's numbers are computed here: its time is never a latency."""
+        ...
+
     def close(self) -> None:
         """Free what the session holds; it cannot run afterwards."""
         ...
 
 
 class Executor(Protocol):
-    """An inference engine on this machine."""
+    """An inference engine on this machine. An executor inherits the answers that most of them give."""
+
+    compiled: ClassVar[bool] = False
+    """Whether models are compiled for the device ahead of time, and judged by the device or its simulator."""
+    foreign_runtime: ClassVar[str] = ""
+    """What runs models on the device, where this engine only compiles them; empty: itself."""
 
     def why_unavailable(self) -> str | None:
         """Return None if it can run here, otherwise what is missing."""
@@ -99,3 +109,20 @@ class Executor(Protocol):
     def open(self, source: Source, options: SessionOptions) -> Session:
         """Load a model on the first of `options.providers`, or raise UnavailableError."""
         ...
+
+    def why_no_provider(self, providers: tuple[str, ...]) -> str | None:
+        """Return None if the first of these providers is in this build, otherwise what is missing."""
+        del providers
+        return None
+
+    def require_providers(self, providers: tuple[str, ...]) -> None:
+        """Raise UnavailableError before any work if the first provider could not run a model here."""
+        del providers
+
+    def check(self, options: SessionOptions) -> None:
+        """Raise an EdgeoptError before any work if the options name what the engine does not know."""
+        del options
+
+    def has_device(self) -> bool:
+        """Return whether the device itself is here, not only its simulator."""
+        return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from edgeopt import executors
 from edgeopt.errors import EdgeoptError, NotFoundError, UnavailableError
+from edgeopt.executors import Executor
 from edgeopt.system import registry
 from edgeopt.system.target import Target, find_target
 
@@ -30,15 +31,22 @@ def find_device(name: str) -> Target:
     return target
 
 
+def load_executor(name: str) -> Executor:
+    """Return an executor by its file name.
+
+    Raises:
+        NotFoundError: If there is none.
+    """
+    executor: Executor = registry.load(executors, name).EXECUTOR
+    return executor
+
+
 def why_unavailable(target: Target) -> str | None:
     """Return None if the target's engine runs here, on the device or on its simulator; otherwise what is missing."""
     if target.executor not in registry.names(executors):
         return f"no executor {target.executor!r} is installed"
-    executor = registry.load(executors, target.executor).EXECUTOR
-    reason: str | None = executor.why_unavailable()
-    if reason is None and hasattr(executor, "why_no_provider"):
-        reason = executor.why_no_provider(target.providers)
-    return reason
+    executor = load_executor(target.executor)
+    return executor.why_unavailable() or executor.why_no_provider(target.providers)
 
 
 def require_providers(target: Target) -> None:
@@ -47,17 +55,12 @@ def require_providers(target: Target) -> None:
     Raises:
         UnavailableError: If it is not in this build, or lacks its driver or a library.
     """
-    executor = registry.load(executors, target.executor).EXECUTOR
-    if hasattr(executor, "require_providers"):
-        executor.require_providers(target.providers)
+    load_executor(target.executor).require_providers(target.providers)
 
 
 def why_absent(name: str) -> str | None:
-    """Return None if an executor's device itself is here; one that does not say has no simulator."""
-    executor = registry.load(executors, name).EXECUTOR
-    if not hasattr(executor, "has_device"):
-        return None
+    """Return None if an executor's device itself is here."""
     try:
-        return None if executor.has_device() else "only its simulator is here"
+        return None if load_executor(name).has_device() else "only its simulator is here"
     except EdgeoptError as error:
         return error.problem

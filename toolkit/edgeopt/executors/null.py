@@ -9,13 +9,13 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError
-from edgeopt.executors import Placement, SessionOptions, Source
+from edgeopt.executors import Executor, Placement, SessionOptions, Source
 from edgeopt.graph.tensors import Tensors, TensorSpec, require_names
 
 
@@ -75,6 +75,8 @@ def _sleep_ns(duration_ns: int) -> None:
 class NullSession:
     """A script being played."""
 
+    simulated: ClassVar[bool] = False
+
     script: Script
     wait_ns: Callable[[int], None] = _sleep_ns
     runs: int = 0
@@ -128,7 +130,7 @@ class NullSession:
 
 
 @dataclass(frozen=True, slots=True)
-class Null:
+class Null(Executor):
     """The executor `null`."""
 
     wait_ns: Callable[[int], None] = _sleep_ns

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from edgeopt.errors import InvalidFileError, NotFoundError, UnavailableError, UnsupportedError
-from edgeopt.executors import Placement, SessionOptions, Source
+from edgeopt.executors import Executor, Placement, SessionOptions, Source
 from edgeopt.graph.tensors import Tensors, TensorSpec, require_names
 from edgeopt.system.files import write_beside
 from edgeopt.system.optional import require
@@ -34,6 +34,8 @@ _REMEDY = "pip install 'edgeopt[openvino]'"
 
 class OpenVinoSession:
     """One inference request and the words of `Session`."""
+
+    simulated: ClassVar[bool] = False
 
     def __init__(self, compiled: Any, tensor: Any, device: str) -> None:
         self._compiled, self._tensor, self._device = compiled, tensor, device
@@ -109,7 +111,7 @@ class OpenVinoSession:
         self._request = self._compiled = None
 
 
-class OpenVino:
+class OpenVino(Executor):
     """The executor `openvino`."""
 
     def why_unavailable(self) -> str | None:

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from edgeopt.errors import InvalidFileError, MissingDependencyError, StepError, UnavailableError, UnsupportedError
-from edgeopt.executors import Placement, SessionOptions, Source
+from edgeopt.executors import Executor, Placement, SessionOptions, Source
 from edgeopt.executors._worker import Message
 from edgeopt.executors._worker.child import Worker, python_worker
 from edgeopt.graph.tensors import Tensors, TensorSpec, require_names
@@ -121,8 +121,10 @@ _REMEDY_RUN = "check the model with edgeopt inspect MODEL --target T"
 
 
 @dataclass(frozen=True, slots=True)
-class Qnn:
+class Qnn(Executor):
     """The executor `qnn`."""
+
+    compiled: ClassVar[bool] = True
 
     open_timeout_s: float = 600.0
     """Compiling a large model takes minutes; more than this is a hang."""

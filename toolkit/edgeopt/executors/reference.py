@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import onnx
 from onnx.reference import ReferenceEvaluator
 
 from edgeopt.errors import UnsupportedError
-from edgeopt.executors import Placement, SessionOptions, Source
+from edgeopt.executors import Executor, Placement, SessionOptions, Source
 from edgeopt.graph.tensors import Tensors, TensorSpec
 
 
 class ReferenceSession:
     """One `ReferenceEvaluator` and the words of `Session`."""
+
+    simulated: ClassVar[bool] = False
 
     def __init__(self, evaluator: Any, proto: onnx.ModelProto) -> None:
         self._evaluator, self._proto = evaluator, proto
@@ -47,7 +49,7 @@ class ReferenceSession:
         self._evaluator = None
 
 
-class Reference:
+class Reference(Executor):
     """The executor `reference`."""
 
     def why_unavailable(self) -> str | None:

@@ -30,7 +30,7 @@ from edgeopt.errors import (
     UnavailableError,
     UnsupportedError,
 )
-from edgeopt.executors import Placement, SessionOptions, Source
+from edgeopt.executors import Executor, Placement, SessionOptions, Source
 from edgeopt.executors._rknn_table import Layer, plain, read_layers
 from edgeopt.executors._worker import Message
 from edgeopt.executors._worker.child import Worker
@@ -173,8 +173,10 @@ class RknnSession:
 
 
 @dataclass(frozen=True, slots=True)
-class Rknn:
+class Rknn(Executor):
     """The executor `rknn`."""
+
+    compiled: ClassVar[bool] = True
 
     foreign_runtime: ClassVar[str] = "Rockchip's rknn-toolkit-lite2"
     """What runs a compiled model on the chip, where edgeopt does not."""

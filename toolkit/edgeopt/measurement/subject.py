@@ -79,7 +79,7 @@ class Subject:
 
 def _require_real_time(session: Session, target: str) -> None:
     """A simulator's time is never a latency."""
-    if getattr(session, "simulated", False):
+    if session.simulated:
         session.close()
         raise UnavailableError(
             f"latency: not measured (no device): {target} is simulated on this machine",

@@ -144,7 +144,7 @@ def conclude(run: Run, choice: Choice) -> Report:
 
 def _foreign_runtime(run: Run) -> str:
     """Return what runs the model on the device, where the engine made for it only compiles; else nothing."""
-    return next((str(getattr(one.executor, "foreign_runtime", "")) for one in run.context.alternatives), "")
+    return next((one.executor.foreign_runtime for one in run.context.alternatives), "")
 
 
 def _why_off_target(candidates: Sequence[Candidate]) -> str:

@@ -249,7 +249,7 @@ def stand_in(host: Target) -> Engine:
 def _why_untimed(target: Target, alternatives: Sequence[Engine], by_rule: bool) -> str:
     """Return why nothing can be measured on this machine; empty if all can."""
     if is_compiled(target):
-        return "" if alternatives[0].executor.has_device() else "no device"  # type: ignore[attr-defined]
+        return "" if alternatives[0].executor.has_device() else "no device"
     reason = target.why_not_here()
     if reason is None and by_rule:
         return "no device"
@@ -271,8 +271,7 @@ def _engine(target: Target, threads: int) -> Engine:
     require_providers(target)
     if reason := why_unavailable(target):
         raise UnavailableError(f"target {target.name!r} cannot run here: {reason}", remedy=_how_to_get(target))
-    if hasattr(executor, "check"):
-        executor.check(SessionOptions(target.providers, threads, target.options))
+    executor.check(SessionOptions(target.providers, threads, target.options))
     return Engine(target, executor, threads)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind, NotFoundError, UnsupportedError
+from edgeopt.executors._availability import load_executor
 from edgeopt.pipeline.selection import Prefer
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.system.environment import engine_threads
@@ -19,8 +20,6 @@ STEPS = ("simplify", "fuse", "quantize", "compile")
 SYNTHETIC = "synthetic"
 """The word for `--calib` that admits calibration without real pictures."""
 
-_COMPILED = frozenset({"qnn", "rknn"})
-"""Executors of devices for which a model is compiled ahead of time."""
 _DOES = {
     "simplify": "opset upgrade, static shapes, OnnxSlim, constants folded within a size limit, unused parts removed",
     "fuse": "batch normalisation, affine ops and focus slices into convolutions; activations in the form engines fuse",
@@ -96,7 +95,7 @@ class Plan:
 
 def is_compiled(target: Target) -> bool:
     """Whether models are compiled for the target ahead of time, and judged by its device or its simulator."""
-    return target.executor in _COMPILED
+    return load_executor(target.executor).compiled
 
 
 def require_uncompiled(target: Target) -> None:

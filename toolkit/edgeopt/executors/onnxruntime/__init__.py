@@ -7,10 +7,10 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from edgeopt.errors import InvalidFileError, UnavailableError, UnsupportedError
-from edgeopt.executors import Placement, SessionOptions, Source
+from edgeopt.executors import Executor, Placement, SessionOptions, Source
 from edgeopt.executors.onnxruntime.binding import Binding
 from edgeopt.executors.onnxruntime.drivers import preload_libraries, why_no_driver, why_not_loaded
 from edgeopt.executors.onnxruntime.providers import (
@@ -99,6 +99,8 @@ _ONE_NODE = bytes.fromhex(
 class OnnxRuntimeSession:
     """One `InferenceSession` and the words of `Session`."""
 
+    simulated: ClassVar[bool] = False
+
     def __init__(self, session: Any, binding: Binding | None = None, placed: Placed | None = None) -> None:
         """Wrap a session.
 
@@ -178,7 +180,7 @@ class OnnxRuntimeSession:
         self._session = self._run = self._binding = None
 
 
-class OnnxRuntime:
+class OnnxRuntime(Executor):
     """The executor `onnxruntime`."""
 
     def why_unavailable(self) -> str | None:
