@@ -124,8 +124,9 @@ def optimize(
         for line in describe(plan, loaded.name, choice.recipe, device, choice.reason):
             run.listener.say(line)
         if run.labelled or plan.calib:
-            session = run.context.open(loaded)
+            session, began_s = run.context.open(loaded), monotonic()
             run.context.notes += notes_of_reading(choice, loaded, session, run.context.frames, run.labelled, folder)
+            run.context.deadline += monotonic() - began_s  # the time budget is for candidates
         _make_candidates(run)
         run.context.notes += run.workspace.notes
         return conclude(run, choice)

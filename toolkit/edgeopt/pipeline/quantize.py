@@ -178,7 +178,9 @@ def quantize(
     run.file = Path(out) if out else Path(f"{loaded.name}.int8.onnx")
     require_writable(run.file)
     if labelled or calib != SYNTHETIC:
+        began_s = monotonic()
         run.notes += notes_of_reading(choice, loaded, run.open(loaded), frames, labelled, run.file.parent)
+        ends_at_s += monotonic() - began_s  # the time budget is for calibration and attempts
     run.score_original()
     run.frames = with_states(frames, lambda: run.open(loaded))
     prepared = run.prepare()

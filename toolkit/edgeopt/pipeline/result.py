@@ -173,7 +173,7 @@ def table_rows(report: Report) -> tuple[tuple[str, ...], ...]:
 def _row(one: Candidate, report: Report, stages: Sequence[str]) -> tuple[str, ...]:
     latency = one.latency
     times = [latency.stages.get(name) for name in stages] if latency else [None] * len(stages)
-    mark = "<- chosen" if one.name == report.chosen else ("front" if one.on_front else "")
+    mark = "chosen" if one.name == report.chosen else ("front" if one.on_front else "")
     return (
         one.name,
         format_bytes(one.size_bytes),

@@ -81,6 +81,13 @@ class Task(Protocol):
         """Return (answers,) how sure each is, 0 to 1, to compare ways to feed one model on the same pictures."""
         ...
 
+    def rightness(self, answers: Sequence[Any], labels: Labels) -> NDArray[np.float64] | None:
+        """Return (answers,) how near each is to the truth, 0 to 1, by a proper score: what exaggerates loses.
+
+        None where a single answer has no such score.
+        """
+        ...
+
 
 TaskFactory = Callable[[Recipe, Sequence[TensorSpec], Sequence[TensorSpec], bool], Task]
 """(recipe, model inputs, model outputs, evaluating) -> task; `evaluating` takes the metric's thresholds."""

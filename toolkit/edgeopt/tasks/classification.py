@@ -24,6 +24,8 @@ _MOST_RANKED = 5
 _NOT_LISTED = 2**31
 
 _LARGEST = 1e30
+_LEAST_SHARE = 1e-6
+"""Probability of a true class that counts as none: one answer cannot outweigh all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +145,19 @@ class Classification:
         ratios = np.divide(shares, shares.mean(axis=0), out=np.ones_like(shares), where=shares > 0)
         divergences: NDArray[np.float64] = (shares * np.log(ratios)).sum(axis=1)
         return np.clip(divergences / max(math.log(len(answers)), 1.0), 0.0, 1.0).astype(np.float64)
+
+    def rightness(self, answers: Sequence[Classes], labels: Labels) -> NDArray[np.float64]:
+        """Return (answers,) the logarithm of the true class's probability: 1 where it is sure, 0 at `_LEAST_SHARE`.
+
+        Classes that are not listed share what is left. Source: the logarithmic score, Good 1952.
+        """
+        unlisted = max(self._classes - self._top, 1)
+        shares = np.empty(len(answers))
+        for i, (one, true) in enumerate(zip(answers, labels.classes, strict=True)):
+            told = np.clip(one.scores.astype(np.float64), 0.0, 1.0)
+            is_true = one.indices == true
+            shares[i] = told[is_true].sum() if is_true.any() else (1 - told.sum()) / unlisted
+        return 1 - np.log(np.clip(shares, _LEAST_SHARE, 1.0)) / math.log(_LEAST_SHARE)
 
 
 def _class_count(output: TensorSpec) -> int:

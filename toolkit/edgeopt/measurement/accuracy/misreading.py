@@ -1,7 +1,7 @@
 """Whether a recipe reads a model as it was trained: tried on the user's own pictures, against the usual other readings.
 
-A recipe that fits by its shapes alone is a hypothesis. Where labels are, their metric judges it; where none are, how
-sure the answers are. It changes no recipe by itself.
+A recipe that fits by its shapes alone is a hypothesis. Where labels are, they judge it; where none are, how sure the
+answers are. It changes no recipe by itself, and how many pictures it takes depends on no clock.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -35,17 +34,17 @@ from edgeopt.tasks import Task
 
 PROPOSED = "proposed-recipe"
 """Name of the file that holds the reading that fits."""
-_SCREENED, _JUDGED = 8, 64
-"""Pictures for all readings, and for the recipe's and the best other one."""
-_LEAST_PICTURES = 4
-_SECONDS = 10.0
-"""For the judged pictures; slow models are judged on fewer."""
+_SCREENED, _JUDGED = 16, 64
+"""Pictures for all readings, and for the recipe's and the best other ones."""
+_LEAST_PICTURES, _FINALISTS = 4, 3
 _LEAST_GAIN = 0.01
 """Of a metric: below it, two readings are the same to a user."""
 _LEAST_SURER, _LEAST_T = 0.05, 3.0
 """Without labels: what another reading must be surer by, and by how many standard errors of the pairs."""
-_NOTHING = 0.02
-"""Sureness of a reading that finds nothing."""
+_NOTHING, _SURE = 0.02, 0.5
+"""Sureness of a reading that finds nothing, and of one that no amplified picture casts doubt on."""
+_AMPLIFIED = 1.5
+"""Contrast against the recipe's; with ReLU alone, what is amplified gives the same classes with more confidence."""
 _IMAGENET = (1 / 255, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 _NORMS = (
     (1.0, (0.0,), (1.0,)),
@@ -90,15 +89,14 @@ class _Bench:
         if self.labelled is None:
             return _Judged(recipe, task.sureness(answers(self.session, task, self.frames.spread(count))), 0.0, None)
         kept = _spread(len(self.labelled.frames), count)
-        found, labels = (
-            answers(self.session, task, self.labelled.frames.select(kept)),
-            self.labelled.labels.select(kept),
-        )
-        sureness = task.sureness(found)
+        labels = self.labelled.labels.select(kept)
+        found = answers(self.session, task, self.labelled.frames.select(kept))
+        rightness = task.rightness(found, labels)
+        sureness = task.sureness(found) if rightness is None else rightness
         if not is_final:
-            return _Judged(recipe, sureness, task.score(found, labels).value, None)
+            return _Judged(recipe, sureness, task.score(found, labels).value, None, rightness is not None)
         scored = score(task, found, labels)
-        return _Judged(recipe, sureness, scored.accuracy.value, scored)
+        return _Judged(recipe, sureness, scored.accuracy.value, scored, rightness is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,15 +105,20 @@ class _Judged:
 
     recipe: Recipe
     sureness: NDArray[np.float64]
-    """(pictures,): 0 to 1."""
+    """(pictures,): 0 to 1; where labels tell how right an answer is, that."""
     value: float
     """The metric; 0 without labels."""
     scored: Scored | None
+    is_rightness: bool = False
 
     @property
     def merit(self) -> float:
-        """The metric and how sure the answers are, together: the metric alone is coarse on few pictures."""
-        return self.value + float(self.sureness.mean())
+        """The metric and how sure the answers are, together; of few pictures, where it is known, how right they are.
+
+        The metric alone is coarse, and on few pictures it hides the difference.
+        """
+        is_screened = self.is_rightness and self.scored is None
+        return float(self.sureness.mean()) + (0.0 if is_screened else self.value)
 
 
 def notes_of_reading(
@@ -198,13 +201,12 @@ def find_misreading(
     values = _fitting_values(bench, recipe)
     contradicts = values != recipe
     others = other_readings(values)
-    screened = [bench.judge(one, _SCREENED, is_final=False) for one in [values, *others]]
-    best = max(screened, key=lambda one: one.merit).recipe
-    finalists = [best, *(one for one in others[:1] if one != best)]
-    count = _affordable(bench, recipe)
-    own = bench.judge(recipe, count, is_final=True)
-    judged = [bench.judge(one, count, is_final=True) for one in finalists if one != recipe]
+    own = bench.judge(recipe, _JUDGED, is_final=True)
+    judged = [bench.judge(one, _JUDGED, is_final=True) for one in _finalists(bench, values, others) if one != recipe]
     other = max(judged, key=lambda one: one.merit, default=None)
+    if other and contradicts and labelled is None:
+        told = next((one for one in judged if one.recipe == values), other)
+        other = other if _is_better(other, told) else told
     is_useless = _is_useless(own)
     if other and (_is_better(other, own) or (contradicts and (labelled is None or other.value >= own.value))):
         is_certain = is_useless or (contradicts and labelled is None)
@@ -212,6 +214,13 @@ def find_misreading(
             _told(own, other, contradicts), other.recipe, is_certain, contradicts or own.scored is not None
         )
     return None
+
+
+def _finalists(bench: _Bench, values: Recipe, others: Sequence[Recipe]) -> list[Recipe]:
+    """Return what is judged on more pictures: the best of all readings, what the values say, the other colour order."""
+    screened = [bench.judge(one, _SCREENED, is_final=False) for one in [values, *others]]
+    best = [one.recipe for one in sorted(screened, key=lambda one: -one.merit)[:_FINALISTS]]
+    return best + [one for one in (values, *others[:1]) if one not in best]
 
 
 def _fitting_values(bench: _Bench, recipe: Recipe) -> Recipe:
@@ -228,7 +237,8 @@ def other_readings(recipe: Recipe) -> list[Recipe]:
     """Return the recipe with the other colour order first, then the usual normalisations, itself left out."""
     own = recipe.preprocess
     colours = (Colour.GREY,) if own.colour is Colour.GREY else (Colour.RGB, Colour.BGR)
-    found = [replace(own, colour=colour) for colour in colours if colour is not own.colour]
+    swapped = [replace(own, colour=colour) for colour in colours if colour is not own.colour]
+    found = [one for new in swapped for one in (replace(new, mean=own.mean[::-1], std=own.std[::-1]), new)]
     if "float" in recipe.input.dtype:
         found += [_normalised(own, colour, *norm) for colour in colours for norm in _NORMS]
     distinct = {_gains(own): own}
@@ -252,23 +262,26 @@ def _gains(one: Preprocess) -> tuple[Any, ...]:
     return one.colour, *map(tuple, ends)
 
 
-def _affordable(bench: _Bench, recipe: Recipe) -> int:
-    """Return how many pictures three readings may be judged on."""
-    pictures = bench.labelled.frames if bench.labelled else bench.frames
-    started = monotonic()
-    answers(bench.session, bench.task(recipe), pictures.spread(2))
-    seconds = (monotonic() - started) / 2
-    return int(np.clip(_SECONDS / 3 / max(seconds, 1e-6), _SCREENED, _JUDGED))
+def _contrast(recipe: Recipe) -> float:
+    """Return how many units of the input black and white lie apart, in the mean of the channels."""
+    return recipe.preprocess.scale * 255 * float(np.mean(1 / np.asarray(recipe.preprocess.std)))
 
 
 def _is_better(other: _Judged, own: _Judged) -> bool:
-    """Whether another reading is better: by the metric, beyond chance or with surer answers; without labels, surer."""
+    """Whether another reading is better: by the metric, beyond chance or with surer answers; without labels, surer.
+
+    Classes at a wrong scale may rank as before with other probabilities: there it suffices to be nearer the truth.
+    """
     difference = other.sureness - own.sureness
     surer, error = float(difference.mean()), float(difference.std(ddof=1)) / math.sqrt(len(difference))
+    is_surer = surer >= max(_LEAST_SURER, _LEAST_T * error)
     if other.scored is None or own.scored is None:
-        return surer >= max(_LEAST_SURER, _LEAST_T * error)
-    lost = drop_between(other.scored, own.scored)
-    is_proven = (lost is not None and lost.low > 0) or surer > _LEAST_T * error
+        is_amplified = _contrast(other.recipe) > _AMPLIFIED * _contrast(own.recipe)
+        return is_surer and not (is_amplified and float(own.sureness.mean()) >= _SURE)
+    gained = drop_between(other.scored, own.scored)
+    if own.is_rightness and is_surer and (gained is None or gained.high >= 0):
+        return True
+    is_proven = (gained is not None and gained.low > 0) or surer > _LEAST_T * error
     return is_proven and other.value - own.value >= _LEAST_GAIN
 
 
@@ -283,11 +296,14 @@ def _told(own: _Judged, other: _Judged, contradicts: bool) -> str:
     count = plural(len(own.sureness), "picture")
     if own.scored:
         metric = own.scored.accuracy.metric
-        return f"its {metric} on {count} is {own.value:.4f}, that of another reading {other.value:.4f}"
+        told = f"its {metric} on {count} is {own.value:.4f}, that of another reading {other.value:.4f}"
+        if other.value - own.value >= _LEAST_GAIN or not own.is_rightness:
+            return told
+        scores = f"logarithmic score {own.sureness.mean():.2f} of 1, the other's {other.sureness.mean():.2f}"
+        return f"{told}; its probabilities are further from the truth ({scores})"
     if contradicts:
         return f"the values of its outputs on {count} say otherwise; what else to change is a guess without labels"
-    surer = f"its answers on {count} are {own.merit:.2f} sure, those of another reading {other.merit:.2f}"
-    return f"{surer}"
+    return f"its answers on {count} are {own.merit:.2f} sure, those of another reading {other.merit:.2f}"
 
 
 def _spread(count: int, most: int) -> list[int]:

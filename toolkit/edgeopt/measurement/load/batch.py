@@ -79,6 +79,9 @@ class _BatchTask:
     def sureness(self, answers: Sequence[Any]) -> NDArray[np.float64]:
         return self.task.sureness([one for batch in answers for one in batch])
 
+    def rightness(self, answers: Sequence[Any], labels: Labels) -> NDArray[np.float64] | None:
+        return self.task.rightness([one for batch in answers for one in batch], labels)
+
 
 def _fill(batch: Mapping[str, NDArray[Any]], inputs: Tensors, i: int) -> None:
     for name, one in inputs.items():

@@ -139,6 +139,9 @@ class Detection:
             sure.append(float(seen.max() * seen.mean()) * (1 - repeated) if len(seen) else 0.0)
         return np.array(sure)
 
+    def rightness(self, answers: Sequence[Detections], labels: Labels) -> None:
+        """Return None: boxes are scored over all pictures together."""
+
     def _categories(self, labels: Labels) -> dict[int, int]:
         """Return the category id of each class index: by name, or by order where no name is known."""
         assert labels.coco is not None
