@@ -216,7 +216,7 @@ def add_candidate(
 
     What is byte by byte a candidate that is there, and runs the same way, is that candidate: nothing was done.
     """
-    if twin := find_twin(run, outcome, setting):
+    if not resumed and (twin := find_twin(run, outcome, setting)):
         nothing = Note(NoteKind.SKIPPED, f"{name}: nothing to do, it is {twin.name} byte by byte")
         run.context.notes.append(nothing)
         run.listener.say(str(nothing))
