@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from edgeopt import tasks
 from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.executors import Session
-from edgeopt.graph.model import Model
+from edgeopt.graph.model import Model, load_model
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.measurement.accuracy.bootstrap import Scored, drop_between, score
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, answers
@@ -27,7 +27,7 @@ from edgeopt.recipes.raw_values import fitting_numbers
 from edgeopt.recipes.recipe import Colour, Preprocess, Recipe
 from edgeopt.recipes.recipe_text import changed_lines, recipe_text
 from edgeopt.recipes.recognise import TENSORS, Choice
-from edgeopt.system import registry
+from edgeopt.system import assets, registry
 from edgeopt.system.files import write_beside
 from edgeopt.system.text import plural
 from edgeopt.tasks import Task
@@ -134,9 +134,18 @@ def notes_of_reading(
     Raises:
         EdgeoptError: As `heed_misreading`.
     """
-    found = find_misreading(choice.recipe, model.inputs, model.outputs, session, frames, labelled)
+    found = None
+    if not _is_shipped_together(choice.recipe, model):
+        found = find_misreading(choice.recipe, model.inputs, model.outputs, session, frames, labelled)
     session.close()
     return heed_misreading(found, choice, folder)
+
+
+def _is_shipped_together(recipe: Recipe, model: Model) -> bool:
+    """Return whether both are of one shipped folder: that reading is known."""
+    path = recipe.path_of(recipe.model)
+    is_shipped = path is not None and recipe.folder in assets.model_folders().values() and path.is_file()
+    return is_shipped and path is not None and load_model(path).fingerprint == model.fingerprint
 
 
 def heed_misreading(found: Misreading | None, choice: Choice, folder: Path) -> tuple[Note, ...]:
