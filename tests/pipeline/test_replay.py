@@ -72,8 +72,13 @@ def test_a_replay_makes_the_same_bytes_and_asks_no_clock_for_them(case, tmp_path
     def forbidden(*_: object, **__: object) -> None:
         raise AssertionError("a replay neither times nor calibrates")
 
-    for name in ("judge.Judge.speed", "buffer_choice.choose_buffers", "int8.search_int8", "int8.confirmed_rules"):
-        monkeypatch.setattr(f"edgeopt.{name}", forbidden)
+    for name in (
+        "edgeopt.steps.quantize.judges.Judge.speed",
+        "edgeopt.measurement.buffer_choice.choose_buffers",
+        "edgeopt.steps.quantize._step.search_int8",
+        "edgeopt.steps.quantize._step.confirmed_rules",
+    ):
+        monkeypatch.setattr(name, forbidden)
     for name in ("second", "third"):
         source = folder / "first" if name == "second" else tmp_path / "second" / "report.json"
         report = optimize(**asked, target="cpu", out=tmp_path / name, replay=str(source))
