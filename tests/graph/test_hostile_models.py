@@ -190,7 +190,7 @@ def accept_or_refuse(data: bytes, folder: Path) -> None:
 GOOD = small().SerializeToString()
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.integers(0, len(GOOD) - 1), st.integers(0, 255)), min_size=1, max_size=4))
 @example([(0, 255)])
 def test_bytes_changed_anywhere_are_taken_or_refused_in_one_line(tmp_path, changes):
@@ -227,7 +227,7 @@ def value_for(field: object, data: st.DataObject) -> object:
     return data.draw(st.integers(0, 14)) if field.cpp_type in (field.CPPTYPE_INT32, field.CPPTYPE_ENUM) else None
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_fields_changed_anywhere_are_taken_or_refused_in_one_line(tmp_path, data):
     proto = small()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edgeopt.pipeline.optimize import optimize
+from edgeopt.pipeline.selection import is_within
 
 pytestmark = pytest.mark.slow
 
@@ -51,7 +52,7 @@ def test_the_classifiers_baseline_is_the_reference_figure(classifier):
 def test_the_chosen_one_keeps_its_accuracy_and_is_not_slower(name, request):
     report = request.getfixturevalue(name)
     assert report.best.refused == ""
-    assert report.best.drop is None or report.best.drop <= 0.01
+    assert report.best.drop is None or is_within(report.best.drop, 0.01)
     assert report.best.speed is None or report.best.speed.verdict != "SLOWER"
 
 
