@@ -15,6 +15,9 @@ from edgeopt.errors import InvalidFileError, UnavailableError
 MOST_BYTES = 64 << 20
 """Of a file that describes something; the largest report of a real run is 1 MiB."""
 
+_LONGEST_PATH = 400
+"""Characters of a path that a message shows."""
+
 
 def read_file(path: Path, *, remedy: str, most_bytes: int = MOST_BYTES) -> bytes:
     """Return what a file holds.
@@ -82,10 +85,12 @@ def list_folder(path: Path, *, remedy: str) -> list[str]:
 
 
 def _why_unreadable(path: Path, error: OSError | ValueError) -> str:
+    text = str(path)
+    told = text if len(text) <= _LONGEST_PATH else f"{text[: _LONGEST_PATH // 2]}...{text[-_LONGEST_PATH // 4 :]}"
     if isinstance(error, FileNotFoundError):
-        return f"{path} does not exist"
+        return f"{told} does not exist"
     reason = error.strerror if isinstance(error, OSError) else None
-    return f"{path} cannot be read: {reason or error}"
+    return f"{told} cannot be read: {reason or error}"
 
 
 def require_writable(path: Path) -> None:
