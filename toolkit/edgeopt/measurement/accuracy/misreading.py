@@ -144,8 +144,9 @@ def notes_of_reading(
 def _is_shipped_together(recipe: Recipe, model: Model) -> bool:
     """Return whether both are of one shipped folder: that reading is known."""
     path = recipe.path_of(recipe.model)
-    is_shipped = path is not None and recipe.folder in assets.model_folders().values() and path.is_file()
-    return is_shipped and path is not None and load_model(path).fingerprint == model.fingerprint
+    if path is None or recipe.folder not in assets.model_folders().values() or not path.is_file():
+        return False
+    return load_model(path).fingerprint == model.fingerprint
 
 
 def heed_misreading(found: Misreading | None, choice: Choice, folder: Path) -> tuple[Note, ...]:
