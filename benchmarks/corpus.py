@@ -164,7 +164,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 def _claims(bundles: Sequence[dict[str, Any]]) -> str:
     """Return how many were called faster, and which of them a comparison of its own does not call so."""
     claims = [one for one in bundles if isinstance(one.get("compared"), dict)]
-    verdicts = {one["model"]: one["compared"]["verdict"].upper() for one in claims}
+    verdicts = {one["model"]: one["compared"]["verdict"] for one in claims}
     others = [f"{model} {verdict}" for model, verdict in verdicts.items() if verdict != "FASTER"]
     told = f"{len(claims)} were called faster; compared again, {len(claims) - len(others)} are FASTER"
     return f"{told}, {', '.join(others)}." if others else f"{told}."
@@ -187,7 +187,7 @@ def _again(row: dict[str, Any]) -> str:
     found = row.get("compared")
     if not isinstance(found, dict):
         return found or "-"
-    return f"{found['verdict'].upper()} {1 / found['value']:.2f}x [{1 / found['high']:.2f}, {1 / found['low']:.2f}]"
+    return f"{found['verdict']} {found['speedup']:.2f}x [{found['low']:.2f}, {found['high']:.2f}]"
 
 
 def main() -> None:

@@ -149,9 +149,9 @@ def report(model: Path, ours: list[dict[str, float]], theirs: list[dict[str, flo
     rows = []
     for name, mine, other in FIGURES:
         values, app = (np.array([one[key] for one in found]) for found, key in ((ours, mine), (theirs, other)))
-        ratio = judge_ratio(np.log(values) - np.log(app), pairs=len(values))
+        ratio = judge_ratio(np.log(app) - np.log(values), pairs=len(values))
         medians = f"{np.median(values):.3f} | {np.median(app):.3f}"
-        rows.append(f"| {name} | {medians} | {ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}] |")
+        rows.append(f"| {name} | {medians} | {1 / ratio.speedup:.3f} [{1 / ratio.high:.3f}, {1 / ratio.low:.3f}] |")
     call_us, around_us = (1e3 * float(np.median([one[key] for one in ours])) for key in ("call", "around"))
     return f"""# The same model in benchmark_app and in our closed loop
 

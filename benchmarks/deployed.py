@@ -55,7 +55,7 @@ def judge(what: str, name: str, seconds: float, out: Path) -> None:
     benched = edgeopt.bench(str(report.bundle), seconds=seconds).samples
     for part in ("execute", "frame"):
         ratio = judge_unpaired(block_medians(benched, part), block_medians(kept, part), margin=0.02)
-        print(f"  alone, {part}: {ratio or 'too few frames'}")
+        print(f"  alone, {part}: {f'{ratio} {ratio.verdict}' if ratio else 'too few frames'}")
 
 
 if __name__ == "__main__":

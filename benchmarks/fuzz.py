@@ -45,8 +45,9 @@ from edgeopt.measurement.accuracy.bootstrap import Scored
 from edgeopt.measurement.accuracy.evaluate import open_labelled
 from edgeopt.measurement.check.baseline import Baseline, read_baseline, write_baseline
 from edgeopt.measurement.samples import Samples
+from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.measurement.stored import read_stored
-from edgeopt.pipeline.candidate import Candidate, Latency, SpeedRatio, StageTime
+from edgeopt.pipeline.candidate import Candidate, Latency, StageTime
 from edgeopt.pipeline.inspect import inspect
 from edgeopt.pipeline.result import Report, read_report, render_markdown, table_rows, write_report
 from edgeopt.recipes.frames import open_frames
@@ -481,7 +482,7 @@ def make_report(folder: Path) -> list[Path]:
         name="fuse",
         parent="original",
         drift=Drift(0.1, 0.99, 40.0),
-        speed=SpeedRatio("original", 1.1, 1.0, 1.2, "FASTER"),
+        speed=Ratio(1.1, 1.0, 1.2, Change.FASTER),
         notes=notes,
     )
     words = {one.name: "x" for one in dataclasses.fields(Report) if one.default is dataclasses.MISSING}

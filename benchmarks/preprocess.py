@@ -56,7 +56,7 @@ def measure(name: str, mean: NDArray[np.float32], std: NDArray[np.float32]) -> N
         np.testing.assert_allclose(run(), expected, rtol=1e-4, atol=1e-4, err_msg=way)
     runs = {way: (lambda _, run=run: run()) for way, run in ways.items()}
     for way, ratio in compare(runs, baseline="edgeopt", seconds=6).items():
-        print(f"{name:<24} {way:<22} {ratio.value:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}] edgeopt's time")
+        print(f"{name:<24} {way:<22} {ratio} edgeopt's speed")
 
 
 if __name__ == "__main__":

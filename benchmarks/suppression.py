@@ -61,7 +61,7 @@ def measure(count: int) -> None:
             raise SystemExit(f"{way} keeps other boxes")
     runs = {way: (lambda _, run=run: run()) for way, run in ways.items()}
     for way, ratio in compare(runs, baseline="edgeopt", seconds=4).items():
-        print(f"{count:>5} boxes  {way:<26} {ratio.value:.2f}x [{ratio.low:.2f}, {ratio.high:.2f}] edgeopt's time")
+        print(f"{count:>5} boxes  {way:<26} {ratio} edgeopt's speed")
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ def open_session(model: Model) -> Session:
 
 
 def ratio(made: Model, model: Model, inputs: Inputs, seconds: float) -> Ratio:
-    """Return the time of `made` over that of `model`, of this thread alone."""
+    """Return how many times as fast as `model` is `made`, by the time of this thread alone."""
 
     def caller(session: Session) -> Callable[[int], None]:
         return lambda _index: void(session.run(inputs))
@@ -86,7 +86,7 @@ def search(name: str, seconds: float) -> str:
     made = best.outcome.model if best.is_valid(LEAST_AGREEMENT) else model
     speed, agreement = ratio(made, original, unseen[0], 2 * seconds), cosine(made, original, unseen)
     chosen = best.name if made is not model else f"float kept (best: {best.name})"
-    interval = f"{speed.speedup:5.2f} [{1 / speed.high:.2f}, {1 / speed.low:.2f}]"
+    interval = f"{speed.speedup:5.2f} [{speed.low:.2f}, {speed.high:.2f}]"
     return f"{name:20} {interval:20} {agreement:9.4f} {len(found.attempts):8} {took:7.1f}  {chosen}"
 
 

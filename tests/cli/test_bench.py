@@ -365,16 +365,6 @@ def test_a_cold_start_is_measured_in_fresh_processes_each_way():
     assert result.figures.cold_first_ms > result.figures.cold_session_ms
 
 
-def test_what_spinning_costs_a_neighbour_is_measured_both_ways():
-    result = edgeopt.bench("digits_detector", neighbour=True, repeats=2, **SHORT)
-    assert set(result.passes.neighbour) == {"spinning", "sleeping"}
-    text = shown(result)
-    assert "threads spinning: other programs take" in text
-    assert "threads sleeping: other programs take" in text
-    assert result.figures.cpu_ms_spinning > 0
-    strict(json.dumps(result.as_json()))
-
-
 def test_minutes_give_the_curve_over_time():
     result = edgeopt.bench("digits_detector", minutes=0.02, min_frames=20, threads=1)
     assert len(result.passes.sustained.windows) == 20
@@ -421,8 +411,7 @@ WRONG = [
     ("--load fast", "'fast' is not a load"),
     ("--seconds 1 --minutes 1", "both say how long"),
     ("--max-miss 0", "no run can prove"),
-    ("--repeats 3", "--repeats counts the repeats of --cold"),
-    ("--neighbour --repeats 1", "--neighbour needs two rounds"),
+    ("--repeats 3", "--repeats counts the starts of --cold"),
     ("--rounds 1", "not in the range"),
     ("--batch 1,2", "the batch of input images"),
     ("--batch 1,1", "cannot be swept"),

@@ -84,7 +84,7 @@ def test_what_is_chosen_is_proven_over_fresh_processes_or_the_original_stays(fin
 
 def test_the_report_on_disk_is_the_report(finished):
     values = json.loads((finished.folder / "report.json").read_text())
-    assert values["schema"] == 2
+    assert values["schema"] == 3
     assert values["chosen"] == finished.chosen
     assert "NaN" not in (finished.folder / "report.json").read_text()
     text = (finished.folder / "report.md").read_text()

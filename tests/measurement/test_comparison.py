@@ -43,19 +43,19 @@ def simulate(seed: int, slowdown: float, *, drift: float = 0.0, bursts: float = 
 
 def test_a_null_comparison_is_rarely_significant_while_the_machine_drifts():
     found = [simulate(seed, 0.0, drift=0.08) for seed in range(200)]
-    assert np.mean([ratio.is_significant for ratio in found]) <= 0.07
+    assert np.mean([not ratio.low <= 1 <= ratio.high for ratio in found]) <= 0.07
     assert not {ratio.verdict for ratio in found} & {Change.FASTER, Change.SLOWER}
 
 
 def test_a_null_comparison_is_rarely_significant_on_a_machine_with_bursts():
     found = [simulate(seed, 0.0, drift=0.08, bursts=0.02) for seed in range(200)]
-    assert np.mean([ratio.is_significant for ratio in found]) <= 0.07
+    assert np.mean([not ratio.low <= 1 <= ratio.high for ratio in found]) <= 0.07
     assert not {ratio.verdict for ratio in found} & {Change.FASTER, Change.SLOWER}
 
 
 def test_one_percent_of_slowdown_is_found():
     found = [simulate(seed, 0.01, drift=0.08) for seed in range(200)]
-    assert np.mean([ratio.low > 1 for ratio in found]) >= 0.85
+    assert np.mean([ratio.high < 1 for ratio in found]) >= 0.85
 
 
 def test_five_percent_of_slowdown_is_slower_and_as_much_less_is_faster():
@@ -103,7 +103,7 @@ def test_three_variants_are_compared_with_the_baseline_and_a_linear_drift_cancel
     runs = {"base": drifting(1.0), "twice": drifting(2.0), "half": drifting(0.5)}
     found = compare(runs, baseline="base", seconds=1.0, block=5, seed=0, clock=clock)
     assert set(found) == {"twice", "half"}
-    assert found["twice"].value == pytest.approx(2.0, rel=0.01)
+    assert found["twice"].speedup == pytest.approx(0.5, rel=0.01)
     assert found["half"].speedup == pytest.approx(2.0, rel=0.01)
     assert [found[name].verdict for name in ("twice", "half")] == [Change.SLOWER, Change.FASTER]
 
@@ -118,8 +118,8 @@ def test_calls_at_the_start_of_a_block_can_be_left_out():
 
     runs = {"a": scripted(clock, 1000, []), "b": evicted}
     blocks = run_blocks(runs, seconds=0.0, block=4, seed=0, clock=clock)
-    assert compare_blocks(blocks, baseline="a")["b"].value == pytest.approx(9.0)
-    assert compare_blocks(blocks, baseline="a", leave_out=3)["b"].value == pytest.approx(1.0)
+    assert compare_blocks(blocks, baseline="a")["b"].speedup == pytest.approx(1 / 9)
+    assert compare_blocks(blocks, baseline="a", leave_out=3)["b"].speedup == pytest.approx(1.0)
 
 
 def test_a_comparison_needs_two_variants_and_a_known_baseline():
@@ -134,8 +134,8 @@ def test_a_comparison_needs_two_variants_and_a_known_baseline():
 @pytest.mark.parametrize(
     ("logs", "verdict"),
     [
-        (np.full(20, np.log(0.97)), Change.FASTER),
-        (np.full(20, np.log(1.03)), Change.SLOWER),
+        (np.full(20, np.log(0.97)), Change.SLOWER),
+        (np.full(20, np.log(1.03)), Change.FASTER),
         (np.full(20, np.log(1.01)), Change.EQUIVALENT),
         (np.tile([-0.2, 0.2], 10), Change.INCONCLUSIVE),
     ],
@@ -144,7 +144,6 @@ def test_the_verdict_is_what_the_interval_proves_against_the_margin(logs, verdic
     ratio = judge_ratio(logs, pairs=40)
     assert ratio.verdict is verdict
     assert (ratio.pairs_needed == 0) == (verdict is not Change.INCONCLUSIVE)
-    assert str(verdict) in str(ratio)
 
 
 def test_a_ratio_on_the_margin_would_never_be_decided():
@@ -168,19 +167,19 @@ def test_as_many_pairs_more_as_it_says_do_decide():
 def test_swapping_the_variants_inverts_the_ratio(values):
     logs = np.array(values)
     ratio, inverse = judge_ratio(logs, pairs=2), judge_ratio(-logs, pairs=2)
-    assert ratio.low <= ratio.value * (1 + 1e-12)
-    assert ratio.high >= ratio.value * (1 - 1e-12)
-    assert ratio.value * inverse.value == pytest.approx(1.0)
+    assert ratio.low <= ratio.speedup * (1 + 1e-12)
+    assert ratio.high >= ratio.speedup * (1 - 1e-12)
+    assert ratio.speedup * inverse.speedup == pytest.approx(1.0)
     assert ratio.low * inverse.high == pytest.approx(1.0, rel=0.02)
 
 
 def test_a_long_run_needs_no_bootstrap_and_keeps_its_interval():
     logs = np.random.default_rng(2).normal(0, 0.05, 401)
     short, long = judge_ratio(logs[:-1], pairs=800), judge_ratio(logs, pairs=802)
-    assert long.half_width == pytest.approx(short.half_width, rel=0.1)
+    assert long.high - long.low == pytest.approx(short.high - short.low, rel=0.1)
 
 
 def test_the_margin_grows_to_what_a_null_run_deviates():
     noisy = judge_ratio(np.tile([-0.1, 0.1], 10), pairs=40)
-    assert widen_margin(0.02, noisy) == pytest.approx(max(1 - noisy.low, noisy.high - 1))
+    assert widen_margin(0.02, noisy) == pytest.approx(max(1 / noisy.low - 1, noisy.high - 1))
     assert widen_margin(0.02, judge_ratio(np.full(20, 0.001), pairs=40)) == 0.02

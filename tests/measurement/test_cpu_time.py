@@ -1,25 +1,11 @@
 from __future__ import annotations
 
-import subprocess
-import sys
-
-import numpy as np
 import pytest
 
-from edgeopt.errors import EdgeoptError
 from edgeopt.executors.onnxruntime import _KNOWN_ENTRIES
-from edgeopt.measurement.bench.neighbour import (
-    NeighbourCost,
-    _hear,
-    _time_per_piece,
-    judge_slowdown,
-    measure_neighbour,
-    start_neighbours,
-)
 from edgeopt.measurement.clock import ScriptedClock
 from edgeopt.measurement.resources.cost import CloudCost, DeviceCost, battery_runtime_h, cost_per_inference
 from edgeopt.measurement.resources.cpu_time import CpuCost, run_paced, spin_entries
-from edgeopt.measurement.statistics.ratio import Change
 
 MS = 1_000_000
 
@@ -62,51 +48,6 @@ def test_a_pace_that_cannot_be_held_is_seen():
 def test_spin_entries_are_known_to_the_executor():
     assert set(spin_entries(on=True)) <= _KNOWN_ENTRIES
     assert set(spin_entries(on=False).values()) == {"0"}
-
-
-def test_a_neighbour_that_does_less_work_is_slower():
-    rng = np.random.default_rng(0)
-    quiet = 1e5 * np.exp(0.01 * rng.standard_normal((10, 2)))
-    slow = judge_slowdown(quiet * 1.5, quiet)
-    assert (slow.verdict, round(slow.value, 6)) == (Change.SLOWER, 1.5)
-    assert judge_slowdown(quiet[::-1], quiet).verdict is not Change.SLOWER
-    assert _time_per_piece([["10", "1000"], ["30", "1000"]]) == 50.0
-
-
-def test_costs_of_blocks_are_summed():
-    ratio = judge_slowdown(np.full((2, 2), 2.0), np.full((2, 2), 1.0))
-    cost = NeighbourCost(ratio, (CpuCost(4 * MS, 10 * MS, 2, 30, 0), CpuCost(2 * MS, 10 * MS, 1, 30, 0)))
-    assert cost.cores == pytest.approx(0.3)
-    assert cost.per_inference_ms == pytest.approx(2)
-    assert NeighbourCost(ratio, ()).per_inference_ms is None
-
-
-def test_real_neighbours_work_beside_each_load_in_turns():
-    runs = {"a": [], "b": []}
-    found = measure_neighbour(
-        {name: seen.append for name, seen in runs.items()}, fps=200, rounds=2, block_s=0.03, processes=1, settle_s=0.0
-    )
-    assert set(found) == {"a", "b"}
-    assert all(len(cost.cpu) == 4 and cost.slowdown.value > 0 for cost in found.values())
-    assert all(len(seen) == sum(one.frames for one in found[name].cpu) > 0 for name, seen in runs.items())
-
-
-def test_a_neighbour_that_dies_is_an_error_and_odd_requests_are_refused():
-    with start_neighbours(1) as work:
-        assert work(0.001, lambda: None) > 0
-    with pytest.raises(ValueError, match="no load named 'quiet'"):
-        measure_neighbour({"quiet": lambda _: None})
-    with pytest.raises(ValueError, match="need 2 rounds"):
-        measure_neighbour({"a": lambda _: None}, rounds=1)
-
-
-def test_a_child_without_an_answer_is_reported():
-    command = [sys.executable, "-c", "raise SystemExit(3)"]
-    with (
-        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child,
-        pytest.raises(EdgeoptError, match="ended with code 3"),
-    ):
-        _hear(child)
 
 
 def test_cost_follows_the_formula():

@@ -11,7 +11,6 @@ from edgeopt.measurement.bench.figures import BoxDependence, Figures, box_depend
 from edgeopt.measurement.resources.trust import Reason, Trust, TrustLevel
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.budget import judge_budget
-from edgeopt.measurement.statistics.ratio import judge_ratio
 from edgeopt.measurement.statistics.slope import Slope
 from edgeopt.measurement.statistics.warmup import Steadiness, Warmup
 
@@ -20,10 +19,6 @@ MS = 1_000_000
 
 def shares(tail: dict[str, float] | None = None, **mean: float) -> dict[str, StageShare]:
     return {name: StageShare(value, (tail or {}).get(name, value)) for name, value in mean.items()}
-
-
-def slowdown(ratio: float):
-    return judge_ratio(np.log(ratio) + 0.001 * np.random.default_rng(0).standard_normal(10), pairs=20)
 
 
 def trust(level: TrustLevel, *names: str) -> Trust:
@@ -146,12 +141,6 @@ CASES = {
         ),
         ({"shares": BALANCED, "service_p50_ms": 10.0, "service_p99_ms": 40.0}, None),
         ({"service_p50_ms": 10.0, "service_p99_ms": 40.0}, None),
-    ],
-    "spinning": [
-        ({"cpu_ms_spinning": 22.0, "cpu_ms_sleeping": 7.0}, "--spin off --load fps:30"),
-        ({"neighbour_spinning": slowdown(1.4)}, "1.40 times as long"),
-        ({"cpu_ms_spinning": 7.5, "cpu_ms_sleeping": 7.0, "neighbour_spinning": slowdown(1.01)}, None),
-        ({"cpu_ms_spinning": 22.0}, None),
     ],
     "sustained": [
         ({"sustained_low": 1.2, "sustained_ratio": 1.3}, "1.30 times as long as the first, at least 1.20"),

@@ -19,10 +19,11 @@ from edgeopt.measurement.resources.anchor import Anchor
 from edgeopt.measurement.resources.readings import Reading
 from edgeopt.measurement.resources.trust import TrustLevel
 from edgeopt.measurement.turns import Machine, take_turns
-from edgeopt.pipeline.candidate import BASELINE, UNCONFIRMED, Candidate, Score
+from edgeopt.pipeline.candidate import BASELINE, Candidate
 from edgeopt.pipeline.measure import Bench, measure_and_choose
 from edgeopt.pipeline.selection import Prefer, Wish
 from edgeopt.recipes.frames import Frames
+from edgeopt.tasks import Accuracy
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "choice_truth.py"
 
@@ -105,7 +106,7 @@ def test_a_proof_names_its_processes_and_its_interval(truth):
 
 def test_the_kinder_of_two_stays_unless_the_other_is_proven_faster_than_it(truth):
     def lossy(one: Candidate) -> Candidate:
-        return replace(one, drop=0.005 if one.name == "lossy" else 0.0, score=Score("AP", 0.5, 64))
+        return replace(one, drop=0.005 if one.name == "lossy" else 0.0, score=Accuracy("AP", 0.5, 64))
 
     assert quiet(truth, {"lossy": (1.51, 0), "kind": (1.5, 0)}, change=lossy).chosen.name == "kind"
     assert quiet(truth, {"lossy": (1.8, 0), "kind": (1.5, 0)}, change=lossy).chosen.name == "lossy"
@@ -117,7 +118,7 @@ def test_where_no_fresh_process_runs_nothing_is_chosen_and_the_reason_is_told(tr
 
     decision = quiet(truth, {"fast": (1.5, 0)}, fresh=fails)
     assert decision.chosen.name == BASELINE
-    assert decision.candidates[1].speed.verdict == UNCONFIRMED
+    assert decision.candidates[1].speed.verdict == "UNCONFIRMED"
     assert "out of memory" in decision.notes[0].detail
     assert "UNCONFIRMED" in decision.chosen.reason
 

@@ -100,6 +100,6 @@ def test_the_command_shows_a_report_and_merges(place):
 def test_a_folder_without_a_report_is_one_clear_line(tmp_path):
     shown = CliRunner().invoke(cli, ["report", str(tmp_path)])
     assert shown.exit_code == 1
-    (tmp_path / "report.json").write_text('{"schema": 2}')
+    (tmp_path / "report.json").write_text('{"schema": 3}')
     with pytest.raises(InvalidFileError, match="no report of edgeopt optimize"):
         read_report(tmp_path)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from edgeopt.measurement.stage_time import StageTime
-from edgeopt.pipeline.candidate import BASELINE, Candidate, Latency, SpeedRatio
+from edgeopt.measurement.statistics.ratio import Change, Ratio
+from edgeopt.pipeline.candidate import BASELINE, Candidate, Latency
 from edgeopt.pipeline.result import Report, table_rows
 from edgeopt.system.environment import read_environment
 
@@ -19,7 +20,7 @@ NOISY = "NOISY; pressure: tasks waited for a core 90.0% of the time"
 def report(verdict: str, trust: str, *, asked: bool = True, size_bytes: int = 1000) -> Report:
     latency = Latency(400, TIME, {"execute": TIME}, verdict, "0 of 400 frames over 33 ms")
     first = Candidate(BASELINE, "", (), "fp32", "b.onnx", 1000, latency=latency)
-    speed = SpeedRatio(BASELINE, 1.5, 1.4, 1.6, "FASTER", 8)
+    speed = Ratio(1.5, 1.4, 1.6, Change.FASTER, processes=8)
     best = replace(first, name="fuse", parent=BASELINE, size_bytes=size_bytes, speed=speed, execute=speed)
     text = ("model", "0", "recipe", "asked for", "cpu")
     rest = {"threads": 1, "budget_ms": 33.0, "budget_asked": asked, "max_drop": 0.01, "metric": "AP"}

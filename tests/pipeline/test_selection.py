@@ -8,17 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgeopt.pipeline.candidate import BASELINE, UNCONFIRMED, Candidate, Score, SpeedRatio, candidate_from_json
+from edgeopt.measurement.statistics.ratio import Change, Ratio
+from edgeopt.pipeline.candidate import BASELINE, Candidate, candidate_from_json
 from edgeopt.pipeline.selection import Prefer, Wish, choose, mark, shortlist
+from edgeopt.tasks import Accuracy
 
-BASE = Candidate(BASELINE, "", (), "fp32", "b.onnx", 100, score=Score("AP", 0.5, 64))
+BASE = Candidate(BASELINE, "", (), "fp32", "b.onnx", 100, score=Accuracy("AP", 0.5, 64))
 
 
 def made(
     name: str, speedup: float | None, drop: float = 0.0, *, verdict: str = "", agreement: float = 0.99
 ) -> Candidate:
     word = verdict or ("FASTER" if (speedup or 1) > 1.02 else "SLOWER" if (speedup or 1) < 0.98 else "EQUIVALENT")
-    ratio = SpeedRatio(BASELINE, speedup, speedup * 0.99, speedup * 1.01, word, 8) if speedup else None
+    ratio = Ratio(speedup, speedup * 0.99, speedup * 1.01, Change(word), processes=8) if speedup else None
     return replace(
         BASE,
         name=name,
@@ -26,7 +28,7 @@ def made(
         speed=ratio,
         drop=drop,
         agreement=agreement,
-        score=Score("AP", 0.5 - drop, 64),
+        score=Accuracy("AP", 0.5 - drop, 64),
     )
 
 
@@ -45,7 +47,7 @@ def test_the_fastest_that_keeps_its_accuracy_is_chosen():
     assert "int4 drops" in chosen.reason
 
 
-@pytest.mark.parametrize("verdict", ["INCONCLUSIVE", "EQUIVALENT", UNCONFIRMED])
+@pytest.mark.parametrize("verdict", ["INCONCLUSIVE", "EQUIVALENT", "UNCONFIRMED"])
 def test_what_is_not_proven_faster_is_not_chosen(verdict):
     _, chosen = chosen_of([BASE, made("quantize", 1.05, 0.0068, verdict=verdict)])
     assert chosen.name == BASELINE
@@ -131,7 +133,7 @@ def test_the_smallest_is_wanted_only_where_it_is_smaller_and_known_not_to_be_slo
     small, tiny = replace(made("small", 1.0), size_bytes=60), replace(made("tiny", 0.5), size_bytes=10)
     _, chosen = chosen_of([BASE, made("fast", 2.0), small, tiny], prefer=Prefer.SIZE)
     assert chosen.name == "small"
-    unknown = replace(made("small", 1.0, verdict=UNCONFIRMED), size_bytes=60)
+    unknown = replace(made("small", 1.0, verdict="UNCONFIRMED"), size_bytes=60)
     _, chosen = chosen_of([BASE, made("fast", 2.0), unknown], prefer=Prefer.SIZE)
     assert chosen.name == BASELINE
     assert "no candidate is smaller and accurate enough" in chosen.reason

@@ -60,7 +60,7 @@ def test_a_candidate_that_was_overwritten_is_not_taken_up_and_not_bundled(tmp_pa
 def test_what_was_compiled_is_hashed_with_its_candidate(tmp_path):
     binary = tmp_path / "candidates/fuse/npu/model.bin"
     binary.parent.mkdir(parents=True)
-    (tmp_path / "run.json").write_text(json.dumps({"tool": "edgeopt optimize", "schema": 2}))
+    (tmp_path / "run.json").write_text(json.dumps({"tool": "edgeopt optimize", "schema": 3}))
     binary.write_bytes(b"binary")
     with Workspace.open(tmp_path, RUN) as run:
         run.store(some(compiled="candidates/fuse/npu/model.bin"), b"model")

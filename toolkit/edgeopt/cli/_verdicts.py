@@ -46,10 +46,10 @@ def show_comparison(result: Comparison) -> None:
     out.print(_table(RATIO_HEADS, ratio_rows(result), range(2, 4)))
     plain("")
     first = result.rows[0].label
-    plain(f"times in ms, p50 / p99 of single frames; ratio: time over {first}'s; front over {result.front_axes}")
+    plain(f"times in ms, p50 / p99 of single frames; speed: as a multiple of {first}'s; front over {result.front_axes}")
     if result.null:
         plain(f"in turns {result.seconds:.0f} s on {result.source}; equal within {result.margin:.1%}")
-        null = "; ".join(f"{part} {one.value:.3f} [{one.low:.3f}, {one.high:.3f}]" for part, one in result.null.items())
+        null = "; ".join(f"{part} {x.speedup:.3f}x [{x.low:.3f}, {x.high:.3f}]" for part, x in result.null.items())
         plain(f"null     {first} against itself: {null}")
     if result.trust:
         plain(f"machine  {result.trust}")

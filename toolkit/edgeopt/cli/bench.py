@@ -33,10 +33,7 @@ _POSITIVE = Number(min=0, min_open=True)
 @click.option("--find-capacity", is_flag=True, help="Search the highest rate that keeps the budget.")
 @click.option("--batch", type=Counts(), help="Batch sizes to sweep, e.g. 1,2,4,8.")
 @click.option("--cold", is_flag=True, help="Also start fresh processes: warm and cold page cache.")
-@click.option("--neighbour", is_flag=True, help="Also measure what spinning threads cost other programs.")
-@click.option(
-    "--repeats", type=click.IntRange(min=1), help="Starts of each way of --cold [10], rounds of --neighbour [5]."
-)
+@click.option("--repeats", type=click.IntRange(min=1), help="Starts of each way of --cold [10].")
 @click.option("--spin", type=click.Choice(["on", "off"]), help="Whether idle threads of ONNX Runtime spin [on].")
 @click.option("--profile", is_flag=True, help="Also show which operators take the time, from a pass of its own.")
 @click.option("--trace", type=click.Path(path_type=Path), help="Write a timeline for Perfetto or chrome://tracing.")

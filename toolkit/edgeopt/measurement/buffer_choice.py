@@ -18,8 +18,8 @@ from edgeopt.runtime.opening import opening_for
 from edgeopt.system.target import Target
 
 _SECONDS = 2.0
-_WORTH = 0.99
-"""Buffers of their own must be proven to take at most this share of the time: noise decides nothing."""
+_WORTH = 1.01
+"""Buffers of their own must be proven so many times as fast: noise decides nothing."""
 _APART: Mapping[str, str] = {MEMORY_REUSE: "0"}
 
 
@@ -60,7 +60,7 @@ def choose_buffers(model: Model, target: Target, threads: int, inputs: Tensors) 
     ratio = compare(runs, baseline="shared", seconds=_SECONDS, block=3, clock=clock)["apart"]
     for session in sessions.values():
         session.close()
-    return _APART if ratio.high <= _WORTH else {}
+    return _APART if ratio.low >= _WORTH else {}
 
 
 def _caller(session: Session, inputs: Tensors) -> Callable[[int], None]:

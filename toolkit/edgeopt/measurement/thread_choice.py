@@ -14,8 +14,8 @@ from edgeopt.runtime.opening import opening_for
 from edgeopt.system.target import Target
 
 _SECONDS = 1.0
-_WORTH = 0.95
-"""All cores must take at most this share of one thread's time."""
+_WORTH = 1.05
+"""All cores must be so many times as fast as one thread."""
 
 
 def choose_threads(model: Model, target: Target, shapes: Mapping[str, tuple[int, ...]], cores: int) -> int:
@@ -35,7 +35,7 @@ def choose_threads(model: Model, target: Target, shapes: Mapping[str, tuple[int,
     ratio = compare(runs, baseline="1", seconds=_SECONDS, block=10)[str(cores)]
     for session in sessions.values():
         session.close()
-    return cores if ratio.value <= _WORTH else 1
+    return cores if ratio.speedup >= _WORTH else 1
 
 
 def _caller(session: Session, inputs: Tensors) -> Callable[[int], None]:

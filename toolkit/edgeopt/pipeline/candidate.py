@@ -10,41 +10,12 @@ from typing import Any
 from edgeopt.errors import Note
 from edgeopt.graph.drift import Drift
 from edgeopt.measurement.stage_time import StageTime
+from edgeopt.measurement.statistics.ratio import Ratio
 from edgeopt.system.text import short
 from edgeopt.system.toml import parse_table
+from edgeopt.tasks import Accuracy
 
 BASELINE = "baseline"
-
-
-UNCONFIRMED = "UNCONFIRMED"
-"""The verdict on a speed of one process: what it shows may be where sessions lay in memory."""
-
-
-@dataclass(frozen=True, slots=True)
-class SpeedRatio:
-    """How many times as fast as another candidate, from runs in turns; 95 % interval."""
-
-    against: str
-    speedup: float
-    low: float
-    high: float
-    verdict: str
-    """FASTER, SLOWER, EQUIVALENT, INCONCLUSIVE, or UNCONFIRMED: measured in one process only."""
-    processes: int = 1
-    """Fresh processes that the interval is over; 1: rounds of a single process."""
-
-    def __str__(self) -> str:
-        return f"{self.speedup:.2f}x [{self.low:.2f}, {self.high:.2f}]"
-
-
-@dataclass(frozen=True, slots=True)
-class Score:
-    """The metric on labelled data."""
-
-    metric: str
-    value: float
-    n: int
-    others: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +47,16 @@ class Candidate:
     notes: tuple[Note, ...] = ()
     drift: Drift | None = None
     agreement: float | None = None
-    score: Score | None = None
+    score: Accuracy | None = None
     drop: float | None = None
     """Metric lost against the baseline; None without labels."""
     drop_low: float | None = None
     drop_high: float | None = None
     """95 % interval of the drop over the labelled pictures; None without labels."""
     latency: Latency | None = None
-    speed: SpeedRatio | None = None
+    speed: Ratio | None = None
     """Of whole frames, against the baseline: what is judged."""
-    execute: SpeedRatio | None = None
+    execute: Ratio | None = None
     """Of the stage `execute` alone, against the baseline."""
     refused: str = ""
     """Why it is never chosen; empty when it may be."""
@@ -93,7 +64,7 @@ class Candidate:
     executor: str = "onnxruntime"
     profile: str = ""
     """The profile whose engine runs it, where it is not the target's own."""
-    simulated: Score | None = None
+    simulated: Accuracy | None = None
     """The metric with the numbers of the device itself, or of its simulator; `drop` is then its."""
     placement: str = ""
     """Where its nodes run, in one line; empty where the target runs all that it opens."""

@@ -15,7 +15,7 @@ from edgeopt.errors import UnsupportedError
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.measurement.accuracy.parallel import simulate_answers, simulate_metric
-from edgeopt.pipeline.candidate import Candidate, Score
+from edgeopt.pipeline.candidate import Candidate
 from edgeopt.pipeline.run import Run, add_candidate, score_candidate, stored_candidates
 from edgeopt.pipeline.selection import is_within
 from edgeopt.steps.compile._form import DeviceForm
@@ -147,7 +147,7 @@ def _scored_on_device(run: Run, candidate: Candidate, form: DeviceForm) -> Candi
     baseline = run.candidates[0].score
     return replace(
         candidate,
-        simulated=Score(accuracy.metric, accuracy.value, accuracy.n, dict(accuracy.others)),
+        simulated=accuracy,
         drop=baseline.value - accuracy.value if baseline else None,
         drop_low=None,
         drop_high=None,

@@ -16,10 +16,10 @@ from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.stage_time import StageTime
 from edgeopt.measurement.statistics.budget import judge_budget
 from edgeopt.measurement.statistics.quantile import Summary
-from edgeopt.measurement.statistics.ratio import Change, Ratio
+from edgeopt.measurement.statistics.ratio import Change
 from edgeopt.measurement.turns import AGAIN, HERE, Machine, Pace, Turns, take_turns
 from edgeopt.measurement.workers import Pipeline
-from edgeopt.pipeline.candidate import BASELINE, UNCONFIRMED, Candidate, Latency, SpeedRatio
+from edgeopt.pipeline.candidate import BASELINE, Candidate, Latency
 from edgeopt.pipeline.selection import Chosen, Wish, choose, is_answered, mark, shortlist
 from edgeopt.recipes.frames import Frames
 
@@ -110,15 +110,15 @@ def _with_turns(one: Candidate, turns: Turns, bench: Bench) -> Candidate:
     timed = replace(one, latency=latency_of(turns.samples[one.name], bench.budget_ms))
     if one.name == BASELINE:
         return timed
-    speeds = {part: speed_of(turns.ratio(one.name, part)) for part in ("frame", "execute") if part in turns.parts}
+    speeds = {part: turns.ratio(one.name, part) for part in ("frame", "execute") if part in turns.parts}
     if bench.fresh is not None:
-        speeds = {part: replace(speed, verdict=UNCONFIRMED) for part, speed in speeds.items()}
+        speeds = {part: replace(speed, verdict=Change.UNCONFIRMED) for part, speed in speeds.items()}
     return replace(timed, speed=speeds["frame"], execute=speeds.get("execute"))
 
 
 def _unproven(one: Candidate) -> Candidate:
     """Return a candidate whose speed proves nothing."""
-    return replace(one, speed=replace(one.speed, verdict=UNCONFIRMED)) if one.speed else one
+    return replace(one, speed=replace(one.speed, verdict=Change.UNCONFIRMED)) if one.speed else one
 
 
 class _Proof:
@@ -205,13 +205,8 @@ class _Proof:
 
 
 def _with_proof(one: Candidate, found: FreshTurns) -> Candidate:
-    execute = speed_of(found.ratio(one.name, "execute"), len(found.processes)) if one.execute else None
-    return replace(one, speed=speed_of(found.ratio(one.name, "frame"), len(found.processes)), execute=execute)
-
-
-def speed_of(ratio: Ratio, processes: int = 1) -> SpeedRatio:
-    """Return a ratio of times to the baseline as a speed: above 1 is faster."""
-    return SpeedRatio(BASELINE, 1 / ratio.value, 1 / ratio.high, 1 / ratio.low, ratio.verdict.upper(), processes)
+    execute = found.ratio(one.name, "execute") if one.execute else None
+    return replace(one, speed=found.ratio(one.name, "frame"), execute=execute)
 
 
 def latency_of(samples: Samples, budget_ms: float, max_miss_ratio: float = 0.01) -> Latency:

@@ -18,7 +18,7 @@ from edgeopt.system.environment import Environment
 from edgeopt.system.text import format_bytes, short
 from edgeopt.system.toml import parse_table, read_object
 
-SCHEMA = 2
+SCHEMA = 3
 _SHOWN_FROM = 0.01
 """Share of the frame from which a stage gets a column."""
 _VERDICT_EXIT = {

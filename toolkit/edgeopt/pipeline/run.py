@@ -15,7 +15,7 @@ from edgeopt.graph.outcome import Outcome
 from edgeopt.measurement.accuracy.bootstrap import Drop, Scored, drop_between, require_telling
 from edgeopt.measurement.accuracy.bootstrap import score as score_answers
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, answers, synthetic, why_no_proof
-from edgeopt.pipeline.candidate import BASELINE, Candidate, Score
+from edgeopt.pipeline.candidate import BASELINE, Candidate
 from edgeopt.pipeline.plan import Plan
 from edgeopt.pipeline.replay import Replay
 from edgeopt.pipeline.selection import Wish
@@ -27,7 +27,7 @@ from edgeopt.steps.compile._placement import explain_placement
 from edgeopt.steps.context import CHECKED_PICTURES, Context, Engine, Setting, numbered, reference_answers
 from edgeopt.steps.context import Listener as StepListener
 from edgeopt.system.text import plural
-from edgeopt.tasks import Accuracy, Task
+from edgeopt.tasks import Task
 
 _BASELINE_SCORED = f"candidates/{BASELINE}/scored.json"
 RESUMED = Note(NoteKind.INFO, "taken up from disk")
@@ -113,7 +113,7 @@ def score_candidate(
     session = setting.engine.with_options(outcome.options).open(outcome.model, setting.precision)
     task = run.context.task(outcome.model, evaluating=True)
     scored = _score_on_labels(run, name, session, task)
-    score = _plain(scored.accuracy) if scored else None
+    score = scored.accuracy if scored else None
     candidate = Candidate(
         name=name,
         parent=parent,
@@ -165,10 +165,6 @@ def _judged_by_rule(run: Run, name: str, model: Model) -> str:
     partition = explain_placement(model, run.context.target)
     run.workspace.write(model_file(name).replace("model.onnx", PICTURE), draw_partition(partition))
     return partition.verdict
-
-
-def _plain(accuracy: Accuracy) -> Score:
-    return Score(accuracy.metric, accuracy.value, accuracy.n, dict(accuracy.others))
 
 
 def _score_on_labels(run: Run, name: str, session: Session, task: Task) -> Scored | None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from edgeopt.measurement.statistics.ratio import Change
 from edgeopt.pipeline.candidate import BASELINE, Candidate
 from edgeopt.recipes.recipe import LEAST_AGREEMENT
 from edgeopt.system.text import format_bytes
@@ -59,7 +60,7 @@ def why_refused(candidate: Candidate, wish: Wish) -> str:
     elif candidate.agreement is not None and candidate.agreement < wish.least_agreement:
         agrees = f"agrees with the original in {candidate.agreement:.3f} only"
         return f"{agrees}, {wish.least_agreement:g} asked without labels"
-    if candidate.speed is not None and candidate.speed.verdict == "SLOWER":
+    if candidate.speed is not None and candidate.speed.verdict is Change.SLOWER:
         return f"slower than the original: {candidate.speed}"
     return ""
 
@@ -137,12 +138,12 @@ def is_answered(marked: Sequence[Candidate], wish: Wish) -> bool:
 
 def is_proven(candidate: Candidate) -> bool:
     """Return whether a candidate is proven faster than the original."""
-    return candidate.speed is not None and candidate.speed.verdict == "FASTER"
+    return candidate.speed is not None and candidate.speed.verdict is Change.FASTER
 
 
 def _is_small(one: Candidate, baseline: Candidate) -> bool:
     """Whether it is smaller, and known not to be slower."""
-    known = one.speed is not None and one.speed.verdict in ("FASTER", "EQUIVALENT", "INCONCLUSIVE")
+    known = one.speed is not None and one.speed.verdict in (Change.FASTER, Change.EQUIVALENT, Change.INCONCLUSIVE)
     return known and one.size_bytes < baseline.size_bytes
 
 

@@ -29,7 +29,7 @@ MARK = "run.json"
 _STEPS = "candidates/steps.json"
 _LOCK = ".lock"
 _TOOL = "edgeopt optimize"
-_SCHEMA = 2
+_SCHEMA = 3
 _OTHER_FOLDER = "choose an empty folder with -o"
 
 

@@ -6,7 +6,7 @@ The file name is the task's name; each ends in `TASK`, a `TaskFactory`. Tasks ne
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,7 +26,7 @@ class Accuracy:
     value: float
     n: int
     """Images it was computed on."""
-    others: Mapping[str, float]
+    others: Mapping[str, float] = field(default_factory=dict)
     by_chance: float = 0.0
     """What answers may score on them that were made without looking."""
 

@@ -26,8 +26,6 @@ _POSTPROCESS_RATIO = 0.1
 _FIRST_RATIO = 3.0
 _FIRST_MS = 20.0
 """A first inference that is slower by less than this disturbs nobody."""
-_SPIN_RATIO = 1.3
-_NEIGHBOUR_RATIO = 1.05
 _SUSTAINED_RATIO = 1.05
 _FALLBACK_RATIO = 0.02
 _FULL = 0.95
@@ -291,20 +289,6 @@ def find_tail_stage(figures: Figures) -> Finding | None:
     )
 
 
-def find_spinning(figures: Figures) -> Finding | None:
-    """Idle threads burn cores that others need."""
-    on, off, felt = figures.cpu_ms_spinning, figures.cpu_ms_sleeping, figures.neighbour_spinning
-    evidence = []
-    if on is not None and off and on / off >= _SPIN_RATIO:
-        evidence.append(f"{_ms(on)} of CPU time an inference with spinning, {_ms(off)} without")
-    if felt is not None and felt.low >= _NEIGHBOUR_RATIO:
-        evidence.append(f"a neighbour takes {felt.value:.2f} times as long beside it")
-    if not evidence:
-        return None
-    do = _bench(figures, "--spin off", _load(figures))
-    return Finding("spinning", "Idle threads of the engine spin and burn cores", "; ".join(evidence), do)
-
-
 def find_first_run(figures: Figures) -> Finding | None:
     """The first inference is much slower than the others."""
     first, steady = figures.first_ms, figures.steady_p50_ms
@@ -384,7 +368,6 @@ RULES: tuple[Rule, ...] = (
     find_execute_bound,
     find_box_growth,
     find_tail_stage,
-    find_spinning,
     find_slowdown,
     find_first_run,
     find_session_cost,

@@ -14,7 +14,6 @@ from edgeopt.measurement.resources.trust import Trust
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.budget import BudgetResult
 from edgeopt.measurement.statistics.quantile import quantile
-from edgeopt.measurement.statistics.ratio import Ratio
 from edgeopt.measurement.statistics.slope import Slope
 from edgeopt.measurement.statistics.warmup import Warmup
 
@@ -76,12 +75,6 @@ class Figures:
     """From starting the process to the first answer."""
     cold_session_ms: float | None = None
     """Creating the session, within that."""
-    cpu_ms_spinning: float | None = None
-    """CPU time of an inference at the frame rate with spinning on."""
-    cpu_ms_sleeping: float | None = None
-    """The same with spinning off."""
-    neighbour_spinning: Ratio | None = None
-    """Slowdown of a neighbour with spinning on."""
     threads: int | None = None
     cores: float | None = None
     """Cores that this process may use, quota included."""

@@ -19,7 +19,6 @@ from edgeopt.system.toml import DURATION_MS, DURATION_S, SEEDS, THREADS, Within,
 SECONDS = 5.0
 PROBE_SECONDS = 30.0
 COLD_REPEATS = 10
-NEIGHBOUR_ROUNDS = 5
 _HOURS_A_YEAR = 8766.0
 _WORKERS_A_CORE = 16
 _PRICE = Within(0, 1e12)
@@ -61,9 +60,8 @@ class BenchOptions:
     find_capacity: bool = False
     batches: tuple[Annotated[int, Within(1, 4096)], ...] = ()
     cold: bool = False
-    neighbour: bool = False
     repeats: Annotated[int, Within(1, 1000)] | None = None
-    """Starts of each way of a cold start (None: 10), rounds beside a neighbour (None: 5)."""
+    """Starts of each way of a cold start; None: 10."""
     profile: bool = False
     trace: Path | None = None
     energy: bool = False
@@ -184,10 +182,8 @@ def _wrong_length(options: BenchOptions) -> Iterator[tuple[bool, str, str]]:
         "write --max-miss 1% or another share between 0 and 100%",
     )
     yield options.rounds == 1, "one process round has no interval", "write --rounds 5 or more, or leave it out"
-    lonely = options.repeats is not None and not (options.cold or options.neighbour)
-    yield lonely, "--repeats counts the repeats of --cold and --neighbour", "add one of them, or leave it out"
-    few = options.neighbour and options.repeats == 1
-    yield few, "--neighbour needs two rounds or more", "write --repeats 2, or leave it out for 5"
+    lonely = options.repeats is not None and not options.cold
+    yield lonely, "--repeats counts the starts of --cold", "add --cold, or leave it out"
     odd = options.batches and (min(options.batches) < 1 or len(set(options.batches)) < len(options.batches))
     yield bool(odd), f"batches {','.join(map(str, options.batches))} cannot be swept", "write --batch 1,2,4,8"
 

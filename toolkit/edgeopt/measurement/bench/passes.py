@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from edgeopt.measurement.bench.attribution import Attribution, check_attribution
-from edgeopt.measurement.bench.neighbour import NeighbourCost, measure_neighbour
-from edgeopt.measurement.bench.options import COLD_REPEATS, NEIGHBOUR_ROUNDS, PROBE_SECONDS, price_machine
+from edgeopt.measurement.bench.options import COLD_REPEATS, PROBE_SECONDS, price_machine
 from edgeopt.measurement.bench.process_rounds import Rounds, run_rounds
 from edgeopt.measurement.bench.setup import Setup
 from edgeopt.measurement.fresh_process.cold_start import ColdStart, run_cold_start
@@ -24,13 +23,12 @@ from edgeopt.measurement.load.result import LoadResult, summarize_load
 from edgeopt.measurement.load.run import Observed, Tell, run_load
 from edgeopt.measurement.load.sustained import Sustained, sustained_curve
 from edgeopt.measurement.resources.cost import InferenceCost, cost_per_inference
-from edgeopt.measurement.resources.cpu_time import CpuCost, run_paced, spin_entries
+from edgeopt.measurement.resources.cpu_time import CpuCost, run_paced
 from edgeopt.measurement.resources.energy import Energy, NotMeasured, judge_energy
 from edgeopt.measurement.resources.meters import Meters
 from edgeopt.measurement.resources.profile import Profile, parse_profile, record_profile
 from edgeopt.measurement.workers import Pipeline
 
-SPINNING, SLEEPING = "spinning", "sleeping"
 _PACE_S = 2.0
 _BUSY_RATIO = 0.8
 """A pace above this share of what is served would be a closed loop."""
@@ -52,7 +50,6 @@ class Passes:
     cost: InferenceCost | None = None
     batches: tuple[BatchPoint, ...] = ()
     cold: ColdStart | None = None
-    neighbour: Mapping[str, NeighbourCost] | None = None
     profile: Profile | None = None
     profile_text: str | None = None
     """What the engine's profiler wrote, for the trace."""
@@ -83,7 +80,6 @@ def run_passes(setup: Setup, observed: Observed, meters: Meters | None, tell: Te
         cost=_cost(setup, capacity, energy),
         batches=_sweep(setup, tell) if options.batches else (),
         cold=_start_cold(setup, tell) if options.cold else None,
-        neighbour=_compare_spinning(setup, pace, tell) if options.neighbour else None,
         profile=parse_profile(text) if text and options.profile else None,
         profile_text=text if options.trace else None,
     )
@@ -196,24 +192,6 @@ def _start_cold(setup: Setup, tell: Tell | None) -> ColdStart:
             repeats=setup.options.repeats or COLD_REPEATS,
             inputs=path,
             tell=(lambda done, of: tell("fresh processes", done, of)) if tell else None,
-        )
-
-
-def _compare_spinning(setup: Setup, pace: float, tell: Tell | None) -> Mapping[str, NeighbourCost]:
-    """Blocks beside a neighbour are as long as a fifth of the seconds, at most one second."""
-    options, loads = setup.options, {}
-    with _told(tell, "beside a neighbour"), ExitStack() as open_sessions:
-        for name, is_on in ((SPINNING, True), (SLEEPING, False)):
-            task, session = setup.subject.open_again(spin_entries(on=is_on))
-            open_sessions.callback(session.close)
-            loads[name] = _whole_frame(setup, (task, session))
-            loads[name](0)
-        return measure_neighbour(
-            loads,
-            fps=pace,
-            rounds=options.repeats or NEIGHBOUR_ROUNDS,
-            block_s=min(1.0, options.measure_s / 5),
-            seed=options.seed,
         )
 
 

@@ -16,7 +16,7 @@ from edgeopt.measurement.bench.attribution import StageShare, share_stages
 from edgeopt.measurement.bench.diagnosis import Finding, diagnose, find_all
 from edgeopt.measurement.bench.figures import Figures, make_figures
 from edgeopt.measurement.bench.options import BenchOptions, LoadPlan
-from edgeopt.measurement.bench.passes import SLEEPING, SPINNING, Passes
+from edgeopt.measurement.bench.passes import Passes
 from edgeopt.measurement.bench.setup import Setup
 from edgeopt.measurement.load.batch import BatchPoint
 from edgeopt.measurement.load.result import LoadResult, queue_wait_ns
@@ -249,13 +249,6 @@ def _figures_of(passes: Passes) -> dict[str, Any]:
         way = passes.cold.ways[0]
         points = {"cold_first_ms": "to_first", "cold_session_ms": "session"}
         found |= {key: float(np.median(passes.cold.times_ns(way, name))) / 1e6 for key, name in points.items()}
-    if passes.neighbour is not None:
-        on, off = passes.neighbour[SPINNING], passes.neighbour[SLEEPING]
-        found |= {
-            "cpu_ms_spinning": on.per_inference_ms,
-            "cpu_ms_sleeping": off.per_inference_ms,
-            "neighbour_spinning": on.slowdown,
-        }
     return found
 
 
@@ -303,11 +296,6 @@ def _passes(passes: Passes) -> dict[str, Any]:
         found["batches"] = [_batch(point) for point in passes.batches]
     if passes.cold is not None:
         found["cold"] = passes.cold.to_json()
-    if passes.neighbour is not None:
-        found["neighbour"] = {
-            name: asdict(one) | {"cores": one.cores, "per_inference_ms": one.per_inference_ms}
-            for name, one in passes.neighbour.items()
-        }
     if passes.profile is not None:
         found["profile"] = passes.profile.to_json()
     return found

@@ -100,11 +100,9 @@ def _require_possible(setup: Setup) -> None:
             f"--batch {','.join(map(str, options.batches))}: {reason}",
             remedy="export the model with a free first dimension, or leave --batch out",
         )
-    wishes = {"--neighbour": options.neighbour, "--profile": options.profile}
-    asked = [name for name, is_asked in wishes.items() if is_asked]
-    if asked and not setup.runs_onnxruntime:
+    if options.profile and not setup.runs_onnxruntime:
         name, executor = setup.subject.name, setup.subject.executor
         raise EdgeoptError(
-            f"{', '.join(asked)} needs the executor onnxruntime, and {name} runs on {executor}",
+            f"--profile needs the executor onnxruntime, and {name} runs on {executor}",
             remedy="leave it out, or choose another --target",
         )

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from edgeopt.errors import EXIT_NOISY, NoteKind
-from edgeopt.measurement.bench.neighbour import NeighbourCost
-from edgeopt.measurement.bench.passes import SLEEPING, SPINNING
 from edgeopt.measurement.bench.result import BenchResult
 from edgeopt.measurement.fresh_process.cold_start import POINTS, ColdStart
 from edgeopt.measurement.load.capacity import Capacity, Probe
@@ -263,23 +260,12 @@ def _resources(result: BenchResult) -> tuple[tuple[str, str], ...]:
     each = "n/a" if cpu.per_inference_ms is None else f"{cpu.per_inference_ms / 1000:.3g} CPU seconds an inference"
     late = f"; {cpu.late} of {cpu.frames} frames began late" if cpu.late else ""
     lines = [("cpu", f"{each} at {cpu.fps:.4g} a second, {cpu.cores:.2f} cores busy{late}")]
-    lines += _neighbour(passes.neighbour) if passes.neighbour else []
     lines.append(("memory", _memory(result)))
     if passes.energy is not None:
         lines.append(("energy", str(passes.energy)))
     if passes.cost is not None:
         lines.append(("cost", _cost(passes.cost, result)))
     return tuple(lines)
-
-
-def _neighbour(found: Mapping[str, NeighbourCost]) -> list[tuple[str, str]]:
-    lines = []
-    for name in (SPINNING, SLEEPING):
-        one = found[name]
-        each = "n/a" if one.per_inference_ms is None else f"{one.per_inference_ms:.3g} ms of CPU time an inference"
-        ratio = f"{one.slowdown.value:.3f} times as long{_interval(one.slowdown.low, one.slowdown.high)}"
-        lines.append(("neighbour", f"threads {name}: other programs take {ratio}; {each}, {one.cores:.2f} cores busy"))
-    return lines
 
 
 def _memory(result: BenchResult) -> str:

@@ -98,29 +98,30 @@ class CheckReport:
 def judge_time(
     name: str, ratio: Ratio | None, allowed: float, blocked: str = "", why_none: str = "", option: str = "--seconds"
 ) -> CheckResult:
-    """Judge a ratio of times, or of memory, by its interval.
+    """Judge times, or memory, by the interval of their ratio.
 
     Args:
         name: Of the check.
-        ratio: To the baseline; its margin is what the machine makes of no difference. None: not comparable.
-        allowed: The largest ratio that passes.
+        ratio: Of the baseline's to these; its margin is what the machine makes of no difference. None: not comparable.
+        allowed: The largest share of the baseline's that passes.
         blocked: Why the machine is too noisy for a verdict; empty: it is not.
         why_none: Why there is no ratio.
         option: What makes the interval narrower.
     """
     if ratio is None:
         return CheckResult(name, CheckVerdict.INCONCLUSIVE, None, allowed, why_none)
-    shown = f"{ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}] of the baseline's, {allowed:.3f} allowed"
+    measured, low, high = 1 / ratio.speedup, 1 / ratio.high, 1 / ratio.low
+    shown = f"{measured:.3f} [{low:.3f}, {high:.3f}] of the baseline's, {allowed:.3f} allowed"
     if blocked:
         detail = f"{shown}; the machine is too noisy: {blocked}"
-        return CheckResult(name, CheckVerdict.INCONCLUSIVE, ratio.value, allowed, detail, is_blocked=True)
-    if ratio.high <= allowed:
-        return CheckResult(name, CheckVerdict.PASS, ratio.value, allowed, shown)
-    if ratio.low > max(allowed, 1 + ratio.margin):
-        return CheckResult(name, CheckVerdict.FAIL, ratio.value, allowed, shown)
-    null = f"; the baseline differs from itself by up to {ratio.margin:.1%}" if ratio.low > allowed else ""
+        return CheckResult(name, CheckVerdict.INCONCLUSIVE, measured, allowed, detail, is_blocked=True)
+    if high <= allowed:
+        return CheckResult(name, CheckVerdict.PASS, measured, allowed, shown)
+    if low > max(allowed, 1 + ratio.margin):
+        return CheckResult(name, CheckVerdict.FAIL, measured, allowed, shown)
+    null = f"; the baseline differs from itself by up to {ratio.margin:.1%}" if low > allowed else ""
     detail = f"{shown}{null}; more {option} would decide"
-    return CheckResult(name, CheckVerdict.INCONCLUSIVE, ratio.value, allowed, detail)
+    return CheckResult(name, CheckVerdict.INCONCLUSIVE, measured, allowed, detail)
 
 
 def judge_accuracy(drop: Drop | None, now: Scored, allowed: float, why_none: str = "") -> CheckResult:

@@ -323,7 +323,7 @@ def _check_cold_start(run: _Run, stored: Baseline, allowed: float, blocked: str,
 def _ratio_of_starts(now: Sequence[int], then: Sequence[int], *, in_turns: bool) -> Ratio | None:
     mine, theirs = (np.array(one, np.float64) for one in (now, then))
     if in_turns and len(mine) == len(theirs) and len(mine) > 1:
-        return judge_rounds(np.log(mine / theirs), pairs=len(mine), margin=0.0)
+        return judge_rounds(np.log(theirs / mine), pairs=len(mine), margin=0.0)
     return judge_unpaired(mine, theirs, margin=0.0, drifts=False) if len(theirs) else None
 
 

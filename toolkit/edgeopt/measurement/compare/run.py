@@ -46,7 +46,7 @@ from edgeopt.system.fingerprint import Fingerprint
 from edgeopt.system.text import format_bytes
 from edgeopt.system.toml import Within, require_measurable
 
-SCHEMA = 1
+SCHEMA = 2
 SECONDS = 20.0
 _APART = Note(
     NoteKind.WARNING,
@@ -164,7 +164,7 @@ def compare(
         eval: Labels, to compare the accuracy too.
         threads: 0: the target's, or one per physical core.
         seconds: How long to run, all together; five rounds run whatever it says.
-        margin: Ratios within 1 - margin to 1 + margin count as equal.
+        margin: Ratios within 1 / (1 + margin) to 1 + margin count as equal.
         seed: Of the order of turns.
         out: Where `compare.json`, `compare.md` and the raw samples go; None: nowhere.
         tell: Called while accuracy is measured.
@@ -384,7 +384,7 @@ def _time(time: StageTime) -> str:
     return " / ".join("n/a" if value is None else f"{value:.3f}" for value in (time.p50_ms, time.p99_ms))
 
 
-RATIO_HEADS = ("", "part", "time ratio", "95 % interval", "verdict", "faster or slower beyond", "to decide")
+RATIO_HEADS = ("", "part", "speed", "95 % interval", "verdict", "faster or slower beyond", "to decide")
 
 
 def ratio_rows(result: Comparison) -> list[tuple[str, ...]]:
@@ -393,9 +393,9 @@ def ratio_rows(result: Comparison) -> list[tuple[str, ...]]:
         (
             row.label,
             part,
-            f"{ratio.value:.3f}",
+            f"{ratio.speedup:.3f}x",
             f"[{ratio.low:.3f}, {ratio.high:.3f}]",
-            ratio.verdict.upper(),
+            str(ratio.verdict),
             f"{ratio.margin:.1%}",
             _to_decide(result, ratio),
         )

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -86,7 +86,8 @@ class FreshTurns:
     def ratio(self, label: str, part: str, *, against: str = "", margin: float = 0.02) -> Ratio:
         """Return the ratio of one to another (the first) over processes; what a process gives is one value."""
         found = [one.centre(label, part, against=against) for one in self.processes]
-        return judge_rounds(np.array(found), pairs=len(found), margin=margin)
+        ratio = judge_rounds(np.array(found), pairs=len(found), margin=margin)
+        return replace(ratio, processes=len(found))
 
     def samples(self, label: str) -> Samples:
         """Return the raw samples of one model, rounds numbered through."""

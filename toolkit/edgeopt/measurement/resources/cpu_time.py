@@ -1,6 +1,6 @@
 """CPU time of an inference at the real frame rate, all threads of the process.
 
-An engine that spins burns cores between frames: the wall clock does not show it, CPU time and a neighbour do.
+An engine that spins burns cores between frames: the wall clock does not show it, CPU time does.
 """
 
 from __future__ import annotations

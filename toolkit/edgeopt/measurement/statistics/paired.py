@@ -1,7 +1,7 @@
 """The ratio of two interleaved variants from frames paired picture by picture.
 
 In a round all variants run the same pictures in the same order, so each frame has a twin. The median of
-log(variant / baseline) over the twins of a round is one value; a busy neighbour slows whole rounds, so rounds are
+log(baseline / variant) over the twins of a round is one value; a busy neighbour slows whole rounds, so rounds are
 combined by ranks, not by their mean, and a few spoilt rounds neither move the ratio nor stretch its interval.
 """
 
@@ -40,7 +40,7 @@ def parts_worth_judging(samples: dict[str, Samples], least_share: float = 0.01) 
 
 
 def round_logs(variant: Samples, baseline: Samples, part: str) -> NDArray[np.float64]:
-    """Return (rounds,) the median of log(variant / baseline) over the twin frames of each round.
+    """Return (rounds,) the median of log(baseline / variant) over the twin frames of each round.
 
     Args:
         variant: Of an interleaved run (`run_interleaved`).
@@ -54,7 +54,7 @@ def round_logs(variant: Samples, baseline: Samples, part: str) -> NDArray[np.flo
     if mine.round_id is None or theirs.round_id is None or not np.array_equal(mine.round_id, theirs.round_id):
         raise ValueError("only two variants of one interleaved run have twin frames")
     times = [run.frame_ns if part == "frame" else run.stage(part) for run in (mine, theirs)]
-    logs = np.log(np.maximum(times[0], 1) / np.maximum(times[1], 1))
+    logs = np.log(np.maximum(times[1], 1) / np.maximum(times[0], 1))
     joined = max(1, -(-len(np.unique(mine.round_id)) // _MOST_ROUNDS))
     rounds = mine.round_id // joined
     return np.array([np.median(logs[rounds == number]) for number in np.unique(rounds)])
@@ -66,7 +66,7 @@ def judge_rounds(logs: NDArray[np.float64], *, pairs: int, margin: float = 0.02,
     Args:
         logs: (rounds,) from `round_logs`, two or more.
         pairs: How many pairs of blocks they come from.
-        margin: Ratios within 1 - margin to 1 + margin count as equal.
+        margin: Ratios within 1 / (1 + margin) to 1 + margin count as equal.
         null: The baseline against itself in the same run: what differs no more than that is neither faster nor
             slower. It never makes anything equal.
 
@@ -121,14 +121,14 @@ def decide(value: float, low: float, high: float, *, pairs: int, margin: float, 
         low: Lower end of its interval.
         high: Upper end of its interval.
         pairs: What it comes from.
-        margin: Ratios within 1 - margin to 1 + margin count as equal.
+        margin: Ratios within 1 / (1 + margin) to 1 + margin count as equal.
         null: The baseline against itself; it widens the margin for faster and slower only.
     """
     widened = margin if null is None else widen_margin(margin, null)
     verdict = _verdict(low, high, margin, widened)
     undecided = verdict is Change.INCONCLUSIVE
     return Ratio(
-        value=value,
+        speedup=value,
         low=low,
         high=high,
         pairs=pairs,
@@ -139,11 +139,11 @@ def decide(value: float, low: float, high: float, *, pairs: int, margin: float, 
 
 
 def _verdict(low: float, high: float, margin: float, widened: float) -> Change:
-    if high < 1 - widened:
-        return Change.FASTER
     if low > 1 + widened:
+        return Change.FASTER
+    if high < 1 / (1 + widened):
         return Change.SLOWER
-    return Change.EQUIVALENT if low >= 1 - margin and high <= 1 + margin else Change.INCONCLUSIVE
+    return Change.EQUIVALENT if low >= 1 / (1 + margin) and high <= 1 + margin else Change.INCONCLUSIVE
 
 
 def _pairs_needed(value: float, half_width: float, pairs: int, margin: float, widened: float) -> int | None:

@@ -23,44 +23,34 @@ _BOOTSTRAP_UP_TO = 400
 class Change(StrEnum):
     """What a ratio proves about a variant against the baseline."""
 
-    FASTER = "faster"
-    SLOWER = "slower"
-    EQUIVALENT = "equivalent"
-    INCONCLUSIVE = "inconclusive"
+    FASTER = "FASTER"
+    SLOWER = "SLOWER"
+    EQUIVALENT = "EQUIVALENT"
+    INCONCLUSIVE = "INCONCLUSIVE"
+    UNCONFIRMED = "UNCONFIRMED"
+    """Seen in one process only: it may be where sessions lay in memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """Time of the variant over time of the baseline: below 1 is faster."""
+    """How many times as fast a variant is as the baseline: time of the baseline over time of the variant."""
 
-    value: float
+    speedup: float
     low: float
     high: float
     """`low` to `high` is the 95 % interval."""
-    pairs: int
-    """Blocks of each variant that were paired."""
     verdict: Change
-    margin: float
+    pairs: int = 0
+    """Blocks of each variant that were paired; processes, where there are several."""
+    margin: float = 0.02
+    """Ratios within 1 / (1 + margin) to 1 + margin are neither faster nor slower."""
     pairs_needed: int | None = 0
     """More pairs that would decide if the spread stays; 0: decided; None: the ratio sits on the margin."""
-
-    @property
-    def speedup(self) -> float:
-        """How many times as fast as the baseline."""
-        return 1 / self.value
-
-    @property
-    def is_significant(self) -> bool:
-        """Whether the interval excludes 1, whatever the margin."""
-        return self.low > 1 or self.high < 1
-
-    @property
-    def half_width(self) -> float:
-        """Half of the interval."""
-        return (self.high - self.low) / 2
+    processes: int = 1
+    """Fresh processes that the interval is over; 1: rounds of a single process."""
 
     def __str__(self) -> str:
-        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}] {self.verdict}"
+        return f"{self.speedup:.2f}x [{self.low:.2f}, {self.high:.2f}]"
 
 
 def compare(
@@ -73,15 +63,15 @@ def compare(
     margin: float = 0.02,
     clock: Clock = time.perf_counter_ns,
 ) -> Mapping[str, Ratio]:
-    """Run the variants in turns and return the ratio of each to the baseline, the baseline left out.
+    """Run the variants in turns and return how many times as fast as the baseline each is, the baseline left out.
 
     Args:
         runs: One call per variant; the argument is the number of the input.
-        baseline: The variant in the denominator.
+        baseline: What the others are compared with.
         seconds: How long to go on; at least ten blocks of each variant run whatever it says.
         block: Calls per block.
         seed: Of the order and the bootstrap.
-        margin: Ratios within 1 - margin to 1 + margin count as equal.
+        margin: Ratios within 1 / (1 + margin) to 1 + margin count as equal.
         clock: Nanoseconds that never go back.
 
     Raises:
@@ -96,12 +86,12 @@ def compare(
 def compare_blocks(
     blocks: Blocks, *, baseline: str, margin: float = 0.02, p: float = 0.5, leave_out: int = 0, seed: int = 0
 ) -> Mapping[str, Ratio]:
-    """Return the ratio of each variant to the baseline from the raw times of an interleaved run.
+    """Return how many times as fast as the baseline each variant is, from the raw times of an interleaved run.
 
     Args:
         blocks: From `run_blocks`.
-        baseline: The variant in the denominator.
-        margin: Ratios within 1 - margin to 1 + margin count as equal.
+        baseline: What the others are compared with.
+        margin: Ratios within 1 / (1 + margin) to 1 + margin count as equal.
         p: The quantile of each block that is compared; 0.9 wants blocks of 100 and more.
         leave_out: Calls at the start of each block to ignore, where the variants evict each other's caches.
         seed: Of the bootstrap.
@@ -111,7 +101,7 @@ def compare_blocks(
         for name, times in blocks.times_ns.items()
     }
     return {
-        name: judge_ratio((found - logs[baseline]).mean(axis=1), pairs=blocks.pairs, margin=margin, seed=seed)
+        name: judge_ratio((logs[baseline] - found).mean(axis=1), pairs=blocks.pairs, margin=margin, seed=seed)
         for name, found in logs.items()
         if name != baseline
     }
@@ -123,9 +113,9 @@ def judge_ratio(logs: NDArray[np.float64], *, pairs: int, margin: float = 0.02, 
     The interval is the wider one of Student's t and the bootstrap over rounds, each of 95 %.
 
     Args:
-        logs: (rounds,) log(time of variant / time of baseline), at least 2.
+        logs: (rounds,) log(time of baseline / time of variant), at least 2.
         pairs: How many pairs of blocks they come from.
-        margin: Ratios within 1 - margin to 1 + margin count as equal.
+        margin: Ratios within 1 / (1 + margin) to 1 + margin count as equal.
         seed: Of the bootstrap.
 
     Raises:
@@ -140,7 +130,7 @@ def judge_ratio(logs: NDArray[np.float64], *, pairs: int, margin: float = 0.02, 
     verdict = _judge(low, high, margin)
     undecided = verdict is Change.INCONCLUSIVE
     return Ratio(
-        value=value,
+        speedup=value,
         low=low,
         high=high,
         pairs=pairs,
@@ -157,16 +147,16 @@ def _bootstrap(logs: NDArray[np.float64], seed: int) -> tuple[float, float]:
 
 
 def _judge(low: float, high: float, margin: float) -> Change:
-    if high < 1 - margin:
-        return Change.FASTER
     if low > 1 + margin:
+        return Change.FASTER
+    if high < 1 / (1 + margin):
         return Change.SLOWER
-    return Change.EQUIVALENT if low >= 1 - margin and high <= 1 + margin else Change.INCONCLUSIVE
+    return Change.EQUIVALENT if low >= 1 / (1 + margin) and high <= 1 + margin else Change.INCONCLUSIVE
 
 
 def _pairs_needed(value: float, half_width: float, pairs: int, margin: float) -> int | None:
     """The half-width shrinks with the square root of the pairs, until it fits beside the nearer margin."""
-    room = min(abs(value - (1 - margin)), abs(value - (1 + margin)))
+    room = min(abs(value - 1 / (1 + margin)), abs(value - (1 + margin)))
     if room < 0.05 * half_width:
         return None
     return max(2, math.ceil(pairs * (half_width / room) ** 2) - pairs)
@@ -174,4 +164,4 @@ def _pairs_needed(value: float, half_width: float, pairs: int, margin: float) ->
 
 def widen_margin(margin: float, null: Ratio) -> float:
     """Return the margin that a run of the baseline against itself allows: at least its largest deviation."""
-    return max(margin, abs(null.low - 1), abs(null.high - 1))
+    return max(margin, null.high - 1, 1 / null.low - 1)

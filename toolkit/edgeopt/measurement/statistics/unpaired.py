@@ -42,7 +42,7 @@ def judge_unpaired(
     Args:
         variant: (n,) values above zero in order of time.
         baseline: (m,) values above zero in order of time.
-        margin: Ratios within 1 - margin to 1 + margin count as equal.
+        margin: Ratios within 1 / (1 + margin) to 1 + margin count as equal.
         drifts: Whether the values are times of one run each: the largest deviation of a block from its run's median
             is then what the machine does by itself, and less than that is neither faster nor slower.
 
@@ -52,7 +52,7 @@ def judge_unpaired(
         return None
     logs = [np.log(one) for one in (variant, baseline)]
     errors = [float(one.var(ddof=1)) / len(one) for one in logs]
-    centre, error = float(logs[0].mean() - logs[1].mean()), sum(errors)
+    centre, error = float(logs[1].mean() - logs[0].mean()), sum(errors)
     degrees = (
         error**2 / sum(e**2 / (len(one) - 1) for e, one in zip(errors, logs, strict=True))
         if error
@@ -61,5 +61,5 @@ def judge_unpaired(
     reach = student_quantile(0.975, max(1.0, degrees)) * math.sqrt(error)
     value, low, high = (math.exp(x) for x in (centre, centre - reach, centre + reach))
     deviation = max(float(np.abs(one - np.median(one)).max()) for one in logs) if drifts else 0.0
-    own = Ratio(1.0, math.exp(-deviation), math.exp(deviation), 0, Change.INCONCLUSIVE, margin)
+    own = Ratio(1.0, math.exp(-deviation), math.exp(deviation), Change.INCONCLUSIVE)
     return decide(value, low, high, pairs=min(len(variant), len(baseline)), margin=margin, null=own)
