@@ -5,11 +5,11 @@ from __future__ import annotations
 import npu_models
 import numpy as np
 import pytest
+from fixture_models import adapt
 from npu_models import frames
 
 from edgeopt.errors import UnsupportedError
 from edgeopt.executors.qnn import EXECUTOR, PROVIDER
-from edgeopt.passes._device_forms import adapt
 from edgeopt.steps.compile._numbers import check_numbers, compile_model, options_for
 from edgeopt.steps.compile._placement import CPU, explain_placement
 from edgeopt.steps.quantize.formats.htp import place_htp, study_htp

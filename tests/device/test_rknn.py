@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fixture_models import adapt
 from npu_models import (
     bare_erf,
     conv_relu,
@@ -47,7 +48,6 @@ from edgeopt.graph.drift import measure_drift
 from edgeopt.graph.model import load_model
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, evaluate, model_inputs, open_labelled
 from edgeopt.measurement.accuracy.parallel import simulate_metric
-from edgeopt.passes._device_forms import adapt
 from edgeopt.recipes.frames import open_frames
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.steps.compile._numbers import run_on_cpu

@@ -5,8 +5,9 @@ import pytest
 from fixture_models import all_models, assert_same, inputs_of, run, run_pass
 
 from edgeopt import passes
-from edgeopt.passes import Pass, Phase
-from edgeopt.passes._apply import fuse, pass_functions, simplify
+from edgeopt.passes import Pass, Phase, passes_of
+from edgeopt.steps.fuse import fuse
+from edgeopt.steps.simplify import simplify
 from edgeopt.system import registry
 
 NAMES = registry.names(passes)
@@ -49,7 +50,7 @@ def test_both_steps_together_leave_every_output_equal_and_warn_of_nothing(fixtur
 
 
 def test_both_phases_have_passes_and_each_pass_belongs_to_one() -> None:
-    phases = [pass_functions(phase) for phase in Phase]
+    phases = [passes_of(phase) for phase in Phase]
     assert all(phases)
     assert sorted(name for functions in phases for name in functions) == NAMES
 

@@ -10,7 +10,9 @@ from fixture_models import ops, run
 
 from edgeopt.graph.model import load_model
 from edgeopt.graph.validity import require_valid
-from edgeopt.passes._apply import check_same, fuse, simplify
+from edgeopt.steps.checked import Expectation
+from edgeopt.steps.fuse import fuse
+from edgeopt.steps.simplify import simplify
 
 Inputs = Mapping[str, np.ndarray]
 
@@ -48,7 +50,7 @@ def test_a_real_model_reaches_opset_17_smaller_or_equal_and_computes_the_same(na
     assert fused.model.size_bytes <= before.size_bytes * 1.01
     require_valid(fused.model.proto, name)
     unseen = [reader(path) for path in images[2:6]]
-    assert check_same(before, fused.model, unseen, 1e-4).sqnr_db > 90
+    assert Expectation.of(before, unseen).drift_of(fused.model).sqnr_db > 90
     assert_close(before, fused.model, unseen)
 
 
@@ -66,4 +68,4 @@ def test_the_eight_slices_of_yolox_become_one_conv_of_stride_two(data: Path) -> 
     assert fused.changes["fuse_focus"] == 1
     assert ops(before).count("Slice") == 8
     assert "Slice" not in ops(fused.model)
-    assert check_same(before, fused.model, image, 1e-4).max_abs < 1e-2
+    assert Expectation.of(before, image).drift_of(fused.model).max_abs < 1e-2

@@ -14,9 +14,9 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 from edgeopt.cli import cli
 from edgeopt.graph.integers import Integers, Kind, read_integers
 from edgeopt.graph.model import Model, load_model, save_model
-from edgeopt.passes._apply import simplify
 from edgeopt.pipeline.optimize import optimize
 from edgeopt.pipeline.quantize import quantize
+from edgeopt.steps.simplify import simplify
 
 SHAPE = (1, 8, 12, 12)
 

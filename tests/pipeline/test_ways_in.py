@@ -16,12 +16,12 @@ from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.model import Model, fix_inputs, load_model, save_model
 from edgeopt.graph.multiply_adds import count_multiply_adds, count_numbers
 from edgeopt.measurement.accuracy.evaluate import fed
-from edgeopt.passes._apply import simplify
 from edgeopt.pipeline.inspect import inspect
 from edgeopt.pipeline.optimize import optimize
 from edgeopt.recipes.frames import open_frames
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.recipes.recognise import choose_recipe, fixed_shapes
+from edgeopt.steps.simplify import simplify
 from edgeopt.system.text import parse_shape
 
 

@@ -17,9 +17,10 @@ from edgeopt.errors import UnavailableError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.model import Model, save_model
-from edgeopt.passes._apply import fuse, simplify
 from edgeopt.steps.compile._placement import CPU, check_rules, explain_placement
+from edgeopt.steps.fuse import fuse
 from edgeopt.steps.quantize.api import Form, quantize
+from edgeopt.steps.simplify import simplify
 from edgeopt.system.target import find_target
 
 PROFILES = ("amd-ryzen-ai", "apple-coreml", "android-nnapi")

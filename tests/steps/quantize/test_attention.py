@@ -58,7 +58,7 @@ def test_python_is_as_it_was_and_the_tools_are_loaded_for_transformers_only():
     code = (
         "import sys; from encoders import encoder; from small_nets import ALL, frames\n"
         "from edgeopt.steps._attention import fuse_attention\n"
-        "import edgeopt.passes._apply\n"
+        "import edgeopt.steps.simplify\n"
         "def fuse(model): return fuse_attention(model, list(frames(model, 1))).changes\n"
         "fuse(ALL['residual']()); path, before = list(sys.path), set(sys.modules)\n"
         "changes = [fuse(encoder(depth=1)) for _ in range(2)]\n"

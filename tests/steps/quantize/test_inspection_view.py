@@ -15,8 +15,8 @@ from small_nets import HERE, Net, detector, frames, mobile, residual, residual_b
 from edgeopt.cli import cli
 from edgeopt.errors import UnsupportedError
 from edgeopt.graph.model import Model, find_model, load_model, save_model
-from edgeopt.passes._apply import fuse
 from edgeopt.steps._weight_only import make_weight_only
+from edgeopt.steps.fuse import fuse
 from edgeopt.steps.quantize.api import Form, open_graph, quantize
 from edgeopt.steps.quantize.calibration.findings import study
 from edgeopt.steps.quantize.inspection.tensors import QuantizedTensor, read_tensors
@@ -264,10 +264,11 @@ def test_a_float_model_is_refused_with_the_remedy() -> None:
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from edgeopt.measurement.accuracy.evaluate import model_inputs
-    from edgeopt.passes._apply import fuse, simplify
     from edgeopt.recipes.frames import open_frames
     from edgeopt.recipes.recipe import find_recipe
     from edgeopt.recipes.recognise import choose_recipe
+    from edgeopt.steps.fuse import fuse
+    from edgeopt.steps.simplify import simplify
     from edgeopt.tasks.detection import TASK
 
     path = find_model("digits_detector")

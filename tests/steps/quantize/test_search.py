@@ -13,7 +13,7 @@ from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
-from edgeopt.passes._apply import fuse
+from edgeopt.steps.fuse import fuse
 from edgeopt.steps.quantize.api import Form, open_graph, quantize
 from edgeopt.steps.quantize.keep_float.front import fastest_front
 from edgeopt.steps.quantize.keep_float.layer_times import BorderTime, LayerTime, LayerTimes

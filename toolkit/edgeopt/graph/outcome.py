@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from edgeopt.errors import Note
 from edgeopt.graph.model import Model
@@ -22,6 +22,10 @@ class Outcome:
     def then(self, after: Outcome) -> Outcome:
         """Return this and what was made of it as one."""
         return Outcome(after.model, {**self.changes, **after.changes}, (*self.notes, *after.notes), after.options)
+
+    def noted(self, *notes: Note) -> Outcome:
+        """Return this with further notes."""
+        return replace(self, notes=(*self.notes, *notes))
 
     @property
     def is_unchanged(self) -> bool:

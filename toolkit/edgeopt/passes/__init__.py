@@ -1,16 +1,18 @@
 """Graph rewrites, one file each; the file name is the pass's name, and each file ends in `PASS`.
 
 A pass changes the graph in place, returns how often it did, finds nothing when it runs again, and leaves
-every output numerically equal. It never decides whether it runs: `edgeopt.passes._apply` does.
+every output numerically equal. The steps `simplify` and `fuse` decide whether it runs, and check what it made.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
 from edgeopt.graph.graph import Graph
+from edgeopt.system import registry
 
 
 class Phase(StrEnum):
@@ -30,3 +32,10 @@ class Pass:
 
     function: Callable[[Graph], int]
     phase: Phase
+
+
+def passes_of(phase: Phase) -> dict[str, Callable[[Graph], int]]:
+    """Return the passes of one phase, by name and in the order of their names."""
+    package = sys.modules[__name__]
+    loaded: dict[str, Pass] = {name: registry.load(package, name).PASS for name in registry.names(package)}
+    return {name: one.function for name, one in loaded.items() if one.phase is phase}

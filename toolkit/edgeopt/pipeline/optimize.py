@@ -32,7 +32,6 @@ from edgeopt.measurement.accuracy.evaluate import (
 )
 from edgeopt.measurement.accuracy.misreading import notes_of_reading
 from edgeopt.measurement.thread_choice import choose_threads
-from edgeopt.passes._device_forms import fuse_for, simplify_for
 from edgeopt.pipeline.candidate import BASELINE, Candidate
 from edgeopt.pipeline.device_forms import offer_forms
 from edgeopt.pipeline.finish import conclude
@@ -55,7 +54,9 @@ from edgeopt.steps.context import (
     numbered,
     out_of_time,
 )
+from edgeopt.steps.fuse import fuse
 from edgeopt.steps.quantize._step import make_int8
+from edgeopt.steps.simplify import simplify
 from edgeopt.system import registry
 from edgeopt.system.environment import package_versions, physical_cores
 from edgeopt.system.target import Target, find_target
@@ -367,14 +368,14 @@ def _told_where_it_fails(run: Run, what: str) -> Iterator[None]:
 
 
 def _simplify(run: Run, model: Model) -> list[Outcome]:
-    shapes = fixed_shapes(run.context.recipe, model.inputs)
-    return _if_changed(
-        run, "simplify", simplify_for(model, run.context.target, shapes, run.context.inputs(CHECKED_PICTURES))
-    )
+    shapes, target = fixed_shapes(run.context.recipe, model.inputs), run.context.target
+    inputs, float64 = run.context.inputs(CHECKED_PICTURES), "float64" not in target.refused_dtypes
+    return _if_changed(run, "simplify", simplify(model, shapes, inputs, opset=target.opset, float64=float64))
 
 
 def _fuse(run: Run, model: Model) -> list[Outcome]:
-    return _if_changed(run, "fuse", fuse_for(model, run.context.target, run.context.inputs(CHECKED_PICTURES, model)))
+    inputs = run.context.inputs(CHECKED_PICTURES, model)
+    return _if_changed(run, "fuse", fuse(model, inputs, rewrites=run.context.target.rewrites))
 
 
 def _if_changed(run: Run, step: str, outcome: Outcome) -> list[Outcome]:

@@ -34,13 +34,13 @@ from edgeopt.measurement.accuracy.evaluate import (
 )
 from edgeopt.measurement.accuracy.misreading import notes_of_reading
 from edgeopt.measurement.buffer_choice import Buffers
-from edgeopt.passes._apply import fuse, simplify
 from edgeopt.pipeline.plan import SYNTHETIC, require_uncompiled
 from edgeopt.pipeline.selection import is_within
 from edgeopt.recipes.frames import Frames, open_frames
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.recognise import choose_recipe, fixed_shapes
 from edgeopt.runtime.opening import opening_for
+from edgeopt.steps.fuse import fuse
 from edgeopt.steps.quantize.api import Form, is_quantizable
 from edgeopt.steps.quantize.inspection.engine_fusion import fusion_notes
 from edgeopt.steps.quantize.inspection.table import tensor_rows
@@ -49,6 +49,7 @@ from edgeopt.steps.quantize.judges import AGREEMENT_PICTURES, TIMED_PICTURES, Ju
 from edgeopt.steps.quantize.search.attempt import Attempt, for_labels, ranked
 from edgeopt.steps.quantize.search.found import Found
 from edgeopt.steps.quantize.search.search import search_int8
+from edgeopt.steps.simplify import simplify
 from edgeopt.system import registry
 from edgeopt.system.environment import engine_threads
 from edgeopt.system.files import require_writable

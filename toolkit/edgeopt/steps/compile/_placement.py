@@ -18,8 +18,7 @@ from edgeopt.executors import Placement, SessionOptions
 from edgeopt.executors._availability import why_unavailable
 from edgeopt.graph.graph import Graph, Node, Value
 from edgeopt.graph.model import Model
-from edgeopt.passes import Phase
-from edgeopt.passes._apply import pass_functions
+from edgeopt.passes import Phase, passes_of
 from edgeopt.system import registry
 from edgeopt.system.environment import physical_cores
 from edgeopt.system.target import Target
@@ -222,7 +221,7 @@ def _mends(model: Model, target: Target, partition: Partition) -> Mapping[str, s
     nodes = {str(node.name): node for node in graph.nodes()}
     is_free = not all(one.is_static for one in model.inputs)
     found: dict[str, str] = {}
-    for name, function in pass_functions(Phase.DEVICE).items():
+    for name, function in passes_of(Phase.DEVICE).items():
         if name in target.rewrites:
             found |= dict.fromkeys(_changed(model, function) & refused.keys(), name)
     if graph.opset < target.opset_least:

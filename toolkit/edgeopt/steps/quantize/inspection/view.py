@@ -23,9 +23,9 @@ from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import Model, find_model, load_model
 from edgeopt.graph.tensors import Tensors
 from edgeopt.measurement.accuracy.evaluate import fed, model_inputs
-from edgeopt.passes._apply import fuse, simplify
 from edgeopt.recipes.frames import Frames, open_frames
 from edgeopt.recipes.recognise import choose_recipe
+from edgeopt.steps.fuse import fuse
 from edgeopt.steps.quantize.inspection.match_float import (
     NO_LIMITS,
     Counterpart,
@@ -36,6 +36,7 @@ from edgeopt.steps.quantize.inspection.match_float import (
 )
 from edgeopt.steps.quantize.inspection.tensors import QuantizedTensor, read_tensors
 from edgeopt.steps.quantize.keep_float.scores import channel_sqnr_db, is_rescaled, sqnr_db
+from edgeopt.steps.simplify import simplify
 from edgeopt.system import registry
 from edgeopt.system.text import plural
 

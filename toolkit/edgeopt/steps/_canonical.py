@@ -1,6 +1,6 @@
 """Bring a model into the form that passes expect: fixed shapes, a recent opset, no dead weight.
 
-Nothing here checks numbers; `edgeopt.passes._apply` runs each result against what it came from.
+Numbers are checked in `simplify`, which runs each result against the model it came from.
 """
 
 from __future__ import annotations

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
-from fixture_models import GELU, GELU_NUMBERS, activation, model, numbers, ops, run
+from fixture_models import GELU, GELU_NUMBERS, activation, adapt, model, numbers, ops, run
 
 from edgeopt.errors import NotFoundError, StepError
-from edgeopt.passes._device_forms import adapt, make_float32, rewrite_for
+from edgeopt.steps._float32 import make_float32
+from edgeopt.steps.fuse import fuse
 from edgeopt.system.target import find_target
 
 V73 = find_target("qualcomm-htp-v73")
@@ -27,19 +26,19 @@ def double(nodes: str = "c = MatMul(x, w) y = Relu(c)"):
 
 
 def test_a_target_gets_the_rewrites_it_asks_for():
-    outcome = rewrite_for(gelu(), V73)
+    outcome = fuse(gelu(), rewrites=V73.rewrites)
     assert outcome.changes == {"fuse_gelu": 1}
     assert ops(outcome.model) == ["Gelu"]
 
 
 def test_a_target_that_asks_for_none_gets_the_model_as_it_is():
     before = gelu()
-    assert rewrite_for(before, CPU).model is before
+    assert fuse(before, rewrites=CPU.rewrites).model is before
 
 
 def test_a_rewrite_that_does_not_exist_is_named():
     with pytest.raises(NotFoundError, match="did you mean 'fuse_gelu'"):
-        rewrite_for(gelu(), replace(V73, rewrites=("fuse_gelo",)))
+        fuse(gelu(), rewrites=("fuse_gelo",))
 
 
 def test_float64_becomes_float32_from_input_to_output():

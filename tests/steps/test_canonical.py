@@ -8,7 +8,7 @@ from onnx import helper
 
 from edgeopt.errors import NotFoundError, UnsupportedError
 from edgeopt.graph.model import Model
-from edgeopt.passes._canonical import fix_shapes, inline_functions, slim, upgrade_opset
+from edgeopt.steps._canonical import fix_shapes, inline_functions, slim, upgrade_opset
 
 
 def free() -> Model:

@@ -1,0 +1,135 @@
+"""Make a model ready for the other steps: shapes fixed, opset raised, all that computes nothing taken out.
+
+Each rewrite is checked. One that changes the outputs is left out and named in a warning; the result computes the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from edgeopt.errors import InvalidFileError, Note, NoteKind, StepError
+from edgeopt.executors import SessionOptions
+from edgeopt.executors.onnxruntime import EXECUTOR
+from edgeopt.graph.model import Model
+from edgeopt.graph.outcome import Outcome
+from edgeopt.graph.subgraphs import stored_tensors
+from edgeopt.graph.tensors import Tensors
+from edgeopt.passes import Phase, passes_of
+from edgeopt.steps._canonical import fix_shapes, inline_functions, slim, upgrade_opset
+from edgeopt.steps._float32 import make_float32
+from edgeopt.steps.checked import TOLERANCE, Expectation, apply_checked, left_out, probe
+from edgeopt.system.text import format_bytes
+
+_OPSET = 17
+_OPSET_OF_PER_CHANNEL = 13
+"""QuantizeLinear has an axis from here on."""
+_GROWTH_RATIO, _GROWTH_BYTES = 1.01, 16 * 1024
+"""Stored constants may grow this much: folded shapes and bounds are small, anything more is folding gone wrong."""
+
+
+def simplify(
+    model: Model,
+    shapes: Mapping[str, tuple[int, ...]],
+    inputs: Sequence[Tensors] = (),
+    *,
+    opset: int = _OPSET,
+    float64: bool = True,
+    tolerance: float = TOLERANCE,
+) -> Outcome:
+    """Fix the shapes, raise the opset, and take out all that computes nothing.
+
+    Args:
+        model: Any model that ONNX Runtime can run.
+        shapes: Whole input shapes by name, for the inputs that the model leaves free.
+        inputs: Real inputs on which every result must equal the model's; none: random numbers of a fixed seed.
+        opset: The least default operator set wanted; a higher one stays.
+        float64: Whether the target has it; otherwise all float64 becomes float32, inputs and outputs too.
+        tolerance: Largest error over signal, root mean square.
+
+    Raises:
+        UnsupportedError: If a dimension is fixed by neither the shapes nor the model.
+        InvalidFileError: If ONNX Runtime refuses the model.
+        StepError: If the outputs differ although nothing but the shapes was fixed, or if float32 changes them.
+    """
+    narrowed = Outcome(model, {}) if float64 else make_float32(model, inputs)
+    given = narrowed.model
+    static = fix_shapes(given, shapes)
+    expected = Expectation.of(given, inputs or [probe(static.inputs)], tolerance)
+    fixed = _with_fixed_shapes(given, static)
+    if reason := expected.why_not(fixed.model):
+        raise StepError(
+            f"{given.name} cannot be checked: {reason} as soon as its shapes are fixed",
+            remedy="check on inputs of the fixed shapes; for a model that draws random numbers: --skip simplify",
+        )
+    upgraded = narrowed.then(fixed).then(_upgrade(fixed.model, opset, expected))
+    slimmed = _slim(upgraded, expected)
+    outcome = slimmed.then(apply_checked(slimmed.model, passes_of(Phase.SIMPLIFY), expected))
+    before, after = _constant_bytes(given), _constant_bytes(outcome.model)
+    if after <= before * _GROWTH_RATIO + _GROWTH_BYTES:
+        return outcome
+    slimmed = _slim(upgraded, expected, fold=False)
+    unfolded = {name: one for name, one in passes_of(Phase.SIMPLIFY).items() if name != "fold_constants"}
+    outcome = slimmed.then(apply_checked(slimmed.model, unfolded, expected))
+    grown = f"folding made the constants grow from {format_bytes(before)} to {format_bytes(after)}"
+    return outcome.noted(Note(NoteKind.INFO, f"{grown}, so what can be computed stays computed"))
+
+
+def _with_fixed_shapes(model: Model, static: Model) -> Outcome:
+    """Return the model with fixed shapes, or with free ones where the engine opens only those: branches may differ."""
+    fixed = inline_functions(static)
+    try:
+        EXECUTOR.open(fixed.data, SessionOptions()).close()
+    except InvalidFileError as error:
+        told = f"the shapes stay free, as with fixed ones {error.problem}"
+        return Outcome(
+            inline_functions(model), {}, (Note(NoteKind.WARNING, told, "the model stays right without them"),)
+        )
+    free = sum(not one.is_static for one in model.inputs)
+    return Outcome(fixed, {"fix_shapes": free} if free else {})
+
+
+@dataclass(slots=True)
+class _Rewrites:
+    """The whole-model rewrites tried so far: the last good model, and why the others were left out."""
+
+    model: Model
+    expected: Expectation
+    notes: list[Note] = field(default_factory=list)
+
+    def keeps(self, name: str, change: Callable[[Model], Model]) -> bool:
+        """Keep what `change` makes if it computes the same, and return whether it does; otherwise note why not."""
+        try:
+            changed = change(self.model)
+            reason = self.expected.why_not(changed)
+        except ValueError as error:
+            reason = str(error)
+        if reason is None:
+            self.model = changed
+        else:
+            self.notes.append(left_out(name, reason))
+        return reason is None
+
+
+def _upgrade(model: Model, opset: int, expected: Expectation) -> Outcome:
+    """Raise the opset as wanted, or at least as far as INT8 needs; keep the old one if neither works."""
+    rewrites = _Rewrites(model, expected)
+    for wanted in dict.fromkeys((opset, min(opset, _OPSET_OF_PER_CHANNEL))):
+        if model.opset >= wanted or rewrites.keeps(
+            f"the upgrade from opset {model.opset} to {wanted}", partial(upgrade_opset, opset=wanted)
+        ):
+            break
+    raised = rewrites.model.opset - model.opset
+    return Outcome(rewrites.model, {"upgrade_opset": raised} if raised else {}, tuple(rewrites.notes))
+
+
+def _slim(upgraded: Outcome, expected: Expectation, *, fold: bool = True) -> Outcome:
+    rewrites = _Rewrites(upgraded.model, expected)
+    rewrites.keeps("OnnxSlim", partial(slim, fold=fold))
+    removed = len(upgraded.model.proto.graph.node) - len(rewrites.model.proto.graph.node)
+    return upgraded.then(Outcome(rewrites.model, {"onnxslim": removed} if removed > 0 else {}, tuple(rewrites.notes)))
+
+
+def _constant_bytes(model: Model) -> int:
+    return sum(int(one.ByteSize()) for one in stored_tensors(model.proto.graph))
