@@ -10,7 +10,7 @@ from fixture_models import ops, run
 
 from edgeopt.graph.model import load_model
 from edgeopt.graph.validity import require_valid
-from edgeopt.steps.checked import Expectation
+from edgeopt.steps._checked import Expectation
 from edgeopt.steps.fuse import fuse
 from edgeopt.steps.simplify import simplify
 

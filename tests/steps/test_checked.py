@@ -18,7 +18,7 @@ from edgeopt.errors import InvalidFileError, NoteKind, StepError, UnsupportedErr
 from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import Model
 from edgeopt.passes import Phase, passes_of
-from edgeopt.steps.checked import Expectation, apply_checked
+from edgeopt.steps._checked import Expectation, apply_checked
 from edgeopt.steps.fuse import fuse
 from edgeopt.steps.simplify import simplify
 

@@ -20,7 +20,7 @@ from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.graph.tensors import Tensors
 from edgeopt.graph.validity import require_valid
-from edgeopt.steps.checked import TOLERANCE, Expectation
+from edgeopt.steps._checked import TOLERANCE, Expectation
 from edgeopt.system.target import Target
 
 _FUSED = "MultiHeadAttention"

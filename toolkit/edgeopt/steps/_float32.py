@@ -15,7 +15,7 @@ from edgeopt.executors.reference import EXECUTOR as REFERENCE
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.graph.tensors import Tensors
-from edgeopt.steps.checked import TOLERANCE, Expectation, in_float32, probe
+from edgeopt.steps._checked import TOLERANCE, Expectation, in_float32, probe
 from edgeopt.system.text import plural
 
 

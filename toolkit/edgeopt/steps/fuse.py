@@ -9,7 +9,7 @@ from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.graph.tensors import Tensors
 from edgeopt.passes import Phase, passes_of
-from edgeopt.steps.checked import TOLERANCE, Expectation, apply_checked
+from edgeopt.steps._checked import TOLERANCE, Expectation, apply_checked
 
 
 def fuse(

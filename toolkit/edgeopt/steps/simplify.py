@@ -18,8 +18,8 @@ from edgeopt.graph.subgraphs import stored_tensors
 from edgeopt.graph.tensors import Tensors
 from edgeopt.passes import Phase, passes_of
 from edgeopt.steps._canonical import fix_shapes, inline_functions, slim, upgrade_opset
+from edgeopt.steps._checked import TOLERANCE, Expectation, apply_checked, left_out, probe
 from edgeopt.steps._float32 import make_float32
-from edgeopt.steps.checked import TOLERANCE, Expectation, apply_checked, left_out, probe
 from edgeopt.system.text import format_bytes
 
 _OPSET = 17
