@@ -36,7 +36,6 @@ import cv2
 import numpy as np
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-from edgeopt import tasks
 from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.executors._availability import find_device
 from edgeopt.graph.drift import Drift
@@ -53,10 +52,10 @@ from edgeopt.pipeline.result import Report, read_report, render_markdown, table_
 from edgeopt.recipes.frames import open_frames
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.recipes.recognise import choose_recipe
-from edgeopt.system import assets, registry
+from edgeopt.system import assets
 from edgeopt.system.environment import read_environment
 from edgeopt.system.fingerprint import Fact, Fingerprint, Use
-from edgeopt.tasks import Accuracy
+from edgeopt.tasks import Accuracy, make_task
 
 RESULTS = Path(__file__).parent / "results" / "fuzz.json"
 _SECONDS = 20
@@ -356,7 +355,7 @@ def read_labels_whole(path: Path) -> object:
     shipped = find_model("digits_detector")
     loaded = load_model(shipped)
     recipe = choose_recipe(None, shipped, loaded.inputs, loaded.outputs, loaded.metadata).recipe
-    task = registry.load(tasks, "detection").TASK(recipe, loaded.inputs, loaded.outputs, True)
+    task = make_task(recipe, loaded.inputs, loaded.outputs, evaluating=True)
     found = Detections(np.array([[1, 2, 11, 22]], np.float32), np.ones(1, np.float32), np.zeros(1, np.int64))
     return task.score([found] * len(labelled.frames), labelled.labels)
 
@@ -394,7 +393,7 @@ def read_frames(path: Path) -> object:
     shipped = find_model("digits_detector")
     loaded = load_model(shipped)
     recipe = choose_recipe(None, shipped, loaded.inputs, loaded.outputs, loaded.metadata).recipe
-    task = registry.load(tasks, "detection").TASK(recipe, loaded.inputs, loaded.outputs, False)
+    task = make_task(recipe, loaded.inputs, loaded.outputs, evaluating=False)
     frames = open_frames(path)
     for frame in frames:
         if not isinstance(frame, Mapping):
@@ -428,7 +427,7 @@ def read_recipe_bound(path: Path) -> object:
     find_recipe(str(path))
     loaded = load_model(shipped)
     recipe = choose_recipe(str(path), shipped, loaded.inputs, loaded.outputs, loaded.metadata).recipe
-    task = registry.load(tasks, recipe.task).TASK(recipe, loaded.inputs, loaded.outputs, False)
+    task = make_task(recipe, loaded.inputs, loaded.outputs, evaluating=False)
     inputs, geometry = task.preprocess(np.zeros((24, 32, 3), np.uint8))
     outputs = {
         one.name: np.zeros([size if isinstance(size, int) else 1 for size in one.shape], np.float32)

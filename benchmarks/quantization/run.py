@@ -20,15 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from edgeopt import tasks
 from edgeopt.graph.model import Model, load_model
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, model_inputs, open_labelled
 from edgeopt.measurement.fresh_process.start import child_environment
 from edgeopt.recipes.frames import open_frames
 from edgeopt.recipes.recognise import choose_recipe
-from edgeopt.system import registry
 from edgeopt.system.environment import read_environment
-from edgeopt.tasks import Task
+from edgeopt.tasks import Task, make_task
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 CONTENDER = Path(__file__).with_name("contender.py")
@@ -55,7 +53,7 @@ def prepare(case: Case, folder: Path, images: int, asked: dict[str, Any]) -> tup
     """Write the inputs of all contenders, the same for each."""
     model = load_model(DATA / case.model)
     recipe = choose_recipe(case.recipe, None, model.inputs, model.outputs, model.metadata).recipe
-    task: Task = registry.load(tasks, recipe.task).TASK(recipe, model.inputs, model.outputs, True)
+    task = make_task(recipe, model.inputs, model.outputs, evaluating=True)
     labelled = open_labelled(DATA / case.eval)
     name = model.inputs[0].name
     for file, frames in (("calib", open_frames(DATA / case.calib).spread(images)), ("eval", labelled.frames)):

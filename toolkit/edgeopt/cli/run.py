@@ -27,30 +27,28 @@ def run(
     """Run BUNDLE on SOURCE: a picture, a folder of pictures, a video or an .npz."""
     from edgeopt.measurement.accuracy.evaluate import fed
     from edgeopt.recipes.frames import open_frames
-    from edgeopt.recipes.recognise import TENSORS
+    from edgeopt.report.contact_sheet import write_sheet
     from edgeopt.runtime.runtime import Runtime
-    from edgeopt.tasks._answers import as_json as plain
-    from edgeopt.tasks._answers import as_text, is_silent, write_drawing
 
     runtime = Runtime.load(bundle, threads=threads or 0)
+    task = runtime.task
     frames = fed(open_frames(source), runtime.bundle.recipe, runtime.session.inputs)
     for note in (*runtime.notes, *frames.notes):
         show(f"{note.kind}: {note}", err=True)
-    if draw and (frames.tensors is not None or runtime.bundle.recipe.task == TENSORS):
+    if draw and (frames.tensors is not None or not task.is_drawable):
         raise EdgeoptError(f"tensors cannot be drawn ({source})", remedy="leave --draw out, or pass --json")
-    names = runtime.bundle.recipe.class_names
     drawings = _drawings(draw, source, frames.names) if draw else ()
     for i in range(min(len(frames), limit or len(frames))):
         frame = frames.read(i)
         answer = runtime.predict(frame)
-        name, problem = frames.names[i], runtime.why_no_answer(frame) if is_silent(answer) else ""
+        name, problem = frames.names[i], runtime.why_no_answer(frame) if task.is_empty(answer) else ""
         if as_json:
-            told = {"problem": problem} if problem else plain(answer, names)
+            told = {"problem": problem} if problem else task.as_json(answer)
             click.echo(json.dumps({"frame": name, **told}, allow_nan=False))
         else:
-            show(f"{name}: {f'no answer: {problem}' if problem else as_text(answer, names)}")
+            show(f"{name}: {f'no answer: {problem}' if problem else task.as_text(answer)}")
         if draw:
-            write_drawing(drawings[i], frames.picture(i), answer, names)
+            write_sheet(drawings[i], {drawings[i].stem: [task.draw(frames.picture(i), answer)]})
 
 
 def _drawings(folder: Path, source: Path, names: Sequence[str]) -> tuple[Path, ...]:

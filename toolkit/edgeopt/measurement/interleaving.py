@@ -13,12 +13,12 @@ from edgeopt.measurement.blocks import MIN_ROUNDS, round_order
 from edgeopt.measurement.clock import Clock
 from edgeopt.measurement.load.frame_loop import Frames, MarkedFrames
 from edgeopt.measurement.samples import Samples
-from edgeopt.tasks import Task
+from edgeopt.tasks import FrameTask
 
 
 def run_interleaved(
     frames: Frames,
-    variants: Mapping[str, tuple[Task, Session]],
+    variants: Mapping[str, tuple[FrameTask, Session]],
     *,
     seconds: float,
     enough: int | None = None,

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgeopt import tasks
 from edgeopt.errors import Note, NoteKind, UnsupportedError
 from edgeopt.graph.model import load_model
 from edgeopt.measurement.accuracy.bootstrap import Scored, score
@@ -18,9 +17,9 @@ from edgeopt.measurement.subject_facts import subject_facts
 from edgeopt.measurement.turns import Pace, Turns, take_turns
 from edgeopt.recipes.frames import Frames
 from edgeopt.recipes.recipe import Recipe
-from edgeopt.recipes.recognise import TENSORS, Shapes
-from edgeopt.system import registry
+from edgeopt.recipes.recognise import ARRAYS_RECIPE, Shapes
 from edgeopt.system.fingerprint import Fingerprint, read_fingerprint
+from edgeopt.tasks import make_task
 
 
 @dataclass(frozen=True)
@@ -67,11 +66,11 @@ def require_fed(sides: Sequence[Side], frames: Frames) -> None:
     wanted = {one.name: one.dtype for one in sides[0].subject.inputs}
     for side in sides:
         found = {one.name: one.dtype for one in side.subject.inputs}
-        if found != wanted or side.subject.recipe.task != TENSORS:
+        if found != wanted or not side.subject.recipe.takes_arrays:
             told = ", ".join(map(str, side.subject.inputs))
             raise UnsupportedError(
                 f"{side.label} takes {told} by recipe {side.subject.recipe.name!r}, not what {sides[0].label} is fed",
-                remedy="compare models of the same inputs, with --recipe tensors for all",
+                remedy=f"compare models of the same inputs, with --recipe {ARRAYS_RECIPE} for all",
             )
         fed(frames, side.subject.recipe, side.subject.inputs)
 
@@ -109,7 +108,7 @@ def run_in_turns(sides: Sequence[Side], frames: Frames, *, seconds: float, seed:
 def score_side(side: Side, labelled: LabelledFrames, tell: Progress | None = None) -> Scored:
     """Return the accuracy of one side on labelled pictures, with the metric's own thresholds."""
     subject = side.subject
-    task = registry.load(tasks, subject.recipe.task).TASK(subject.recipe, subject.inputs, subject.outputs, True)
+    task = make_task(subject.recipe, subject.inputs, subject.outputs, evaluating=True)
     found = answers(subject.session, task, labelled.frames, tell, f"evaluate {side.label}")
     return score(task, found, labelled.labels)
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgeopt import tasks
 from edgeopt.errors import EdgeoptError, Note, NoteKind, UnavailableError
 from edgeopt.executors import Session, SessionOptions, Source
 from edgeopt.executors._availability import find_device
@@ -16,14 +15,13 @@ from edgeopt.measurement.accuracy.evaluate import fed, synthetic
 from edgeopt.measurement.workers import Pipeline
 from edgeopt.recipes.frames import Frames, open_frames
 from edgeopt.recipes.recipe import Recipe
-from edgeopt.recipes.recognise import TENSORS, Shapes, choose_recipe
+from edgeopt.recipes.recognise import ARRAYS_RECIPE, Shapes, choose_recipe
 from edgeopt.runtime.bundle import is_bundle
 from edgeopt.runtime.opening import Opening, opening_for
 from edgeopt.runtime.runtime import Runtime
-from edgeopt.system import registry
 from edgeopt.system.environment import engine_threads
 from edgeopt.system.target import Target
-from edgeopt.tasks import Task
+from edgeopt.tasks import Task, find_task, make_task
 
 
 @dataclass(frozen=True)
@@ -73,7 +71,7 @@ class Subject:
             EdgeoptError: If the session does not open a second time.
         """
         session = self.opening.with_entries(entries or {}).open(self.source)
-        task = registry.load(tasks, self.recipe.task).TASK(self.recipe, self.inputs, self.outputs, False)
+        task = make_task(self.recipe, self.inputs, self.outputs, evaluating=False)
         return task, session
 
 
@@ -121,7 +119,7 @@ def open_subject(
     opening = opening_for(device, device.float_precision, used).with_entries(entries or {})
     session = opening.open(loaded.data)
     _require_real_time(session, device.name)
-    task = registry.load(tasks, choice.recipe.task).TASK(choice.recipe, loaded.inputs, loaded.outputs, False)
+    task = make_task(choice.recipe, loaded.inputs, loaded.outputs, evaluating=False)
     notes = choice.notes
     if reason := device.why_not_here():
         notes += (Note(NoteKind.WARNING, f"this is not the target: {reason}", "these times are this machine's"),)
@@ -201,16 +199,16 @@ def choose_frames(
     shipped = recipe.path_of(recipe.evaluation.calib)
     if source is None and (shipped is None or not recipe.folder.name):
         is_fed = not recipe.input.size
-        told = "tensors: numbers from 0 to 1" if is_fed else "pictures: postprocess sees other boxes"
-        if recipe.task == TENSORS and not is_fed:
-            told = "pictures"
+        told = "tensors: numbers from 0 to 1" if is_fed else "pictures"
+        if not is_fed and find_task(recipe.task).time_follows_content:
+            told += ": postprocess may take longer on real ones"
         hint = f"pass --source with {'an .npz of ' if is_fed else ''}real ones"
         return synthetic(recipe, inputs), (Note(NoteKind.WARNING, f"synthetic {told}", hint),)
     frames = open_frames(Path(source) if source is not None else shipped or Path())
-    if frames.tensors is not None and recipe.task != TENSORS:
+    if frames.tensors is not None and not recipe.takes_arrays:
         raise EdgeoptError(
             f"{frames.source} holds tensors, no pictures: recipe {recipe.name!r} is timed from the picture on",
-            remedy=f"pass pictures or a video, or --recipe {TENSORS} to time the model alone",
+            remedy=f"pass pictures or a video, or --recipe {ARRAYS_RECIPE} to time the model alone",
         )
     frames = fed(frames, recipe, inputs)
     return frames, frames.notes

@@ -23,13 +23,14 @@ from edgeopt.pipeline.result import Report, write_report
 from edgeopt.pipeline.run import Run, model_file
 from edgeopt.pipeline.selection import choose, mark
 from edgeopt.recipes.recipe import Preprocess, Recipe
-from edgeopt.recipes.recognise import TENSORS, Choice
+from edgeopt.recipes.recognise import Choice
 from edgeopt.report.contact_sheet import write_sheet
 from edgeopt.runtime.bundle import Artefact, make_artefact, write_bundle
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.steps.context import CALIBRATION, CALIBRATION_PICTURES, Engine
 from edgeopt.system.environment import package_versions, read_environment
 from edgeopt.system.text import plural
+from edgeopt.tasks import find_task
 
 _ON_DEVICE = "edgeopt bench BUNDLE on the device"
 
@@ -208,7 +209,7 @@ def _write_bundle(run: Run, candidates: Sequence[Candidate], best: Candidate) ->
 def _recipe_of_bundle(run: Run) -> Recipe:
     """Return the recipe without a picture's size where arrays were given, and nothing says how one becomes them."""
     recipe = run.context.recipe
-    if recipe.task != TENSORS or run.context.frames.tensors is None or recipe.preprocess != Preprocess():
+    if not recipe.takes_arrays or run.context.frames.tensors is None or recipe.preprocess != Preprocess():
         return recipe
     return replace(recipe, input=replace(recipe.input, size=()))
 
@@ -222,18 +223,18 @@ def _deployed(run: Run, name: str, file: str, precision: str, engine: Engine) ->
 
 def _write_pictures(run: Run, best: Candidate) -> None:
     """Draw three frames with the original's answers and the chosen candidate's."""
+    if not find_task(run.context.recipe.task).is_drawable:
+        return
     model = load_model(run.workspace.path(best.file), best.name)
     frames = run.timed.spread(3)
-    if run.context.recipe.task == TENSORS:  # its answers are no picture
-        return
     columns = {
         "original": (run.context.original, run.context.open(run.context.original)),
         f"chosen: {best.name}": (model, run.open_candidate(best, model)),
     }
-    found = []
-    for one, session in columns.values():
-        found.append(answers(session, run.context.task(one, evaluating=False), frames))
+    drawn = {}
+    for title, (one, session) in columns.items():
+        task = run.context.task(one, evaluating=False)
+        found = answers(session, task, frames)
         session.close()
-    write_sheet(
-        run.workspace.path("boxes.png"), frames, dict(zip(columns, found, strict=True)), run.context.recipe.class_names
-    )
+        drawn[title] = [task.draw(frames.picture(i), answer) for i, answer in enumerate(found)]
+    write_sheet(run.workspace.path("boxes.png"), drawn)

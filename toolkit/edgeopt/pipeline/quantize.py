@@ -12,7 +12,6 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from edgeopt import tasks
 from edgeopt.errors import EXIT_MISSED, EXIT_PASS, EdgeoptError, Note, NoteKind, UnsupportedError
 from edgeopt.executors import Session
 from edgeopt.executors._availability import find_device, require_providers
@@ -50,12 +49,11 @@ from edgeopt.steps.quantize.search.attempt import Attempt, for_labels, ranked
 from edgeopt.steps.quantize.search.found import Found
 from edgeopt.steps.quantize.search.search import search_int8
 from edgeopt.steps.simplify import simplify
-from edgeopt.system import registry
 from edgeopt.system.environment import engine_threads
 from edgeopt.system.files import require_writable
 from edgeopt.system.target import Target
 from edgeopt.system.toml import DURATION_S, THREADS, Within
-from edgeopt.tasks import Task
+from edgeopt.tasks import Task, make_task
 
 TIME_BUDGET_S = 180.0
 _CALIBRATION_PICTURES, _CHECKED_PICTURES = 128, 4
@@ -405,8 +403,7 @@ class _Run:
 
     def task(self, model: Model) -> Task:
         """Return the recipe's task with the metric's thresholds."""
-        task: Task = registry.load(tasks, self.recipe.task).TASK(self.recipe, model.inputs, model.outputs, True)
-        return task
+        return make_task(self.recipe, model.inputs, model.outputs, evaluating=True)
 
     def open(self, model: Model) -> Session:
         """Open a model as the target would."""

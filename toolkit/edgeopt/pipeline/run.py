@@ -21,7 +21,6 @@ from edgeopt.pipeline.replay import Replay
 from edgeopt.pipeline.selection import Wish
 from edgeopt.pipeline.workspace import Workspace
 from edgeopt.recipes.frames import Frames
-from edgeopt.recipes.recognise import TENSORS
 from edgeopt.steps.compile._partition_svg import PICTURE, draw_partition
 from edgeopt.steps.compile._placement import explain_placement
 from edgeopt.steps.context import CHECKED_PICTURES, Context, Engine, Setting, numbered, reference_answers
@@ -79,7 +78,7 @@ class Run:
         """What is timed: frames as the device gets them, random colour where only their tensors are here."""
         if self.labelled:
             return self.labelled.frames
-        if self.context.frames.tensors is None or self.context.recipe.task == TENSORS:
+        if self.context.frames.tensors is None or self.context.recipe.takes_arrays:
             return self.context.frames
         return synthetic(self.context.recipe, self.context.original.inputs)
 

@@ -75,8 +75,10 @@ PICTURE_TYPES = ("float32", "float16", "uint8", "int8")
 """Element types that a picture can be written in."""
 LEAST_AGREEMENT = 0.80
 """Without labels: below it, YOLOX-nano lost more than 0.01 AP in every form that was measured. A filter, no proof."""
-_LEAST_BY_TASK = {"tensors": 0.99}
+_LEAST_UNDECODED = 0.99
 """Of outputs as they are: at 0.99 a seventh of a map is noise (17 dB), or one decision of a hundred another."""
+NO_DECODER = "none"
+"""What a recipe writes in `decoder` where outputs are the answer as they are."""
 OUTPUT_KINDS = ("probability", "map")
 LEAST_EQUAL = 0.90
 """Share of equal elements in outputs of whole numbers: on class maps most that differ lie between two classes."""
@@ -188,7 +190,7 @@ class Evaluation:
     max_detections: Count = 100
     max_drop: Share = 0.01
     least_agreement: Share = 0.0
-    """With the float model's answers, to 1: what agrees less is refused where no labels judge; 0: the task's own."""
+    """With the float model's answers, to 1: what agrees less is refused where no labels judge; 0: the usual."""
     kinds: Mapping[str, str] = field(default_factory=dict)
     """What outputs are, by name: `probability` (of a yes, 0 to 1) or `map` (numbers); the others show it themselves."""
     labels: str = ""
@@ -274,10 +276,24 @@ class Recipe:
         """Return the path of a shipped file, or None when the recipe ships none."""
         return self.folder / relative if relative else None
 
+    def class_name(self, index: int) -> str:
+        """Return the name of a class, or `class 7` where it has none."""
+        return self.class_names[index] if index < len(self.class_names) else f"class {index}"
+
+    @property
+    def decodes(self) -> bool:
+        """Whether a decoder reads the outputs; else they are the answer as they are."""
+        return self.postprocess.decoder != NO_DECODER
+
+    @property
+    def takes_arrays(self) -> bool:
+        """Whether an application may feed arrays: its frame then need not begin at a picture."""
+        return not self.decodes
+
     @property
     def least_agreement(self) -> float:
-        """What a model must agree with the float one where no labels judge: the recipe's own, or the task's."""
-        return self.evaluation.least_agreement or _LEAST_BY_TASK.get(self.task, LEAST_AGREEMENT)
+        """What a model must agree with the float one where no labels judge: as the recipe says, or the usual."""
+        return self.evaluation.least_agreement or (LEAST_AGREEMENT if self.decodes else _LEAST_UNDECODED)
 
     @property
     def reads_labels(self) -> bool:

@@ -24,8 +24,8 @@ from edgeopt.recipes.tensor_outputs import recurrent_notes, with_outputs
 from edgeopt.system import assets
 from edgeopt.system.text import plural
 
-TENSORS = "tensors"
-"""The task, and the shipped recipe, of models whose answer is their outputs as they are."""
+ARRAYS_RECIPE = "tensors"
+"""The shipped recipe of any model: arrays in, outputs as they are."""
 Shapes = Mapping[str, tuple[int, ...]]
 """Shape of each input, by name."""
 
@@ -90,7 +90,7 @@ def choose_recipe(
         names = ", ".join(recipe.name for recipe in fitting)
         raise EdgeoptError(
             f"{len(fitting)} recipes fit this model: {names} ({shapes})",
-            remedy=f"pass --recipe with one of {names}{f', or {TENSORS}' if given else ''}",
+            remedy=f"pass --recipe with one of {names}{f', or {ARRAYS_RECIPE}' if given else ''}",
         )
     told = "the exporter's metadata and the shapes" if "names" in metadata else "the shapes"
     return _bind(fitting[0], f"{told} fit it alone ({shapes})", inputs, outputs, metadata, taken)
@@ -110,7 +110,7 @@ def _of_pictures(inputs: Sequence[TensorSpec]) -> str:
     if len(inputs) != 1 or len(inputs[0].shape) != 4 or inputs[0].dtype not in PICTURE_TYPES:
         return ""
     return (
-        f'; or pictures, with a recipe.toml of your own (task = "{TENSORS}", and under [input] and [preprocess] how a '
+        '; or pictures, with a recipe.toml of your own (task = "tensors", and under [input] and [preprocess] how a '
         "picture becomes the input)"
     )
 
@@ -140,12 +140,12 @@ def _as_tensors(
     taken: Shapes,
 ) -> Choice:
     """Return the recipe that compares outputs as they are, and a warning that it does no more."""
-    recipe = find_recipe(TENSORS)
+    recipe = find_recipe(ARRAYS_RECIPE)
     choice = _bind(recipe, f"no other recipe fits, and tensors are given ({shapes})", inputs, outputs, metadata, taken)
     note = Note(
         NoteKind.WARNING,
-        f"no recipe fits this model, so recipe {TENSORS!r} is taken: accuracy is judged by the agreement of outputs "
-        f"alone, at least {choice.recipe.least_agreement:g} is asked",
+        f"no recipe fits this model, so recipe {recipe.name!r} is taken: accuracy is judged by the agreement of "
+        f"outputs alone, at least {choice.recipe.least_agreement:g} is asked",
         "write a recipe.toml for a metric on labels",
     )
     return replace(choice, notes=(note, *choice.notes))
@@ -163,7 +163,7 @@ def _possible(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], metad
 def _other_recipes(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], metadata: Mapping[str, str]) -> str:
     """Return the advice to pass a shipped recipe that fits, or to leave it at outputs as they are."""
     names = [one.name for one in _possible(inputs, outputs, metadata)]
-    return f"pass --recipe with one of {', '.join([*names, TENSORS])}; or "
+    return f"pass --recipe with one of {', '.join([*names, ARRAYS_RECIPE])}; or "
 
 
 def _is_possible(
@@ -278,16 +278,16 @@ def _bind(
         told = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in taken.items())
         choice = _bind(recipe, reason, inputs, outputs, metadata, {})
         return replace(choice, notes=(*choice.notes, Note(NoteKind.INFO, f"shapes fixed as the tensors have: {told}")))
-    if recipe.task == TENSORS:
+    if not recipe.decodes:
         recipe = with_outputs(recipe, inputs, outputs)
-    if recipe.task == TENSORS and not _takes_pictures(recipe, inputs, metadata):
+    if recipe.takes_arrays and not _takes_pictures(recipe, inputs, metadata):
         return Choice(replace(recipe, input=replace(recipe.input, size=())), reason, recurrent_notes(recipe))
     tensor = _input_tensor(recipe, inputs)
     if why := _why_other_channels(recipe, tensor):
         raise UnsupportedError(
             f"recipe {recipe.name!r} cannot feed input {tensor}: {why}",
             remedy=f'write colour = "GREY" under [preprocess] in a recipe.toml where one channel is grey, or feed the '
-            f"inputs as they are: --recipe {TENSORS} and --calib FILE.npz",
+            f"inputs as they are: --recipe {ARRAYS_RECIPE} and --calib FILE.npz",
         )
     size = _size_of(tensor, recipe, metadata)
     if size is None:
@@ -324,17 +324,17 @@ def _input_tensor(recipe: Recipe, inputs: Sequence[TensorSpec]) -> TensorSpec:
     if len(found) != 1 or len(inputs) != 1:
         raise UnsupportedError(
             f"recipe {recipe.name!r} feeds one picture, the model has inputs {shown}",
-            remedy=f"feed the inputs as they are: --recipe {TENSORS} and --calib FILE.npz",
+            remedy=f"feed the inputs as they are: --recipe {ARRAYS_RECIPE} and --calib FILE.npz",
         )
     if len(found[0].shape) != 4:
         raise UnsupportedError(
             f"input {found[0]} is no picture of four dimensions",
-            remedy=f"feed the inputs as they are: --recipe {TENSORS} and --calib FILE.npz",
+            remedy=f"feed the inputs as they are: --recipe {ARRAYS_RECIPE} and --calib FILE.npz",
         )
     if found[0].dtype not in PICTURE_TYPES:
         raise UnsupportedError(
             f"input {found[0]} is no picture: its type is none of {', '.join(PICTURE_TYPES)}",
-            remedy=f"feed the inputs as they are: --recipe {TENSORS} and --calib FILE.npz",
+            remedy=f"feed the inputs as they are: --recipe {ARRAYS_RECIPE} and --calib FILE.npz",
         )
     return found[0]
 

@@ -13,15 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from edgeopt import tasks
 from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.executors import Session
 from edgeopt.graph.tensors import Sample, TensorSpec, require_names
 from edgeopt.runtime.bundle import Artefact, Bundle, read_bundle
 from edgeopt.runtime.opening import Opening, opening_of
-from edgeopt.system import registry
 from edgeopt.system.environment import engine_threads
-from edgeopt.tasks import Task
+from edgeopt.tasks import Task, make_task
 
 
 class Runtime:
@@ -73,7 +71,7 @@ class Runtime:
             except EdgeoptError as error:
                 notes.append(Note(NoteKind.WARNING, f"{artefact.file} not used: {error.problem}", error.remedy))
                 continue
-            task = registry.load(tasks, bundle.recipe.task).TASK(bundle.recipe, session.inputs, session.outputs, False)
+            task = make_task(bundle.recipe, session.inputs, session.outputs, evaluating=False)
             return cls(bundle, artefact, opening, session, task, (*notes, *_fewer_cores(artefact, threads)))
         raise EdgeoptError(
             f"no model of {bundle.folder} opens here: {'; '.join(note.detail for note in notes)}",

@@ -9,7 +9,6 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Protocol
 
-from edgeopt import tasks
 from edgeopt.errors import Note, NoteKind
 from edgeopt.executors import Executor, Session
 from edgeopt.graph.model import Model
@@ -20,9 +19,8 @@ from edgeopt.recipes.recipe import Recipe
 from edgeopt.runtime.opening import Opening, opening_for
 from edgeopt.steps.quantize.calibration.calibrate import Calibration
 from edgeopt.steps.quantize.search.decided import Decided, calibration_fingerprint
-from edgeopt.system import registry
 from edgeopt.system.target import Target
-from edgeopt.tasks import Task
+from edgeopt.tasks import Task, make_task
 
 CALIBRATION_PICTURES = 128
 CALIBRATION = ".calibration"
@@ -169,8 +167,7 @@ class Context:
 
     def task(self, model: Model, *, evaluating: bool) -> Task:
         """Return the recipe's task for a model's tensors."""
-        task: Task = registry.load(tasks, self.recipe.task).TASK(self.recipe, model.inputs, model.outputs, evaluating)
-        return task
+        return make_task(self.recipe, model.inputs, model.outputs, evaluating=evaluating)
 
     def open(self, model: Model) -> Session:
         """Open a model as the target would."""

@@ -1,21 +1,23 @@
-"""What a model is for, one file each: frame to tensor, tensor to answer, answers to a score.
+"""What a model is for, one file each: how it is fed, what it answers, how answers are scored, told and drawn.
 
-The file name is the task's name; each ends in `TASK`, a `TaskFactory`. Tasks never import onnx.
+The file name is the task's name; each ends in `TASK`, a class with everything in `Task`. Tasks never import onnx.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.graph.tensors import Sample, Tensors, TensorSpec
+from edgeopt import tasks
+from edgeopt.graph.tensors import Frame, Sample, Tensors, TensorSpec
 from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.metrics import Counts, Evidence, find_metric, metrics_of
 from edgeopt.recipes.recipe import Recipe
+from edgeopt.system import registry
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +56,8 @@ def resampled_accuracy(evidence: Evidence, recipe: Recipe, counts: Counts) -> ND
     return find_metric(recipe.evaluation.metric).resample(evidence, counts)
 
 
-class Task(Protocol):
-    """Preprocess, postprocess and score for one recipe and one model's shapes."""
+class FrameTask(Protocol):
+    """What the timing of a frame needs of a task: both ends of the model."""
 
     def preprocess(self, frame: Sample) -> tuple[Tensors, Any]:
         """Return the model's inputs, those given as such unchanged, and the geometry that `postprocess` needs."""
@@ -63,6 +65,54 @@ class Task(Protocol):
 
     def postprocess(self, outputs: Tensors, geometry: Any) -> Any:
         """Return the answer in the frame's own coordinates."""
+        ...
+
+
+class Task(FrameTask, Protocol):
+    """One recipe bound to one model's tensors: it feeds the model, reads its outputs, and answers for its answers."""
+
+    is_drawable: ClassVar[bool]
+    """Whether `draw` can show an answer on its picture."""
+    reveals_misreading: ClassVar[bool]
+    """Whether `sureness` is lower where pictures are fed in the wrong way."""
+    time_follows_content: ClassVar[bool]
+    """Whether `postprocess` takes longer for some pictures than for others."""
+
+    def __init__(
+        self, recipe: Recipe, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], evaluating: bool
+    ) -> None:
+        """Bind a recipe to a model's tensors.
+
+        Args:
+            recipe: Of this task.
+            inputs: Of the model.
+            outputs: Of the model, in its order.
+            evaluating: Whether answers are scored: the thresholds of `[evaluation]`, not those of an application.
+
+        Raises:
+            NotFoundError: If the task lacks the recipe's decoder or metric.
+            UnsupportedError: If the recipe does not fit the tensors.
+        """
+        ...
+
+    def is_empty(self, answer: Any) -> bool:
+        """Return whether nothing was found in the frame."""
+        ...
+
+    def as_text(self, answer: Any) -> str:
+        """Return one line."""
+        ...
+
+    def as_json(self, answer: Any) -> dict[str, Any]:
+        """Return plain values by name, all finite or None."""
+        ...
+
+    def draw(self, frame: Frame, answer: Any) -> Frame:
+        """Return a copy of the frame, `tasks._drawing.HEIGHT` pixels high, that shows the answer.
+
+        Raises:
+            UnsupportedError: If the task is not `is_drawable`.
+        """
         ...
 
     def score(self, answers: Sequence[Any], labels: Labels) -> Accuracy:
@@ -89,5 +139,21 @@ class Task(Protocol):
         ...
 
 
-TaskFactory = Callable[[Recipe, Sequence[TensorSpec], Sequence[TensorSpec], bool], Task]
-"""(recipe, model inputs, model outputs, evaluating) -> task; `evaluating` takes the metric's thresholds."""
+def find_task(name: str) -> type[Task]:
+    """Return the task of this name.
+
+    Raises:
+        NotFoundError: If there is none.
+    """
+    found: type[Task] = registry.load(tasks, name).TASK
+    return found
+
+
+def make_task(recipe: Recipe, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], *, evaluating: bool) -> Task:
+    """Return the recipe's task bound to a model's tensors; see `Task`.
+
+    Raises:
+        NotFoundError: If there is no such task, or it lacks the recipe's decoder or metric.
+        UnsupportedError: If the recipe does not fit the tensors.
+    """
+    return find_task(recipe.task)(recipe, inputs, outputs, evaluating)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError, NotFoundError
-from edgeopt.graph.tensors import Sample, Tensors, TensorSpec
+from edgeopt.graph.tensors import Frame, Sample, Tensors, TensorSpec
 from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.metrics import Ranks, find_metric
 from edgeopt.recipes.output_shapes import CLASSIFIERS, require_fit
@@ -18,6 +19,7 @@ from edgeopt.recipes.preprocess import Geometry, PictureInput
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.system.text import plural
 from edgeopt.tasks import Accuracy, accuracy_of, resampled_accuracy
+from edgeopt.tasks._drawing import scaled, write_text
 
 _MOST_RANKED = 5
 """What top-5 asks for, however few an application lists."""
@@ -41,7 +43,11 @@ class Classes:
 
 
 class Classification:
-    """Preprocess, postprocess and score of one classifier."""
+    """One classifier: its pictures, its best classes, their score."""
+
+    is_drawable: ClassVar[bool] = True
+    reveals_misreading: ClassVar[bool] = True
+    time_follows_content: ClassVar[bool] = False
 
     def __init__(self, recipe: Recipe, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], evaluating: bool):
         """Bind a recipe to a model's tensors.
@@ -90,6 +96,31 @@ class Classification:
             return Classes(best.astype(np.int64), values[best])
         exponents = np.exp(np.maximum(values - values[best[0]], -80))
         return Classes(best.astype(np.int64), exponents[best] / exponents.sum())
+
+    def is_empty(self, answer: Classes) -> bool:
+        """Return whether no class was found: the output held NaN."""
+        return not len(answer)
+
+    def as_text(self, answer: Classes) -> str:
+        """Return classes with their probabilities."""
+        pairs = zip(answer.indices.tolist(), answer.scores.tolist(), strict=True)
+        return "; ".join(f"{self._recipe.class_name(i)} {score:.3f}" for i, score in pairs) or "nothing"
+
+    def as_json(self, answer: Classes) -> dict[str, Any]:
+        """Return `classes`, best first, each with `class`, `index` and `score`."""
+        pairs = zip(answer.indices.tolist(), answer.scores.tolist(), strict=True)
+        return {
+            "classes": [
+                {"class": self._recipe.class_name(i), "index": i, "score": round(score, 4)} for i, score in pairs
+            ]
+        }
+
+    def draw(self, frame: Frame, answer: Classes) -> Frame:
+        """Return a copy of the frame with the best class in its corner."""
+        drawn = scaled(frame)
+        if len(answer):
+            write_text(drawn, f"{self._recipe.class_name(int(answer.indices[0]))} {answer.scores[0]:.2f}", (4, 18))
+        return drawn
 
     def score(self, answers: Sequence[Classes], labels: Labels) -> Accuracy:
         """Return the recipe's metric, the others beside it.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import NotFoundError, UnsupportedError
-from edgeopt.graph.tensors import Sample, Tensors, TensorSpec
+from edgeopt.graph.tensors import Frame, Sample, Tensors, TensorSpec
 from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.metrics import Metric, require_metric_of
 from edgeopt.recipes.preprocess import PictureInput
@@ -25,6 +25,10 @@ _MOST_ELEMENTS = 2**18
 
 class TensorsAsTheyAre:
     """Inputs and outputs of one model, unchanged; a picture becomes the input where the recipe says how."""
+
+    is_drawable: ClassVar[bool] = False
+    reveals_misreading: ClassVar[bool] = False
+    time_follows_content: ClassVar[bool] = False
 
     def __init__(self, recipe: Recipe, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], evaluating: bool):
         """Bind a recipe to a model's tensors.
@@ -63,6 +67,23 @@ class TensorsAsTheyAre:
         """Return the outputs; for evaluating, of large ones a fixed sample, so that many answers fit into memory."""
         del geometry
         return {name: _sampled(value) for name, value in outputs.items()} if self._samples else dict(outputs)
+
+    def is_empty(self, answer: Tensors) -> bool:
+        """Return False: outputs are always there."""
+        del answer
+        return False
+
+    def as_text(self, answer: Tensors) -> str:
+        """Return type, shape and range of each output."""
+        return "; ".join(f"{name} {_as_text(np.asarray(value))}" for name, value in answer.items())
+
+    def as_json(self, answer: Tensors) -> dict[str, Any]:
+        """Return `outputs` by name, each with `dtype`, `shape` and `values` in order; None where not finite."""
+        return {"outputs": {name: _as_json(np.asarray(value)) for name, value in answer.items()}}
+
+    def draw(self, frame: Frame, answer: Tensors) -> NoReturn:
+        """Refuse: outputs as they are have no place in a picture."""
+        raise UnsupportedError("outputs as they are cannot be drawn", remedy="leave --draw out, or pass --json")
 
     def score(self, answers: Sequence[Tensors], labels: Labels) -> Accuracy:
         """Refuse: what outputs as they are should be, no label says."""
@@ -109,6 +130,26 @@ class TensorsAsTheyAre:
             equal = [one[:, 0].sum() >= LEAST_EQUAL * one[:, 1].sum() for one in shares]
             return [one for one, is_forgiven in zip(shares, equal, strict=True) if not is_forgiven]
         return shares
+
+
+def _as_json(value: NDArray[Any]) -> dict[str, Any]:
+    flat = value.reshape(-1)
+    elements = flat.tolist()
+    if value.dtype.kind == "f":
+        elements = [one if finite else None for one, finite in zip(elements, np.isfinite(flat).tolist(), strict=True)]
+    return {"dtype": str(value.dtype), "shape": list(value.shape), "values": elements}
+
+
+def _as_text(value: NDArray[Any]) -> str:
+    told = f"{value.dtype} {'x'.join(map(str, value.shape))}".rstrip()
+    if not value.size or value.dtype.kind not in "fiub":
+        return told
+    finite = value[np.isfinite(value)]
+    if finite.size < value.size:
+        told += f" NaN or infinite in {value.size - finite.size} of {value.size}"
+    if value.size == 1 or not finite.size:
+        return f"{told} {finite[0]:g}" if finite.size else told
+    return f"{told} from {np.min(finite):g} to {np.max(finite):g}"
 
 
 def _sampled(value: NDArray[Any]) -> NDArray[Any]:

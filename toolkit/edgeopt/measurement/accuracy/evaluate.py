@@ -19,7 +19,7 @@ from edgeopt.measurement.accuracy.label_places import require_places
 from edgeopt.recipes.frames import Frames, open_frames, synthetic_frames, synthetic_tensors
 from edgeopt.recipes.labels import Labels, read_labels
 from edgeopt.recipes.recipe import Preprocess, Recipe
-from edgeopt.recipes.recognise import TENSORS, fixed_shapes, sample_shape
+from edgeopt.recipes.recognise import fixed_shapes, sample_shape
 from edgeopt.system.files import list_folder, require_there
 from edgeopt.system.text import plural, short
 from edgeopt.tasks import Accuracy, Task
@@ -115,7 +115,7 @@ def why_no_proof(task: Task, reference: Sequence[Any], least_agreement: float) -
         least_agreement: What another model is asked for.
     """
     count = plural(len(reference), "picture")
-    if reference and all(hasattr(one, "__len__") and not len(one) for one in reference):
+    if reference and all(map(task.is_empty, reference)):
         return f"the model finds nothing on {count}, so that one which finds nothing at all agrees with it"
     if len(reference) < 2:
         return ""
@@ -177,7 +177,7 @@ def fed(frames: Frames, recipe: Recipe, inputs: Sequence[TensorSpec]) -> Frames:
     if frames.tensors is not None:
         _require_arrays(frames, inputs)
         return _fitted(frames, inputs, fixed_shapes(recipe, inputs), recipe.input.states)
-    if recipe.task != TENSORS or recipe.preprocess != Preprocess() or not recipe.input.size:  # the task refuses them
+    if not recipe.takes_arrays or recipe.preprocess != Preprocess() or not recipe.input.size:  # the task refuses them
         return frames
     note = Note(
         NoteKind.WARNING,

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt import tasks
 from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.executors import Session
 from edgeopt.graph.model import Model, load_model
@@ -26,11 +25,11 @@ from edgeopt.recipes.frames import Frames
 from edgeopt.recipes.raw_values import fitting_numbers
 from edgeopt.recipes.recipe import Colour, Preprocess, Recipe
 from edgeopt.recipes.recipe_text import changed_lines, recipe_text
-from edgeopt.recipes.recognise import TENSORS, Choice
-from edgeopt.system import assets, registry
+from edgeopt.recipes.recognise import Choice
+from edgeopt.system import assets
 from edgeopt.system.files import write_beside
 from edgeopt.system.text import plural
-from edgeopt.tasks import Task
+from edgeopt.tasks import Task, find_task, make_task
 
 PROPOSED = "proposed-recipe"
 """Name of the file that holds the reading that fits."""
@@ -80,8 +79,7 @@ class _Bench:
     labelled: LabelledFrames | None
 
     def task(self, recipe: Recipe) -> Task:
-        made: Task = registry.load(tasks, recipe.task).TASK(recipe, self.inputs, self.outputs, True)
-        return made
+        return make_task(recipe, self.inputs, self.outputs, evaluating=True)
 
     def judge(self, recipe: Recipe, count: int, *, is_final: bool) -> _Judged:
         """Return a reading on some pictures; what comparing needs is computed for final ones only."""
@@ -205,7 +203,9 @@ def find_misreading(
         InvalidFileError: If the labels are of another task.
     """
     pictures = labelled.frames if labelled else frames
-    if recipe.task == TENSORS or pictures.tensors is not None or len(pictures) < _LEAST_PICTURES:
+    if pictures.tensors is not None or len(pictures) < _LEAST_PICTURES:
+        return None
+    if not find_task(recipe.task).reveals_misreading:
         return None
     bench = _Bench(inputs, outputs, session, frames, labelled)
     values = _fitting_values(bench, recipe)

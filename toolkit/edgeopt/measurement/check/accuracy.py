@@ -5,14 +5,12 @@ It judges nothing by labels that the baseline itself does not fit, and passes no
 
 from __future__ import annotations
 
-from edgeopt import tasks
 from edgeopt.measurement.accuracy.bootstrap import Scored, drop_between, require_telling
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, Progress, answers, why_no_proof
 from edgeopt.measurement.check.result import CheckResult, CheckVerdict, judge_accuracy, judge_agreement
 from edgeopt.measurement.side_by_side import Side, score_side
 from edgeopt.recipes.frames import Frames
-from edgeopt.system import registry
-from edgeopt.tasks import Task
+from edgeopt.tasks import Task, make_task
 
 _PICTURES = 16
 """As many as `optimize` asks for agreement."""
@@ -91,5 +89,4 @@ def _by_agreement(now: Side, then: Side | None, stored: Scored | None, frames: F
 
 def _task(side: Side) -> Task:
     subject = side.subject
-    task: Task = registry.load(tasks, subject.recipe.task).TASK(subject.recipe, subject.inputs, subject.outputs, True)
-    return task
+    return make_task(subject.recipe, subject.inputs, subject.outputs, evaluating=True)

@@ -18,7 +18,6 @@ from pathlib import Path
 
 import numpy as np
 
-from edgeopt import tasks
 from edgeopt.errors import EdgeoptError
 from edgeopt.executors import Source
 from edgeopt.graph.tensors import Sample, TensorSpec
@@ -31,7 +30,7 @@ from edgeopt.measurement.workers import Pipeline
 from edgeopt.recipes.frames import VIDEOS, Frames, open_frames
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.runtime.opening import Opening
-from edgeopt.system import registry
+from edgeopt.tasks import make_task
 
 _PICTURES = 8
 _LONGEST_S = 1800.0
@@ -56,7 +55,7 @@ class Runnable:
             EdgeoptError: If the session does not open.
         """
         session = self.opening.open(self.source)
-        return registry.load(tasks, self.recipe.task).TASK(self.recipe, self.inputs, self.outputs, False), session
+        return make_task(self.recipe, self.inputs, self.outputs, evaluating=False), session
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,7 @@ from edgeopt.measurement.interleaving import run_interleaved
 from edgeopt.measurement.load.frame_loop import Frames, run_frames
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.quantile import Summary, summarize
-from edgeopt.recipes.labels import Labels
-from edgeopt.tasks import Accuracy, Task
+from edgeopt.tasks import FrameTask
 
 _BLOCK = 5
 _REMEDY = "export the model with a free first dimension, or leave --batch out"
@@ -48,7 +47,7 @@ class BatchPoint:
 class _BatchTask:
     """A task of `size` frames at once: the same picture each time, every one preprocessed and read for itself."""
 
-    task: Task
+    task: FrameTask
     size: int
 
     def preprocess(self, frame: Sample) -> tuple[Tensors, Any]:
@@ -66,21 +65,6 @@ class _BatchTask:
 
     def postprocess(self, outputs: Tensors, geometry: Any) -> Any:
         return [self.task.postprocess(_part(outputs, i, self.size), one) for i, one in enumerate(geometry)]
-
-    def score(self, answers: Sequence[Any], labels: Labels) -> Accuracy:
-        return self.task.score([one for batch in answers for one in batch], labels)
-
-    def score_resamples(self, answers: Sequence[Any], labels: Labels, counts: NDArray[np.int64]) -> NDArray[np.float64]:
-        return self.task.score_resamples([one for batch in answers for one in batch], labels, counts)
-
-    def agreement(self, answers: Sequence[Any], reference: Sequence[Any]) -> float:
-        return self.task.agreement([one for batch in answers for one in batch], reference)
-
-    def sureness(self, answers: Sequence[Any]) -> NDArray[np.float64]:
-        return self.task.sureness([one for batch in answers for one in batch])
-
-    def rightness(self, answers: Sequence[Any], labels: Labels) -> NDArray[np.float64] | None:
-        return self.task.rightness([one for batch in answers for one in batch], labels)
 
 
 def _fill(batch: Mapping[str, NDArray[Any]], inputs: Tensors, i: int) -> None:
@@ -100,7 +84,7 @@ def why_no_batch(inputs: Sequence[TensorSpec]) -> str | None:
 
 def sweep_batches(
     frames: Frames,
-    task: Task,
+    task: FrameTask,
     session: Session,
     sizes: Sequence[int] = (1, 2, 4, 8),
     *,

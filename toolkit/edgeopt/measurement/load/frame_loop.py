@@ -19,7 +19,7 @@ from edgeopt.graph.tensors import Sample
 from edgeopt.measurement.clock import Clock, cost_of_reading_ns
 from edgeopt.measurement.samples import STAGES, Samples
 from edgeopt.measurement.statistics.warmup import find_warmup
-from edgeopt.tasks import Task
+from edgeopt.tasks import FrameTask
 
 Frames = Sequence[Sample] | Sequence[Callable[[], Sample]]
 """Pictures in memory, or functions that read and decode one (this is then the stage `load`)."""
@@ -33,7 +33,7 @@ _PROGRESS_NS: Final = 250_000_000
 class MarkedFrames:
     """Runs single frames with marks and keeps their times in preallocated rows."""
 
-    def __init__(self, frames: Frames, task: Task, session: Session, clock: Clock) -> None:
+    def __init__(self, frames: Frames, task: FrameTask, session: Session, clock: Clock) -> None:
         if not len(frames):
             raise ValueError("there is no frame to run")
         self._frames: Sequence[Any] = frames
@@ -125,7 +125,7 @@ class MarkedFrames:
 
 def run_frames(
     frames: Frames,
-    task: Task,
+    task: FrameTask,
     session: Session,
     *,
     seconds: float,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError, NotFoundError, UnsupportedError
-from edgeopt.graph.tensors import Sample, Tensors, TensorSpec
+from edgeopt.graph.tensors import Frame, Sample, Tensors, TensorSpec
 from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.metrics import find_metric
 from edgeopt.recipes.metrics._match_tables import MatchTable, match_tables
@@ -19,12 +19,17 @@ from edgeopt.recipes.output_shapes import require_fit
 from edgeopt.recipes.preprocess import Geometry, PictureInput
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.tasks import Accuracy, accuracy_of, resampled_accuracy
+from edgeopt.tasks._drawing import HEIGHT, SHOWN_ABOVE, class_colour, draw_box, scaled
 from edgeopt.tasks.detection.boxes import Detections, matched_share, suppress
 from edgeopt.tasks.detection.decoders import DECODERS, NEEDS_NO_SUPPRESSION, class_count
 
 
 class Detection:
-    """Preprocess, postprocess and score of one detector."""
+    """One detector: its pictures, its boxes, their score."""
+
+    is_drawable: ClassVar[bool] = True
+    reveals_misreading: ClassVar[bool] = True
+    time_follows_content: ClassVar[bool] = True
 
     def __init__(self, recipe: Recipe, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], evaluating: bool):
         """Bind a recipe to a model's tensors.
@@ -54,7 +59,6 @@ class Detection:
             thresholds.iou_threshold,
             thresholds.max_detections,
         )
-        self._class_names = recipe.class_names
 
     def preprocess(self, frame: Sample) -> tuple[Tensors, Geometry]:
         """Return the input tensor, and where the frame lies in it: all over it, where it is given as a tensor."""
@@ -83,6 +87,42 @@ class Detection:
         else:
             kept = np.argsort(-scores, kind="stable")[: self._most]
         return Detections(geometry.to_frame(boxes[kept]), scores[kept], classes[kept])
+
+    def is_empty(self, answer: Detections) -> bool:
+        """Return whether there is no box."""
+        return not len(answer)
+
+    def as_text(self, answer: Detections) -> str:
+        """Return classes with score and place."""
+        rows = zip(answer.boxes, answer.scores, answer.classes.tolist(), strict=True)
+        found = [
+            f"{self._recipe.class_name(label)} {score:.2f} at {', '.join(f'{v:.0f}' for v in box)}"
+            for box, score, label in rows
+        ]
+        return "; ".join(found) or "nothing"
+
+    def as_json(self, answer: Detections) -> dict[str, Any]:
+        """Return `detections`, best first, each with `box` (left, top, right, bottom in pixels), `score`, `class`."""
+        rows = zip(answer.boxes.tolist(), answer.scores.tolist(), answer.classes.tolist(), strict=True)
+        return {
+            "detections": [
+                {
+                    "box": [round(v, 2) for v in box],
+                    "score": round(score, 4),
+                    "class": self._recipe.class_name(label),
+                }
+                for box, score, label in rows
+            ]
+        }
+
+    def draw(self, frame: Frame, answer: Detections) -> Frame:
+        """Return a copy of the frame with its boxes, those above `SHOWN_ABOVE`."""
+        drawn, scale = scaled(frame), HEIGHT / frame.shape[0]
+        for box, score, label in zip(answer.boxes, answer.scores, answer.classes.tolist(), strict=True):
+            if score >= SHOWN_ABOVE:
+                text = f"{self._recipe.class_name(label)} {score:.2f}"
+                draw_box(drawn, (box * scale).tolist(), text, class_colour(label))
+        return drawn
 
     def score(self, answers: Sequence[Detections], labels: Labels) -> Accuracy:
         """Return the recipe's metric, the others beside it.
@@ -146,9 +186,9 @@ class Detection:
         """Return the category id of each class index: by name, or by order where no name is known."""
         assert labels.coco is not None
         by_name = {str(one["name"]).lower(): int(one["id"]) for one in labels.coco["categories"]}
-        if not self._class_names:
+        if not self._recipe.class_names:
             return dict(enumerate(sorted(by_name.values())))
-        known = {i: by_name[name.lower()] for i, name in enumerate(self._class_names) if name.lower() in by_name}
+        known = {i: by_name[name.lower()] for i, name in enumerate(self._recipe.class_names) if name.lower() in by_name}
         if known:
             return known
         raise InvalidFileError(

@@ -15,7 +15,6 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from edgeopt import tasks
 from edgeopt.errors import EdgeoptError, Note, NoteKind, UnsupportedError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
@@ -37,8 +36,8 @@ from edgeopt.steps.quantize.inspection.match_float import (
 from edgeopt.steps.quantize.inspection.tensors import QuantizedTensor, read_tensors
 from edgeopt.steps.quantize.keep_float.scores import channel_sqnr_db, is_rescaled, sqnr_db
 from edgeopt.steps.simplify import simplify
-from edgeopt.system import registry
 from edgeopt.system.text import plural
+from edgeopt.tasks import make_task
 
 _PICTURES = 8
 _POSITIONS = 4096
@@ -108,7 +107,7 @@ def _original(against: str, model: Model) -> Model:
 
 def _inputs(model: Model, path: Path, recipe: str | None, frames: Frames) -> list[Tensors]:
     chosen = choose_recipe(recipe, path, model.inputs, model.outputs, model.metadata, frames.shapes).recipe
-    task = registry.load(tasks, chosen.task).TASK(chosen, model.inputs, model.outputs, True)
+    task = make_task(chosen, model.inputs, model.outputs, evaluating=True)
     return list(model_inputs(task, fed(frames, chosen, model.inputs)))
 
 
