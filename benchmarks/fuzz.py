@@ -53,8 +53,7 @@ from edgeopt.recipes.frames import open_frames
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.system import assets
-from edgeopt.system.environment import read_environment
-from edgeopt.system.fingerprint import Fact, Fingerprint, Use
+from edgeopt.system.environment import Environment, Fact, Use, read_environment
 from edgeopt.tasks import Accuracy, make_task
 
 RESULTS = Path(__file__).parent / "results" / "fuzz.json"
@@ -325,7 +324,7 @@ def _spoil_graph(chance: random.Random, proto: Any) -> None:
         proto.opset_import[0].version = number
 
 
-FACTS = Fingerprint({"cpu.model": Fact(Use.CRITICAL, "a"), "model.sha256": Fact(Use.SUBJECT, "0" * 64)})
+FACTS = Environment({"cpu.model": Fact(Use.CRITICAL, "a"), "model.sha256": Fact(Use.SUBJECT, "0" * 64)})
 
 
 def _samples() -> Samples:
@@ -443,7 +442,7 @@ def make_baseline(folder: Path) -> list[Path]:
     numbers = {"threads": 1, "size_bytes": 10, "off_device": 0, "placement": {"CPUExecutionProvider": 3}}
     lists = {"peak_bytes": (1, 2, 3), "first_answer_ns": (1, 2, 3), "trust_reasons": ("quiet",)}
     whole = (
-        facts | numbers | lists | {"scored": scored, "fingerprint": FACTS, "samples": _samples(), "trust": "trusted"}
+        facts | numbers | lists | {"scored": scored, "environment": FACTS, "samples": _samples(), "trust": "trusted"}
     )
     write_baseline(Baseline(**whole), folder / "baseline.json")
     return [folder / "baseline.json", folder / "baseline.npz"]
@@ -452,12 +451,12 @@ def make_baseline(folder: Path) -> list[Path]:
 def read_baseline_whole(path: Path) -> object:
     """Read a baseline, whichever of its two files is spoiled."""
     found = read_baseline(path.with_suffix(".json"))
-    return found.locate(path), found.samples.summary(), found.fingerprint.why_not_comparable(FACTS)
+    return found.locate(path), found.samples.summary(), found.environment.why_not_comparable(FACTS)
 
 
 def make_result(folder: Path) -> list[Path]:
     """What `bench -o` leaves."""
-    values = {"schema": 1, "name": "a", "source": "b", "fingerprint": FACTS.to_json(), "trust": {"level": "trusted"}}
+    values = {"schema": 2, "name": "a", "source": "b", "environment": FACTS.to_json(), "trust": {"level": "trusted"}}
     (folder / "bench.json").write_text(json.dumps(values))
     _samples().save(folder / "samples.npz")
     return [folder / "bench.json", folder / "samples.npz"]
@@ -466,7 +465,7 @@ def make_result(folder: Path) -> list[Path]:
 def read_result_whole(path: Path) -> object:
     """Read a result and its figures."""
     found = read_stored(path.parent)
-    return found.samples.summary(), found.fingerprint.why_not_comparable(FACTS)
+    return found.samples.summary(), found.environment.why_not_comparable(FACTS)
 
 
 def make_report(folder: Path) -> list[Path]:

@@ -93,8 +93,8 @@ def test_everything_that_is_always_told_is_in_the_file(closed):
     text = (out / "bench.json").read_text()
     values = strict(text)
     assert values == strict(json.dumps(result.as_json()))
-    assert values["fingerprint"]["hash"] == result.fingerprint.hash
-    assert len(values["fingerprint"]["facts"]) > 30
+    assert values["environment"]["hash"] == result.environment.hash
+    assert len(values["environment"]["facts"]) > 30
     assert values["trust"]["level"] in ("trusted", "noisy", "invalid")
     assert values["trust"]["thresholds"]["steal_ratio"] == 0.005
     assert values["memory"]["peak_bytes"] > 10_000_000
@@ -110,7 +110,7 @@ def test_raw_samples_lie_beside_the_figures_and_are_read_for_a_comparison(closed
     np.testing.assert_array_equal(Samples.read(out / "samples.npz").frame_ns, result.samples.frame_ns)
     stored = read_stored(out)
     assert stored.trust == result.trust.level
-    assert stored.fingerprint.hash == result.fingerprint.hash
+    assert stored.environment.hash == result.environment.hash
     assert len(stored.samples) == len(result.samples)
 
 
@@ -374,9 +374,9 @@ def test_minutes_give_the_curve_over_time():
 
 
 @pytest.mark.parametrize("spin", [True, False])
-def test_spinning_is_an_entry_of_the_session_and_in_the_fingerprint(spin):
+def test_spinning_is_an_entry_of_the_session_and_in_the_environment(spin):
     result = edgeopt.bench("digits_detector", spin=spin, seconds=0.05, min_frames=20, threads=2)
-    assert result.fingerprint.facts["session.spins"].value is spin
+    assert result.environment.facts["session.spins"].value is spin
     assert result.setup.subject.options.entries["session.intra_op.allow_spinning"] == str(int(spin))
 
 

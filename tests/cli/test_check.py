@@ -41,7 +41,7 @@ from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.recipe import Check, find_recipe, read_recipe
 from edgeopt.runtime.bundle import read_bundle, write_bundle
 from edgeopt.runtime.opening import opening_for
-from edgeopt.system.fingerprint import Fact, Fingerprint, Use
+from edgeopt.system.environment import Environment, Fact, Use
 from edgeopt.system.target import find_target
 from edgeopt.tasks import Accuracy
 
@@ -257,7 +257,7 @@ def some_baseline(**changes: object) -> Baseline:
         "first_answer_ns": (4, 5, 6),
         "trust": "noisy",
         "trust_reasons": ("steal: much",),
-        "fingerprint": Fingerprint({"cpu.model": Fact(Use.CRITICAL, "A")}),
+        "environment": Environment({"cpu.model": Fact(Use.CRITICAL, "A")}),
         "samples": samples,
     }
     return Baseline(**values | changes)
@@ -275,7 +275,7 @@ def test_a_baseline_reads_as_it_was_written(tmp_path):
     ("damage", "message"),
     [
         (lambda text: "{", "is not JSON"),
-        (lambda text: text.replace('"schema": 1', '"schema": 7', 1), "has schema 7"),
+        (lambda text: text.replace('"schema": 2', '"schema": 1', 1), "has schema 1, this edgeopt reads 2"),
         (lambda text: text.replace("edgeopt baseline", "something"), "is no baseline"),
         (lambda text: text.replace('"size_bytes"', '"size"'), "is damaged"),
         (lambda text: text.replace('"resampled"', '"sampled"'), "is damaged"),
@@ -536,7 +536,7 @@ def test_where_the_baselines_model_was_replaced_its_figures_are_used(replaced):
 
 def test_figures_of_another_machine_leave_times_undecided_and_the_key_is_named(replaced):
     values = json.loads((replaced / "b.json").read_text())
-    values["fingerprint"]["facts"]["cpu.model"]["value"] = "Another CPU"
+    values["environment"]["facts"]["cpu.model"]["value"] = "Another CPU"
     (replaced / "b.json").write_text(json.dumps(values))
     shown = run(replaced, replaced / "model.onnx", "--json", "--skip", "size")
     found = results_of(shown)

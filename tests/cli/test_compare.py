@@ -266,10 +266,10 @@ def results(tmp_path_factory) -> tuple[Path, Path]:
 
 
 def changed(folder: Path, to: Path, **facts: object) -> Path:
-    """Return a copy of a result whose fingerprint has other facts."""
+    """Return a copy of a result whose environment has other facts."""
     values = json.loads((folder / "bench.json").read_text())
     for key, value in facts.items():
-        values["fingerprint"]["facts"][key.replace("__", ".")]["value"] = value
+        values["environment"]["facts"][key.replace("__", ".")]["value"] = value
     to.mkdir()
     (to / "bench.json").write_text(json.dumps(values))
     (to / "samples.npz").write_bytes((folder / "samples.npz").read_bytes())
@@ -293,7 +293,7 @@ def test_results_of_another_machine_are_refused_and_the_keys_are_named(results, 
 
 
 def test_of_long_lists_what_differs_is_named(results, tmp_path):
-    flags = json.loads((results[0] / "bench.json").read_text())["fingerprint"]["facts"]["cpu.model"]["value"]
+    flags = json.loads((results[0] / "bench.json").read_text())["environment"]["facts"]["cpu.model"]["value"]
     one, other = f"{flags} {'x' * 80} avx2", f"{flags} {'x' * 80} avx512_vnni"
     first = read_stored(changed(results[0], tmp_path / "first", cpu__model=one))
     second = read_stored(changed(results[0], tmp_path / "second", cpu__model=other))
@@ -312,8 +312,9 @@ def test_what_a_comparison_is_about_is_named_and_refuses_nothing(results, tmp_pa
     [
         ("{", "is not JSON"),
         ('{"schema": 99}', "has schema 99"),
+        ('{"schema": 1}', "has schema 1, this edgeopt reads 2"),
         ("[]", "names no schema"),
-        ('{"schema": 1}', "is no result of edgeopt bench"),
+        ('{"schema": 2}', "is no result of edgeopt bench"),
     ],
 )
 def test_a_damaged_result_is_refused_with_the_remedy(results, tmp_path, damage, message):

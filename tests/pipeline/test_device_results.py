@@ -66,7 +66,7 @@ def edited(place, key, value):
     path = place / "brought" / "bench.json"
     values = json.loads(path.read_text("utf-8"))
     text = json.dumps(values)
-    facts = values["fingerprint"].get("facts", values["fingerprint"])
+    facts = values["environment"].get("facts", values["environment"])
     facts[key] = {**facts[key], "value": value} if isinstance(facts[key], dict) else value
     assert json.dumps(values) != text
     path.write_text(json.dumps(values), "utf-8")

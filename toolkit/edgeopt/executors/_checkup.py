@@ -9,7 +9,7 @@ from edgeopt import executors
 from edgeopt.errors import EXIT_ERROR, EXIT_PASS, EdgeoptError, Note, NoteKind
 from edgeopt.executors._availability import find_device, why_absent, why_unavailable
 from edgeopt.system import assets, registry
-from edgeopt.system.environment import Environment, read_environment
+from edgeopt.system.environment import Environment, cpu_quota, read_environment
 from edgeopt.system.target import Choice, read_target, target_names
 
 _RUNTIMES = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-directml", "onnxruntime-webgpu")
@@ -64,6 +64,6 @@ def _notes(environment: Environment) -> tuple[Note, ...]:
                 "uninstall both, then install one",
             )
         )
-    if environment.cpu_quota and environment.cpu_quota < environment.cores:
-        notes.append(Note(NoteKind.WARNING, f"the container may use {environment.cpu_quota:.2g} cores only"))
+    if (quota := cpu_quota()) and quota < environment.cores:
+        notes.append(Note(NoteKind.WARNING, f"the container may use {quota:.2g} cores only"))
     return tuple(notes)

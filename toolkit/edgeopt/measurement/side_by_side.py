@@ -18,7 +18,7 @@ from edgeopt.measurement.turns import Pace, Turns, take_turns
 from edgeopt.recipes.frames import Frames
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.recognise import ARRAYS_RECIPE, Shapes
-from edgeopt.system.fingerprint import Fingerprint, read_fingerprint
+from edgeopt.system.environment import Environment, read_environment
 from edgeopt.tasks import make_task
 
 
@@ -119,13 +119,13 @@ def labels_of(recipe: Recipe) -> Path | None:
     return shipped if shipped is not None and recipe.folder.name else None
 
 
-def fingerprint_of(side: Side, info: Mapping[str, Any] | None = None) -> Fingerprint:
+def environment_of(side: Side, info: Mapping[str, Any] | None = None) -> Environment:
     """Return everything that this side's figures depend on."""
     subject = side.subject
     facts = subject_facts(
         subject.source, subject.options, subject.session, executor=subject.executor, opset=subject.opset
     )
-    return read_fingerprint(facts | {"recipe": subject.recipe.name}, info)
+    return read_environment(facts | {"recipe": subject.recipe.name}, info)
 
 
 def notes_on(sides: Sequence[Side]) -> tuple[Note, ...]:

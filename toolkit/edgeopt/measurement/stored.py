@@ -7,11 +7,11 @@ from pathlib import Path
 
 from edgeopt.errors import EdgeoptError, InvalidFileError, Note, NoteKind
 from edgeopt.measurement.samples import Samples
-from edgeopt.system.fingerprint import Fingerprint, Use
+from edgeopt.system.environment import Environment, Use
 from edgeopt.system.toml import read_object
 
 RESULT, RAW = "bench.json", "samples.npz"
-SCHEMA = 1
+SCHEMA = 2
 _SHOWN = 60  # characters of a value: processor flags fill pages
 
 
@@ -23,7 +23,7 @@ class StoredResult:
     name: str
     source: str
     samples: Samples
-    fingerprint: Fingerprint
+    environment: Environment
     trust: str
     """`trusted`, `noisy` or `invalid`."""
 
@@ -48,17 +48,17 @@ def read_stored(path: Path) -> StoredResult:
             name=str(values["name"]),
             source=str(values["source"]),
             samples=Samples.read(file.with_name(RAW)),
-            fingerprint=Fingerprint.from_json(values["fingerprint"]),
+            environment=Environment.from_json(values["environment"]),
             trust=str(values["trust"]["level"]),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InvalidFileError(f"{file} is no result of edgeopt bench: {error!r}", remedy=remedy) from error
 
 
-def show_difference(one: Fingerprint, other: Fingerprint, key: str) -> str:
+def show_difference(one: Environment, other: Environment, key: str) -> str:
     """Return `cpu.model: A, B`, each cut to a readable length."""
 
-    def shown(found: Fingerprint) -> str:
+    def shown(found: Environment) -> str:
         fact = found.facts.get(key)
         text = "not recorded" if fact is None else "unknown" if fact.value is None else str(fact.value)
         return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
@@ -79,8 +79,8 @@ def require_comparable(one: StoredResult, other: StoredResult) -> tuple[Note, ..
     for result in (one, other):
         if result.trust == "invalid":
             raise EdgeoptError(f"{result.path} is INVALID: its figures mean nothing", remedy="measure it again")
-    if keys := one.fingerprint.why_not_comparable(other.fingerprint):
-        shown = "; ".join(show_difference(one.fingerprint, other.fingerprint, key) for key in keys)
+    if keys := one.environment.why_not_comparable(other.environment):
+        shown = "; ".join(show_difference(one.environment, other.environment, key) for key in keys)
         raise EdgeoptError(
             f"{one.path} and {other.path} come from different machines or software: {shown}",
             remedy="measure both here: edgeopt compare with the models themselves, not their results",
@@ -95,10 +95,10 @@ def require_comparable(one: StoredResult, other: StoredResult) -> tuple[Note, ..
 
 def _differences(one: StoredResult, other: StoredResult) -> tuple[Note, ...]:
     notes = []
-    subject = one.fingerprint.differing(other.fingerprint, Use.SUBJECT)
-    state = one.fingerprint.differing(other.fingerprint, Use.INFORMATIONAL)
+    subject = one.environment.differing(other.environment, Use.SUBJECT)
+    state = one.environment.differing(other.environment, Use.INFORMATIONAL)
     if subject:
-        shown = "; ".join(show_difference(one.fingerprint, other.fingerprint, key) for key in subject)
+        shown = "; ".join(show_difference(one.environment, other.environment, key) for key in subject)
         notes.append(Note(NoteKind.INFO, f"compared: {shown}"))
     if state:
         notes.append(Note(NoteKind.INFO, f"the state of the moment differed: {', '.join(state)}"))

@@ -1,4 +1,4 @@
-"""The facts of a fingerprint that only the caller knows: model, session, inputs."""
+"""The facts of an environment that only the caller knows: model, session, inputs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def subject_facts(
     optimized: Path | None = None,
     opset: int | None = None,
 ) -> dict[str, Any]:
-    """Return plain facts for `read_fingerprint(subject=...)`.
+    """Return plain facts for `read_environment(subject=...)`.
 
     Args:
         source: The model.

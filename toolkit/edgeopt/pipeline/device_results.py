@@ -61,5 +61,5 @@ def _require_bundles_model(report: Report, result: StoredResult) -> None:
 
 
 def _fact(result: StoredResult, key: str) -> str:
-    fact = result.fingerprint.facts.get(key)
+    fact = result.environment.facts.get(key)
     return "" if fact is None or fact.value is None else str(fact.value)

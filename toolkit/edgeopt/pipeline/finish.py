@@ -197,7 +197,7 @@ def _write_bundle(run: Run, candidates: Sequence[Candidate], best: Candidate) ->
         "agreement": best.agreement,
         "frame_p50_ms": best.latency.frame.p50_ms if best.latency else None,
         "frame_p99_ms": best.latency.frame.p99_ms if best.latency else None,
-        "machine": read_environment().fingerprint if best.latency else None,
+        "machine": read_environment().hash if best.latency else None,
     }
     folder = run.workspace.path("bundle")
     write_bundle(folder, models, run.context.target, _recipe_of_bundle(run), expected, package_versions())

@@ -261,5 +261,5 @@ def _facts(report: Report) -> Mapping[str, str]:
         + ", ".join(f"{name} {version}" for name, version in machine.packages.items()),
         "calibration": report.calibrated_on,
         **({"latency": f"measured on {report.measured_on}"} if report.measured_on else {}),
-        "fingerprint": machine.fingerprint,
+        "fingerprint": machine.hash,
     }

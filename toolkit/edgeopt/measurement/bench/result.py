@@ -29,9 +29,8 @@ from edgeopt.measurement.statistics.budget import BudgetResult
 from edgeopt.measurement.statistics.quantile import Summary, summarize
 from edgeopt.measurement.statistics.warmup import Warmup
 from edgeopt.system.environment import Environment, physical_cores
-from edgeopt.system.fingerprint import Fingerprint
 
-SCHEMA = 1
+SCHEMA = 2
 _OF_THE_LOAD = {
     "--load": "load",
     "--streams": "streams",
@@ -57,7 +56,6 @@ class BenchResult:
     trust: Trust
     passes: Passes
     environment: Environment
-    fingerprint: Fingerprint
 
     @property
     def options(self) -> BenchOptions:
@@ -232,8 +230,7 @@ class BenchResult:
             **_passes(self.passes),
             "findings": [asdict(finding) for finding in self.findings],
             "diagnosis": self.diagnosis,
-            "environment": asdict(self.environment),
-            "fingerprint": self.fingerprint.to_json(),
+            "environment": self.environment.to_json(),
             "notes": [asdict(note) for note in self.notes],
         }
 

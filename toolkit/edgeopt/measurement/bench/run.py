@@ -19,7 +19,6 @@ from edgeopt.measurement.resources.meters import MeterKind, find_meters
 from edgeopt.measurement.resources.trust import judge_trust
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.subject import Subject, choose_frames, open_subject
-from edgeopt.system.environment import read_environment
 from edgeopt.system.files import require_writable, write_beside
 
 __all__ = ["BenchOptions", "BenchResult", "Subject", "bench", "choose_frames", "open_subject"]
@@ -64,7 +63,7 @@ def bench(
 def _measure(setup: Setup, tell: Tell | None) -> BenchResult:
     """Run the load, then every pass beside it, and judge."""
     meters = find_meters() if setup.options.energy else None
-    fingerprint = setup.fingerprint()
+    environment = setup.environment()
     observed = observe(lambda: _run(setup, tell), meters.best if meters else None)
     samples, plan = observed.samples, setup.plan
     if not len(samples.steady().served()):
@@ -95,8 +94,7 @@ def _measure(setup: Setup, tell: Tell | None) -> BenchResult:
         warmup=judge_warmup(samples, plan, setup.options.measure_s),
         trust=trust,
         passes=passes,
-        environment=read_environment(),
-        fingerprint=fingerprint,
+        environment=environment,
     )
 
 

@@ -14,7 +14,7 @@ from edgeopt.measurement.subject import Subject, choose_frames, open_subject, sh
 from edgeopt.measurement.subject_facts import subject_facts
 from edgeopt.measurement.workers import Pipeline
 from edgeopt.recipes.frames import Frames
-from edgeopt.system.fingerprint import Fingerprint, read_fingerprint
+from edgeopt.system.environment import Environment, read_environment
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Setup:
         """Whether the engine has spinning threads, a profiler and session entries."""
         return self.subject.executor == "onnxruntime"
 
-    def fingerprint(self) -> Fingerprint:
+    def environment(self) -> Environment:
         """Return machine, software and subject, in full."""
         inputs, _ = self.subject.task.preprocess(self.readers[0]())
         facts = subject_facts(
@@ -57,7 +57,7 @@ class Setup:
             opset=self.subject.opset,
         )
         told = {"load": str(self.plan), "pictures": len(self.pictures), "recipe": self.subject.recipe.name}
-        return read_fingerprint(facts | told, {"seed": self.options.seed, "source": str(self.pictures.source)})
+        return read_environment(facts | told, {"seed": self.options.seed, "source": str(self.pictures.source)})
 
 
 def open_setup(model: str, *, target: str, recipe: str | None, options: BenchOptions) -> Setup:

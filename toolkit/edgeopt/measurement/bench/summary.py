@@ -301,7 +301,7 @@ def _trust(result: BenchResult) -> tuple[tuple[str, str], ...]:
         lines.append(("no sensor", ", ".join(trust.missing)))
     machine = result.environment
     told = f"{machine.cpu}, {plural(machine.cores, 'core')}, {machine.system}"
-    lines.append(("machine", f"{told}; fingerprint {result.fingerprint.hash}"))
+    lines.append(("machine", f"{told}; fingerprint {result.environment.hash}"))
     return tuple(lines)
 
 

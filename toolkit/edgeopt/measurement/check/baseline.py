@@ -13,11 +13,11 @@ from edgeopt.errors import InvalidFileError
 from edgeopt.measurement.accuracy.bootstrap import Scored
 from edgeopt.measurement.samples import Samples
 from edgeopt.system import assets
+from edgeopt.system.environment import Environment
 from edgeopt.system.files import write_beside
-from edgeopt.system.fingerprint import Fingerprint
 from edgeopt.system.toml import read_object
 
-SCHEMA = 1
+SCHEMA = 2
 _KIND = "edgeopt baseline"
 
 
@@ -46,7 +46,7 @@ class Baseline:
     """Of fresh processes; empty: not measured."""
     trust: str
     trust_reasons: tuple[str, ...]
-    fingerprint: Fingerprint
+    environment: Environment
     samples: Samples
 
     def locate(self, file: Path) -> str | None:
@@ -100,7 +100,7 @@ def write_baseline(baseline: Baseline, file: Path) -> None:
         "first_answer_ns": list(baseline.first_answer_ns),
         "trust": baseline.trust,
         "trust_reasons": list(baseline.trust_reasons),
-        "fingerprint": baseline.fingerprint.to_json(),
+        "environment": baseline.environment.to_json(),
     }
     write_beside(file, json.dumps(values, indent=2, allow_nan=False) + "\n")
 
@@ -137,6 +137,6 @@ def _parse(values: Mapping[str, Any], samples: Samples) -> Baseline:
         first_answer_ns=tuple(int(one) for one in values["first_answer_ns"]),
         trust=str(values["trust"]),
         trust_reasons=tuple(str(one) for one in values["trust_reasons"]),
-        fingerprint=Fingerprint.from_json(values["fingerprint"]),
+        environment=Environment.from_json(values["environment"]),
         samples=samples,
     )

@@ -40,7 +40,7 @@ from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.side_by_side import (
     Side,
     close,
-    fingerprint_of,
+    environment_of,
     labels_of,
     notes_on,
     open_sides,
@@ -55,8 +55,8 @@ from edgeopt.measurement.subject import choose_frames, shapes_of
 from edgeopt.recipes.frames import Frames
 from edgeopt.recipes.recipe import Check
 from edgeopt.recipes.recognise import Shapes
+from edgeopt.system.environment import Environment
 from edgeopt.system.files import require_writable, write_beside
-from edgeopt.system.fingerprint import Fingerprint
 from edgeopt.system.toml import Within, parse_table, require_measurable
 
 CHECKS = ("latency", "accuracy", "size", "memory", "cold_start", "placement")
@@ -209,8 +209,8 @@ def _open(
 
 
 def _check(run: _Run, stored: Baseline, limits: Check, file: Path) -> CheckReport:
-    fingerprint = fingerprint_of(run.now)
-    why_not = "" if run.then else _why_not_stored(stored, fingerprint, run.why_gone)
+    environment = environment_of(run.now)
+    why_not = "" if run.then else _why_not_stored(stored, environment, run.why_gone)
     placed, off = _placement(run.now)
     latency, blocked, trust = [skipped("latency")], "", "not judged: latency was skipped"
     if "latency" not in run.skip:
@@ -242,12 +242,12 @@ def _check(run: _Run, stored: Baseline, limits: Check, file: Path) -> CheckRepor
     return CheckReport(run.now.label, name, results, limits, trust, tuple(notes), 0.0)
 
 
-def _why_not_stored(stored: Baseline, now: Fingerprint, why_gone: str) -> str:
+def _why_not_stored(stored: Baseline, now: Environment, why_gone: str) -> str:
     """Return why this run cannot be compared with the samples in the file; empty: it can."""
-    keys = stored.fingerprint.why_not_comparable(now)
+    keys = stored.environment.why_not_comparable(now)
     if not keys:
         return ""
-    shown = "; ".join(show_difference(stored.fingerprint, now, key) for key in keys[:3])
+    shown = "; ".join(show_difference(stored.environment, now, key) for key in keys[:3])
     more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
     return f"{why_gone}, and its figures are of another machine or software: {shown}{more}"
 
@@ -361,7 +361,7 @@ def _update(run: _Run, file: Path, recipe: str | None, limits: Check) -> CheckRe
         first_answer_ns=tuple(colds.get(run.now.label, ())),
         trust=str(trust.level),
         trust_reasons=tuple(str(reason) for reason in trust.reasons),
-        fingerprint=fingerprint_of(run.now),
+        environment=environment_of(run.now),
         samples=samples,
     )
     write_baseline(baseline, file)

@@ -23,7 +23,7 @@ from edgeopt.measurement.side_by_side import (
     Side,
     close,
     distinct_labels,
-    fingerprint_of,
+    environment_of,
     label_notes,
     notes_on,
     open_sides,
@@ -41,8 +41,8 @@ from edgeopt.measurement.subject import choose_frames, shapes_of
 from edgeopt.measurement.turns import AGAIN, Turns
 from edgeopt.report.page import render
 from edgeopt.runtime.bundle import is_bundle
+from edgeopt.system.environment import Environment
 from edgeopt.system.files import require_writable, write_beside
-from edgeopt.system.fingerprint import Fingerprint
 from edgeopt.system.text import format_bytes
 from edgeopt.system.toml import Within, require_measurable
 
@@ -86,7 +86,7 @@ class Comparison:
     source: str
     trust: Trust | None
     notes: tuple[Note, ...]
-    fingerprints: Mapping[str, Fingerprint]
+    environments: Mapping[str, Environment]
     samples: Mapping[str, Samples]
 
     @property
@@ -137,7 +137,7 @@ class Comparison:
             "front_axes": self.front_axes,
             "trust": dataclasses.asdict(self.trust) if self.trust else None,
             "notes": [dataclasses.asdict(note) for note in self.notes],
-            "fingerprints": {label: one.to_json() for label, one in self.fingerprints.items()},
+            "environments": {label: one.to_json() for label, one in self.environments.items()},
         }
 
 
@@ -245,7 +245,7 @@ def _compare_turns(
         source=source,
         trust=turns.trust,
         notes=notes,
-        fingerprints={side.label: fingerprint_of(side) for side in sides},
+        environments={side.label: environment_of(side) for side in sides},
         samples=turns.samples,
     )
 
@@ -302,7 +302,7 @@ def _compare_stored(results: Sequence[StoredResult], margin: float) -> Compariso
         source=first.source,
         trust=None,
         notes=tuple(dict.fromkeys(notes)),
-        fingerprints={label: one.fingerprint for label, one in zip(labels, results, strict=True)},
+        environments={label: one.environment for label, one in zip(labels, results, strict=True)},
         samples=samples,
     )
 

@@ -25,7 +25,7 @@ from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import Tensors
 from edgeopt.measurement.statistics.ratio import compare
 from edgeopt.steps.quantize.api import quantize
-from edgeopt.system.environment import read_environment
+from edgeopt.system.environment import processor_hash
 from edgeopt.system.files import write_beside
 from edgeopt.system.target import Int8Rules, Target
 
@@ -84,7 +84,7 @@ def type_speeds(folder: Path | None = None) -> TypeSpeeds:
     Args:
         folder: Of the cache; None: the user's own. Where it cannot be written nothing is kept.
     """
-    file = (folder or cache_folder()) / f"data-types-{read_environment().fingerprint}.json"
+    file = (folder or cache_folder()) / f"data-types-{processor_hash()}.json"
     with contextlib.suppress(OSError, ValueError, TypeError):
         return TypeSpeeds(**json.loads(file.read_text("utf-8")))
     found = _measure()

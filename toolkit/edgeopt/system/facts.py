@@ -1,27 +1,20 @@
-"""Everything about the machine, the software and the subject that a figure may depend on. It never raises.
-
-A fact that cannot be read is None and says why. Two results may be compared when their machine and software agree;
-the model and its session are what a comparison is about, and the rest is there to be read.
-"""
+"""Readers of what a figure may depend on: each returns plain JSON, or raises where this system does not tell."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import platform
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
 from typing import Any
 
-PROC, SYSTEM = Path("/proc"), Path("/sys")
+import psutil
+
 _RUNNING = re.compile(r"^(numpy|onnxruntime.*|openvino.*|opencv-python.*|tensorrt.*)$", re.IGNORECASE)
 """Packages whose code runs inside a frame."""
 _OTHERS = re.compile(r"^(edgeopt|psutil|onnx|onnx-ir|onnx_ir|onnxslim)$", re.IGNORECASE)
@@ -30,137 +23,7 @@ _VARIABLES = re.compile(
 )
 
 
-class Use(StrEnum):
-    """What a fact is good for."""
-
-    CRITICAL = "critical"
-    """Machine and software: results that differ here must not be compared."""
-    SUBJECT = "subject"
-    """Model, session, inputs: what a comparison is about; it names them when they differ."""
-    INFORMATIONAL = "informational"
-    """State of a moment, provenance: read by people, never a reason to refuse."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fact:
-    """One value, or why there is none."""
-
-    use: Use
-    value: Any
-    """Plain JSON; None: not known."""
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Fingerprint:
-    """All facts by key, such as `cpu.model`."""
-
-    facts: Mapping[str, Fact]
-
-    @property
-    def hash(self) -> str:
-        """Hash of the critical facts, 16 hexadecimal digits: equal ones may be compared."""
-        return self._hash(Use.CRITICAL)
-
-    @property
-    def subject_hash(self) -> str:
-        """Hash of model, session and inputs, 16 hexadecimal digits."""
-        return self._hash(Use.SUBJECT)
-
-    def _hash(self, use: Use) -> str:
-        chosen = {key: fact.value for key, fact in self.facts.items() if fact.use is use}
-        return hashlib.sha256(json.dumps(chosen, sort_keys=True, default=str).encode()).hexdigest()[:16]
-
-    @property
-    def missing(self) -> Mapping[str, str]:
-        """Keys without a value, and why."""
-        return {key: fact.reason for key, fact in self.facts.items() if fact.value is None}
-
-    def differing(self, other: Fingerprint, use: Use | None = None) -> tuple[str, ...]:
-        """Return the keys whose values differ, sorted; a key that one side lacks differs unless it is None there.
-
-        Args:
-            other: Of another result.
-            use: Only facts of this use; None: all.
-        """
-        found = []
-        for key in sorted({*self.facts, *other.facts}):
-            mine, theirs = self.facts.get(key), other.facts.get(key)
-            uses = {fact.use for fact in (mine, theirs) if fact is not None}
-            if (use is None or use in uses) and (mine and mine.value) != (theirs and theirs.value):
-                found.append(key)
-        return tuple(found)
-
-    def why_not_comparable(self, other: Fingerprint) -> tuple[str, ...]:
-        """Return the critical keys that differ; empty: the two results may be compared."""
-        return self.differing(other, Use.CRITICAL)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values; `Fingerprint.from_json` reads them back."""
-        facts = {
-            key: {"use": str(fact.use), "value": fact.value} | ({"reason": fact.reason} if fact.reason else {})
-            for key, fact in self.facts.items()
-        }
-        return {"hash": self.hash, "subject_hash": self.subject_hash, "facts": facts}
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Fingerprint:
-        """Return what `to_json` gave.
-
-        Raises:
-            ValueError: If it is something else.
-        """
-        try:
-            return cls(
-                {
-                    key: Fact(Use(fact["use"]), fact["value"], fact.get("reason", ""))
-                    for key, fact in values["facts"].items()
-                }
-            )
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"this is no fingerprint: {error!r}") from error
-
-
-def read_fingerprint(
-    subject: Mapping[str, Any] | None = None,
-    info: Mapping[str, Any] | None = None,
-    *,
-    proc: Path = PROC,
-    system: Path = SYSTEM,
-) -> Fingerprint:
-    """Read every fact that this system offers; about 40 ms, after the session is open and not during a run.
-
-    Facts about the engine's build are only told once the engine is loaded.
-
-    Args:
-        subject: Facts only the caller knows: model hash, session entries, threads, placement, inputs. Plain JSON; None
-            stands for "not known".
-        info: More of the same that refuses no comparison: seeds, notes.
-        proc: Where Linux keeps its process files.
-        system: Where Linux keeps its device files.
-    """
-    facts: dict[str, Fact] = {}
-    for use, readers in (
-        (Use.CRITICAL, _machine(proc, system) | _software()),
-        (Use.INFORMATIONAL, _moment(proc, system) | _provenance()),
-    ):
-        facts |= {key: _read(use, reader) for key, reader in readers.items()}
-    for use, given in ((Use.SUBJECT, subject), (Use.INFORMATIONAL, info)):
-        facts |= {
-            key: Fact(use, value, "" if value is not None else "not told") for key, value in (given or {}).items()
-        }
-    return Fingerprint(facts)
-
-
 Reader = Callable[[], Any]
-
-
-def _read(use: Use, reader: Reader) -> Fact:
-    try:
-        value = reader()
-    except Exception as error:  # a fingerprint of a strange machine must not end the run
-        return Fact(use, None, f"{type(error).__name__}: {error}"[:200])
-    return Fact(use, value, "" if value is not None else "this system does not tell")
 
 
 def _text(path: Path) -> str:
@@ -183,11 +46,11 @@ def _by_core(cpus: Path, name: str) -> list[int]:
     return [int(_text(path)) for path in paths]
 
 
-def _machine(proc: Path, system: Path) -> dict[str, Reader]:
+def machine_facts(proc: Path, system: Path) -> dict[str, Reader]:
+    """Return readers of the machine, of Linux files below `proc` and `system`."""
     cpus = system / "devices/system/cpu"
     return {
         "cpu.model": lambda: _cpuinfo(proc, "model name", "Hardware", "Model") or platform.processor() or None,
-        "cpu.architecture": lambda: platform.machine() or None,
         "cpu.stepping": lambda: "/".join(_cpuinfo(proc, key) or "?" for key in ("cpu family", "model", "stepping")),
         "cpu.flags": lambda: " ".join(sorted(set((_cpuinfo(proc, "flags", "Features") or "").split()))) or None,
         "cpu.online": lambda: _text(cpus / "online"),
@@ -207,7 +70,8 @@ def _machine(proc: Path, system: Path) -> dict[str, Reader]:
         "memory.zram": lambda: any((system / "block").glob("zram*")),
         "memory.huge_pages": lambda: _text(system / "kernel/mm/transparent_hugepage/enabled"),
         "memory.layout_randomized": lambda: _text(proc / "sys/kernel/randomize_va_space"),
-        "system.name": platform.platform,
+        "system.name": platform.system,
+        "system.platform": platform.platform,
         "system.kernel": platform.release,
         "system.hypervisor": lambda: "hypervisor" in (_cpuinfo(proc, "flags") or "").split() or _vendor(system),
         "system.tells_steal": lambda: len(_text(proc / "stat").splitlines()[0].split()) > 8,
@@ -279,9 +143,11 @@ def _command(*words: str) -> str:
     return " ".join(done.stdout.split())
 
 
-def _software() -> dict[str, Reader]:
+def software_facts() -> dict[str, Reader]:
+    """Return readers of the software that runs inside a frame."""
     return {
-        "python.version": lambda: f"{platform.python_implementation()} {platform.python_version()}",
+        "python.version": platform.python_version,
+        "python.implementation": platform.python_implementation,
         "python.threads_free": lambda: not getattr(sys, "_is_gil_enabled", lambda: True)(),
         "packages": lambda: _packages(_RUNNING),
         "onnxruntime.build": lambda: _loaded("onnxruntime").get_build_info(),
@@ -309,7 +175,8 @@ def _loaded(module: str) -> Any:
     return sys.modules[module]
 
 
-def _moment(proc: Path, system: Path) -> dict[str, Reader]:
+def moment_facts(proc: Path, system: Path) -> dict[str, Reader]:
+    """Return readers of the state of this moment."""
     cpus = system / "devices/system/cpu"
     zones = system / "class/thermal"
     return {
@@ -327,6 +194,7 @@ def _moment(proc: Path, system: Path) -> dict[str, Reader]:
             "nvidia-smi", "--query-gpu=clocks_event_reasons.active", "--format=csv,noheader"
         ),
         "load.average": lambda: [round(one, 2) for one in os.getloadavg()],
+        "memory.total_mib": lambda: psutil.virtual_memory().total // 2**20,
         "memory.available_mib": lambda: _meminfo(proc, "MemAvailable") // 1024,
         "disk": lambda: {
             path.name: {"rotates": _text(path / "queue/rotational") == "1"}
@@ -336,15 +204,16 @@ def _moment(proc: Path, system: Path) -> dict[str, Reader]:
     }
 
 
-def _provenance() -> dict[str, Reader]:
+def provenance_facts() -> dict[str, Reader]:
+    """Return readers of where a result comes from."""
     return {
         "code.packages": lambda: _packages(_OTHERS),
-        "code.commit": lambda: _commit(Path(__file__).parents[3]),
+        "code.commit": lambda: commit_of(Path(__file__).parents[3]),
         "code.arguments": lambda: sys.argv,
     }
 
 
-def _commit(root: Path) -> str:
+def commit_of(root: Path) -> str:
     """Return the commit of a checkout, from its files: git need not be installed."""
     folder = root / ".git"
     head = _text(folder / "HEAD")

@@ -10,7 +10,8 @@ from edgeopt.executors import SessionOptions
 from edgeopt.executors.null import EXECUTOR, Script
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.measurement.subject_facts import subject_facts
-from edgeopt.system.fingerprint import Fact, Fingerprint, Use, _commit, read_fingerprint
+from edgeopt.system.environment import Environment, Fact, Use, read_environment
+from edgeopt.system.facts import commit_of
 
 
 def write(path: Path, text: str) -> None:
@@ -45,11 +46,11 @@ def board(tmp_path: Path) -> tuple[Path, Path]:
     return proc, system
 
 
-def read(board: tuple[Path, Path], **more: object) -> Fingerprint:
-    return read_fingerprint(proc=board[0], system=board[1], **more)
+def read(board: tuple[Path, Path], **more: object) -> Environment:
+    return read_environment(proc=board[0], system=board[1], **more)
 
 
-def value(found: Fingerprint, key: str) -> object:
+def value(found: Environment, key: str) -> object:
     return found.facts[key].value
 
 
@@ -78,7 +79,7 @@ def test_a_fact_that_is_absent_is_none_with_the_reason(board):
 
 
 def test_nothing_is_raised_on_a_machine_without_any_file(tmp_path):
-    found = read_fingerprint(proc=tmp_path / "no", system=tmp_path / "none")
+    found = read_environment(proc=tmp_path / "no", system=tmp_path / "none")
     assert value(found, "python.version")
     assert all(found.missing.values())
     json.dumps(found.to_json(), allow_nan=False)
@@ -112,19 +113,19 @@ def test_another_model_is_named_but_refuses_no_comparison(board):
 
 def test_a_key_that_one_side_lacks_differs_unless_it_is_unknown_there():
     known, unknown = Fact(Use.CRITICAL, 1), Fact(Use.CRITICAL, None, "no sensor")
-    assert Fingerprint({"a": known}).differing(Fingerprint({})) == ("a",)
-    assert Fingerprint({"a": known}).why_not_comparable(Fingerprint({"a": unknown})) == ("a",)
-    assert Fingerprint({"a": unknown}).differing(Fingerprint({})) == ()
+    assert Environment({"a": known}).differing(Environment({})) == ("a",)
+    assert Environment({"a": known}).why_not_comparable(Environment({"a": unknown})) == ("a",)
+    assert Environment({"a": unknown}).differing(Environment({})) == ()
 
 
-def test_a_fingerprint_survives_json(board):
+def test_an_environment_survives_json(board):
     found = read(board, subject={"model.opset": None})
-    again = Fingerprint.from_json(json.loads(json.dumps(found.to_json())))
+    again = Environment.from_json(json.loads(json.dumps(found.to_json())))
     assert again == found
     assert again.hash == found.hash
     assert found.missing["model.opset"] == "not told"
-    with pytest.raises(ValueError, match="no fingerprint"):
-        Fingerprint.from_json({"other": 1})
+    with pytest.raises(ValueError, match="no facts"):
+        Environment.from_json({"other": 1})
 
 
 @pytest.mark.parametrize(
@@ -139,14 +140,14 @@ def test_the_power_source_is_told(tmp_path, files, source):
     (tmp_path / "class/power_supply").mkdir(parents=True)
     for name, text in files.items():
         write(tmp_path / "class/power_supply" / name, text)
-    assert value(read_fingerprint(system=tmp_path), "power.source") == source
+    assert value(read_environment(system=tmp_path), "power.source") == source
 
 
 def test_the_limits_of_an_old_container_are_found(tmp_path):
     write(tmp_path / "proc/self/cgroup", "4:cpu,cpuacct:/job\n2:memory:/job\n")
     write(tmp_path / "sys/fs/cgroup/cpu/job/cpu.cfs_quota_us", "50000")
     write(tmp_path / "sys/devices/system/cpu/intel_pstate/no_turbo", "0")
-    found = read_fingerprint(proc=tmp_path / "proc", system=tmp_path / "sys")
+    found = read_environment(proc=tmp_path / "proc", system=tmp_path / "sys")
     assert value(found, "cpu.quota") == "50000"
     assert value(found, "cpu.turbo") == "on"
 
@@ -154,11 +155,11 @@ def test_the_limits_of_an_old_container_are_found(tmp_path):
 def test_the_commit_is_read_without_git(tmp_path):
     write(tmp_path / ".git/HEAD", "ref: refs/heads/main\n")
     write(tmp_path / ".git/packed-refs", "# pack-refs\nabc refs/heads/main\n")
-    assert _commit(tmp_path) == "abc"
+    assert commit_of(tmp_path) == "abc"
     write(tmp_path / ".git/refs/heads/main", "def\n")
-    assert _commit(tmp_path) == "def"
+    assert commit_of(tmp_path) == "def"
     write(tmp_path / ".git/HEAD", "0123\n")
-    assert _commit(tmp_path) == "0123"
+    assert commit_of(tmp_path) == "0123"
 
 
 def test_the_subject_is_described_by_hashes_and_options(tmp_path):
