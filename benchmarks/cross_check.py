@@ -23,7 +23,7 @@ import openvino
 
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.measurement.load.closed_loop import run_closed
-from edgeopt.measurement.statistics.ratio import judge_ratio
+from edgeopt.measurement.statistics.ratio import ratio_of_rounds
 from edgeopt.system.environment import cpu_name
 
 SECONDS = 2
@@ -149,7 +149,7 @@ def report(model: Path, ours: list[dict[str, float]], theirs: list[dict[str, flo
     rows = []
     for name, mine, other in FIGURES:
         values, app = (np.array([one[key] for one in found]) for found, key in ((ours, mine), (theirs, other)))
-        ratio = judge_ratio(np.log(app) - np.log(values), pairs=len(values))
+        ratio = ratio_of_rounds(np.log(app) - np.log(values), pairs=len(values))
         medians = f"{np.median(values):.3f} | {np.median(app):.3f}"
         rows.append(f"| {name} | {medians} | {1 / ratio.speedup:.3f} [{1 / ratio.high:.3f}, {1 / ratio.low:.3f}] |")
     call_us, around_us = (1e3 * float(np.median([one[key] for one in ours])) for key in ("call", "around"))

@@ -20,9 +20,9 @@ from edgeopt.executors import Session
 from edgeopt.executors._availability import why_unavailable
 from edgeopt.graph.model import load_model
 from edgeopt.graph.tensors import Tensors
+from edgeopt.measurement.interleaved import compare_calls
 from edgeopt.measurement.samples import Samples
-from edgeopt.measurement.statistics.ratio import compare
-from edgeopt.measurement.statistics.unpaired import block_medians, judge_unpaired
+from edgeopt.measurement.statistics.ratio import block_medians, ratio_of_series
 from edgeopt.measurement.subject import choose_frames
 from edgeopt.runtime.opening import opening_for
 from edgeopt.runtime.runtime import Runtime
@@ -50,11 +50,11 @@ def judge(what: str, name: str, seconds: float, out: Path) -> None:
     file = out / best.file
     candidate = measured.open(load_model(file).data)
     runs = {"measured": caller(candidate, inputs), "deployed": caller(runtime.session, inputs)}
-    print(f"  in turns, execution: {compare(runs, baseline='measured', seconds=seconds)['deployed']}")
+    print(f"  in turns, execution: {compare_calls(runs, baseline='measured', seconds=seconds)['deployed']}")
     kept = Samples.read(file.with_name("samples.npz"))
     benched = edgeopt.bench(str(report.bundle), seconds=seconds).samples
     for part in ("execute", "frame"):
-        ratio = judge_unpaired(block_medians(benched, part), block_medians(kept, part), margin=0.02)
+        ratio = ratio_of_series(block_medians(benched, part), block_medians(kept, part), margin=0.02)
         print(f"  alone, {part}: {f'{ratio} {ratio.verdict}' if ratio else 'too few frames'}")
 
 

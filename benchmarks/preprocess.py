@@ -14,7 +14,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.measurement.statistics.ratio import compare
+from edgeopt.measurement.interleaved import compare_calls
 from edgeopt.recipes.preprocess import PictureInput
 from edgeopt.recipes.recipe import Colour, Input, Preprocess, Resize
 
@@ -55,7 +55,7 @@ def measure(name: str, mean: NDArray[np.float32], std: NDArray[np.float32]) -> N
     for way, run in ways.items():
         np.testing.assert_allclose(run(), expected, rtol=1e-4, atol=1e-4, err_msg=way)
     runs = {way: (lambda _, run=run: run()) for way, run in ways.items()}
-    for way, ratio in compare(runs, baseline="edgeopt", seconds=6).items():
+    for way, ratio in compare_calls(runs, baseline="edgeopt", seconds=6).items():
         print(f"{name:<24} {way:<22} {ratio} edgeopt's speed")
 
 

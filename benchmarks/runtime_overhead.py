@@ -13,7 +13,7 @@ import sys
 import numpy as np
 import onnxruntime as ort
 
-from edgeopt.measurement.blocks import run_blocks
+from edgeopt.measurement.interleaved import run_blocks
 from edgeopt.recipes.frames import synthetic_frames
 from edgeopt.runtime.runtime import Runtime
 
@@ -34,8 +34,8 @@ def main(bundle: str) -> None:
     def wrapped(index: int) -> None:
         runtime.predict(frames[index % len(frames)])
 
-    blocks = run_blocks({"bare": bare, "wrapped": wrapped}, seconds=15, block=20, seed=0)
-    medians = {name: np.median(times, axis=2).mean(axis=1) for name, times in blocks.times_ns.items()}
+    found = run_blocks({"bare": bare, "wrapped": wrapped}, seconds=15, block=20, seed=0)
+    medians = {name: np.median(times, axis=2).mean(axis=1) for name, times in found.items()}
     cost_us = (medians["wrapped"] - medians["bare"]) / 1e3
     means = np.random.default_rng(0).choice(cost_us, (5000, len(cost_us))).mean(axis=1)
     low, high = np.percentile(means, [2.5, 97.5])

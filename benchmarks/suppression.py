@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.measurement.statistics.ratio import compare
+from edgeopt.measurement.interleaved import compare_calls
 from edgeopt.tasks.detection.boxes import suppress
 
 IOU = 0.45
@@ -60,7 +60,7 @@ def measure(count: int) -> None:
         if run() != ways["edgeopt"]():
             raise SystemExit(f"{way} keeps other boxes")
     runs = {way: (lambda _, run=run: run()) for way, run in ways.items()}
-    for way, ratio in compare(runs, baseline="edgeopt", seconds=4).items():
+    for way, ratio in compare_calls(runs, baseline="edgeopt", seconds=4).items():
         print(f"{count:>5} boxes  {way:<26} {ratio} edgeopt's speed")
 
 

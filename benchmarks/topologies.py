@@ -28,7 +28,8 @@ from small_nets import ALL, frames
 from edgeopt.executors import Session, SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.model import Model
-from edgeopt.measurement.statistics.ratio import Ratio, compare
+from edgeopt.measurement.interleaved import compare_calls
+from edgeopt.measurement.statistics.ratio import Ratio
 from edgeopt.steps.fuse import fuse
 from edgeopt.steps.quantize.api import Form
 from edgeopt.steps.quantize.search.search import LEAST_AGREEMENT, search_int8
@@ -61,7 +62,7 @@ def ratio(made: Model, model: Model, inputs: Inputs, seconds: float) -> Ratio:
         return lambda _index: void(session.run(inputs))
 
     runs = {"float": caller(open_session(model)), "made": caller(open_session(made))}
-    return compare(runs, baseline="float", seconds=seconds, block=50, clock=time.thread_time_ns)["made"]
+    return compare_calls(runs, baseline="float", seconds=seconds, block=50, clock=time.thread_time_ns)["made"]
 
 
 def void(_value: object) -> None:

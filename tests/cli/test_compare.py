@@ -21,12 +21,19 @@ from edgeopt.graph.tensors import TensorSpec
 from edgeopt.measurement.accuracy.bootstrap import Scored
 from edgeopt.measurement.clock import ScriptedClock
 from edgeopt.measurement.compare.run import Compared, mark_front, ratio_rows, render_comparison
-from edgeopt.measurement.interleaving import run_interleaved
+from edgeopt.measurement.interleaved import run_interleaved
 from edgeopt.measurement.samples import STAGES, Samples
 from edgeopt.measurement.side_by_side import distinct_labels
-from edgeopt.measurement.statistics.paired import decide, judge_rounds, parts_worth_judging, round_logs
-from edgeopt.measurement.statistics.ratio import Change, Ratio
-from edgeopt.measurement.statistics.unpaired import block_medians, judge_unpaired
+from edgeopt.measurement.statistics.ratio import (
+    Change,
+    Ratio,
+    block_medians,
+    decide,
+    parts_worth_judging,
+    ratio_of_rounds,
+    ratio_of_series,
+    round_logs,
+)
 from edgeopt.measurement.stored import read_stored, require_comparable
 from edgeopt.measurement.turns import AGAIN, join_legs
 from edgeopt.recipes.recipe import find_recipe
@@ -64,8 +71,8 @@ def noisy_machine(seed: int, slowdown: float, rounds: int = 40, block: int = 8) 
 
 def verdict_on(seed: int, slowdown: float) -> Change:
     base, again, variant = noisy_machine(seed, slowdown)
-    null = judge_rounds(round_logs(again, base, "execute"), pairs=80)
-    return judge_rounds(round_logs(variant, base, "execute"), pairs=80, null=null).verdict
+    null = ratio_of_rounds(round_logs(again, base, "execute"), pairs=80)
+    return ratio_of_rounds(round_logs(variant, base, "execute"), pairs=80, null=null).verdict
 
 
 def test_a_model_against_itself_on_a_noisy_machine_is_never_faster_or_slower():
@@ -83,7 +90,7 @@ def test_the_interval_of_ranks_covers_the_truth_as_often_as_it_says(rounds):
     rng = np.random.default_rng(rounds)
     held = 0
     for _ in range(400):
-        ratio = judge_rounds(0.05 + 0.02 * rng.laplace(size=rounds), pairs=2 * rounds)
+        ratio = ratio_of_rounds(0.05 + 0.02 * rng.laplace(size=rounds), pairs=2 * rounds)
         held += ratio.low <= np.exp(0.05) <= ratio.high
     assert held / 400 >= 0.93
 
@@ -91,18 +98,18 @@ def test_the_interval_of_ranks_covers_the_truth_as_often_as_it_says(rounds):
 def test_a_few_spoilt_rounds_move_neither_the_ratio_nor_its_interval():
     logs = 0.001 * np.random.default_rng(0).standard_normal(30)
     logs[:4] = 1.5
-    ratio = judge_rounds(logs, pairs=60)
+    ratio = ratio_of_rounds(logs, pairs=60)
     assert ratio.speedup == pytest.approx(1.0, abs=0.002)
     assert ratio.high < 1.01
     assert ratio.verdict is Change.EQUIVALENT
 
 
 def test_few_rounds_get_students_interval_and_one_round_none():
-    ratio = judge_rounds(np.log([1.01, 1.02, 1.03]), pairs=6)
+    ratio = ratio_of_rounds(np.log([1.01, 1.02, 1.03]), pairs=6)
     assert ratio.low < 1.01
     assert ratio.high > 1.03
     with pytest.raises(ValueError, match="one round"):
-        judge_rounds(np.zeros(1), pairs=2)
+        ratio_of_rounds(np.zeros(1), pairs=2)
 
 
 def null_of(deviation: float) -> Ratio:
@@ -180,8 +187,8 @@ def test_a_scripted_engine_that_takes_a_twentieth_longer_is_slower_by_that():
     variants = {"a": variant(1_000_000), "b": variant(1_050_000), "a" + AGAIN: variant(1_000_000)}
     frames = [np.zeros(1, np.uint8)]
     samples = run_interleaved(frames, variants, seconds=1.0, block=4, clock=clock)
-    null = judge_rounds(round_logs(samples["a" + AGAIN], samples["a"], "execute"), pairs=20)
-    ratio = judge_rounds(round_logs(samples["b"], samples["a"], "execute"), pairs=20, null=null)
+    null = ratio_of_rounds(round_logs(samples["a" + AGAIN], samples["a"], "execute"), pairs=20)
+    ratio = ratio_of_rounds(round_logs(samples["b"], samples["a"], "execute"), pairs=20, null=null)
     assert (null.speedup, null.verdict) == (1.0, Change.EQUIVALENT)
     assert ratio.speedup == pytest.approx(1 / 1.05)
     assert ratio.verdict is Change.SLOWER
@@ -241,12 +248,12 @@ def test_without_labels_the_front_is_over_time_and_size():
 def test_series_that_did_not_run_in_turns_are_judged_wider_than_their_own_drift():
     rng = np.random.default_rng(0)
     steady = 1e6 * np.exp(0.002 * rng.standard_normal(20))
-    assert judge_unpaired(steady * 1.06, steady, margin=0.02).verdict is Change.SLOWER
+    assert ratio_of_series(steady * 1.06, steady, margin=0.02).verdict is Change.SLOWER
     drifting = steady * np.linspace(0.9, 1.1, 20)
-    found = judge_unpaired(drifting * 1.06, drifting, margin=0.02)
+    found = ratio_of_series(drifting * 1.06, drifting, margin=0.02)
     assert found.verdict is Change.INCONCLUSIVE
     assert found.margin > 0.08
-    assert judge_unpaired(steady[:2], steady, margin=0.02) is None
+    assert ratio_of_series(steady[:2], steady, margin=0.02) is None
 
 
 def test_blocks_of_a_run_are_its_process_rounds_where_it_has_them():

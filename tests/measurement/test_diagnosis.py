@@ -11,8 +11,7 @@ from edgeopt.measurement.bench.figures import BoxDependence, Figures, box_depend
 from edgeopt.measurement.resources.trust import Reason, Trust, TrustLevel
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.budget import judge_budget
-from edgeopt.measurement.statistics.slope import Slope
-from edgeopt.measurement.statistics.warmup import Steadiness, Warmup
+from edgeopt.measurement.statistics.trend import Slope, Steadiness, Warmup
 
 MS = 1_000_000
 

@@ -14,11 +14,10 @@ from edgeopt.executors.null import Null, NullSession, Script
 from edgeopt.graph.tensors import Frame, Tensors, TensorSpec
 from edgeopt.measurement.bench.attribution import check_attribution
 from edgeopt.measurement.clock import ScriptedClock, cost_of_reading_ns
-from edgeopt.measurement.interleaving import run_interleaved
+from edgeopt.measurement.interleaved import run_interleaved
 from edgeopt.measurement.load.frame_loop import run_frames
 from edgeopt.measurement.samples import STAGES
-from edgeopt.measurement.statistics.paired import judge_rounds, round_logs
-from edgeopt.measurement.statistics.ratio import Change
+from edgeopt.measurement.statistics.ratio import Change, ratio_of_rounds, round_logs
 from edgeopt.recipes.labels import Labels
 from edgeopt.system import registry
 from edgeopt.tasks import Accuracy
@@ -191,7 +190,7 @@ def test_interleaved_variants_get_the_same_frames_and_are_compared_by_stage():
     assert base.warmup.sum() == 4
     assert base.round_id is not None
     assert (np.bincount(base.steady().round_id) == 8).all()
-    ratios = {part: judge_rounds(round_logs(other, base, part), pairs=10) for part in ("execute", "postprocess")}
+    ratios = {part: ratio_of_rounds(round_logs(other, base, part), pairs=10) for part in ("execute", "postprocess")}
     assert ratios["execute"].speedup == pytest.approx(2.0)
     assert ratios["execute"].verdict is Change.FASTER
     assert ratios["postprocess"].verdict is Change.EQUIVALENT

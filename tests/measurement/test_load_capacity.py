@@ -12,7 +12,7 @@ from edgeopt.measurement.load.capacity import find_capacity, probe_seconds
 from edgeopt.measurement.load.queueing import LATEST
 from edgeopt.measurement.load.result import LoadStatus, summarize_load
 from edgeopt.measurement.load.simulation import simulate
-from edgeopt.measurement.statistics.binomial import upper_bound
+from edgeopt.measurement.statistics.distributions import upper_bound
 
 MS = 1_000_000
 

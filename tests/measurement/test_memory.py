@@ -7,7 +7,7 @@ import pytest
 
 from edgeopt.measurement.resources.memory import make_trace, peak_rss_bytes, read_memory, reset_peak, watch_memory
 from edgeopt.measurement.resources.sampling import PeriodicSampler
-from edgeopt.measurement.statistics.slope import theil_sen
+from edgeopt.measurement.statistics.trend import theil_sen
 
 SECOND = 1_000_000_000
 

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from edgeopt.measurement.statistics.binomial import binomial_cdf
 from edgeopt.measurement.statistics.dependence import (
     autocorrelation,
     count_clusters,
     effective_count,
     longest_run,
 )
+from edgeopt.measurement.statistics.distributions import binomial_cdf
 from edgeopt.measurement.statistics.quantile import (
     interval_ranks,
     minimum_n,

@@ -13,8 +13,8 @@ from edgeopt.measurement.resources.anchor import Anchor, drift_ratio, measure_an
 from edgeopt.measurement.resources.readings import Reading, take_reading
 from edgeopt.measurement.resources.trust import Thresholds, TrustLevel, affected, judge_trust
 from edgeopt.measurement.samples import Samples
-from edgeopt.measurement.statistics.rounds import combine_rounds
-from edgeopt.measurement.statistics.stability import block_spread, mode_gap, own_spread
+from edgeopt.measurement.statistics.quantile import combine_rounds
+from edgeopt.measurement.statistics.trend import block_spread, mode_gap, own_spread
 
 SECOND = 1_000_000_000
 BEFORE = Reading(

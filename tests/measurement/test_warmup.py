@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from edgeopt.measurement.statistics.warmup import Steadiness, find_warmup, truncation_point
+from edgeopt.measurement.statistics.trend import Steadiness, find_warmup, truncation_point
 
 
 def decay(seed: int, amplitude: float = 0.3, frames: float = 40.0, n: int = 1000) -> np.ndarray:

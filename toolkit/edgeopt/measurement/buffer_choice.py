@@ -13,7 +13,7 @@ from edgeopt.executors import Session
 from edgeopt.executors.onnxruntime import MEMORY_REUSE
 from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import Tensors
-from edgeopt.measurement.statistics.ratio import compare
+from edgeopt.measurement.interleaved import compare_calls
 from edgeopt.runtime.opening import opening_for
 from edgeopt.system.target import Target
 
@@ -57,7 +57,7 @@ def choose_buffers(model: Model, target: Target, threads: int, inputs: Tensors) 
     sessions = {name: one.open(model.data) for name, one in openings.items()}
     runs = {name: _caller(session, inputs) for name, session in sessions.items()}
     clock = thread_time_ns if threads == 1 else perf_counter_ns
-    ratio = compare(runs, baseline="shared", seconds=_SECONDS, block=3, clock=clock)["apart"]
+    ratio = compare_calls(runs, baseline="shared", seconds=_SECONDS, block=3, clock=clock)["apart"]
     for session in sessions.values():
         session.close()
     return _APART if ratio.low >= _WORTH else {}

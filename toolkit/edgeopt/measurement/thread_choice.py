@@ -9,7 +9,7 @@ import numpy as np
 from edgeopt.executors import Session
 from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import Tensors
-from edgeopt.measurement.statistics.ratio import compare
+from edgeopt.measurement.interleaved import compare_calls
 from edgeopt.runtime.opening import opening_for
 from edgeopt.system.target import Target
 
@@ -32,7 +32,7 @@ def choose_threads(model: Model, target: Target, shapes: Mapping[str, tuple[int,
     inputs = {one.name: np.full(shapes[one.name], 0.5).astype(one.dtype) for one in model.inputs}
     sessions = {count: opening_for(target, target.float_precision, count).open(model.data) for count in (1, cores)}
     runs = {str(count): _caller(session, inputs) for count, session in sessions.items()}
-    ratio = compare(runs, baseline="1", seconds=_SECONDS, block=10)[str(cores)]
+    ratio = compare_calls(runs, baseline="1", seconds=_SECONDS, block=10)[str(cores)]
     for session in sessions.values():
         session.close()
     return cores if ratio.speedup >= _WORTH else 1

@@ -15,15 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.graph.tensors import Sample
-from edgeopt.measurement.blocks import MIN_ROUNDS
 from edgeopt.measurement.clock import Clock
-from edgeopt.measurement.interleaving import run_interleaved
+from edgeopt.measurement.interleaved import MIN_ROUNDS, run_interleaved
 from edgeopt.measurement.resources.anchor import Anchor, measure_anchor
 from edgeopt.measurement.resources.readings import Reading, take_reading
 from edgeopt.measurement.resources.trust import Trust, judge_trust
 from edgeopt.measurement.samples import Samples, join_samples
-from edgeopt.measurement.statistics.paired import centre_of_rounds, judge_rounds, parts_worth_judging, round_logs
-from edgeopt.measurement.statistics.ratio import Ratio
+from edgeopt.measurement.statistics.ratio import (
+    Ratio,
+    centre_of_rounds,
+    parts_worth_judging,
+    ratio_of_rounds,
+    round_logs,
+)
 from edgeopt.measurement.workers import Pipeline
 from edgeopt.recipes.frames import Frames
 
@@ -94,7 +98,7 @@ class Turns:
     def ratio(self, label: str, part: str, *, against: str = "", margin: float = 0.02) -> Ratio:
         """Return the ratio of one to another (the first), judged beside the first one's ratio to itself."""
         logs = self._logs(label, against or self.baseline, part)
-        return judge_rounds(logs, pairs=self._pairs, margin=margin, null=self.null(part, margin))
+        return ratio_of_rounds(logs, pairs=self._pairs, margin=margin, null=self.null(part, margin))
 
     def centre(self, label: str, part: str, *, against: str = "") -> float:
         """Return the logarithm of the ratio alone: what this process gives where several are asked."""
@@ -103,7 +107,7 @@ class Turns:
     def null(self, part: str, margin: float = 0.02) -> Ratio:
         """Return the ratio of the first one's second copy to the first one."""
         logs = round_logs(self.samples[self.baseline + AGAIN], self.samples[self.baseline], part)
-        return judge_rounds(logs, pairs=self._pairs, margin=margin)
+        return ratio_of_rounds(logs, pairs=self._pairs, margin=margin)
 
     @property
     def _pairs(self) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError
-from edgeopt.measurement.statistics.binomial import student_quantile
+from edgeopt.measurement.statistics.distributions import student_quantile
 from edgeopt.recipes.labels import Labels
 from edgeopt.tasks import Accuracy, Task
 

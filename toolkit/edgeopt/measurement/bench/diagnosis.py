@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from edgeopt.measurement.bench.figures import Figures
 from edgeopt.measurement.resources.trust import TrustLevel
 from edgeopt.measurement.statistics.budget import Verdict
-from edgeopt.measurement.statistics.warmup import Steadiness
+from edgeopt.measurement.statistics.trend import Steadiness
 
 _BOUND_RATIO = 0.3
 """A stage or the queue that takes this share of a frame is worth work of its own."""

@@ -14,8 +14,7 @@ from edgeopt.measurement.resources.trust import Trust
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.budget import BudgetResult
 from edgeopt.measurement.statistics.quantile import quantile
-from edgeopt.measurement.statistics.slope import Slope
-from edgeopt.measurement.statistics.warmup import Warmup
+from edgeopt.measurement.statistics.trend import Slope, Warmup
 
 _LEAST_FRAMES = 30
 _LEAST_COUNTS = 5

@@ -21,7 +21,7 @@ from edgeopt.measurement.fresh_process.start import child_environment
 from edgeopt.measurement.load.run import Tell, run_load
 from edgeopt.measurement.resources.anchor import Anchor, measure_anchor
 from edgeopt.measurement.samples import Samples, join_samples
-from edgeopt.measurement.statistics.rounds import RoundsQuantile, combine_rounds
+from edgeopt.measurement.statistics.quantile import RoundsQuantile, combine_rounds
 
 _SPARE_S = 300.0
 """What a round may take beyond four times its measuring time."""

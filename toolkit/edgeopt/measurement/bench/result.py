@@ -27,7 +27,7 @@ from edgeopt.measurement.resources.trust import Trust, TrustLevel
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.budget import BudgetResult
 from edgeopt.measurement.statistics.quantile import Summary, summarize
-from edgeopt.measurement.statistics.warmup import Warmup
+from edgeopt.measurement.statistics.trend import Warmup
 from edgeopt.system.environment import Environment, physical_cores
 
 SCHEMA = 2

@@ -13,9 +13,8 @@ from edgeopt.measurement.load.sustained import Sustained, Window
 from edgeopt.measurement.resources.cost import InferenceCost
 from edgeopt.measurement.resources.profile import Profile
 from edgeopt.measurement.resources.trust import Reason
-from edgeopt.measurement.statistics.quantile import Quantile, Summary
-from edgeopt.measurement.statistics.rounds import RoundsQuantile
-from edgeopt.measurement.statistics.warmup import Steadiness, Warmup
+from edgeopt.measurement.statistics.quantile import Quantile, RoundsQuantile, Summary
+from edgeopt.measurement.statistics.trend import Steadiness, Warmup
 from edgeopt.report.page import render
 from edgeopt.system.text import format_bytes, format_ms, plural
 

@@ -47,9 +47,7 @@ from edgeopt.measurement.side_by_side import (
     require_fed,
     run_in_turns,
 )
-from edgeopt.measurement.statistics.paired import judge_rounds
-from edgeopt.measurement.statistics.ratio import Ratio
-from edgeopt.measurement.statistics.unpaired import block_medians, judge_unpaired
+from edgeopt.measurement.statistics.ratio import Ratio, block_medians, ratio_of_rounds, ratio_of_series
 from edgeopt.measurement.stored import show_difference
 from edgeopt.measurement.subject import choose_frames, shapes_of
 from edgeopt.recipes.frames import Frames
@@ -277,7 +275,7 @@ def _noise(trust: Trust) -> str:
 
 
 def _against_stored(samples: Samples, stored: Baseline, part: str) -> Ratio | None:
-    return judge_unpaired(block_medians(samples, part), block_medians(stored.samples, part), margin=0.0)
+    return ratio_of_series(block_medians(samples, part), block_medians(stored.samples, part), margin=0.0)
 
 
 def _measure_alone(run: _Run) -> tuple[Samples, Trust]:
@@ -323,8 +321,8 @@ def _check_cold_start(run: _Run, stored: Baseline, allowed: float, blocked: str,
 def _ratio_of_starts(now: Sequence[int], then: Sequence[int], *, in_turns: bool) -> Ratio | None:
     mine, theirs = (np.array(one, np.float64) for one in (now, then))
     if in_turns and len(mine) == len(theirs) and len(mine) > 1:
-        return judge_rounds(np.log(theirs / mine), pairs=len(mine), margin=0.0)
-    return judge_unpaired(mine, theirs, margin=0.0, drifts=False) if len(theirs) else None
+        return ratio_of_rounds(np.log(theirs / mine), pairs=len(mine), margin=0.0)
+    return ratio_of_series(mine, theirs, margin=0.0, drifts=False) if len(theirs) else None
 
 
 def _starts(sides: Sequence[Side]) -> dict[str, Start]:

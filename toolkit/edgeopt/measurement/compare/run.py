@@ -32,10 +32,8 @@ from edgeopt.measurement.side_by_side import (
     score_side,
 )
 from edgeopt.measurement.stage_time import StageTime
-from edgeopt.measurement.statistics.paired import parts_worth_judging
 from edgeopt.measurement.statistics.quantile import summarize
-from edgeopt.measurement.statistics.ratio import Change, Ratio
-from edgeopt.measurement.statistics.unpaired import block_medians, judge_unpaired
+from edgeopt.measurement.statistics.ratio import Change, Ratio, block_medians, parts_worth_judging, ratio_of_series
 from edgeopt.measurement.stored import StoredResult, is_stored, read_stored, require_comparable
 from edgeopt.measurement.subject import choose_frames, shapes_of
 from edgeopt.measurement.turns import AGAIN, Turns
@@ -272,7 +270,7 @@ def _compare_stored(results: Sequence[StoredResult], margin: float) -> Compariso
     medians = {label: {part: block_medians(run, part) for part in parts} for label, run in samples.items()}
 
     def judge(label: str, against: str, part: str) -> Ratio | None:
-        return judge_unpaired(medians[label][part], medians[against][part], margin=margin)
+        return ratio_of_series(medians[label][part], medians[against][part], margin=margin)
 
     rows = [
         Compared(

@@ -23,8 +23,7 @@ from edgeopt.executors import Source
 from edgeopt.graph.tensors import Sample, TensorSpec
 from edgeopt.measurement.fresh_process.start import child_environment
 from edgeopt.measurement.samples import Samples
-from edgeopt.measurement.statistics.paired import judge_rounds
-from edgeopt.measurement.statistics.ratio import Ratio
+from edgeopt.measurement.statistics.ratio import Ratio, ratio_of_rounds
 from edgeopt.measurement.turns import Pace, Turns, join_legs, take_turns
 from edgeopt.measurement.workers import Pipeline
 from edgeopt.recipes.frames import VIDEOS, Frames, open_frames
@@ -85,7 +84,7 @@ class FreshTurns:
     def ratio(self, label: str, part: str, *, against: str = "", margin: float = 0.02) -> Ratio:
         """Return the ratio of one to another (the first) over processes; what a process gives is one value."""
         found = [one.centre(label, part, against=against) for one in self.processes]
-        ratio = judge_rounds(np.array(found), pairs=len(found), margin=margin)
+        ratio = ratio_of_rounds(np.array(found), pairs=len(found), margin=margin)
         return replace(ratio, processes=len(found))
 
     def samples(self, label: str) -> Samples:

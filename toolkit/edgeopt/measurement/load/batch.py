@@ -14,7 +14,7 @@ from edgeopt.errors import UnsupportedError
 from edgeopt.executors import Session
 from edgeopt.graph.tensors import Sample, Tensors, TensorSpec
 from edgeopt.measurement.clock import Clock
-from edgeopt.measurement.interleaving import run_interleaved
+from edgeopt.measurement.interleaved import run_interleaved
 from edgeopt.measurement.load.frame_loop import Frames, run_frames
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.quantile import Summary, summarize

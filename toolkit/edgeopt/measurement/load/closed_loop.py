@@ -12,7 +12,7 @@ import numpy as np
 from edgeopt.measurement.clock import Clock
 from edgeopt.measurement.load.frame_loop import Frames, MarkedFrames
 from edgeopt.measurement.samples import Samples, join_samples
-from edgeopt.measurement.statistics.warmup import find_warmup
+from edgeopt.measurement.statistics.trend import find_warmup
 from edgeopt.measurement.workers import Pipeline, run_together
 
 _PROGRESS_NS = 250_000_000

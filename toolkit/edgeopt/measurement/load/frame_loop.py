@@ -18,7 +18,7 @@ from edgeopt.executors import Session
 from edgeopt.graph.tensors import Sample
 from edgeopt.measurement.clock import Clock, cost_of_reading_ns
 from edgeopt.measurement.samples import STAGES, Samples
-from edgeopt.measurement.statistics.warmup import find_warmup
+from edgeopt.measurement.statistics.trend import find_warmup
 from edgeopt.tasks import FrameTask
 
 Frames = Sequence[Sample] | Sequence[Callable[[], Sample]]

@@ -22,7 +22,7 @@ from edgeopt.measurement.load.arrivals import Arrivals
 from edgeopt.measurement.load.frame_loop import Frames, MarkedFrames
 from edgeopt.measurement.load.queueing import FIFO, Line, QueuePolicy
 from edgeopt.measurement.samples import Samples
-from edgeopt.measurement.statistics.warmup import find_warmup
+from edgeopt.measurement.statistics.trend import find_warmup
 from edgeopt.measurement.workers import Pipeline, run_together
 
 _SPIN_NS: Final = 2_000_000

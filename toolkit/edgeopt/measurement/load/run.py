@@ -23,7 +23,7 @@ from edgeopt.measurement.resources.meters import Meter
 from edgeopt.measurement.resources.readings import Reading, take_reading
 from edgeopt.measurement.resources.sampling import PeriodicSampler
 from edgeopt.measurement.samples import Samples
-from edgeopt.measurement.statistics.warmup import Warmup, find_warmup
+from edgeopt.measurement.statistics.trend import Warmup, find_warmup
 from edgeopt.measurement.workers import Pipeline
 
 _WARMUP_S: Final = 2.0

@@ -17,7 +17,7 @@ import psutil
 from numpy.typing import NDArray
 
 from edgeopt.measurement.resources.sampling import PeriodicSampler
-from edgeopt.measurement.statistics.slope import Slope, theil_sen
+from edgeopt.measurement.statistics.trend import Slope, theil_sen
 
 _SELF = Path("/proc/self")
 _RESET_PEAK = "5"  # of /proc/PID/clear_refs, proc(5)

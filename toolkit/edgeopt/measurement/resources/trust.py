@@ -19,7 +19,7 @@ from edgeopt.measurement.resources.anchor import Anchor, drift_ratio
 from edgeopt.measurement.resources.readings import Reading
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.dependence import autocorrelation
-from edgeopt.measurement.statistics.stability import block_spread, mode_gap, own_spread, without_inputs
+from edgeopt.measurement.statistics.trend import block_spread, mode_gap, own_spread, without_inputs
 
 
 class TrustLevel(StrEnum):

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_MISSED, EXIT_PASS
-from edgeopt.measurement.statistics.binomial import binomial_cdf, lower_bound, upper_bound
 from edgeopt.measurement.statistics.dependence import effective_count, longest_run
+from edgeopt.measurement.statistics.distributions import binomial_cdf, lower_bound, upper_bound
 
 _MOST_FRAMES = 10_000_000  # 4 days at 30 fps: a run that long is no advice
 

@@ -23,7 +23,7 @@ from edgeopt.executors import Session, SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import Tensors
-from edgeopt.measurement.statistics.ratio import compare
+from edgeopt.measurement.interleaved import compare_calls
 from edgeopt.steps.quantize.api import quantize
 from edgeopt.system.environment import processor_hash
 from edgeopt.system.files import write_beside
@@ -114,7 +114,7 @@ def _measure() -> TypeSpeeds:
     }
     sessions = {name: EXECUTOR.open(one.data, SessionOptions()) for name, one in models.items()}
     runs = {name: _caller(session, frames[0]) for name, session in sessions.items()}
-    found = compare(runs, baseline="fp32", seconds=_SECONDS, block=_BLOCK, clock=thread_time_ns)
+    found = compare_calls(runs, baseline="fp32", seconds=_SECONDS, block=_BLOCK, clock=thread_time_ns)
     for session in sessions.values():
         session.close()
     return TypeSpeeds(found["uint8"].speedup, found["int8"].speedup)

@@ -11,13 +11,13 @@ from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import Tensors
 from edgeopt.measurement.accuracy.evaluate import answers, why_no_proof
 from edgeopt.measurement.clock import Clock
-from edgeopt.measurement.statistics.ratio import compare
+from edgeopt.measurement.interleaved import compare_calls
 from edgeopt.recipes.frames import Frames
 from edgeopt.system.target import Target
 from edgeopt.tasks import Task
 
 AGREEMENT_PICTURES, TIMED_PICTURES = 16, 8
-_SECONDS_A_COMPARISON, _BLOCK = 1.5, 5
+_SECONDS, _BLOCK = 1.5, 5
 
 
 class Judge:
@@ -68,7 +68,7 @@ class Judge:
         session = self._opened(candidate)
         runs = {"float": self._caller(self._float), "candidate": self._caller(session)}
         try:
-            found = compare(runs, baseline="float", seconds=_SECONDS_A_COMPARISON, block=_BLOCK, clock=self._clock)
+            found = compare_calls(runs, baseline="float", seconds=_SECONDS, block=_BLOCK, clock=self._clock)
         finally:
             session.close()
         return found["candidate"].speedup

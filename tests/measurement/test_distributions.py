@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgeopt.measurement.statistics.binomial import (
+from edgeopt.measurement.statistics.distributions import (
     binomial_cdf,
     lower_bound,
     regularized_beta,
