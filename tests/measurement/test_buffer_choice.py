@@ -17,7 +17,7 @@ from edgeopt.measurement.buffer_choice import Buffers, choose_buffers
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.runtime.bundle import read_bundle, write_bundle
-from edgeopt.steps.context import Engine
+from edgeopt.steps._context import Engine
 from edgeopt.system.target import find_target
 
 CPU = find_target("cpu-x86-vnni")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from edgeopt.executors.onnxruntime import EXECUTOR
-from edgeopt.steps.context import Context, Engine
+from edgeopt.steps._context import Context, Engine
 from edgeopt.system.target import find_target
 
 
@@ -17,7 +17,7 @@ def trial(budget_s: float | None, *alternatives: Engine) -> Context:
     deadline = monotonic() + budget_s if budget_s else float("inf")
     return Context(
         **rest,
-        steps=("quantize",),
+        quantizes=True,
         may_quantize=True,
         threads=1,
         time_budget_s=budget_s,

@@ -18,7 +18,6 @@ from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError, InvalidFileError
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
-from edgeopt.pipeline import optimize as line
 from edgeopt.pipeline.candidate import Candidate
 from edgeopt.pipeline.optimize import optimize
 from edgeopt.pipeline.run import Silence
@@ -148,15 +147,15 @@ class Interrupting(Silence):
 
 
 def test_a_step_that_was_interrupted_is_made_again_whole_and_the_report_says_so(tmp_path, monkeypatch):
-    def three(_, model: Model) -> list[Outcome]:
+    def three(model: Model, *_: object) -> list[Outcome]:
         made = [Model(type(model.proto).FromString(model.data), model.name) for _ in range(3)]
         for i, one in enumerate(made):
             one.proto.doc_string = str(i)
         return [Outcome(one, {}) for one in made]
 
-    monkeypatch.setitem(line._STEPS, "quantize", three)
+    monkeypatch.setattr("edgeopt.steps.quantize._step.make_int8", three)
     wishes = {"target": "cpu", "out": tmp_path / "o", "steps": ("quantize",), "threads": 1}
-    monkeypatch.setattr(line, "_alternatives", lambda *_: ((), []))
+    monkeypatch.setattr("edgeopt.pipeline.engines._alternatives", lambda *_: ([], []))
     with pytest.raises(KeyboardInterrupt):
         optimize("digits_detector", **wishes, listener=Interrupting())
     assert (tmp_path / "o" / "candidates" / "quantize" / "candidate.json").exists()

@@ -13,9 +13,8 @@ from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR, UNFUSED
 from edgeopt.executors.reference import EXECUTOR as REFERENCE
 from edgeopt.graph.model import Model
-from edgeopt.pipeline.optimize import stand_in
+from edgeopt.pipeline.engines import on_processor, stand_in
 from edgeopt.steps.compile._numbers import run_on_cpu
-from edgeopt.steps.compile._without_toolchain import on_processor
 from edgeopt.steps.quantize.api import quantize
 from edgeopt.system.target import Int8Rules, find_target
 

@@ -15,7 +15,7 @@ from small_nets import HERE, Net, detector, frames, mobile, residual, residual_b
 from edgeopt.cli import cli
 from edgeopt.errors import UnsupportedError
 from edgeopt.graph.model import Model, find_model, load_model, save_model
-from edgeopt.steps._weight_only import make_weight_only
+from edgeopt.steps.convert.weight_only import make_weight_only
 from edgeopt.steps.fuse import fuse
 from edgeopt.steps.quantize.api import Form, open_graph, quantize
 from edgeopt.steps.quantize.calibration.findings import study

@@ -11,7 +11,7 @@ import pytest
 from small_nets import HERE, Net, frames, sqnr_db
 
 from edgeopt.graph.model import Model
-from edgeopt.steps._weight_only import make_weight_only
+from edgeopt.steps.convert.weight_only import make_weight_only
 from edgeopt.steps.quantize.api import Form, open_graph
 from edgeopt.steps.quantize.calibration.findings import study
 from edgeopt.steps.quantize.patterns import multiplications

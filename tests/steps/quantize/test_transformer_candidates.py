@@ -12,7 +12,7 @@ from edgeopt.graph.outcome import Outcome
 from edgeopt.pipeline.optimize import optimize
 from edgeopt.pipeline.plan import Options, make_plan
 from edgeopt.recipes.recipe import find_recipe
-from edgeopt.steps._conversions import CONVERSIONS, eight_bits, four_bits, is_converted, why_not_converted
+from edgeopt.steps.convert.precisions import CONVERSIONS, eight_bits, four_bits, is_converted, why_not_converted
 from edgeopt.steps.quantize.formats.dynamic import make_dynamic
 from edgeopt.steps.quantize.search.attempt import Attempt, for_labels
 from edgeopt.system.environment import cpu_architecture
@@ -68,10 +68,10 @@ def test_float16_is_offered_to_a_gpu_and_never_to_a_processor_that_casts_back(mo
         Target("t", "cpu", "onnxruntime", "", (provider,), ("fp32", "fp16"))
         for provider in ("CUDAExecutionProvider", "CPUExecutionProvider")
     )
-    monkeypatch.setattr("edgeopt.steps._conversions.cpu_architecture", lambda: "x86-64")
+    monkeypatch.setattr("edgeopt.steps.convert.precisions.cpu_architecture", lambda: "x86-64")
     assert why_not_converted("fp16", gpu, True) == ""
     assert "no kernels in float16" in why_not_converted("fp16", processor, True)
-    monkeypatch.setattr("edgeopt.steps._conversions.cpu_architecture", lambda: "arm64")
+    monkeypatch.setattr("edgeopt.steps.convert.precisions.cpu_architecture", lambda: "arm64")
     assert why_not_converted("fp16", processor, True) == ""
 
 

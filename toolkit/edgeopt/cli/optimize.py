@@ -11,7 +11,19 @@ from edgeopt.cli._lines import show
 from edgeopt.cli._values import Duration, Names, Number, shape_option
 
 
-@click.command()
+class _WithSteps(click.Command):
+    """A command whose help lists the steps; they are asked when it is printed, and not before."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write what each step does."""
+        from edgeopt.pipeline.plan import all_steps
+
+        steps = all_steps().items()
+        with formatter.section("Steps"):
+            formatter.write_dl([(name, step.does if step.is_default else f"{step.does} [off]") for name, step in steps])
+
+
+@click.command(cls=_WithSteps)
 @click.argument("model")
 @click.option("--target", "-t", required=True, help="A shipped device profile (edgeopt targets) or a TOML file.")
 @click.option("--out", "-o", type=click.Path(path_type=Path), help="Output folder [out/MODEL-TARGET].")
@@ -22,7 +34,7 @@ from edgeopt.cli._values import Duration, Names, Number, shape_option
 @click.option("--budget", type=Duration("ms"), help="Time a frame may take, e.g. 33ms [the target's].")
 @click.option("--fps", type=Number(min=0, min_open=True), help="The budget as a frame rate.")
 @click.option("--max-drop", type=Number(min=0, max=1), help="Metric that may be lost [the recipe's, 0.01].")
-@click.option("--steps", type=Names(), help="Steps to do [simplify,fuse,quantize,compile].")
+@click.option("--steps", type=Names(), help="Steps to do, of those below [all that are not off].")
 @click.option("--skip", multiple=True, metavar="STEP", help="A step to leave out; repeatable.")
 @click.option("--dry-run", is_flag=True, help="Print the plan and stop.")
 @click.option("--resume", is_flag=True, help="Take up the finished candidates of an interrupted run.")
@@ -76,7 +88,7 @@ def optimize(
     from edgeopt.cli._screen import Screen
     from edgeopt.pipeline.optimize import optimize as run
     from edgeopt.pipeline.optimize import plan_lines
-    from edgeopt.pipeline.plan import STEPS, Options
+    from edgeopt.pipeline.plan import Options
     from edgeopt.pipeline.selection import Prefer
 
     if budget is not None and fps is not None:
@@ -86,7 +98,7 @@ def optimize(
         eval=labels,
         budget_ms=1000 / fps if fps else budget * 1000 if budget else None,
         max_drop=max_drop,
-        steps=STEPS if steps is None else steps,
+        steps=steps,
         skip=tuple(one for text in skip for one in text.split(",")),
         threads=threads or 0,
         time_budget_s=time_budget,

@@ -8,6 +8,9 @@ from edgeopt.executors import Executor
 from edgeopt.system import registry
 from edgeopt.system.target import Target, find_target
 
+_NO_TOOLCHAIN = frozenset({"onnxruntime", "openvino"})
+"""Executors that reach an NPU only on a machine that has it; what can be installed anywhere is asked for instead."""
+
 
 def find_device(name: str) -> Target:
     """Return a profile; one that chooses takes a device that is present before one that is only simulated here.
@@ -47,6 +50,16 @@ def why_unavailable(target: Target) -> str | None:
         return f"no executor {target.executor!r} is installed"
     executor = load_executor(target.executor)
     return executor.why_unavailable() or executor.why_no_provider(target.providers)
+
+
+def is_compiled(target: Target) -> bool:
+    """Whether models are compiled for the target ahead of time, and judged by its device or its simulator."""
+    return load_executor(target.executor).compiled
+
+
+def is_by_rule(target: Target) -> bool:
+    """Whether nothing here can compile for the target, so that its profile's own rules must judge."""
+    return target.device == "npu" and target.executor in _NO_TOOLCHAIN and why_unavailable(target) is not None
 
 
 def require_providers(target: Target) -> None:

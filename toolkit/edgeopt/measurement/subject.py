@@ -8,14 +8,13 @@ from pathlib import Path
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind, UnavailableError
 from edgeopt.executors import Session, SessionOptions, Source
-from edgeopt.executors._availability import find_device
-from edgeopt.graph.model import find_model, load_model
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.measurement.accuracy.evaluate import fed, synthetic
+from edgeopt.measurement.given import open_given
 from edgeopt.measurement.workers import Pipeline
 from edgeopt.recipes.frames import Frames, open_frames
 from edgeopt.recipes.recipe import Recipe
-from edgeopt.recipes.recognise import ARRAYS_RECIPE, Shapes, choose_recipe
+from edgeopt.recipes.recognise import ARRAYS_RECIPE, Shapes
 from edgeopt.runtime.bundle import is_bundle
 from edgeopt.runtime.opening import Opening, opening_for
 from edgeopt.runtime.runtime import Runtime
@@ -111,10 +110,9 @@ def open_subject(
     """
     if is_bundle(Path(model)):
         return _open_bundle(model, threads, workers, entries or {})
-    device, path = find_device(target), find_model(model)
+    given = open_given(model, target, recipe, fed=shapes)
+    device, loaded, choice = given.target, given.model, given.choice
     _require_entries(device.executor, device.name, entries or {})
-    loaded = load_model(path)
-    choice = choose_recipe(recipe, path, loaded.inputs, loaded.outputs, loaded.metadata, shapes)
     used = engine_threads(threads, device.threads, workers)
     opening = opening_for(device, device.float_precision, used).with_entries(entries or {})
     session = opening.open(loaded.data)
@@ -132,7 +130,7 @@ def open_subject(
         opening=opening,
         notes=notes,
         source=loaded.data,
-        path=path,
+        path=given.path,
         inputs=loaded.inputs,
         outputs=loaded.outputs,
         opset=loaded.opset,

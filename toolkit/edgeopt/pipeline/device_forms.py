@@ -7,7 +7,6 @@ and compiled. The cheapest that keeps its accuracy there ends the search. It mea
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from time import monotonic
 
@@ -18,19 +17,13 @@ from edgeopt.measurement.accuracy.parallel import simulate_answers, simulate_met
 from edgeopt.pipeline.candidate import Candidate
 from edgeopt.pipeline.run import Run, add_candidate, score_candidate, stored_candidates
 from edgeopt.pipeline.selection import is_within
+from edgeopt.steps._context import AGREEMENT_PICTURES, CHECKED_PICTURES, Setting, numbered, out_of_time
+from edgeopt.steps.compile import forms_for
 from edgeopt.steps.compile._form import DeviceForm
 from edgeopt.steps.compile._partition_svg import PICTURE, draw_partition
 from edgeopt.steps.compile._placement import Partition
-from edgeopt.steps.compile.qualcomm import qualcomm_forms
-from edgeopt.steps.compile.rockchip import rockchip_forms
-from edgeopt.steps.context import AGREEMENT_PICTURES, CHECKED_PICTURES, Context, Setting, numbered, out_of_time
 from edgeopt.system.environment import physical_cores
 from edgeopt.tasks import Task
-
-_TOOLCHAINS: Mapping[str, Callable[[Context, Model], Sequence[DeviceForm]]] = {
-    "qnn": qualcomm_forms,
-    "rknn": rockchip_forms,
-}
 
 
 def offer_forms(run: Run, model: Model, parent: Candidate) -> None:
@@ -48,15 +41,14 @@ def offer_forms(run: Run, model: Model, parent: Candidate) -> None:
     if monotonic() > run.context.deadline:
         run.context.notes.append(out_of_time("any form was made"))
         return
-    first = "quantize" if _leaves_out_compile(run) else "compile"
+    first = _steps_of_forms(run)[-1]
     finished = stored_candidates(run, first) if run.resume else []
     for one in finished:
-        add_candidate(
-            run, one.name, parent.name, one.steps, Outcome(model, {}), Setting(run.context.engine, ""), resumed=one
-        )
+        setting = Setting(run.context.engine, one.precision, one.name)
+        add_candidate(run, one.name, parent.name, one.steps, Outcome(model, {}), setting, resumed=one)
     if any(_is_accepted(run, one) for one in finished):
         return
-    for i, form in enumerate(_forms(run, model)):
+    for i, form in enumerate(forms_for(model, run.context, Setting(run.context.engine, "fp32", first))):
         if i < len(finished):
             continue
         if i and monotonic() > run.context.deadline:
@@ -66,8 +58,14 @@ def offer_forms(run: Run, model: Model, parent: Candidate) -> None:
             return
 
 
-def _leaves_out_compile(run: Run) -> bool:
-    return "compile" not in run.context.steps
+def _steps_of_forms(run: Run, *, is_quantized: bool = True) -> tuple[str, ...]:
+    """Return the planned steps that make a form."""
+    on_device = {name: step for name, step in run.plan.steps.items() if step.on_device}
+    return tuple(name for name, step in on_device.items() if is_quantized or not step.needs_calibration)
+
+
+def _is_compiled(run: Run) -> bool:
+    return "compile" in run.plan.steps
 
 
 def _is_accepted(run: Run, candidate: Candidate) -> bool:
@@ -78,24 +76,11 @@ def _is_accepted(run: Run, candidate: Candidate) -> bool:
     return (candidate.agreement or 0.0) >= run.context.least_agreement
 
 
-def _forms(run: Run, model: Model) -> Sequence[DeviceForm]:
-    """Return the forms that the target's toolchain knows, the cheapest first."""
-    forms = _TOOLCHAINS[run.context.target.executor](run.context, model)
-    if not forms:
-        raise UnsupportedError(
-            f"{run.context.target.name} runs integers only, and there is no step quantize",
-            remedy="leave out --skip quantize and pass --calib FOLDER with about 100 unlabelled pictures, or choose a "
-            "newer target",
-        )
-    return forms
-
-
 def _add_form(run: Run, name: str, form: DeviceForm, parent: Candidate) -> Candidate:
     """Score one form on the CPU and on the device, compile it, store it and tell of it."""
     device = run.context.alternatives[0].target
-    compiled = () if _leaves_out_compile(run) else ("compile",)
-    steps = (*parent.steps, *(("quantize",) if form.is_quantized else ()), *compiled)
-    candidate = score_candidate(run, name, parent.name, steps, form.outcome, Setting(run.context.engine, "fp32"))
+    steps = (*parent.steps, *_steps_of_forms(run, is_quantized=form.is_quantized))
+    candidate = score_candidate(run, name, parent.name, steps, form, Setting(run.context.engine, "fp32", name))
     candidate = replace(candidate, precision=form.precision, executor=device.executor, profile=device.name)
     partition = form.place()
     run.workspace.write(candidate.file.replace("model.onnx", PICTURE), draw_partition(partition))
@@ -107,7 +92,7 @@ def _add_form(run: Run, name: str, form: DeviceForm, parent: Candidate) -> Candi
     else:
         candidate = _scored_on_device(run, candidate, form)
     run.openers[name] = form.open
-    run.workspace.store(candidate, form.outcome.model.data)
+    run.workspace.store(candidate, form.model.data)
     run.candidates.append(candidate)
     run.listener.candidate(candidate)
     return candidate
@@ -119,8 +104,8 @@ def _proven(run: Run, candidate: Candidate, form: DeviceForm, partition: Partiti
     Raises:
         UnsupportedError: If the device does not take it, or computes something else.
     """
-    inputs = run.context.inputs(CHECKED_PICTURES, form.outcome.model)
-    if _leaves_out_compile(run):
+    inputs = run.context.inputs(CHECKED_PICTURES, form.model)
+    if not _is_compiled(run):
         return replace(candidate, notes=(*candidate.notes, *form.prove(partition, None, inputs)))
     compiled = candidate.file.replace("model.onnx", f"npu/model{form.suffix}")
     out = run.workspace.path(compiled)
@@ -133,7 +118,7 @@ def _scored_on_device(run: Run, candidate: Candidate, form: DeviceForm) -> Candi
     """Return the candidate with the metric, or without labels the agreement, that the device's numbers give."""
 
     def make_task() -> Task:
-        return run.context.task(form.outcome.model, evaluating=True)
+        return run.context.task(form.model, evaluating=True)
 
     def tell(_: str, done: int, of: int) -> None:
         run.listener.progress(f"{'simulate' if run.untimed else 'evaluate'} {candidate.name}", done, of)

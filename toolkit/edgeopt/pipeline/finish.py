@@ -9,6 +9,7 @@ from pathlib import Path
 from time import monotonic
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind
+from edgeopt.executors._availability import is_compiled
 from edgeopt.executors.onnxruntime.providers import TENSORRT
 from edgeopt.graph.model import load_model
 from edgeopt.measurement.accuracy.bootstrap import Drop, why_unsure
@@ -18,7 +19,7 @@ from edgeopt.measurement.turns import Pace, Turns
 from edgeopt.measurement.workers import Pipeline
 from edgeopt.pipeline.candidate import BASELINE, Candidate
 from edgeopt.pipeline.measure import CONFIRM_SECONDS, MOST_SECONDS, Bench, Decision, Fresh, measure_and_choose
-from edgeopt.pipeline.plan import is_compiled
+from edgeopt.pipeline.plan import calibrated_steps
 from edgeopt.pipeline.result import Report, write_report
 from edgeopt.pipeline.run import Run, model_file
 from edgeopt.pipeline.selection import choose, mark
@@ -27,7 +28,7 @@ from edgeopt.recipes.recognise import Choice
 from edgeopt.report.contact_sheet import write_sheet
 from edgeopt.runtime.bundle import Artefact, make_artefact, write_bundle
 from edgeopt.runtime.runtime import Runtime
-from edgeopt.steps.context import CALIBRATION, CALIBRATION_PICTURES, Engine
+from edgeopt.steps._context import CALIBRATION, CALIBRATION_PICTURES, Engine
 from edgeopt.system.environment import package_versions, read_environment
 from edgeopt.system.text import plural
 from edgeopt.tasks import find_task
@@ -161,7 +162,7 @@ def _why_unsure(best: Candidate, max_drop: float) -> str:
 
 
 def _calibrated_on(run: Run) -> str:
-    if not any("quantize" in one.steps for one in run.candidates):
+    if not any(calibrated_steps() & {*one.steps} for one in run.candidates):
         return "nothing: no INT8 candidate"
     what = "picture" if run.context.frames.tensors is None else "sample"
     count = plural(len(run.context.frames.spread(CALIBRATION_PICTURES)), what)

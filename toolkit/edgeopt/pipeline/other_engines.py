@@ -9,11 +9,11 @@ from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.graph.model import Model, load_model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.pipeline.candidate import Candidate
+from edgeopt.pipeline.plan import all_steps
 from edgeopt.pipeline.run import Run, add_candidate, finished_candidates, outcome_on_disk
 from edgeopt.steps._attention import fuse_attention, joins_attention
-from edgeopt.steps._conversions import CONVERSIONS, STEP_OF, is_converted, why_not_converted
-from edgeopt.steps.context import CHECKED_PICTURES, Engine, Setting, numbered, out_of_time
-from edgeopt.steps.quantize._step import make_int8
+from edgeopt.steps._context import CHECKED_PICTURES, Context, Engine, Setting, numbered, out_of_time
+from edgeopt.system.target import Target
 
 _MOST_KEPT = 2
 """INT8 models of one engine that go on to the labels."""
@@ -29,32 +29,41 @@ def offer_engines(run: Run, model: Model, parent: Candidate) -> None:
         parent: Its candidate.
     """
     for engine in (run.context.engine, *run.context.alternatives):
-        runnable = _runnable(run, engine)
+        makers = {one: _maker(one, engine.target) for one in _runnable(run, engine)}
         if engine is run.context.engine:
-            runnable = [one for one in runnable if one not in (run.context.target.float_precision, "w8a8")]
-        converted = [one for one in runnable if is_converted(one, engine.target)]
-        _offer_conversions(run, engine, converted, model, parent)
-        runnable = [one for one in runnable if one not in converted]
-        _offer(run, engine, [one for one in runnable if not _is_int8(one)], [Outcome(model, {})], parent, parent.steps)
-        in_int8 = [one for one in runnable if _is_int8(one)]
-        if in_int8 and any(step.name == "quantize" for step in run.plan.steps):
-            outcomes = _int8_models(run, engine, in_int8, model)
-            _offer(run, engine, in_int8, outcomes, parent, (*parent.steps, "quantize"))
+            makers = {one: name for one, name in makers.items() if one not in _made_in_line(run.context)}
+        planned = {one: name for one, name in makers.items() if name in run.plan.steps}
+        searched = [one for one, name in planned.items() if run.plan.steps[name].in_line]
+        converted = {one: name for one, name in planned.items() if one not in searched}
+        joined, its_parent = _with_joined_attention(run, engine, model, parent)
+        for precision, name in converted.items():
+            _offer_converted(run, name, Setting(engine, precision, _name(engine, precision)), joined, its_parent)
+        as_it_is = [one for one, name in makers.items() if not name]
+        _offer(run, engine, as_it_is, [Outcome(model, {})], parent, parent.steps)
+        if searched:
+            step = planned[searched[0]]
+            outcomes = _searched(run, step, engine, searched, model)
+            _offer(run, engine, searched, outcomes, parent, (*parent.steps, step))
 
 
-def _offer_conversions(run: Run, engine: Engine, precisions: Sequence[str], model: Model, parent: Candidate) -> None:
-    """Offer the model with joined attention, and what is made of it without a search."""
-    model, parent = _with_joined_attention(run, engine, model, parent)
-    for precision in precisions:
-        if reason := why_not_converted(precision, engine.target, run.context.may_quantize):
-            run.context.notes.append(Note(NoteKind.SKIPPED, f"no {precision} on {engine.target.name}: {reason}"))
-            continue
-        try:
-            outcomes = CONVERSIONS[precision](model, engine.target, run.context.inputs(CHECKED_PICTURES))
-        except EdgeoptError as error:
-            run.context.notes.append(Note(NoteKind.WARNING, f"no {precision}: {error.problem}", error.remedy))
-            continue
-        _offer(run, engine, [precision], outcomes, parent, (*parent.steps, STEP_OF[precision]))
+def _maker(precision: str, profile: Target) -> str:
+    """Return the step that makes a model's precision scheme for a profile; empty: its engine runs any model so."""
+    return next((name for name, step in all_steps().items() if step.makes(precision, profile)), "")
+
+
+def _made_in_line(context: Context) -> tuple[str, ...]:
+    """Return the schemes that the target's own engine needs nothing more for."""
+    return (context.target.float_precision, *(one.precision for one in all_steps().values() if one.precision))
+
+
+def _offer_converted(run: Run, step: str, setting: Setting, model: Model, parent: Candidate) -> None:
+    """Offer what a step makes of a float model for one precision."""
+    try:
+        outcomes = run.plan.steps[step].make(model, run.context, setting)
+    except EdgeoptError as error:
+        run.context.notes.append(Note(NoteKind.WARNING, f"no {setting.precision}: {error.problem}", error.remedy))
+        return
+    _offer(run, setting.engine, [setting.precision], outcomes, parent, (*parent.steps, step))
 
 
 def _with_joined_attention(run: Run, engine: Engine, model: Model, parent: Candidate) -> tuple[Model, Candidate]:
@@ -68,15 +77,11 @@ def _with_joined_attention(run: Run, engine: Engine, model: Model, parent: Candi
     if not outcome.changes:
         run.context.notes.extend(outcome.notes)
         return model, parent
-    steps, setting = (*parent.steps, _ATTENTION), Setting(engine, parent.precision)
+    steps, setting = (*parent.steps, _ATTENTION), Setting(engine, parent.precision, _ATTENTION)
     known = finished[0] if finished else None
     made = add_candidate(run, _ATTENTION, parent.name, steps, outcome, setting, resumed=known)
     run.workspace.finish(_ATTENTION, [made.file])
     return outcome.model, made
-
-
-def _is_int8(precision: str) -> bool:
-    return precision.startswith("w8")
 
 
 def _runnable(run: Run, engine: Engine) -> list[str]:
@@ -94,23 +99,23 @@ def _name(engine: Engine, precision: str) -> str:
     return f"{engine.target.executor}-{precision}"
 
 
-def _int8_models(run: Run, engine: Engine, precisions: Sequence[str], model: Model) -> list[Outcome]:
-    """Return INT8 models for an engine: those on disk, those its own step made, else those of a search."""
-    if run.resume and (finished := finished_candidates(run, _name(engine, precisions[0]))):
+def _searched(run: Run, name: str, engine: Engine, precisions: Sequence[str], model: Model) -> Sequence[Outcome]:
+    """Return INT8 models for an engine: those on disk, those made for the target's own, else those of a search."""
+    first, step = _name(engine, precisions[0]), run.plan.steps[name]
+    if run.resume and (finished := finished_candidates(run, first)):
         return [outcome_on_disk(run, one) for one in finished]
     if engine is run.context.engine:
-        made = [one for one in run.candidates if one.precision == "w8a8" and not one.profile]
+        made = [one for one in run.candidates if one.precision == step.precision and not one.profile]
         made = [*made[: _MOST_KEPT - 1], *made[_MOST_KEPT - 1 :][-1:]]  # the last one agrees best
         return [Outcome(load_model(run.workspace.path(one.file), one.name), one.changes) for one in made]
     if monotonic() > run.context.searches_end:
         run.context.notes.append(out_of_time(f"INT8 on {engine.target.name}"))
         return []
     try:
-        return make_int8(run.context, model, Setting(engine, precisions[-1]), _MOST_KEPT)
+        return step.make(model, run.context, Setting(engine, precisions[-1], first, _MOST_KEPT))
     except EdgeoptError as error:
-        run.context.notes.append(
-            Note(NoteKind.WARNING, f"no INT8 on {engine.target.name}: {error.problem}", error.remedy)
-        )
+        told = Note(NoteKind.WARNING, f"no INT8 on {engine.target.name}: {error.problem}", error.remedy)
+        run.context.notes.append(told)
         return []
 
 
@@ -130,7 +135,7 @@ def _offer(
                 run.context.notes.append(out_of_time(name))
                 return
             known = finished[i] if i < len(finished) else None
-            setting = Setting(engine, precision)
+            setting = Setting(engine, precision, name)
             try:
                 made.append(add_candidate(run, numbered(name, i), parent.name, steps, outcome, setting, resumed=known))
             except EdgeoptError as error:

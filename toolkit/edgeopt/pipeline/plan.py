@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
+from edgeopt import steps
 from edgeopt.errors import EdgeoptError, Note, NoteKind, NotFoundError, UnsupportedError
-from edgeopt.executors._availability import load_executor
+from edgeopt.executors._availability import is_compiled
 from edgeopt.pipeline.selection import Prefer
 from edgeopt.recipes.recipe import Recipe
+from edgeopt.steps import Step
+from edgeopt.system import registry
 from edgeopt.system.environment import engine_threads
 from edgeopt.system.target import Target
 from edgeopt.system.toml import DURATION_MS, DURATION_S, THREADS, Within, require_ranges
 
-STEPS = ("simplify", "fuse", "quantize", "compile")
-"""Every step there is, in the order in which they run."""
 SYNTHETIC = "synthetic"
 """The word for `--calib` that admits calibration without real pictures."""
+_QUANTIZED = "w8a8"
+"""The scheme that INT8 models are made in."""
 
-_DOES = {
-    "simplify": "opset upgrade, static shapes, OnnxSlim, constants folded within a size limit, unused parts removed",
-    "fuse": "batch normalisation, affine ops and focus slices into convolutions; activations in the form engines fuse",
-    "quantize": "INT8 by the target's rules, calibrated on real pictures, float where INT8 costs accuracy or time",
-    "compile": "all nodes placed on the device, its numbers compared with the CPU's, its binary made and scored",
-}
+
+def all_steps() -> Mapping[str, Step]:
+    """Return every step there is, by name, in the order in which they run."""
+    found: dict[str, Step] = {name: registry.load(steps, name).STEP for name in registry.names(steps)}
+    return dict(sorted(found.items(), key=lambda item: item[1].order))
+
+
+def calibrated_steps() -> Set[str]:
+    """Return the names of the steps that calibrate."""
+    return {name for name, step in all_steps().items() if step.needs_calibration}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +46,8 @@ class Options:
     """Path of a label file, or empty for the recipe's own."""
     budget_ms: Annotated[float, DURATION_MS] | None = None
     max_drop: Annotated[float, Within(0, 1)] | None = None
-    steps: tuple[str, ...] = STEPS
+    steps: tuple[str, ...] | None = None
+    """Names of the steps to do; None: those that run by default."""
     skip: tuple[str, ...] = ()
     threads: Annotated[int, THREADS] = 0
     time_budget_s: Annotated[float, DURATION_S] | None = None
@@ -55,18 +64,11 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedStep:
-    """One step, and what it will do."""
-
-    name: str
-    does: str
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
     """A printable plan: the same inputs give the same plan."""
 
-    steps: tuple[PlannedStep, ...]
+    steps: Mapping[str, Step]
+    """By name, in their order."""
     calib: Path | None
     """None: without calibration pictures, or synthetic ones."""
     synthetic: bool
@@ -79,23 +81,23 @@ class Plan:
     time_budget_s: float | None
     notes: tuple[Note, ...] = field(default=())
     may_quantize: bool = True
-    """Whether `quantize` was asked for: without pictures the step falls away, but weights may still be integers."""
+    """Whether INT8 was asked for: without pictures its step falls away, but weights may still be integers."""
     prefer: Prefer = Prefer.SPEED
+
+    @property
+    def quantizes(self) -> bool:
+        """Whether a step makes INT8 models."""
+        return any(step.precision == _QUANTIZED for step in self.steps.values())
 
     def as_json(self) -> Mapping[str, object]:
         """Return the plan as plain values; its hash keys the candidates of a run."""
         return {
-            "steps": [step.name for step in self.steps],
+            "steps": [*self.steps],
             "calib": SYNTHETIC if self.synthetic else str(self.calib.resolve()) if self.calib else None,
             "eval": str(self.eval.resolve()) if self.eval else None,
             "max_drop": self.max_drop,
             "threads": self.threads if self.threads_asked else 0,  # measured ones may differ when a run is resumed
         }
-
-
-def is_compiled(target: Target) -> bool:
-    """Whether models are compiled for the target ahead of time, and judged by its device or its simulator."""
-    return load_executor(target.executor).compiled
 
 
 def require_uncompiled(target: Target) -> None:
@@ -135,32 +137,35 @@ def make_plan(recipe: Recipe, target: Target, options: Options, threads: int, qu
         NotFoundError: If a step to do or to skip does not exist.
         EdgeoptError: If no step is left.
     """
-    for name in (*options.steps, *options.skip):
-        if name not in STEPS:
-            raise NotFoundError("step", name, STEPS)
+    known = all_steps()
+    for name in (*(options.steps or ()), *options.skip):
+        if name not in known:
+            raise NotFoundError("step", name, known)
     if options.prefer not in tuple(Prefer):
         raise NotFoundError("preference", options.prefer, Prefer)
     calib = _path(options.calib, recipe, recipe.evaluation.calib)
     synthetic = options.calib == SYNTHETIC
-    notes: list[Note] = []
-    names = [name for name in STEPS if name in options.steps and name not in options.skip]
-    if "compile" in names and not is_compiled(target):
-        names.remove("compile")
-        if options.steps != STEPS:
-            notes.append(Note(NoteKind.SKIPPED, f"nothing to compile: {target.name!r} runs the model as it is"))
-    may_quantize = "quantize" in names
-    if "quantize" in names and (reason := _why_no_int8(target, calib, synthetic, quantized)):
-        names.remove("quantize")
-        may_quantize = not quantized
-        notes.append(reason)
-    if synthetic and "quantize" in names:
+    default = [name for name, step in known.items() if step.is_default]
+    asked = set(default if options.steps is None else options.steps) - {*options.skip}
+    planned, notes = dict[str, Step](), list[Note]()
+    for name, step in known.items():
+        if name not in asked:
+            continue
+        if step.why_not(target):
+            if options.steps is not None:
+                notes.append(_left_out(name, step, step.why_not(target)))
+        elif reason := _why_left_out(name, step, target, quantized, is_calibrated=synthetic or calib is not None):
+            notes.append(reason)
+        else:
+            planned[name] = step
+    if synthetic and any(step.needs_calibration for step in planned.values()):
         notes.append(
             Note(NoteKind.WARNING, "uncalibrated: ranges come from synthetic pictures", "pass --calib with real ones")
         )
-    if not names and not notes:
-        raise EdgeoptError("no step is left to do", remedy=f"choose --steps from {', '.join(STEPS)}")
+    if not planned and not notes:
+        raise EdgeoptError("no step is left to do", remedy=f"choose --steps from {', '.join(known)}")
     return Plan(
-        steps=tuple(PlannedStep(name, _DOES[name]) for name in names),
+        steps=planned,
         calib=None if synthetic else calib,
         synthetic=synthetic,
         eval=_path(options.eval, recipe, recipe.evaluation.labels),
@@ -171,7 +176,7 @@ def make_plan(recipe: Recipe, target: Target, options: Options, threads: int, qu
         threads_asked=bool(options.threads or target.threads),
         time_budget_s=options.time_budget_s,
         notes=tuple(notes),
-        may_quantize=may_quantize,
+        may_quantize=not quantized and any(known[name].precision == _QUANTIZED for name in asked),
         prefer=Prefer(options.prefer),
     )
 
@@ -180,18 +185,23 @@ def _path(asked: str, recipe: Recipe, shipped: str) -> Path | None:
     return Path(asked) if asked else recipe.path_of(shipped)
 
 
-def _why_no_int8(target: Target, calib: Path | None, synthetic: bool, quantized: str) -> Note | None:
-    if quantized:
-        return Note(NoteKind.SKIPPED, f"no INT8: {quantized}", "give the float model for other INT8 forms")
-    if not any(precision.startswith("w8") for precision in target.precisions):
-        return Note(NoteKind.SKIPPED, f"no INT8: target {target.name!r} does not run it")
-    if calib is None and not synthetic:
-        return Note(
-            NoteKind.SKIPPED,
-            "no INT8: there are no calibration pictures",
-            "pass --calib FOLDER with about 100 unlabelled pictures from where the model will work",
-        )
+def _why_left_out(name: str, step: Step, target: Target, quantized: str, *, is_calibrated: bool) -> Note | None:
+    """Return why a step that was asked for is not done; None where it is."""
+    if step.needs_float and quantized:
+        return _left_out(name, step, quantized, "give the float model for other INT8 forms")
+    weights = step.precision.partition("a")[0]
+    if not any(precision.startswith(weights) for precision in target.precisions):
+        return _left_out(name, step, f"target {target.name!r} does not run it")
+    if step.needs_calibration and not is_calibrated:
+        hint = "pass --calib FOLDER with about 100 unlabelled pictures from where the model will work"
+        return _left_out(name, step, "there are no calibration pictures", hint)
+    if step.package and find_spec(step.package) is None:
+        return _left_out(name, step, f"{step.package} is not installed", f"pip install 'edgeopt[{step.extra}]'")
     return None
+
+
+def _left_out(name: str, step: Step, reason: str, hint: str = "") -> Note:
+    return Note(NoteKind.SKIPPED, f"{step.without or f'no {name}'}: {reason}", hint)
 
 
 def describe(plan: Plan, model: str, recipe: Recipe, target: Target, reason: str) -> Sequence[str]:
@@ -207,5 +217,5 @@ def describe(plan: Plan, model: str, recipe: Recipe, target: Target, reason: str
         f"eval    {plan.eval or 'none: accuracy is judged by agreement with the float model'}",
         f"budget  {plan.budget_ms:.1f} ms a frame, {kept}",
     ]
-    lines += [f"step    {step.name}: {step.does}" for step in plan.steps]
+    lines += [f"step    {name}: {step.does}" for name, step in plan.steps.items()]
     return [*lines, *(f"note    {note}" for note in plan.notes)]

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgeopt.errors import EdgeoptError, InvalidFileError
+from edgeopt.executors._availability import is_compiled
 from edgeopt.graph.model import Model
 from edgeopt.pipeline.candidate import Candidate
-from edgeopt.pipeline.plan import is_compiled
+from edgeopt.pipeline.plan import calibrated_steps
 from edgeopt.pipeline.result import read_report
 from edgeopt.pipeline.selection import Chosen
 from edgeopt.recipes.frames import Frames
@@ -118,7 +119,7 @@ def read_replay(path: Path) -> Replay:
         for one in report.candidates
         if (folder / one.file).with_name(DECISIONS).is_file()
     }
-    lacking = [one.name for one in report.candidates if "quantize" in one.steps and one.precision == "w8a8"]
+    lacking = [one.name for one in report.candidates if one.precision == "w8a8" and calibrated_steps() & {*one.steps}]
     if lacking and not decided:
         raise InvalidFileError(f"{folder} holds no {DECISIONS} of {lacking[0]}", remedy=_REMEDY)
     return Replay(folder, report.model_sha256, report.target, report.threads, report.chosen, decided)

@@ -21,10 +21,10 @@ from edgeopt.pipeline.replay import Replay
 from edgeopt.pipeline.selection import Wish
 from edgeopt.pipeline.workspace import Workspace
 from edgeopt.recipes.frames import Frames
+from edgeopt.steps._context import CHECKED_PICTURES, Context, Engine, Setting, numbered, reference_answers
+from edgeopt.steps._context import Listener as StepListener
 from edgeopt.steps.compile._partition_svg import PICTURE, draw_partition
 from edgeopt.steps.compile._placement import explain_placement
-from edgeopt.steps.context import CHECKED_PICTURES, Context, Engine, Setting, numbered, reference_answers
-from edgeopt.steps.context import Listener as StepListener
 from edgeopt.system.text import plural
 from edgeopt.tasks import Task
 

@@ -1,1 +1,61 @@
-"""The steps of `optimize`: each turns one model into others."""
+"""The steps of `optimize`, one file or folder each; its name is the step's name, and each ends in `STEP`.
+
+A step turns one model into others. It says what it does and needs; the plan asks it, and nothing knows it by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from edgeopt.graph.model import Model
+    from edgeopt.graph.outcome import Outcome
+    from edgeopt.steps._context import Context, Setting
+    from edgeopt.system.target import Target
+
+
+def _nothing(_precision: str, _profile: Target) -> bool:
+    return False
+
+
+def _every_target(_target: Target) -> str:
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a step does, what it makes and what it needs."""
+
+    make: Callable[[Model, Context, Setting], Sequence[Outcome]]
+    """Return the models made of one, the most promising first; where there was nothing to do, the model itself, without
+    changes, or none.
+
+    Raises EdgeoptError where it fails: what other steps made stays."""
+    does: str
+    """One line of the plan and of the help."""
+    order: int
+    """Steps run from the lowest to the highest."""
+    precision: str = ""
+    """Scheme of what it makes on the target's own engine; empty: that of the model it is given."""
+    makes: Callable[[str, Target], bool] = _nothing
+    """Whether an engine's profile gets its models of a precision scheme from this step."""
+    needs_float: bool = False
+    """Whether it takes no model that is quantized already."""
+    needs_calibration: bool = False
+    """Whether it needs calibration pictures."""
+    package: str = ""
+    """The module it cannot do without; empty: none beyond the core's."""
+    extra: str = ""
+    """The extra of edgeopt that brings the package."""
+    why_not: Callable[[Target], str] = _every_target
+    """Return why it has nothing to do for a target; empty where it has. Told to who asked for it by name."""
+    without: str = ""
+    """How the note begins that says why it is left out; empty: `no NAME`."""
+    in_line: bool = True
+    """Whether the next step is given what this one made; if not, it works on the last float model, after the line."""
+    on_device: bool = False
+    """Whether, for a device that is compiled for, it is a part of each form that is made, scored and compiled there."""
+    is_default: bool = True
+    """Whether it runs unless it is left out; if not, only where it is asked for by name."""

@@ -1,4 +1,4 @@
-"""Make one node of several, and write the model in the words that a device's compiler knows."""
+"""The step `fuse`: one node of several, in the words that a device's compiler knows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.graph.tensors import Tensors
 from edgeopt.passes import Phase, passes_of
+from edgeopt.steps import Step
 from edgeopt.steps._checked import TOLERANCE, Expectation, apply_checked
+from edgeopt.steps._context import CHECKED_PICTURES, Context, Setting
 
 
 def fuse(
@@ -36,3 +38,14 @@ def fuse(
         return fused
     asked = {name: function for name, function in known.items() if name in rewrites}
     return fused.then(apply_checked(fused.model, asked, Expectation.of(fused.model, inputs, tolerance)))
+
+
+def _make(model: Model, context: Context, _: Setting) -> list[Outcome]:
+    return [fuse(model, context.inputs(CHECKED_PICTURES, model), rewrites=context.target.rewrites)]
+
+
+STEP = Step(
+    _make,
+    does="batch normalisation, affine ops and focus slices into convolutions; activations in the form engines fuse",
+    order=20,
+)

@@ -1,4 +1,4 @@
-"""Make a model ready for the other steps: shapes fixed, opset raised, all that computes nothing taken out.
+"""The step `simplify`: shapes fixed, opset raised, all that computes nothing taken out, ready for the other steps.
 
 Each rewrite is checked. One that changes the outputs is left out and named in a warning; the result computes the same.
 """
@@ -17,8 +17,11 @@ from edgeopt.graph.outcome import Outcome
 from edgeopt.graph.subgraphs import stored_tensors
 from edgeopt.graph.tensors import Tensors
 from edgeopt.passes import Phase, passes_of
+from edgeopt.recipes.recognise import fixed_shapes
+from edgeopt.steps import Step
 from edgeopt.steps._canonical import fix_shapes, inline_functions, slim, upgrade_opset
 from edgeopt.steps._checked import TOLERANCE, Expectation, apply_checked, left_out, probe
+from edgeopt.steps._context import CHECKED_PICTURES, Context, Setting
 from edgeopt.steps._float32 import make_float32
 from edgeopt.system.text import format_bytes
 
@@ -133,3 +136,16 @@ def _slim(upgraded: Outcome, expected: Expectation, *, fold: bool = True) -> Out
 
 def _constant_bytes(model: Model) -> int:
     return sum(int(one.ByteSize()) for one in stored_tensors(model.proto.graph))
+
+
+def _make(model: Model, context: Context, _: Setting) -> list[Outcome]:
+    shapes, target = fixed_shapes(context.recipe, model.inputs), context.target
+    inputs, float64 = context.inputs(CHECKED_PICTURES), "float64" not in target.refused_dtypes
+    return [simplify(model, shapes, inputs, opset=target.opset, float64=float64)]
+
+
+STEP = Step(
+    _make,
+    does="opset upgrade, static shapes, OnnxSlim, constants folded within a size limit, unused parts removed",
+    order=10,
+)

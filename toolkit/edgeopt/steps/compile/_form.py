@@ -1,4 +1,4 @@
-"""One way of writing a model for a device that is compiled for, and what its toolchain does with it."""
+"""A model as a device that is compiled for can take it, and the toolchain that makes it."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from pathlib import Path
 
 from edgeopt.errors import Note, NoteKind
 from edgeopt.executors import Session
+from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.graph.tensors import Tensors
+from edgeopt.steps._context import Context
 from edgeopt.steps.compile._numbers import Numbers
 from edgeopt.steps.compile._placement import Partition
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceForm:
-    """A form of a model and the calls that place, prove and open it; each call starts the vendor's library anew."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceForm(Outcome):
+    """A model with the calls that place, prove and open it on the device; each starts the vendor's library anew."""
 
     name: str
     precision: str
     is_quantized: bool
-    outcome: Outcome
     suffix: str
     """Of the compiled file."""
     place: Callable[[], Partition]
@@ -33,6 +34,16 @@ class DeviceForm:
     Raises UnsupportedError if the device refuses it or computes something else."""
     open: Callable[[], Session]
     """Open it on the device or its simulator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Toolchain:
+    """What compiles for one vendor's devices."""
+
+    executor: str
+    """Of the targets that it compiles for."""
+    forms: Callable[[Context, Model], Sequence[DeviceForm]]
+    """Return the forms of a float model worth compiling, the cheapest first; none where the device runs no form."""
 
 
 def note_numbers(numbers: Numbers) -> Note:

@@ -6,32 +6,16 @@ from dataclasses import replace
 from functools import partial
 
 from edgeopt.errors import Note, NoteKind
-from edgeopt.executors._availability import why_unavailable
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.measurement.accuracy.evaluate import model_inputs
-from edgeopt.steps.context import CALIBRATION_PICTURES, Context, agreement_on_processor
+from edgeopt.steps._context import CALIBRATION_PICTURES, Context, agreement_on_processor
 from edgeopt.steps.quantize.api import Form
 from edgeopt.steps.quantize.search.search import search_int8
-from edgeopt.system.target import Target
 
-_NO_TOOLCHAIN = frozenset({"onnxruntime", "openvino"})
-"""Executors that reach an NPU only on a machine that has it; what can be installed anywhere is asked for instead."""
 _AS_GOOD_AS_FLOAT = 0.97
 """Below it the search keeps trying: nothing is lost by it where no time is measured."""
 _MOST_KEPT, _MOST_SECONDS = 2, 120.0
-
-
-def is_by_rule(target: Target) -> bool:
-    """Whether nothing here can compile for the target, so that its profile's own rules must judge."""
-    return target.device == "npu" and target.executor in _NO_TOOLCHAIN and why_unavailable(target) is not None
-
-
-def on_processor(target: Target) -> Target:
-    """Return the profile with this machine's processor in place of the device: numbers are checked there."""
-    integer = tuple(one for one in target.precisions if one.startswith("w8"))
-    cpu = {"executor": "onnxruntime", "providers": ("CPUExecutionProvider",), "options": {}, "threads": 0}
-    return replace(target, precisions=("fp32", *integer), **cpu)  # type: ignore[arg-type]
 
 
 def quantize_by_rule(context: Context, model: Model) -> list[Outcome]:

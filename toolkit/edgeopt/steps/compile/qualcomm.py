@@ -11,10 +11,10 @@ from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.graph.tensors import Tensors
 from edgeopt.measurement.accuracy.evaluate import model_inputs
-from edgeopt.steps.compile._form import DeviceForm, note_numbers
+from edgeopt.steps._context import CALIBRATION_PICTURES, Context, agreement_on_processor
+from edgeopt.steps.compile._form import DeviceForm, Toolchain, note_numbers
 from edgeopt.steps.compile._numbers import check_numbers, compile_model
 from edgeopt.steps.compile._placement import Partition, explain_placement
-from edgeopt.steps.context import CALIBRATION_PICTURES, Context, agreement_on_processor
 from edgeopt.steps.quantize.formats._htp_forms import HtpForm, find_htp_forms
 from edgeopt.system.target import Target
 
@@ -32,7 +32,10 @@ def qualcomm_forms(context: Context, model: Model) -> Sequence[DeviceForm]:
             name=one.name,
             precision=one.precision,
             is_quantized=one.precision != "fp16",
-            outcome=one.outcome,
+            model=one.outcome.model,
+            changes=one.outcome.changes,
+            notes=one.outcome.notes,
+            options=one.outcome.options,
             suffix=".onnx",
             place=partial(explain_placement, one.outcome.model, target),
             prove=partial(_prove, one.outcome.model, model, target),
@@ -43,7 +46,7 @@ def qualcomm_forms(context: Context, model: Model) -> Sequence[DeviceForm]:
 
 
 def _found(context: Context, model: Model) -> Sequence[HtpForm]:
-    if "quantize" not in context.steps:
+    if not context.quantizes:
         return [HtpForm("fp16", "fp16", Outcome(model, {}), 1.0, 0.0)] if "fp16" in context.target.precisions else []
     pictures = context.frames.spread(CALIBRATION_PICTURES)
 
@@ -71,3 +74,6 @@ def _prove(
 def _reasons(partition: Partition, most: int = 3) -> str:
     told = "; ".join(f"{one.op} {one.node!r}: {one.reason}" for one in partition.refused[:most])
     return f" ({told})" if told else ""
+
+
+TOOLCHAIN = Toolchain("qnn", qualcomm_forms)

@@ -13,12 +13,12 @@ from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.graph.tensors import Tensors
 from edgeopt.measurement.accuracy.evaluate import model_inputs
-from edgeopt.steps.compile._form import DeviceForm, note_numbers
+from edgeopt.steps._context import Context
+from edgeopt.steps.compile._form import DeviceForm, Toolchain, note_numbers
 from edgeopt.steps.compile._numbers import compare_numbers, options_for
 from edgeopt.steps.compile._placement import Partition, partition_of
 from edgeopt.steps.compile._rockchip import compile_for_rockchip
 from edgeopt.steps.compile._without_toolchain import quantize_by_rule
-from edgeopt.steps.context import Context
 from edgeopt.system.target import Target
 
 _PICTURES = 64
@@ -34,7 +34,7 @@ def rockchip_forms(context: Context, model: Model) -> Sequence[DeviceForm]:
         model: The float model, as the compiler takes it.
     """
     forms: list[DeviceForm] = []
-    if "quantize" in context.steps:
+    if context.quantizes:
         pictures = context.frames.spread(_PICTURES)
         calibration = list(model_inputs(context.task(model, evaluating=True), pictures))
         whole = Outcome(model, {}, (_BY_COMPILER,))
@@ -61,7 +61,9 @@ def _form(
         name=name,
         precision=precision,
         is_quantized=is_quantized,
-        outcome=Outcome(made, outcome.changes, (Note(NoteKind.INFO, f"form: {name}"), *outcome.notes)),
+        model=made,
+        changes=outcome.changes,
+        notes=(Note(NoteKind.INFO, f"form: {name}"), *outcome.notes),
         suffix=".rknn",
         place=partial(_place, made, target, calibration),
         prove=partial(_prove, made, original if is_quantized else None, target, calibration),
@@ -94,3 +96,6 @@ def _prove(
         return (note_numbers(compare_numbers(session, made, target, inputs, original)),)
     finally:
         session.close()
+
+
+TOOLCHAIN = Toolchain("rknn", rockchip_forms)

@@ -6,13 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from edgeopt.errors import Note, NoteKind
+from edgeopt.executors._availability import is_by_rule
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.graph.tensors import Tensors
 from edgeopt.measurement.accuracy.evaluate import model_inputs
 from edgeopt.measurement.buffer_choice import Buffers
 from edgeopt.steps._attention import fuse_attention, joins_attention
-from edgeopt.steps.context import (
+from edgeopt.steps._context import (
     AGREEMENT_PICTURES,
     CALIBRATION,
     CALIBRATION_PICTURES,
@@ -22,6 +23,7 @@ from edgeopt.steps.context import (
     Setting,
     numbered,
 )
+from edgeopt.steps.compile._without_toolchain import quantize_by_rule
 from edgeopt.steps.quantize.api import Form
 from edgeopt.steps.quantize.inspection.engine_fusion import fusion_notes
 from edgeopt.steps.quantize.inspection.table import TENSORS, tensors_json
@@ -33,8 +35,6 @@ from edgeopt.steps.quantize.search.found import Found
 from edgeopt.steps.quantize.search.search import search_int8
 from edgeopt.system.environment import package_versions
 
-_MOST_KEPT = 3
-"""Attempts that go on to the labels: the fastest by agreement may still lose too much of the metric."""
 _MOST_SECONDS = 180.0
 _DRAFT = "best-so-far.onnx"
 """What an interrupt of the search leaves."""
@@ -42,20 +42,19 @@ _FASTER = 1.02
 """A ratio below it is the noise of one comparison."""
 
 
-def make_int8(context: Context, model: Model, setting: Setting | None = None, most: int = _MOST_KEPT) -> list[Outcome]:
+def make_int8(model: Model, context: Context, setting: Setting) -> list[Outcome]:
     """Return INT8 forms of a float model, the most promising first.
 
     Args:
-        context: Its pictures calibrate, its original judges agreement, its plan limits the time.
         model: The float model, opset 13 or later.
-        setting: Whose rules hold, and where speed is judged against float of the same arithmetic; None: the
-            target's own engine.
-        most: How many.
+        context: Its pictures calibrate, its original judges agreement, its plan limits the time.
+        setting: Whose rules hold, and where speed is judged against float of the same arithmetic.
 
     Raises:
         UnsupportedError: If weights or activations are NaN or infinite.
     """
-    setting = setting or Setting(context.engine, "w8a8")
+    if is_by_rule(context.target):
+        return quantize_by_rule(context, model)
     if context.replay:
         return _made_again(context, model, setting, context.replay)
     rules, measured = confirmed_rules(setting.engine.target)
@@ -64,7 +63,7 @@ def make_int8(context: Context, model: Model, setting: Setting | None = None, mo
     def calibrated(done: int) -> None:
         context.listener.progress("calibrate", done, len(pictures))
 
-    tried, draft = list[Attempt](), f"candidates/{_candidate(context, setting)}/{_DRAFT}"
+    tried, draft = list[Attempt](), f"candidates/{setting.name}/{_DRAFT}"
 
     def attempted(one: Attempt) -> None:
         told = f"estimated {one.speed_ratio:.2f}x the float model, agreement {one.agreement:.3f}"
@@ -103,8 +102,10 @@ def make_int8(context: Context, model: Model, setting: Setting | None = None, mo
     with_float.close()
     context.files.path(draft).unlink(missing_ok=True)
     found = replace(found, notes=(*measured, *found.notes))
-    _keep_decisions(context, model, setting, found, buffers, for_labels(found.attempts, most), is_joined=is_joined)
-    return _told(context, model, setting, found, buffers, most)
+    _keep_decisions(
+        context, model, setting, found, buffers, for_labels(found.attempts, setting.most), is_joined=is_joined
+    )
+    return _told(context, model, setting, found, buffers)
 
 
 def _keep_decisions(
@@ -137,20 +138,20 @@ def _keep_decisions(
                 packages=package_versions(),
                 evidence=evidence,
             )
-            context.files.write(_decisions_file(context, setting, i), decided.to_json())
+            context.files.write(_decisions_file(setting, i), decided.to_json())
 
 
-def _decisions_file(context: Context, setting: Setting, position: int) -> str:
-    return f"candidates/{numbered(_candidate(context, setting), position)}/{DECISIONS}"
+def _decisions_file(setting: Setting, position: int) -> str:
+    return f"candidates/{numbered(setting.name, position)}/{DECISIONS}"
 
 
 def _made_again(context: Context, model: Model, setting: Setting, replay: Earlier) -> list[Outcome]:
     """Return the INT8 forms of an earlier run, to the last byte: nothing is calibrated, nothing timed."""
     made = []
-    for i, one in enumerate(replay.of(_candidate(context, setting))):
+    for i, one in enumerate(replay.of(setting.name)):
         source = fuse_attention(model, context.inputs(CHECKED_PICTURES)).model if one.is_joined else model
         outcome = one.outcome(source, str(replay.source))
-        context.files.write(_decisions_file(context, setting, i), one.to_json())
+        context.files.write(_decisions_file(setting, i), one.to_json())
         told = Attempt(str(one.decisions.variant), replace(outcome, options=one.options), 0.0, 0.0)
         made.append(_with_notes(told, (Note(NoteKind.INFO, f"as {replay.source} decided"),), setting))
     if not made:
@@ -173,22 +174,15 @@ def _judge(context: Context, model: Model, setting: Setting, buffers: Buffers) -
     )
 
 
-def _told(context: Context, model: Model, setting: Setting, found: Found, buffers: Buffers, most: int) -> list[Outcome]:
+def _told(context: Context, model: Model, setting: Setting, found: Found, buffers: Buffers) -> list[Outcome]:
     """Return the attempts that go on to the labels; keep what is known of tensors, on disk and for the next engine."""
     if found.calibration is not None:
         context.calibrations[model.fingerprint] = found.calibration
-    context.files.write(f"candidates/{_candidate(context, setting)}/{TENSORS}", tensors_json(found))
+    context.files.write(f"candidates/{setting.name}/{TENSORS}", tensors_json(found))
     context.notes += found.why_none
-    kept = for_labels(found.attempts, most)
+    kept = for_labels(found.attempts, setting.most)
     opened = [replace(one, outcome=replace(one.outcome, options=buffers.entries)) for one in kept]
     return [_with_notes(one, found.notes, setting) for one in opened]
-
-
-def _candidate(context: Context, setting: Setting) -> str:
-    """Return the name of the first candidate that is made of this search."""
-    if setting.engine is context.engine:
-        return "quantize"
-    return f"{setting.engine.target.executor}-{setting.precision.partition('+')[0]}"
 
 
 def _with_notes(attempt: Attempt, notes: tuple[Note, ...], setting: Setting) -> Outcome:

@@ -12,7 +12,7 @@ from test_dynamic import answers, signal_db
 
 from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import Model
-from edgeopt.steps._weight_only import BLOCK, is_mostly_matrices, make_weight_only, quantize_blocks
+from edgeopt.steps.convert.weight_only import BLOCK, is_mostly_matrices, make_weight_only, quantize_blocks
 
 
 def perceptron(inputs: int, outputs: int, *, again: bool = False) -> Model:

@@ -14,7 +14,7 @@ from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import Model
 from edgeopt.graph.validity import require_valid
-from edgeopt.steps._float16 import as_float16, make_float16
+from edgeopt.steps.convert.float16 import as_float16, make_float16
 
 NETS = {**ALL, "encoder": encoder}
 FP16 = SessionOptions(precision="fp16")

@@ -102,10 +102,14 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """On which engine a candidate runs, and in which precision scheme."""
+    """On which engine a step's models run, in which precision scheme, and what they are called."""
 
     engine: Engine
     precision: str
+    name: str
+    """Of the first candidate that is made; see `numbered`."""
+    most: int = 3
+    """Models that a search gives: the fastest by agreement may still lose too much of the metric."""
 
 
 @dataclass
@@ -120,10 +124,10 @@ class Context:
     """Calibration pictures; those of the evaluation, or synthetic ones, where there are none."""
     files: Files
     listener: Listener
-    steps: tuple[str, ...]
-    """Names of the steps of the plan."""
+    quantizes: bool
+    """Whether a step of the plan makes INT8 models."""
     may_quantize: bool
-    """Whether `quantize` was asked for: without pictures the step falls away, but weights may still be integers."""
+    """Whether such a step was asked for: without pictures it falls away, but weights may still be integers."""
     threads: int
     deadline: float
     """On the monotonic clock, in seconds."""

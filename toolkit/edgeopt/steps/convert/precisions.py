@@ -10,8 +10,8 @@ from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.graph.tensors import Tensors
-from edgeopt.steps._float16 import make_float16
-from edgeopt.steps._weight_only import is_mostly_matrices, make_weight_only
+from edgeopt.steps.convert.float16 import make_float16
+from edgeopt.steps.convert.weight_only import is_mostly_matrices, make_weight_only
 from edgeopt.steps.quantize.formats.dynamic import make_dynamic
 from edgeopt.steps.quantize.formats.matmul_integer import is_made_of_products
 from edgeopt.system.environment import cpu_architecture
@@ -67,5 +67,3 @@ def _graph(model: Model) -> Graph:
 
 CONVERSIONS: Mapping[str, Conversion] = MappingProxyType({"w8": eight_bits, "w4": four_bits, "fp16": half})
 """Precision scheme -> what makes models of it, the most promising first."""
-STEP_OF: Mapping[str, str] = MappingProxyType({"w8": "weights", "w4": "weights", "fp16": "float16"})
-"""What the step is called in the report."""

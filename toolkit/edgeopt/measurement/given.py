@@ -1,0 +1,62 @@
+"""What every command is given: a model, its target and its recipe, opened and bound to each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from edgeopt.executors._availability import find_device
+from edgeopt.graph.model import Model, find_model, load_model
+from edgeopt.graph.tensors import fix_sizes
+from edgeopt.measurement.accuracy.evaluate import require_metric
+from edgeopt.recipes.recipe import Recipe
+from edgeopt.recipes.recognise import Choice, Shapes, choose_recipe
+from edgeopt.system.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A model, the device it is for, and how it is fed and read."""
+
+    model: Model
+    path: Path
+    """Of the model."""
+    target: Target
+    choice: Choice
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe, bound to the model."""
+        return self.choice.recipe
+
+
+def open_given(
+    model: str,
+    target: str,
+    recipe: str | None,
+    *,
+    sizes: Shapes | None = None,
+    fed: Shapes | None = None,
+    labels: str | Path = "",
+) -> Given:
+    """Return what is named on a command line.
+
+    Args:
+        model: Path of an ONNX file, or the name of a shipped model.
+        target: Shipped name, or path of a TOML file.
+        recipe: Shipped name or path; None: read from the model.
+        sizes: Whole shapes of inputs by name, for what the model leaves free.
+        fed: Shapes of the tensors that it will be fed, one sample; None: pictures.
+        labels: Path of labels; empty: none.
+
+    Raises:
+        EdgeoptError: If one cannot be found, read or bound, or the recipe knows no metric on labels.
+    """
+    device, path = find_device(target), find_model(model)
+    loaded = load_model(path)
+    inputs = fix_sizes(loaded.inputs, sizes or {})
+    choice = choose_recipe(recipe, path, inputs, loaded.outputs, loaded.metadata, fed)
+    if sizes:
+        choice = replace(choice, recipe=choice.recipe.with_inputs(inputs))
+    require_metric(choice.recipe, labels)
+    return Given(loaded, path, device, choice)

@@ -1,0 +1,128 @@
+"""The engines of one run: the target's own, those beside it on the same device, and the one that stands in for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from edgeopt.errors import EdgeoptError, Note, NoteKind, UnavailableError
+from edgeopt.executors import SessionOptions
+from edgeopt.executors._availability import (
+    is_by_rule,
+    is_compiled,
+    load_executor,
+    require_providers,
+    why_unavailable,
+)
+from edgeopt.executors.onnxruntime import UNFUSED
+from edgeopt.graph.model import Model
+from edgeopt.measurement.thread_choice import choose_threads
+from edgeopt.recipes.recipe import Recipe
+from edgeopt.recipes.recognise import fixed_shapes
+from edgeopt.steps._context import Engine
+from edgeopt.system.environment import physical_cores
+from edgeopt.system.target import Target, find_target
+
+_HOST = "cpu"
+"""Where the float model is run and integer forms are checked for a device that is compiled for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engines:
+    """What candidates are opened with."""
+
+    own: Engine
+    """Of the target; of one that is compiled for, or that its rules stand for: this machine's processor."""
+    others: tuple[Engine, ...]
+    """Beside it on the same device; of a target that is compiled for: the device itself."""
+    notes: tuple[Note, ...]
+    """One for each that is not here."""
+    untimed: str
+    """Why nothing can be measured on this machine; empty where all can."""
+
+
+def open_engines(target: Target, threads: int, cache_folder: str) -> Engines:
+    """Return the engines of a target.
+
+    Args:
+        target: The device.
+        threads: Of a session.
+        cache_folder: Where an engine that compiles keeps the result.
+
+    Raises:
+        UnavailableError: If the target's own engine is not here.
+    """
+    others, notes = list[Engine](), list[Note]()
+    if is_by_rule(target):
+        own = stand_in(on_processor(target))
+        notes = [Note(NoteKind.WARNING, f"not compiled: {why_unavailable(target)}", _how_to_get(target))]
+    elif is_compiled(target):
+        own = stand_in(replace(find_target(_HOST), name=_HOST, threads=0, alternatives=()))
+        others = [_open(target, 1)]
+    else:
+        own = _open(target, threads)
+        others, notes = _alternatives(target, threads)
+    own = replace(own, cache_folder=cache_folder)
+    return Engines(own, tuple(others), tuple(notes), _why_untimed(target, others))
+
+
+def default_threads(model: Model, recipe: Recipe, target: Target, asked: int) -> int:
+    """Return what 0 threads means for a model here: all cores, or one where they are not faster."""
+    if asked or target.threads or target.why_not_here():
+        return physical_cores()
+    return choose_threads(model, _open(target, 1).target, fixed_shapes(recipe, model.inputs), physical_cores())
+
+
+def stand_in(host: Target) -> Engine:
+    """Return this machine's processor as it judges for another device: without its own saturation."""
+    return replace(_open(host, physical_cores()), entries=UNFUSED)
+
+
+def on_processor(target: Target) -> Target:
+    """Return the profile with this machine's processor in place of the device: numbers are checked there."""
+    integer = tuple(one for one in target.precisions if one.startswith("w8"))
+    return replace(
+        target,
+        precisions=("fp32", *integer),
+        executor="onnxruntime",
+        providers=("CPUExecutionProvider",),
+        options={},
+        threads=0,
+    )
+
+
+def _open(target: Target, threads: int) -> Engine:
+    executor = load_executor(target.executor)
+    require_providers(target)
+    if reason := why_unavailable(target):
+        raise UnavailableError(f"target {target.name!r} cannot run here: {reason}", remedy=_how_to_get(target))
+    executor.check(SessionOptions(target.providers, threads, target.options))
+    return Engine(target, executor, threads)
+
+
+def _how_to_get(target: Target) -> str:
+    return f"install {target.package}, or run edgeopt doctor" if target.package else "run edgeopt doctor"
+
+
+def _alternatives(target: Target, threads: int) -> tuple[list[Engine], list[Note]]:
+    """Return the engines beside the target's own that are here, and a note for each that is not."""
+    found, notes = list[Engine](), list[Note]()
+    for name in target.alternatives:
+        other = find_target(name)
+        reason = target.why_not_here() or other.why_not_here()  # unmeasured, one engine is no better than another
+        try:
+            if reason is None:
+                found.append(_open(other, threads))
+        except EdgeoptError as error:
+            reason = error.problem
+        if reason:
+            notes.append(Note(NoteKind.SKIPPED, f"no candidates of {name}: {reason}"))
+    return found, notes
+
+
+def _why_untimed(target: Target, others: Sequence[Engine]) -> str:
+    if is_compiled(target):
+        return "" if others[0].executor.has_device() else "no device"
+    if reason := target.why_not_here():
+        return f"this machine is not the target: {reason}"
+    return "no device" if is_by_rule(target) else ""

@@ -1,0 +1,127 @@
+"""The beginning of a run: what is given, its pictures, its engines, and the output folder."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic
+
+from edgeopt.errors import Note, NoteKind
+from edgeopt.executors._availability import is_by_rule, is_compiled
+from edgeopt.executors.onnxruntime.tensorrt import ENGINES
+from edgeopt.measurement.accuracy.evaluate import LabelledFrames, fed, open_labelled, synthetic
+from edgeopt.measurement.given import Given, open_given
+from edgeopt.pipeline.engines import Engines, open_engines
+from edgeopt.pipeline.plan import SYNTHETIC, Options, Plan
+from edgeopt.pipeline.replay import Replay
+from edgeopt.pipeline.run import Listener, Run
+from edgeopt.pipeline.workspace import Workspace, fingerprint_file, fingerprint_frames
+from edgeopt.recipes.frames import Frames, open_frames
+from edgeopt.recipes.recognise import fixed_shapes
+from edgeopt.steps._context import CALIBRATION_PICTURES, Context, Files
+from edgeopt.steps._context import Listener as StepListener
+from edgeopt.system.environment import package_versions
+
+_MOST_SIMULATED = 128
+"""Labelled pictures for a simulated device, which takes about a second for each."""
+
+
+def read_given(model: str, target: str, recipe: str | None, options: Options) -> tuple[Given, Frames | None]:
+    """Return model, recipe and target, and the calibration pictures or tensors that were asked for."""
+    asked = open_frames(Path(options.calib)) if options.calib and options.calib != SYNTHETIC else None
+    shapes = asked.shapes if asked else None
+    given = open_given(model, target, recipe, sizes=options.shapes, fed=shapes, labels=options.eval)
+    return given, fed(asked, given.recipe, given.model.inputs) if asked else None
+
+
+def open_calibration(given: Given, plan: Plan, asked: Frames | None, labelled: LabelledFrames | None) -> Frames:
+    """Return the frames that calibrate and judge agreement: those asked for, the recipe's, or what else there is."""
+    if plan.calib:
+        return asked or fed(open_frames(plan.calib), given.recipe, given.model.inputs)
+    return labelled.frames if labelled and not plan.synthetic else synthetic(given.recipe, given.model.inputs)
+
+
+def open_context(
+    given: Given,
+    plan: Plan,
+    engines: Engines,
+    frames: Frames,
+    files: Files,
+    listener: StepListener,
+    replay: Replay | None,
+) -> Context:
+    """Return what the steps of a run share; its time begins now."""
+    return Context(
+        recipe=given.recipe,
+        target=given.target,
+        engine=engines.own,
+        original=given.model,
+        frames=frames,
+        files=files,
+        listener=listener,
+        quantizes=plan.quantizes,
+        may_quantize=plan.may_quantize,
+        threads=plan.threads,
+        deadline=monotonic() + plan.time_budget_s if plan.time_budget_s else float("inf"),
+        time_budget_s=plan.time_budget_s,
+        alternatives=engines.others,
+        replay=replay,
+        notes=[*engines.notes],
+    )
+
+
+def start_run(
+    given: Given, asked: Frames | None, plan: Plan, out: Path, resume: bool, replay: Replay | None, listener: Listener
+) -> Run:
+    """Open all that a run needs, its output folder last.
+
+    Args:
+        given: Model, target and recipe.
+        asked: The calibration frames that were asked for.
+        plan: What will be done.
+        out: The output folder.
+        resume: Whether what an earlier run left there is taken up.
+        replay: Whose decisions hold.
+        listener: Hears progress.
+    """
+    engines = open_engines(given.target, plan.threads, str(out / ENGINES))
+    labelled = open_labelled(plan.eval) if plan.eval else None
+    if labelled and is_compiled(given.target) and engines.untimed:
+        labelled = _fewer(labelled)
+    frames = open_calibration(given, plan, asked, labelled)
+    if replay:
+        replay.require_calibration(frames.spread(CALIBRATION_PICTURES))
+    description = {
+        "model": given.model.fingerprint,
+        "recipe": repr(replace(given.recipe, folder=Path())),
+        "target": repr(given.target),
+        "shapes": {name: list(shape) for name, shape in fixed_shapes(given.recipe, given.model.inputs).items()},
+        "plan": plan.as_json(),
+        "calibration": fingerprint_frames(frames if not plan.synthetic and (plan.calib or labelled) else None),
+        "labels": [fingerprint_file(plan.eval), fingerprint_frames(labelled.frames if labelled else None)],
+        "packages": package_versions(),
+        "alternatives": [repr(one.target) for one in engines.others],
+        **({"replay": replay.fingerprint} if replay else {}),
+    }
+    workspace = Workspace.open(out, description, resume=resume)
+    return Run(
+        context=open_context(given, plan, engines, frames, workspace, listener, replay),
+        plan=plan,
+        workspace=workspace,
+        labelled=labelled,
+        resume=resume,
+        listener=listener,
+        replay=replay,
+        untimed=engines.untimed,
+        by_rule=is_by_rule(given.target),
+    )
+
+
+def _fewer(labelled: LabelledFrames) -> LabelledFrames:
+    """Return labelled pictures for a simulator, spread over all."""
+    count = len(labelled.frames)
+    if count <= _MOST_SIMULATED:
+        return labelled
+    kept = [round(i * (count - 1) / (_MOST_SIMULATED - 1)) for i in range(_MOST_SIMULATED)]
+    note = Note(NoteKind.INFO, f"{_MOST_SIMULATED} of {count} labelled pictures: the device is simulated")
+    return LabelledFrames(labelled.frames.select(kept), labelled.labels.select(kept), (*labelled.notes, note))
