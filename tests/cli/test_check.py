@@ -37,7 +37,7 @@ from edgeopt.measurement.check.run import thresholds_of
 from edgeopt.measurement.fresh_process.starts import Start, measure_peaks, parse_peak
 from edgeopt.measurement.samples import STAGES, Samples
 from edgeopt.measurement.statistics.ratio import Change, Ratio
-from edgeopt.recipes.labels import Labels
+from edgeopt.recipes.labels.classes import ClassLabels
 from edgeopt.recipes.recipe import Check, find_recipe, read_recipe
 from edgeopt.runtime.bundle import read_bundle, write_bundle
 from edgeopt.runtime.opening import opening_for
@@ -89,7 +89,7 @@ class ShareRight:
 
 def scored(hits: np.ndarray) -> Scored:
     files = tuple(f"{i}.png" for i in range(len(hits)))
-    return score(ShareRight(), hits.tolist(), Labels(files=files, classes=tuple(range(len(hits)))))
+    return score(ShareRight(), hits.tolist(), ClassLabels(files=files, classes=tuple(range(len(hits)))))
 
 
 def test_the_interval_of_a_drop_is_that_of_the_mean_difference_over_pictures():

@@ -22,7 +22,8 @@ from edgeopt.measurement.accuracy.bootstrap import (
     score,
     why_unsure,
 )
-from edgeopt.recipes.labels import Labels
+from edgeopt.recipes.labels.boxes import BoxLabels
+from edgeopt.recipes.labels.classes import ClassLabels
 from edgeopt.recipes.metrics import Ranks
 from edgeopt.recipes.metrics._match_tables import MatchTable, resampled_precision
 from edgeopt.recipes.recipe import Recipe, find_recipe
@@ -50,7 +51,7 @@ def some_boxes(rng: np.random.Generator, count: int) -> np.ndarray:
     return np.concatenate([corner, corner + rng.uniform(10, 40, (count, 2))], axis=1).astype(np.float32)
 
 
-def labelled(seed: int = 0, *, crowds: bool = True) -> tuple[Labels, list[Detections]]:
+def labelled(seed: int = 0, *, crowds: bool = True) -> tuple[BoxLabels, list[Detections]]:
     """Truths and answers of a mediocre detector: moved boxes, some missed, some invented."""
     rng = np.random.default_rng(seed)
     images, truths, answers = [], [], []
@@ -76,10 +77,10 @@ def labelled(seed: int = 0, *, crowds: bool = True) -> tuple[Labels, list[Detect
         answers.append(Detections(made, rng.random(len(made)).astype(np.float32), found))
     categories = [{"id": i + 1, "name": str(i)} for i in range(10)]
     coco = {"images": images, "annotations": truths, "categories": categories}
-    return Labels(tuple(one["file_name"] for one in images), coco=coco, source=Path("labels.json")), answers
+    return BoxLabels(tuple(one["file_name"] for one in images), coco=coco, source=Path("labels.json")), answers
 
 
-def copied(labels: Labels, answers: list[Detections], counts: np.ndarray) -> tuple[Labels, list[Detections]]:
+def copied(labels: BoxLabels, answers: list[Detections], counts: np.ndarray) -> tuple[BoxLabels, list[Detections]]:
     """The resample written out: a picture that was drawn twice is there twice, under two names."""
     images, truths, files, found = [], [], [], []
     for i, one in enumerate(labels.coco["images"]):
@@ -91,7 +92,7 @@ def copied(labels: Labels, answers: list[Detections], counts: np.ndarray) -> tup
             files.append(images[-1]["file_name"])
             found.append(answers[i])
     coco = {**labels.coco, "images": images, "annotations": truths}
-    return Labels(tuple(files), coco=coco, source=labels.source), found
+    return BoxLabels(tuple(files), coco=coco, source=labels.source), found
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -168,7 +169,7 @@ def test_top1_of_a_resample_counts_pictures_as_often_as_they_were_drawn() -> Non
         recipe, [TensorSpec("x", "float32", (1, 3, 8, 8))], [TensorSpec("y", "float32", (1, 9))], True
     )
     answers = [Classes(np.array([label, 8]), np.array([0.9, 0.1], np.float32)) for label in (0, 1, 2)]
-    labels = Labels(("a", "b", "c"), classes=(0, 8, 2))
+    labels = ClassLabels(("a", "b", "c"), classes=(0, 8, 2))
     counts = np.array([[1, 1, 1], [3, 0, 0], [0, 3, 0], [1, 2, 0]])
     np.testing.assert_allclose(task.score_resamples(answers, labels, counts), [2 / 3, 1, 0, 1 / 3])
 
@@ -177,7 +178,7 @@ def test_top5_looks_at_five_answers_however_few_an_application_lists() -> None:
     recipe = find_recipe("imagenet").with_size(8, 8)
     recipe = replace(recipe, postprocess=replace(recipe.postprocess, top=1))
     shapes = [TensorSpec("x", "float32", (1, 3, 8, 8))], [TensorSpec("y", "float32", (1, 9))]
-    task, labels = Classification(recipe, *shapes, True), Labels(("a", "b"), classes=(0, 4))
+    task, labels = Classification(recipe, *shapes, True), ClassLabels(("a", "b"), classes=(0, 4))
     answers = [task.postprocess({"y": np.arange(9.0)[None, ::-1]}) for _ in range(2)]
     assert task.score(answers, labels).others == {"top5": 1.0}
     assert len(Classification(recipe, *shapes, False).postprocess({"y": np.arange(9.0)})) == 1
@@ -186,7 +187,7 @@ def test_top5_looks_at_five_answers_however_few_an_application_lists() -> None:
 def test_a_class_that_the_model_lacks_is_named() -> None:
     recipe = find_recipe("imagenet").with_size(8, 8)
     shapes = [TensorSpec("x", "float32", (1, 3, 8, 8))], [TensorSpec("y", "float32", (1, 9))]
-    task, labels = Classification(recipe, *shapes, True), Labels(("a", "b"), classes=(3, 9), source=Path("l.csv"))
+    task, labels = Classification(recipe, *shapes, True), ClassLabels(("a", "b"), classes=(3, 9), source=Path("l.csv"))
     with pytest.raises(InvalidFileError, match="1 label beyond the model's 9 classes: b has class 9") as refused:
         task.score([task.postprocess({"y": np.arange(9.0)})] * 2, labels)
     assert "from 0 to 8" in refused.value.remedy
@@ -222,7 +223,7 @@ class ShareRight:
 @pytest.mark.parametrize(("pictures", "least"), [(64, 0.83), (200, 0.9)])
 def test_the_interval_of_a_classifiers_drop_covers_the_truth(pictures: int, least: float) -> None:
     rng, held, times = np.random.default_rng(1), 0, 100
-    labels = Labels(tuple(map(str, range(pictures))), classes=(0,) * pictures)
+    labels = ClassLabels(tuple(map(str, range(pictures))), classes=(0,) * pictures)
     for _ in range(times):
         before = rng.random(pictures) < 0.7
         after = np.where(rng.random(pictures) < 0.85, before, rng.random(pictures) < 0.5)  # true drop: 0.15 * 0.2
@@ -232,7 +233,7 @@ def test_the_interval_of_a_classifiers_drop_covers_the_truth(pictures: int, leas
 
 
 def test_one_picture_has_no_interval() -> None:
-    one = score(ShareRight(), [1], Labels(("a",), classes=(0,)))
+    one = score(ShareRight(), [1], ClassLabels(("a",), classes=(0,)))
     assert one.resampled == ()
     assert drop_between(one, one) is None
 

@@ -10,14 +10,14 @@ import pytest
 
 from edgeopt.errors import NotFoundError, UnsupportedError
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.recipes.labels import Labels
+from edgeopt.recipes.labels.classes import ClassLabels
 from edgeopt.recipes.recipe import Evaluation, Postprocess, find_recipe
 from edgeopt.tasks.tensors import TASK
 
 IDS = TensorSpec("ids", "int64", (1, 4))
 OUT = TensorSpec("y", "float32", (1, 3))
 RECIPE = find_recipe("tensors")
-LABELS = Labels(("a.png",), classes=(1,), source=Path("labels.csv"))
+LABELS = ClassLabels(("a.png",), classes=(1,), source=Path("labels.csv"))
 
 
 def task(recipe=RECIPE, inputs=(IDS,)):
@@ -115,7 +115,7 @@ def test_a_picture_becomes_the_input_where_the_recipe_has_a_size():
 def test_labels_are_refused_with_a_way_out():
     with pytest.raises(UnsupportedError, match="compares outputs only") as refused:
         task().score([{}], LABELS)
-    assert "detection or classification" in refused.value.remedy
+    assert "AP, AP50, AP75, top1, top5" in refused.value.remedy
     with pytest.raises(UnsupportedError, match="compares outputs only"):
         task().score_resamples([{}], LABELS, np.ones((1, 1), np.int64))
 

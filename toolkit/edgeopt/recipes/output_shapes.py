@@ -25,22 +25,27 @@ def count_cells(size: Sequence[int], strides: Sequence[int]) -> int:
 
 
 def why_unfit(recipe: Recipe, outputs: Sequence[TensorSpec]) -> str:
-    """Return why a recipe's decoder cannot read these outputs; empty where it can, or where its task is not ours.
+    """Return why a recipe's decoder cannot read these outputs; empty where it can, or where nothing is known of it.
 
     Args:
         recipe: With its input size, where it is known.
         outputs: Of the model, in its order.
     """
     decoder = recipe.postprocess.decoder
-    if recipe.task == "classification" and decoder in CLASSIFIERS:
+    if decoder in CLASSIFIERS:
         wanted = _classes(outputs[0], recipe.postprocess)
         return f"decoder {decoder!r} reads {wanted}; the model has {outputs[0]}" if wanted else ""
-    if recipe.task != "detection" or decoder not in _READERS:
+    if decoder not in _READERS:
         return ""
     if odd := [one for one in outputs if "float" not in one.dtype]:
         return f"output {odd[0]} holds no real numbers"
     wanted = _READERS[decoder]([one.shape for one in outputs], recipe.postprocess, recipe.input.size)
     return f"decoder {decoder!r} reads {wanted}; the model has {', '.join(map(str, outputs))}" if wanted else ""
+
+
+def knows_shapes(recipe: Recipe) -> bool:
+    """Return whether `why_unfit` knows what the recipe's decoder reads."""
+    return recipe.postprocess.decoder in (*CLASSIFIERS, *_READERS)
 
 
 def require_fit(recipe: Recipe, outputs: Sequence[TensorSpec]) -> None:

@@ -12,8 +12,8 @@ from typing import Annotated
 
 from edgeopt.errors import InvalidFileError, NotFoundError
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.recipes.metrics import find_metric, metrics_of, require_metric_of
-from edgeopt.system import assets
+from edgeopt.recipes.metrics import find_metric, require_metric_of
+from edgeopt.system import assets, registry
 from edgeopt.system.files import read_text
 from edgeopt.system.toml import Within, parse_table, read_toml
 
@@ -327,7 +327,7 @@ def read_recipe(path: Path, *, stays_inside: bool = False) -> Recipe:
         if computed in values:
             raise InvalidFileError(f"{path}: unknown {computed}", remedy="leave the key out; it is derived")
     recipe = parse_table(Recipe, values, str(path))
-    _require_metric(recipe, path)
+    _require_parts(recipe, path)
     if stays_inside:
         _require_inside(path, (recipe.labels, recipe.model, recipe.evaluation.labels, recipe.evaluation.calib))
     return replace(recipe, folder=path.parent, class_names=_read_class_names(path.parent, recipe.labels))
@@ -343,10 +343,11 @@ def _require_inside(path: Path, files: Sequence[str]) -> None:
             )
 
 
-def _require_metric(recipe: Recipe, path: Path) -> None:
-    if not metrics_of(recipe.task):
-        return
+def _require_parts(recipe: Recipe, path: Path) -> None:
+    """Raise where there is no such task or metric."""
     try:
+        if recipe.task not in (known := registry.names_in("tasks")):
+            raise NotFoundError("task", recipe.task, known)
         require_metric_of(recipe.task, recipe.evaluation.metric)
     except NotFoundError as error:
         raise InvalidFileError(f"{path}: {error.problem}", remedy=error.remedy) from error

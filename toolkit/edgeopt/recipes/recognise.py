@@ -9,7 +9,7 @@ from pathlib import Path
 from edgeopt.errors import EdgeoptError, Note, NoteKind, UnsupportedError
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.metadata import class_names_of, contradicts, input_size_of
-from edgeopt.recipes.output_shapes import STRIDES, count_cells, why_unfit
+from edgeopt.recipes.output_shapes import STRIDES, count_cells, knows_shapes, why_unfit
 from edgeopt.recipes.recipe import (
     PICTURE_TYPES,
     Colour,
@@ -178,6 +178,8 @@ def _is_possible(
     strides = recipe.postprocess.strides
     if strides and any(side % max(strides) for side in size):
         return False
+    if not knows_shapes(recipe):
+        return _fits(recipe, inputs, outputs, metadata)
     return not why_unfit(recipe.with_size(*size), outputs)
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from edgeopt.errors import InvalidFileError, NotFoundError
 from edgeopt.graph.tensors import Frame, Sample, Tensors, TensorSpec
 from edgeopt.recipes.labels import Labels
+from edgeopt.recipes.labels.classes import ClassLabels
 from edgeopt.recipes.metrics import Ranks, find_metric
 from edgeopt.recipes.output_shapes import CLASSIFIERS, require_fit
 from edgeopt.recipes.preprocess import Geometry, PictureInput
@@ -138,19 +139,18 @@ class Classification:
 
     def _ranks(self, answers: Sequence[Classes], labels: Labels) -> Ranks:
         """Return where the true class of each image stands among the listed ones."""
-        if not labels.classes:
-            raise InvalidFileError(f"{labels.source} holds no classes", remedy="pass a CSV of file,class_index")
-        known = self._classes if self._classes > 0 else max(labels.classes) + 1
-        beyond = [i for i, true in enumerate(labels.classes) if true >= known]
+        classes = _classes_of(labels)
+        known = self._classes if self._classes > 0 else max(classes) + 1
+        beyond = [i for i, true in enumerate(classes) if true >= known]
         if beyond:
-            first = f"{labels.files[beyond[0]]} has class {labels.classes[beyond[0]]}"
+            first = f"{labels.files[beyond[0]]} has class {classes[beyond[0]]}"
             raise InvalidFileError(
                 f"{labels.source}: {plural(len(beyond), 'label')} beyond the model's {known} classes: {first}",
                 remedy=f"count classes from 0 to {known - 1}, in the order of the model's output",
             )
         places = [
             next(iter(np.flatnonzero(one.indices == true)), _NOT_LISTED)
-            for one, true in zip(answers, labels.classes, strict=True)
+            for one, true in zip(answers, classes, strict=True)
         ]
         return Ranks(np.array(places, np.int64), known)
 
@@ -184,11 +184,22 @@ class Classification:
         """
         unlisted = max(self._classes - self._top, 1)
         shares = np.empty(len(answers))
-        for i, (one, true) in enumerate(zip(answers, labels.classes, strict=True)):
+        for i, (one, true) in enumerate(zip(answers, _classes_of(labels), strict=True)):
             told = np.clip(one.scores.astype(np.float64), 0.0, 1.0)
             is_true = one.indices == true
             shares[i] = told[is_true].sum() if is_true.any() else (1 - told.sum()) / unlisted
         return 1 - np.log(np.clip(shares, _LEAST_SHARE, 1.0)) / math.log(_LEAST_SHARE)
+
+
+def _classes_of(labels: Labels) -> Sequence[int]:
+    """Return the class of each picture.
+
+    Raises:
+        InvalidFileError: If the labels are not classes.
+    """
+    if not isinstance(labels, ClassLabels):
+        raise InvalidFileError(f"{labels.source} holds no classes", remedy="pass a CSV of file,class_index")
+    return labels.classes
 
 
 def _class_count(output: TensorSpec) -> int:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from edgeopt.errors import NotFoundError, UnsupportedError
 from edgeopt.graph.tensors import Frame, Sample, Tensors, TensorSpec
 from edgeopt.recipes.labels import Labels
-from edgeopt.recipes.metrics import Metric, require_metric_of
+from edgeopt.recipes.metrics import Metric, metrics_on_labels, require_metric_of
 from edgeopt.recipes.preprocess import PictureInput
 from edgeopt.recipes.recipe import LEAST_EQUAL, Recipe
 from edgeopt.tasks import Accuracy
@@ -98,7 +98,7 @@ class TensorsAsTheyAre:
     def _refuse(self, labels: Labels) -> NoReturn:
         raise UnsupportedError(
             f"{labels.source}: recipe {self._recipe!r} knows no metric on labels, its task compares outputs only",
-            remedy="leave --eval out, or pass a recipe whose task is detection or classification",
+            remedy=f"leave --eval out, or pass a recipe whose metric is one of {', '.join(metrics_on_labels())}",
         )
 
     def agreement(self, answers: Sequence[Tensors], reference: Sequence[Tensors]) -> float:

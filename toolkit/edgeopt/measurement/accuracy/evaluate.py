@@ -15,12 +15,12 @@ from edgeopt.errors import InvalidFileError, Note, NoteKind, UnsupportedError
 from edgeopt.executors import Session
 from edgeopt.graph.states import Feedback
 from edgeopt.graph.tensors import Tensors, TensorSpec
-from edgeopt.measurement.accuracy.label_places import require_places
 from edgeopt.recipes.frames import Frames, open_frames, synthetic_frames, synthetic_tensors
 from edgeopt.recipes.labels import Labels, read_labels
+from edgeopt.recipes.metrics import metrics_on_labels
 from edgeopt.recipes.recipe import Preprocess, Recipe
 from edgeopt.recipes.recognise import fixed_shapes, sample_shape
-from edgeopt.system.files import list_folder, require_there
+from edgeopt.system.files import list_folder
 from edgeopt.system.text import plural, short
 from edgeopt.tasks import Accuracy, Task
 
@@ -48,9 +48,6 @@ def open_labelled(path: Path) -> LabelledFrames:
     Raises:
         InvalidFileError: If the labels match no picture, or none decodes.
     """
-    if isdir(path):
-        raise InvalidFileError(f"{path} holds no labels", remedy="pass a COCO JSON or a CSV of labels with --eval")
-    require_there(path, remedy="pass a COCO JSON or a CSV of labels with --eval")
     labels = read_labels(path)
     folder = _picture_folder(path, labels)
     present = [i for i, file in enumerate(labels.files) if isfile(folder / file)]
@@ -61,7 +58,7 @@ def open_labelled(path: Path) -> LabelledFrames:
     if missing:
         notes.append(Note(NoteKind.WARNING, f"{plural(missing, 'labelled picture')} not in {folder}, left out"))
     kept = labels.select([position[name] for name in frames.names])
-    return LabelledFrames(frames, kept, (*notes, *require_places(kept, frames)))
+    return LabelledFrames(frames, kept, (*notes, *kept.check(frames)))
 
 
 def _picture_folder(path: Path, labels: Labels) -> Path:
@@ -207,7 +204,7 @@ def require_metric(recipe: Recipe, asked: str | Path | None) -> None:
     if asked and not recipe.reads_labels:
         raise UnsupportedError(
             f"recipe {recipe.name!r} knows no metric on labels: its {recipe.evaluation.metric} compares outputs only",
-            remedy="leave --eval out, or pass a recipe whose metric is AP or top1",
+            remedy=f"leave --eval out, or pass a recipe whose metric is one of {', '.join(metrics_on_labels())}",
         )
 
 

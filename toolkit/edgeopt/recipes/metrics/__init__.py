@@ -28,7 +28,7 @@ class Metric:
     """One way to score."""
 
     tasks: tuple[str, ...]
-    """Whose evidence it reads."""
+    """Whose evidence it reads; empty: that of any, for every task compares answers with another model's."""
     resample: Callable[[Evidence, Counts], NDArray[np.float64]]
     """(evidence, counts) -> (resamples,) the metric of each resample."""
     by_chance: Callable[[Evidence, int], float] | None = None
@@ -66,7 +66,12 @@ def find_metric(name: str) -> Metric:
 
 def metrics_of(task: str) -> tuple[str, ...]:
     """Return the names of all metrics that a task knows."""
-    return tuple(name for name in registry.names(metrics) if task in find_metric(name).tasks)
+    return tuple(name for name in registry.names(metrics) if not (of := find_metric(name).tasks) or task in of)
+
+
+def metrics_on_labels() -> tuple[str, ...]:
+    """Return the names of all metrics that are scored against labels."""
+    return tuple(name for name in registry.names(metrics) if find_metric(name).reads_labels)
 
 
 def require_metric_of(task: str, name: str) -> Metric:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from edgeopt.errors import InvalidFileError, NotFoundError, UnsupportedError
 from edgeopt.graph.tensors import Frame, Sample, Tensors, TensorSpec
 from edgeopt.recipes.labels import Labels
+from edgeopt.recipes.labels.boxes import BoxLabels
 from edgeopt.recipes.metrics import find_metric
 from edgeopt.recipes.metrics._match_tables import MatchTable, match_tables
 from edgeopt.recipes.output_shapes import require_fit
@@ -140,16 +141,16 @@ class Detection:
 
     def _tables(self, answers: Sequence[Detections], labels: Labels) -> list[MatchTable]:
         """Return the boxes matched with the truths, by category; no table where nothing was found."""
+        if not isinstance(labels, BoxLabels):
+            raise InvalidFileError(f"{labels.source} holds no boxes", remedy="pass a COCO JSON of boxes")
         results, ids = self._results(answers, labels)
         if not results:
             return []
         with contextlib.redirect_stdout(io.StringIO()):  # pycocotools reports by print
-            return match_tables(_matched(labels.coco or {}, results, ids), ids)
+            return match_tables(_matched(labels.coco, results, ids), ids)
 
-    def _results(self, answers: Sequence[Detections], labels: Labels) -> tuple[list[dict[str, Any]], list[int]]:
+    def _results(self, answers: Sequence[Detections], labels: BoxLabels) -> tuple[list[dict[str, Any]], list[int]]:
         """Return the boxes in pycocotools' words, and the id of each image."""
-        if labels.coco is None:
-            raise InvalidFileError(f"{labels.source} holds no boxes", remedy="pass a COCO JSON of boxes")
         category = self._categories(labels)
         ids = {str(image["file_name"]): int(image["id"]) for image in labels.coco["images"]}
         results = [
@@ -182,9 +183,8 @@ class Detection:
     def rightness(self, answers: Sequence[Detections], labels: Labels) -> None:
         """Return None: boxes are scored over all pictures together."""
 
-    def _categories(self, labels: Labels) -> dict[int, int]:
+    def _categories(self, labels: BoxLabels) -> dict[int, int]:
         """Return the category id of each class index: by name, or by order where no name is known."""
-        assert labels.coco is not None
         by_name = {str(one["name"]).lower(): int(one["id"]) for one in labels.coco["categories"]}
         if not self._recipe.class_names:
             return dict(enumerate(sorted(by_name.values())))

@@ -5,8 +5,9 @@ It reads pictures for their size only, and knows nothing of what is in them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,6 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError, Note, NoteKind
 from edgeopt.recipes.frames import Frames
-from edgeopt.recipes.labels import Labels
 from edgeopt.system.text import plural
 
 _PICTURES = 100
@@ -47,39 +47,39 @@ class _Places:
         return f"[{', '.join(f'{one:g}' for one in box)}] on {self.files[row]} ({width:.0f}x{height:.0f})"
 
 
-def require_places(labels: Labels, frames: Frames) -> tuple[Note, ...]:
+def check_places(source: Path, labelled: Sequence[str], coco: Mapping[str, Any], pictures: Frames) -> tuple[Note, ...]:
     """Raise where boxes cannot be what COCO calls boxes; return what else is odd about their places.
 
     Args:
-        labels: Of boxes; others have no place.
-        frames: The same pictures, in the same order.
+        source: The label file.
+        labelled: File of each picture.
+        coco: Images, annotations and categories.
+        pictures: In the same order.
 
     Raises:
         InvalidFileError: If no box is on these pictures, or most of them leave their picture.
     """
-    if labels.coco is None:
-        return ()
-    images = {str(one["file_name"]): one for one in labels.coco["images"]}
+    images = {str(one["file_name"]): one for one in coco["images"]}
     boxes: dict[Any, list[Any]] = {}
-    for one in labels.coco["annotations"]:
+    for one in coco["annotations"]:
         boxes.setdefault(one["image_id"], []).append(one["bbox"])
-    if not any(images[file]["id"] in boxes for file in labels.files):
+    if not any(images[file]["id"] in boxes for file in labelled):
         raise InvalidFileError(
-            f"{labels.source}: no box is on any of the {plural(len(labels.files), 'picture')}",
+            f"{source}: no box is on any of the {plural(len(labelled), 'picture')}",
             remedy="pass the labels of these pictures; image_id of an annotation is the id of its image",
         )
-    kept = np.unique(np.linspace(0, len(frames) - 1, min(len(frames), _PICTURES)).round().astype(int)).tolist()
-    sizes = {labels.files[i]: frames.picture(i).shape[1::-1] for i in kept}
+    kept = np.unique(np.linspace(0, len(pictures) - 1, min(len(pictures), _PICTURES)).round().astype(int)).tolist()
+    sizes = {labelled[i]: pictures.picture(i).shape[1::-1] for i in kept}
     rows = [(box, sizes[file], file) for file in sizes for box in boxes.get(images[file]["id"], ())]
-    notes = _note_sizes(labels, images, sizes)
+    notes = _note_sizes(source, images, sizes)
     if not rows:
         return notes
     found, size, files = zip(*rows, strict=True)
     places = _Places(np.array(found, np.float64), np.array(size, np.float64), files)
-    return (*notes, *_judge(str(labels.source), places))
+    return (*notes, *_judge(source, places))
 
 
-def _note_sizes(labels: Labels, images: Mapping[str, Any], sizes: Mapping[str, tuple[int, ...]]) -> tuple[Note, ...]:
+def _note_sizes(source: Path, images: Mapping[str, Any], sizes: Mapping[str, tuple[int, ...]]) -> tuple[Note, ...]:
     """Return what the file says otherwise than the pictures of their width and height."""
     told = {file: (images[file].get("width"), images[file].get("height")) for file in sizes}
     other = [file for file in sizes if None not in told[file] and told[file] != sizes[file]]
@@ -93,10 +93,10 @@ def _note_sizes(labels: Labels, images: Mapping[str, Any], sizes: Mapping[str, t
     else:
         what, hint = "of another size", "boxes are in pixels of the pictures as they are stored"
     count = f"{len(turned or other)} of {plural(len(sizes), 'labelled picture')}"
-    return (Note(NoteKind.WARNING, f"{labels.source}: {count} {what}: {shown}", hint),)
+    return (Note(NoteKind.WARNING, f"{source}: {count} {what}: {shown}", hint),)
 
 
-def _judge(source: str, places: _Places) -> tuple[Note, ...]:
+def _judge(source: Path, places: _Places) -> tuple[Note, ...]:
     boxes, sizes = places.boxes, places.sizes
     ends = boxes[:, :2] + boxes[:, 2:]
     leaves = ~places.fits(ends, sizes)

@@ -1,0 +1,113 @@
+"""What is true of pictures, one file each kind of labels, read from the files that `--eval` takes.
+
+Each ends in `FORMAT`, a `LabelFormat`. A task asks for its own kind, by its class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from os.path import isdir  # unlike Path's, it is also False where nobody may look
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from edgeopt.errors import InvalidFileError, Note
+from edgeopt.recipes import labels
+from edgeopt.system import registry
+from edgeopt.system.files import require_there
+from edgeopt.system.text import short
+
+if TYPE_CHECKING:
+    from edgeopt.recipes.frames import Frames
+
+_MOST_NAME_BYTES = 255
+"""Of a file name on the systems that we know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """What is true of a set of pictures, in the order in which they are read; each kind adds its own."""
+
+    files: tuple[str, ...]
+    """Names of the pictures as the label file writes them."""
+    source: Path = Path()
+
+    def select(self, kept: Sequence[int]) -> Self:
+        """Return the labels of the pictures at these positions only."""
+        return replace(self, files=tuple(self.files[i] for i in kept))
+
+    def check(self, pictures: Frames) -> tuple[Note, ...]:
+        """Return what is odd about these labels on their pictures.
+
+        Args:
+            pictures: One for each of `files`, in the same order.
+
+        Raises:
+            InvalidFileError: If they cannot be labels of these pictures.
+        """
+        del pictures
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class LabelFormat:
+    """One kind of label file, or folder."""
+
+    told: str
+    """Like `a CSV of labels (.csv)`."""
+    reads: Callable[[Path], bool]
+    """Whether a path is of this kind, by its name or as a folder."""
+    read: Callable[[Path], Labels]
+    """Raises InvalidFileError where it holds something else; the first wrong entry is named, and their number."""
+
+
+def read_labels(path: Path) -> Labels:
+    """Read a label file of any kind.
+
+    Raises:
+        InvalidFileError: If it is of no kind, or holds no labels.
+    """
+    formats: list[LabelFormat] = [registry.load(labels, name).FORMAT for name in registry.names(labels)]
+    remedy = f"pass {' or '.join(one.told for one in formats)} with --eval"
+    for one in formats:
+        if one.reads(path):
+            require_there(path, remedy=remedy)
+            return one.read(path)
+    raise InvalidFileError(f"{path} {'holds no labels' if isdir(path) else 'is no label file'}", remedy=remedy)
+
+
+def is_file_like(path: Path, suffix: str) -> bool:
+    """Return whether a path is no folder and ends in this suffix, however it is written."""
+    return path.suffix.lower() == suffix and not isdir(path)
+
+
+def why_wrong_file(name: Any) -> str:
+    """Return why a text names no file of a folder, or empty."""
+    if not isinstance(name, str) or not name.strip():
+        return f"file_name is {short(name)}, no file name"
+    try:
+        parts = name.encode("utf-8").split(b"/")
+    except UnicodeEncodeError:
+        return f"file_name is {short(name)}, no text"
+    if "\0" in name or max(map(len, parts)) > _MOST_NAME_BYTES or len(parts) > _MOST_NAME_BYTES:
+        return f"file_name is {short(name)}, longer than a file name can be"
+    return ""
+
+
+def why_seen(value: Any, seen: set[Any], told: str) -> str:
+    """Return that a value is there twice, or empty; it is seen from now on."""
+    if value in seen:
+        return f"{told} is there twice"
+    seen.add(value)
+    return ""
+
+
+def require_right(path: Path, wrong: Sequence[str], remedy: str) -> None:
+    """Raise where entries are wrong: the first is named, and how many there are.
+
+    Raises:
+        InvalidFileError: If so.
+    """
+    if wrong:
+        count = f"; {len(wrong)} entries are wrong, this is the first" if len(wrong) > 1 else ""
+        raise InvalidFileError(f"{path}: {wrong[0]}{count}", remedy=remedy)

@@ -1,0 +1,156 @@
+"""Boxes with classes: COCO JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edgeopt.errors import InvalidFileError, Note
+from edgeopt.recipes.labels import LabelFormat, Labels, is_file_like, require_right, why_seen, why_wrong_file
+from edgeopt.recipes.labels._places import check_places
+from edgeopt.system.text import short
+from edgeopt.system.toml import read_json
+
+if TYPE_CHECKING:
+    from edgeopt.recipes.frames import Frames
+
+_MOST_BYTES = 1 << 30
+"""All of COCO's training labels have 448 MiB."""
+_MOST_NAME_BYTES = 255
+"""Of a category's name, which reports print."""
+_MOST_PIXELS = 2**24
+"""Of a place in a picture: up to here float32, in which boxes are matched, tells pixels apart."""
+_REMEDY = (
+    "needed: images (id, file_name), annotations (image_id, category_id, bbox [left, top, width, height] in pixels), "
+    "categories (id, name)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BoxLabels(Labels):
+    """Boxes on pictures."""
+
+    coco: Mapping[str, Any] = field(default_factory=dict)
+    """Images, annotations and categories in COCO's words, checked, with what scoring reads and no more."""
+
+    def check(self, pictures: Frames) -> tuple[Note, ...]:
+        """Return what is odd about the places of the boxes.
+
+        Raises:
+            InvalidFileError: If no box is on these pictures, or most of them leave their picture.
+        """
+        return check_places(self.source, self.files, self.coco, pictures)
+
+
+def read_boxes(path: Path) -> BoxLabels:
+    """Read a COCO JSON.
+
+    Raises:
+        InvalidFileError: If it is none; the first wrong entry is named, and how many there are.
+    """
+    values = read_json(path, remedy=_REMEDY, most_bytes=_MOST_BYTES)
+    if missing := [one for one in _CHECKS if not isinstance(values, dict) or not isinstance(values.get(one), list)]:
+        raise InvalidFileError(
+            f"{path} is not COCO detection JSON: no list {', no list '.join(missing)}", remedy=_REMEDY
+        )
+    if empty := [one for one in _CHECKS if not values[one]]:
+        raise InvalidFileError(
+            f"{path} labels nothing: {' and '.join(empty)} are empty",
+            remedy="pass the labels of your evaluation images",
+        )
+    known: dict[str, set[Any]] = {one: set() for one in _CHECKS}
+    wrong: list[str] = []
+    for kind, why_wrong in _CHECKS.items():
+        for i, entry in enumerate(values[kind]):
+            if reason := why_wrong(entry, known):
+                wrong.append(f"{kind}[{i}]: {reason}")
+    require_right(path, wrong, _REMEDY)
+    return BoxLabels(
+        files=tuple(image["file_name"] for image in values["images"]),
+        coco={
+            "images": [_only(image, "id", "file_name", "width", "height") for image in values["images"]],
+            "annotations": [_annotation(i, one) for i, one in enumerate(values["annotations"])],
+            "categories": [_only(one, "id", "name") for one in values["categories"]],
+        },
+        source=path,
+    )
+
+
+def _only(entry: Mapping[str, Any], *keys: str) -> dict[str, Any]:
+    return {key: entry[key] for key in keys if key in entry}
+
+
+def _annotation(position: int, entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what scoring reads.
+
+    Boxes are numbered here: COCOeval takes number 0 for "matched nothing" and one of two equal numbers for both, and
+    no number means anything outside. The area is the box's own, which selects nothing among the figures that we tell.
+    """
+    box = [float(value) for value in entry["bbox"]]
+    numbers = {"id": position + 1, "bbox": box, "area": box[2] * box[3], "iscrowd": int(entry.get("iscrowd", 0))}
+    return {**_only(entry, "image_id", "category_id"), **numbers}
+
+
+def _why_wrong_image(entry: Any, known: Mapping[str, set[Any]]) -> str:
+    if reason := _why_wrong_id(entry, known["images"]):
+        return reason
+    if reason := why_wrong_file(entry.get("file_name")):
+        return reason
+    for key in ("width", "height"):
+        if key in entry and not (_is_whole(entry[key]) and entry[key] > 0):
+            return f"{key} is {short(entry[key])}, no number of pixels"
+    return why_seen(("file", entry["file_name"]), known["images"], f"file_name {short(entry['file_name'])}")
+
+
+def _why_wrong_category(entry: Any, known: Mapping[str, set[Any]]) -> str:
+    if reason := _why_wrong_id(entry, known["categories"]):
+        return reason
+    name = entry.get("name")
+    if not isinstance(name, str) or not name.strip() or len(name) > _MOST_NAME_BYTES:
+        return f"name is {short(name)}, no text of 1 to {_MOST_NAME_BYTES} characters"
+    return why_seen(("name", name.lower()), known["categories"], f"name {short(name)}")
+
+
+def _why_wrong_annotation(entry: Any, known: Mapping[str, set[Any]]) -> str:
+    if not isinstance(entry, dict):
+        return f"{short(entry)} is no object"
+    for key, kind in (("image_id", "images"), ("category_id", "categories")):
+        if not _is_whole(entry.get(key)) or entry[key] not in known[kind]:
+            return f"{key} is {short(entry.get(key))}, the id of none of the {kind}"
+    box = entry.get("bbox")
+    if not isinstance(box, list) or len(box) != 4 or not all(map(_is_place, box)):
+        return f"bbox is {short(box)}, not four numbers"
+    if min(box[2:]) < 0 or box[0] + box[2] < 0 or box[1] + box[3] < 0:
+        return f"bbox is {short(box)}: left, top, width, height that lie outside every picture"
+    crowd = entry.get("iscrowd", 0)
+    return "" if type(crowd) in (int, bool) and crowd in (0, 1) else f"iscrowd is {short(crowd)}, not 0 or 1"
+
+
+_CHECKS: Mapping[str, Callable[[Any, Mapping[str, set[Any]]], str]] = {
+    "images": _why_wrong_image,
+    "categories": _why_wrong_category,
+    "annotations": _why_wrong_annotation,
+}
+"""Why an entry of each list is wrong, empty where it is right; images and categories come first and are then known."""
+
+
+def _why_wrong_id(entry: Any, seen: set[Any]) -> str:
+    if not isinstance(entry, dict):
+        return f"{short(entry)} is no object"
+    if "id" not in entry:
+        return "it has no id"
+    number = entry["id"]
+    return why_seen(number, seen, f"id {number}") if _is_whole(number) else f"id is {short(number)}, no whole number"
+
+
+def _is_whole(value: Any) -> bool:
+    return type(value) is int
+
+
+def _is_place(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) <= _MOST_PIXELS
+
+
+FORMAT = LabelFormat("a COCO JSON (.json)", lambda path: is_file_like(path, ".json"), read_boxes)
