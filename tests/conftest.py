@@ -1,16 +1,27 @@
-"""Fixtures that all groups of tests share."""
+"""Fixtures that all groups of tests share, and how several workers share the files."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fixture_brief import briefly
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 REPOSITORY = Path(__file__).parents[1]
 DATA = REPOSITORY.parent / "shared" / "data"
+LONGEST = (
+    "test_qnn_environment.py",
+    "test_openvino_environment.py",
+    "test_packaging.py",
+    "test_optimize.py",
+    "test_docs.py",
+    "test_bench.py",
+)
+"""Minutes each: begun first, so that no worker is left alone with one of them at the end."""
 
 
 @pytest.fixture(scope="session")
@@ -19,3 +30,26 @@ def data() -> Path:
     if not DATA.is_dir():
         pytest.skip(f"{DATA} is absent: the real models are not part of the repository")
     return DATA
+
+
+@pytest.fixture
+def brief() -> Iterator[None]:
+    """Measurements of a moment, for a test that looks at something else than speed."""
+    with briefly():
+        yield
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the longest files first; the others stay as they were shuffled."""
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.name, len(places)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Give each worker whole files, in this order: a file's fixtures are made once."""
+    from xdist.scheduler import LoadFileScheduling
+
+    config.option.loadscopereorder = False
+    return LoadFileScheduling(config, log)

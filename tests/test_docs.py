@@ -87,7 +87,7 @@ def test_the_python_page_runs(tmp_path):
     assert any(f"{one.name}: " in done.stdout for one in Verdict)  # which one is the machine's affair
 
 
-def test_the_readmes_python_example_runs_on_the_quick_starts_output(tmp_path):
+def test_the_readmes_python_example_runs_on_the_quick_starts_output(tmp_path, brief):
     import cv2
 
     from edgeopt.pipeline.optimize import optimize

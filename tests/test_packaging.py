@@ -39,13 +39,21 @@ def site_packages(scripts: Path) -> Path:
     )
 
 
-@pytest.mark.slow
-def test_the_wheel_does_the_quick_start(installed, tmp_path):
+@pytest.fixture(scope="module")
+def quick_start(installed, tmp_path_factory):
+    """The output folder of the quick start, run with the wheel, and what it printed."""
+    place = tmp_path_factory.mktemp("quick_start")
     command = [installed / "edgeopt", "optimize", "digits_detector", "--target", "cpu"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "verdict" in done.stdout
-    assert (tmp_path / "out" / "digits_detector-cpu" / "bundle" / "manifest.json").exists()
+    return place / "out" / "digits_detector-cpu", done.stdout
+
+
+@pytest.mark.slow
+def test_the_wheel_does_the_quick_start(quick_start):
+    out, printed = quick_start
+    assert "verdict" in printed
+    assert (out / "bundle" / "manifest.json").exists()
 
 
 @pytest.mark.slow
@@ -68,26 +76,11 @@ def test_without_an_engine_one_line_says_which_to_install(installed, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_device_needs_no_onnx_to_run_a_bundle(installed, tmp_path):
-    subprocess.run(
-        [
-            installed / "edgeopt",
-            "optimize",
-            "digits_detector",
-            "-t",
-            "cpu",
-            "-o",
-            str(tmp_path / "o"),
-            "--steps",
-            "simplify",
-        ],
-        check=True,
-        capture_output=True,
-    )
+def test_a_device_needs_no_onnx_to_run_a_bundle(installed, quick_start):
     code = (
         "import sys; sys.modules['onnx'] = sys.modules['click'] = None\n"
         "import numpy, edgeopt\n"
-        f"print(len(edgeopt.Runtime.load({str(tmp_path / 'o')!r}).predict(numpy.zeros((90, 120, 3), 'uint8'))))"
+        f"print(len(edgeopt.Runtime.load({str(quick_start[0])!r}).predict(numpy.zeros((90, 120, 3), 'uint8'))))"
     )
     done = subprocess.run([installed / "python", "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

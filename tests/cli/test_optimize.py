@@ -173,7 +173,7 @@ def test_bench_of_the_bundle_writes_raw_samples(finished, tmp_path):
     assert (tmp_path / "samples.npz").is_file()
 
 
-def test_resume_takes_up_what_is_finished(finished, tmp_path):
+def test_resume_takes_up_what_is_finished(finished, tmp_path, brief):
     folder = tmp_path / "copy"
     shutil.copytree(finished.folder, folder)
     before = {one.name: one.score for one in finished.candidates}
@@ -192,7 +192,7 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(tmp_path):
     assert not out.exists()
 
 
-def test_without_calibration_pictures_the_float_steps_run_and_the_line_says_what_to_pass(tmp_path):
+def test_without_calibration_pictures_the_float_steps_run_and_the_line_says_what_to_pass(tmp_path, brief):
     recipe = tmp_path / "recipe.toml"
     text = (find_recipe("digits_detector").folder / "recipe.toml").read_text()
     kept = [line for line in text.splitlines() if not line.startswith(("labels", "calib", "model"))]
@@ -207,7 +207,7 @@ def test_without_calibration_pictures_the_float_steps_run_and_the_line_says_what
     assert (tmp_path / "o" / "candidates" / "fuse" / "model.onnx").exists()
 
 
-def test_synthetic_calibration_is_marked_everywhere(tmp_path):
+def test_synthetic_calibration_is_marked_everywhere(tmp_path, brief):
     arguments = [
         "optimize",
         "digits_detector",
@@ -229,7 +229,7 @@ def test_synthetic_calibration_is_marked_everywhere(tmp_path):
     assert "SYNTHETIC" in json.loads((tmp_path / "o" / "report.json").read_text())["calibrated_on"]
 
 
-def test_a_budget_that_cannot_be_met_ends_with_two_and_still_writes_the_bundle(tmp_path):
+def test_a_budget_that_cannot_be_met_ends_with_two_and_still_writes_the_bundle(tmp_path, brief):
     arguments = [
         "optimize",
         "digits_detector",
@@ -275,7 +275,7 @@ def edgeopt_architecture() -> str:
     return cpu_architecture()
 
 
-def test_an_interrupt_leaves_finished_candidates_and_resume_takes_them_up(tmp_path):
+def test_an_interrupt_leaves_finished_candidates_and_resume_takes_them_up(tmp_path, brief):
     """The process gets a real interrupt once the second candidate is told of."""
     out = tmp_path / "o"
     # a shell that starts jobs in the background hands on SIGINT as ignored
@@ -283,7 +283,7 @@ def test_an_interrupt_leaves_finished_candidates_and_resume_takes_them_up(tmp_pa
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
         "from edgeopt.__main__ import main; main()"
     )
-    arguments = ["optimize", "digits_detector", "-t", "cpu", "-o", str(out), "--threads", "1", "--time-budget", "15s"]
+    arguments = ["optimize", "digits_detector", "-t", "cpu", "-o", str(out), "--threads", "1", "--skip", "quantize"]
     command = [sys.executable, "-c", code, *arguments]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         for line in process.stderr:
@@ -313,7 +313,7 @@ def test_an_interrupted_search_leaves_its_best_form(tmp_path, monkeypatch):
     assert load_model(tmp_path / "o" / "candidates" / "quantize" / "best-so-far.onnx").outputs
 
 
-def test_equal_bytes_are_one_candidate_and_the_line_says_that_nothing_was_done(tmp_path, monkeypatch):
+def test_equal_bytes_are_one_candidate_and_the_line_says_that_nothing_was_done(tmp_path, monkeypatch, brief):
     def unchanged(model, *_):
         return [Outcome(model, {"something": 1}), Outcome(model, {"something": 2})]
 
@@ -324,14 +324,14 @@ def test_equal_bytes_are_one_candidate_and_the_line_says_that_nothing_was_done(t
     assert [one.partition(":")[0] for one in told] == ["quantize", "quantize-2"]
 
 
-def test_a_spent_time_budget_leaves_a_valid_result_and_says_so(tmp_path):
+def test_a_spent_time_budget_leaves_a_valid_result_and_says_so(tmp_path, brief):
     report = optimize("digits_detector", target="cpu", out=tmp_path / "o", threads=1, time_budget_s=0.01)
     assert [one.name for one in report.candidates] == ["baseline"]
     assert any("time budget spent before simplify" in note.detail for note in report.candidates[0].notes)
     assert edgeopt.Runtime.load(report.bundle).bundle.artefacts[0].precision == "fp32"
 
 
-def test_calibration_tensors_of_an_npz_are_taken_as_the_models_inputs(tmp_path):
+def test_calibration_tensors_of_an_npz_are_taken_as_the_models_inputs(tmp_path, brief):
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "inputs.npz", images=rng.uniform(0, 1, (4, 3, 160, 160)).astype(np.float32))
     calib = str(tmp_path / "inputs.npz")

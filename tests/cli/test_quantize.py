@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import onnx
 import pytest
 from click.testing import CliRunner
+from fixture_brief import briefly
 
 import edgeopt
 from edgeopt.cli import cli
@@ -50,7 +51,9 @@ def search_giving(*figures: tuple[float, float], made: Callable[[Model], Model] 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     out, said = tmp_path_factory.mktemp("quantize") / "digits.onnx", list[str]()
-    made = quantize("digits_detector", out=out, eval=LABELS, threads=1, time_budget_s=4, max_drop=1.0, say=said.append)
+    with briefly():
+        wishes = {"threads": 1, "time_budget_s": 4, "max_drop": 1.0}
+        made = quantize("digits_detector", out=out, eval=LABELS, say=said.append, **wishes)
     return SimpleNamespace(made=made, said=said, out=out)
 
 
@@ -76,7 +79,7 @@ def test_the_reason_is_one_paragraph_that_names_layers(result: SimpleNamespace) 
     assert "weighted layer" in result.made.reason
 
 
-def test_the_command_prints_json_that_holds_every_attempt(tmp_path: Path) -> None:
+def test_the_command_prints_json_that_holds_every_attempt(tmp_path: Path, brief: None) -> None:
     arguments = ["quantize", "digits_detector", "-t", "cpu", "-o", str(tmp_path / "a.onnx"), "--time-budget", "1s"]
     shown = CliRunner().invoke(cli, [*arguments, "--threads", "1", "--json"])
     assert shown.exit_code in (0, 2)
@@ -137,7 +140,7 @@ def test_the_reason_is_that_of_the_form_that_labels_chose(tmp_path: Path, monkey
     assert made.reason.endswith("try 1 because.")
 
 
-def test_an_interrupted_search_starts_from_what_it_has_calibrated(tmp_path: Path) -> None:
+def test_an_interrupted_search_starts_from_what_it_has_calibrated(tmp_path: Path, brief: None) -> None:
     def interrupt(text: str, done: int, count: int) -> None:
         if text == "calibrate" and done == count:
             raise KeyboardInterrupt

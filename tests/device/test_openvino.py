@@ -334,7 +334,7 @@ def test_opening_and_running_reports_nothing_to_anyone_and_imports_no_onnx(tmp_p
 
 
 @pytest.mark.slow
-def test_the_cpu_target_offers_both_engines_and_the_bundle_opens_on_the_one_that_won(tmp_path):
+def test_the_cpu_target_offers_both_engines_and_the_bundle_opens_on_the_one_that_won(tmp_path, brief):
     report = optimize("digits_detector", target="cpu", out=tmp_path / "o", threads=1)
     engines = {one.name: one.executor for one in report.candidates}
     assert engines["fuse"] == "onnxruntime"
@@ -351,7 +351,7 @@ def test_the_cpu_target_offers_both_engines_and_the_bundle_opens_on_the_one_that
     assert "on openvino, candidates/openvino-fp32/model.onnx" in (tmp_path / "o" / "report.md").read_text()
 
 
-def test_the_target_openvino_cpu_runs_the_whole_line_on_openvino_alone(tmp_path):
+def test_the_target_openvino_cpu_runs_the_whole_line_on_openvino_alone(tmp_path, brief):
     report = optimize("digits_detector", target="openvino-cpu", out=tmp_path / "o", threads=1, steps=("fuse",))
     assert {one.executor for one in report.candidates} == {"openvino"}
     assert {one.precision for one in report.candidates} == ({"fp32", "bf16"} if HAS_BF16 else {"fp32"})
@@ -360,7 +360,7 @@ def test_the_target_openvino_cpu_runs_the_whole_line_on_openvino_alone(tmp_path)
     assert "OpenVinoSession" in type(Runtime.load(Path(report.bundle), threads=1).session).__name__
 
 
-def test_a_step_taken_up_from_disk_keeps_its_engine(tmp_path):
+def test_a_step_taken_up_from_disk_keeps_its_engine(tmp_path, brief):
     wishes = {"target": "cpu", "out": tmp_path / "o", "threads": 1, "steps": ("fuse",)}
     first = optimize("digits_detector", **wishes)
     again = optimize("digits_detector", **wishes, resume=True)

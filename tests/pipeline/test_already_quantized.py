@@ -138,7 +138,7 @@ def test_quantize_refuses_what_is_quantized(kind, tmp_path):
     assert not (tmp_path / "twice.onnx").exists()
 
 
-def test_optimize_says_so_at_the_start_and_calls_no_unchanged_file_a_step(tmp_path):
+def test_optimize_says_so_at_the_start_and_calls_no_unchanged_file_a_step(tmp_path, brief):
     path, said = quantized(tmp_path, "QDQ"), list[str]()
     np.savez(tmp_path / "x.npz", x=np.random.default_rng(2).normal(0, 1, (4, *SHAPE[1:])).astype(np.float32))
 
@@ -159,7 +159,7 @@ def test_optimize_says_so_at_the_start_and_calls_no_unchanged_file_a_step(tmp_pa
     assert not any("quantize" in one.steps for one in report.candidates)
 
 
-def test_a_step_that_finds_nothing_is_no_candidate(tmp_path):
+def test_a_step_that_finds_nothing_is_no_candidate(tmp_path, brief):
     done = simplify(small_net(), {})
     save_model(done.model, tmp_path / "done.onnx")
     report = optimize(
@@ -172,7 +172,7 @@ def test_a_step_that_finds_nothing_is_no_candidate(tmp_path):
     ]
 
 
-def test_a_float_model_is_still_quantized(tmp_path):
+def test_a_float_model_is_still_quantized(tmp_path, brief):
     save_model(small_net(), tmp_path / "small.onnx")
     np.savez(tmp_path / "x.npz", x=np.random.default_rng(2).normal(0, 1, (4, *SHAPE[1:])).astype(np.float32))
     result = quantize(

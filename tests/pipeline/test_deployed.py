@@ -30,7 +30,7 @@ ENTRIES = {"onnxruntime": ("session.intra_op.allow_spinning", "0"), "openvino": 
 
 
 @pytest.fixture(params=["cpu", "openvino-cpu"])
-def deployed(request, tmp_path, monkeypatch):
+def deployed(request, tmp_path, monkeypatch, brief):
     """Return the bundle of a run on an engine, how its model was opened last, and a list that goes on being filled.
 
     The engines are real, what they are asked is written down. The choice of threads, which a timing would make, is one;

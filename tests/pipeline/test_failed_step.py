@@ -35,7 +35,7 @@ def spoiled(tmp_path: Path) -> Path:
     return tmp_path / "m.onnx"
 
 
-def test_an_int8_step_that_fails_leaves_float_candidates_bundle_and_report(spoiled: Path) -> None:
+def test_an_int8_step_that_fails_leaves_float_candidates_bundle_and_report(spoiled: Path, brief: None) -> None:
     out = spoiled.parent / "out"
     arguments = ["optimize", str(spoiled), "-t", "cpu", "-r", "tensors", "--calib", str(spoiled.parent / "in.npz")]
     shown = CliRunner().invoke(cli, [*arguments, "-o", str(out), "--threads", "1", "--time-budget", "20s"])

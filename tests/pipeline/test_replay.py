@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner
+from fixture_brief import briefly
 from onnx import TensorProto, helper, numpy_helper
 
 from edgeopt.cli import cli
@@ -55,7 +56,7 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]
     """The folder of a first run, in which forms with one op were fast, and what it was asked."""
     folder = tmp_path_factory.mktemp("replay")
     asked = write_case(folder)
-    with pytest.MonkeyPatch.context() as patch:
+    with briefly(), pytest.MonkeyPatch.context() as patch:
         script_times(patch, pairs=False)
         optimize(**asked, target="cpu", out=folder / "first", threads=1)
     return folder, asked
@@ -66,7 +67,7 @@ def models_of(folder: Path) -> dict[str, str]:
     return {str(file.relative_to(folder)): Model(onnx.load(file), "one").fingerprint for file in files}
 
 
-def test_a_replay_makes_the_same_bytes_and_asks_no_clock_for_them(case, tmp_path, monkeypatch):
+def test_a_replay_makes_the_same_bytes_and_asks_no_clock_for_them(case, tmp_path, monkeypatch, brief):
     folder, asked = case
 
     def forbidden(*_: object, **__: object) -> None:
@@ -88,7 +89,7 @@ def test_a_replay_makes_the_same_bytes_and_asks_no_clock_for_them(case, tmp_path
         assert next(one for one in report.candidates if one.name == "quantize").options == {MEMORY_REUSE: "0"}
 
 
-def test_without_a_replay_other_times_make_another_model(case, tmp_path, monkeypatch):
+def test_without_a_replay_other_times_make_another_model(case, tmp_path, monkeypatch, brief):
     folder, asked = case
     script_times(monkeypatch, pairs=True)
     optimize(**asked, target="cpu", out=tmp_path / "other", threads=1, steps=("simplify", "fuse", "quantize"))

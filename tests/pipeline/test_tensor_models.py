@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner
+from fixture_brief import briefly
 
 from edgeopt import Runtime, optimize
 from edgeopt.cli import cli
@@ -95,9 +96,10 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     ids = chance.integers(0, 50, (6, 20))
     mask = (np.arange(20) < chance.integers(5, 20, (6, 1))).astype(np.int64)
     np.savez(folder / "inputs.npz", ids=ids, mask=mask)
-    report = optimize(
-        folder / "tokens.onnx", calib=folder / "inputs.npz", out=folder / "out", threads=1, time_budget_s=20
-    )
+    with briefly():
+        report = optimize(
+            folder / "tokens.onnx", calib=folder / "inputs.npz", out=folder / "out", threads=1, time_budget_s=20
+        )
     return SimpleNamespace(
         folder=folder,
         model=folder / "tokens.onnx",
@@ -169,7 +171,7 @@ def test_pictures_all_alike_are_told_to_be_no_proof(tmp_path, monkeypatch) -> No
     assert any("agreement is no proof: the model answers all of 2 pictures alike" in one.detail for one in made.notes)
 
 
-def test_ids_and_masks_are_quantized_and_the_result_agrees(tokens, tmp_path) -> None:
+def test_ids_and_masks_are_quantized_and_the_result_agrees(tokens, tmp_path, brief) -> None:
     out = tmp_path / "a.onnx"
     made = quantize(tokens.model, calib=tokens.npz, out=out, threads=1, time_budget_s=1)
     assert made.recipe == "tensors"
@@ -180,7 +182,7 @@ def test_ids_and_masks_are_quantized_and_the_result_agrees(tokens, tmp_path) -> 
         assert [one.shape for one in load_model(out).inputs] == [(1, 20), (1, 20)]
 
 
-def test_a_u_net_on_pictures_needs_a_recipe_and_works_with_one(pictures, tmp_path) -> None:
+def test_a_u_net_on_pictures_needs_a_recipe_and_works_with_one(pictures, tmp_path, brief) -> None:
     save_model(u_net(), tmp_path / "model.onnx")
     with pytest.raises(EdgeoptError, match="no recipe fits this model") as refused:
         quantize(tmp_path / "model.onnx", calib=pictures)

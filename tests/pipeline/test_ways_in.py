@@ -49,7 +49,7 @@ def model(request, tmp_path):
     return tmp_path / "free.onnx"
 
 
-def test_a_shape_on_the_command_line_is_a_way_in(tmp_path):
+def test_a_shape_on_the_command_line_is_a_way_in(tmp_path, brief):
     save_model(free_model("-1", "?", "?"), tmp_path / "free.onnx")
     report = optimize(
         tmp_path / "free.onnx",

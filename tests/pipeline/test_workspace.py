@@ -146,7 +146,7 @@ class Interrupting(Silence):
             raise KeyboardInterrupt
 
 
-def test_a_step_that_was_interrupted_is_made_again_whole_and_the_report_says_so(tmp_path, monkeypatch):
+def test_a_step_that_was_interrupted_is_made_again_whole_and_the_report_says_so(tmp_path, monkeypatch, brief):
     def three(model: Model, *_: object) -> list[Outcome]:
         made = [Model(type(model.proto).FromString(model.data), model.name) for _ in range(3)]
         for i, one in enumerate(made):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -11,12 +13,13 @@ from types import ModuleType
 from edgeopt.errors import NotFoundError
 
 
-def names(package: ModuleType) -> list[str]:
+def names(package: ModuleType) -> tuple[str, ...]:
     """Return the file names in `package`, plus what installed packages offer under its name."""
     return names_in(package.__name__.removeprefix("edgeopt."))
 
 
-def names_in(folder: str) -> list[str]:
+@cache
+def names_in(folder: str) -> tuple[str, ...]:
     """Return the names of the parts in one of our folders, which is not imported; `_name` is never a part.
 
     Args:
@@ -24,7 +27,13 @@ def names_in(folder: str) -> list[str]:
     """
     path = Path(__file__).parents[1].joinpath(*folder.split("."))
     ours = [one.name for one in iter_modules([str(path)]) if not one.name.startswith("_")]
-    return sorted({*ours, *entry_points(group=f"edgeopt.{folder}").names})
+    return tuple(sorted({*ours, *_installed(f"edgeopt.{folder}")}))
+
+
+@cache
+def _installed(package: str) -> Mapping[str, str]:
+    """Return the modules that installed packages offer, by name; looking through all of them takes milliseconds."""
+    return {one.name: one.value for one in entry_points(group=package)}
 
 
 def load(package: ModuleType, name: str) -> ModuleType:
@@ -36,6 +45,4 @@ def load(package: ModuleType, name: str) -> ModuleType:
     known = names(package)
     if name not in known:
         raise NotFoundError(package.__name__.split(".")[-1].removesuffix("s"), name, known)
-    for entry in entry_points(group=package.__name__, name=name):
-        return import_module(entry.value)
-    return import_module(f"{package.__name__}.{name}")
+    return import_module(_installed(package.__name__).get(name, f"{package.__name__}.{name}"))
