@@ -7,9 +7,11 @@ import re
 import subprocess
 import sys
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+from fixture_brief import SHORTER
 
 import edgeopt
 
@@ -148,3 +150,9 @@ def test_the_pages_name_every_folder_and_no_path_that_is_missing():
             continue
         places = [PACKAGE / path, ROOT / path, ROOT / "toolkit" / path]
         assert any(place.exists() for place in places) or re.search(r"\b(x|fuse_x)\.(py|toml)$|/x/", path), path
+
+
+@pytest.mark.parametrize("name", SHORTER)
+def test_what_tests_make_shorter_is_there(name):
+    module, _, constant = name.rpartition(".")
+    assert hasattr(import_module(module), constant), f"tests/fixtures/fixture_brief.py names {name}"
