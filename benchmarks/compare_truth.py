@@ -78,7 +78,7 @@ def make_heavier(model: onnx.ModelProto, share: float) -> tuple[onnx.ModelProto,
 def show(result: Comparison, run: int) -> None:
     row = result.rows[1]
     shown = ", ".join(f"{part} {ratio} {ratio.verdict}" for part, ratio in row.ratios.items())
-    null = ", ".join(f"{part} {one.value:.3f}" for part, one in result.null.items())
+    null = ", ".join(f"{part} {one.speedup:.3f}" for part, one in result.null.items())
     print(f"{run:3}  {shown}  (itself: {null})", flush=True)
 
 

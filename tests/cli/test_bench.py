@@ -273,7 +273,7 @@ def test_rounds_run_in_fresh_processes_and_give_the_headline(tmp_path):
 def test_a_round_that_fails_says_why():
     from edgeopt.measurement.bench.process_rounds import run_rounds
 
-    with pytest.raises(EdgeoptError, match=r"a process round failed: .*nowhere"):
+    with pytest.raises(EdgeoptError, match=r"a fresh process failed: .*nowhere"):
         run_rounds("nowhere.onnx", target="cpu", recipe=None, options=BenchOptions(rounds=2))
 
 

@@ -34,7 +34,7 @@ from edgeopt.measurement.check.result import (
     write_junit,
 )
 from edgeopt.measurement.check.run import thresholds_of
-from edgeopt.measurement.fresh_process.starts import Start, measure_peaks, parse_peak
+from edgeopt.measurement.fresh_process.start import Start, measure_peaks, parse_answer
 from edgeopt.measurement.samples import STAGES, Samples
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.recipes.labels.classes import ClassLabels
@@ -320,11 +320,10 @@ def test_the_peak_of_a_fresh_process_is_measured():
 
 def test_a_fresh_process_that_fails_says_why():
     with pytest.raises(EdgeoptError, match="no such provider"):
-        parse_peak('{"error": "no such provider", "remedy": "r"}\n{"peak_bytes": 5}\n', "", 0)
+        parse_answer('{"error": "no such provider", "remedy": "r"}\n', "", 0, "")
     with pytest.raises(EdgeoptError, match="MemoryError"):
-        parse_peak("", "Traceback\nMemoryError", 1)
-    assert parse_peak('an engine\'s line\n{"points": []}\n{"peak_bytes": 5}\n', "", 0) == 5
-    assert parse_peak('{"points": []}\n{"peak_bytes": null}\n', "", 0) == 0
+        parse_answer("", "Traceback\nMemoryError", 1, "")
+    assert parse_answer('an engine\'s line\n{"peak_bytes": 5}\n', "", 0, "") == {"peak_bytes": 5}
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,10 @@ from edgeopt.errors import EdgeoptError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.null import Script
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.measurement.fresh_process import cold_start, page_cache
-from edgeopt.measurement.fresh_process.cold_start import POINTS, ColdPoint, ColdRun, ColdStart, ColdWay, run_cold_start
+from edgeopt.measurement.fresh_process import page_cache
+from edgeopt.measurement.fresh_process import start as cold_start
 from edgeopt.measurement.fresh_process.page_cache import PageCache, describe, prepare, resident_ratio, why_cannot_drop
+from edgeopt.measurement.fresh_process.start import POINTS, ColdPoint, ColdRun, ColdStart, ColdWay, run_cold_start
 from edgeopt.runtime.opening import Opening
 
 WARM, COLD = ColdWay(PageCache.WARM, False), ColdWay(PageCache.COLD, True)
@@ -56,7 +57,7 @@ def test_fresh_processes_report_every_point_of_every_way_in_turns(script):
 def test_a_process_that_cannot_open_the_model_says_why(tmp_path):
     broken = tmp_path / "broken.json"
     broken.write_text("this is no script")
-    with pytest.raises(EdgeoptError, match=r"could not start the model: the executor null runs a script"):
+    with pytest.raises(EdgeoptError, match=r"a fresh process failed: the executor null runs a script"):
         run_cold_start(broken, Opening("null", SessionOptions()), repeats=1, with_optimized=False)
 
 
@@ -81,8 +82,8 @@ def test_options_that_would_change_the_measured_processes_are_refused(script, ch
 
 def test_a_process_that_dies_is_reported_with_its_last_words():
     with pytest.raises(EdgeoptError, match=r"ended with code -9: killed"):
-        cold_start._parse_answer("engine chatter\n", "warning\nkilled\n", -9)
-    assert cold_start._parse_answer('chatter\n{"points": []}\n', "", 0) == {"points": []}
+        cold_start.parse_answer("engine chatter\n", "warning\nkilled\n", -9, "")
+    assert cold_start.parse_answer('chatter\n{"points": []}\n', "", 0, "") == {"points": []}
 
 
 def test_a_system_that_cannot_drop_its_cache_skips_the_cold_way_with_a_note(script, monkeypatch):

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from simulated_load import simulate
 
 from edgeopt.measurement.load.arrivals import FixedRate, Poisson, make_arrivals
 from edgeopt.measurement.load.capacity import find_capacity, probe_seconds
 from edgeopt.measurement.load.queueing import LATEST
 from edgeopt.measurement.load.result import LoadStatus, summarize_load
-from edgeopt.measurement.load.simulation import simulate
 from edgeopt.measurement.statistics.distributions import upper_bound
 
 MS = 1_000_000

@@ -8,13 +8,13 @@ import pytest
 from fixture_load import MS, PICTURE, PlainTask, frames_taking, policies, runs, session, waiting_on
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from simulated_load import simulate
 
 from edgeopt.measurement.clock import ScriptedClock
 from edgeopt.measurement.load.arrivals import FixedRate, Poisson, make_arrivals
 from edgeopt.measurement.load.closed_loop import run_closed
 from edgeopt.measurement.load.open_loop import run_open, wait_by
 from edgeopt.measurement.load.queueing import FIFO, LATEST
-from edgeopt.measurement.load.simulation import simulate
 from edgeopt.measurement.statistics.quantile import quantile
 
 

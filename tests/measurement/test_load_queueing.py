@@ -5,11 +5,11 @@ import pytest
 from fixture_load import MS, policies, runs
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from simulated_load import simulate
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.measurement.load.arrivals import Arrivals, FixedRate, Poisson, make_arrivals
 from edgeopt.measurement.load.queueing import FIFO, LATEST, Line, Queue, QueueKind, QueuePolicy, parse_queue
-from edgeopt.measurement.load.simulation import simulate
 
 
 @pytest.mark.parametrize("text", ["fifo", "latest", "bounded:8"])

@@ -8,6 +8,7 @@ import pytest
 from fixture_load import MS, PlainTask, frames_taking, policies, runs, session
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from simulated_load import simulate
 
 from edgeopt.measurement.clock import ScriptedClock
 from edgeopt.measurement.load.ages import answer_gaps, hold_ages
@@ -16,7 +17,6 @@ from edgeopt.measurement.load.closed_loop import run_closed
 from edgeopt.measurement.load.frame_loop import run_frames
 from edgeopt.measurement.load.queueing import FIFO, LATEST, parse_queue
 from edgeopt.measurement.load.result import LoadStatus, check_little, queue_wait_ns, summarize_load
-from edgeopt.measurement.load.simulation import simulate
 from edgeopt.measurement.statistics.budget import Verdict
 
 FPS = FixedRate(30.0)

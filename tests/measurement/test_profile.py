@@ -11,7 +11,7 @@ from edgeopt.errors import InvalidFileError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.measurement.bench.trace import make_trace
-from edgeopt.measurement.fresh_process.cold_start import run_cold_start
+from edgeopt.measurement.fresh_process.start import run_cold_start
 from edgeopt.measurement.resources.profile import parse_profile, read_events, record_profile
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.subject_facts import subject_facts

@@ -13,8 +13,8 @@ from edgeopt.executors import SessionOptions
 from edgeopt.measurement.bench.options import BenchOptions
 from edgeopt.measurement.bench.setup import open_setup
 from edgeopt.measurement.check.run import _starts
-from edgeopt.measurement.fresh_process import cold_child
-from edgeopt.measurement.fresh_process.cold_start import fresh_request
+from edgeopt.measurement.fresh_process import child
+from edgeopt.measurement.fresh_process.start import fresh_request
 from edgeopt.measurement.side_by_side import close, environment_of, open_sides
 from edgeopt.measurement.subject import open_subject
 from edgeopt.pipeline import optimize as line
@@ -76,7 +76,7 @@ def test_every_way_to_a_bundle_opens_it_as_it_was_measured(deployed):
     again = subject.open_again()[1]
     (start,) = _starts(sides).values()
     request = json.loads(fresh_request(start.model, start.opening))
-    cold_child._run(request)  # what a fresh process of a cold start or of the peak memory does
+    child._run(request)  # what a fresh process of a cold start or of the peak memory does
     assert opened == [(first.sha256, measured)] * len(opened)
     assert len(opened) == 6
     assert opening_from_json(request["opening"]).executor == first.executor == runtime.opening.executor

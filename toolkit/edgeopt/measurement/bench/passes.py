@@ -15,7 +15,7 @@ from edgeopt.measurement.bench.attribution import Attribution, check_attribution
 from edgeopt.measurement.bench.options import COLD_REPEATS, PROBE_SECONDS, price_machine
 from edgeopt.measurement.bench.process_rounds import Rounds, run_rounds
 from edgeopt.measurement.bench.setup import Setup
-from edgeopt.measurement.fresh_process.cold_start import ColdStart, run_cold_start
+from edgeopt.measurement.fresh_process.start import ColdStart, run_cold_start
 from edgeopt.measurement.load.batch import BatchPoint, sweep_batches
 from edgeopt.measurement.load.capacity import Capacity, find_capacity, probe_seconds
 from edgeopt.measurement.load.frame_loop import run_frames

@@ -6,7 +6,6 @@ Run by itself as a module with a request; the samples go to the file that the re
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -17,7 +16,7 @@ from typing import Any
 from edgeopt.errors import EdgeoptError
 from edgeopt.measurement.bench.options import BenchOptions
 from edgeopt.measurement.bench.setup import open_setup
-from edgeopt.measurement.fresh_process.start import child_environment
+from edgeopt.measurement.fresh_process.start import run_child
 from edgeopt.measurement.load.run import Tell, run_load
 from edgeopt.measurement.resources.anchor import Anchor, measure_anchor
 from edgeopt.measurement.samples import Samples, join_samples
@@ -59,7 +58,12 @@ def run_rounds(
         for number in range(options.rounds):
             path = Path(folder) / f"{number}.npz"
             request = {"model": model, "target": target, "recipe": recipe, "out": str(path)}
-            _ask(request | {"options": options.to_json()}, 4 * options.measure_s + _SPARE_S)
+            run_child(
+                "bench.process_rounds",
+                json.dumps(request | {"options": options.to_json()}),
+                longest_s=4 * options.measure_s + _SPARE_S,
+                remedy="run edgeopt bench without --rounds, or lower --seconds and --frames",
+            )
             found.append(Samples.read(path))
             anchors.append(measure_anchor())
             if tell:
@@ -69,33 +73,14 @@ def run_rounds(
     return Rounds(join_samples(found), quantiles, tuple(anchors))
 
 
-def _ask(request: Mapping[str, Any], timeout_s: float) -> None:
-    command = [sys.executable, "-m", "edgeopt.measurement.bench.process_rounds", json.dumps(request)]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=timeout_s, env=child_environment(), check=False
-        )
-    except subprocess.TimeoutExpired as error:
-        raise EdgeoptError(
-            f"a process round did not finish within {timeout_s:.0f} s", remedy="lower --seconds or --frames"
-        ) from error
-    if answer := next((line for line in done.stdout.splitlines() if line.startswith('{"problem"')), ""):
-        told = json.loads(answer)
-        raise EdgeoptError(f"a process round failed: {told['problem']}", remedy=told["remedy"])
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["it wrote nothing"])[-1]
-        raise EdgeoptError(
-            f"a process round ended with code {done.returncode}: {last}", remedy="run edgeopt bench without --rounds"
-        )
-
-
 def main() -> int:
     """Do one round; return the exit code."""
     try:
         _run_round(json.loads(sys.argv[1]))
     except EdgeoptError as error:
-        sys.stdout.write(json.dumps({"problem": error.problem, "remedy": error.remedy}) + "\n")
+        sys.stdout.write(json.dumps({"error": error.problem, "remedy": error.remedy}) + "\n")
         return error.exit_code
+    sys.stdout.write("{}\n")
     return 0
 
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 
 from edgeopt.errors import EXIT_NOISY, NoteKind
 from edgeopt.measurement.bench.result import BenchResult
-from edgeopt.measurement.fresh_process.cold_start import POINTS, ColdStart
+from edgeopt.measurement.fresh_process.start import POINTS, ColdStart
 from edgeopt.measurement.load.capacity import Capacity, Probe
 from edgeopt.measurement.load.result import LoadResult, LoadStatus
 from edgeopt.measurement.load.sustained import Sustained, Window

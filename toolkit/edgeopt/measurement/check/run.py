@@ -31,7 +31,7 @@ from edgeopt.measurement.check.result import (
     skipped,
     write_junit,
 )
-from edgeopt.measurement.fresh_process.starts import Start, measure_peaks, time_first_answers
+from edgeopt.measurement.fresh_process.start import Start, measure_peaks, time_first_answers
 from edgeopt.measurement.load.frame_loop import run_frames
 from edgeopt.measurement.resources.anchor import measure_anchor
 from edgeopt.measurement.resources.readings import take_reading

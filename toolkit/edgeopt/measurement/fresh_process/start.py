@@ -1,12 +1,39 @@
-"""The environment in which a fresh process finds this package."""
+"""Starting fresh processes of this package: how one is asked, and what a model costs it up to its first answers.
+
+The ways to start (warm or cold page cache, original or saved optimized graph) take turns, and so do several models, so
+that a drifting machine slows all alike.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 import sysconfig
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeopt.errors import EdgeoptError, Note, NoteKind
+from edgeopt.measurement.fresh_process.page_cache import PageCache, describe, prepare, why_cannot_drop
+from edgeopt.measurement.statistics.quantile import Quantile, quantile
+from edgeopt.runtime.opening import Opening
+from edgeopt.system.files import require_space
+
+POINTS = ("interpreter", "import", "session", "first", "second")
+_TO_FIRST = POINTS[:4]
 _ROOT = str(Path(__file__).parents[3])
+_LONGEST_S = 600.0
+
+Tell = Callable[[int, int], None]
+"""(done, of)"""
 
 
 def child_environment() -> dict[str, str]:
@@ -15,3 +42,330 @@ def child_environment() -> dict[str, str]:
         return dict(os.environ)
     path = os.pathsep.join(part for part in (_ROOT, os.environ.get("PYTHONPATH", "")) if part)
     return dict(os.environ) | {"PYTHONPATH": path}
+
+
+def run_child(module: str, request: str, *, longest_s: float, remedy: str) -> dict[str, Any]:
+    """Run a module of this package in a fresh process and return its answer, the last line of JSON that it prints.
+
+    Args:
+        module: Below `edgeopt.measurement`.
+        request: Its one argument.
+        longest_s: The longest that it may take.
+        remedy: What to do where it takes longer, or dies.
+
+    Raises:
+        EdgeoptError: If it does not finish in time, dies, or answers with an `error`.
+    """
+    command = [sys.executable, "-m", f"edgeopt.measurement.{module}", request]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=longest_s, env=child_environment(), check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise EdgeoptError(f"a fresh process did not finish within {longest_s:.0f} s", remedy=remedy) from error
+    return parse_answer(done.stdout, done.stderr, done.returncode, remedy)
+
+
+def parse_answer(stdout: str, stderr: str, code: int, remedy: str) -> dict[str, Any]:
+    """Return the last line of JSON; an engine may print lines of its own before it.
+
+    Raises:
+        EdgeoptError: If there is none, or it tells an error.
+    """
+    lines = [line for line in stdout.splitlines() if line.startswith("{")]
+    answer: dict[str, Any] = json.loads(lines[-1]) if lines else {}
+    if "error" in answer:
+        raise EdgeoptError(f"a fresh process failed: {answer['error']}", remedy=answer.get("remedy") or remedy)
+    if code or not lines:
+        last = (stderr.strip().splitlines() or ["it wrote nothing"])[-1]
+        raise EdgeoptError(f"a fresh process ended with code {code}: {last}", remedy=remedy)
+    return answer
+
+
+@dataclass(frozen=True, slots=True)
+class ColdWay:
+    """One way to start."""
+
+    page_cache: PageCache
+    is_optimized: bool
+    """Whether the graph was the one that the engine had optimized and saved before."""
+
+    def __str__(self) -> str:
+        return f"{self.page_cache} page cache, {'saved optimized' if self.is_optimized else 'original'} graph"
+
+
+@dataclass(frozen=True, slots=True)
+class ColdPoint:
+    """One part of a start, and what the process held when it ended."""
+
+    name: str
+    took_ns: int
+    rss_bytes: int | None
+    major_faults: int | None
+    """Pages read from disk since the process began; None on Windows."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColdRun:
+    """One fresh process."""
+
+    way: ColdWay
+    points: tuple[ColdPoint, ...]
+    resident_ratio: float | None
+    """Share of the model file in the page cache just before; None: not told."""
+
+    def took_ns(self, name: str) -> int:
+        """Return what one point took, or `to_first`: from starting the process to its first answer.
+
+        Raises:
+            KeyError: If there is no such point.
+        """
+        took = {point.name: point.took_ns for point in self.points}
+        return sum(took[part] for part in _TO_FIRST) if name == "to_first" else took[name]
+
+
+@dataclass(frozen=True, slots=True)
+class ColdFigure:
+    """One point of one way over all repeats."""
+
+    n: int
+    min_ns: int
+    median_ns: float
+    max_ns: int
+    p50: Quantile
+    """With its interval; "n/a" below 6 repeats."""
+    p90: Quantile
+    """With its interval; "n/a" below 36 repeats."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColdStart:
+    """Every start of every way, raw."""
+
+    runs: tuple[ColdRun, ...]
+    notes: tuple[Note, ...] = ()
+
+    @property
+    def ways(self) -> tuple[ColdWay, ...]:
+        """In order of the first run of each."""
+        return tuple(dict.fromkeys(run.way for run in self.runs))
+
+    def label(self, way: ColdWay) -> str:
+        """Return the way and what the page cache really was, from its worst repeat."""
+        shares = [run.resident_ratio for run in self.runs if run.way == way]
+        known = [share for share in shares if share is not None]
+        worst = min(known, default=None) if way.page_cache is PageCache.WARM else max(known, default=None)
+        graph = "saved optimized graph" if way.is_optimized else "original graph"
+        return f"{describe(way.page_cache, worst if len(known) == len(shares) else None)}, {graph}"
+
+    def times_ns(self, way: ColdWay, name: str) -> NDArray[np.int64]:
+        """Return (repeats,) what a point of `POINTS`, or `to_first`, took."""
+        return np.array([run.took_ns(name) for run in self.runs if run.way == way], np.int64)
+
+    def figures(self, way: ColdWay) -> Mapping[str, ColdFigure]:
+        """Return `to_first` and each point."""
+        return {name: _figure(self.times_ns(way, name)) for name in ("to_first", *POINTS)}
+
+    def rss_bytes(self, way: ColdWay) -> Mapping[str, float | None]:
+        """Return the median resident memory at each point."""
+        points = {name: [p.rss_bytes for p in self._points(way, name)] for name in POINTS}
+        return {name: _median(values) for name, values in points.items()}
+
+    def major_faults(self, way: ColdWay) -> Mapping[str, float | None]:
+        """Return the median of pages read from disk up to each point."""
+        points = {name: [p.major_faults for p in self._points(way, name)] for name in POINTS}
+        return {name: _median(values) for name, values in points.items()}
+
+    def first_ratio(self, way: ColdWay) -> float:
+        """Return the first inference over the second, medians."""
+        first, second = (float(np.median(self.times_ns(way, name))) for name in ("first", "second"))
+        return first / second if second else 0.0
+
+    def _points(self, way: ColdWay, name: str) -> list[ColdPoint]:
+        return [point for run in self.runs if run.way == way for point in run.points if point.name == name]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return figures and raw runs as plain values."""
+        ways = [
+            {
+                "label": self.label(way),
+                **asdict(way),
+                "figures": {name: asdict(figure) for name, figure in self.figures(way).items()},
+                "rss_bytes": dict(self.rss_bytes(way)),
+                "major_faults": dict(self.major_faults(way)),
+                "first_ratio": self.first_ratio(way),
+            }
+            for way in self.ways
+        ]
+        return {"ways": ways, "runs": [asdict(run) for run in self.runs], "notes": [asdict(n) for n in self.notes]}
+
+
+def _figure(times: NDArray[np.int64]) -> ColdFigure:
+    return ColdFigure(
+        n=len(times),
+        min_ns=int(times.min()),
+        median_ns=float(np.median(times)),
+        max_ns=int(times.max()),
+        p50=quantile(times, 0.5),
+        p90=quantile(times, 0.9),
+    )
+
+
+def _median(values: Sequence[int | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.median(known)) if len(known) == len(values) and known else None
+
+
+def run_cold_start(
+    model: Path,
+    opening: Opening,
+    *,
+    repeats: int = 10,
+    page_caches: Sequence[PageCache] = (PageCache.WARM, PageCache.COLD),
+    with_optimized: bool = True,
+    inputs: Path | None = None,
+    timeout_s: float = _LONGEST_S,
+    tell: Callable[[int, int], None] | None = None,
+) -> ColdStart:
+    """Start a model in fresh processes, `repeats` times each way, and return every time.
+
+    Args:
+        model: An ONNX file; data beside it named `MODEL.data` or `MODEL_data` counts as part of it.
+        opening: How sessions are opened; `save_optimized_to` and `profile_to` must be empty.
+        repeats: Processes of each way, at least 1; 20 and more for a p90.
+        page_caches: Which states of the page cache; one that this system cannot reach is left out with a note.
+        with_optimized: Also start from the optimized graph that the engine saves.
+        inputs: An .npz file of the model's inputs; None: random ones, the free dimensions 1.
+        timeout_s: The longest that one process may take.
+        tell: Called with processes done and of how many.
+
+    Raises:
+        EdgeoptError: If a process fails.
+        ValueError: If `opening` would save or profile in the measured processes.
+    """
+    if opening.options.save_optimized_to or opening.options.profile_to:
+        raise ValueError("a cold start saves and profiles nothing in the processes it measures")
+    with tempfile.TemporaryDirectory(prefix="edgeopt-cold-") as folder:
+        start = _Starter(opening, inputs, timeout_s)
+        graphs, notes = {False: model}, []
+        if with_optimized:
+            require_space(Path(folder), 2 * sum(one.stat().st_size for one in _files(model)))
+            saved = start.save_optimized(model, Path(folder) / "optimized.onnx")
+            graphs |= {True: saved} if saved else {}
+            notes += [] if saved else [Note(NoteKind.SKIPPED, f"{opening.executor} saved no optimized graph")]
+        if PageCache.COLD in page_caches and (reason := why_cannot_drop()):
+            page_caches = [one for one in page_caches if one is not PageCache.COLD]
+            notes.append(Note(NoteKind.SKIPPED, f"cold page cache not measured: {reason}"))
+        ways = [ColdWay(cache, optimized) for cache in page_caches for optimized in graphs]
+        runs: list[ColdRun] = []
+        for turn in range(repeats):
+            for way in (*ways[turn % len(ways) :], *ways[: turn % len(ways)]):
+                runs.append(start.run(graphs[way.is_optimized], way))
+                if tell:
+                    tell(len(runs), repeats * len(ways))
+    return ColdStart(tuple(runs), (*notes, *_missing(runs)))
+
+
+def _missing(runs: Sequence[ColdRun]) -> list[Note]:
+    points = [point for run in runs for point in run.points]
+    if any(point.major_faults is None for point in points):
+        return [Note(NoteKind.INFO, "page faults not measured: this system counts all faults together")]
+    return []
+
+
+@dataclass(frozen=True, slots=True)
+class _Starter:
+    opening: Opening
+    inputs: Path | None
+    timeout_s: float
+
+    def run(self, model: Path, way: ColdWay) -> ColdRun:
+        resident = prepare(_files(model), way.page_cache)
+        began_ns = time.perf_counter_ns()
+        answer = self._ask(model, self.opening)
+        return ColdRun(way, _points(answer["points"], began_ns), resident)
+
+    def save_optimized(self, model: Path, path: Path) -> Path | None:
+        self._ask(model, self.opening.saving_to(path))
+        return path if path.is_file() else None
+
+    def _ask(self, model: Path, opening: Opening) -> dict[str, Any]:
+        request = fresh_request(model, opening, self.inputs)
+        remedy = "look at edgeopt bench without --cold; it may be the first run that never ends"
+        return run_child("fresh_process.child", request, longest_s=self.timeout_s, remedy=remedy)
+
+
+def fresh_request(model: Path, opening: Opening, inputs: Path | None = None, *, wants_peak: bool = False) -> str:
+    """Return what `child` is asked: JSON."""
+    fed = str(inputs.resolve()) if inputs else ""
+    asked = {"model": str(model.resolve()), "opening": opening.to_json(), "inputs": fed, "wants_peak": wants_peak}
+    return json.dumps(asked)
+
+
+def _points(answered: list[dict[str, Any]], began_ns: int) -> tuple[ColdPoint, ...]:
+    """The first point began in the parent: `perf_counter_ns` counts from the same instant in every process."""
+    begun = [began_ns, *(one["begun_ns"] for one in answered[1:])]
+    return tuple(
+        ColdPoint(one["name"], one["done_ns"] - begin, one["rss_bytes"], one["major_faults"])
+        for one, begin in zip(answered, begun, strict=True)
+    )
+
+
+def _files(model: Path) -> list[Path]:
+    """The file and its external data, by the names that exporters give it."""
+    beside = (Path(f"{model}.data"), Path(f"{model}_data"), model.with_suffix(".data"))
+    return [model, *dict.fromkeys(path for path in beside if path.is_file())]
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A model and how it is opened."""
+
+    model: Path
+    opening: Opening
+
+
+def time_first_answers(starts: Mapping[str, Start], repeats: int, tell: Tell | None = None) -> dict[str, list[int]]:
+    """Return nanoseconds from starting a process to its first answer, warm page cache, `repeats` for each.
+
+    Raises:
+        EdgeoptError: If a process fails.
+    """
+
+    def once(start: Start) -> int:
+        found = run_cold_start(
+            start.model, start.opening, repeats=1, page_caches=(PageCache.WARM,), with_optimized=False
+        )
+        return found.runs[0].took_ns("to_first")
+
+    return _in_turns(starts, repeats, once, tell)
+
+
+def measure_peaks(starts: Mapping[str, Start], repeats: int, tell: Tell | None = None) -> dict[str, list[int]]:
+    """Return the peak resident bytes of processes that open the model and run it twice, `repeats` for each.
+
+    Lists are empty where the system keeps no peak.
+
+    Raises:
+        EdgeoptError: If a process fails.
+    """
+
+    def once(start: Start) -> int:
+        request = fresh_request(start.model, start.opening, wants_peak=True)
+        remedy = "leave it out with --skip memory; edgeopt bench shows whether the first run ever ends"
+        return run_child("fresh_process.child", request, longest_s=_LONGEST_S, remedy=remedy)["peak_bytes"] or 0
+
+    found = _in_turns(starts, repeats, once, tell)
+    return {name: [value for value in values if value] for name, values in found.items()}
+
+
+def _in_turns(
+    starts: Mapping[str, Start], repeats: int, once: Callable[[Start], int], tell: Tell | None
+) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {name: [] for name in starts}
+    for turn in range(repeats):
+        for name in list(starts)[:: 1 if turn % 2 == 0 else -1]:
+            found[name].append(once(starts[name]))
+        if tell:
+            tell(turn + 1, repeats)
+    return found

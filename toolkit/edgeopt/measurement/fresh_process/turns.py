@@ -9,7 +9,6 @@ Run by itself as a module with a folder; request and answer are files of that fo
 from __future__ import annotations
 
 import pickle
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -18,10 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
-from edgeopt.errors import EdgeoptError
 from edgeopt.executors import Source
 from edgeopt.graph.tensors import Sample, TensorSpec
-from edgeopt.measurement.fresh_process.start import child_environment
+from edgeopt.measurement.fresh_process.start import run_child
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.ratio import Ratio, ratio_of_rounds
 from edgeopt.measurement.turns import Pace, Turns, join_legs, take_turns
@@ -116,20 +114,7 @@ def run_fresh(runnables: Mapping[str, Runnable], feed: Feed, pace: Pace, *, work
     """
     with tempfile.TemporaryDirectory(prefix="edgeopt-fresh-") as folder:
         (Path(folder) / _REQUEST).write_bytes(pickle.dumps((dict(runnables), feed, pace, workers, seed)))
-        command = [sys.executable, "-m", "edgeopt.measurement.fresh_process.turns", folder]
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=_LONGEST_S, env=child_environment(), check=False
-            )
-        except subprocess.TimeoutExpired as error:
-            raise EdgeoptError(
-                f"a fresh process did not finish within {_LONGEST_S:.0f} s", remedy="run edgeopt doctor"
-            ) from error
-        if done.returncode:
-            last = (done.stderr.strip().splitlines() or ["it wrote nothing"])[-1]
-            raise EdgeoptError(
-                f"a fresh process ended with code {done.returncode}: {last}", remedy="run edgeopt doctor"
-            )
+        run_child("fresh_process.turns", folder, longest_s=_LONGEST_S, remedy="run edgeopt doctor")
         turns: Turns = pickle.loads((Path(folder) / _ANSWER).read_bytes())
     return turns
 
@@ -141,6 +126,7 @@ def main() -> int:
     openers = {label: one.open for label, one in runnables.items()}
     turns = take_turns(openers, feed.frames(), pace, workers=workers, seed=seed)
     (folder / _ANSWER).write_bytes(pickle.dumps(turns))
+    sys.stdout.write("{}\n")
     return 0
 
 

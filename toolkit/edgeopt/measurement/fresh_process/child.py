@@ -1,7 +1,7 @@
 """A fresh process that opens a model, runs it twice and says when each was done.
 
-Run by `cold_start` as a module with a request; the answer is one line of JSON. Its
-probes (memory, page faults) lie between the stages and count in none of them.
+Run by `start` as a module with a request; the answer is one line of JSON. Its probes (memory, page faults) lie between
+the stages and count in none of them.
 """
 
 from __future__ import annotations
@@ -27,11 +27,15 @@ def main() -> int:
     reason = executor.why_unavailable()  # imports the engine
     points.append(_probe("import", begun, time.perf_counter_ns()))
     try:
-        answer = {"error": reason} if reason else {"points": points + _run(request)}
+        answer: dict[str, object] = {"error": reason} if reason else {"points": points + _run(request)}
     except EdgeoptError as error:
         answer = {"error": error.problem, "remedy": error.remedy}
     except Exception as error:  # an engine's own errors have no common root; the parent reports them
         answer = {"error": f"{type(error).__name__}: {error}"}
+    if request["wants_peak"]:  # after the run: these imports cost memory of their own
+        from edgeopt.measurement.resources.memory import peak_rss_bytes
+
+        answer["peak_bytes"] = peak_rss_bytes()
     sys.stdout.write(json.dumps(answer) + "\n")
     return 0
 
