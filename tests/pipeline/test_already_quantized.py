@@ -12,6 +12,8 @@ from click.testing import CliRunner
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
 
 from edgeopt.cli import cli
+from edgeopt.executors import SessionOptions
+from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.integers import Integers, Kind, read_integers
 from edgeopt.graph.model import Model, load_model, save_model
 from edgeopt.pipeline.optimize import optimize
@@ -157,6 +159,27 @@ def test_optimize_says_so_at_the_start_and_calls_no_unchanged_file_a_step(tmp_pa
     files = [(tmp_path / "out" / one.file).read_bytes() for one in report.candidates]
     assert len(set(files)) == len(files)
     assert not any("quantize" in one.steps for one in report.candidates)
+
+
+def test_convolutions_that_round_as_they_run_are_offered_in_float(tmp_path, brief):
+    path = quantized(tmp_path, "dynamic")
+    np.savez(tmp_path / "x.npz", x=np.random.default_rng(2).normal(0, 1, (8, *SHAPE[1:])).astype(np.float32))
+    given = {"recipe": "tensors", "calib": tmp_path / "x.npz", "out": tmp_path / "out", "threads": 1}
+    report = optimize(path, **given)
+    offered = next(one for one in report.candidates if one.name == "float")
+    assert offered.changes["make_dynamic_float"] == 2
+    assert offered.agreement > 0.99
+    assert offered.speed
+    assert "2 convolutions in float: answers differ by the original's rounding" in str(offered.notes)
+    made, inputs = load_model(tmp_path / "out" / offered.file), {"x": np.load(tmp_path / "x.npz")["x"][:1]}
+    assert (made.op_counts["Conv"], made.op_counts["MatMulInteger"]) == (2, 1)
+    expected, found, before = (
+        EXECUTOR.open(one.data, SessionOptions()).run(inputs)["y"] for one in (small_net(), made, load_model(path))
+    )
+    assert np.linalg.norm(found - expected) < 0.05 * np.linalg.norm(expected)
+    assert np.linalg.norm(found - expected) < 1.5 * np.linalg.norm(before - expected)
+    again = optimize(path, **given, resume=True)
+    assert [one.sha256 for one in again.candidates] == [one.sha256 for one in report.candidates]
 
 
 def test_a_step_that_finds_nothing_is_no_candidate(tmp_path, brief):

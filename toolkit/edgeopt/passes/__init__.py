@@ -1,7 +1,8 @@
 """Graph rewrites, one file each; the file name is the pass's name, and each file ends in `PASS`.
 
 A pass changes the graph in place, returns how often it did, finds nothing when it runs again, and leaves
-every output numerically equal. The steps `simplify` and `fuse` decide whether it runs, and check what it made.
+every output numerically equal, those of the phase `float` apart. The steps decide whether it runs, and check what it
+made.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ class Phase(StrEnum):
     """Takes out what computes nothing."""
     FUSE = "fuse"
     """Makes one node of several, or writes what engines can make one kernel of."""
+    FLOAT = "float"
+    """Takes out the rounding of activations; what comes out differs, and is a candidate of its own."""
     DEVICE = "device"
     """Says the same in the words that a device's compiler knows; only where the target asks for it."""
 

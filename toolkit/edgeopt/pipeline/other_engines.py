@@ -13,11 +13,12 @@ from edgeopt.pipeline.plan import all_steps
 from edgeopt.pipeline.run import Run, add_candidate, finished_candidates, outcome_on_disk
 from edgeopt.steps._attention import fuse_attention, joins_attention
 from edgeopt.steps._context import CHECKED_PICTURES, Context, Engine, Setting, numbered, out_of_time
+from edgeopt.steps._in_float import in_float
 from edgeopt.system.target import Target
 
 _MOST_KEPT = 2
 """INT8 models of one engine that go on to the labels."""
-_ATTENTION = "attention"
+_ATTENTION, _FLOAT = "attention", "float"
 
 
 def offer_engines(run: Run, model: Model, parent: Candidate) -> None:
@@ -28,6 +29,7 @@ def offer_engines(run: Run, model: Model, parent: Candidate) -> None:
         model: The last float model that kept its accuracy.
         parent: Its candidate.
     """
+    _offer_in_float(run, model, parent)
     for engine in (run.context.engine, *run.context.alternatives):
         makers = {one: _maker(one, engine.target) for one in _runnable(run, engine)}
         if engine is run.context.engine:
@@ -44,6 +46,21 @@ def offer_engines(run: Run, model: Model, parent: Candidate) -> None:
             step = planned[searched[0]]
             outcomes = _searched(run, step, engine, searched, model)
             _offer(run, engine, searched, outcomes, parent, (*parent.steps, step))
+
+
+def _offer_in_float(run: Run, model: Model, parent: Candidate) -> None:
+    """Offer a model that rounds its activations as it runs without that rounding."""
+    if monotonic() > run.context.deadline:
+        return
+    finished = finished_candidates(run, _FLOAT) if run.resume else []
+    known, rewrites = finished[0] if finished else None, run.context.target.rewrites
+    inputs = [] if known else run.context.inputs(CHECKED_PICTURES, model)
+    outcome = outcome_on_disk(run, known) if known else in_float(model, inputs, rewrites=rewrites)
+    if outcome.is_unchanged:
+        return
+    setting = Setting(run.context.engine, parent.precision, _FLOAT)
+    made = add_candidate(run, _FLOAT, parent.name, (*parent.steps, _FLOAT), outcome, setting, resumed=known)
+    run.workspace.finish(_FLOAT, [made.file])
 
 
 def _maker(precision: str, profile: Target) -> str:
