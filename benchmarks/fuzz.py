@@ -48,10 +48,12 @@ from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.measurement.stored import read_stored
 from edgeopt.pipeline.candidate import Candidate, Latency, StageTime
 from edgeopt.pipeline.inspect import inspect
-from edgeopt.pipeline.result import Report, read_report, render_markdown, table_rows, write_report
+from edgeopt.pipeline.result import Report, read_report
+from edgeopt.pipeline.summary import summarize, write_report
 from edgeopt.recipes.frames import open_frames
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.recipes.recognise import choose_recipe
+from edgeopt.report.formats import names, render
 from edgeopt.system import assets
 from edgeopt.system.environment import Environment, Fact, Use, read_environment
 from edgeopt.tasks import Accuracy, make_task
@@ -503,9 +505,9 @@ def make_report(folder: Path) -> list[Path]:
 
 
 def read_report_whole(path: Path) -> object:
-    """Read a report and write it again, as Markdown and as rows."""
+    """Read a report and write it again, in every format."""
     found = read_report(path.parent)
-    return render_markdown(found), table_rows(found), found.verdict_line, found.exit_code, json.dumps(found.as_json())
+    return found.verdict_line, found.exit_code, [render(summarize(found), name) for name in names()]
 
 
 def make_bundle(folder: Path) -> list[Path]:

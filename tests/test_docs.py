@@ -61,7 +61,7 @@ def test_the_listing_commands_run(command):
 def test_inspect_shows_what_the_shipped_model_is():
     shown = CliRunner().invoke(cli, ["inspect", "digits_detector", "--target", "cpu"])
     assert shown.exit_code == 0
-    assert "on CPUExecutionProvider" in shown.output
+    assert "all 155 nodes on the CPU" in shown.output
     assert "BatchNormalization" in shown.output
 
 

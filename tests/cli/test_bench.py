@@ -21,12 +21,12 @@ from trace_format import check
 
 import edgeopt
 from edgeopt.cli import cli
-from edgeopt.cli._bench_screen import ProgressLine, section_lines
+from edgeopt.cli._progress import Progress
 from edgeopt.errors import EdgeoptError
 from edgeopt.measurement.bench import diagnosis
 from edgeopt.measurement.bench.options import BenchOptions, plan_load, price_machine
 from edgeopt.measurement.bench.result import BenchResult
-from edgeopt.measurement.bench.summary import Section, make_sections, render_markdown
+from edgeopt.measurement.bench.summary import summarize
 from edgeopt.measurement.load.run import observe
 from edgeopt.measurement.resources.cost import CloudCost
 from edgeopt.measurement.resources.energy import Energy, NotMeasured
@@ -35,6 +35,7 @@ from edgeopt.measurement.resources.trust import Trust, TrustLevel
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.budget import Verdict
 from edgeopt.measurement.stored import read_stored
+from edgeopt.report.formats import render
 
 SHORT = {"seconds": 0.3, "min_frames": 60, "threads": 1}
 
@@ -69,7 +70,7 @@ def strict(text: str) -> dict:
 
 
 def shown(result: BenchResult) -> str:
-    return "\n".join(line for section in make_sections(result) for line, _ in section_lines(section, 0))
+    return render(summarize(result), "terminal")
 
 
 def refuse(*arguments: str) -> str:
@@ -117,11 +118,12 @@ def test_raw_samples_lie_beside_the_figures_and_are_read_for_a_comparison(closed
 def test_markdown_has_every_line_of_the_terminal(closed):
     result, out = closed
     text = (out / "bench.md").read_text()
-    assert text == render_markdown(result)
-    for section in make_sections(result):
+    document = summarize(result)
+    assert text == render(document, "markdown")
+    for section in document.sections:
         assert section.title in text
-        assert all(f"- {word}: {line}" in text for word, line in section.lines)
-        assert all(f"| {' | '.join(row)} |" in text for row in section.rows)
+        assert all(f"- {one.label}: {one.text}" in text for one in section.values)
+        assert all(f"| {' | '.join(row)} |" in text for row in (section.table.rows if section.table else ()))
 
 
 def test_the_thresholds_of_trust_are_printed(closed):
@@ -419,7 +421,7 @@ WRONG = [
     ("--cloud-price 1", "add --find-capacity"),
     ("--cloud-price 1 --device-price 1 --find-capacity", "two machines"),
     ("--watts 5", "add --device-price"),
-    ("--json --markdown", "give one"),
+    ("--format yaml", "no format named 'yaml'"),
     ("--spin maybe", "'maybe'"),
     ("--source nowhere", "nowhere does not exist"),
 ]
@@ -473,17 +475,10 @@ def test_a_pipe_gets_every_character():
 
 
 def test_the_command_prints_markdown():
-    done = CliRunner().invoke(cli, ["bench", "digits_detector", "--seconds", "0.1", "--frames", "20", "--markdown"])
+    quick = ["--seconds", "0.1", "--frames", "20"]
+    done = CliRunner().invoke(cli, ["bench", "digits_detector", *quick, "--format", "markdown"])
     assert done.output.startswith("# digits_detector under closed loop")
     assert "| execute |" in done.output
-
-
-def test_lines_fold_at_the_terminals_width_and_commands_do_not():
-    section = Section("T", ("a", "b"), (("long cell", "1"),), (("why", "word " * 30), ("first", "edgeopt " * 20)))
-    lines = [line for line, _ in section_lines(section, 60)]
-    assert "long cell  1" in lines
-    assert all(len(line) <= 60 for line in lines if "edgeopt" not in line)
-    assert any(line.count("edgeopt") == 20 for line in lines)
 
 
 def test_progress_is_one_line_that_no_thread_redraws(monkeypatch):
@@ -491,9 +486,9 @@ def test_progress_is_one_line_that_no_thread_redraws(monkeypatch):
     terminal.isatty = lambda: True
     monkeypatch.setattr(sys, "stderr", terminal)
     threads = threading.active_count()
-    with ProgressLine() as progress:
+    with Progress() as progress:
         for done in (1, 1, 2):
-            progress.tell("seconds", done, 2)
+            progress.progress("seconds", done, 2)
         assert threading.active_count() == threads
     assert terminal.getvalue() == "\rseconds 1/2\rseconds 2/2\r           \r"
 

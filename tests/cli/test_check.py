@@ -30,15 +30,15 @@ from edgeopt.measurement.check.result import (
     judge_placement,
     judge_size,
     judge_time,
-    render_check,
-    write_junit,
 )
 from edgeopt.measurement.check.run import thresholds_of
+from edgeopt.measurement.check.summary import summarize
 from edgeopt.measurement.fresh_process.start import Start, measure_peaks, parse_answer
 from edgeopt.measurement.samples import STAGES, Samples
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.recipes.labels.classes import ClassLabels
 from edgeopt.recipes.recipe import Check, find_recipe, read_recipe
+from edgeopt.report.formats import render
 from edgeopt.runtime.bundle import read_bundle, write_bundle
 from edgeopt.runtime.opening import opening_for
 from edgeopt.system.environment import Environment, Fact, Use
@@ -178,7 +178,7 @@ def test_a_proven_failure_goes_before_noise_and_noise_before_doubt(found, verdic
 
 
 def test_junit_counts_a_failure_an_error_and_a_skip():
-    text = write_junit(report(PASS, FAIL, INCONCLUSIVE, SKIPPED, blocked=True))
+    text = render(summarize(report(PASS, FAIL, INCONCLUSIVE, SKIPPED, blocked=True)), "junit")
     suites = ElementTree.fromstring(text)
     suite = suites[0]
     assert (suites.tag, suite.tag) == ("testsuites", "testsuite")
@@ -193,17 +193,17 @@ def test_junit_counts_a_failure_an_error_and_a_skip():
 
 def test_junit_stays_valid_whatever_a_file_is_called():
     odd = 'a<b>&"c"\x00\x1b[31m \ufffe ü 数字 \U0001f600'
-    suite = ElementTree.fromstring(write_junit(replace(report(FAIL, detail=odd), name=odd)))[0]
+    suite = ElementTree.fromstring(render(summarize(replace(report(FAIL, detail=odd), name=odd)), "junit"))[0]
     assert "数字 \U0001f600" in suite.get("name")
     assert suite.find("testcase/failure").get("message").startswith('a<b>&"c"??[31m ?')
 
 
 def test_markdown_has_one_row_a_check_and_no_broken_cell():
-    text = render_check(report(PASS, FAIL, detail="a|b"))
+    text = render(summarize(report(PASS, FAIL, detail="a|b")), "markdown")
     rows = [line for line in text.splitlines() if line.startswith("| check ")]
     assert len(rows) == 3  # the head and two checks
     assert all(line.replace("\\|", "").count("|") == 6 for line in rows)
-    assert text.startswith("### edgeopt check: FAIL")
+    assert text.startswith("# edgeopt check model: FAIL")
 
 
 def test_thresholds_come_from_the_recipe_and_wishes_go_over_them():
@@ -343,7 +343,7 @@ def gate(tmp_path_factory) -> Path:
     (folder / "eval" / "instances.json").write_text(json.dumps(labels))
     shown = run(folder, folder / "model.onnx", "--update")
     assert shown.exit_code == 0, shown.output
-    assert "verdict  UPDATED" in shown.output
+    assert "verdict    UPDATED" in shown.output
     return folder
 
 
@@ -391,7 +391,7 @@ def forget(model: onnx.ModelProto) -> None:
 def test_the_good_model_keeps_its_accuracy_size_memory_and_placement(gate):
     shown = run(gate, gate / "model.onnx", "--skip", "latency,cold_start")
     assert shown.exit_code == 0, shown.output
-    assert "verdict  PASS" in shown.output
+    assert "verdict    PASS" in shown.output
     assert "drop +0.0000 [+0.0000, +0.0000]" in shown.output
 
 
@@ -491,7 +491,9 @@ def test_skipping_everything_proves_nothing(gate):
     shown = run(gate, gate / "model.onnx", "--skip", f"{TIMES},accuracy,placement")
     assert shown.exit_code == 3, shown.output
     assert "nothing was checked" in shown.output
-    assert "verdict  INCONCLUSIVE; not checked: latency, accuracy, size, memory, cold start, placement" in shown.output
+    assert (
+        "verdict    INCONCLUSIVE; not checked: latency, accuracy, size, memory, cold start, placement" in shown.output
+    )
 
 
 def test_labels_that_no_answer_fits_are_no_proof_and_write_no_baseline(gate, tmp_path):

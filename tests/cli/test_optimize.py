@@ -111,7 +111,7 @@ def test_the_worst_tensors_are_on_disk_and_in_the_report_and_the_calibration_is_
     assert scores == sorted(scores)
     worst = next(one for one in known if one["rounded"] or one["kept"])
     text = (finished.folder / "report.md").read_text()
-    assert f"| `{worst['name']}` | {worst['channel_sqnr_db']:.1f} |" in text
+    assert f"| {worst['name']} | {worst['channel_sqnr_db']:.1f} |" in text
     assert not (finished.folder / ".calibration").exists()
 
 
@@ -245,7 +245,7 @@ def test_a_budget_that_cannot_be_met_ends_with_two_and_still_writes_the_bundle(t
     shown = CliRunner().invoke(cli, [*arguments, "--budget", "0.01ms"])
     verdict = "FAIL: " if shown.exit_code == 2 else "NOISY: a noisy machine decides no budget"
     assert shown.exit_code in (2, 4), shown.output
-    assert f"verdict  {verdict}" in shown.output
+    assert f"verdict    {verdict}" in shown.output
     assert (tmp_path / "o" / "bundle" / "manifest.json").exists()
 
 

@@ -10,7 +10,8 @@ from click.testing import CliRunner
 from onnx import TensorProto, helper
 
 from edgeopt.cli import cli
-from edgeopt.system.text import markdown, printable
+from edgeopt.report.formats.markdown import escape
+from edgeopt.system.text import printable
 
 ESCAPE = "\x1b[31m"
 EVIL = f"{ESCAPE}[/d]<script>\u202e|x"
@@ -83,6 +84,6 @@ def test_no_command_lets_a_name_drive_the_terminal(place, tmp_path):
 
 
 def test_markdown_shows_text_and_makes_nothing_of_it():
-    assert markdown("<script>a|b[c](d)![e][f]") == "&lt;script>a\\|b[c]\\(d)![e]\\[f]"
-    assert markdown("0.98 [0.95, 1.01]\n") == "0.98 [0.95, 1.01]\\n"
+    assert escape("<script>a|b[c](d)![e][f]") == "&lt;script>a\\|b[c]\\(d)![e]\\[f]"
+    assert escape("0.98 [0.95, 1.01]\n") == "0.98 [0.95, 1.01]\\n"
     assert printable("\x1b[31m\u202e\ud800\r\x07ü") == "\\x1b[31m\\u202e\\ud800\\r\\x07ü"

@@ -125,7 +125,7 @@ def test_layers_of_branches_count_too():
 def test_inspect_says_what_is_in_integers(tmp_path):
     path = quantized(tmp_path, "QDQ")
     shown = CliRunner().invoke(cli, ["inspect", str(path)]).output
-    assert "integers QDQ, 3 of 3 weighted layers in integers" in shown
+    assert "integers   QDQ, 3 of 3 weighted layers in integers" in shown
     facts = json.loads(CliRunner().invoke(cli, ["inspect", str(path), "--json"]).output)
     assert facts["integers"] == {"layers": 3, "by_kind": {"QDQ": 3}}
 
@@ -146,9 +146,6 @@ def test_optimize_says_so_at_the_start_and_calls_no_unchanged_file_a_step(tmp_pa
 
     class Ear:
         def progress(self, what, done, of):
-            """Hear nothing of it."""
-
-        def candidate(self, one):
             """Hear nothing of it."""
 
         def say(self, text):

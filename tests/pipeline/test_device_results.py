@@ -94,7 +94,7 @@ def test_the_command_shows_a_report_and_merges(place):
     assert shown.exit_code == 3
     assert "latency: not measured" in shown.output
     shown = CliRunner().invoke(cli, ["report", str(place / "out"), "--merge", str(place / "brought")])
-    assert (shown.exit_code, "verdict  PASS" in shown.output) in ((0, True), (4, False)), shown.output
+    assert (shown.exit_code, "verdict    PASS" in shown.output) in ((0, True), (4, False)), shown.output
 
 
 def test_a_folder_without_a_report_is_one_clear_line(tmp_path):

@@ -10,7 +10,9 @@ import pytest
 from edgeopt.measurement.stage_time import StageTime
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.pipeline.candidate import BASELINE, Candidate, Latency
-from edgeopt.pipeline.result import Report, table_rows
+from edgeopt.pipeline.result import Report
+from edgeopt.pipeline.summary import summarize
+from edgeopt.report.formats import render
 from edgeopt.system.environment import read_environment
 
 TIME = StageTime(1.0, 1.0, 2.0)
@@ -77,4 +79,4 @@ def test_a_file_that_grew_is_told_in_the_verdict():
 
 
 def test_every_speed_in_the_table_has_its_interval_and_its_verdict():
-    assert "1.50x [1.40, 1.60] FASTER" in table_rows(report("PASS", "TRUSTED"))[1]
+    assert "1.50x [1.40, 1.60] FASTER" in render(summarize(report("PASS", "TRUSTED")), "markdown")

@@ -337,7 +337,7 @@ def test_what_stands_for_nothing_in_the_float_model_is_named(tmp_path: Path, dig
     arguments = ["inspect", str(tmp_path / "odd.onnx"), "--quantized", "--calib", calib, "-r", "digits_detector"]
     shown = CliRunner().invoke(cli, [*arguments, "--float", "digits_detector"])
     assert shown.exit_code == 0, shown.output
-    assert "warning: no error of 1 tensor: " in shown.output
+    assert "warning    no error of 1 tensor: " in shown.output
     assert "(unheard of)" in shown.output.splitlines()[-1]
 
 

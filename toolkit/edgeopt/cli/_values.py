@@ -61,6 +61,28 @@ class Names(click.ParamType[tuple[str, ...]]):
         return tuple(one.strip() for one in value.split(",") if one.strip())
 
 
+class FormatName(click.ParamType[str]):
+    """A format of `edgeopt.report.formats`; that folder is read when its names are needed, not for every help page."""
+
+    name = "format"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        """Return what help shows for the value."""
+        from edgeopt.report.formats import names
+
+        return f"[{'|'.join(names())}]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the name."""
+        from edgeopt.report.formats import find
+
+        try:
+            find(value)
+        except EdgeoptError as error:
+            self.fail(f"{error.problem}; {error.remedy}", param, ctx)
+        return str(value)
+
+
 class Counts(click.ParamType[tuple[int, ...]]):
     """Whole numbers separated by commas, such as `1,2,4,8`."""
 

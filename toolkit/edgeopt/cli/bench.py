@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import click
 
+from edgeopt.cli._output import TERMINAL, format_option, show
+from edgeopt.cli._progress import Progress
 from edgeopt.cli._values import Counts, Duration, Number, Share
 
 _POSITIVE = Number(min=0, min_open=True)
@@ -49,8 +50,7 @@ _POSITIVE = Number(min=0, min_open=True)
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of arrivals, phases and orders."
 )
 @click.option("--out", "-o", type=click.Path(path_type=Path), help="Folder for bench.json, bench.md and raw samples.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown.")
+@format_option
 @click.pass_context
 def bench(
     ctx: click.Context,
@@ -60,8 +60,7 @@ def bench(
     target: str,
     recipe: str | None,
     out: Path | None,
-    as_json: bool,
-    as_markdown: bool,
+    form: str,
     **wishes: Any,
 ) -> None:
     """Measure MODEL (an ONNX file, a shipped model or a bundle) stage by stage, and say what to do about it.
@@ -69,21 +68,13 @@ def bench(
     Exit code 0: the budget is met, or none was asked for; 2: missed, proven; 3: not decided; 4: the machine was too
     noisy to say; 1: an error.
     """
-    from edgeopt.cli._bench_screen import ProgressLine, show_bench
     from edgeopt.measurement.bench.run import bench as run
-    from edgeopt.measurement.bench.summary import render_markdown
+    from edgeopt.measurement.bench.summary import summarize
 
-    if as_json and as_markdown:
-        raise click.UsageError("--json and --markdown both print the result; give one")
     options = _options(**wishes)
-    with ProgressLine(quiet=as_json or as_markdown) as progress:
-        result = run(model, target=target, recipe=recipe, options=options, out=out, tell=progress.tell)
-    if as_json:
-        click.echo(json.dumps(result.as_json(), indent=2, allow_nan=False))
-    elif as_markdown:
-        click.echo(render_markdown(result))
-    else:
-        show_bench(result)
+    with Progress(quiet=form != TERMINAL) as progress:
+        result = run(model, target=target, recipe=recipe, options=options, out=out, tell=progress.progress)
+    show(summarize(result), form)
     ctx.exit(result.exit_code)
 
 

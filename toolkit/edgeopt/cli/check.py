@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
+from edgeopt.cli._output import TERMINAL, format_option, show
+from edgeopt.cli._progress import Progress
 from edgeopt.cli._values import Duration, Names, Number
 
 
@@ -32,7 +33,7 @@ from edgeopt.cli._values import Duration, Names, Number
 @click.option("--judge-noisy", is_flag=True, help="On a noisy machine, judge times that were taken in turns.")
 @click.option("--junit", type=click.Path(path_type=Path), help="File for JUnit XML.")
 @click.option("--markdown", type=click.Path(path_type=Path), help="File for a table in Markdown.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@format_option
 @click.pass_context
 def check(
     ctx: click.Context,
@@ -53,7 +54,7 @@ def check(
     judge_noisy: bool,
     junit: Path | None,
     markdown: Path | None,
-    as_json: bool,
+    form: str,
     **limits: float | None,
 ) -> None:
     """Check MODEL (an ONNX file, a shipped model or a bundle) against a baseline: the gate for continuous integration.
@@ -62,16 +63,15 @@ def check(
     `[check]` in the recipe. Exit code 0: pass; 2: a check failed, proven; 3: not decided; 4: the machine is too noisy
     to judge times; 1: an error.
     """
-    from edgeopt.cli._screen import Screen
-    from edgeopt.cli._verdicts import show_check
     from edgeopt.measurement.check.run import check as run
-    from edgeopt.measurement.check.run import write_reports
-    from edgeopt.system.files import require_writable
+    from edgeopt.measurement.check.summary import summarize
+    from edgeopt.report.formats import render
+    from edgeopt.system.files import require_writable, write_beside
 
-    for file in (junit, markdown):
-        if file:
-            require_writable(file)
-    with Screen(quiet=as_json) as screen:
+    files = {name: file for name, file in (("junit", junit), ("markdown", markdown)) if file}
+    for file in files.values():
+        require_writable(file)
+    with Progress(quiet=form != TERMINAL) as progress:
         report = run(
             model,
             baseline=baseline,
@@ -87,13 +87,12 @@ def check(
             judge_noisy=judge_noisy,
             update=update,
             thresholds={name: value for name, value in limits.items() if value is not None},
-            tell=screen.progress,
+            tell=progress.progress,
         )
-    write_reports(report, junit, markdown)
-    if as_json:
-        click.echo(json.dumps(report.as_json(), indent=2))
-    else:
-        show_check(report)
+    document = summarize(report)
+    for name, file in files.items():
+        write_beside(file, render(document, name))
+    show(document, form)
     ctx.exit(report.exit_code)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
+from edgeopt.cli._output import TERMINAL, format_option, show
+from edgeopt.cli._progress import Progress
 from edgeopt.cli._values import Duration, Share
 
 
@@ -21,7 +22,7 @@ from edgeopt.cli._values import Duration, Share
 @click.option("--margin", type=Share(), default="2%", show_default=True, help="Ratios this near to 1 are equal.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the order of turns.")
 @click.option("--out", "-o", type=click.Path(path_type=Path), help="Folder for compare.json, .md and the raw samples.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@format_option
 @click.pass_context
 def compare(
     ctx: click.Context,
@@ -36,18 +37,17 @@ def compare(
     margin: float,
     seed: int,
     out: Path | None,
-    as_json: bool,
+    form: str,
 ) -> None:
     """Compare B, C and more with A: models, bundles and shipped models run in turns; or results of `bench -o`.
 
     Says FASTER, SLOWER, EQUIVALENT or INCONCLUSIVE for each stage and the whole frame. Exit code 0, or 1 on an error;
     the gate is `edgeopt check`.
     """
-    from edgeopt.cli._screen import Screen
-    from edgeopt.cli._verdicts import show_comparison
     from edgeopt.measurement.compare.run import compare as run
+    from edgeopt.measurement.compare.summary import summarize
 
-    with Screen(quiet=as_json) as screen:
+    with Progress(quiet=form != TERMINAL) as progress:
         result = run(
             *subjects,
             target=target,
@@ -59,12 +59,9 @@ def compare(
             margin=margin,
             seed=seed,
             out=out,
-            tell=screen.progress,
+            tell=progress.progress,
         )
-    if as_json:
-        click.echo(json.dumps(result.as_json(), indent=2))
-    else:
-        show_comparison(result)
+    show(summarize(result), form)
     ctx.exit(result.exit_code)
 
 

@@ -2,38 +2,45 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
 
-from edgeopt.cli._lines import show
+from edgeopt.cli._output import format_option, show
+from edgeopt.system.text import plural
+
+if TYPE_CHECKING:
+    from edgeopt.executors._checkup import Checkup
+    from edgeopt.report.document import Document
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@format_option
 @click.pass_context
-def doctor(ctx: click.Context, *, as_json: bool) -> None:
+def doctor(ctx: click.Context, *, form: str) -> None:
     """Show what this machine can run, and what is missing."""
     from edgeopt.executors._checkup import examine
 
     found = examine()
-    if as_json:
-        click.echo(json.dumps(asdict(found), indent=2))
-        ctx.exit(found.exit_code)
-    machine = found.environment
-    show(f"machine   {machine.cpu}, {machine.architecture}, {machine.cores} core(s), {machine.memory_mib} MiB")
-    show(f"          {', '.join(machine.instructions) or 'no notable instructions'}")
-    show(f"system    {machine.system}, Python {machine.python}")
-    for name, version in machine.packages.items():
-        show(f"package   {name} {version}")
-    for name, reason in found.executors.items():
-        show(f"executor  {name}: {reason or 'runs'}")
-    for name, reason in found.targets.items():
-        show(f"target    {name}: {reason or 'this machine'}")
-    for note in found.notes:
-        show(f"{note.kind:<9} {note}")
+    show(_summarize(found), form)
     ctx.exit(found.exit_code)
+
+
+def _summarize(found: Checkup) -> Document:
+    from edgeopt.report.document import Document, Section, Value
+
+    machine = found.environment
+    cores = plural(machine.cores, "core")
+    values = (
+        Value("machine", f"{machine.cpu}, {machine.architecture}, {cores}, {machine.memory_mib} MiB"),
+        Value("instructs", ", ".join(machine.instructions) or "nothing that INT8 gains by"),
+        Value("system", f"{machine.system}, Python {machine.python}"),
+        Value("packages", ", ".join(f"{name} {version}" for name, version in machine.packages.items())),
+        *(Value("executor", f"{name}: {reason or 'runs'}") for name, reason in found.executors.items()),
+        *(Value("target", f"{name}: {reason or 'this machine'}") for name, reason in found.targets.items()),
+    )
+    return Document("doctor", machine.cpu, "This machine", asdict(found), (Section(values=values, notes=found.notes),))
 
 
 COMMAND = doctor

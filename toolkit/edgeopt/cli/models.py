@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import click
 
-from edgeopt.cli._lines import show
+from edgeopt.cli._output import format_option, show
+
+if TYPE_CHECKING:
+    from edgeopt.recipes.recipe import Recipe
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-def models(*, as_json: bool) -> None:
+@format_option
+def models(*, form: str) -> None:
     """List the shipped models and recipes."""
     from edgeopt.recipes.recipe import read_recipe
+    from edgeopt.report.document import Document, Section, make_table
     from edgeopt.system import assets
 
     recipes = [read_recipe(folder / "recipe.toml") for folder in assets.model_folders().values()]
-    if as_json:
-        keys = ("name", "task", "description", "model", "license")
-        rows = [{key: getattr(one, key) for key in keys} for one in recipes]
-        click.echo(json.dumps(rows, indent=2))
-        return
-    for one in recipes:
-        kind = "model " if one.model else "recipe"
-        show(f"{one.name:<16} {kind} {one.task:<15} {one.description}")
+    keys = ("name", "task", "description", "model", "license")
+    columns: dict[str, Callable[[Recipe], str]] = {
+        "name": lambda one: one.name,
+        "what": lambda one: "model" if one.model else "recipe",
+        "task": lambda one: one.task,
+        "description": lambda one: one.description,
+    }
+    table = make_table(recipes, columns, words=["what", "task", "description"])
+    data = [{key: getattr(one, key) for key in keys} for one in recipes]
+    show(Document("models", "models", "Shipped models and recipes", data, (Section(table=table),)), form)
 
 
 COMMAND = models

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
-from edgeopt.cli._lines import show
+from edgeopt.cli._output import TERMINAL, format_option, show, show_line
+from edgeopt.cli._progress import Progress
 from edgeopt.cli._values import Duration, Names, Number, shape_option
 
 
@@ -55,7 +55,7 @@ class _WithSteps(click.Command):
     show_default=True,
     help="What to choose: the fastest, proven; or the smallest that is not proven slower.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@format_option
 @click.pass_context
 def optimize(
     ctx: click.Context,
@@ -78,18 +78,18 @@ def optimize(
     time_budget: float | None,
     threads: int | None,
     prefer: str,
-    as_json: bool,
+    form: str,
 ) -> None:
     """Make MODEL (an ONNX file or a shipped model's name) fast on a target, and measure it stage by stage.
 
     Writes every candidate, a bundle for the runtime, and the report. Exit code 0: the budget is met, or none was
     asked for; 2: missed, proven; 3: not decided; 4: the machine was too noisy to decide; 1: an error.
     """
-    from edgeopt.cli._screen import Screen
     from edgeopt.pipeline.optimize import optimize as run
     from edgeopt.pipeline.optimize import plan_lines
     from edgeopt.pipeline.plan import Options
     from edgeopt.pipeline.selection import Prefer
+    from edgeopt.pipeline.summary import summarize
 
     if budget is not None and fps is not None:
         raise click.UsageError("--budget and --fps say the same thing; give one")
@@ -109,14 +109,11 @@ def optimize(
     )
     if dry_run:
         for line in plan_lines(model, target=target, recipe=recipe, options=options):
-            show(line)
+            show_line(line)
         return
-    with Screen(quiet=as_json) as screen:
-        report = run(model, target=target, out=out, recipe=recipe, options=options, listener=screen)
-    if as_json:
-        click.echo(json.dumps(report.as_json(), indent=2))
-    else:
-        screen.show_report(report)
+    with Progress(quiet=form != TERMINAL) as progress:
+        report = run(model, target=target, out=out, recipe=recipe, options=options, listener=progress)
+    show(summarize(report), form)
     ctx.exit(report.exit_code)
 
 

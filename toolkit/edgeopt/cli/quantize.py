@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from edgeopt.cli._lines import show
+from edgeopt.cli._output import TERMINAL, format_option, show
+from edgeopt.cli._progress import Progress
 from edgeopt.cli._values import Duration, Number, shape_option
-
-if TYPE_CHECKING:
-    from edgeopt.pipeline.quantize import QuantizeResult
 
 
 @click.command()
@@ -26,7 +22,7 @@ if TYPE_CHECKING:
 @click.option("--threads", type=click.IntRange(min=1), help="Threads of the engine [physical cores].")
 @click.option("--time-budget", type=Duration("s"), default="3m", show_default=True, help="Stop searching after this.")
 @click.option("--max-drop", type=Number(min=0, max=1), help="Metric that may be lost [the recipe's, 0.01].")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@format_option
 @click.pass_context
 def quantize(
     ctx: click.Context,
@@ -41,17 +37,17 @@ def quantize(
     threads: int | None,
     time_budget: float,
     max_drop: float | None,
-    as_json: bool,
+    form: str,
 ) -> None:
     """Search for the fastest INT8 form of MODEL that keeps its answers: the step quantize alone.
 
     The best form so far is written at once, so the search may be interrupted. Exit code 0: an INT8 model was written;
     2: none is fast and accurate enough, the float model stays; 1: an error.
     """
-    from edgeopt.cli._screen import Screen
     from edgeopt.pipeline.quantize import quantize as run
+    from edgeopt.pipeline.quantize_summary import summarize
 
-    with Screen(quiet=as_json) as screen:
+    with Progress(quiet=form != TERMINAL) as progress:
         result = run(
             model,
             target=target,
@@ -63,31 +59,11 @@ def quantize(
             threads=threads or 0,
             time_budget_s=time_budget,
             max_drop=max_drop,
-            say=screen.say,
-            tell=screen.progress,
+            say=progress.say,
+            tell=progress.progress,
         )
-    if as_json:
-        click.echo(json.dumps(result.as_json(), indent=2))
-    else:
-        _show(result)
+    show(summarize(result), form)
     ctx.exit(result.exit_code)
-
-
-def _show(result: QuantizeResult) -> None:
-    for note in result.notes:
-        show(f"{note.kind}: {note}")
-    chosen = result.chosen
-    show(f"why      {result.reason}")
-    if chosen is None:
-        show("chosen   none: the float model stays")
-        return
-    show(f"chosen   {chosen.name}")
-    show(f"speed    estimated {chosen.speed_ratio:.2f}x the float model; edgeopt compare proves it")
-    show(f"agrees   {chosen.agreement:.3f} with the float model, without labels")
-    if chosen.score is not None:
-        figures = f"{result.metric} {chosen.score:.4f}, the original {result.baseline:.4f}"
-        show(f"metric   {figures}; lost {chosen.drop} (95 % over {result.pictures} pictures)")
-    show(f"file     {result.file}")
 
 
 INTERRUPTED = (

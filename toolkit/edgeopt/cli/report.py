@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
+
+from edgeopt.cli._output import format_option, show
 
 
 @click.command()
@@ -18,22 +19,19 @@ import click
     metavar="RESULT",
     help="Folder or bench.json that `edgeopt bench BUNDLE -o RESULT` wrote on the device; repeatable.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@format_option
 @click.pass_context
-def report(ctx: click.Context, *, folder: Path, results: tuple[Path, ...], as_json: bool) -> None:
+def report(ctx: click.Context, *, folder: Path, results: tuple[Path, ...], form: str) -> None:
     """Show the report of FOLDER, an output folder of `edgeopt optimize`, and join it with results from a device.
 
     Exit code as of `edgeopt optimize`: 0, the budget is met or none was asked for; 2: missed; 3: not decided; 1: an
     error.
     """
-    from edgeopt.cli._screen import Screen
     from edgeopt.pipeline.device_results import merge_results
+    from edgeopt.pipeline.summary import summarize
 
     found = merge_results(folder, results)
-    if as_json:
-        click.echo(json.dumps(found.as_json(), indent=2))
-    else:
-        Screen().show_report(found)
+    show(summarize(found), form)
     ctx.exit(found.exit_code)
 
 

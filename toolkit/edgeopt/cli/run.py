@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from edgeopt.cli._lines import show
+from edgeopt.cli._output import show_line
 from edgeopt.errors import EdgeoptError
 from edgeopt.system.files import require_writable
 
@@ -34,7 +34,7 @@ def run(
     task = runtime.task
     frames = fed(open_frames(source), runtime.bundle.recipe, runtime.session.inputs)
     for note in (*runtime.notes, *frames.notes):
-        show(f"{note.kind}: {note}", err=True)
+        show_line(f"{note.kind}: {note}", err=True)
     if draw and (frames.tensors is not None or not task.is_drawable):
         raise EdgeoptError(f"tensors cannot be drawn ({source})", remedy="leave --draw out, or pass --json")
     drawings = _drawings(draw, source, frames.names) if draw else ()
@@ -46,7 +46,7 @@ def run(
             told = {"problem": problem} if problem else task.as_json(answer)
             click.echo(json.dumps({"frame": name, **told}, allow_nan=False))
         else:
-            show(f"{name}: {f'no answer: {problem}' if problem else task.as_text(answer)}")
+            show_line(f"{name}: {f'no answer: {problem}' if problem else task.as_text(answer)}")
         if draw:
             write_sheet(drawings[i], {drawings[i].stem: [task.draw(frames.picture(i), answer)]})
 

@@ -2,33 +2,43 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
 
-from edgeopt.cli._lines import show
+from edgeopt.cli._output import format_option, show
+
+if TYPE_CHECKING:
+    from edgeopt.system.target import Target
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-def targets(*, as_json: bool) -> None:
+@format_option
+def targets(*, form: str) -> None:
     """List the device profiles, and whether this machine is such a device."""
     from edgeopt.executors._availability import why_unavailable
+    from edgeopt.report.document import Document, Section, make_table
     from edgeopt.system import assets
     from edgeopt.system.target import Choice, read_target, target_names
 
     found = [read_target(assets.folder("targets") / f"{name}.toml") for name in target_names()]
-    if as_json:
-        click.echo(json.dumps([asdict(target) for target in found], indent=2))
-        return
-    for target in found:
-        if isinstance(target, Choice):
-            show(f"{target.name:<18} {target.description}: the first that fits of {', '.join(target.choose)}")
-        else:
-            here = (target.why_not_here() or why_unavailable(target) or "").partition(";")[0].partition(" (")[0]
-            precisions = ", ".join(target.precisions)
-            show(f"{target.name:<18} {target.description} [{precisions}]{f' - not here: {here}' if here else ''}")
+
+    def here(one: Target | Choice) -> str:
+        if isinstance(one, Choice):
+            return f"the first that fits of {', '.join(one.choose)}"
+        return (one.why_not_here() or why_unavailable(one) or "yes").partition(";")[0].partition(" (")[0]
+
+    columns: dict[str, Callable[[Target | Choice], str]] = {
+        "name": lambda one: one.name,
+        "device": lambda one: one.description,
+        "precisions": lambda one: "" if isinstance(one, Choice) else ", ".join(one.precisions),
+        "runs here": here,
+    }
+    table = make_table(found, columns, words=["device", "precisions", "runs here"])
+    data = [asdict(target) for target in found]
+    show(Document("targets", "targets", "Device profiles", data, (Section(table=table),)), form)
 
 
 COMMAND = targets

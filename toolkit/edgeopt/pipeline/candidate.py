@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
-from edgeopt.errors import Note
+from edgeopt.errors import Note, NoteKind
 from edgeopt.graph.drift import Drift
 from edgeopt.measurement.stage_time import StageTime
 from edgeopt.measurement.statistics.ratio import Ratio
@@ -16,6 +16,7 @@ from edgeopt.system.toml import parse_table
 from edgeopt.tasks import Accuracy
 
 BASELINE = "baseline"
+RESUMED = Note(NoteKind.INFO, "taken up from disk")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,11 @@ class Candidate:
     """What was compiled for the device, relative to the output folder."""
     options: Mapping[str, str] = field(default_factory=dict)
     """Session configuration entries with which it runs fastest, beyond those of the profile."""
+
+    @property
+    def is_resumed(self) -> bool:
+        """Whether an earlier run made it."""
+        return RESUMED in self.notes
 
     @property
     def drop_interval(self) -> str:

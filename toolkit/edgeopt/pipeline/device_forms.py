@@ -17,6 +17,7 @@ from edgeopt.measurement.accuracy.parallel import simulate_answers, simulate_met
 from edgeopt.pipeline.candidate import Candidate
 from edgeopt.pipeline.run import Run, add_candidate, score_candidate, stored_candidates
 from edgeopt.pipeline.selection import is_within
+from edgeopt.pipeline.summary import candidate_line
 from edgeopt.steps._context import AGREEMENT_PICTURES, CHECKED_PICTURES, Setting, numbered, out_of_time
 from edgeopt.steps.compile import forms_for
 from edgeopt.steps.compile._form import DeviceForm
@@ -94,7 +95,7 @@ def _add_form(run: Run, name: str, form: DeviceForm, parent: Candidate) -> Candi
     run.openers[name] = form.open
     run.workspace.store(candidate, form.model.data)
     run.candidates.append(candidate)
-    run.listener.candidate(candidate)
+    run.listener.say(candidate_line(candidate))
     return candidate
 
 

@@ -20,9 +20,10 @@ from edgeopt.measurement.workers import Pipeline
 from edgeopt.pipeline.candidate import BASELINE, Candidate
 from edgeopt.pipeline.measure import CONFIRM_SECONDS, MOST_SECONDS, Bench, Decision, Fresh, measure_and_choose
 from edgeopt.pipeline.plan import calibrated_steps
-from edgeopt.pipeline.result import Report, write_report
+from edgeopt.pipeline.result import Report
 from edgeopt.pipeline.run import Run, model_file
 from edgeopt.pipeline.selection import choose, mark
+from edgeopt.pipeline.summary import write_report
 from edgeopt.recipes.recipe import Preprocess, Recipe
 from edgeopt.recipes.recognise import Choice
 from edgeopt.report.contact_sheet import write_sheet

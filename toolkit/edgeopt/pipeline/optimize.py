@@ -26,11 +26,11 @@ from edgeopt.pipeline.other_engines import offer_engines
 from edgeopt.pipeline.plan import Options, describe, make_plan, require_no_clock
 from edgeopt.pipeline.replay import read_replay
 from edgeopt.pipeline.result import Report
-from edgeopt.pipeline.run import Listener, Run, Silence, add_candidate, finished_candidates, model_file, outcome_on_disk
+from edgeopt.pipeline.run import Run, Silence, add_candidate, finished_candidates, model_file, outcome_on_disk
 from edgeopt.pipeline.selection import is_within
 from edgeopt.pipeline.start import read_given, start_run
 from edgeopt.recipes.recognise import Choice
-from edgeopt.steps._context import Setting, numbered, out_of_time
+from edgeopt.steps._context import Listener, Setting, numbered, out_of_time
 from edgeopt.system.environment import physical_cores
 
 

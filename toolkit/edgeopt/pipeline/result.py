@@ -1,26 +1,19 @@
-"""The result of `optimize` as a value, JSON and Markdown."""
+"""The result of `optimize`, and how it is read back from its folder."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_MISSED, EXIT_NOISY, EXIT_PASS, InvalidFileError, Note
-from edgeopt.measurement.stage_time import StageTime
-from edgeopt.pipeline.candidate import BASELINE, Candidate
-from edgeopt.report.page import render
-from edgeopt.steps.quantize.inspection.table import COLUMNS, TENSORS, worst_tensors
+from edgeopt.pipeline.candidate import Candidate
 from edgeopt.system.environment import Environment
 from edgeopt.system.text import format_bytes, short
 from edgeopt.system.toml import parse_table, read_object
 
 SCHEMA = 3
-_SHOWN_FROM = 0.01
-"""Share of the frame from which a stage gets a column."""
 _VERDICT_EXIT = {
     "PASS": EXIT_PASS,
     "FAIL": EXIT_MISSED,
@@ -131,73 +124,6 @@ class Report:
         return values
 
 
-def table_columns(report: Report) -> tuple[str, ...]:
-    """Return the heads of the table: stages that take time in any candidate, then the frame."""
-    return (
-        "candidate",
-        "size",
-        report.metric,
-        *_device_columns(report),
-        "drop",
-        "speed",
-        *(f"{stage} p50/p99" for stage in shown_stages(report)),
-        "frame p50/p99",
-        f"budget {report.budget_ms:.1f} ms",
-        "",
-    )
-
-
-def _device_columns(report: Report) -> tuple[str, ...]:
-    """Return the head of the column for the device's own numbers, where a candidate has them."""
-    if not any(one.simulated for one in report.candidates):
-        return ()
-    return (f"{report.metric} {'simulated' if report.untimed else 'on device'}",)
-
-
-def shown_stages(report: Report) -> tuple[str, ...]:
-    """Return the stages worth a column: on a CPU upload and download take next to nothing."""
-    stages: dict[str, bool] = {}
-    for one in report.candidates:
-        for name, time in (one.latency.stages if one.latency else {}).items():
-            whole = one.latency.frame.p50_ms if one.latency else None
-            stages[name] = stages.get(name, False) or (time.p50_ms or 0.0) >= _SHOWN_FROM * (whole or 0.0)
-    return tuple(name for name, takes in stages.items() if takes)
-
-
-def table_rows(report: Report) -> tuple[tuple[str, ...], ...]:
-    """Return one row a candidate, as text."""
-    stages = shown_stages(report)
-    return tuple(_row(one, report, stages) for one in report.candidates)
-
-
-def _row(one: Candidate, report: Report, stages: Sequence[str]) -> tuple[str, ...]:
-    latency = one.latency
-    times = [latency.stages.get(name) for name in stages] if latency else [None] * len(stages)
-    mark = "chosen" if one.name == report.chosen else ("front" if one.on_front else "")
-    return (
-        one.name,
-        format_bytes(one.size_bytes),
-        f"{one.score.value:.4f}" if one.score else f"agree {one.agreement:.3f}" if one.agreement is not None else "n/a",
-        *((f"{one.simulated.value:.4f}" if one.simulated else "",) if _device_columns(report) else ()),
-        "" if one.name == BASELINE or one.drop is None else f"{one.drop:+.4f} {one.drop_interval}".rstrip(),
-        "1.00x" if one.name == BASELINE else _speed(one),
-        *(_times(time) for time in times),
-        _times(latency.frame) if latency else "not measured",
-        latency.verdict if latency else "INCONCLUSIVE",
-        f"{mark} refused: {one.refused}".strip() if one.refused else mark,
-    )
-
-
-def _speed(one: Candidate) -> str:
-    return f"{one.speed} {one.speed.verdict}" if one.speed else "not measured"
-
-
-def _times(time: StageTime | None) -> str:
-    if time is None:
-        return "n/a"
-    return " / ".join("n/a" if value is None else f"{value:.2f}" for value in (time.p50_ms, time.p99_ms))
-
-
 def read_report(folder: Path) -> Report:
     """Return the report that `write_report` wrote into an output folder.
 
@@ -213,53 +139,3 @@ def read_report(folder: Path) -> Report:
         return parse_table(Report, known, where, {"folder": folder, "bundle": folder / "bundle"})
     except InvalidFileError as error:
         raise InvalidFileError(error.problem, remedy=remedy) from error
-
-
-def write_report(report: Report) -> tuple[Path, Path]:
-    """Write `report.json` and `report.md` into the output folder; return both paths.
-
-    Raises:
-        InvalidFileError: If the folder is not writable or the disk is full.
-    """
-    from edgeopt.system.files import write_beside
-
-    data, text = report.folder / "report.json", report.folder / "report.md"
-    write_beside(data, json.dumps(report.as_json(), indent=2, allow_nan=False) + "\n")
-    write_beside(text, render_markdown(report))
-    return data, text
-
-
-def render_markdown(report: Report) -> str:
-    """Return the report as Markdown."""
-    picture = "boxes.png" if (report.folder / "boxes.png").is_file() else ""
-    return render(
-        "report.md.jinja",
-        report=report,
-        columns=table_columns(report),
-        rows=table_rows(report),
-        picture=picture,
-        facts=_facts(report),
-        tensor_columns=COLUMNS,
-        tensors=_worst_tensors(report),
-    )
-
-
-def _worst_tensors(report: Report) -> tuple[tuple[str, ...], ...]:
-    """Return rows for the tensors that suffer most in the chosen INT8 candidate, or else in one nearest to it."""
-    near = sorted(report.candidates, key=lambda one: (one is not report.best, one.profile != report.best.profile))
-    files = [(report.folder / one.file).with_name(TENSORS) for one in near]  # one file for all of an engine's search
-    return next((rows for file in files if (rows := worst_tensors(file))), ())
-
-
-def _facts(report: Report) -> Mapping[str, str]:
-    machine = report.environment
-    return {
-        "recipe": f"{report.recipe} ({report.recipe_reason})",
-        "target": f"{report.target}, {report.threads} thread(s)",
-        "machine": f"{machine.cpu}, {machine.architecture}, {machine.cores} core(s): {', '.join(machine.instructions)}",
-        "software": f"{machine.system}, Python {machine.python}, "
-        + ", ".join(f"{name} {version}" for name, version in machine.packages.items()),
-        "calibration": report.calibrated_on,
-        **({"latency": f"measured on {report.measured_on}"} if report.measured_on else {}),
-        "fingerprint": machine.hash,
-    }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from edgeopt.errors import Note, NoteKind
 from edgeopt.executors import Session
@@ -15,29 +15,20 @@ from edgeopt.graph.outcome import Outcome
 from edgeopt.measurement.accuracy.bootstrap import Drop, Scored, drop_between, require_telling
 from edgeopt.measurement.accuracy.bootstrap import score as score_answers
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, answers, synthetic, why_no_proof
-from edgeopt.pipeline.candidate import BASELINE, Candidate
+from edgeopt.pipeline.candidate import BASELINE, RESUMED, Candidate
 from edgeopt.pipeline.plan import Plan
 from edgeopt.pipeline.replay import Replay
 from edgeopt.pipeline.selection import Wish
+from edgeopt.pipeline.summary import candidate_line
 from edgeopt.pipeline.workspace import Workspace
 from edgeopt.recipes.frames import Frames
-from edgeopt.steps._context import CHECKED_PICTURES, Context, Engine, Setting, numbered, reference_answers
-from edgeopt.steps._context import Listener as StepListener
+from edgeopt.steps._context import CHECKED_PICTURES, Context, Engine, Listener, Setting, numbered, reference_answers
 from edgeopt.steps.compile._partition_svg import PICTURE, draw_partition
 from edgeopt.steps.compile._placement import explain_placement
 from edgeopt.system.text import plural
 from edgeopt.tasks import Task
 
 _BASELINE_SCORED = f"candidates/{BASELINE}/scored.json"
-RESUMED = Note(NoteKind.INFO, "taken up from disk")
-
-
-class Listener(StepListener, Protocol):
-    """Hears how far the run is."""
-
-    def candidate(self, one: Candidate) -> None:
-        """Hear of a finished candidate."""
-        ...
 
 
 class Silence:
@@ -47,9 +38,6 @@ class Silence:
         """Ignore it."""
 
     def say(self, text: str) -> None:
-        """Ignore it."""
-
-    def candidate(self, one: Candidate) -> None:
         """Ignore it."""
 
 
@@ -225,7 +213,7 @@ def add_candidate(
         candidate = score_candidate(run, name, parent, steps, outcome, setting)
         run.workspace.store(candidate, outcome.model.data)
     run.candidates.append(candidate)
-    run.listener.candidate(candidate)
+    run.listener.say(candidate_line(candidate))
     return candidate
 
 

@@ -14,12 +14,11 @@ from edgeopt.measurement.given import Given, open_given
 from edgeopt.pipeline.engines import Engines, open_engines
 from edgeopt.pipeline.plan import SYNTHETIC, Options, Plan
 from edgeopt.pipeline.replay import Replay
-from edgeopt.pipeline.run import Listener, Run
+from edgeopt.pipeline.run import Run
 from edgeopt.pipeline.workspace import Workspace, fingerprint_file, fingerprint_frames
 from edgeopt.recipes.frames import Frames, open_frames
 from edgeopt.recipes.recognise import fixed_shapes
-from edgeopt.steps._context import CALIBRATION_PICTURES, Context, Files
-from edgeopt.steps._context import Listener as StepListener
+from edgeopt.steps._context import CALIBRATION_PICTURES, Context, Files, Listener
 from edgeopt.system.environment import package_versions
 
 _MOST_SIMULATED = 128
@@ -47,7 +46,7 @@ def open_context(
     engines: Engines,
     frames: Frames,
     files: Files,
-    listener: StepListener,
+    listener: Listener,
     replay: Replay | None,
 ) -> Context:
     """Return what the steps of a run share; its time begins now."""

@@ -1,1 +1,1 @@
-"""Results as pages and pictures."""
+"""Documents, the formats that write them, and pictures."""

@@ -12,7 +12,6 @@ _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.
 _MOST_SECONDS = 30 * 86400.0
 _DRIVES = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 """What drives a terminal, breaks a line, turns the direction of text, or cannot be written at all."""
-_MARKS = {"<": "&lt;", "|": "\\|", "](": "]\\(", "][": "]\\[", "]:": "]\\:"}
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 60
 
@@ -94,10 +93,3 @@ def short(value: object) -> str:
 def printable(text: str) -> str:
     """Return one line in which nothing drives a terminal: names from files come in as they are, and go out so."""
     return _DRIVES.sub(lambda one: one[0].encode("unicode_escape").decode("ascii"), text)
-
-
-def markdown(text: str) -> str:
-    """Return one line of Markdown that shows the text: no HTML, no link, no end of a table's cell."""
-    for mark, shown in _MARKS.items():
-        text = text.replace(mark, shown)
-    return printable(text)

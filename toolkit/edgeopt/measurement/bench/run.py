@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from edgeopt.measurement.bench.options import BenchOptions
 from edgeopt.measurement.bench.passes import run_passes
 from edgeopt.measurement.bench.result import BenchResult, raw_files
 from edgeopt.measurement.bench.setup import Setup, open_setup
-from edgeopt.measurement.bench.summary import render_markdown
+from edgeopt.measurement.bench.summary import summarize
 from edgeopt.measurement.bench.trace import make_trace, write_trace
 from edgeopt.measurement.load.result import summarize_load
 from edgeopt.measurement.load.run import Observed, Tell, judge_warmup, observe, run_load
@@ -19,7 +18,8 @@ from edgeopt.measurement.resources.meters import MeterKind, find_meters
 from edgeopt.measurement.resources.trust import judge_trust
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.subject import Subject, choose_frames, open_subject
-from edgeopt.system.files import require_writable, write_beside
+from edgeopt.report.formats import write_pages
+from edgeopt.system.files import require_writable
 
 __all__ = ["BenchOptions", "BenchResult", "Subject", "bench", "choose_frames", "open_subject"]
 
@@ -114,8 +114,7 @@ def _write(out: Path, result: BenchResult) -> None:
     """Write the raw samples first: a summary without them is no result."""
     for name, samples in raw_files(result).items():
         samples.save(out / name)
-    write_beside(out / "bench.md", render_markdown(result))
-    write_beside(out / "bench.json", json.dumps(result.as_json(), indent=2, allow_nan=False) + "\n")
+    write_pages(summarize(result), out, "bench")
 
 
 def _write_trace(path: Path, result: BenchResult) -> None:

@@ -1,101 +1,107 @@
-"""The result of `bench` as tables and lines, for a terminal and for Markdown."""
+"""The result of `bench` as a document."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 
 from edgeopt.errors import EXIT_NOISY, NoteKind
 from edgeopt.measurement.bench.result import BenchResult
-from edgeopt.measurement.fresh_process.start import POINTS, ColdStart
+from edgeopt.measurement.fresh_process.start import POINTS, ColdStart, ColdWay
+from edgeopt.measurement.load.batch import BatchPoint
 from edgeopt.measurement.load.capacity import Capacity, Probe
 from edgeopt.measurement.load.result import LoadResult, LoadStatus
 from edgeopt.measurement.load.sustained import Sustained, Window
 from edgeopt.measurement.resources.cost import InferenceCost
-from edgeopt.measurement.resources.profile import Profile
+from edgeopt.measurement.resources.profile import NodeTime, Profile
 from edgeopt.measurement.resources.trust import Reason
 from edgeopt.measurement.statistics.quantile import Quantile, RoundsQuantile, Summary
 from edgeopt.measurement.statistics.trend import Steadiness, Warmup
-from edgeopt.report.page import render
+from edgeopt.report.document import Document, Judgement, Section, Table, Value, make_table
 from edgeopt.system.text import format_bytes, format_ms, plural
 
 _TOP_NODES = 10
 _NAME_WIDTH = 40
 
-Row = tuple[str, ...]
+Values = tuple[Value, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A part of the report: a table, then lines of a word and what it says."""
-
-    title: str = ""
-    columns: Row = ()
-    rows: tuple[Row, ...] = ()
-    lines: tuple[tuple[str, str], ...] = ()
-
-
-def make_sections(result: BenchResult) -> tuple[Section, ...]:
-    """Return the report in reading order: what ran, the times, what was asked for beside it, what to make of it."""
+def summarize(result: BenchResult) -> Document:
+    """Return what a reader sees: what ran, the times, what was asked for beside it, what to make of it."""
     passes = result.passes
     found: list[Section | None] = [
-        Section(lines=_what_ran(result)),
-        Section("Stages (ms)", *_stage_table(result), lines=_about_times(result)),
+        Section(values=_what_ran(result)),
+        Section("Stages (ms)", _stage_table(result), values=_about_times(result)),
         _under_load(result.load) if result.plan.rate_per_s is not None or result.plan.workers > 1 else None,
         _sustained(passes.sustained) if passes.sustained else None,
         _capacity(passes.capacity) if passes.capacity else None,
-        _batches(result) if passes.batches else None,
+        _batches(passes.batches) if passes.batches else None,
         _cold(passes.cold) if passes.cold else None,
         _operators(passes.profile) if passes.profile else None,
-        Section("Resources", lines=_resources(result)),
-        Section("Trust", lines=_trust(result)),
-        Section("Diagnosis", lines=_diagnosis(result)),
-        Section("Verdict", lines=_verdict(result)),
+        Section("Resources", values=_resources(result)),
+        Section("Trust", values=_trust(result)),
+        _diagnosis(result),
+        Section(
+            text="Everything else, with intervals of every figure: `bench.json`. Raw samples: `samples.npz`.",
+            is_detail=True,
+        ),
     ]
-    return tuple(one for one in found if one is not None)
+    verdict = _verdict(result)
+    return Document(
+        command="bench",
+        subject=result.name,
+        title=f"{result.name} under {result.plan}",
+        data=result.as_json(),
+        sections=tuple(one for one in found if one is not None),
+        summary=(Value("verdict", verdict),),
+        judgements=(Judgement.by_exit("budget", result.exit_code, verdict),) if result.budget_asked else (),
+    )
 
 
-def _percent(ratio: float) -> str:
-    return f"{ratio:.1%}"
-
-
-def _what_ran(result: BenchResult) -> tuple[tuple[str, str], ...]:
+def _what_ran(result: BenchResult) -> Values:
     subject = result.setup.subject
     threads = plural(subject.threads, "thread")
     target = f"{subject.target.name} ({subject.executor})"
     return (
-        ("model", f"{subject.name}, recipe {subject.recipe.name}, target {target}, {threads}"),
-        ("load", str(result.plan)),
-        ("pictures", f"{len(result.setup.pictures)} of {result.setup.pictures.source}"),
+        Value("model", f"{subject.name}, recipe {subject.recipe.name}, target {target}, {threads}"),
+        Value("load", str(result.plan)),
+        Value("pictures", f"{len(result.setup.pictures)} of {result.setup.pictures.source}"),
     )
 
 
-def _stage_table(result: BenchResult) -> tuple[Row, tuple[Row, ...]]:
-    columns = ("stage", "min", "p1", "p5", "mean", "p50", "p90", "p95", "p99", "max", "share", "tail")
+def _stage_table(result: BenchResult) -> Table:
     summary, shares = result.summary, result.shares
     ordered = {name: one for name, one in summary.items() if name != "frame"} | {"frame": summary["frame"]}
-    rows = []
-    for name, one in (ordered | result.waits).items():
-        share = shares.get(name)
-        of = (_percent(share.mean_ratio), _percent(share.tail_ratio)) if share else ("", "")
-        rows.append((name, *_times(one), *of))
-    return columns, tuple(rows)
+
+    def share(name: str, part: str) -> str:
+        return f"{getattr(shares[name], part):.1%}" if name in shares else ""
+
+    columns: dict[str, Callable[[tuple[str, Summary]], str]] = {
+        "stage": lambda one: one[0],
+        "min": lambda one: format_ms(one[1].min_ns),
+        "p1": lambda one: format_ms(one[1].p1.value_ns),
+        "p5": lambda one: format_ms(one[1].p5.value_ns),
+        "mean": lambda one: format_ms(one[1].mean_ns),
+        "p50": lambda one: format_ms(one[1].p50.value_ns),
+        "p90": lambda one: format_ms(one[1].p90.value_ns),
+        "p95": lambda one: format_ms(one[1].p95.value_ns),
+        "p99": lambda one: format_ms(one[1].p99.value_ns),
+        "max": lambda one: format_ms(one[1].max_ns),
+        "share": lambda one: share(one[0], "mean_ratio"),
+        "tail": lambda one: share(one[0], "tail_ratio"),
+    }
+    return make_table((ordered | result.waits).items(), columns)
 
 
-def _times(one: Summary) -> Row:
-    values = (one.min_ns, one.p1.value_ns, one.p5.value_ns, one.mean_ns)
-    tail = (one.p50, one.p90, one.p95, one.p99)
-    return tuple(map(format_ms, (*values, *(q.value_ns for q in tail), one.max_ns)))
-
-
-def _about_times(result: BenchResult) -> tuple[tuple[str, str], ...]:
+def _about_times(result: BenchResult) -> Values:
     frame = result.load.response or result.load.service
     name = "response" if result.plan.rate_per_s is not None and result.load.response else "frame"
-    lines = [(f"{label}", f"{name} {_quantile(one)}") for label, one in (("p50", frame.p50), ("p99", frame.p99))]
+    lines = [Value(label, f"{name} {_quantile(one)}") for label, one in (("p50", frame.p50), ("p99", frame.p99))]
     if rounds := result.passes.rounds:
-        lines += [("rounds", f"{label} {_over_rounds(one)}") for label, one in rounds.quantiles.items()]
-    lines.append(("warm-up", _warmup(result.warmup, int(result.samples.warmup.sum()))))
-    lines.append(("marks", str(result.passes.attribution)))
-    lines.append(("share", "of the mean frame; tail: of the frames at or above p99"))
+        lines += [Value("rounds", f"{label} {_over_rounds(one)}") for label, one in rounds.quantiles.items()]
+    lines.append(Value("warm-up", _warmup(result.warmup, int(result.samples.warmup.sum()))))
+    lines.append(Value("marks", str(result.passes.attribution)))
+    lines.append(Value("share", "of the mean frame; tail: of the frames at or above p99"))
     return tuple(lines)
 
 
@@ -124,23 +130,23 @@ def _warmup(found: Warmup, marked: int) -> str:
 
 def _under_load(load: LoadResult) -> Section:
     counts = f"{load.arrivals} frames arrived, {load.served} served, {load.dropped} dropped ({load.dropped_ratio:.1%})"
-    lines = [("frames", f"{counts}, {load.failed} failed")]
+    lines = [Value("frames", f"{counts}, {load.failed} failed")]
     if load.status is not LoadStatus.VALID:
-        lines.append(("status", f"{load.status.upper()}: {'; '.join(load.reasons)}"))
+        lines.append(Value("status", f"{load.status.upper()}: {'; '.join(load.reasons)}"))
     busy = f"workers busy {load.utilisation_ratio:.0%}"
     offered = "" if load.offered_ratio is None else f", {load.offered_ratio:.2f} of what they can serve is offered"
-    lines.append(("rate", f"{load.throughput_per_s:.4g} answers a second; {busy}{offered}"))
+    lines.append(Value("rate", f"{load.throughput_per_s:.4g} answers a second; {busy}{offered}"))
     if load.offered_ratio is not None:
         hold = f"p50 {format_ms(load.hold_age.p50.value_ns)}, p99 {format_ms(load.hold_age.p99.value_ns)} ms old"
-        lines.append(("answers", f"{hold} when replaced; {_jitter(load)}"))
+        lines.append(Value("answers", f"{hold} when replaced; {_jitter(load)}"))
         run = f"longest run {plural(load.longest_miss_run, 'frame')} of one stream"
-        lines.append(("misses", f"{load.misses_per_minute:.4g} a minute, {run}"))
+        lines.append(Value("misses", f"{load.misses_per_minute:.4g} a minute, {run}"))
     if load.little is not None:
         inside = f"{load.little.measured:.3g} counted, {load.little.expected:.3g} by Little's law"
-        lines.append(("in system", f"{inside}{'' if load.little.holds else ': they do NOT agree'}"))
+        lines.append(Value("in system", f"{inside}{'' if load.little.holds else ': they do NOT agree'}"))
     if load.send_lag_ratio is not None:
-        lines.append(("generator", f"p99 late by {load.send_lag_ratio:.2%} of a period"))
-    return Section("Under load", lines=tuple(lines))
+        lines.append(Value("generator", f"p99 late by {load.send_lag_ratio:.2%} of a period"))
+    return Section("Under load", values=tuple(lines))
 
 
 def _jitter(load: LoadResult) -> str:
@@ -154,22 +160,27 @@ def _jitter(load: LoadResult) -> str:
 def _sustained(found: Sustained) -> Section:
     ratio = "n/a" if found.ratio is None else f"{found.ratio:.3f}"
     bounds = "" if found.ratio_low is None or found.ratio_high is None else _interval(found.ratio_low, found.ratio_high)
-    lines = [("ratio", f"last fifth over first fifth, medians: {ratio}{bounds}")]
+    lines = [Value("ratio", f"last fifth over first fifth, medians: {ratio}{bounds}")]
     if found.slow_from_s is not None:
-        lines.append(("slow", f"more than 5 % slower from {found.slow_from_s:.0f} s to the end"))
+        lines.append(Value("slow", f"more than 5 % slower from {found.slow_from_s:.0f} s to the end"))
     if found.throttled_from_s is not None:
-        lines.append(("throttled", f"from {found.throttled_from_s:.0f} s on"))
+        lines.append(Value("throttled", f"from {found.throttled_from_s:.0f} s on"))
     if found.missing:
-        lines.append(("sensors", f"not on this machine: {', '.join(found.missing)}"))
-    columns = ("seconds", "frames", "per s", "p50", "p99", "hottest C", "fastest MHz")
-    return Section("Over time (ms)", columns, tuple(map(_window, found.windows)), tuple(lines))
+        lines.append(Value("sensors", f"not on this machine: {', '.join(found.missing)}"))
+    columns: dict[str, Callable[[Window], str]] = {
+        "seconds": lambda one: f"{one.begin_s:.1f}-{one.end_s:.1f}",
+        "frames": lambda one: str(one.frames),
+        "per s": lambda one: f"{one.frames_per_s:.4g}",
+        "p50": lambda one: format_ms(one.p50.value_ns),
+        "p99": lambda one: format_ms(one.p99.value_ns),
+        "hottest C": lambda one: _whole(one.temperature_c),
+        "fastest MHz": lambda one: _whole(one.frequency_mhz),
+    }
+    return Section("Over time (ms)", make_table(found.windows, columns), values=tuple(lines))
 
 
-def _window(one: Window) -> Row:
-    heat = "n/a" if one.temperature_c is None else f"{one.temperature_c:.0f}"
-    speed = "n/a" if one.frequency_mhz is None else f"{one.frequency_mhz:.0f}"
-    times = (format_ms(one.p50.value_ns), format_ms(one.p99.value_ns))
-    return (f"{one.begin_s:.1f}-{one.end_s:.1f}", str(one.frames), f"{one.frames_per_s:.4g}", *times, heat, speed)
+def _whole(value: float | None) -> str:
+    return "n/a" if value is None else f"{value:.0f}"
 
 
 def _interval(low: float, high: float) -> str:
@@ -177,76 +188,82 @@ def _interval(low: float, high: float) -> str:
 
 
 def _capacity(found: Capacity) -> Section:
-    columns = ("per s", "offered", "p50", "p90", "p99", "max", "missed", "at most", "dropped", "verdict")
     rate = "no rate keeps the budget" if found.rate_per_s is None else f"{found.rate_per_s:.4g} per second"
-    lines = [("capacity", f"{rate}, all streams together; latency counts from the intended arrival")]
-    lines += [("note", found.note)] if found.note else []
-    return Section("Latency over load (ms)", columns, tuple(map(_probe, found.probes)), tuple(lines))
+    lines = [Value("capacity", f"{rate}, all streams together; latency counts from the intended arrival")]
+    lines += [Value("note", found.note)] if found.note else []
+    columns: dict[str, Callable[[Probe], str]] = {
+        "per s": lambda one: f"{one.rate_per_s:.4g}",
+        "offered": lambda one: "" if one.result.offered_ratio is None else f"{one.result.offered_ratio:.2f}",
+        "p50": lambda one: format_ms(one.result.response.p50.value_ns) if one.result.response else "queue grows",
+        "p90": lambda one: format_ms(one.result.response.p90.value_ns) if one.result.response else "",
+        "p99": lambda one: format_ms(one.result.response.p99.value_ns) if one.result.response else "",
+        "max": lambda one: format_ms(one.result.response.max_ns) if one.result.response else "",
+        "missed": lambda one: f"{one.result.budget.miss_ratio:.2%}",
+        "at most": lambda one: f"{one.result.budget.miss_high_ratio:.2%}",
+        "dropped": lambda one: f"{one.result.dropped_ratio:.1%}",
+        "verdict": lambda one: (
+            "INVALID" if one.result.status is LoadStatus.INVALID else one.result.budget.verdict.upper()
+        ),
+    }
+    return Section("Latency over load (ms)", make_table(found.probes, columns, words=["verdict"]), values=tuple(lines))
 
 
-def _probe(one: Probe) -> Row:
-    found, budget = one.result, one.result.budget
-    times: Row = ("queue grows", "", "", "")
-    if found.response is not None:
-        p50, p90, p99 = (q.value_ns for q in (found.response.p50, found.response.p90, found.response.p99))
-        times = tuple(map(format_ms, (p50, p90, p99, found.response.max_ns)))
-    return (
-        f"{one.rate_per_s:.4g}",
-        "" if found.offered_ratio is None else f"{found.offered_ratio:.2f}",
-        *times,
-        f"{budget.miss_ratio:.2%}",
-        f"{budget.miss_high_ratio:.2%}",
-        _percent(found.dropped_ratio),
-        budget.verdict.upper() if found.status is not LoadStatus.INVALID else "INVALID",
-    )
-
-
-def _batches(result: BenchResult) -> Section:
-    columns = ("batch", "frames per s", "p50", "p90", "p99", "max", "p50 a frame")
-    rows = []
-    for point in result.passes.batches:
-        one, p50 = point.latency, point.latency.p50.value_ns
-        times = map(format_ms, (p50, one.p90.value_ns, one.p99.value_ns, one.max_ns))
-        each = format_ms(None if p50 is None else p50 / point.size)
-        rows.append((str(point.size), f"{point.throughput_per_s:.4g}", *times, each))
-    return Section("Batches (ms)", columns, tuple(rows))
+def _batches(points: Sequence[BatchPoint]) -> Section:
+    columns: dict[str, Callable[[BatchPoint], str]] = {
+        "batch": lambda one: str(one.size),
+        "frames per s": lambda one: f"{one.throughput_per_s:.4g}",
+        "p50": lambda one: format_ms(one.latency.p50.value_ns),
+        "p90": lambda one: format_ms(one.latency.p90.value_ns),
+        "p99": lambda one: format_ms(one.latency.p99.value_ns),
+        "max": lambda one: format_ms(one.latency.max_ns),
+        "p50 a frame": lambda one: format_ms(one.latency.p50.value_ns and one.latency.p50.value_ns / one.size),
+    }
+    return Section("Batches (ms)", make_table(points, columns))
 
 
 def _cold(found: ColdStart) -> Section:
-    columns = ("start", "to first answer", *POINTS, "MiB at first", "p50 of to first")
-    rows, lines = [], []
-    for number, way in enumerate(found.ways, 1):
-        figures, rss = found.figures(way), found.rss_bytes(way)["first"]
-        times = [format_ms(figures[name].median_ns) for name in ("to_first", *POINTS)]
-        memory = "n/a" if rss is None else f"{rss / 2**20:.0f}"
-        rows.append((f"{number}", *times, memory, str(figures["to_first"].p50)))
-        ends = f"{format_ms(figures['to_first'].min_ns)} to {format_ms(figures['to_first'].max_ns)} ms"
-        faults = found.major_faults(way)["first"]
-        told = "" if faults is None else f", {faults:.0f} pages read from disk"
-        lines.append((f"start {number}", f"{found.label(way)}: {figures['to_first'].n} processes, {ends}{told}"))
-    return Section("Cold start, medians of fresh processes (ms)", columns, tuple(rows), tuple(lines))
+    ways = {str(number): way for number, way in enumerate(found.ways, 1)}
+    figures = {number: found.figures(way) for number, way in ways.items()}
+    rss_bytes = {number: found.rss_bytes(way)["first"] for number, way in ways.items()}
+
+    def median(point: str) -> Callable[[str], str]:
+        return lambda number: format_ms(figures[number][point].median_ns)
+
+    columns: dict[str, Callable[[str], str]] = {
+        "start": str,
+        "to first answer": median("to_first"),
+        **{point: median(point) for point in POINTS},
+        "MiB at first": lambda number: _whole(None if (rss := rss_bytes[number]) is None else rss / 2**20),
+        "p50 of to first": lambda number: str(figures[number]["to_first"].p50),
+    }
+    values = tuple(Value(f"start {number}", _told(found, way)) for number, way in ways.items())
+    return Section("Cold start, medians of fresh processes (ms)", make_table(ways, columns), values=values)
+
+
+def _told(found: ColdStart, way: ColdWay) -> str:
+    first, faults = found.figures(way)["to_first"], found.major_faults(way)["first"]
+    ends = f"{format_ms(first.min_ns)} to {format_ms(first.max_ns)} ms"
+    read = "" if faults is None else f", {faults:.0f} pages read from disk"
+    return f"{found.label(way)}: {first.n} processes, {ends}{read}"
 
 
 def _operators(found: Profile) -> Section:
-    columns = ("node", "op", "provider", "share", "us a run", "output")
-    rows = tuple(
-        (
-            _cut(node.name),
-            node.op,
-            node.provider.removesuffix("ExecutionProvider"),
-            _percent(node.share_ratio),
-            f"{node.total_us / max(1, found.runs):.0f}",
-            ", ".join(node.output_shapes[:2]),
-        )
-        for node in found.top(_TOP_NODES)
-    )
+    columns: dict[str, Callable[[NodeTime], str]] = {
+        "node": lambda one: _cut(one.name),
+        "op": lambda one: one.op,
+        "provider": lambda one: one.provider.removesuffix("ExecutionProvider"),
+        "share": lambda one: f"{one.share_ratio:.1%}",
+        "us a run": lambda one: f"{one.total_us / max(1, found.runs):.0f}",
+        "output": lambda one: ", ".join(one.output_shapes[:2]),
+    }
     by_op = ", ".join(f"{op} {share:.0%}" for op, share in list(found.share_by_op().items())[:6])
-    lines = (
-        ("by op", by_op),
-        ("pass", f"{found.runs} runs of their own; profiling slows nodes: believe the shares, not the times"),
-        ("outside", f"{found.outside_ratio:.0%} of these runs lies between nodes, and in the profiler"),
+    values = (
+        Value("by op", by_op),
+        Value("pass", f"{found.runs} runs of their own; profiling slows nodes: believe the shares, not the times"),
+        Value("outside", f"{found.outside_ratio:.0%} of these runs lies between nodes, and in the profiler"),
     )
-    return Section("Operators", columns, rows, lines)
+    table = make_table(found.top(_TOP_NODES), columns, words=["op", "provider", "output"])
+    return Section("Operators", table, values=values)
 
 
 def _cut(name: str) -> str:
@@ -254,16 +271,16 @@ def _cut(name: str) -> str:
     return name if len(name) <= _NAME_WIDTH else f"...{name[3 - _NAME_WIDTH :]}"
 
 
-def _resources(result: BenchResult) -> tuple[tuple[str, str], ...]:
+def _resources(result: BenchResult) -> Values:
     passes, cpu = result.passes, result.passes.cpu
     each = "n/a" if cpu.per_inference_ms is None else f"{cpu.per_inference_ms / 1000:.3g} CPU seconds an inference"
     late = f"; {cpu.late} of {cpu.frames} frames began late" if cpu.late else ""
-    lines = [("cpu", f"{each} at {cpu.fps:.4g} a second, {cpu.cores:.2f} cores busy{late}")]
-    lines.append(("memory", _memory(result)))
+    lines = [Value("cpu", f"{each} at {cpu.fps:.4g} a second, {cpu.cores:.2f} cores busy{late}")]
+    lines.append(Value("memory", _memory(result)))
     if passes.energy is not None:
-        lines.append(("energy", str(passes.energy)))
+        lines.append(Value("energy", str(passes.energy)))
     if passes.cost is not None:
-        lines.append(("cost", _cost(passes.cost, result)))
+        lines.append(Value("cost", _cost(passes.cost, result)))
     return tuple(lines)
 
 
@@ -290,17 +307,17 @@ def _cost(found: InferenceCost, result: BenchResult) -> str:
     return f"{found.per_thousand:.3g} per 1000 inferences, {stream}; {rate}, in the currency of the prices"
 
 
-def _trust(result: BenchResult) -> tuple[tuple[str, str], ...]:
+def _trust(result: BenchResult) -> Values:
     trust = result.trust
-    lines = [("trust", f"{trust.level.upper()}{'' if trust.reasons else ': nothing disturbed the run'}")]
-    lines += [("because", _reason(one)) for one in trust.reasons]
+    lines = [Value("trust", f"{trust.level.upper()}{'' if trust.reasons else ': nothing disturbed the run'}")]
+    lines += [Value("because", _reason(one)) for one in trust.reasons]
     limits = ", ".join(f"{name} {value:g}" for name, value in asdict(trust.thresholds).items())
-    lines.append(("limits", limits))
+    lines.append(Value("limits", limits))
     if trust.missing:
-        lines.append(("no sensor", ", ".join(trust.missing)))
+        lines.append(Value("no sensor", ", ".join(trust.missing)))
     machine = result.environment
     told = f"{machine.cpu}, {plural(machine.cores, 'core')}, {machine.system}"
-    lines.append(("machine", f"{told}; fingerprint {result.environment.hash}"))
+    lines.append(Value("machine", f"{told}; fingerprint {machine.hash}"))
     return tuple(lines)
 
 
@@ -308,25 +325,21 @@ def _reason(one: Reason) -> str:
     return f"{one} (measured {one.measured:.3g}, limit {one.allowed:.3g})"
 
 
-def _diagnosis(result: BenchResult) -> tuple[tuple[str, str], ...]:
+def _diagnosis(result: BenchResult) -> Section:
     findings, text = result.findings, result.diagnosis
-    lines = [(note.kind.value, str(note)) for note in result.notes if note.kind is not NoteKind.INFO]
+    notes = tuple(note for note in result.notes if note.kind is not NoteKind.INFO)
     if not findings:
-        return (*lines, ("why", text)) if text else tuple(lines)
+        return Section("Diagnosis", values=(Value("why", text),) if text else (), notes=notes)
     first, *others = dict.fromkeys(one.do for one in findings)
     why = text.removesuffix(f" First: {findings[0].do}")
-    return (*lines, ("why", why), ("first", first), *(("then", do) for do in others))
+    do = (Value("first", first, is_command=True), *(Value("then", one, is_command=True) for one in others))
+    return Section("Diagnosis", values=(Value("why", why), *do), notes=notes)
 
 
-def _verdict(result: BenchResult) -> tuple[tuple[str, str], ...]:
+def _verdict(result: BenchResult) -> str:
     if not result.budget_asked:
-        return (("verdict", f"{result.budget} (the target's budget; --budget makes it a gate)"),)
+        return f"{result.budget} (the target's budget; --budget makes it a gate)"
     if result.exit_code != EXIT_NOISY:
-        return (("verdict", str(result.budget)),)
+        return str(result.budget)
     level = result.trust.level.upper()
-    return (("verdict", f"{level}: nothing is decided (exit code {EXIT_NOISY}); seen: {result.budget.detail}"),)
-
-
-def render_markdown(result: BenchResult) -> str:
-    """Return the report as Markdown."""
-    return render("bench.md.jinja", result=result, sections=make_sections(result))
+    return f"{level}: nothing is decided (exit code {EXIT_NOISY}); seen: {result.budget.detail}"

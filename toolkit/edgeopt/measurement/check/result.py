@@ -1,23 +1,18 @@
-"""What a regression gate found: one verdict a check, an exit code, JUnit XML and Markdown."""
+"""What a regression gate found: one verdict a check, and an exit code."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
-from xml.etree import ElementTree
 
 from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_MISSED, EXIT_NOISY, EXIT_PASS, Note
 from edgeopt.measurement.accuracy.bootstrap import Drop, Scored
 from edgeopt.measurement.statistics.ratio import Ratio
 from edgeopt.recipes.recipe import Check
-from edgeopt.report.page import render
 
 SCHEMA = 1
-_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""Characters that XML 1.0 cannot hold; file names may."""
 
 
 class CheckVerdict(StrEnum):
@@ -196,60 +191,3 @@ def judge_placement(
     shown = ", ".join(f"{count} on {provider}" for provider, count in now.items())
     detail = f"{shown}; {now_off} off the device, the baseline's {then_off}, {allowed} more allowed"
     return CheckResult("placement", verdict, moved, allowed, detail, "nodes")
-
-
-def write_junit(report: CheckReport) -> str:
-    """Return JUnit XML: a failure is proven, an error is a check without a verdict."""
-    counts = {verdict: sum(one.verdict is verdict for one in report.results) for verdict in CheckVerdict}
-    suite = ElementTree.Element(
-        "testsuite",
-        name=_clean(f"edgeopt check {report.name}"),
-        tests=str(len(report.results)),
-        failures=str(counts[CheckVerdict.FAIL]),
-        errors=str(counts[CheckVerdict.INCONCLUSIVE]),
-        skipped=str(counts[CheckVerdict.SKIPPED]),
-        time=f"{report.seconds:.3f}",
-    )
-    for one in report.results:
-        case = ElementTree.SubElement(suite, "testcase", classname="edgeopt.check", name=one.name, time="0.000")
-        if tag := _JUNIT_TAGS.get(one.verdict):
-            kind = "noise" if one.is_blocked else one.verdict.lower()
-            attributes = {"message": _clean(one.detail)} | ({} if tag == "skipped" else {"type": kind})
-            ElementTree.SubElement(case, tag, attributes)
-        ElementTree.SubElement(case, "system-out").text = _clean(one.detail)
-    suites = ElementTree.Element("testsuites", {key: suite.attrib[key] for key in ("tests", "failures", "errors")})
-    suites.append(suite)
-    ElementTree.indent(suites)
-    text: str = ElementTree.tostring(suites, encoding="unicode")
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'
-
-
-_JUNIT_TAGS = {CheckVerdict.FAIL: "failure", CheckVerdict.INCONCLUSIVE: "error", CheckVerdict.SKIPPED: "skipped"}
-
-
-def _clean(text: str) -> str:
-    return _NOT_XML.sub("?", text)
-
-
-CHECK_HEADS = ("check", "verdict", "measured", "allowed", "")
-
-
-def check_rows(report: CheckReport) -> list[tuple[str, ...]]:
-    """Return one row a check, as text."""
-    return [
-        (one.name, str(one.verdict), _value(one.measured, one.unit), _value(one.allowed, one.unit), one.detail)
-        for one in report.results
-    ]
-
-
-def _value(value: float | None, unit: str) -> str:
-    if value is None:
-        return "n/a"
-    if unit == "x":
-        return f"{value:.3f}x"
-    return f"{value:.0f} {unit}" if unit == "nodes" else f"{value:+.4f} {unit}".strip()
-
-
-def render_check(report: CheckReport) -> str:
-    """Return a Markdown table, for a pull request."""
-    return render("check.md.jinja", report=report, heads=CHECK_HEADS, rows=check_rows(report))

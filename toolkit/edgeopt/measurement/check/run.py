@@ -27,9 +27,7 @@ from edgeopt.measurement.check.result import (
     judge_placement,
     judge_size,
     judge_time,
-    render_check,
     skipped,
-    write_junit,
 )
 from edgeopt.measurement.fresh_process.start import Start, measure_peaks, time_first_answers
 from edgeopt.measurement.load.frame_loop import run_frames
@@ -54,7 +52,7 @@ from edgeopt.recipes.frames import Frames
 from edgeopt.recipes.recipe import Check
 from edgeopt.recipes.recognise import Shapes
 from edgeopt.system.environment import Environment
-from edgeopt.system.files import require_writable, write_beside
+from edgeopt.system.files import require_writable
 from edgeopt.system.toml import Within, parse_table, require_measurable
 
 CHECKS = ("latency", "accuracy", "size", "memory", "cold_start", "placement")
@@ -368,15 +366,3 @@ def _update(run: _Run, file: Path, recipe: str | None, limits: Check) -> CheckRe
         detail = "written on a noisy machine: only a check in turns with the model itself can judge its latency"
         notes = (Note(NoteKind.WARNING, detail, "keep the model, or write it again on a quiet machine"),)
     return CheckReport(run.now.label, str(file), (), limits, str(trust), notes, 0.0, updated=True)
-
-
-def write_reports(report: CheckReport, junit: Path | None, markdown: Path | None) -> None:
-    """Write what a continuous integration shows.
-
-    Raises:
-        InvalidFileError: If a folder is not writable or the disk is full.
-    """
-    if junit:
-        write_beside(junit, write_junit(report))
-    if markdown:
-        write_beside(markdown, render_check(report))

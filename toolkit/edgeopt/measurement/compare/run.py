@@ -8,16 +8,14 @@ where machine and software were the same.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from edgeopt.errors import EXIT_PASS, EdgeoptError, Note, NoteKind
-from edgeopt.measurement.accuracy.bootstrap import Drop, Scored, drop_between
+from edgeopt.errors import EdgeoptError, Note, NoteKind
+from edgeopt.measurement.accuracy.bootstrap import Scored, drop_between
 from edgeopt.measurement.accuracy.evaluate import Progress, open_labelled, require_metric
-from edgeopt.measurement.resources.trust import Trust
+from edgeopt.measurement.compare.result import Compared, Comparison
+from edgeopt.measurement.compare.summary import summarize as summarize_comparison
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.side_by_side import (
     Side,
@@ -37,106 +35,17 @@ from edgeopt.measurement.statistics.ratio import Change, Ratio, block_medians, p
 from edgeopt.measurement.stored import StoredResult, is_stored, read_stored, require_comparable
 from edgeopt.measurement.subject import choose_frames, shapes_of
 from edgeopt.measurement.turns import AGAIN, Turns
-from edgeopt.report.page import render
+from edgeopt.report.formats import write_pages
 from edgeopt.runtime.bundle import is_bundle
-from edgeopt.system.environment import Environment
-from edgeopt.system.files import require_writable, write_beside
-from edgeopt.system.text import format_bytes
+from edgeopt.system.files import require_writable
 from edgeopt.system.toml import Within, require_measurable
 
-SCHEMA = 2
 SECONDS = 20.0
 _APART = Note(
     NoteKind.WARNING,
     "these runs were not made in turns: what the machine did between them is not in the intervals",
     "compare the models themselves for a proof",
 )
-
-
-@dataclass(frozen=True)
-class Compared:
-    """One of them."""
-
-    label: str
-    given: str
-    size_bytes: int | None
-    """None: not known, it is an earlier result."""
-    times: Mapping[str, StageTime]
-    """`execute`, `frame` and the stages worth judging."""
-    ratios: Mapping[str, Ratio]
-    """To the first, by part; empty for the first itself."""
-    scored: Scored | None
-    drop: Drop | None
-    """Against the first."""
-    on_front: bool
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """What ran, and what it proves; the first row is what the others are compared with."""
-
-    rows: tuple[Compared, ...]
-    parts: tuple[str, ...]
-    margin: float
-    null: Mapping[str, Ratio]
-    """The first against itself, by part; empty for earlier results."""
-    seconds: float
-    source: str
-    trust: Trust | None
-    notes: tuple[Note, ...]
-    environments: Mapping[str, Environment]
-    samples: Mapping[str, Samples]
-
-    @property
-    def exit_code(self) -> int:
-        """0: a comparison informs; `edgeopt check` is the gate."""
-        return EXIT_PASS
-
-    @property
-    def front_axes(self) -> str:
-        """What the front is over."""
-        if self.rows[0].scored:
-            return "frame time and accuracy"
-        return "frame time and size" if self.rows[0].size_bytes is not None else "frame time"
-
-    def more_seconds(self, ratio: Ratio) -> float | None:
-        """Return how much longer would decide; 0: decided; None: no run would, or the runs are over."""
-        if not ratio.pairs_needed:
-            return None if ratio.pairs_needed is None else 0.0
-        return self.seconds * ratio.pairs_needed / ratio.pairs if self.null else None
-
-    def as_json(self) -> dict[str, Any]:
-        """Return plain values; raw samples are in the .npz files beside them."""
-        rows = [
-            {
-                "label": row.label,
-                "given": row.given,
-                "size_bytes": row.size_bytes,
-                "times": {part: dataclasses.asdict(time) for part, time in row.times.items()},
-                "ratios": {
-                    part: dataclasses.asdict(ratio) | {"more_seconds": self.more_seconds(ratio)}
-                    for part, ratio in row.ratios.items()
-                },
-                "accuracy": row.scored.to_json() if row.scored else None,
-                "drop": dataclasses.asdict(row.drop) if row.drop else None,
-                "on_front": row.on_front,
-            }
-            for row in self.rows
-        ]
-        return {
-            "schema": SCHEMA,
-            "margin": self.margin,
-            "seconds": self.seconds,
-            "source": self.source,
-            "in_turns": bool(self.null),
-            "parts": list(self.parts),
-            "rows": rows,
-            "null": {part: dataclasses.asdict(ratio) for part, ratio in self.null.items()},
-            "front_axes": self.front_axes,
-            "trust": dataclasses.asdict(self.trust) if self.trust else None,
-            "notes": [dataclasses.asdict(note) for note in self.notes],
-            "environments": {label: one.to_json() for label, one in self.environments.items()},
-        }
 
 
 def compare(
@@ -202,7 +111,7 @@ def compare(
         result = _compare_turns(sides, turns, scored, margin, str(frames.source), notes)
         close(sides)
     if out:
-        write_comparison(result, out)
+        _write(result, out)
     return result
 
 
@@ -332,80 +241,9 @@ def _worth(row: Compared) -> float:
     return row.scored.accuracy.value if row.scored else -float(row.size_bytes or 0)
 
 
-def write_comparison(result: Comparison, folder: Path) -> None:
-    """Write `compare.json`, `compare.md` and one .npz of raw samples for each.
-
-    Raises:
-        InvalidFileError: If the folder is not writable or the disk is full.
-    """
+def _write(result: Comparison, folder: Path) -> None:
+    """Write one .npz of raw samples for each, then the comparison."""
     for number, (label, samples) in enumerate(result.samples.items()):
         name = "again" if label.endswith(AGAIN) and number == len(result.rows) else str(number + 1)
         samples.save(folder / f"samples-{name}.npz")
-    write_beside(folder / "compare.json", json.dumps(result.as_json(), indent=2, allow_nan=False) + "\n")
-    write_beside(folder / "compare.md", render_comparison(result))
-
-
-def render_comparison(result: Comparison) -> str:
-    """Return the comparison as Markdown."""
-    return render(
-        "compare.md.jinja",
-        result=result,
-        heads=subject_heads(result),
-        subjects=subject_rows(result),
-        ratios=ratio_rows(result),
-    )
-
-
-def subject_heads(result: Comparison) -> tuple[str, ...]:
-    """Return the heads of the table of what was compared."""
-    first = result.rows[0]
-    size = ("size",) if first.size_bytes is not None else ()
-    accuracy = (first.scored.accuracy.metric, "drop") if first.scored else ()
-    return ("", *size, *accuracy, *(f"{part} p50/p99" for part in result.parts), "front")
-
-
-def subject_rows(result: Comparison) -> list[tuple[str, ...]]:
-    """Return one row for each of what was compared, as text."""
-    return [
-        (
-            row.label,
-            *((format_bytes(row.size_bytes),) if row.size_bytes is not None else ()),
-            *((f"{row.scored.accuracy.value:.4f}", str(row.drop) if row.drop else "") if row.scored else ()),
-            *(_time(row.times[part]) for part in result.parts),
-            "front" if row.on_front else "",
-        )
-        for row in result.rows
-    ]
-
-
-def _time(time: StageTime) -> str:
-    return " / ".join("n/a" if value is None else f"{value:.3f}" for value in (time.p50_ms, time.p99_ms))
-
-
-RATIO_HEADS = ("", "part", "speed", "95 % interval", "verdict", "faster or slower beyond", "to decide")
-
-
-def ratio_rows(result: Comparison) -> list[tuple[str, ...]]:
-    """Return one row for each ratio, as text."""
-    return [
-        (
-            row.label,
-            part,
-            f"{ratio.speedup:.3f}x",
-            f"[{ratio.low:.3f}, {ratio.high:.3f}]",
-            str(ratio.verdict),
-            f"{ratio.margin:.1%}",
-            _to_decide(result, ratio),
-        )
-        for row in result.rows
-        for part, ratio in row.ratios.items()
-    ]
-
-
-def _to_decide(result: Comparison, ratio: Ratio) -> str:
-    more = result.more_seconds(ratio)
-    if more == 0:
-        return ""
-    if more is None:
-        return "no run would: it sits on the margin" if result.null else "measure in turns"
-    return f"about {more:.0f} s more"
+    write_pages(summarize_comparison(result), folder, "compare")

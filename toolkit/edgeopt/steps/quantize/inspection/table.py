@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 TENSORS = "tensors.json"
 """File beside the first candidate of a search."""
-COLUMNS = ("tensor", "channels dB", "SQNR dB", "answer dB", "stays real")
+COLUMNS = ("tensor", "channels dB", "SQNR dB", "answer dB", "kept in float")
 _SCHEMA, _SHOWN = 1, 10
 
 
@@ -53,7 +53,7 @@ def worst_tensors(file: Path, most: int = _SHOWN) -> tuple[tuple[str, ...], ...]
     known = json.loads(file.read_text("utf-8"))["tensors"]
     rows = [one for one in known if one["rounded"] or one["kept"]][:most]
     numbers = ("channel_sqnr_db", "sqnr_db", "answer_sqnr_db")
-    return tuple((f"`{one['name']}`", *(_db(one[key]) for key in numbers), _kept(one["kept"])) for one in rows)
+    return tuple((one["name"], *(_db(one[key]) for key in numbers), _kept(one["kept"])) for one in rows)
 
 
 def _db(value: float | None) -> str:

@@ -1,0 +1,112 @@
+"""Every format writes every document: hostile names do nothing, lines keep the terminal's width, verdicts are told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from edgeopt.errors import EXIT_MISSED, EXIT_NOISY, EXIT_PASS, Note, NoteKind, NotFoundError
+from edgeopt.report.document import Document, Figure, Judgement, Section, Value, make_table
+from edgeopt.report.formats import Paper, find, names, render, write_pages
+from edgeopt.system.text import printable
+
+EVIL = "\x1b[31m[/d]<script>\u202e|x](y)"
+COMMAND = f"edgeopt {'word ' * 30}end"
+
+
+def document(name: str = "model", *, judgements: tuple[Judgement, ...] = (), data: object = None) -> Document:
+    columns = {
+        "name": lambda one: name,
+        "verdict": lambda one: "PASS",
+        **{f"figure {i}": lambda one: "1234.567" for i in range(9)},
+        "empty": lambda one: "",
+        "why": lambda one: f"{name} and then many words " * 4,
+    }
+    section = Section(
+        title=f"About {name}",
+        table=make_table(range(3), columns, words=["verdict", "why"], chosen=1),
+        text=f"how to read {name} " * 8,
+        values=(Value("why", f"because of {name} " * 9), Value("first", COMMAND, is_command=True)),
+        figure=Figure(name, "a.png"),
+        notes=(Note(NoteKind.WARNING, f"beware of {name}", "mend it"),),
+    )
+    detail = Section("For a page", text="many words", is_detail=True)
+    summary = (Value("verdict", f"FAIL: {name}"),)
+    return Document("check", name, f"Check of {name}", data, (section, detail), summary, judgements, 1.5)
+
+
+@pytest.mark.parametrize("form", [name for name in names() if name != "json"])
+def test_a_name_from_a_file_drives_nothing(form):
+    text = render(document(EVIL, judgements=(Judgement(EVIL, "FAIL", EVIL),)), form)
+    assert not [one for one in text if printable(one) != one and one not in "\n\u202e"], text
+    assert "<script" not in text or form == "terminal"
+    assert text.endswith("\n")
+
+
+def test_lines_keep_the_width_of_a_terminal_and_commands_are_whole():
+    lines = render(document(), "terminal", Paper(80)).splitlines()
+    assert any(COMMAND in line for line in lines)
+    assert all(len(line) <= 80 for line in lines if "edgeopt" not in line)
+    heads = [line.split() for line in lines if line.startswith("name ")]
+    assert len(heads) > 1, "a wide table is cut into several"
+    assert all(head[0] == "name" for head in heads)
+
+
+def test_a_pipe_gets_whole_lines():
+    text = render(document(), "terminal")
+    assert ("because of model " * 9).strip() in text
+    assert len([line for line in text.splitlines() if line.startswith("name ")]) == 1
+    assert "\x1b" not in text
+
+
+def test_a_terminal_is_told_the_verdict_last_and_a_page_first():
+    assert render(document(), "terminal").splitlines()[-1].startswith("verdict")
+    assert render(document(), "markdown").splitlines()[2] == "- verdict: FAIL: model"
+    assert "For a page" in render(document(), "markdown")
+    assert "For a page" not in render(document(), "terminal")
+
+
+def test_colours_are_for_terminals_that_want_them():
+    text = render(document(), "terminal", Paper(80, is_coloured=True))
+    assert "\x1b[31mFAIL\x1b[0m" in text
+    assert text.count("\x1b[") == 2 * text.count("\x1b[0m")
+
+
+def test_wide_characters_take_two_columns():
+    table = make_table(["数字", "ab"], {"name": str, "n": lambda one: "1"})
+    lines = render(Document("c", "s", "t", None, (Section(table=table),)), "terminal").splitlines()
+    assert lines == ["name  n", "数字  1", "ab    1"]
+
+
+def test_a_column_that_says_nothing_is_left_out():
+    assert "empty" not in render(document(), "markdown")
+
+
+def test_json_is_the_data_and_knows_no_nan(tmp_path: Path):
+    text = render(document(data={"a": (1, float("nan")), "b": [float("inf"), "x"]}), "json")
+    assert json.loads(text, parse_constant=pytest.fail) == {"a": [1, None], "b": [None, "x"]}
+
+
+@pytest.mark.parametrize(
+    ("code", "verdict", "is_noise"),
+    [(EXIT_PASS, "PASS", False), (EXIT_MISSED, "FAIL", False), (EXIT_NOISY, "INCONCLUSIVE", True)],
+)
+def test_a_budget_is_a_test_case_too(code, verdict, is_noise):
+    judged = Judgement.by_exit("budget", code, "seen")
+    assert (judged.verdict, judged.is_noise) == (verdict, is_noise)
+    (case,) = ElementTree.fromstring(render(document(judgements=(judged,)), "junit"))[0]
+    assert case.get("classname") == "edgeopt.check"
+    assert [child.get("type") for child in case if child.tag == "error"] == ["noise"] * is_noise
+
+
+def test_pages_lie_beside_a_result(tmp_path: Path):
+    write_pages(document(), tmp_path, "check")
+    assert {one.name for one in tmp_path.iterdir()} == {f"check{find(name).suffix}" for name in names()} - {"check"}
+
+
+def test_an_unknown_format_is_named_with_the_known_ones():
+    with pytest.raises(NotFoundError, match="no format named 'yaml'"):
+        find("yaml")

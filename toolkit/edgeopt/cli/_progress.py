@@ -1,0 +1,48 @@
+"""How far long work is: lines on the standard error, the last of which is rewritten on a terminal."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from types import TracebackType
+
+from edgeopt.system.text import printable
+
+
+class Progress:
+    """Listens to long work.
+
+    Where the output is no terminal only whole lines are printed. Nothing redraws itself in the background: a thread
+    that draws would slow the frames that are measured.
+    """
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._quiet = quiet
+        self._is_terminal = sys.stderr.isatty() and not quiet
+        self._shown = ""
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._show("")
+
+    def progress(self, what: str, done: int, of: int) -> None:
+        """Show how far a piece of work is."""
+        self._show(f"{what} {done}/{of}" if of > 1 else what)
+
+    def say(self, text: str) -> None:
+        """Print one line."""
+        if not self._quiet:
+            self._show("")
+            sys.stderr.write(f"{printable(text)}\n")
+            sys.stderr.flush()
+
+    def _show(self, text: str) -> None:
+        text = printable(text)[: shutil.get_terminal_size().columns - 1]
+        if self._is_terminal and text != self._shown:
+            sys.stderr.write(f"\r{text.ljust(len(self._shown))}{'' if text else chr(13)}")
+            sys.stderr.flush()
+            self._shown = text

@@ -1,0 +1,93 @@
+"""The result of `compare` as a document."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from edgeopt.measurement.compare.result import Compared, Comparison
+from edgeopt.measurement.stage_time import StageTime
+from edgeopt.measurement.statistics.ratio import Ratio
+from edgeopt.report.document import Document, Section, Table, Value, make_table
+from edgeopt.system.text import format_bytes
+
+Judged = tuple[Compared, str, Ratio]
+"""What was compared, a part of its frame, and the ratio to the first."""
+
+
+def summarize(result: Comparison) -> Document:
+    """Return what a reader sees: what was compared, the ratios, and how far to believe them."""
+    return Document(
+        command="compare",
+        subject=result.rows[0].label,
+        title=f"Compared with {result.rows[0].label}",
+        data=result.as_json(),
+        sections=(
+            Section(table=_subjects(result)),
+            Section(table=_ratios(result)),
+            Section(values=_how(result), notes=result.notes),
+        ),
+    )
+
+
+def _subjects(result: Comparison) -> Table:
+    scored = result.rows[0].scored
+
+    def time(part: str) -> Callable[[Compared], str]:
+        return lambda one: _time(one.times[part])
+
+    columns: dict[str, Callable[[Compared], str]] = {
+        "": lambda one: one.label,
+        "size": lambda one: "" if one.size_bytes is None else format_bytes(one.size_bytes),
+        scored.accuracy.metric if scored else "metric": lambda one: (
+            f"{one.scored.accuracy.value:.4f}" if one.scored else ""
+        ),
+        "drop": lambda one: str(one.drop) if one.drop else "",
+        **{f"{part} p50/p99": time(part) for part in result.parts},
+        "front": lambda one: "front" if one.on_front else "",
+    }
+    return make_table(result.rows, columns, words=["front"])
+
+
+def _ratios(result: Comparison) -> Table:
+    columns: dict[str, Callable[[Judged], str]] = {
+        "": lambda one: one[0].label,
+        "part": lambda one: one[1],
+        "speed": lambda one: f"{one[2].speedup:.3f}x",
+        "95 % interval": lambda one: f"[{one[2].low:.3f}, {one[2].high:.3f}]",
+        "verdict": lambda one: str(one[2].verdict),
+        "margin": lambda one: f"{one[2].margin:.1%}",
+        "to decide": lambda one: _to_decide(result, one[2]),
+    }
+    judged = [(row, part, ratio) for row in result.rows for part, ratio in row.ratios.items()]
+    return make_table(judged, columns, words=["part", "verdict", "to decide"])
+
+
+def _how(result: Comparison) -> tuple[Value, ...]:
+    first = result.rows[0].label
+    values = [
+        Value("times", "ms, p50 / p99 of single frames"),
+        Value("speed", f"as a multiple of {first}'s; FASTER or SLOWER beyond the margin"),
+        Value("front", f"nothing else is proven better in {result.front_axes}"),
+    ]
+    if result.null:
+        null = "; ".join(
+            f"{part} {one.speedup:.3f}x [{one.low:.3f}, {one.high:.3f}]" for part, one in result.null.items()
+        )
+        values.append(Value("in turns", f"{result.seconds:.0f} s on {result.source}; equal within {result.margin:.1%}"))
+        values.append(Value("null", f"{first} against itself: {null}"))
+    if result.trust:
+        values.append(Value("machine", str(result.trust)))
+    return tuple(values)
+
+
+def _time(time: StageTime) -> str:
+    return " / ".join("n/a" if value is None else f"{value:.3f}" for value in (time.p50_ms, time.p99_ms))
+
+
+def _to_decide(result: Comparison, ratio: Ratio) -> str:
+    more = result.more_seconds(ratio)
+    if more == 0:
+        return ""
+    if more is None:
+        return "no run would: it sits on the margin" if result.null else "measure in turns"
+    return f"about {more:.0f} s more"

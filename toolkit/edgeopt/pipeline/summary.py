@@ -1,0 +1,223 @@
+"""The result of `optimize` as a document; a column of its table is one line of `_columns`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from edgeopt.errors import Note, NoteKind
+from edgeopt.measurement.stage_time import StageTime
+from edgeopt.pipeline.candidate import BASELINE, Candidate
+from edgeopt.pipeline.result import Report
+from edgeopt.report.document import Document, Figure, Judgement, Section, Table, Value, make_table
+from edgeopt.report.formats import write_pages
+from edgeopt.steps.compile._partition_svg import PICTURE
+from edgeopt.steps.quantize.inspection.table import COLUMNS, TENSORS, worst_tensors
+from edgeopt.system.text import format_bytes, plural
+
+_SHOWN_FROM = 0.01
+"""Share of the frame from which a stage gets a column."""
+
+Columns = dict[str, Callable[[Candidate], str]]
+
+
+def summarize(report: Report) -> Document:
+    """Return what a reader sees: candidates, stages, notes, then in detail what each candidate is."""
+    sections = [
+        Section(table=_table(report, _columns(report)), values=_refused(report)),
+        Section("Stages in ms, p50 / p99", _table(report, _stage_columns(report)), is_detail=not _is_timed(report)),
+        Section("Notes", notes=_shared_notes(report)),
+        Section("How to read it", text=_READING, figure=_picture(report), is_detail=True),
+        *(_candidate(one) for one in report.candidates),
+        _tensors(report),
+        Section("Where this was measured", values=_facts(report), notes=_infos(report), is_detail=True),
+    ]
+    return Document(
+        command="optimize",
+        subject=report.model,
+        title=f"{report.model} on {report.target}",
+        data=report.as_json(),
+        sections=tuple(one for one in sections if one.table or one.values or one.notes or one.text),
+        summary=_summary(report),
+        judgements=(Judgement.by_exit("budget", report.exit_code, report.verdict_line),) if _is_judged(report) else (),
+    )
+
+
+def write_report(report: Report) -> None:
+    """Write `report.json`, `report.md` and what other formats have a file, into the output folder.
+
+    Raises:
+        InvalidFileError: If the folder is not writable or the disk is full.
+    """
+    write_pages(summarize(report), report.folder, "report")
+
+
+def candidate_line(one: Candidate) -> str:
+    """Return one line about a candidate that was just made."""
+    score = f"{one.score.metric} {one.score.value:.4f}" if one.score else ""
+    simulated = f"{one.simulated.value:.4f} with the device's numbers" if one.simulated else ""
+    parts = (format_bytes(one.size_bytes), score, simulated, one.placement, one.unfit)
+    resumed = "from disk" if one.is_resumed else ""
+    return f"{one.name:<14} {'  '.join(part for part in (*parts, resumed) if part)}"
+
+
+def _columns(report: Report) -> Columns:
+    device = f"{report.metric} {'simulated' if report.untimed else 'on device'}"
+    return {
+        "candidate": lambda one: one.name,
+        "size": lambda one: format_bytes(one.size_bytes),
+        report.metric: _score,
+        device: lambda one: f"{one.simulated.value:.4f}" if one.simulated else "",
+        "drop": _drop,
+        "speed": _speed,
+        "frame p50/p99": lambda one: _times(one.latency.frame) if one.latency else "not measured",
+        f"budget {report.budget_ms:.1f} ms": lambda one: one.latency.verdict if one.latency else "INCONCLUSIVE",
+        "": lambda one: "chosen" if one.name == report.chosen else "front" if one.on_front else "",
+    }
+
+
+def _stage_columns(report: Report) -> Columns:
+    """Return a column for each stage that takes time: on a CPU upload and download take next to nothing."""
+
+    def times(stage: str) -> Callable[[Candidate], str]:
+        return lambda one: _times(one.latency.stages.get(stage) if one.latency else None)
+
+    shares: dict[str, float] = {}
+    for one in report.candidates:
+        for name, time in (one.latency.stages if one.latency else {}).items():
+            whole = one.latency.frame.p50_ms if one.latency else None
+            shares[name] = max(shares.get(name, 0.0), (time.p50_ms or 0.0) / (whole or 1.0))
+    shown = {name: times(name) for name, share in shares.items() if share >= _SHOWN_FROM}
+    return {"candidate": lambda one: one.name, **shown}
+
+
+def _table(report: Report, columns: Columns) -> Table:
+    chosen = [one.name for one in report.candidates].index(report.chosen)
+    return make_table(report.candidates, columns, words=[""], chosen=chosen)
+
+
+def _is_timed(report: Report) -> bool:
+    return any(one.latency for one in report.candidates)
+
+
+def _is_judged(report: Report) -> bool:
+    return report.budget_asked or bool(report.off_target)
+
+
+def _score(one: Candidate) -> str:
+    if one.score:
+        return f"{one.score.value:.4f}"
+    return "n/a" if one.agreement is None else f"agree {one.agreement:.3f}"
+
+
+def _drop(one: Candidate) -> str:
+    known = one.name != BASELINE and one.drop is not None
+    return f"{one.drop:+.4f} {one.drop_interval}".rstrip() if known else ""
+
+
+def _speed(one: Candidate) -> str:
+    if one.name == BASELINE:
+        return "1.00x"
+    return f"{one.speed} {one.speed.verdict}" if one.speed else "not measured"
+
+
+def _times(time: StageTime | None) -> str:
+    if time is None:
+        return "n/a"
+    return " / ".join("n/a" if value is None else f"{value:.2f}" for value in (time.p50_ms, time.p99_ms))
+
+
+def _refused(report: Report) -> tuple[Value, ...]:
+    return tuple(Value("refused", f"{one.name}: {one.refused}") for one in report.candidates if one.refused)
+
+
+def _shared_notes(report: Report) -> tuple[Note, ...]:
+    """Return the notes worth a line, each once, those of candidates with their names."""
+    owners: dict[Note, list[str]] = {note: [] for note in report.notes}
+    for one in report.candidates:
+        for note in dict.fromkeys(one.notes):
+            if note not in report.notes:
+                owners.setdefault(note, []).append(one.name)
+    return tuple(
+        Note(note.kind, f"{', '.join(names)}: {note.detail}" if names else note.detail, note.hint)
+        for note, names in owners.items()
+        if note.kind is not NoteKind.INFO
+    )
+
+
+def _infos(report: Report) -> tuple[Note, ...]:
+    return tuple(note for note in report.notes if note.kind is NoteKind.INFO)
+
+
+_READING = (
+    "Times are p50 / p99 of single frames in ms; n/a: too few frames to say. Speed is the original's frame time over "
+    "the candidate's, whole frames in turns, with its 95 % interval. FASTER is proven over fresh processes. "
+    "UNCONFIRMED was measured in one process, which proves nothing: a session's place in memory alone moves a small "
+    "model by 10 to 20 %."
+)
+
+
+def _picture(report: Report) -> Figure | None:
+    is_there = (report.folder / "boxes.png").is_file()
+    return Figure("Answers before and after", "boxes.png") if is_there else None
+
+
+def _candidate(one: Candidate) -> Section:
+    """Return what made a candidate, and what it does to answers and time."""
+    as_it_is = f"{one.parent} as it is" if one.parent else "the model as it came"
+    processes = f", {plural(one.speed.processes, 'fresh process')}" if one.speed and one.speed.processes > 1 else ""
+    known = {
+        "changes": ", ".join(f"{name} {count}" for name, count in one.changes.items()) or as_it_is,
+        "runs on": f"{one.executor}, {one.precision}",
+        "file": one.file,
+        "compiled": one.compiled,
+        "outputs": f"SQNR {one.drift.sqnr_db:.1f} dB, cosine {one.drift.cosine:.6f}" if one.drift else "",
+        "frame": f"{one.speed} {one.speed.verdict}{processes}" if one.speed else "",
+        "execute": f"{one.execute} {one.execute.verdict}" if one.execute else "",
+        "placement": one.placement,
+    }
+    figure = Figure("Where the nodes run", one.file.replace("model.onnx", PICTURE)) if one.placement else None
+    values = tuple(Value(label, text) for label, text in known.items() if text)
+    return Section(f"Candidate {one.name}", values=values, figure=figure, notes=one.notes, is_detail=True)
+
+
+def _tensors(report: Report) -> Section:
+    """Return what suffers most in the chosen INT8 candidate, or else in the one nearest to it."""
+    near = sorted(report.candidates, key=lambda one: (one is not report.best, one.profile != report.best.profile))
+    files = [(report.folder / one.file).with_name(TENSORS) for one in near]  # one file for all of an engine's search
+    rows = next((rows for file in files if (rows := worst_tensors(file))), ())
+    if not rows:
+        return Section()
+    text = (
+        "SQNR on the tensor's grid: channel by channel, of the whole tensor, and of the answer with this tensor alone "
+        "on integers. All tensors: candidates/*/tensors.json."
+    )
+    title = "Tensors that suffer most from integers"
+    return Section(title, Table(COLUMNS, rows, frozenset(COLUMNS[-1:])), text, is_detail=True)
+
+
+def _facts(report: Report) -> tuple[Value, ...]:
+    machine = report.environment
+    cores = plural(machine.cores, "core")
+    packages = [f"{name} {version}" for name, version in machine.packages.items()]
+    known = {
+        "recipe": f"{report.recipe} ({report.recipe_reason})",
+        "target": f"{report.target}, {plural(report.threads, 'thread')}",
+        "machine": f"{machine.cpu}, {machine.architecture}, {cores}: {', '.join(machine.instructions)}",
+        "software": ", ".join((machine.system, f"Python {machine.python}", *packages)),
+        "latency": f"measured on {report.measured_on}" if report.measured_on else "",
+        "fingerprint": machine.hash,
+        "samples": "candidates/*/samples.npz; of fresh processes candidates/*/confirmed.npz",
+    }
+    return tuple(Value(label, text) for label, text in known.items() if text)
+
+
+def _summary(report: Report) -> tuple[Value, ...]:
+    known = {
+        "calibrated": f"on {report.calibrated_on}",
+        "machine": report.trust,
+        "chosen": report.reason,
+        "verdict": report.verdict_line,
+        "bundle": str(report.bundle),
+        "report": str(report.folder / "report.md"),
+    }
+    return tuple(Value(label, text) for label, text in known.items() if text)

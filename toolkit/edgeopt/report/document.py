@@ -1,0 +1,119 @@
+"""A result as a reader sees it: tables, values and notes, in sections.
+
+A result's own folder makes the document (`summary.py` there), and every file of `report/formats` can write it.
+Texts are as they came from models and files: a format makes them harmless.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from edgeopt.errors import EXIT_MISSED, EXIT_NOISY, EXIT_PASS, Note
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of text under heads; the first column names the row."""
+
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    words: frozenset[str] = frozenset()
+    """Heads of columns that hold words, not numbers: aligned left, and folded where a line is too short."""
+    chosen: int | None = None
+    """The row that a reader looks for."""
+
+
+def make_table(
+    items: Iterable[T],
+    columns: Mapping[str, Callable[[T], str]],
+    *,
+    words: Collection[str] = (),
+    chosen: int | None = None,
+) -> Table:
+    """Return one row an item; a column that says nothing of any item is left out.
+
+    Args:
+        items: What the rows are about.
+        columns: Head to what a cell says of an item; the first names it.
+        words: See `Table.words`.
+        chosen: See `Table.chosen`.
+    """
+    items, (first, *_) = tuple(items), columns
+    cells = {head: [cell(one) for one in items] for head, cell in columns.items()}
+    told = {head: column for head, column in cells.items() if head == first or any(column)}
+    return Table(tuple(told), tuple(zip(*told.values(), strict=True)), frozenset(words), chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A label and what it says, in a short clause."""
+
+    label: str
+    text: str
+    is_command: bool = False
+    """Whether the text is copied as a whole: it is never folded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A picture in a file."""
+
+    title: str
+    file: str
+    """Relative to the folder in which the document lies."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of a document; what is empty is left out."""
+
+    title: str = ""
+    table: Table | None = None
+    text: str = ""
+    """How to read the table."""
+    values: tuple[Value, ...] = ()
+    figure: Figure | None = None
+    notes: tuple[Note, ...] = ()
+    is_detail: bool = False
+    """Whether it is for a page only: a terminal has no room for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """One thing that was judged; a test case, where a format has such."""
+
+    name: str
+    verdict: str
+    """PASS, FAIL, INCONCLUSIVE or SKIPPED."""
+    detail: str
+    is_noise: bool = False
+    """Whether only the noise of the machine keeps it from a verdict."""
+
+    @classmethod
+    def by_exit(cls, name: str, exit_code: int, detail: str) -> Judgement:
+        """Return what an exit code says of one thing."""
+        verdict = {EXIT_PASS: "PASS", EXIT_MISSED: "FAIL"}.get(exit_code, "INCONCLUSIVE")
+        return cls(name, verdict, detail, exit_code == EXIT_NOISY)
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """What one command found, for a reader and for a program."""
+
+    command: str
+    """That made it: `optimize`."""
+    subject: str
+    """What it is about: a model's name."""
+    title: str
+    data: Any
+    """The result as plain values, for other programs."""
+    sections: tuple[Section, ...] = ()
+    summary: tuple[Value, ...] = ()
+    """What matters most: a page begins with it, a terminal ends with it."""
+    judgements: tuple[Judgement, ...] = ()
+    seconds: float = 0.0
+    """How long it all took; 0: not known."""

@@ -1,0 +1,63 @@
+"""How a document becomes text: one format a file, the file name is the format's name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgeopt.report import formats
+from edgeopt.report.document import Document
+from edgeopt.system import registry
+from edgeopt.system.files import write_beside
+
+
+@dataclass(frozen=True, slots=True)
+class Paper:
+    """What a document is written on."""
+
+    width: int = 0
+    """Columns; 0: lines are as long as they are."""
+    is_coloured: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One way of writing documents; each file of this folder has one, called `FORMAT`."""
+
+    render: Callable[[Document, Paper], str]
+    """Returns the whole text, a line break at its end; it makes names from files harmless."""
+    suffix: str = ""
+    """Of the file that is written beside every result; empty: none is."""
+
+
+def names() -> list[str]:
+    """Return the names of all formats."""
+    return registry.names(formats)
+
+
+def find(name: str) -> Format:
+    """Return the format of this name.
+
+    Raises:
+        NotFoundError: If there is none.
+    """
+    found = registry.load(formats, name).FORMAT
+    assert isinstance(found, Format)
+    return found
+
+
+def render(document: Document, name: str, paper: Paper | None = None) -> str:
+    """Return a document as text in the format of this name."""
+    return find(name).render(document, paper or Paper())
+
+
+def write_pages(document: Document, folder: Path, stem: str) -> None:
+    """Write `STEM.json`, `STEM.md` and what other formats have a file, into the folder of a result.
+
+    Raises:
+        InvalidFileError: If the folder is not writable or the disk is full.
+    """
+    for one in map(find, sorted(names(), key="json".__eq__)):  # what is read again comes last: then all is there
+        if one.suffix:
+            write_beside(folder / f"{stem}{one.suffix}", one.render(document, Paper()))

@@ -1,0 +1,51 @@
+"""Markdown: a page beside the result, or a comment on a pull request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from edgeopt.report.document import Document, Section, Table, Value
+from edgeopt.report.formats import Format, Paper
+from edgeopt.system.text import printable
+
+_MARKS = {"<": "&lt;", "|": "\\|", "](": "]\\(", "][": "]\\[", "]:": "]\\:"}
+
+
+def escape(text: str) -> str:
+    """Return one line of Markdown that shows the text: no HTML, no link, no end of a table's cell."""
+    for mark, shown in _MARKS.items():
+        text = text.replace(mark, shown)
+    return printable(text)
+
+
+def _render(document: Document, _: Paper) -> str:
+    blocks = [f"# {escape(document.title)}", *_list(document.summary)]
+    for section in document.sections:
+        blocks += _section(section)
+    return "\n\n".join(blocks) + "\n"
+
+
+def _section(section: Section) -> Iterator[str]:
+    if section.title:
+        yield f"## {escape(section.title)}"
+    if section.table and section.table.rows:
+        yield "\n".join(_table(section.table))
+    if section.text:
+        yield escape(section.text)
+    yield from _list(section.values)
+    if section.figure:
+        yield f"![{escape(section.figure.title)}]({escape(section.figure.file)})"
+    yield from _list(Value(one.kind, str(one)) for one in section.notes)
+
+
+def _table(table: Table) -> Iterator[str]:
+    for cells in (table.heads, ("---",) * len(table.heads), *table.rows):
+        yield f"| {' | '.join(map(escape, cells))} |"
+
+
+def _list(values: Iterable[Value]) -> Iterator[str]:
+    if lines := [f"- {escape(one.label)}: {escape(one.text)}" for one in values]:
+        yield "\n".join(lines)
+
+
+FORMAT = Format(_render, suffix=".md")
