@@ -31,7 +31,7 @@ class Format:
     """Of the file that is written beside every result; empty: none is."""
 
 
-def names() -> list[str]:
+def names() -> tuple[str, ...]:
     """Return the names of all formats."""
     return registry.names(formats)
 
