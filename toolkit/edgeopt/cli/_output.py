@@ -5,27 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
-from edgeopt.cli._values import FormatName
 from edgeopt.system.text import printable
 
 if TYPE_CHECKING:
     from edgeopt.report.document import Document
-
-TERMINAL = "terminal"
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def format_option(command: F) -> F:
-    """Add `--format`, and `--json` as a short form of it; the command gets the name as `form`."""
-    short = click.option("--json", "form", flag_value="json", help="The same as --format json.")
-    return click.option(
-        "--format", "form", type=FormatName(), default=TERMINAL, show_default=True, help="What to print."
-    )(short(command))
 
 
 def show(document: Document, form: str) -> None:

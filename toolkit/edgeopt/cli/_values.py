@@ -43,10 +43,18 @@ class Share(click.ParamType[float]):
 class Number(click.FloatRange):
     """A finite number; click's own range holds NaN, which is neither below nor above anything."""
 
+    name = "number"
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return the number."""
         found: float = super().convert(value, param, ctx)
         return found if math.isfinite(found) else self.fail(f"{value} is no finite number", param, ctx)
+
+
+class Whole(click.IntRange):
+    """A whole number."""
+
+    name = "n"
 
 
 class Names(click.ParamType[tuple[str, ...]]):
@@ -109,13 +117,3 @@ class Shape(click.ParamType[tuple[str, tuple[int, ...]]]):
             return value if isinstance(value, tuple) else parse_shape(value)
         except EdgeoptError as error:
             self.fail(f"{error.problem}; {error.remedy}", param, ctx)
-
-
-shape_option = click.option(
-    "--shape",
-    "shapes",
-    type=Shape(),
-    multiple=True,
-    metavar="INPUT=1x3x48x192",
-    help="The shape of an input that the model leaves free; repeatable.",
-)

@@ -6,33 +6,68 @@ from pathlib import Path
 
 import click
 
-from edgeopt.cli._output import TERMINAL, format_option, show
+from edgeopt.cli._options import (
+    TERMINAL,
+    format_option,
+    recipe_option,
+    seed_option,
+    source_option,
+    target_option,
+    threads_option,
+)
+from edgeopt.cli._output import show
 from edgeopt.cli._progress import Progress
-from edgeopt.cli._values import Duration, Names, Number
+from edgeopt.cli._values import Duration, Names, Number, Whole
 
 
 @click.command()
 @click.argument("model")
-@click.option("--baseline", "-b", required=True, type=click.Path(path_type=Path), help="File to check against.")
+@click.option("--baseline", "-b", required=True, type=click.Path(path_type=Path), help="The file to check against.")
 @click.option("--update", is_flag=True, help="Write the baseline from this run; nothing is checked.")
-@click.option("--target", "-t", default="cpu", show_default=True, help="For a model; a bundle brings its own.")
-@click.option("--recipe", "-r", help="How the model is fed and read [read from the model].")
-@click.option("--source", "-s", help="Pictures: folder, picture, video or .npz [the recipe's own].")
-@click.option("--eval", help="Labels (COCO JSON, CSV) [the recipe's own].")
-@click.option("--threads", type=click.IntRange(min=1), help="Threads of the engine [the baseline's].")
-@click.option("--seconds", type=Duration("s"), default="20s", show_default=True, help="How long frames run.")
-@click.option("--starts", type=click.IntRange(min=3), default=10, show_default=True, help="Fresh processes.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the order of turns.")
-@click.option("--latency-ratio", type=Number(min=0), help="Execution and frame time allowed [1.05 of the baseline's].")
-@click.option("--accuracy-drop", type=Number(min=0), help="Metric that may be lost [0.01].")
-@click.option("--size-ratio", type=Number(min=0), help="Model size allowed [1.05].")
-@click.option("--memory-ratio", type=Number(min=0), help="Peak memory of a fresh process allowed [1.10].")
-@click.option("--cold-start-ratio", type=Number(min=0), help="Time to the first answer allowed [1.20].")
-@click.option("--max-nodes-off-device", type=click.IntRange(min=0), help="Nodes that may leave the first provider [0].")
-@click.option("--skip", type=Names(), default="", help="Checks to leave out: latency, accuracy, size, ...")
-@click.option("--judge-noisy", is_flag=True, help="On a noisy machine, judge times that were taken in turns.")
-@click.option("--junit", type=click.Path(path_type=Path), help="File for JUnit XML.")
-@click.option("--markdown", type=click.Path(path_type=Path), help="File for a table in Markdown.")
+@target_option
+@recipe_option
+@source_option("the recipe's own")
+@click.option(
+    "--eval",
+    metavar="LABELS",
+    show_default="the recipe's own",
+    help="Labelled pictures that judge the accuracy: COCO JSON or CSV.",
+)
+@threads_option("the baseline's")
+@click.option("--seconds", type=Duration("s"), default="20s", show_default=True, help="How long frames are measured.")
+@click.option(
+    "--starts", type=Whole(min=3), default=10, show_default=True, help="Fresh processes for memory and cold start."
+)
+@seed_option
+@click.option(
+    "--latency-ratio",
+    type=Number(min=0),
+    show_default="1.05",
+    help="Execution and frame time allowed, over the baseline's.",
+)
+@click.option("--accuracy-drop", type=Number(min=0), show_default="0.01", help="How much of the metric may be lost.")
+@click.option("--size-ratio", type=Number(min=0), show_default="1.05", help="Model size allowed, over the baseline's.")
+@click.option(
+    "--memory-ratio", type=Number(min=0), show_default="1.10", help="Peak memory allowed, over the baseline's."
+)
+@click.option(
+    "--cold-start-ratio",
+    type=Number(min=0),
+    show_default="1.20",
+    help="Time to the first answer allowed, over the baseline's.",
+)
+@click.option(
+    "--max-nodes-off-device", type=Whole(min=0), show_default="0", help="Nodes that may leave the device for the CPU."
+)
+@click.option(
+    "--skip",
+    type=Names(),
+    default="",
+    help="Checks to leave out: latency, accuracy, size, memory, cold_start, placement.",
+)
+@click.option("--judge-noisy", is_flag=True, help="On a noisy machine too, judge times that were measured in turns.")
+@click.option("--junit", type=click.Path(path_type=Path), help="Also write JUnit XML into this file.")
+@click.option("--markdown", type=click.Path(path_type=Path), help="Also write Markdown into this file.")
 @format_option
 @click.pass_context
 def check(
@@ -57,11 +92,19 @@ def check(
     form: str,
     **limits: float | None,
 ) -> None:
-    """Check MODEL (an ONNX file, a shipped model or a bundle) against a baseline: the gate for continuous integration.
+    """Check MODEL against a baseline.
 
-    Latency, accuracy, size, memory, cold start and placement; what is allowed comes from the options, then from
-    `[check]` in the recipe. Exit code 0: pass; 2: a check failed, proven; 3: not decided; 4: the machine is too noisy
-    to judge times; 1: an error.
+    The gate for continuous integration. MODEL is an ONNX file, the name of a shipped model, or a bundle. Latency,
+    accuracy, size, memory, cold start and placement are checked; what is allowed comes from the options, then from
+    [check] in the recipe.
+
+    \b
+    Exit codes:
+      0  every check passed, or the baseline was written
+      1  an error
+      2  a check failed, proven
+      3  not decided
+      4  the machine was too noisy to judge times
     """
     from edgeopt.measurement.check.run import check as run
     from edgeopt.measurement.check.summary import summarize

@@ -6,22 +6,35 @@ from pathlib import Path
 
 import click
 
-from edgeopt.cli._output import TERMINAL, format_option, show
+from edgeopt.cli._options import (
+    TERMINAL,
+    format_option,
+    recipe_option,
+    seed_option,
+    source_option,
+    target_option,
+    threads_option,
+)
+from edgeopt.cli._output import show
 from edgeopt.cli._progress import Progress
 from edgeopt.cli._values import Duration, Share
 
 
 @click.command()
 @click.argument("subjects", nargs=-1, metavar="A B [C]...")
-@click.option("--target", "-t", default="cpu", show_default=True, help="For models; a bundle brings its own.")
-@click.option("--recipe", "-r", help="How the models are fed and read [read from each model].")
-@click.option("--source", "-s", help="Pictures: folder, picture, video or .npz [the first one's own].")
-@click.option("--eval", help="Labels (COCO JSON, CSV): compares the accuracy too.")
-@click.option("--threads", type=click.IntRange(min=1), help="Threads of the engine [physical cores].")
-@click.option("--seconds", type=Duration("s"), default="20s", show_default=True, help="How long, all together.")
-@click.option("--margin", type=Share(), default="2%", show_default=True, help="Ratios this near to 1 are equal.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the order of turns.")
-@click.option("--out", "-o", type=click.Path(path_type=Path), help="Folder for compare.json, .md and the raw samples.")
+@target_option
+@recipe_option
+@source_option("those of the first recipe")
+@click.option("--eval", metavar="LABELS", help="Compare the accuracy too: labelled pictures, COCO JSON or CSV.")
+@threads_option("physical cores")
+@click.option(
+    "--seconds", type=Duration("s"), default="20s", show_default=True, help="How long all together are measured."
+)
+@click.option("--margin", type=Share(), default="2%", show_default=True, help="Speeds as near as this are equal.")
+@seed_option
+@click.option(
+    "--out", "-o", type=click.Path(path_type=Path), help="Folder for compare.json, compare.md and the raw samples."
+)
 @format_option
 @click.pass_context
 def compare(
@@ -39,10 +52,11 @@ def compare(
     out: Path | None,
     form: str,
 ) -> None:
-    """Compare B, C and more with A: models, bundles and shipped models run in turns; or results of `bench -o`.
+    """Compare the speed of B, C and more with that of A.
 
-    Says FASTER, SLOWER, EQUIVALENT or INCONCLUSIVE for each stage and the whole frame. Exit code 0, or 1 on an error;
-    the gate is `edgeopt check`.
+    They are ONNX files, names of shipped models and bundles, which run in turns; or results of `edgeopt bench -o`.
+    Says FASTER, SLOWER, EQUIVALENT or INCONCLUSIVE of the whole frame and of each stage. Exit code 0, or 1 on an
+    error: the gate is `edgeopt check`.
     """
     from edgeopt.measurement.compare.run import compare as run
     from edgeopt.measurement.compare.summary import summarize

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeopt.cli._output import format_option, show
+from edgeopt.cli._options import format_option
+from edgeopt.cli._output import show
 from edgeopt.system.text import plural
 
 if TYPE_CHECKING:

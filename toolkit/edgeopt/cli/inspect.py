@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import click
 
-from edgeopt.cli._output import format_option, show
-from edgeopt.cli._values import shape_option
+from edgeopt.cli._options import format_option, recipe_option, shape_option
+from edgeopt.cli._output import show
 
 
 @click.command()
 @click.argument("model")
-@click.option("--target", "-t", help="Also show where this device's engine puts the nodes.")
-@click.option("--recipe", "-r", help="How the model is fed and read [read from the model].")
+@click.option("--target", "-t", metavar="NAME|FILE", help="Also show where this device runs each node.")
+@recipe_option
 @shape_option
-@click.option("--quantized", is_flag=True, help="Show the integer tensors instead: scale, zero point, type.")
-@click.option("--calib", default="", help="With --quantized: pictures, for saturation and error of each tensor.")
-@click.option("--float", "against", default="", help="With --calib: the float model, for integers between integers.")
+@click.option("--quantized", is_flag=True, help="Show the integer tensors instead: type, scale, zero point.")
+@click.option(
+    "--calib", default="", metavar="PICTURES", help="With --quantized: also measure the error of each tensor."
+)
+@click.option("--float", "against", default="", metavar="FILE", help="With --calib: the float model to compare with.")
 @click.option("--nodes", is_flag=True, help="With --target: list every node, not only the refused ones.")
 @format_option
 def inspect(
@@ -30,7 +32,7 @@ def inspect(
     nodes: bool,
     form: str,
 ) -> None:
-    """Show what MODEL is: inputs, outputs, ops, size, and with a target where its nodes run."""
+    """Show what MODEL is, and where a device runs its nodes."""
     from edgeopt.pipeline.inspect import inspect as run
     from edgeopt.pipeline.inspect_summary import summarize
 

@@ -6,9 +6,18 @@ from pathlib import Path
 
 import click
 
-from edgeopt.cli._output import TERMINAL, format_option, show, show_line
+from edgeopt.cli._options import (
+    TERMINAL,
+    device_option,
+    format_option,
+    max_drop_option,
+    recipe_option,
+    shape_option,
+    threads_option,
+)
+from edgeopt.cli._output import show, show_line
 from edgeopt.cli._progress import Progress
-from edgeopt.cli._values import Duration, Names, Number, shape_option
+from edgeopt.cli._values import Duration, Names, Number
 
 
 class _WithSteps(click.Command):
@@ -25,35 +34,48 @@ class _WithSteps(click.Command):
 
 @click.command(cls=_WithSteps)
 @click.argument("model")
-@click.option("--target", "-t", required=True, help="A shipped device profile (edgeopt targets) or a TOML file.")
-@click.option("--out", "-o", type=click.Path(path_type=Path), help="Output folder [out/MODEL-TARGET].")
-@click.option("--recipe", "-r", help="How the model is fed and read: a name or a TOML file [read from the model].")
+@device_option
+@click.option("--out", "-o", type=click.Path(path_type=Path), show_default="out/MODEL-TARGET", help="Folder to write.")
+@recipe_option
 @shape_option
-@click.option("--calib", default="", help="Unlabelled pictures for INT8: folder, video, .npz, or the word synthetic.")
-@click.option("--eval", "labels", default="", help="Labelled pictures: COCO JSON or CSV.")
-@click.option("--budget", type=Duration("ms"), help="Time a frame may take, e.g. 33ms [the target's].")
-@click.option("--fps", type=Number(min=0, min_open=True), help="The budget as a frame rate.")
-@click.option("--max-drop", type=Number(min=0, max=1), help="Metric that may be lost [the recipe's, 0.01].")
-@click.option("--steps", type=Names(), help="Steps to do, of those below [all that are not off].")
+@click.option(
+    "--calib",
+    default="",
+    metavar="PICTURES",
+    show_default="the recipe's own",
+    help="Unlabelled pictures for INT8: a folder, a video, an .npz, or the word synthetic.",
+)
+@click.option(
+    "--eval",
+    "labels",
+    default="",
+    metavar="LABELS",
+    show_default="the recipe's own",
+    help="Labelled pictures that judge the accuracy: COCO JSON or CSV.",
+)
+@click.option(
+    "--budget", type=Duration("ms"), show_default="the target's", help="Time a frame may take, such as 33ms: a gate."
+)
+@click.option("--fps", type=Number(min=0, min_open=True), help="The budget as frames a second.")
+@max_drop_option
+@click.option("--steps", type=Names(), show_default="all that are not off", help="Steps to do, of those below.")
 @click.option("--skip", multiple=True, metavar="STEP", help="A step to leave out; repeatable.")
 @click.option("--dry-run", is_flag=True, help="Print the plan and stop.")
-@click.option("--resume", is_flag=True, help="Take up the finished candidates of an interrupted run.")
+@click.option("--resume", is_flag=True, help="Keep the finished candidates of an interrupted run.")
 @click.option(
     "--replay",
     default="",
     metavar="REPORT",
-    help="Make the models of an earlier run again, byte for byte: its output folder or report.json.",
+    help="Make the models of an earlier run again, byte for byte: its folder or its report.json.",
 )
-@click.option("--time-budget", type=Duration("s"), help="Stop making candidates after this, e.g. 5m.")
-@click.option(
-    "--threads", type=click.IntRange(min=1), help="Threads of the engine [all cores, or one where it is as fast]."
-)
+@click.option("--time-budget", type=Duration("s"), help="Stop making candidates after this, such as 5m.")
+@threads_option("all cores, or one where it is as fast")
 @click.option(
     "--prefer",
     type=click.Choice(["speed", "size"]),
     default="speed",
     show_default=True,
-    help="What to choose: the fastest, proven; or the smallest that is not proven slower.",
+    help="Choose what is proven fastest, or the smallest that is not proven slower.",
 )
 @format_option
 @click.pass_context
@@ -80,10 +102,18 @@ def optimize(
     prefer: str,
     form: str,
 ) -> None:
-    """Make MODEL (an ONNX file or a shipped model's name) fast on a target, and measure it stage by stage.
+    """Make MODEL fast on a device, and prove it.
 
-    Writes every candidate, a bundle for the runtime, and the report. Exit code 0: the budget is met, or none was
-    asked for; 2: missed, proven; 3: not decided; 4: the machine was too noisy to decide; 1: an error.
+    MODEL is an ONNX file, or the name of a shipped model. Writes every candidate, a bundle for the runtime, and a
+    report.
+
+    \b
+    Exit codes:
+      0  the budget is met, or none was asked for
+      1  an error
+      2  the budget is missed, proven
+      3  not decided
+      4  the machine was too noisy to decide
     """
     from edgeopt.pipeline.optimize import optimize as run
     from edgeopt.pipeline.optimize import plan_lines
@@ -92,7 +122,7 @@ def optimize(
     from edgeopt.pipeline.summary import summarize
 
     if budget is not None and fps is not None:
-        raise click.UsageError("--budget and --fps say the same thing; give one")
+        raise click.UsageError("--budget and --fps both say how long a frame may take; give one")
     options = Options(
         calib=calib,
         eval=labels,

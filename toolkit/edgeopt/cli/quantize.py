@@ -6,22 +6,43 @@ from pathlib import Path
 
 import click
 
-from edgeopt.cli._output import TERMINAL, format_option, show
+from edgeopt.cli._options import (
+    TERMINAL,
+    device_option,
+    format_option,
+    max_drop_option,
+    recipe_option,
+    shape_option,
+    threads_option,
+)
+from edgeopt.cli._output import show
 from edgeopt.cli._progress import Progress
-from edgeopt.cli._values import Duration, Number, shape_option
+from edgeopt.cli._values import Duration
 
 
 @click.command()
 @click.argument("model")
-@click.option("--target", "-t", required=True, help="A shipped device profile (edgeopt targets) or a TOML file.")
-@click.option("--calib", default="", help="Unlabelled pictures: folder, video, .npz, or synthetic [the recipe's own].")
-@click.option("--out", "-o", type=click.Path(path_type=Path), help="The file to write [MODEL.int8.onnx].")
-@click.option("--eval", "labels", default="", help="Labelled pictures that judge the result: COCO JSON or CSV.")
-@click.option("--recipe", "-r", help="How the model is fed and read: a name or a TOML file [read from the model].")
+@device_option
+@click.option(
+    "--calib",
+    default="",
+    metavar="PICTURES",
+    show_default="the recipe's own",
+    help="Unlabelled pictures: a folder, a video, an .npz, or the word synthetic.",
+)
+@click.option("--out", "-o", type=click.Path(path_type=Path), show_default="MODEL.int8.onnx", help="The file to write.")
+@click.option(
+    "--eval",
+    "labels",
+    default="",
+    metavar="LABELS",
+    help="Labelled pictures that judge the accuracy: COCO JSON or CSV.",
+)
+@recipe_option
 @shape_option
-@click.option("--threads", type=click.IntRange(min=1), help="Threads of the engine [physical cores].")
+@threads_option("physical cores")
 @click.option("--time-budget", type=Duration("s"), default="3m", show_default=True, help="Stop searching after this.")
-@click.option("--max-drop", type=Number(min=0, max=1), help="Metric that may be lost [the recipe's, 0.01].")
+@max_drop_option
 @format_option
 @click.pass_context
 def quantize(
@@ -39,10 +60,15 @@ def quantize(
     max_drop: float | None,
     form: str,
 ) -> None:
-    """Search for the fastest INT8 form of MODEL that keeps its answers: the step quantize alone.
+    """Write the fastest INT8 form of MODEL that keeps its answers.
 
-    The best form so far is written at once, so the search may be interrupted. Exit code 0: an INT8 model was written;
-    2: none is fast and accurate enough, the float model stays; 1: an error.
+    The step quantize alone. The best form so far is written at once: the search may be interrupted.
+
+    \b
+    Exit codes:
+      0  an INT8 model was written
+      1  an error
+      2  no INT8 form is fast and accurate enough: the float model stays
     """
     from edgeopt.pipeline.quantize import quantize as run
     from edgeopt.pipeline.quantize_summary import summarize

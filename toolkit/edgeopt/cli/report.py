@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from edgeopt.cli._output import format_option, show
+from edgeopt.cli._options import format_option
+from edgeopt.cli._output import show
 
 
 @click.command()
@@ -17,15 +18,14 @@ from edgeopt.cli._output import format_option, show
     multiple=True,
     type=click.Path(path_type=Path),
     metavar="RESULT",
-    help="Folder or bench.json that `edgeopt bench BUNDLE -o RESULT` wrote on the device; repeatable.",
+    help="What `edgeopt bench BUNDLE -o RESULT` wrote on the device; repeatable.",
 )
 @format_option
 @click.pass_context
 def report(ctx: click.Context, *, folder: Path, results: tuple[Path, ...], form: str) -> None:
-    """Show the report of FOLDER, an output folder of `edgeopt optimize`, and join it with results from a device.
+    """Show the report of an earlier optimize.
 
-    Exit code as of `edgeopt optimize`: 0, the budget is met or none was asked for; 2: missed; 3: not decided; 1: an
-    error.
+    FOLDER is what `edgeopt optimize` wrote; the exit codes are the same. --merge joins it with results of a device.
     """
     from edgeopt.pipeline.device_results import merge_results
     from edgeopt.pipeline.summary import summarize

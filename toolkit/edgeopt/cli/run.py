@@ -9,7 +9,9 @@ from pathlib import Path
 
 import click
 
+from edgeopt.cli._options import threads_option
 from edgeopt.cli._output import show_line
+from edgeopt.cli._values import Whole
 from edgeopt.errors import EdgeoptError
 from edgeopt.system.files import require_writable
 
@@ -17,14 +19,19 @@ from edgeopt.system.files import require_writable
 @click.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("source", type=click.Path(path_type=Path))
-@click.option("--draw", type=click.Path(path_type=Path), help="Write each frame with its answer into this folder.")
-@click.option("--limit", type=click.IntRange(min=1), help="Stop after so many frames.")
-@click.option("--threads", type=click.IntRange(min=1), help="Threads of the engine [as measured].")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a frame.")
+@click.option(
+    "--draw", type=click.Path(path_type=Path), help="Write each frame with its answer drawn into this folder."
+)
+@click.option("--limit", type=Whole(min=1), help="Stop after so many frames.")
+@threads_option("as measured")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON for each frame.")
 def run(
     *, bundle: Path, source: Path, draw: Path | None, limit: int | None, threads: int | None, as_json: bool
 ) -> None:
-    """Run BUNDLE on SOURCE: a picture, a folder of pictures, a video or an .npz."""
+    """Run BUNDLE on SOURCE, and print an answer for each frame.
+
+    SOURCE is a picture, a folder of pictures, a video or an .npz.
+    """
     from edgeopt.measurement.accuracy.evaluate import fed
     from edgeopt.recipes.frames import open_frames
     from edgeopt.report.contact_sheet import write_sheet

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgeopt.cli._output import format_option, show
+from edgeopt.cli._options import format_option
+from edgeopt.cli._output import show
 
 if TYPE_CHECKING:
     from edgeopt.system.target import Target
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 @click.command()
 @format_option
 def targets(*, form: str) -> None:
-    """List the device profiles, and whether this machine is such a device."""
+    """List the device profiles, and which of them run here."""
     from edgeopt.executors._availability import why_unavailable
     from edgeopt.report.document import Document, Section, make_table
     from edgeopt.system import assets

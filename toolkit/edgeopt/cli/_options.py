@@ -1,0 +1,70 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from edgeopt.cli._values import FormatName, Number, Shape, Whole
+
+TERMINAL = "terminal"
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def format_option(command: F) -> F:
+    """Add `--format`, and `--json` as a short form of it; the command gets the name as `form`."""
+    short = click.option("--json", "form", flag_value="json", help="The same as --format json.")
+    return click.option(
+        "--format", "form", type=FormatName(), default=TERMINAL, show_default=True, help="What to print."
+    )(short(command))
+
+
+def threads_option(default: str) -> Callable[[F], F]:
+    """Return `--threads`, which says what holds without it."""
+    return click.option("--threads", type=Whole(min=1), show_default=default, help="Threads of the engine.")
+
+
+def source_option(default: str) -> Callable[[F], F]:
+    """Return `--source`, which says what holds without it."""
+    return click.option(
+        "--source", "-s", metavar="PICTURES", show_default=default, help="A picture, a folder, a video or an .npz."
+    )
+
+
+device_option = click.option(
+    "--target", "-t", required=True, metavar="NAME|FILE", help="The device: a name of edgeopt targets, or a TOML file."
+)
+target_option = click.option(
+    "--target",
+    "-t",
+    default="cpu",
+    metavar="NAME|FILE",
+    show_default=True,
+    help="The device, for a model; a bundle brings its own.",
+)
+recipe_option = click.option(
+    "--recipe",
+    "-r",
+    metavar="NAME|FILE",
+    show_default="read from the model",
+    help="How the model is fed and read: a name of edgeopt models, or a TOML file.",
+)
+shape_option = click.option(
+    "--shape",
+    "shapes",
+    type=Shape(),
+    multiple=True,
+    metavar="INPUT=1x3x48x192",
+    help="The shape of an input that the model leaves free; repeatable.",
+)
+max_drop_option = click.option(
+    "--max-drop",
+    type=Number(min=0, max=1),
+    show_default="the recipe's, 0.01",
+    help="How much of the metric may be lost.",
+)
+seed_option = click.option(
+    "--seed", type=Whole(min=0), default=0, show_default=True, help="Decides the order of what runs in turns."
+)
