@@ -76,7 +76,7 @@ PICTURE_TYPES = ("float32", "float16", "uint8", "int8")
 LEAST_AGREEMENT = 0.80
 """Without labels: below it, YOLOX-nano lost more than 0.01 AP in every form that was measured. A filter, no proof."""
 _LEAST_UNDECODED = 0.99
-"""Of outputs as they are: at 0.99 a seventh of a map is noise (17 dB), or one decision of a hundred another."""
+"""Of outputs as they are: at 0.99 a tenth of a map is noise (20 dB), or one decision of a hundred another."""
 NO_DECODER = "none"
 """What a recipe writes in `decoder` where outputs are the answer as they are."""
 OUTPUT_KINDS = ("probability", "map")

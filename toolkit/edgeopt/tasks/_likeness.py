@@ -19,6 +19,8 @@ Shares = NDArray[np.float64]
 
 _FLOOR = 0.25
 """Of the power of all samples together: what one sample's error is compared with at least."""
+_ALONE, _BESIDE = 1.0, 0.5
+"""What noise weighs where it alone judges (0.99 is an SQNR of 20 dB), and beside decisions or as a cosine (17 dB)."""
 _ROWS_SUM = 0.01
 """How far the sum of a row of probabilities may lie from 1."""
 _TIE = 0.1
@@ -104,25 +106,25 @@ def compare_output(expected: Sequence[NDArray[Any]], found: Arrays, kind: Kind) 
     if kind is Kind.WHOLE:
         return [_equality(expected, found)]
     if kind is Kind.MAP:
-        return [_nearness(expected, found, _FLOOR)]
+        return [_nearness(expected, found, _FLOOR, _ALONE)]
     if kind is Kind.LOGITS:
         chances = [
             None if y is None or y.shape != x.shape else _softmax(y) for x, y in zip(expected, found, strict=True)
         ]
-        return [_decisions([_softmax(one) for one in expected], chances), _nearness(expected, found, _FLOOR)]
+        return [_decisions([_softmax(one) for one in expected], chances), _nearness(expected, found, _FLOOR, _BESIDE)]
     rows = [_rows(one, kind, class_axis(one)) for one in expected]
     likewise = [
         None if y is None or y.shape != x.shape else _rows(y, kind, class_axis(x))
         for x, y in zip(expected, found, strict=True)
     ]
-    return [_decisions(rows, likewise), _nearness(rows, likewise, _FLOOR)]
+    return [_decisions(rows, likewise), _nearness(rows, likewise, _FLOOR, _BESIDE)]
 
 
 def cosines(expected: Sequence[NDArray[Any]], found: Arrays) -> Shares:
     """Return the cosine of each sample, less where one output is longer than the other; equality of whole numbers."""
     if kind_of(expected) is Kind.WHOLE:
         return _equality(expected, found)
-    return _nearness(expected, found, 0.0)
+    return _nearness(expected, found, 0.0, _BESIDE)
 
 
 def _equality(expected: Sequence[NDArray[Any]], found: Arrays) -> Shares:
@@ -134,8 +136,8 @@ def _equality(expected: Sequence[NDArray[Any]], found: Arrays) -> Shares:
     return np.array(shares, np.float64)
 
 
-def _nearness(expected: Sequence[NDArray[Any]], found: Arrays, least: float) -> Shares:
-    """Return 1 - |x - y|^2 / (2 |x| |y|) of each sample: the cosine where both are equally long.
+def _nearness(expected: Sequence[NDArray[Any]], found: Arrays, least: float, weight: float) -> Shares:
+    """Return 1 - w |x - y|^2 / (|x| |y|) of each sample: for w = 1/2 the cosine where both are equally long.
 
     An error is compared with this sample's own power, and at least with a part of what all samples have in the mean, so
     that noise in an almost empty one does not weigh more than it can do harm.
@@ -144,12 +146,13 @@ def _nearness(expected: Sequence[NDArray[Any]], found: Arrays, least: float) -> 
         expected: x, sample by sample.
         found: y.
         least: That part of the mean power over all samples.
+        weight: w.
     """
     pairs = [_finite(x, y) for x, y in zip(expected, found, strict=True)]
     peak = max((np.abs(one).max(initial=0.0) for pair in pairs if pair for one in pair), default=0.0)
     power, count = _power(expected, peak)
     floor = least * power / count if count else 0.0
-    return np.array([(0.0 if pair is None else _nearness_of(*pair, peak, floor), 1.0) for pair in pairs], np.float64)
+    return np.array([(0.0 if pair is None else _nearness_of(*pair, peak, floor, weight), 1.0) for pair in pairs], np.float64)
 
 
 def _power(expected: Sequence[NDArray[Any]], peak: float) -> tuple[float, int]:
@@ -168,14 +171,14 @@ def _finite(x: NDArray[Any], y: NDArray[Any] | None) -> tuple[NDArray[np.float64
     return x[finite].astype(np.float64), y[finite].astype(np.float64)
 
 
-def _nearness_of(x: NDArray[np.float64], y: NDArray[np.float64], peak: float, floor: float) -> float:
+def _nearness_of(x: NDArray[np.float64], y: NDArray[np.float64], peak: float, floor: float, weight: float) -> float:
     if peak == 0 or not x.size:
         return 1.0
     x, y = x / peak, y / peak  # squares of large numbers would overflow
     error = x - y
     wrong, whole = float(error @ error), max(float(np.linalg.norm(x) * np.linalg.norm(y)), floor * x.size)
     if whole > 0:
-        return max(1 - wrong / (2 * whole), 0.0)
+        return max(1 - weight * wrong / whole, 0.0)
     return 1.0 if wrong == 0 else 0.0
 
 
