@@ -93,7 +93,7 @@ def test_the_report_on_disk_is_the_report(finished):
 
 
 def test_the_picture_shows_three_frames_before_and_after(finished):
-    picture = cv2.imread(str(finished.folder / "boxes.png"))
+    picture = cv2.imread(str(finished.folder / "answers.png"))
     assert picture.shape[0] > 3 * 320
     assert len(np.unique(picture)) > 100
 

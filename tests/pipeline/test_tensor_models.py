@@ -205,7 +205,7 @@ def test_the_whole_line_ends_in_a_report_and_a_bundle_of_named_arrays(tokens) ->
     assert tokens.report.recipe == "tensors"
     assert all(one.agreement is None or one.agreement <= 1 for one in tokens.report.candidates)
     assert (tokens.folder / "out" / "report.md").is_file()
-    assert not (tokens.folder / "out" / "boxes.png").exists()
+    assert not (tokens.folder / "out" / "answers.png").exists()
     found = Runtime.load(tokens.folder / "out", threads=1).predict(tokens.sample)
     session = EXECUTOR.open(tokens.model, SessionOptions())
     expected = session.run(tokens.sample)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -21,7 +22,7 @@ from edgeopt.graph.outcome import Outcome
 from edgeopt.pipeline.candidate import Candidate
 from edgeopt.pipeline.optimize import optimize
 from edgeopt.pipeline.run import Silence
-from edgeopt.pipeline.workspace import Workspace, fingerprint_frames
+from edgeopt.pipeline.workspace import Workspace, fingerprint_files
 from edgeopt.recipes.frames import open_frames
 
 RUN = {"model": "m", "labels": ["1"]}
@@ -81,7 +82,7 @@ def test_a_step_is_finished_when_it_says_so_and_a_fresh_run_begins_anew(tmp_path
         assert fresh.finished("quantize") is None
 
 
-@pytest.mark.parametrize("name", ["report.md", "boxes.png", "bundle", "candidates", "notes.txt"])
+@pytest.mark.parametrize("name", ["report.md", "answers.png", "bundle", "candidates", "notes.txt"])
 def test_a_folder_with_the_users_own_files_is_left_alone(tmp_path, name):
     (tmp_path / name).mkdir() if "." not in name else (tmp_path / name).write_text("mine")
     with pytest.raises(InvalidFileError, match=f"holds something else: {name}"):
@@ -121,21 +122,25 @@ held = Workspace.open(Path({str(tmp_path / "o")!r}), {{}}); print("open", flush=
         pass
 
 
+def fingerprint_of(path: Path) -> str:
+    frames = open_frames(path)
+    return fingerprint_files(frames.source, frames.names)
+
+
 def test_data_is_known_by_its_content(tmp_path):
     rng, folder = np.random.default_rng(0), tmp_path / "a"
     folder.mkdir()
     for name in ("1.png", "2.png"):
         cv2.imwrite(str(folder / name), rng.integers(0, 255, (16, 16, 3), np.uint8))
-    first = fingerprint_frames(open_frames(folder))
+    first = fingerprint_of(folder)
     for path in folder.iterdir():
         os.utime(path, (1, 1))
     folder.rename(tmp_path / "b")
-    assert fingerprint_frames(open_frames(tmp_path / "b")) == first
+    assert fingerprint_of(tmp_path / "b") == first
     (tmp_path / "b" / "1.png").rename(tmp_path / "b" / "3.png")
-    assert fingerprint_frames(open_frames(tmp_path / "b")) != first
+    assert fingerprint_of(tmp_path / "b") != first
     np.savez(tmp_path / "x.npz", x=rng.random((2, 3), np.float32))
-    assert fingerprint_frames(open_frames(tmp_path / "x.npz")) not in ("", first)
-    assert fingerprint_frames(None) == ""
+    assert fingerprint_of(tmp_path / "x.npz") not in ("", first)
 
 
 class Interrupting(Silence):

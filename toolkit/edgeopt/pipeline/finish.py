@@ -239,4 +239,4 @@ def _write_pictures(run: Run, best: Candidate) -> None:
         found = answers(session, task, frames)
         session.close()
         drawn[title] = [task.draw(frames.picture(i), answer) for i, answer in enumerate(found)]
-    write_sheet(run.workspace.path("boxes.png"), drawn)
+    write_sheet(run.workspace.path("answers.png"), drawn)

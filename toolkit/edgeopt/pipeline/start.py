@@ -15,7 +15,7 @@ from edgeopt.pipeline.engines import Engines, open_engines
 from edgeopt.pipeline.plan import SYNTHETIC, Options, Plan
 from edgeopt.pipeline.replay import Replay
 from edgeopt.pipeline.run import Run
-from edgeopt.pipeline.workspace import Workspace, fingerprint_file, fingerprint_frames
+from edgeopt.pipeline.workspace import Workspace, fingerprint_files
 from edgeopt.recipes.frames import Frames, open_frames
 from edgeopt.recipes.recognise import fixed_shapes
 from edgeopt.steps._context import CALIBRATION_PICTURES, Context, Files, Listener
@@ -90,14 +90,15 @@ def start_run(
     frames = open_calibration(given, plan, asked, labelled)
     if replay:
         replay.require_calibration(frames.spread(CALIBRATION_PICTURES))
+    calibrates = not plan.synthetic and (plan.calib or labelled)
     description = {
         "model": given.model.fingerprint,
         "recipe": repr(replace(given.recipe, folder=Path())),
         "target": repr(given.target),
         "shapes": {name: list(shape) for name, shape in fixed_shapes(given.recipe, given.model.inputs).items()},
         "plan": plan.as_json(),
-        "calibration": fingerprint_frames(frames if not plan.synthetic and (plan.calib or labelled) else None),
-        "labels": [fingerprint_file(plan.eval), fingerprint_frames(labelled.frames if labelled else None)],
+        "calibration": fingerprint_files(frames.source, frames.names) if calibrates else "",
+        "labels": _labels_fingerprints(labelled) if labelled else [],
         "packages": package_versions(),
         "alternatives": [repr(one.target) for one in engines.others],
         **({"replay": replay.fingerprint} if replay else {}),
@@ -114,6 +115,12 @@ def start_run(
         untimed=engines.untimed,
         by_rule=is_by_rule(given.target),
     )
+
+
+def _labels_fingerprints(labelled: LabelledFrames) -> list[str]:
+    """Return the hash of the labels and that of their pictures."""
+    labels, frames = labelled.labels, labelled.frames
+    return [fingerprint_files(labels.source, labels.files), fingerprint_files(frames.source, frames.names)]
 
 
 def _fewer(labelled: LabelledFrames) -> LabelledFrames:

@@ -157,8 +157,8 @@ _READING = (
 
 
 def _picture(report: Report) -> Figure | None:
-    is_there = (report.folder / "boxes.png").is_file()
-    return Figure("Answers before and after", "boxes.png") if is_there else None
+    is_there = (report.folder / "answers.png").is_file()
+    return Figure("Answers before and after", "answers.png") if is_there else None
 
 
 def _candidate(one: Candidate) -> Section:

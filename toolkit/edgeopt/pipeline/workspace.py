@@ -16,7 +16,6 @@ from typing import IO, Any
 
 from edgeopt.errors import EdgeoptError, InvalidFileError, Note, NoteKind
 from edgeopt.pipeline.candidate import Candidate, candidate_from_json
-from edgeopt.recipes.frames import Frames
 from edgeopt.system.files import write_beside
 from edgeopt.system.toml import read_json
 
@@ -153,19 +152,12 @@ class Workspace:
 _AGAIN = "run it again with --resume, which makes that candidate again"
 
 
-def fingerprint_frames(frames: Frames | None) -> str:
-    """Return the hash of the files that frames are read from, by name and content; empty for none."""
-    if frames is None:
-        return ""
-    names = frames.names if frames.source.is_dir() else ()
-    files = [frames.source / name for name in names] or [frames.source]
+def fingerprint_files(source: Path, names: Sequence[str]) -> str:
+    """Return the hash of a file, or of so many files of a folder by name and content."""
+    names = names if source.is_dir() else ()
+    files = [source / name for name in names] or [source]
     told = [*names, *map(_sha256, files)]
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()
-
-
-def fingerprint_file(path: Path | None) -> str:
-    """Return the hash of a file; empty for none."""
-    return _sha256(path) if path else ""
 
 
 def _sha256(path: Path) -> str:
