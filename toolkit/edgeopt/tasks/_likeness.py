@@ -152,7 +152,8 @@ def _nearness(expected: Sequence[NDArray[Any]], found: Arrays, least: float, wei
     peak = max((np.abs(one).max(initial=0.0) for pair in pairs if pair for one in pair), default=0.0)
     power, count = _power(expected, peak)
     floor = least * power / count if count else 0.0
-    return np.array([(0.0 if pair is None else _nearness_of(*pair, peak, floor, weight), 1.0) for pair in pairs], np.float64)
+    shares = [(0.0 if pair is None else _nearness_of(*pair, peak, floor, weight), 1.0) for pair in pairs]
+    return np.array(shares, np.float64)
 
 
 def _power(expected: Sequence[NDArray[Any]], peak: float) -> tuple[float, int]:
