@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fixture_models import model as small_model
+from fixture_models import numbers
 from fixture_readings import Surgery
 
 from edgeopt import tasks
@@ -17,6 +19,7 @@ from edgeopt.graph.model import Model, find_model, load_model
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, evaluate, open_labelled
 from edgeopt.measurement.accuracy.misreading import Misreading, find_misreading, heed_misreading
 from edgeopt.pipeline.optimize import optimize
+from edgeopt.recipes.frames import synthetic_frames
 from edgeopt.recipes.recipe import Colour, Recipe, find_recipe, read_recipe
 from edgeopt.recipes.recipe_text import recipe_text
 from edgeopt.recipes.recognise import Choice, choose_recipe
@@ -221,6 +224,47 @@ def test_a_yolox_by_another_exporter_is_refused_with_a_recipe_that_reads_it(data
     assert found.preprocess.colour == "RGB"
     assert found.preprocess.mean == IMAGENET[1]
     assert found.class_names == find_recipe("yolox").class_names
+
+
+def classifier(gain: float) -> Model:
+    """Return ten classes by the mean colour; the larger the numbers it is fed, the surer it is."""
+    return small_model(
+        """colours (float[1,3,32,32] x) => (float[1,10] y) {
+            m = GlobalAveragePool(x)
+            f = Flatten(m)
+            y = MatMul(f, w)
+        }""",
+        w=numbers(3, 10) * gain,
+    )
+
+
+def found_without_labels(gain: float, heard: list[tuple[str, int, int]] | None = None) -> Misreading | None:
+    """Read the colours as ImageNet, without labels; raw pictures are 58 times the contrast."""
+    model, chance = classifier(gain), np.random.default_rng(0)
+    colours = chance.integers(0, 256, (16, 3), np.uint8)
+    frames = replace(synthetic_frames((32, 32)), read=lambda i: np.full((32, 32, 3), colours[i], np.uint8))
+    tell = (lambda what, done, of: heard.append((what, done, of))) if heard is not None else None
+    session, recipe = EXECUTOR.open(model.data, SessionOptions()), bound_to("imagenet", model)
+    return find_misreading(recipe, model.inputs, model.outputs, session, frames, None, tell)
+
+
+def test_an_amplified_picture_casts_no_doubt_on_answers_that_are_sure():
+    assert found_without_labels(gain=5.0) is None
+
+
+def test_an_amplified_picture_casts_doubt_on_answers_that_are_not():
+    found = found_without_labels(gain=0.5)
+    assert not found.is_proven
+    assert found.better.preprocess.scale == 1.0
+
+
+def test_how_far_the_readings_are_is_told():
+    heard = []
+    found_without_labels(gain=5.0, heard=heard)
+    assert heard[0] == ("read as the recipe says", 1, 16)
+    told = [what for what, done, of in heard if done == of]
+    assert told[1].startswith("try other reading 1 of ")
+    assert len(heard) == 16 * len(told)
 
 
 def misreading(certain: bool, proven: bool) -> Misreading:

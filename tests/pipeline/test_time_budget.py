@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib import import_module
 from time import monotonic
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +11,9 @@ import pytest
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.steps._context import Context, Engine
 from edgeopt.system.target import find_target
+
+pipeline = import_module("edgeopt.pipeline.optimize")
+"""The module; the package's name is its function."""
 
 
 def trial(budget_s: float | None, *alternatives: Engine) -> Context:
@@ -25,6 +30,26 @@ def trial(budget_s: float | None, *alternatives: Engine) -> Context:
         deadline=deadline,
         alternatives=alternatives,
     )
+
+
+def test_the_time_that_checking_the_reading_takes_is_added_to_the_budget(monkeypatch, tmp_path):
+    clock = [1000.0]
+
+    def read(*_):
+        clock[0] += 30
+        return ()
+
+    monkeypatch.setattr(pipeline, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(pipeline, "with_states", lambda frames, _: frames)
+    monkeypatch.setattr(pipeline, "notes_of_reading", read)
+    monkeypatch.setattr(Context, "open", lambda *_: None)
+    context, heard = trial(100.0), SimpleNamespace(progress=None)
+    before = context.deadline
+    run = SimpleNamespace(
+        context=context, labelled=object(), workspace=SimpleNamespace(folder=tmp_path), listener=heard
+    )
+    pipeline._read_as_the_recipe_says(run, None)
+    assert context.deadline == before + 30
 
 
 def engine(*precisions: str) -> Engine:

@@ -104,7 +104,8 @@ def _read_as_the_recipe_says(run: Run, choice: Choice) -> None:
     context.frames = with_states(context.frames, lambda: context.open(model))
     if run.labelled or run.plan.calib:
         session, began_s = context.open(model), monotonic()
-        context.notes += notes_of_reading(choice, model, session, context.frames, run.labelled, run.workspace.folder)
+        folder, tell = run.workspace.folder, run.listener.progress
+        context.notes += notes_of_reading(choice, model, session, context.frames, run.labelled, folder, tell)
         context.deadline += monotonic() - began_s  # the time budget is for candidates
 
 

@@ -178,7 +178,7 @@ def quantize(
     require_writable(run.file)
     if labelled or calib != SYNTHETIC:
         began_s = monotonic()
-        run.notes += notes_of_reading(choice, loaded, run.open(loaded), frames, labelled, run.file.parent)
+        run.notes += notes_of_reading(choice, loaded, run.open(loaded), frames, labelled, run.file.parent, tell)
         ends_at_s += monotonic() - began_s  # the time budget is for calibration and attempts
     run.score_original()
     run.frames = with_states(frames, lambda: run.open(loaded))

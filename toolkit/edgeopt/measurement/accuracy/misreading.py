@@ -20,7 +20,7 @@ from edgeopt.executors import Session
 from edgeopt.graph.model import Model, load_model
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.measurement.accuracy.bootstrap import Scored, drop_between, score
-from edgeopt.measurement.accuracy.evaluate import LabelledFrames, answers
+from edgeopt.measurement.accuracy.evaluate import LabelledFrames, Progress, answers
 from edgeopt.recipes.frames import Frames
 from edgeopt.recipes.raw_values import fitting_numbers
 from edgeopt.recipes.recipe import Colour, Preprocess, Recipe
@@ -77,18 +77,20 @@ class _Bench:
     session: Session
     frames: Frames
     labelled: LabelledFrames | None
+    tell: Progress | None
 
     def task(self, recipe: Recipe) -> Task:
         return make_task(recipe, self.inputs, self.outputs, evaluating=True)
 
-    def judge(self, recipe: Recipe, count: int, *, is_final: bool) -> _Judged:
+    def judge(self, recipe: Recipe, count: int, what: str, *, is_final: bool) -> _Judged:
         """Return a reading on some pictures; what comparing needs is computed for final ones only."""
         task = self.task(recipe)
         if self.labelled is None:
-            return _Judged(recipe, task.sureness(answers(self.session, task, self.frames.spread(count))), 0.0, None)
+            found = answers(self.session, task, self.frames.spread(count), self.tell, what)
+            return _Judged(recipe, task.sureness(found), 0.0, None)
         kept = _spread(len(self.labelled.frames), count)
         labels = self.labelled.labels.select(kept)
-        found = answers(self.session, task, self.labelled.frames.select(kept))
+        found = answers(self.session, task, self.labelled.frames.select(kept), self.tell, what)
         rightness = task.rightness(found, labels)
         sureness = task.sureness(found) if rightness is None else rightness
         if not is_final:
@@ -126,6 +128,7 @@ def notes_of_reading(
     frames: Frames,
     labelled: LabelledFrames | None,
     folder: Path,
+    tell: Progress | None = None,
 ) -> tuple[Note, ...]:
     """Try the chosen recipe on the user's pictures, close the session, and return what `heed_misreading` does.
 
@@ -134,7 +137,7 @@ def notes_of_reading(
     """
     found = None
     if not _is_shipped_together(choice.recipe, model):
-        found = find_misreading(choice.recipe, model.inputs, model.outputs, session, frames, labelled)
+        found = find_misreading(choice.recipe, model.inputs, model.outputs, session, frames, labelled, tell)
     session.close()
     return heed_misreading(found, choice, folder)
 
@@ -188,6 +191,7 @@ def find_misreading(
     session: Session,
     frames: Frames,
     labelled: LabelledFrames | None,
+    tell: Progress | None = None,
 ) -> Misreading | None:
     """Return what is wrong with a recipe, and the usual reading that fits better; None where nothing is.
 
@@ -198,6 +202,7 @@ def find_misreading(
         session: The model as given, in float.
         frames: Pictures, where there are no labels.
         labelled: Pictures with labels.
+        tell: Called after each picture of each reading.
 
     Raises:
         InvalidFileError: If the labels are of another task.
@@ -207,12 +212,13 @@ def find_misreading(
         return None
     if not find_task(recipe.task).reveals_misreading:
         return None
-    bench = _Bench(inputs, outputs, session, frames, labelled)
+    bench = _Bench(inputs, outputs, session, frames, labelled, tell)
     values = _fitting_values(bench, recipe)
     contradicts = values != recipe
     others = other_readings(values)
-    own = bench.judge(recipe, _JUDGED, is_final=True)
-    judged = [bench.judge(one, _JUDGED, is_final=True) for one in _finalists(bench, values, others) if one != recipe]
+    own = bench.judge(recipe, _JUDGED, "read as the recipe says", is_final=True)
+    finalists = [one for one in _finalists(bench, values, others) if one != recipe]
+    judged = [bench.judge(one, _JUDGED, _told_of(i, finalists), is_final=True) for i, one in enumerate(finalists)]
     other = max(judged, key=lambda one: one.merit, default=None)
     if other and contradicts and labelled is None:
         told = next((one for one in judged if one.recipe == values), other)
@@ -228,9 +234,14 @@ def find_misreading(
 
 def _finalists(bench: _Bench, values: Recipe, others: Sequence[Recipe]) -> list[Recipe]:
     """Return what is judged on more pictures: the best of all readings, what the values say, the other colour order."""
-    screened = [bench.judge(one, _SCREENED, is_final=False) for one in [values, *others]]
+    readings = [values, *others]
+    screened = [bench.judge(one, _SCREENED, _told_of(i, readings), is_final=False) for i, one in enumerate(readings)]
     best = [one.recipe for one in sorted(screened, key=lambda one: -one.merit)[:_FINALISTS]]
     return best + [one for one in (values, *others[:1]) if one not in best]
+
+
+def _told_of(position: int, readings: Sequence[Recipe]) -> str:
+    return f"try other reading {position + 1} of {len(readings)}"
 
 
 def _fitting_values(bench: _Bench, recipe: Recipe) -> Recipe:
