@@ -22,7 +22,7 @@ import psutil
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.system.facts import Reader, machine_facts, moment_facts, provenance_facts, software_facts
-from edgeopt.system.text import plural
+from edgeopt.system.text import plural, short
 
 PROC, SYSTEM = Path("/proc"), Path("/sys")
 _ARCHITECTURES = {"amd64": "x86-64", "x86_64": "x86-64", "aarch64": "arm64", "arm64": "arm64"}
@@ -62,11 +62,29 @@ class Fact:
     reason: str = ""
 
 
+_SHAPES: Mapping[str, type | tuple[type, ...]] = {
+    "cpu.model": str,
+    "cpu.architecture": str,
+    "cpu.instructions": (list, tuple),
+    "cpu.cores": int,
+    "memory.total_mib": int,
+    "code.packages": Mapping,
+    "packages": Mapping,
+}
+"""What the values are that are read by name."""
+
+
 @dataclass(frozen=True, slots=True)
 class Environment:
     """The machine, the software and the subject that a figure depends on: all facts by key, such as `cpu.model`."""
 
     facts: Mapping[str, Fact]
+
+    def __post_init__(self) -> None:
+        for key, kind in _SHAPES.items():
+            value = self._value(key)
+            if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
+                raise ValueError(f"fact {key} is {short(repr(value))}")
 
     @property
     def hash(self) -> str:
