@@ -21,10 +21,10 @@ from edgeopt.executors import SessionOptions
 from edgeopt.executors.null import Null, Script
 from edgeopt.graph.tensors import Frame, Tensors, TensorSpec
 from edgeopt.measurement.clock import ScriptedClock
+from edgeopt.measurement.interleaved import Machine, Pace, Turns, take_turns
+from edgeopt.measurement.load.workers import Pipeline
 from edgeopt.measurement.resources.anchor import Anchor
 from edgeopt.measurement.resources.readings import Reading
-from edgeopt.measurement.turns import Machine, Pace, Turns, take_turns
-from edgeopt.measurement.workers import Pipeline
 from edgeopt.pipeline.candidate import BASELINE, Candidate
 from edgeopt.pipeline.measure import Bench, Decision, measure_and_choose
 from edgeopt.pipeline.selection import Wish

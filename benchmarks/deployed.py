@@ -17,13 +17,13 @@ from pathlib import Path
 
 import edgeopt
 from edgeopt.executors import Session
-from edgeopt.executors._availability import why_unavailable
 from edgeopt.graph.model import load_model
 from edgeopt.graph.tensors import Tensors
 from edgeopt.measurement.interleaved import compare_calls
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.ratio import block_medians, ratio_of_series
 from edgeopt.measurement.subject import choose_frames
+from edgeopt.runtime.availability import why_unavailable
 from edgeopt.runtime.opening import opening_for
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.system.target import find_target

@@ -37,15 +37,14 @@ import numpy as np
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 from edgeopt.errors import EdgeoptError, Note, NoteKind
-from edgeopt.executors._availability import find_device
 from edgeopt.graph.drift import Drift
 from edgeopt.graph.model import find_model, load_model
 from edgeopt.measurement.accuracy.bootstrap import Scored
 from edgeopt.measurement.accuracy.evaluate import open_labelled
+from edgeopt.measurement.bench.stored import read_stored
 from edgeopt.measurement.check.baseline import Baseline, read_baseline, write_baseline
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.ratio import Change, Ratio
-from edgeopt.measurement.stored import read_stored
 from edgeopt.pipeline.candidate import Candidate, Latency, StageTime
 from edgeopt.pipeline.inspect import inspect
 from edgeopt.pipeline.result import Report, read_report
@@ -54,6 +53,7 @@ from edgeopt.recipes.frames import open_frames
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.report.formats import names, render
+from edgeopt.runtime.availability import find_device
 from edgeopt.system import assets
 from edgeopt.system.environment import Environment, Fact, Use, read_environment
 from edgeopt.tasks import Accuracy, make_task

@@ -26,15 +26,14 @@ from edgeopt.errors import EdgeoptError
 from edgeopt.measurement.bench import diagnosis
 from edgeopt.measurement.bench.options import BenchOptions, plan_load, price_machine
 from edgeopt.measurement.bench.result import BenchResult
+from edgeopt.measurement.bench.stored import read_stored
 from edgeopt.measurement.bench.summary import summarize
 from edgeopt.measurement.load.run import observe
-from edgeopt.measurement.resources.cost import CloudCost
 from edgeopt.measurement.resources.energy import Energy, NotMeasured
 from edgeopt.measurement.resources.meters import Meter, MeterKind, Meters
 from edgeopt.measurement.resources.trust import Trust, TrustLevel
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.budget import Verdict
-from edgeopt.measurement.stored import read_stored
 from edgeopt.report.formats import render
 
 SHORT = {"seconds": 0.3, "min_frames": 60, "threads": 1}
@@ -315,11 +314,11 @@ def test_a_cost_that_leaves_energy_out_says_so(closed):
 
 
 def test_a_device_is_priced_by_its_life_and_the_measured_power():
-    wishes = BenchOptions(find_capacity=True, device_price=87.66, life_years=1, duty_ratio=0.5, kwh_price=0.36)
-    machine = price_machine(wishes, measured_watts=10.0)
-    assert machine.per_s == pytest.approx(87.66 / (8766 * 3600 * 0.5) + 10 * 0.36 / 3.6e6)
-    assert price_machine(replace(wishes, watts=20.0), measured_watts=10.0).watts == 20
-    assert price_machine(BenchOptions(cloud_price=3.6), None) == CloudCost(3.6)
+    wishes = BenchOptions(find_capacity=True, device_price=87.66, life_years=1, kwh_price=0.36)
+    device = 87.66 / (8766 * 3600)
+    assert price_machine(wishes, measured_watts=10.0) == pytest.approx(device + 10 * 0.36 / 3.6e6)
+    assert price_machine(replace(wishes, watts=20.0), measured_watts=10.0) == pytest.approx(device + 20 * 0.36 / 3.6e6)
+    assert price_machine(BenchOptions(cloud_price=3.6), None) == pytest.approx(1e-3)
     assert price_machine(BenchOptions(), None) is None
 
 

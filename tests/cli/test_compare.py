@@ -19,11 +19,12 @@ from edgeopt.executors import SessionOptions
 from edgeopt.executors.null import Null, Script
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.measurement.accuracy.bootstrap import Scored
+from edgeopt.measurement.bench.stored import read_stored, require_comparable
 from edgeopt.measurement.clock import ScriptedClock
 from edgeopt.measurement.compare.result import Compared
 from edgeopt.measurement.compare.run import mark_front
 from edgeopt.measurement.compare.summary import summarize
-from edgeopt.measurement.interleaved import run_interleaved
+from edgeopt.measurement.interleaved import AGAIN, join_legs, run_interleaved
 from edgeopt.measurement.samples import STAGES, Samples
 from edgeopt.measurement.side_by_side import distinct_labels
 from edgeopt.measurement.statistics.ratio import (
@@ -36,8 +37,6 @@ from edgeopt.measurement.statistics.ratio import (
     ratio_of_series,
     round_logs,
 )
-from edgeopt.measurement.stored import read_stored, require_comparable
-from edgeopt.measurement.turns import AGAIN, join_legs
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.report.formats import render
 from edgeopt.tasks import Accuracy

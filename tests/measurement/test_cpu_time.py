@@ -4,7 +4,7 @@ import pytest
 
 from edgeopt.executors.onnxruntime import _KNOWN_ENTRIES
 from edgeopt.measurement.clock import ScriptedClock
-from edgeopt.measurement.resources.cost import CloudCost, DeviceCost, battery_runtime_h, cost_per_inference
+from edgeopt.measurement.resources.cost import cloud_per_s, cost_per_inference, device_per_s
 from edgeopt.measurement.resources.cpu_time import CpuCost, run_paced, spin_entries
 
 MS = 1_000_000
@@ -51,30 +51,16 @@ def test_spin_entries_are_known_to_the_executor():
 
 
 def test_cost_follows_the_formula():
-    device = DeviceCost(price=360.0, life_h=1000.0, duty_ratio=0.5, watts=10.0, price_per_kwh=0.36, operation_per_h=3.6)
-    # 360 / (1000 * 3600 * 0.5) + 10 * 0.36 / 3.6e6 + 3.6 / 3600
-    assert device.per_s == pytest.approx(2e-4 + 1e-6 + 1e-3)
-    cost = cost_per_inference(device, 50.0)
-    assert cost.per_inference == pytest.approx(1.201e-3 / 50)
-    assert cost.per_thousand == pytest.approx(1.201e-3 / 50 * 1000)
-    assert cost.per_stream_hour(25.0) == pytest.approx(1.201e-3 / 50 * 25 * 3600)
-    assert cost_per_inference(CloudCost(3.6), 10).per_inference == pytest.approx(1e-4)
+    per_s = device_per_s(360.0, life_h=1000.0, watts=10.0, price_per_kwh=0.36)
+    assert per_s == pytest.approx(1e-4 + 1e-6)  # 360 / (1000 * 3600) + 10 * 0.36 / 3.6e6
+    cost = cost_per_inference(per_s, 50.0)
+    assert cost.per_inference == pytest.approx(1.01e-4 / 50)
+    assert cost.per_thousand == pytest.approx(1.01e-4 / 50 * 1000)
+    assert cost.per_stream_hour(25.0) == pytest.approx(1.01e-4 / 50 * 25 * 3600)
+    assert cost_per_inference(cloud_per_s(3.6), 10).per_inference == pytest.approx(1e-4)
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, float("nan")])
 def test_a_device_that_never_keeps_the_budget_has_no_cost(rate):
     with pytest.raises(ValueError, match="above zero"):
-        cost_per_inference(CloudCost(1.0), rate)
-
-
-@pytest.mark.parametrize("wrong", [{"life_h": 0}, {"duty_ratio": 0}, {"duty_ratio": 1.5}])
-def test_a_device_without_life_or_duty_is_refused(wrong):
-    with pytest.raises(ValueError, match="life_h above 0"):
-        DeviceCost(**{"price": 1.0, "life_h": 1.0} | wrong)
-
-
-def test_a_battery_lasts_as_long_as_its_load_lets_it():
-    assert battery_runtime_h(50.0, 4.0, 0.2, 30.0) == pytest.approx(5.0)
-    assert battery_runtime_h(50.0, 5.0, 0.2, 0.0) == pytest.approx(10.0)
-    with pytest.raises(ValueError, match="must draw power"):
-        battery_runtime_h(50.0, 0.0, 0.0, 30.0)
+        cost_per_inference(cloud_per_s(1.0), rate)

@@ -172,7 +172,6 @@ def test_energy_of_constant_power_is_power_times_time():
     assert found.net_j == pytest.approx(0.4)
     assert found.mean_watts == pytest.approx(12)
     assert found.edp_js == pytest.approx(0.06)
-    assert found.inferences_per_wh == pytest.approx(3000)
     assert str(found) == "1.2e+03 mJ, 400 mJ above idle an inference (board)"
 
 

@@ -15,7 +15,7 @@ from edgeopt.graph.tensors import Frame, Tensors, TensorSpec
 from edgeopt.measurement.bench.attribution import check_attribution
 from edgeopt.measurement.clock import ScriptedClock, cost_of_reading_ns
 from edgeopt.measurement.interleaved import run_interleaved
-from edgeopt.measurement.load.frame_loop import run_frames
+from edgeopt.measurement.load.closed_loop import run_frames
 from edgeopt.measurement.samples import STAGES
 from edgeopt.measurement.statistics.ratio import Change, ratio_of_rounds, round_logs
 from edgeopt.recipes.labels import Labels

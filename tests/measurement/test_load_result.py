@@ -11,12 +11,17 @@ from hypothesis import strategies as st
 from simulated_load import simulate
 
 from edgeopt.measurement.clock import ScriptedClock
-from edgeopt.measurement.load.ages import answer_gaps, hold_ages
 from edgeopt.measurement.load.arrivals import Arrivals, Closed, FixedRate, Poisson, make_arrivals
-from edgeopt.measurement.load.closed_loop import run_closed
-from edgeopt.measurement.load.frame_loop import run_frames
+from edgeopt.measurement.load.closed_loop import run_closed, run_frames
 from edgeopt.measurement.load.queueing import FIFO, LATEST, parse_queue
-from edgeopt.measurement.load.result import LoadStatus, check_little, queue_wait_ns, summarize_load
+from edgeopt.measurement.load.result import (
+    LoadStatus,
+    answer_gaps,
+    check_little,
+    hold_ages,
+    queue_wait_ns,
+    summarize_load,
+)
 from edgeopt.measurement.statistics.budget import Verdict
 
 FPS = FixedRate(30.0)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edgeopt.measurement.resources.memory import make_trace, peak_rss_bytes, read_memory, reset_peak, watch_memory
-from edgeopt.measurement.resources.sampling import PeriodicSampler
+from edgeopt.measurement.resources.readings import PeriodicSampler
 from edgeopt.measurement.statistics.trend import theil_sen
 
 SECOND = 1_000_000_000

@@ -136,13 +136,6 @@ def test_a_tail_of_few_bursts_is_called_indicative():
     found = quantile(sample, 0.95)
     assert found.clusters == 1
     assert "indicative" in found.note
-    assert found.why_insufficient() == found.note
-
-
-def test_measuring_may_stop_when_the_interval_is_narrow_and_the_tail_well_filled():
-    sample = lognormal(np.random.default_rng(3), 20_000, sigma=0.05)
-    assert quantile(sample, 0.99).why_insufficient(0.05) is None
-    assert "of the value" in (quantile(sample, 0.99).why_insufficient(0.0001) or "")
 
 
 def test_a_constant_series_is_worth_its_length():

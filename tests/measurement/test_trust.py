@@ -11,7 +11,7 @@ import pytest
 from edgeopt.measurement.clock import ScriptedClock
 from edgeopt.measurement.resources.anchor import Anchor, drift_ratio, measure_anchor
 from edgeopt.measurement.resources.readings import Reading, take_reading
-from edgeopt.measurement.resources.trust import Thresholds, TrustLevel, affected, judge_trust
+from edgeopt.measurement.resources.trust import Thresholds, TrustLevel, judge_trust
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.quantile import combine_rounds
 from edgeopt.measurement.statistics.trend import block_spread, mode_gap, own_spread
@@ -142,15 +142,11 @@ def test_one_group_is_never_taken_for_two(shape):
     assert mode_gap(times) < Thresholds().mode_gap
 
 
-def test_a_reason_names_the_frames_it_held_for():
+def test_a_reason_names_the_time_it_held_for():
     middle = after(monotonic_ns=5 * SECOND, wall_ns=1_005 * SECOND, busy_s=105.0, own_s=55.0, total_s=1010.0)
     end = after(steal_s=1.5)
     trust = judge_trust(run(steady()), [BEFORE, middle, end])
-    started = np.arange(10) * SECOND
-    samples = run(np.full(10, 1e8), started_ns=started, done_ns=started + SECOND // 10)
-    samples = replace(samples, epoch_ns=1_000 * SECOND)
-    assert affected(samples, trust.reasons[0]).tolist() == [False] * 5 + [True] * 5
-    assert not affected(run(steady()), trust.reasons[0]).any()
+    assert trust.reasons[0].spans_ns == ((1_005 * SECOND, 1_010 * SECOND),)
 
 
 def test_absent_sensors_are_named_and_judge_nothing():
@@ -244,7 +240,7 @@ def test_temperatures_are_read_where_the_system_has_them(monkeypatch: pytest.Mon
 def test_the_anchor_does_its_work_as_often_as_asked():
     anchor = measure_anchor(repeats=7, clock=ScriptedClock(reading_costs_ns=50))
     assert anchor.times_ns == (50,) * 7
-    assert (anchor.p50_ns, anchor.noise_ratio) == (50, 0.0)
+    assert anchor.p50_ns == 50
     assert measure_anchor(repeats=1).p50_ns > 0
 
 

@@ -15,10 +15,10 @@ from edgeopt.errors import EdgeoptError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.null import Null
 from edgeopt.measurement.clock import ScriptedClock
+from edgeopt.measurement.interleaved import Machine, take_turns
 from edgeopt.measurement.resources.anchor import Anchor
 from edgeopt.measurement.resources.readings import Reading
 from edgeopt.measurement.resources.trust import TrustLevel
-from edgeopt.measurement.turns import Machine, take_turns
 from edgeopt.pipeline.candidate import BASELINE, Candidate
 from edgeopt.pipeline.measure import Bench, measure_and_choose
 from edgeopt.pipeline.selection import Prefer, Wish

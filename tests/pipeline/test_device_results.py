@@ -11,7 +11,7 @@ from click.testing import CliRunner
 import edgeopt
 from edgeopt.cli import cli
 from edgeopt.errors import InvalidFileError
-from edgeopt.measurement.stored import read_stored
+from edgeopt.measurement.bench.stored import read_stored
 from edgeopt.pipeline.device_results import merge_results
 from edgeopt.pipeline.optimize import optimize
 from edgeopt.pipeline.result import read_report

@@ -48,7 +48,7 @@ def script_times(monkeypatch: pytest.MonkeyPatch, *, pairs: bool) -> None:
         return 2.0 if ("QLinearConv" in made.op_counts) is not pairs else 1.1
 
     monkeypatch.setattr("edgeopt.steps.quantize.judges.Judge.speed", speed)
-    monkeypatch.setattr("edgeopt.measurement.buffer_choice.choose_buffers", lambda *_: {MEMORY_REUSE: "0"})
+    monkeypatch.setattr("edgeopt.measurement.session_tuning.choose_buffers", lambda *_: {MEMORY_REUSE: "0"})
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def test_a_replay_makes_the_same_bytes_and_asks_no_clock_for_them(case, tmp_path
 
     for name in (
         "edgeopt.steps.quantize.judges.Judge.speed",
-        "edgeopt.measurement.buffer_choice.choose_buffers",
+        "edgeopt.measurement.session_tuning.choose_buffers",
         "edgeopt.steps.quantize._step.search_int8",
         "edgeopt.steps.quantize._step.confirmed_rules",
     ):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edgeopt.measurement.stage_time import StageTime
+from edgeopt.measurement.statistics.quantile import StageTime
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.pipeline.candidate import BASELINE, Candidate, Latency
 from edgeopt.pipeline.result import Report

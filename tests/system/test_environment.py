@@ -9,7 +9,7 @@ import pytest
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.null import EXECUTOR, Script
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.measurement.subject_facts import subject_facts
+from edgeopt.measurement.subject import subject_facts
 from edgeopt.system.environment import Environment, Fact, Use, read_environment
 from edgeopt.system.facts import commit_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edgeopt.errors import EdgeoptError
-from edgeopt.executors._availability import find_device
+from edgeopt.runtime.availability import find_device
 from edgeopt.system import assets
 
 WHOLE = (assets.folder("targets") / "cpu-x86-avx2.toml").read_text("utf-8")

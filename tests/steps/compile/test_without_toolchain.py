@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from edgeopt.executors._availability import why_unavailable
 from edgeopt.graph.model import load_model
 from edgeopt.pipeline.optimize import optimize
+from edgeopt.runtime.availability import why_unavailable
 from edgeopt.runtime.bundle import read_bundle
 from edgeopt.system.target import find_target
 

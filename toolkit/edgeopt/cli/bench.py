@@ -65,8 +65,7 @@ _POSITIVE = Number(min=0, min_open=True)
 @click.option(
     "--device-price", type=_POSITIVE, help="For the cost of an inference: price of the device, in any currency."
 )
-@click.option("--life-years", type=_POSITIVE, show_default="5", help="How long the device lasts.")
-@click.option("--duty", type=Share(), show_default="100%", help="Share of its life in which it works.")
+@click.option("--life-years", type=_POSITIVE, show_default="5", help="How long the device works.")
 @click.option("--watts", type=_POSITIVE, show_default="as measured by --energy", help="Its power.")
 @click.option("--kwh-price", type=_POSITIVE, help="Price of a kWh.")
 @click.option("--cloud-price", type=_POSITIVE, help="Price of a rented hour, in place of a device.")
@@ -118,7 +117,6 @@ def _options(
     jitter: float | None,
     batch: tuple[int, ...] | None,
     spin: str | None,
-    duty: float | None,
     threads: int | None,
     rounds: int | None,
     **others: Any,
@@ -133,7 +131,6 @@ def _options(
         jitter_ms=jitter * 1000 if jitter else 0.0,
         batches=batch or (),
         spin=None if spin is None else spin == "on",
-        duty_ratio=duty,
         threads=threads or 0,
         rounds=rounds or 0,
         **others,

@@ -12,8 +12,8 @@ from edgeopt.cli._output import show
 from edgeopt.system.text import plural
 
 if TYPE_CHECKING:
-    from edgeopt.executors._checkup import Checkup
     from edgeopt.report.document import Document
+    from edgeopt.runtime.checkup import Checkup
 
 
 @click.command()
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.pass_context
 def doctor(ctx: click.Context, *, form: str) -> None:
     """Show what this machine can run, and what is missing."""
-    from edgeopt.executors._checkup import examine
+    from edgeopt.runtime.checkup import examine
 
     found = examine()
     show(_summarize(found), form)

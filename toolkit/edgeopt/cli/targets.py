@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 @format_option
 def targets(*, form: str) -> None:
     """List the device profiles, and which of them run here."""
-    from edgeopt.executors._availability import why_unavailable
     from edgeopt.report.document import Document, Section, make_table
+    from edgeopt.runtime.availability import why_unavailable
     from edgeopt.system import assets
     from edgeopt.system.target import Choice, read_target, target_names
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from edgeopt.executors._availability import find_device
 from edgeopt.graph.model import Model, find_model, load_model
 from edgeopt.graph.tensors import fix_sizes
 from edgeopt.measurement.accuracy.evaluate import require_metric
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.recognise import Choice, Shapes, choose_recipe
+from edgeopt.runtime.availability import find_device
 from edgeopt.system.target import Target
 
 

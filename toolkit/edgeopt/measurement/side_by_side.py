@@ -12,9 +12,8 @@ from edgeopt.errors import Note, NoteKind, UnsupportedError
 from edgeopt.graph.model import load_model
 from edgeopt.measurement.accuracy.bootstrap import Scored, score
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, Progress, answers, fed
-from edgeopt.measurement.subject import Subject, open_subject
-from edgeopt.measurement.subject_facts import subject_facts
-from edgeopt.measurement.turns import Pace, Turns, take_turns
+from edgeopt.measurement.interleaved import Pace, Turns, take_turns
+from edgeopt.measurement.subject import Subject, open_subject, subject_facts
 from edgeopt.recipes.frames import Frames
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.recognise import ARRAYS_RECIPE, Shapes

@@ -9,7 +9,7 @@ from typing import Any
 
 from edgeopt.errors import Note, NoteKind
 from edgeopt.graph.drift import Drift
-from edgeopt.measurement.stage_time import StageTime
+from edgeopt.measurement.statistics.quantile import StageTime
 from edgeopt.measurement.statistics.ratio import Ratio
 from edgeopt.system.text import short
 from edgeopt.system.toml import parse_table

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from edgeopt.errors import InvalidFileError, Note, NoteKind
-from edgeopt.measurement.stored import StoredResult, read_stored
+from edgeopt.measurement.bench.stored import StoredResult, read_stored
 from edgeopt.pipeline.measure import latency_of
 from edgeopt.pipeline.result import Report, read_report
 from edgeopt.pipeline.summary import write_report

@@ -7,18 +7,18 @@ from dataclasses import dataclass, replace
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind, UnavailableError
 from edgeopt.executors import SessionOptions
-from edgeopt.executors._availability import (
+from edgeopt.executors.onnxruntime import UNFUSED
+from edgeopt.graph.model import Model
+from edgeopt.measurement.session_tuning import choose_threads
+from edgeopt.recipes.recipe import Recipe
+from edgeopt.recipes.recognise import fixed_shapes
+from edgeopt.runtime.availability import (
     is_by_rule,
     is_compiled,
     load_executor,
     require_providers,
     why_unavailable,
 )
-from edgeopt.executors.onnxruntime import UNFUSED
-from edgeopt.graph.model import Model
-from edgeopt.measurement.thread_choice import choose_threads
-from edgeopt.recipes.recipe import Recipe
-from edgeopt.recipes.recognise import fixed_shapes
 from edgeopt.steps._context import Engine
 from edgeopt.system.environment import physical_cores
 from edgeopt.system.target import Target, find_target

@@ -9,14 +9,13 @@ from pathlib import Path
 from time import monotonic
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind
-from edgeopt.executors._availability import is_compiled
 from edgeopt.executors.onnxruntime.providers import TENSORRT
 from edgeopt.graph.model import load_model
 from edgeopt.measurement.accuracy.bootstrap import Drop, why_unsure
 from edgeopt.measurement.accuracy.evaluate import answers
 from edgeopt.measurement.fresh_process.turns import Runnable, feed_of, run_fresh
-from edgeopt.measurement.turns import Pace, Turns
-from edgeopt.measurement.workers import Pipeline
+from edgeopt.measurement.interleaved import Pace, Turns
+from edgeopt.measurement.load.workers import Pipeline
 from edgeopt.pipeline.candidate import BASELINE, Candidate
 from edgeopt.pipeline.measure import CONFIRM_SECONDS, MOST_SECONDS, Bench, Decision, Fresh, measure_and_choose
 from edgeopt.pipeline.plan import calibrated_steps
@@ -27,6 +26,7 @@ from edgeopt.pipeline.summary import write_report
 from edgeopt.recipes.recipe import Preprocess, Recipe
 from edgeopt.recipes.recognise import Choice
 from edgeopt.report.contact_sheet import write_sheet
+from edgeopt.runtime.availability import is_compiled
 from edgeopt.runtime.bundle import Artefact, make_artefact, write_bundle
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.steps._context import CALIBRATION, CALIBRATION_PICTURES, Engine

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from edgeopt.errors import EdgeoptError
-from edgeopt.executors._availability import find_device
 from edgeopt.graph.integers import Integers, read_integers
 from edgeopt.graph.model import find_model, fix_inputs, load_model
 from edgeopt.graph.multiply_adds import count_multiply_adds, count_numbers
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.recognise import choose_recipe
+from edgeopt.runtime.availability import find_device
 from edgeopt.steps.compile._placement import Partition, explain_placement
 
 

@@ -11,14 +11,12 @@ from dataclasses import dataclass, replace
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.measurement.fresh_process.turns import FreshTurns
+from edgeopt.measurement.interleaved import AGAIN, HERE, Machine, Pace, Turns, take_turns
+from edgeopt.measurement.load.workers import Pipeline
 from edgeopt.measurement.resources.trust import Trust, TrustLevel, judge_trust
 from edgeopt.measurement.samples import Samples
-from edgeopt.measurement.stage_time import StageTime
 from edgeopt.measurement.statistics.budget import judge_budget
-from edgeopt.measurement.statistics.quantile import Summary
 from edgeopt.measurement.statistics.ratio import Change
-from edgeopt.measurement.turns import AGAIN, HERE, Machine, Pace, Turns, take_turns
-from edgeopt.measurement.workers import Pipeline
 from edgeopt.pipeline.candidate import BASELINE, Candidate, Latency
 from edgeopt.pipeline.selection import Chosen, Wish, choose, is_answered, mark, shortlist
 from edgeopt.recipes.frames import Frames
@@ -221,13 +219,8 @@ def latency_of(samples: Samples, budget_ms: float, max_miss_ratio: float = 0.01)
     result = judge_budget(samples.steady().frame_ns, budget_ms, max_miss_ratio)
     return Latency(
         frames=summary["frame"].n,
-        frame=_stage_time(summary["frame"]),
-        stages={name: _stage_time(summary[name]) for name in samples.stages},
+        frame=summary["frame"].stage_time,
+        stages={name: summary[name].stage_time for name in samples.stages},
         verdict=result.verdict.upper(),
         detail=result.detail,
     )
-
-
-def _stage_time(summary: Summary) -> StageTime:
-    mean = None if summary.mean_ns is None else summary.mean_ns / 1e6
-    return StageTime(mean, summary.p50.value_ms, summary.p99.value_ms)

@@ -13,7 +13,6 @@ from time import monotonic
 from typing import Any
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind
-from edgeopt.executors._availability import is_by_rule, is_compiled, why_unavailable
 from edgeopt.graph.integers import why_not_again
 from edgeopt.graph.outcome import Outcome
 from edgeopt.measurement.accuracy.evaluate import with_states
@@ -30,6 +29,7 @@ from edgeopt.pipeline.run import Run, Silence, add_candidate, finished_candidate
 from edgeopt.pipeline.selection import is_within
 from edgeopt.pipeline.start import read_given, start_run
 from edgeopt.recipes.recognise import Choice
+from edgeopt.runtime.availability import is_by_rule, is_compiled, why_unavailable
 from edgeopt.steps._context import Listener, Setting, numbered, out_of_time
 from edgeopt.system.environment import physical_cores
 

@@ -10,9 +10,9 @@ from typing import Annotated
 
 from edgeopt import steps
 from edgeopt.errors import EdgeoptError, Note, NoteKind, NotFoundError, UnsupportedError
-from edgeopt.executors._availability import is_compiled
 from edgeopt.pipeline.selection import Prefer
 from edgeopt.recipes.recipe import Recipe
+from edgeopt.runtime.availability import is_compiled
 from edgeopt.steps import Step
 from edgeopt.system import registry
 from edgeopt.system.environment import engine_threads

@@ -14,7 +14,6 @@ from typing import Any
 
 from edgeopt.errors import EXIT_MISSED, EXIT_PASS, EdgeoptError, Note, NoteKind, UnsupportedError
 from edgeopt.executors import Session
-from edgeopt.executors._availability import find_device, require_providers
 from edgeopt.graph.integers import why_not_again
 from edgeopt.graph.model import Model, find_model, load_model, save_model
 from edgeopt.graph.outcome import Outcome
@@ -32,12 +31,13 @@ from edgeopt.measurement.accuracy.evaluate import (
     with_states,
 )
 from edgeopt.measurement.accuracy.misreading import notes_of_reading
-from edgeopt.measurement.buffer_choice import Buffers
+from edgeopt.measurement.session_tuning import Buffers
 from edgeopt.pipeline.plan import SYNTHETIC, require_uncompiled
 from edgeopt.pipeline.selection import is_within
 from edgeopt.recipes.frames import Frames, open_frames
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.recognise import choose_recipe, fixed_shapes
+from edgeopt.runtime.availability import find_device, require_providers
 from edgeopt.runtime.opening import opening_for
 from edgeopt.steps.fuse import fuse
 from edgeopt.steps.quantize.api import Form, is_quantizable

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgeopt.errors import EdgeoptError, InvalidFileError
-from edgeopt.executors._availability import is_compiled
 from edgeopt.graph.model import Model
 from edgeopt.pipeline.candidate import Candidate
 from edgeopt.pipeline.plan import calibrated_steps
 from edgeopt.pipeline.result import read_report
 from edgeopt.pipeline.selection import Chosen
 from edgeopt.recipes.frames import Frames
+from edgeopt.runtime.availability import is_compiled
 from edgeopt.steps.quantize.search.decided import DECISIONS, Decided, calibration_fingerprint, read_decided
 from edgeopt.system.target import Target
 

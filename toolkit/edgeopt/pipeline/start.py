@@ -7,7 +7,6 @@ from pathlib import Path
 from time import monotonic
 
 from edgeopt.errors import Note, NoteKind
-from edgeopt.executors._availability import is_by_rule, is_compiled
 from edgeopt.executors.onnxruntime.tensorrt import ENGINES
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, fed, open_labelled, synthetic
 from edgeopt.measurement.given import Given, open_given
@@ -18,6 +17,7 @@ from edgeopt.pipeline.run import Run
 from edgeopt.pipeline.workspace import Workspace, fingerprint_files
 from edgeopt.recipes.frames import Frames, open_frames
 from edgeopt.recipes.recognise import fixed_shapes
+from edgeopt.runtime.availability import is_by_rule, is_compiled
 from edgeopt.steps._context import CALIBRATION_PICTURES, Context, Files, Listener
 from edgeopt.system.environment import package_versions
 

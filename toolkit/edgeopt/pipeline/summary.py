@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from edgeopt.errors import Note, NoteKind
-from edgeopt.measurement.stage_time import StageTime
+from edgeopt.measurement.statistics.quantile import StageTime
 from edgeopt.pipeline.candidate import BASELINE, Candidate
 from edgeopt.pipeline.result import Report
 from edgeopt.report.document import Document, Figure, Judgement, Section, Table, Value, make_table

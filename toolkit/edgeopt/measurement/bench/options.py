@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 from edgeopt.errors import EdgeoptError
-from edgeopt.measurement.load.arrivals import Closed, FixedRate, Load, Phases, Poisson, parse_load
-from edgeopt.measurement.load.queueing import QueuePolicy, parse_queue
-from edgeopt.measurement.resources.cost import CloudCost, DeviceCost
+from edgeopt.measurement.load.arrivals import Closed, Load, Phases, Poisson, parse_load
+from edgeopt.measurement.load.queueing import parse_queue
+from edgeopt.measurement.load.run import LoadPlan
+from edgeopt.measurement.resources.cost import cloud_per_s, device_per_s
 from edgeopt.measurement.resources.cpu_time import spin_entries
 from edgeopt.system.environment import logical_cores
 from edgeopt.system.text import plural
@@ -67,7 +68,6 @@ class BenchOptions:
     energy: bool = False
     device_price: Annotated[float, _PRICE] | None = None
     life_years: Annotated[float, _PRICE] | None = None
-    duty_ratio: Annotated[float, Within(0, 1)] | None = None
     watts: Annotated[float, _PRICE] | None = None
     kwh_price: Annotated[float, _PRICE] | None = None
     cloud_price: Annotated[float, _PRICE] | None = None
@@ -87,38 +87,6 @@ class BenchOptions:
         """Return plain values."""
         values = asdict(self)
         return values | {name: str(values[name]) for name in ("source", "trace") if values[name] is not None}
-
-
-@dataclass(frozen=True, slots=True)
-class LoadPlan:
-    """The load, as values."""
-
-    load: Load
-    streams: int
-    phases: Phases
-    queue: QueuePolicy
-    workers: int
-    jitter_ms: float
-    seed: int
-
-    @property
-    def rate_per_s(self) -> float | None:
-        """Of all streams together; None for a closed loop."""
-        return None if isinstance(self.load, Closed) else self.load.rate_per_s * self.streams
-
-    def at_rate(self, rate_per_s: float) -> LoadPlan:
-        """Return the same cameras at another rate of all streams together; a closed loop becomes one camera."""
-        per_stream = rate_per_s / self.streams
-        load = Poisson(per_stream) if isinstance(self.load, Poisson) else FixedRate(per_stream)
-        return replace(self, load=load)
-
-    def __str__(self) -> str:
-        workers = plural(self.workers, "worker")
-        if isinstance(self.load, Closed):
-            return f"closed loop, {workers}"
-        phases = f" ({self.phases} phases)" if isinstance(self.load, FixedRate) and self.streams > 1 else ""
-        jitter = f", jitter {self.jitter_ms:g} ms" if self.jitter_ms else ""
-        return f"{self.load} on {plural(self.streams, 'stream')}{phases}{jitter}, queue {self.queue}, {workers}"
 
 
 def plan_load(options: BenchOptions) -> LoadPlan:
@@ -192,7 +160,6 @@ def _wrong_cost(options: BenchOptions) -> Iterator[tuple[bool, str, str]]:
     device, cloud = options.device_price is not None, options.cloud_price is not None
     owned = {
         "--life-years": options.life_years,
-        "--duty": options.duty_ratio,
         "--watts": options.watts,
         "--kwh-price": options.kwh_price,
     }
@@ -204,27 +171,24 @@ def _wrong_cost(options: BenchOptions) -> Iterator[tuple[bool, str, str]]:
         "the cost of an inference needs the rate that keeps the budget",
         "add --find-capacity",
     )
-    duty = options.duty_ratio
-    yield duty is not None and not 0 < duty <= 1, "--duty is a share above 0", "write --duty 30%"
     negative = [one for one in (*owned.values(), options.device_price, options.cloud_price) if one and one < 0]
     yield bool(negative) or options.life_years == 0, "prices, watts and years are above zero", "correct them"
 
 
-def price_machine(options: BenchOptions, measured_watts: float | None) -> DeviceCost | CloudCost | None:
-    """Return what the machine costs; None when no price was given.
+def price_machine(options: BenchOptions, measured_watts: float | None) -> float | None:
+    """Return what a second of the machine costs; None when no price was given.
 
     Args:
         options: With the prices.
         measured_watts: Mean power of the run, where a meter told it; used unless watts were given.
     """
     if options.cloud_price is not None:
-        return CloudCost(options.cloud_price)
+        return cloud_per_s(options.cloud_price)
     if options.device_price is None:
         return None
-    return DeviceCost(
-        price=options.device_price,
-        life_h=(options.life_years or 5.0) * _HOURS_A_YEAR,
-        duty_ratio=options.duty_ratio or 1.0,
-        watts=options.watts if options.watts is not None else measured_watts or 0.0,
-        price_per_kwh=options.kwh_price or 0.0,
+    return device_per_s(
+        options.device_price,
+        (options.life_years or 5.0) * _HOURS_A_YEAR,
+        options.watts if options.watts is not None else measured_watts or 0.0,
+        options.kwh_price or 0.0,
     )

@@ -18,16 +18,16 @@ from edgeopt.measurement.bench.setup import Setup
 from edgeopt.measurement.fresh_process.start import ColdStart, run_cold_start
 from edgeopt.measurement.load.batch import BatchPoint, sweep_batches
 from edgeopt.measurement.load.capacity import Capacity, find_capacity, probe_seconds
-from edgeopt.measurement.load.frame_loop import run_frames
+from edgeopt.measurement.load.closed_loop import run_frames
 from edgeopt.measurement.load.result import LoadResult, summarize_load
 from edgeopt.measurement.load.run import Observed, Tell, run_load
 from edgeopt.measurement.load.sustained import Sustained, sustained_curve
+from edgeopt.measurement.load.workers import Pipeline
 from edgeopt.measurement.resources.cost import InferenceCost, cost_per_inference
 from edgeopt.measurement.resources.cpu_time import CpuCost, run_paced
 from edgeopt.measurement.resources.energy import Energy, NotMeasured, judge_energy
 from edgeopt.measurement.resources.meters import Meters
 from edgeopt.measurement.resources.profile import Profile, parse_profile, record_profile
-from edgeopt.measurement.workers import Pipeline
 
 _PACE_S = 2.0
 _BUSY_RATIO = 0.8

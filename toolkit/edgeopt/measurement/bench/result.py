@@ -15,12 +15,12 @@ from edgeopt.errors import EXIT_NOISY, EXIT_PASS, Note, NoteKind
 from edgeopt.measurement.bench.attribution import StageShare, share_stages
 from edgeopt.measurement.bench.diagnosis import Finding, diagnose, find_all
 from edgeopt.measurement.bench.figures import Figures, make_figures
-from edgeopt.measurement.bench.options import BenchOptions, LoadPlan
+from edgeopt.measurement.bench.options import BenchOptions
 from edgeopt.measurement.bench.passes import Passes
 from edgeopt.measurement.bench.setup import Setup
 from edgeopt.measurement.load.batch import BatchPoint
 from edgeopt.measurement.load.result import LoadResult, queue_wait_ns
-from edgeopt.measurement.load.run import Observed
+from edgeopt.measurement.load.run import LoadPlan, Observed
 from edgeopt.measurement.resources.energy import Energy, NotMeasured
 from edgeopt.measurement.resources.memory import Growth, MemoryTrace
 from edgeopt.measurement.resources.trust import Trust, TrustLevel

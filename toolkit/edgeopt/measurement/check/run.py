@@ -18,6 +18,7 @@ import numpy as np
 from edgeopt.errors import Note, NoteKind, NotFoundError
 from edgeopt.graph.tensors import Sample
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, Progress, open_labelled, require_metric
+from edgeopt.measurement.bench.stored import show_difference
 from edgeopt.measurement.check.accuracy import check_accuracy, score_baseline
 from edgeopt.measurement.check.baseline import Baseline, path_from, read_baseline, write_baseline
 from edgeopt.measurement.check.result import (
@@ -30,7 +31,7 @@ from edgeopt.measurement.check.result import (
     skipped,
 )
 from edgeopt.measurement.fresh_process.start import Start, measure_peaks, time_first_answers
-from edgeopt.measurement.load.frame_loop import run_frames
+from edgeopt.measurement.load.closed_loop import run_frames
 from edgeopt.measurement.resources.anchor import measure_anchor
 from edgeopt.measurement.resources.readings import take_reading
 from edgeopt.measurement.resources.trust import Trust, TrustLevel, judge_trust
@@ -46,7 +47,6 @@ from edgeopt.measurement.side_by_side import (
     run_in_turns,
 )
 from edgeopt.measurement.statistics.ratio import Ratio, block_medians, ratio_of_rounds, ratio_of_series
-from edgeopt.measurement.stored import show_difference
 from edgeopt.measurement.subject import choose_frames, shapes_of
 from edgeopt.recipes.frames import Frames
 from edgeopt.recipes.recipe import Check

@@ -11,7 +11,7 @@ from edgeopt.errors import EXIT_PASS, Note
 from edgeopt.measurement.accuracy.bootstrap import Drop, Scored
 from edgeopt.measurement.resources.trust import Trust
 from edgeopt.measurement.samples import Samples
-from edgeopt.measurement.stage_time import StageTime
+from edgeopt.measurement.statistics.quantile import StageTime
 from edgeopt.measurement.statistics.ratio import Ratio
 from edgeopt.system.environment import Environment
 

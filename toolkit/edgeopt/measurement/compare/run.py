@@ -14,8 +14,10 @@ from pathlib import Path
 from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.measurement.accuracy.bootstrap import Scored, drop_between
 from edgeopt.measurement.accuracy.evaluate import Progress, open_labelled, require_metric
+from edgeopt.measurement.bench.stored import StoredResult, is_stored, read_stored, require_comparable
 from edgeopt.measurement.compare.result import Compared, Comparison
 from edgeopt.measurement.compare.summary import summarize as summarize_comparison
+from edgeopt.measurement.interleaved import AGAIN, Turns
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.side_by_side import (
     Side,
@@ -29,12 +31,9 @@ from edgeopt.measurement.side_by_side import (
     run_in_turns,
     score_side,
 )
-from edgeopt.measurement.stage_time import StageTime
-from edgeopt.measurement.statistics.quantile import summarize
+from edgeopt.measurement.statistics.quantile import StageTime, summarize
 from edgeopt.measurement.statistics.ratio import Change, Ratio, block_medians, parts_worth_judging, ratio_of_series
-from edgeopt.measurement.stored import StoredResult, is_stored, read_stored, require_comparable
 from edgeopt.measurement.subject import choose_frames, shapes_of
-from edgeopt.measurement.turns import AGAIN, Turns
 from edgeopt.report.formats import write_pages
 from edgeopt.runtime.bundle import is_bundle
 from edgeopt.system.files import require_writable
@@ -159,15 +158,7 @@ def _compare_turns(
 
 def _times(samples: Samples, parts: Sequence[str]) -> dict[str, StageTime]:
     rows = samples.steady().served()
-    found = {part: summarize(rows.frame_ns if part == "frame" else rows.stage(part)) for part in parts}
-    return {
-        part: StageTime(
-            mean_ms=None if one.mean_ns is None else one.mean_ns / 1e6,
-            p50_ms=one.p50.value_ms,
-            p99_ms=one.p99.value_ms,
-        )
-        for part, one in found.items()
-    }
+    return {part: summarize(rows.frame_ns if part == "frame" else rows.stage(part)).stage_time for part in parts}
 
 
 def _compare_stored(results: Sequence[StoredResult], margin: float) -> Comparison:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from edgeopt.measurement.compare.result import Compared, Comparison
-from edgeopt.measurement.stage_time import StageTime
+from edgeopt.measurement.statistics.quantile import StageTime
 from edgeopt.measurement.statistics.ratio import Ratio
 from edgeopt.report.document import Document, Section, Table, Value, make_table
 from edgeopt.system.text import format_bytes

@@ -20,10 +20,10 @@ import numpy as np
 from edgeopt.executors import Source
 from edgeopt.graph.tensors import Sample, TensorSpec
 from edgeopt.measurement.fresh_process.start import run_child
+from edgeopt.measurement.interleaved import Pace, Turns, join_legs, take_turns
+from edgeopt.measurement.load.workers import Pipeline
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.ratio import Ratio, ratio_of_rounds
-from edgeopt.measurement.turns import Pace, Turns, join_legs, take_turns
-from edgeopt.measurement.workers import Pipeline
 from edgeopt.recipes.frames import VIDEOS, Frames, open_frames
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.runtime.opening import Opening

@@ -15,7 +15,7 @@ from edgeopt.executors import Session
 from edgeopt.graph.tensors import Sample, Tensors, TensorSpec
 from edgeopt.measurement.clock import Clock
 from edgeopt.measurement.interleaved import run_interleaved
-from edgeopt.measurement.load.frame_loop import Frames, run_frames
+from edgeopt.measurement.load.closed_loop import Pictures, run_frames
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.quantile import Summary, summarize
 from edgeopt.tasks import FrameTask
@@ -83,7 +83,7 @@ def why_no_batch(inputs: Sequence[TensorSpec]) -> str | None:
 
 
 def sweep_batches(
-    frames: Frames,
+    frames: Pictures,
     task: FrameTask,
     session: Session,
     sizes: Sequence[int] = (1, 2, 4, 8),

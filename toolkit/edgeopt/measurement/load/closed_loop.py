@@ -1,4 +1,8 @@
-"""The closed loop with several workers: each takes its next frame when its last one is done."""
+"""The closed loop: one frame after the other, every stage marked, with one worker or several.
+
+With one worker the last inputs of every block of marked frames run again without marks, so that the check of the stages
+sees the same machine. Garbage collection stays on, as in an application.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +10,180 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from edgeopt.measurement.clock import Clock
-from edgeopt.measurement.load.frame_loop import Frames, MarkedFrames
-from edgeopt.measurement.samples import Samples, join_samples
+from edgeopt.executors import Session
+from edgeopt.graph.tensors import Sample
+from edgeopt.measurement.clock import Clock, cost_of_reading_ns
+from edgeopt.measurement.load.workers import Pipeline, run_together
+from edgeopt.measurement.samples import STAGES, Samples, join_samples
 from edgeopt.measurement.statistics.trend import find_warmup
-from edgeopt.measurement.workers import Pipeline, run_together
+from edgeopt.tasks import FrameTask
 
-_PROGRESS_NS = 250_000_000
+Pictures = Sequence[Sample] | Sequence[Callable[[], Sample]]
+"""Pictures in memory, or functions that read and decode one (this is then the stage `load`)."""
+
+_BLOCK: Final = 15
+_UNMARKED: Final = 5
+"""Frames run again without marks after each block: a fifth of the time, enough for a median."""
+_PROGRESS_NS: Final = 250_000_000
+
+
+class MarkedFrames:
+    """Runs single frames with marks and keeps their times in preallocated rows."""
+
+    def __init__(self, frames: Pictures, task: FrameTask, session: Session, clock: Clock) -> None:
+        if not len(frames):
+            raise ValueError("there is no frame to run")
+        self._frames: Sequence[Any] = frames
+        self._loads = callable(frames[0])
+        self._task, self._session, self._clock = task, session, clock
+        self._times = np.zeros((256, len(STAGES)), np.int64)
+        self._spans = np.zeros((256, 2), np.int64)
+        self._inputs: list[int] = []
+        self._counts: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._inputs)
+
+    def run(self, index: int) -> int:
+        """Run the frame `index` (modulo the number of frames) with marks; return its service time in ns."""
+        row = len(self._inputs)
+        if row == len(self._times):  # grows between frames, never inside one
+            self._times = np.concatenate([self._times, np.zeros_like(self._times)])
+            self._spans = np.concatenate([self._spans, np.zeros_like(self._spans)])
+        clock, task, session, times = self._clock, self._task, self._session, self._times
+        index %= len(self._frames)
+        started = clock()
+        frame = self._frames[index]
+        begun = clock()
+        if self._loads:
+            frame = frame()
+        loaded = clock() if self._loads else begun
+        inputs, geometry = task.preprocess(frame)
+        prepared = clock()
+        uploaded = session.upload(inputs)
+        sent = clock()
+        results = session.execute(uploaded)
+        executed = clock()
+        outputs = session.download(results)
+        received = clock()
+        answer = task.postprocess(outputs, geometry)
+        done = clock()
+        times[row] = (  # recording lies between two frames, not inside one
+            loaded - begun,
+            prepared - loaded,
+            sent - prepared,
+            executed - sent,
+            received - executed,
+            done - received,
+        )
+        self._inputs.append(index)
+        self._spans[row] = (started, done)
+        self._counts.append(len(answer) if hasattr(answer, "__len__") else -1)
+        return done - started
+
+    def run_unmarked(self, index: int) -> int:
+        """Run the frame `index` as an application would; return its service time in ns."""
+        index %= len(self._frames)
+        started = self._clock()
+        frame = self._frames[index]
+        inputs, geometry = self._task.preprocess(frame() if self._loads else frame)
+        session = self._session
+        self._task.postprocess(session.download(session.execute(session.upload(inputs))), geometry)
+        return self._clock() - started
+
+    @property
+    def frame_ns(self) -> NDArray[np.int64]:
+        """(n,) service times so far."""
+        spans = self._spans[: len(self)]
+        return spans[:, 1] - spans[:, 0]
+
+    @property
+    def input_id(self) -> NDArray[np.int64]:
+        """(n,) which frame each row ran."""
+        return np.array(self._inputs, np.int64)
+
+    def samples(self, warmup: NDArray[np.bool_], *, zero_ns: int, epoch_ns: int, variant: str = "") -> Samples:
+        """Return all rows, their instants relative to the clock's `zero_ns`."""
+        n, first = len(self), 0 if self._loads else 1
+        return Samples(
+            stages=STAGES[first:],
+            times_ns=self._times[:n, first:].copy(),
+            frame_ns=self.frame_ns,
+            warmup=warmup,
+            variant=variant,
+            started_ns=self._spans[:n, 0] - zero_ns,
+            done_ns=self._spans[:n, 1] - zero_ns,
+            input_id=self.input_id,
+            n_out=np.array(self._counts, np.int64),
+            epoch_ns=epoch_ns,
+            clock_cost_ns=cost_of_reading_ns(self._clock),
+        )
+
+
+def run_frames(
+    frames: Pictures,
+    task: FrameTask,
+    session: Session,
+    *,
+    seconds: float,
+    min_frames: int,
+    clock: Clock = time.perf_counter_ns,
+    on_progress: Callable[[int, float], None] | None = None,
+    warmup_s: float = 2.0,
+    variant: str = "",
+) -> Samples:
+    """Run frames one after the other and return the raw times, warm-up found and marked.
+
+    Times are those of marked frames; the unmarked ones in between take a third more.
+
+    Args:
+        frames: One or more; used in turn.
+        task: Preprocess and postprocess.
+        session: The loaded model.
+        seconds: Least time to measure after the least warm-up.
+        min_frames: Least number of marked frames after warm-up.
+        clock: Nanoseconds that never go back.
+        on_progress: Called between blocks, at most four times a second, with marked frames and seconds.
+        warmup_s: Least length of warm-up, seconds; never longer than `seconds`.
+        variant: A name for the samples.
+
+    Raises:
+        ValueError: If there is no frame.
+    """
+    marked, epoch_ns, zero_ns = MarkedFrames(frames, task, session, clock), time.time_ns(), clock()
+    walls: list[tuple[int, int]] = []
+    reported, spent_ns, warmup_s = zero_ns, 0, min(warmup_s, seconds)
+    while not _is_enough(marked, spent_ns, warmup_s, seconds, min_frames):
+        spent_ns += sum(marked.run(len(marked)) for _ in range(_BLOCK))
+        walls += [(row, marked.run_unmarked(row)) for row in range(len(marked) - _UNMARKED, len(marked))]
+        now = clock()
+        if on_progress and now - reported >= _PROGRESS_NS:
+            on_progress(len(marked), (now - zero_ns) / 1e9)
+            reported = now
+    warm = find_warmup(marked.frame_ns, min_s=warmup_s, input_id=marked.input_id)
+    samples = marked.samples(warm.mask(len(marked)), zero_ns=zero_ns, epoch_ns=epoch_ns, variant=variant)
+    return _with_walls(samples, walls)
+
+
+def _is_enough(marked: MarkedFrames, spent_ns: int, warmup_s: float, seconds: float, min_frames: int) -> bool:
+    if spent_ns < (warmup_s + seconds) * 1e9 or len(marked) < max(min_frames, _BLOCK):
+        return False
+    warm = find_warmup(marked.frame_ns, min_s=warmup_s, input_id=marked.input_id)
+    return len(marked) - warm.frames >= min_frames
+
+
+def _with_walls(samples: Samples, walls: list[tuple[int, int]]) -> Samples:
+    rows, times = zip(*walls, strict=True)
+    return replace(samples, wall_row=np.array(rows, np.int64), wall_ns=np.array(times, np.int64))
 
 
 def run_closed(
-    frames: Frames,
+    frames: Pictures,
     pipelines: Sequence[Pipeline],
     *,
     seconds: float,

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 from edgeopt.measurement.clock import Clock
 from edgeopt.measurement.load.arrivals import Arrivals
-from edgeopt.measurement.load.frame_loop import Frames, MarkedFrames
+from edgeopt.measurement.load.closed_loop import MarkedFrames, Pictures
 from edgeopt.measurement.load.queueing import FIFO, Line, QueuePolicy
+from edgeopt.measurement.load.workers import Pipeline, run_together
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.trend import find_warmup
-from edgeopt.measurement.workers import Pipeline, run_together
 
 _SPIN_NS: Final = 2_000_000
 """A sleep oversleeps by up to this much (99 % by less than 0.2 ms), so the rest is spent looking at the clock."""
@@ -50,7 +50,7 @@ def wait_by(clock: Clock) -> WaitUntil:
 
 
 def run_open(
-    frames: Frames,
+    frames: Pictures,
     pipelines: Sequence[Pipeline],
     arrivals: Arrivals,
     *,
@@ -74,7 +74,7 @@ def run_open(
         arrivals: When frames should arrive, warm-up included.
         queue: What happens to frames that arrive while all workers are busy.
         warmup_s: Least length of warm-up from the first arrival, seconds; at most half of the timetable.
-        first_frames: Frames of each pipeline before the timetable starts.
+        first_frames: Pictures of each pipeline before the timetable starts.
         drain_s: After the last arrival, seconds until the frames that still wait are given up as failed.
         clock: Nanoseconds that never go back.
         wait_until: How to wait for an instant of the clock; None: sleep, then spin.

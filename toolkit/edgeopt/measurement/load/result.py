@@ -1,10 +1,11 @@
 """What a run under load says: response, waiting, misses, losses, age, jitter, and whether it can be used at all.
 
-It times nothing, and its figures come from rows after warm-up only.
+All figures come from rows after warm-up.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -12,12 +13,67 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.measurement.load.ages import answer_gaps, hold_ages, longest_run_of_a_stream
 from edgeopt.measurement.load.arrivals import Closed, FixedRate, Load
 from edgeopt.measurement.load.queueing import FIFO, QueueKind, QueuePolicy
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.budget import BudgetResult, judge_budget
+from edgeopt.measurement.statistics.dependence import longest_run
 from edgeopt.measurement.statistics.quantile import Quantile, Summary, order_statistic, quantile, summarize
+
+
+def by_stream(rows: Samples) -> Iterator[NDArray[np.bool_]]:
+    """Yield the mask (n,) of each stream's rows; one of all rows where there are no streams."""
+    if rows.stream is None:
+        yield np.ones(len(rows), np.bool_)
+        return
+    for stream in np.unique(rows.stream):
+        yield rows.stream == stream
+
+
+def hold_ages(rows: Samples) -> NDArray[np.int64]:
+    """Return how old each answer had become when a newer one of its stream replaced it, nanoseconds.
+
+    The age counts from the arrival of the frame. An answer that is overtaken by that of a newer frame is never
+    used, so it replaces nothing.
+
+    Args:
+        rows: Served frames with `done_ns`.
+
+    Returns:
+        One age per answer that was used and replaced, all streams.
+    """
+    if rows.done_ns is None:
+        return np.zeros(0, np.int64)
+    ages = [np.zeros(0, np.int64)]
+    for mask in by_stream(rows):
+        done = rows.done_ns[mask]
+        order = np.argsort(done, kind="stable")
+        done, captured = done[order], (done - rows.response_ns[mask])[order]
+        used = captured > np.concatenate([[np.iinfo(np.int64).min], np.maximum.accumulate(captured)])[:-1]
+        ages.append(done[used][1:] - captured[used][:-1])
+    return np.concatenate(ages)
+
+
+def answer_gaps(rows: Samples) -> NDArray[np.int64]:
+    """Return the times between neighbouring answers of one stream, all streams one after the other.
+
+    Args:
+        rows: Served frames with `done_ns`.
+    """
+    if rows.done_ns is None:
+        return np.zeros(0, np.int64)
+    return np.concatenate([np.zeros(0, np.int64), *(np.diff(np.sort(rows.done_ns[one])) for one in by_stream(rows))])
+
+
+def longest_run_of_a_stream(rows: Samples, missed: NDArray[np.bool_]) -> int:
+    """Return the longest unbroken run of misses that one stream saw.
+
+    Args:
+        rows: In order of arrival.
+        missed: (n,)
+    """
+    return max((longest_run(missed[mask]) for mask in by_stream(rows)), default=0)
+
 
 _MOST_LAG: Final = 0.05
 """Periods that the 99th percentile of the send lag may take."""

@@ -6,25 +6,24 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
-from edgeopt.measurement.bench.options import LoadPlan
-from edgeopt.measurement.load.arrivals import Arrivals, Closed, Poisson, make_arrivals
-from edgeopt.measurement.load.closed_loop import run_closed
-from edgeopt.measurement.load.frame_loop import Frames, run_frames
+from edgeopt.measurement.load.arrivals import Arrivals, Closed, FixedRate, Load, Phases, Poisson, make_arrivals
+from edgeopt.measurement.load.closed_loop import Pictures, run_closed, run_frames
 from edgeopt.measurement.load.open_loop import run_open
+from edgeopt.measurement.load.queueing import QueuePolicy
+from edgeopt.measurement.load.workers import Pipeline
 from edgeopt.measurement.resources.anchor import Anchor, measure_anchor
 from edgeopt.measurement.resources.energy import EnergyTrace, make_trace, watch_energy
 from edgeopt.measurement.resources.memory import MemoryTrace, watch_memory
 from edgeopt.measurement.resources.meters import Meter
-from edgeopt.measurement.resources.readings import Reading, take_reading
-from edgeopt.measurement.resources.sampling import PeriodicSampler
+from edgeopt.measurement.resources.readings import PeriodicSampler, Reading, take_reading
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.trend import Warmup, find_warmup
-from edgeopt.measurement.workers import Pipeline
+from edgeopt.system.text import plural
 
 _WARMUP_S: Final = 2.0
 _READING_S: Final = 1.0
@@ -36,8 +35,40 @@ Tell = Callable[[str, int, int], None]
 """What is going on, how much of it is done, and of how much."""
 
 
+@dataclass(frozen=True, slots=True)
+class LoadPlan:
+    """The load, as values."""
+
+    load: Load
+    streams: int
+    phases: Phases
+    queue: QueuePolicy
+    workers: int
+    jitter_ms: float
+    seed: int
+
+    @property
+    def rate_per_s(self) -> float | None:
+        """Of all streams together; None for a closed loop."""
+        return None if isinstance(self.load, Closed) else self.load.rate_per_s * self.streams
+
+    def at_rate(self, rate_per_s: float) -> LoadPlan:
+        """Return the same cameras at another rate of all streams together; a closed loop becomes one camera."""
+        per_stream = rate_per_s / self.streams
+        load = Poisson(per_stream) if isinstance(self.load, Poisson) else FixedRate(per_stream)
+        return replace(self, load=load)
+
+    def __str__(self) -> str:
+        workers = plural(self.workers, "worker")
+        if isinstance(self.load, Closed):
+            return f"closed loop, {workers}"
+        phases = f" ({self.phases} phases)" if isinstance(self.load, FixedRate) and self.streams > 1 else ""
+        jitter = f", jitter {self.jitter_ms:g} ms" if self.jitter_ms else ""
+        return f"{self.load} on {plural(self.streams, 'stream')}{phases}{jitter}, queue {self.queue}, {workers}"
+
+
 def run_load(
-    frames: Frames,
+    frames: Pictures,
     pipelines: Sequence[Pipeline],
     plan: LoadPlan,
     *,
@@ -79,7 +110,7 @@ def run_load(
 
 
 def _run_closed(
-    frames: Frames,
+    frames: Pictures,
     pipelines: Sequence[Pipeline],
     seconds: float,
     min_frames: int,

@@ -28,11 +28,6 @@ class Anchor:
         """The median."""
         return statistics.median(self.times_ns)
 
-    @property
-    def noise_ratio(self) -> float:
-        """The slowest over the median, minus 1."""
-        return max(self.times_ns) / self.p50_ns - 1 if self.p50_ns else 0.0
-
 
 def measure_anchor(repeats: int = 50, clock: Clock = time.perf_counter_ns) -> Anchor:
     """Do the fixed work `repeats` times, at least once."""

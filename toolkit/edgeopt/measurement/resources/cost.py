@@ -1,4 +1,4 @@
-"""What one inference costs, and how long a battery lasts. Pure arithmetic; it measures nothing.
+"""What one inference costs, on a device that is owned or on a machine that is rented.
 
 The rate that divides the cost is the highest one that keeps the budget (open loop), not the closed loop's: a
 device that is late earns nothing.
@@ -10,46 +10,6 @@ from dataclasses import dataclass
 
 _S_PER_HOUR = 3600.0
 _J_PER_KWH = 3.6e6
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceCost:
-    """What owning and running a device costs, in any one currency."""
-
-    price: float
-    """Of the device."""
-    life_h: float
-    """Hours from purchase to disposal."""
-    duty_ratio: float = 1.0
-    """Share of its life in which it works, above 0 up to 1."""
-    watts: float = 0.0
-    """Mean power while it works."""
-    price_per_kwh: float = 0.0
-    operation_per_h: float = 0.0
-    """Network, maintenance, licences."""
-
-    def __post_init__(self) -> None:
-        if self.life_h <= 0 or not 0 < self.duty_ratio <= 1:
-            raise ValueError(f"need life_h above 0 and duty_ratio in 0..1, got {self.life_h}, {self.duty_ratio}")
-
-    @property
-    def per_s(self) -> float:
-        """Of one working second."""
-        hardware = self.price / (self.life_h * _S_PER_HOUR * self.duty_ratio)
-        energy = self.watts * self.price_per_kwh / _J_PER_KWH
-        return hardware + energy + self.operation_per_h / _S_PER_HOUR
-
-
-@dataclass(frozen=True, slots=True)
-class CloudCost:
-    """A rented machine."""
-
-    price_per_h: float
-
-    @property
-    def per_s(self) -> float:
-        """Of one rented second."""
-        return self.price_per_h / _S_PER_HOUR
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +30,21 @@ class InferenceCost:
         return self.per_inference * fps * _S_PER_HOUR
 
 
-def cost_per_inference(device: DeviceCost | CloudCost, rate_per_s: float) -> InferenceCost:
-    """Return what one inference costs.
+def device_per_s(price: float, life_h: float, watts: float = 0.0, price_per_kwh: float = 0.0) -> float:
+    """Return what a second of a device of one's own costs: price / (life_h * 3600) + watts * price_per_kwh / 3.6e6."""
+    return price / (life_h * _S_PER_HOUR) + watts * price_per_kwh / _J_PER_KWH
 
-    ( price / (life_h * 3600 * duty) + watts * price_per_kwh / 3.6e6 + operation_per_h / 3600 ) / rate
+
+def cloud_per_s(price_per_h: float) -> float:
+    """Return what a second of a rented machine costs."""
+    return price_per_h / _S_PER_HOUR
+
+
+def cost_per_inference(per_s: float, rate_per_s: float) -> InferenceCost:
+    """Return what one inference costs on a machine of that cost a second.
 
     Args:
-        device: Owned or rented.
+        per_s: From `device_per_s` or `cloud_per_s`.
         rate_per_s: The highest rate that keeps the budget, all streams together.
 
     Raises:
@@ -84,22 +52,4 @@ def cost_per_inference(device: DeviceCost | CloudCost, rate_per_s: float) -> Inf
     """
     if not rate_per_s > 0:
         raise ValueError(f"the rate must be above zero, got {rate_per_s}")
-    return InferenceCost(device.per_s / rate_per_s, rate_per_s)
-
-
-def battery_runtime_h(capacity_wh: float, idle_watts: float, net_j: float, rate_per_s: float) -> float:
-    """Return the hours until a battery is empty: capacity / (idle power + energy per inference * rate).
-
-    Args:
-        capacity_wh: What the battery really gives, Wh.
-        idle_watts: Power of the whole device while it waits, W.
-        net_j: Energy of one inference above idle, J.
-        rate_per_s: Inferences a second at the real duty cycle, 0 or more.
-
-    Raises:
-        ValueError: If nothing draws power.
-    """
-    watts = idle_watts + net_j * rate_per_s
-    if not watts > 0:
-        raise ValueError(f"the device must draw power, got {watts} W")
-    return capacity_wh / watts
+    return InferenceCost(per_s / rate_per_s, rate_per_s)

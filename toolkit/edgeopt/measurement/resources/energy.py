@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.measurement.resources.meters import Meter, MeterKind
-from edgeopt.measurement.resources.sampling import PeriodicSampler
+from edgeopt.measurement.resources.readings import PeriodicSampler
 
 _LEAST_SAMPLES = 100
 _INTERVAL_S = 0.05
@@ -127,11 +127,6 @@ class Energy:
     def edp_js(self) -> float:
         """Energy-delay product: gross joules times the median latency in seconds."""
         return self.gross_j * self.p50_ns / 1e9
-
-    @property
-    def inferences_per_wh(self) -> float:
-        """At the power of the run, idle included."""
-        return 3600 / self.gross_j if self.gross_j > 0 else float("inf")
 
     def __str__(self) -> str:
         net = "" if self.net_j is None else f", {self.net_j * 1e3:.3g} mJ above idle"

@@ -16,7 +16,7 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from edgeopt.measurement.resources.sampling import PeriodicSampler
+from edgeopt.measurement.resources.readings import PeriodicSampler
 from edgeopt.measurement.statistics.trend import Slope, theil_sen
 
 _SELF = Path("/proc/self")

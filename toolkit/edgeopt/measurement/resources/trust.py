@@ -12,7 +12,6 @@ from enum import StrEnum
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgeopt.errors import EXIT_NOISY, EXIT_PASS
 from edgeopt.measurement.resources.anchor import Anchor, drift_ratio
@@ -126,16 +125,6 @@ def judge_trust(
     levels = {reason.level for reason in reasons}
     level = next((one for one in (TrustLevel.INVALID, TrustLevel.NOISY) if one in levels), TrustLevel.TRUSTED)
     return Trust(level, reasons, limits, readings[-1].missing if readings else ())
-
-
-def affected(samples: Samples, reason: Reason) -> NDArray[np.bool_]:
-    """Return (n,) True for frames that ran while the reason held; all False where nothing tells."""
-    rows = np.zeros(len(samples), np.bool_)
-    if samples.started_ns is None or samples.done_ns is None:
-        return rows
-    for begin, end in reason.spans_ns:
-        rows |= (samples.started_ns + samples.epoch_ns < end) & (samples.done_ns + samples.epoch_ns > begin)
-    return rows
 
 
 def _over(

@@ -45,28 +45,19 @@ class Quantile:
         """The value in milliseconds."""
         return None if self.value_ns is None else self.value_ns / 1e6
 
-    @property
-    def half_width_ratio(self) -> float | None:
-        """Half of the interval over the value; None without both bounds or at zero."""
-        if not self.value_ns or self.low_ns is None or self.high_ns is None:
-            return None
-        return (self.high_ns - self.low_ns) / 2 / self.value_ns
-
-    def why_insufficient(self, target_ratio: float = 0.05) -> str | None:
-        """Return None if measuring may stop here, otherwise what is still missing.
-
-        Args:
-            target_ratio: How wide half of the interval may be, over the value.
-        """
-        if self.half_width_ratio is None or self.note:
-            return self.note or "the interval is open"
-        wide = self.half_width_ratio > target_ratio
-        return f"half of the interval is {self.half_width_ratio:.1%} of the value" if wide else None
-
     def __str__(self) -> str:
         if self.value_ns is None:
             return "n/a"
         return f"{format_ms(self.value_ns)} [{format_ms(self.low_ns)}, {format_ms(self.high_ns)}]"
+
+
+@dataclass(frozen=True, slots=True)
+class StageTime:
+    """The times of one stage, as reports and comparisons show them; None where the sample is too small to say."""
+
+    mean_ms: float | None
+    p50_ms: float | None
+    p99_ms: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +77,12 @@ class Summary:
     p95: Quantile
     p99: Quantile
     p999: Quantile
+
+    @property
+    def stage_time(self) -> StageTime:
+        """What of it reports and comparisons show."""
+        mean = None if self.mean_ns is None else self.mean_ns / 1e6
+        return StageTime(mean, self.p50.value_ms, self.p99.value_ms)
 
 
 def minimum_n(p: float, confidence: float = 0.95) -> int:

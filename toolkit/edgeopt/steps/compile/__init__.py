@@ -6,8 +6,8 @@ import sys
 from collections.abc import Sequence
 
 from edgeopt.errors import UnsupportedError
-from edgeopt.executors._availability import is_compiled
 from edgeopt.graph.model import Model
+from edgeopt.runtime.availability import is_compiled
 from edgeopt.steps import Step
 from edgeopt.steps._context import Context, Setting
 from edgeopt.steps.compile._form import DeviceForm, Toolchain

@@ -15,10 +15,10 @@ import numpy as np
 from edgeopt import executors
 from edgeopt.errors import EdgeoptError, UnavailableError, UnsupportedError
 from edgeopt.executors import Placement, SessionOptions
-from edgeopt.executors._availability import why_unavailable
 from edgeopt.graph.graph import Graph, Node, Value
 from edgeopt.graph.model import Model
 from edgeopt.passes import Phase, passes_of
+from edgeopt.runtime.availability import why_unavailable
 from edgeopt.system import registry
 from edgeopt.system.environment import physical_cores
 from edgeopt.system.target import Target

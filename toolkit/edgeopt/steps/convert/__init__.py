@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from edgeopt.errors import Note, NoteKind
-from edgeopt.executors._availability import is_by_rule
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
+from edgeopt.runtime.availability import is_by_rule
 from edgeopt.steps import Step
 from edgeopt.steps._context import CHECKED_PICTURES, Context, Setting
 from edgeopt.steps.convert.precisions import CONVERSIONS, is_converted, why_not_converted

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from edgeopt import executors
 from edgeopt.errors import EXIT_ERROR, EXIT_PASS, EdgeoptError, Note, NoteKind
-from edgeopt.executors._availability import find_device, why_absent, why_unavailable
+from edgeopt.runtime.availability import find_device, why_absent, why_unavailable
 from edgeopt.system import assets, registry
 from edgeopt.system.environment import Environment, cpu_quota, read_environment
 from edgeopt.system.target import Choice, read_target, target_names

@@ -1,13 +1,11 @@
-"""Whether a model runs faster when every tensor has a buffer of its own.
-
-ONNX Runtime reuses buffers of tensors that are no longer read. On some models that costs more than it saves: what
-is written last is then often what must leave the cache first.
-"""
+"""How a session runs a model fastest: on how many threads, and whether every tensor has a buffer of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from time import perf_counter_ns, thread_time_ns
+
+import numpy as np
 
 from edgeopt.executors import Session
 from edgeopt.executors.onnxruntime import MEMORY_REUSE
@@ -17,10 +15,40 @@ from edgeopt.measurement.interleaved import compare_calls
 from edgeopt.runtime.opening import opening_for
 from edgeopt.system.target import Target
 
-_SECONDS = 2.0
-_WORTH = 1.01
+_THREADS_SECONDS = 1.0
+_THREADS_WORTH = 1.05
+"""All cores must be so many times as fast as one thread."""
+_BUFFERS_SECONDS = 2.0
+_BUFFERS_WORTH = 1.01
 """Buffers of their own must be proven so many times as fast: noise decides nothing."""
 _APART: Mapping[str, str] = {MEMORY_REUSE: "0"}
+
+
+def choose_threads(model: Model, target: Target, shapes: Mapping[str, tuple[int, ...]], cores: int) -> int:
+    """Return `cores`, or 1 where they are not faster than one thread.
+
+    Args:
+        model: As it came.
+        target: Its providers and options.
+        shapes: Static shape of each input.
+        cores: Physical cores that this process may use.
+    """
+    if cores < 2:
+        return 1
+    inputs = {one.name: np.full(shapes[one.name], 0.5).astype(one.dtype) for one in model.inputs}
+    sessions = {count: opening_for(target, target.float_precision, count).open(model.data) for count in (1, cores)}
+    runs = {str(count): _caller(session, inputs) for count, session in sessions.items()}
+    ratio = compare_calls(runs, baseline="1", seconds=_THREADS_SECONDS, block=10)[str(cores)]
+    for session in sessions.values():
+        session.close()
+    return cores if ratio.speedup >= _THREADS_WORTH else 1
+
+
+def _caller(session: Session, inputs: Tensors) -> Callable[[int], None]:
+    def call(_: int) -> None:
+        session.run(inputs)
+
+    return call
 
 
 class Buffers:
@@ -44,6 +72,9 @@ class Buffers:
 def choose_buffers(model: Model, target: Target, threads: int, inputs: Tensors) -> Mapping[str, str]:
     """Return the session entries with which the model is faster: none, or those that give each tensor a buffer.
 
+    ONNX Runtime reuses buffers of tensors that are no longer read. On some models that costs more than it saves: what
+    is written last is then often what must leave the cache first.
+
     Args:
         model: Any that ONNX Runtime runs.
         target: Its providers and options; of another executor or device nothing is chosen.
@@ -57,14 +88,7 @@ def choose_buffers(model: Model, target: Target, threads: int, inputs: Tensors) 
     sessions = {name: one.open(model.data) for name, one in openings.items()}
     runs = {name: _caller(session, inputs) for name, session in sessions.items()}
     clock = thread_time_ns if threads == 1 else perf_counter_ns
-    ratio = compare_calls(runs, baseline="shared", seconds=_SECONDS, block=3, clock=clock)["apart"]
+    ratio = compare_calls(runs, baseline="shared", seconds=_BUFFERS_SECONDS, block=3, clock=clock)["apart"]
     for session in sessions.values():
         session.close()
-    return _APART if ratio.low >= _WORTH else {}
-
-
-def _caller(session: Session, inputs: Tensors) -> Callable[[int], None]:
-    def call(_: int) -> None:
-        session.run(inputs)
-
-    return call
+    return _APART if ratio.low >= _BUFFERS_WORTH else {}
