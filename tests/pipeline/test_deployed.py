@@ -87,6 +87,10 @@ def test_every_way_to_a_bundle_opens_it_as_it_was_measured(deployed):
     wished = open_subject(folder, target="cpu", recipe=None, threads=2)
     shared = open_subject(folder, target="cpu", recipe=None, threads=0, workers=2)
     assert (wished.threads, shared.threads) == (2, 1)
+    alone = open_subject(folder, target="cpu", recipe="tensors", threads=0)
+    assert (alone.recipe.name, alone.opening) == ("tensors", subject.opening), "arrays time the model alone"
+    for one in (wished, shared, alone):
+        one.session.close()
 
 
 def test_a_model_is_opened_in_the_arithmetic_of_its_target_as_a_candidate_is():

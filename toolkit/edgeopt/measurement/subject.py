@@ -16,7 +16,7 @@ from edgeopt.measurement.accuracy.evaluate import fed, synthetic
 from edgeopt.measurement.given import open_given
 from edgeopt.measurement.load.workers import Pipeline
 from edgeopt.recipes.frames import Frames, open_frames
-from edgeopt.recipes.recipe import Recipe
+from edgeopt.recipes.recipe import Recipe, find_recipe
 from edgeopt.recipes.recognise import ARRAYS_RECIPE, Shapes
 from edgeopt.runtime.bundle import is_bundle
 from edgeopt.runtime.opening import Opening, opening_for
@@ -102,7 +102,7 @@ def open_subject(
     Args:
         model: Path or shipped name.
         target: For a model; a bundle brings its own.
-        recipe: For a model; a bundle brings its own.
+        recipe: For a model; a bundle brings its own, but for `tensors`, which times any model alone.
         threads: 0: the target's, or the physical cores, shared by the workers.
         workers: How many sessions will run at once.
         entries: Session entries over the target's own.
@@ -112,7 +112,7 @@ def open_subject(
         EdgeoptError: If it cannot be opened.
     """
     if is_bundle(Path(model)):
-        return _open_bundle(model, threads, workers, entries or {})
+        return _open_bundle(model, recipe, threads, workers, entries or {})
     given = open_given(model, target, recipe, fed=shapes)
     device, loaded, choice = given.target, given.model, given.choice
     _require_entries(device.executor, device.name, entries or {})
@@ -148,7 +148,7 @@ def _require_entries(executor: str, name: str, entries: Mapping[str, str]) -> No
         )
 
 
-def _open_bundle(model: str, threads: int, workers: int, entries: Mapping[str, str]) -> Subject:
+def _open_bundle(model: str, recipe: str | None, threads: int, workers: int, entries: Mapping[str, str]) -> Subject:
     runtime = Runtime.load(model, threads=threads)
     bundle, session, opening, path = runtime.bundle, runtime.session, runtime.opening, _path_of(runtime)
     if runtime.artefact is not bundle.artefacts[0] and bundle.target.device != "cpu":
@@ -164,11 +164,12 @@ def _open_bundle(model: str, threads: int, workers: int, entries: Mapping[str, s
         opening = opening.with_entries(entries).with_threads(used)
         session = opening.open(path)
     _require_real_time(session, bundle.target.name)
+    read_as = find_recipe(ARRAYS_RECIPE) if recipe == ARRAYS_RECIPE else bundle.recipe
     return Subject(
         name=model,
-        recipe=bundle.recipe,
+        recipe=read_as,
         target=bundle.target,
-        task=runtime.task,
+        task=make_task(read_as, session.inputs, session.outputs, evaluating=False),
         session=session,
         opening=opening,
         notes=runtime.notes,
