@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.measurement.interleaved import compare_calls
-from edgeopt.tasks.detection.boxes import suppress
+from edgeopt.tasks.detection.suppression import suppress
 
 IOU = 0.45
 

@@ -20,7 +20,8 @@ from edgeopt.measurement.accuracy.evaluate import LabelledFrames, evaluate, open
 from edgeopt.measurement.accuracy.misreading import Misreading, find_misreading, heed_misreading
 from edgeopt.pipeline.optimize import optimize
 from edgeopt.recipes.frames import synthetic_frames
-from edgeopt.recipes.recipe import Colour, Recipe, find_recipe, read_recipe
+from edgeopt.recipes.preprocess import Colour
+from edgeopt.recipes.recipe import Recipe, find_recipe, read_recipe
 from edgeopt.recipes.recipe_text import recipe_text
 from edgeopt.recipes.recognise import Choice, choose_recipe
 from edgeopt.system import assets, registry

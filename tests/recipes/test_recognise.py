@@ -8,7 +8,8 @@ import pytest
 
 from edgeopt.errors import EdgeoptError, UnsupportedError
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.recipes.recipe import Layout, find_recipe
+from edgeopt.recipes.preprocess import Layout
+from edgeopt.recipes.recipe import find_recipe
 from edgeopt.recipes.recognise import choose_recipe, fixed_shapes
 
 

@@ -12,8 +12,7 @@ import pytest
 
 from edgeopt.errors import InvalidFileError
 from edgeopt.recipes.frames import open_frames, read_picture
-from edgeopt.recipes.preprocess import PictureInput
-from edgeopt.recipes.recipe import Input, Preprocess, Resize
+from edgeopt.recipes.preprocess import Input, PictureInput, Preprocess, Resize
 from edgeopt.system.archives import read_archive
 
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgeopt.tasks.detection.boxes import Detections, matched_share, overlaps, suppress
+from edgeopt.tasks.detection.boxes import Detections, matched_share, overlaps
+from edgeopt.tasks.detection.suppression import suppress
 
 
 def boxes(count: int, seed: int, span: float = 60.0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -51,6 +52,19 @@ def test_suppression_of_one_class_equals_opencv(seed):
     expected = cv2.dnn.NMSBoxes(sizes.tolist(), scores.tolist(), 0.0, 0.5)
     kept = suppress(found, scores, np.zeros(80, np.int64), 0.5, 1000)
     assert kept.tolist() == np.asarray(expected).reshape(-1).tolist()
+
+
+@pytest.mark.parametrize("count", [60, 600])
+def test_of_equal_scores_the_first_row_comes_first(count):
+    found, _, classes = boxes(count, 7, span=count)
+    scores = np.repeat(np.array([0.9, 0.5, 0.2], np.float32), count // 3)
+    hides = (overlaps(found, found) > 0.3) & (classes[:, None] == classes[None, :])
+    expected: list[int] = []
+    for row in range(count):
+        if not hides[expected, row].any():
+            expected.append(row)
+    assert suppress(found, scores, classes, 0.3, 1000).tolist() == expected
+    assert suppress(found, scores, classes, 0.3, 4).tolist() == expected[:4]
 
 
 def test_boxes_of_two_classes_never_suppress_one_another():

@@ -23,7 +23,8 @@ from edgeopt.pipeline.result import Report
 from edgeopt.pipeline.run import Run, model_file
 from edgeopt.pipeline.selection import choose, mark
 from edgeopt.pipeline.summary import write_report
-from edgeopt.recipes.recipe import Preprocess, Recipe
+from edgeopt.recipes.preprocess import Preprocess
+from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.recognise import Choice
 from edgeopt.report.contact_sheet import write_sheet
 from edgeopt.runtime.availability import is_compiled

@@ -6,7 +6,8 @@ import ast
 from collections.abc import Mapping
 from typing import Any
 
-from edgeopt.recipes.recipe import MOST_PIXELS_A_SIDE, Recipe
+from edgeopt.recipes.preprocess import MOST_PIXELS_A_SIDE
+from edgeopt.recipes.recipe import Recipe
 
 _MOST_CHARACTERS = 2**18
 """Of one entry: a hundred thousand class names are no exporter's."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,39 +12,10 @@ from typing import Annotated
 from edgeopt.errors import InvalidFileError, NotFoundError
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.metrics import find_metric, require_metric_of
+from edgeopt.recipes.preprocess import Input, Preprocess
 from edgeopt.system import assets, registry
 from edgeopt.system.files import read_text
 from edgeopt.system.toml import Within, parse_table, read_toml
-
-
-class Colour(StrEnum):
-    """Channel order of the model's input."""
-
-    RGB = "RGB"
-    BGR = "BGR"
-    GREY = "GREY"
-
-
-class Layout(StrEnum):
-    """Axis order of the model's input."""
-
-    NCHW = "NCHW"
-    NHWC = "NHWC"
-
-
-class Resize(StrEnum):
-    """How a frame becomes the model's height and width."""
-
-    STRETCH = "stretch"
-    CENTRE_CROP = "centre_crop"
-    LETTERBOX = "letterbox"
-
-
-class Anchor(StrEnum):
-    """Where a letterboxed frame lies."""
-
-    TOP_LEFT = "top_left"
-    CENTRE = "centre"
 
 
 class Boxes(StrEnum):
@@ -71,8 +41,6 @@ class Scores(StrEnum):
     """Sigmoid, or softmax over classes with a background, is not applied."""
 
 
-PICTURE_TYPES = ("float32", "float16", "uint8", "int8")
-"""Element types that a picture can be written in."""
 LEAST_AGREEMENT = 0.80
 """Without labels: below it, YOLOX-nano lost more than 0.01 AP in every form that was measured. A filter, no proof."""
 _LEAST_UNDECODED = 0.99
@@ -82,70 +50,13 @@ NO_DECODER = "none"
 OUTPUT_KINDS = ("probability", "map")
 LEAST_EQUAL = 0.90
 """Share of equal elements in outputs of whole numbers: on class maps most that differ lie between two classes."""
-MOST_PIXELS_A_SIDE = 8192
-"""Of an input or a crop: beyond it one frame alone is 800 MB of float32."""
-_MOST_ELEMENTS = 2**28
-"""Of an input that is given whole: 1 GiB of float32."""
 _MOST_LABEL_BYTES = 2**22
 _TERM = re.compile(r"(?:([1-9]\d{0,8})\*)?([a-z]+)(?:/([1-9]\d{0,8}))?(?:\+(\d{1,9}))?")
 
-Side = Annotated[int, Within(1, MOST_PIXELS_A_SIDE)]
-"""Pixels."""
-Length = Annotated[int, Within(1, _MOST_ELEMENTS)]
 Share = Annotated[float, Within(0, 1)]
 Ratio = Annotated[float, Within(0, 1e6, above=True)]
 """1.05 allows 5 % more."""
 Count = Annotated[int, Within(1, 100_000)]
-
-
-@dataclass(frozen=True, slots=True)
-class Input:
-    """The tensor that receives the frame."""
-
-    tensor: str = ""
-    """Empty: the model's only input."""
-    size: tuple[Side, ...] = ()
-    """Height and width in pixels; empty: as the model says."""
-    layout: Layout = Layout.NCHW
-    dtype: str = "float32"
-    fixed: Mapping[str, Length] = field(default_factory=dict)
-    """Sizes for named free dimensions, for example `batch = 1`."""
-    shapes: Mapping[str, tuple[Length, ...]] = field(default_factory=dict)
-    """Whole shapes of inputs by name, for example `ids = [1, 128]`; they come before all other sizes."""
-    states: Mapping[str, str] = field(default_factory=dict)
-    """Of a recurrent model: the output that each state input takes in the next sample, for example `h = "hn"`."""
-
-    def __post_init__(self) -> None:
-        if self.size and len(self.size) != 2:
-            raise ValueError(f"size is {list(self.size)}, not [height, width]")
-        for name, shape in self.shapes.items():
-            if math.prod(shape) > _MOST_ELEMENTS:
-                raise ValueError(f"shapes of {name} hold more than {_MOST_ELEMENTS} elements")
-        if self.dtype not in PICTURE_TYPES:
-            raise ValueError(f"dtype {self.dtype!r} is not float32, float16, uint8 or int8")
-
-
-@dataclass(frozen=True, slots=True)
-class Preprocess:
-    """Frame to tensor: resize, colour, then (value * scale - mean) / std."""
-
-    colour: Colour = Colour.RGB
-    resize: Resize = Resize.STRETCH
-    crop_from: Annotated[int, Within(0, MOST_PIXELS_A_SIDE)] = 0
-    """Centre crop: the shorter side before the crop, in pixels; 0: the model's own size."""
-    pad: Annotated[int, Within(0, 255)] = 114
-    """Letterbox: the grey value of the border, 0..255."""
-    anchor: Anchor = Anchor.TOP_LEFT
-    scale: Annotated[float, Within(-1e6, 1e6)] = 1.0
-    mean: tuple[Annotated[float, Within(-1e6, 1e6)], ...] = (0.0, 0.0, 0.0)
-    std: tuple[Annotated[float, Within(1e-6, 1e6)], ...] = (1.0, 1.0, 1.0)
-
-    def __post_init__(self) -> None:
-        channels = 1 if self.colour is Colour.GREY else 3
-        if len(self.mean) not in (1, channels) or len(self.std) not in (1, channels):
-            raise ValueError(f"mean and std need 1 or {channels} values")
-        if self.scale == 0:
-            raise ValueError("scale must not be zero")
 
 
 @dataclass(frozen=True, slots=True)

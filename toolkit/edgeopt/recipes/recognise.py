@@ -10,10 +10,8 @@ from edgeopt.errors import EdgeoptError, Note, NoteKind, UnsupportedError
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.metadata import class_names_of, contradicts, input_size_of
 from edgeopt.recipes.output_shapes import STRIDES, count_cells, knows_shapes, why_unfit
+from edgeopt.recipes.preprocess import PICTURE_TYPES, Colour, Layout
 from edgeopt.recipes.recipe import (
-    PICTURE_TYPES,
-    Colour,
-    Layout,
     Match,
     Recipe,
     find_recipe,

@@ -18,7 +18,8 @@ from edgeopt.graph.tensors import Tensors, TensorSpec
 from edgeopt.recipes.frames import Frames, open_frames, synthetic_frames, synthetic_tensors
 from edgeopt.recipes.labels import Labels, read_labels
 from edgeopt.recipes.metrics import metrics_on_labels
-from edgeopt.recipes.recipe import Preprocess, Recipe
+from edgeopt.recipes.preprocess import Preprocess
+from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.recognise import fixed_shapes, sample_shape
 from edgeopt.system.files import list_folder
 from edgeopt.system.text import plural, short

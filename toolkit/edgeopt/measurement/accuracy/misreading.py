@@ -22,8 +22,9 @@ from edgeopt.graph.tensors import TensorSpec
 from edgeopt.measurement.accuracy.bootstrap import Scored, drop_between, score
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, Progress, answers
 from edgeopt.recipes.frames import Frames
+from edgeopt.recipes.preprocess import Colour, Preprocess
 from edgeopt.recipes.raw_values import fitting_numbers
-from edgeopt.recipes.recipe import Colour, Preprocess, Recipe
+from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.recipe_text import changed_lines, recipe_text
 from edgeopt.recipes.recognise import Choice
 from edgeopt.system import assets

@@ -21,8 +21,9 @@ from edgeopt.recipes.preprocess import Geometry, PictureInput
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.tasks import Accuracy, accuracy_of, resampled_accuracy
 from edgeopt.tasks._drawing import HEIGHT, SHOWN_ABOVE, class_colour, draw_box, scaled
-from edgeopt.tasks.detection.boxes import Detections, matched_share, suppress
+from edgeopt.tasks.detection.boxes import Detections, matched_share
 from edgeopt.tasks.detection.decoders import DECODERS, NEEDS_NO_SUPPRESSION, class_count
+from edgeopt.tasks.detection.suppression import suppress
 
 
 class Detection:
