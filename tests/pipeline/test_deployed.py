@@ -17,7 +17,7 @@ from edgeopt.measurement.fresh_process import child
 from edgeopt.measurement.fresh_process.start import fresh_request
 from edgeopt.measurement.side_by_side import close, environment_of, open_sides
 from edgeopt.measurement.subject import open_subject
-from edgeopt.pipeline import optimize as line
+from edgeopt.pipeline import engines
 from edgeopt.pipeline.optimize import optimize
 from edgeopt.runtime.bundle import read_bundle
 from edgeopt.runtime.opening import opening_for, opening_from_json
@@ -53,8 +53,8 @@ providers = {json.dumps(target.providers)}\nprecisions = ["fp32"]\n[options]\n"{
         return real(self, source, options)
 
     monkeypatch.setattr(type(engine), "open", written_down)
-    monkeypatch.setattr(line, "choose_threads", lambda *_: 1)
-    for module, name in ((line, "physical_cores"), (environment, "physical_cores"), (environment, "logical_cores")):
+    monkeypatch.setattr(engines, "choose_threads", lambda *_: 1)
+    for module, name in ((engines, "physical_cores"), (environment, "physical_cores"), (environment, "logical_cores")):
         monkeypatch.setattr(module, name, lambda: 3)
     wishes = {"out": tmp_path / "o", "steps": ("simplify",)}
     report = optimize("digits_detector", target=str(tmp_path / "own.toml"), **wishes)
