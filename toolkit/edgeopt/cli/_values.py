@@ -54,7 +54,7 @@ class Number(click.FloatRange):
 class Whole(click.IntRange):
     """A whole number."""
 
-    name = "n"
+    name = "integer"
 
 
 class Names(click.ParamType[tuple[str, ...]]):
