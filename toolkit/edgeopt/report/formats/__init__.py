@@ -1,15 +1,21 @@
-"""How a document becomes text: one format a file, the file name is the format's name."""
+"""How a document becomes text: one format a file, the file name is the format's name.
+
+Names in models and files come in as they are. Here, once, they become lines in which nothing drives a terminal; a
+format escapes its own markup.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from edgeopt.report import formats
 from edgeopt.report.document import Document
 from edgeopt.system import registry
 from edgeopt.system.files import write_beside
+from edgeopt.system.text import printable
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +32,7 @@ class Format:
     """One way of writing documents; each file of this folder has one, called `FORMAT`."""
 
     render: Callable[[Document, Paper], str]
-    """Returns the whole text, a line break at its end; it makes names from files harmless."""
+    """Returns the whole text, a line break at its end."""
     suffix: str = ""
     """Of the file that is written beside every result; empty: none is."""
 
@@ -49,7 +55,7 @@ def find(name: str) -> Format:
 
 def render(document: Document, name: str, paper: Paper | None = None) -> str:
     """Return a document as text in the format of this name."""
-    return find(name).render(document, paper or Paper())
+    return find(name).render(_printable(document), paper or Paper())
 
 
 def write_pages(document: Document, folder: Path, stem: str) -> None:
@@ -58,6 +64,18 @@ def write_pages(document: Document, folder: Path, stem: str) -> None:
     Raises:
         InvalidFileError: If the folder is not writable or the disk is full.
     """
-    for one in map(find, sorted(names(), key="json".__eq__)):  # what is read again comes last: then all is there
-        if one.suffix:
-            write_beside(folder / f"{stem}{one.suffix}", one.render(document, Paper()))
+    for name in sorted(names(), key="json".__eq__):  # what is read again comes last: then all is there
+        if suffix := find(name).suffix:
+            write_beside(folder / f"{stem}{suffix}", render(document, name))
+
+
+def _printable(value: Any) -> Any:
+    """Return a document, or a part of it, with all its texts made printable; the data for programs stays."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, tuple | frozenset):
+        return type(value)(map(_printable, value))
+    if not is_dataclass(value) or isinstance(value, type):
+        return value
+    parts = {one.name: getattr(value, one.name) for one in fields(value) if one.name != "data"}
+    return replace(value, **{name: _printable(part) for name, part in parts.items()})

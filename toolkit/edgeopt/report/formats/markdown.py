@@ -6,16 +6,15 @@ from collections.abc import Iterable, Iterator
 
 from edgeopt.report.document import Document, Section, Table, Value
 from edgeopt.report.formats import Format, Paper
-from edgeopt.system.text import printable
 
 _MARKS = {"<": "&lt;", "|": "\\|", "](": "]\\(", "][": "]\\[", "]:": "]\\:"}
 
 
 def escape(text: str) -> str:
-    """Return one line of Markdown that shows the text: no HTML, no link, no end of a table's cell."""
+    """Return Markdown that shows the text: no HTML, no link, no end of a table's cell."""
     for mark, shown in _MARKS.items():
         text = text.replace(mark, shown)
-    return printable(text)
+    return text
 
 
 def _render(document: Document, _: Paper) -> str:

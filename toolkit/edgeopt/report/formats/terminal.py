@@ -9,7 +9,6 @@ from unicodedata import east_asian_width
 
 from edgeopt.report.document import Document, Section, Table, Value
 from edgeopt.report.formats import Format, Paper
-from edgeopt.system.text import printable
 
 _LABEL = 10
 """Columns of a label; a blank follows."""
@@ -41,19 +40,19 @@ def _apart(number: int, block: list[str]) -> list[str]:
 
 def _section(section: Section, paper: Paper) -> Iterator[str]:
     if section.title:
-        yield _styled(printable(section.title), _BOLD, paper)
+        yield _styled(section.title, _BOLD, paper)
     if section.table and section.table.rows:
         yield from _tables(section.table, paper)
     if section.text:
-        yield from _folded(printable(section.text), paper.width)
+        yield from _folded(section.text, paper.width)
     for one in (*section.values, *(Value(note.kind, str(note)) for note in section.notes)):
         yield from _value(one, paper)
 
 
 def _value(value: Value, paper: Paper) -> Iterator[str]:
     width = 0 if value.is_command else paper.width
-    label = f"{printable(value.label):<{_LABEL}} "
-    for line in _folded(printable(value.text), width, label):
+    label = f"{value.label:<{_LABEL}} "
+    for line in _folded(value.text, width, label):
         yield _highlighted(line, paper)
 
 
@@ -67,7 +66,7 @@ def _folded(text: str, width: int, head: str = "") -> list[str]:
 
 def _tables(table: Table, paper: Paper) -> Iterator[str]:
     """Yield the table; one that is too wide is cut into several, each with the first column."""
-    rows = [tuple(map(printable, row)) for row in (table.heads, *table.rows)]
+    rows = (table.heads, *table.rows)
     sizes = [max(map(_columns, column)) for column in zip(*rows, strict=True)]
     least = [*sizes[:-1], min(sizes[-1], _LEAST)] if table.heads[-1] in table.words else sizes
     is_right = [i > 0 and head not in table.words for i, head in enumerate(table.heads)]
