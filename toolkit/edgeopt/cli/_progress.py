@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Callable
+from time import monotonic
 from types import TracebackType
 
 from edgeopt.system.text import printable
+
+_TELLING_S = 2.0
+"""Before that the pace of a piece of work says little."""
 
 
 class Progress:
@@ -16,8 +21,10 @@ class Progress:
     that draws would slow the frames that are measured.
     """
 
-    def __init__(self, *, quiet: bool = False) -> None:
+    def __init__(self, *, quiet: bool = False, clock: Callable[[], float] = monotonic) -> None:
         self._quiet = quiet
+        self._clock = clock
+        self._work, self._began_s = "", 0.0
         self._is_terminal = sys.stderr.isatty() and not quiet
         self._shown = ""
 
@@ -30,8 +37,12 @@ class Progress:
         self._show("")
 
     def progress(self, what: str, done: int, of: int) -> None:
-        """Show how far a piece of work is."""
-        self._show(f"{what} {done}/{of}" if of > 1 else what)
+        """Show how far a piece of work is, and after a few seconds how long the rest will take at this pace."""
+        if what != self._work:
+            self._work, self._began_s = what, self._clock()
+        took_s = self._clock() - self._began_s
+        left = f", {took_s / done * (of - done):.0f} s left" if took_s >= _TELLING_S and 0 < done < of else ""
+        self._show(f"{what} {done}/{of}{left}" if of > 1 else what)
 
     def say(self, text: str) -> None:
         """Print one line."""
