@@ -46,7 +46,7 @@ from edgeopt.executors.onnxruntime import EXECUTOR as CPU
 from edgeopt.executors.rknn import ESTIMATE, EXECUTOR, PROVIDER, VARIABLE, Built, Rknn, check_options, refusal
 from edgeopt.graph.drift import measure_drift
 from edgeopt.graph.model import load_model
-from edgeopt.measurement.accuracy.evaluate import LabelledFrames, evaluate, model_inputs, open_labelled
+from edgeopt.measurement.accuracy.evaluate import LabelledFrames, answers, model_inputs, open_labelled
 from edgeopt.measurement.accuracy.parallel import simulate_metric
 from edgeopt.recipes.frames import open_frames
 from edgeopt.recipes.recognise import choose_recipe
@@ -511,7 +511,8 @@ def test_squeezenet_keeps_its_accuracy_in_rockchips_own_w8a8(data, tmp_path):
     labelled = open_labelled(data / "imagenet" / "val_labels.csv")
     kept = list(range(0, len(labelled.frames), 4))
     some = LabelledFrames(labelled.frames.select(kept), labelled.labels.select(kept))
-    float_top1 = evaluate(CPU.open(model.data, SessionOptions()), make_task(), some).value
+    found = answers(CPU.open(model.data, SessionOptions()), make_task(), some.frames)
+    float_top1 = make_task().score(found, some.labels).value
     top1 = simulate_metric(lambda: Rknn(inputs).open(model.data, RK3588), make_task, some, processes=1).value
     assert top1 >= float_top1 - 0.02
 

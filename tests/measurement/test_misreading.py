@@ -16,7 +16,7 @@ from edgeopt.errors import EdgeoptError, NoteKind
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.model import Model, find_model, load_model
-from edgeopt.measurement.accuracy.evaluate import LabelledFrames, evaluate, open_labelled
+from edgeopt.measurement.accuracy.evaluate import LabelledFrames, answers, open_labelled
 from edgeopt.measurement.accuracy.misreading import Misreading, find_misreading, heed_misreading
 from edgeopt.pipeline.optimize import optimize
 from edgeopt.recipes.frames import synthetic_frames
@@ -129,7 +129,7 @@ def labelled() -> LabelledFrames:
 
 def metric(recipe, model, session, data):
     task = registry.load(tasks, recipe.task).TASK(recipe, model.inputs, model.outputs, True)
-    return evaluate(session, task, data).value
+    return task.score(answers(session, task, data.frames), data.labels).value
 
 
 RIGHT = dict.fromkeys(LAYOUTS, 0.84) | {"yolov10": 0.39}

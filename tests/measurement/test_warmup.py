@@ -70,12 +70,6 @@ def test_warmup_of_more_than_a_minute_is_not_steady():
     assert any("only after" in reason for reason in find_warmup(slow_start).reasons)
 
 
-def test_a_changing_frequency_is_not_steady():
-    frames, mhz = np.full(1000, 10_000_000), np.where(np.arange(1000) < 700, 2400.0, 1200.0)
-    assert "the core's frequency changes" in find_warmup(frames, min_s=0, frequency_mhz=mhz).reasons
-    assert not find_warmup(frames, min_s=0, frequency_mhz=np.full(1000, 2400.0)).reasons
-
-
 def test_the_first_frame_is_compared_with_the_steady_median():
     frames = np.full(1000, 10_000_000)
     frames[:2] = (80_000_000, 15_000_000)

@@ -167,11 +167,8 @@ def test_the_subject_is_described_by_hashes_and_options(tmp_path):
     (tmp_path / "m").write_bytes(script)
     options = SessionOptions(threads=2, entries={"session.intra_op.allow_spinning": "0"})
     inputs = {"x": np.ones((1, 3), np.float32)}
-    facts = subject_facts(script, options, EXECUTOR.open(script, options), inputs=inputs, optimized=tmp_path / "m")
-    assert facts["model.sha256"] == facts["model.optimized_sha256"]
-    assert facts == subject_facts(
-        tmp_path / "m", options, EXECUTOR.open(script, options), inputs=inputs, optimized=tmp_path / "m"
-    )
+    facts = subject_facts(script, options, EXECUTOR.open(script, options), inputs=inputs)
+    assert facts == subject_facts(tmp_path / "m", options, EXECUTOR.open(script, options), inputs=inputs)
     assert (facts["session.threads"], facts["session.spins"], facts["session.placement"]) == (2, False, {})
     assert facts["model.inputs"] == ["x float32 1x3"]
     assert facts["inputs"]["x"]["shape"] == [1, 3]

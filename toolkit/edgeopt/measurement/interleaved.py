@@ -46,7 +46,6 @@ def compare_calls(
     seconds: float,
     block: int = 25,
     seed: int = 0,
-    margin: float = 0.02,
     clock: Clock = time.perf_counter_ns,
 ) -> Mapping[str, Ratio]:
     """Call the variants in turns and return how many times as fast as the baseline each is, the baseline left out.
@@ -57,7 +56,6 @@ def compare_calls(
         seconds: How long to go on; at least five rounds run whatever it says.
         block: Calls per block.
         seed: Of the order.
-        margin: Ratios within 1 / (1 + margin) to 1 + margin count as equal.
         clock: Nanoseconds that never go back.
 
     Raises:
@@ -68,7 +66,7 @@ def compare_calls(
     times = run_blocks(runs, seconds=seconds, block=block, seed=seed, clock=clock)
     logs = {name: np.log(np.maximum(np.median(one, axis=2), 1.0)) for name, one in times.items()}
     return {
-        name: ratio_of_rounds((logs[baseline] - found).mean(axis=1), pairs=found.size, margin=margin)
+        name: ratio_of_rounds((logs[baseline] - found).mean(axis=1), pairs=found.size)
         for name, found in logs.items()
         if name != baseline
     }

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from edgeopt.errors import Note, NoteKind, UnsupportedError
 from edgeopt.graph.model import load_model
@@ -118,13 +117,13 @@ def labels_of(recipe: Recipe) -> Path | None:
     return shipped if shipped is not None and recipe.folder.name else None
 
 
-def environment_of(side: Side, info: Mapping[str, Any] | None = None) -> Environment:
+def environment_of(side: Side) -> Environment:
     """Return everything that this side's figures depend on."""
     subject = side.subject
     facts = subject_facts(
         subject.source, subject.options, subject.session, executor=subject.executor, opset=subject.opset
     )
-    return read_environment(facts | {"recipe": subject.recipe.name}, info)
+    return read_environment(facts | {"recipe": subject.recipe.name})
 
 
 def notes_on(sides: Sequence[Side]) -> tuple[Note, ...]:

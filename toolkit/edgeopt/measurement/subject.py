@@ -233,7 +233,6 @@ def subject_facts(
     *,
     executor: str = "onnxruntime",
     inputs: Tensors | None = None,
-    optimized: Path | None = None,
     opset: int | None = None,
 ) -> dict[str, Any]:
     """Return plain facts for `read_environment(subject=...)`.
@@ -244,12 +243,10 @@ def subject_facts(
         session: The session itself: where its nodes run, and its tensors.
         executor: The executor's name.
         inputs: What ran; hashed.
-        optimized: The graph that the engine saved.
         opset: Of the model, where the caller has read it.
     """
     facts: dict[str, Any] = {
         "model.sha256": _hash(source),
-        "model.optimized_sha256": _hash(optimized) if optimized else None,
         "model.opset": opset,
         "session.executor": executor,
         "session.providers": list(options.providers),

@@ -23,7 +23,7 @@ from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.recognise import fixed_shapes, sample_shape
 from edgeopt.system.files import list_folder
 from edgeopt.system.text import plural, short
-from edgeopt.tasks import Accuracy, Task
+from edgeopt.tasks import Task
 
 _MOST_STATE_BYTES = 2**28
 """Of all samples together."""
@@ -90,18 +90,6 @@ def answers(session: Session, task: Task, frames: Frames, tell: Progress | None 
         if tell:
             tell(what, i + 1, len(frames))
     return found
-
-
-def evaluate(session: Session, task: Task, data: LabelledFrames, tell: Progress | None = None) -> Accuracy:
-    """Return the recipe's metric on labelled frames.
-
-    Args:
-        session: The model.
-        task: Made with `evaluating`, so that the metric's thresholds apply.
-        data: Frames and labels.
-        tell: Called after each frame.
-    """
-    return task.score(answers(session, task, data.frames, tell, "evaluate"), data.labels)
 
 
 def why_no_proof(task: Task, reference: Sequence[Any], least_agreement: float) -> str:

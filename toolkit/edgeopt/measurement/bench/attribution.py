@@ -58,18 +58,17 @@ def check_attribution(samples: Samples) -> Attribution:
     return Attribution(abs(residual) <= tolerance, residual, tolerance, len(rows.wall_ns))
 
 
-def share_stages(samples: Samples, tail: float = 0.99) -> Mapping[str, StageShare]:
+def share_stages(samples: Samples) -> Mapping[str, StageShare]:
     """Return the share of each stage and of `overhead`, over served frames after warm-up.
 
     Args:
         samples: Any run; without frames the mapping is empty.
-        tail: Frames whose response is at or above this quantile are the tail.
     """
     rows = samples.steady().served()
     if not len(rows) or not rows.frame_ns.any():
         return {}
     response = rows.response_ns
-    slow = response >= order_statistic(np.sort(response), tail)
+    slow = response >= order_statistic(np.sort(response), 0.99)
     parts = {name: rows.stage(name) for name in rows.stages} | {"overhead": rows.overhead_ns}
     return {
         name: StageShare(_share(part.sum(), rows.frame_ns.sum()), _share(part[slow].sum(), rows.frame_ns[slow].sum()))

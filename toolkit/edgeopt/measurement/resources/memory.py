@@ -129,23 +129,17 @@ def make_trace(
     *,
     peak_bytes: int | None = None,
     was_reset: bool = False,
-    arena_bytes: int | None = None,
 ) -> MemoryTrace:
     """Return the trace of readings: (instant in ns, (resident, available) in bytes), in order."""
     at, values = [one[0] for one in taken], [one[1] for one in taken]
-    missing = []
-    if peak_bytes is None:
-        missing.append("peak memory: this system keeps no peak")
-    if arena_bytes is None:
-        missing.append("arena: only an operator profile tells it")
+    missing = [] if peak_bytes is not None else ["peak memory: this system keeps no peak"]
     return MemoryTrace(
         at_ns=np.array(at, np.int64),
         rss_bytes=np.array([rss for rss, _ in values], np.int64),
         available_bytes=np.array([available for _, available in values], np.int64),
         peak_bytes=peak_bytes,
         peak_since="the start of the run" if was_reset else "the start of the process",
-        arena_bytes=arena_bytes,
-        missing=tuple(missing),
+        missing=(*missing, "arena: only an operator profile tells it"),
     )
 
 
@@ -155,14 +149,9 @@ class MemoryWatch:
     def __init__(self, sampler: PeriodicSampler[tuple[int, int]], *, was_reset: bool) -> None:
         self._sampler, self._was_reset = sampler, was_reset
 
-    def trace(self, arena_bytes: int | None = None) -> MemoryTrace:
+    def trace(self) -> MemoryTrace:
         """Return what was read so far."""
-        return make_trace(
-            list(self._sampler.taken),
-            peak_bytes=peak_rss_bytes(),
-            was_reset=self._was_reset,
-            arena_bytes=arena_bytes,
-        )
+        return make_trace(list(self._sampler.taken), peak_bytes=peak_rss_bytes(), was_reset=self._was_reset)
 
 
 @contextlib.contextmanager

@@ -167,11 +167,11 @@ def _remark(worth: float, least: int, clusters: int, p: float) -> str:
     return ""
 
 
-def summarize(values_ns: NDArray[np.int64], confidence: float = 0.95) -> Summary:
+def summarize(values_ns: NDArray[np.int64]) -> Summary:
     """Return head, centre and tail of times in order of occurrence; an empty series gives None everywhere."""
     ordered, n = np.sort(values_ns), len(values_ns)
     cut = n // 20
-    found = {p: _quantile(values_ns, ordered, p, confidence) for p in (0.01, 0.05, 0.5, 0.9, 0.95, 0.99, 0.999)}
+    found = {p: _quantile(values_ns, ordered, p, 0.95) for p in (0.01, 0.05, 0.5, 0.9, 0.95, 0.99, 0.999)}
     return Summary(
         n=n,
         min_ns=int(ordered[0]) if n else None,
@@ -216,17 +216,16 @@ class RoundsQuantile:
         return f"{format_ms(self.value_ns)} [{format_ms(self.low_ns)}, {format_ms(self.high_ns)}]"
 
 
-def combine_rounds(rounds: Sequence[NDArray[np.int64]], p: float, confidence: float = 0.95) -> RoundsQuantile:
+def combine_rounds(rounds: Sequence[NDArray[np.int64]], p: float) -> RoundsQuantile:
     """Return the p-quantile over rounds.
 
     Args:
         rounds: One or more; each (n,) times in order, without warm-up. Rounds too short for the quantile are
             left out of the interval and stay in the pooled figure.
         p: 0 < p < 1.
-        confidence: Of the two-sided interval.
     """
-    pooled = quantile(np.concatenate(rounds), p, confidence)
-    found = [quantile(times, p, confidence).value_ns for times in rounds]
+    pooled = quantile(np.concatenate(rounds), p)
+    found = [quantile(times, p).value_ns for times in rounds]
     values = tuple(value for value in found if value)
     if not values:
         return RoundsQuantile(p, None, None, None, (), pooled, "no round is long enough")
@@ -234,7 +233,7 @@ def combine_rounds(rounds: Sequence[NDArray[np.int64]], p: float, confidence: fl
     centre = float(logs.mean())
     if len(values) < 2:
         return RoundsQuantile(p, math.exp(centre), None, None, values, pooled, "one round has no interval")
-    reach = student_quantile((1 + confidence) / 2, len(values) - 1) * float(logs.std(ddof=1))
+    reach = student_quantile(0.975, len(values) - 1) * float(logs.std(ddof=1))
     reach /= math.sqrt(len(values))
     note = "" if len(values) >= _ROUNDS_WANTED else f"indicative: {len(values)} rounds, {_ROUNDS_WANTED} wanted"
     low, high = math.exp(centre - reach), math.exp(centre + reach)

@@ -66,18 +66,16 @@ class Ratio:
         return f"{self.speedup:.2f}x [{self.low:.2f}, {self.high:.2f}]"
 
 
-def parts_worth_judging(samples: Mapping[str, Samples], least_share: float = 0.01) -> tuple[str, ...]:
-    """Return `execute`, `frame`, then the other stages that take at least that share of a frame in any variant.
+def parts_worth_judging(samples: Mapping[str, Samples]) -> tuple[str, ...]:
+    """Return `execute`, `frame`, then the other stages that take a hundredth of the median frame in any variant.
 
-    Args:
-        samples: By variant.
-        least_share: Of the median frame; below it the clock and the bookkeeping are measured.
+    Below that the clock and the bookkeeping are measured.
     """
     worth: dict[str, bool] = {}
     for run in (one.steady() for one in samples.values()):
         whole = float(np.median(run.frame_ns))
         for name in run.stages:
-            worth[name] = worth.get(name, False) or float(np.median(run.stage(name))) >= least_share * whole
+            worth[name] = worth.get(name, False) or float(np.median(run.stage(name))) >= 0.01 * whole
     stages = [name for name, takes in worth.items() if takes]
     return (*(name for name in stages if name == "execute"), "frame", *(one for one in stages if one != "execute"))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import StrEnum
-from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +16,6 @@ _MIN_FRAMES = 10
 _CAP_S = 60.0
 _DRIFT_RATIO = 0.03
 """A slope that adds up to less over the whole run is real on a long run, and harmless."""
-_FREQUENCY_RATIO = 0.95
 _SLOPE_BLOCKS = 40
 """Medians that stand for the series: pairs grow with the square, and neighbouring samples depend on each other."""
 _MIN_SLOPE_BLOCKS = 8
@@ -81,7 +79,6 @@ def find_warmup(
     min_s: float = 2.0,
     min_frames: int = _MIN_FRAMES,
     input_id: NDArray[np.int64] | None = None,
-    frequency_mhz: NDArray[np.float64] | None = None,
 ) -> Warmup:
     """Return where warm-up ends and whether the rest is steady.
 
@@ -90,7 +87,6 @@ def find_warmup(
         min_s: Least length of warm-up, seconds of frames.
         min_frames: Least length of warm-up, frames.
         input_id: (n,) which input each frame used; each that occurs 6 times or more must be seen 3 times.
-        frequency_mhz: (n,) the core's frequency at each frame, where it can be read.
     """
     n = len(frame_ns)
     found = truncation_point(frame_ns)
@@ -107,8 +103,6 @@ def find_warmup(
         reasons.append(f"times settle only after {slow / 1e9:.0f} s")
     if certain and abs(drift) > _DRIFT_RATIO:
         reasons.append(f"times drift by {drift:+.1%} over the run")
-    if frequency_mhz is not None and _frequency_varies(frequency_mhz[frames:]):
-        reasons.append("the core's frequency changes")
     return Warmup(
         frames=frames,
         status=Steadiness.NOT_STEADY if reasons else Steadiness.STEADY,
@@ -131,11 +125,6 @@ def _third_sight(input_id: NDArray[np.int64] | None) -> int:
         return 0
     kinds, counts = np.unique(input_id, return_counts=True)
     return max((int(np.flatnonzero(input_id == kind)[2]) + 1 for kind in kinds[counts >= 6]), default=0)
-
-
-def _frequency_varies(mhz: NDArray[np.float64]) -> bool:
-    low, high = np.quantile(mhz, [0.1, 0.9]) if len(mhz) else (1.0, 1.0)
-    return bool(low < _FREQUENCY_RATIO * high)
 
 
 def _drift(frame_ns: NDArray[np.int64]) -> tuple[float, bool]:
@@ -167,7 +156,7 @@ class Slope:
         return Slope(self.value * factor, self.low * factor, self.high * factor, self.n)
 
 
-def theil_sen(x: NDArray[np.float64], y: NDArray[np.float64], confidence: float = 0.95) -> Slope | None:
+def theil_sen(x: NDArray[np.float64], y: NDArray[np.float64]) -> Slope | None:
     """Return the median slope of all pairs; None for fewer than 8 points.
 
     Long series are first reduced to 40 block medians.
@@ -175,7 +164,6 @@ def theil_sen(x: NDArray[np.float64], y: NDArray[np.float64], confidence: float 
     Args:
         x: (n,) rising.
         y: (n,)
-        confidence: Of the two-sided interval.
 
     Source: Sen 1968; the interval from the variance of Kendall's S, corrected for ties.
     """
@@ -189,7 +177,7 @@ def theil_sen(x: NDArray[np.float64], y: NDArray[np.float64], confidence: float 
     slopes = np.sort((ys[right] - ys[left])[apart] / (xs[right] - xs[left])[apart])
     if not len(slopes):
         return None
-    reach = NormalDist().inv_cdf((1 + confidence) / 2) * math.sqrt(_variance_of_s(ys)) / 2
+    reach = 1.96 * math.sqrt(_variance_of_s(ys)) / 2
     middle = len(slopes) / 2
     low, high = max(0, math.floor(middle - reach)), min(len(slopes) - 1, math.ceil(middle + reach))
     return Slope(float(np.median(slopes)), float(slopes[low]), float(slopes[high]), k)
