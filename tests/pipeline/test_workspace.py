@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import cv2
 import numpy as np
@@ -122,25 +121,25 @@ held = Workspace.open(Path({str(tmp_path / "o")!r}), {{}}); print("open", flush=
         pass
 
 
-def fingerprint_of(path: Path) -> str:
-    frames = open_frames(path)
-    return fingerprint_files(frames.source, frames.names)
-
-
 def test_data_is_known_by_its_content(tmp_path):
     rng, folder = np.random.default_rng(0), tmp_path / "a"
     folder.mkdir()
     for name in ("1.png", "2.png"):
         cv2.imwrite(str(folder / name), rng.integers(0, 255, (16, 16, 3), np.uint8))
-    first = fingerprint_of(folder)
+    first = fingerprint_files(open_frames(folder).paths)
     for path in folder.iterdir():
         os.utime(path, (1, 1))
     folder.rename(tmp_path / "b")
-    assert fingerprint_of(tmp_path / "b") == first
+    assert fingerprint_files(open_frames(tmp_path / "b").paths) == first
     (tmp_path / "b" / "1.png").rename(tmp_path / "b" / "3.png")
-    assert fingerprint_of(tmp_path / "b") != first
+    assert fingerprint_files(open_frames(tmp_path / "b").paths) != first
     np.savez(tmp_path / "x.npz", x=rng.random((2, 3), np.float32))
-    assert fingerprint_of(tmp_path / "x.npz") not in ("", first)
+    of_one = fingerprint_files(open_frames(tmp_path / "x.npz").paths)
+    assert of_one not in ("", first)
+    (tmp_path / "c").mkdir()
+    for name in ("x.npz", "y.npz"):
+        np.savez(tmp_path / "c" / name, x=rng.random((2, 3), np.float32))
+    assert fingerprint_files(open_frames(tmp_path / "c").paths) not in ("", of_one)
 
 
 class Interrupting(Silence):

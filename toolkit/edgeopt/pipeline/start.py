@@ -97,7 +97,7 @@ def start_run(
         "target": repr(given.target),
         "shapes": {name: list(shape) for name, shape in fixed_shapes(given.recipe, given.model.inputs).items()},
         "plan": plan.as_json(),
-        "calibration": fingerprint_files(frames.source, frames.names) if calibrates else "",
+        "calibration": fingerprint_files(frames.paths) if calibrates else "",
         "labels": _labels_fingerprints(labelled) if labelled else [],
         "packages": package_versions(),
         "alternatives": [repr(one.target) for one in engines.others],
@@ -119,8 +119,7 @@ def start_run(
 
 def _labels_fingerprints(labelled: LabelledFrames) -> list[str]:
     """Return the hash of the labels and that of their pictures."""
-    labels, frames = labelled.labels, labelled.frames
-    return [fingerprint_files(labels.source, labels.files), fingerprint_files(frames.source, frames.names)]
+    return [fingerprint_files(labelled.labels.paths), fingerprint_files(labelled.frames.paths)]
 
 
 def _fewer(labelled: LabelledFrames) -> LabelledFrames:

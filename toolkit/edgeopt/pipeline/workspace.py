@@ -152,11 +152,9 @@ class Workspace:
 _AGAIN = "run it again with --resume, which makes that candidate again"
 
 
-def fingerprint_files(source: Path, names: Sequence[str]) -> str:
-    """Return the hash of a file, or of so many files of a folder by name and content."""
-    names = names if source.is_dir() else ()
-    files = [source / name for name in names] or [source]
-    told = [*names, *map(_sha256, files)]
+def fingerprint_files(files: Sequence[Path]) -> str:
+    """Return the hash of files by name and content, wherever they lie."""
+    told = [*(file.name for file in files), *map(_sha256, files)]
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import stat
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os.path import isfile
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,8 @@ class Frames:
     notes: tuple[Note, ...] = field(default=())
     states: Mapping[str, str] = field(default_factory=dict)
     """Of a stream for a recurrent model: the output that each state input takes in the next sample."""
+    paths: tuple[Path, ...] = ()
+    """All files that are read; none where frames are made."""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -73,13 +75,11 @@ class Frames:
     def select(self, kept: Sequence[int]) -> Frames:
         """Return the frames at these positions only."""
         read, tensors, order = self.read, self.tensors, tuple(kept)
-        return Frames(
+        return replace(
+            self,
             names=tuple(self.names[i] for i in order),
             read=lambda i: read(order[i]),
-            source=self.source,
             tensors=None if tensors is None else lambda i: tensors(order[i]),
-            notes=self.notes,
-            states=self.states,
         )
 
     def judged(self, count: int) -> Frames:
@@ -168,6 +168,7 @@ def _keep_decodable(folder: Path, files: tuple[str, ...]) -> Frames:
         read=lambda i: read_picture(folder / kept[i]),
         source=folder,
         notes=(note,) if broken else (),
+        paths=tuple(folder / name for name in kept),
     )
 
 
@@ -192,7 +193,7 @@ def _open_npz(path: Path) -> Frames:
     images = arrays.get("images")
     if images is not None and images.dtype == np.uint8 and images.ndim == 4 and images.shape[-1] == 3:
         pictures: NDArray[np.uint8] = np.ascontiguousarray(images[..., ::-1])
-        return Frames(names, lambda i: pictures[i], path)
+        return Frames(names, lambda i: pictures[i], path, paths=(path,))
     return _frames_of_tensors(path, names, arrays)
 
 
@@ -204,7 +205,7 @@ def _frames_of_tensors(path: Path, names: tuple[str, ...], arrays: dict[str, NDA
     def take(index: int) -> Tensors:
         return {name: array[index : index + 1] for name, array in arrays.items()}
 
-    return Frames(names, take, path, tensors=take)
+    return Frames(names, take, path, tensors=take, paths=(path,))
 
 
 def _join_archives(parts: Sequence[Frames], folder: Path) -> Frames:
@@ -226,7 +227,8 @@ def _join_archives(parts: Sequence[Frames], folder: Path) -> Frames:
         return read(i)
 
     names = tuple(name for _, _, name in kept)
-    return Frames(names, take, folder, tensors=take, notes=(note,) if count < len(samples) else ())
+    paths, notes = tuple(path for part in parts for path in part.paths), (note,) if count < len(samples) else ()
+    return Frames(names, take, folder, tensors=take, notes=notes, paths=paths)
 
 
 def _open_video(path: Path) -> Frames:
@@ -249,7 +251,7 @@ def _open_video(path: Path) -> Frames:
             raise InvalidFileError(f"{path} ends at frame {index}", remedy="convert the video again")
         return np.asarray(frame, np.uint8)
 
-    return Frames(tuple(f"{path.stem}#{i}" for i in range(count)), read, path)
+    return Frames(tuple(f"{path.stem}#{i}" for i in range(count)), read, path, paths=(path,))
 
 
 def synthetic_frames(size: Sequence[int], count: int = 16) -> Frames:

@@ -32,6 +32,11 @@ class Labels:
     """Names of the pictures as the label file writes them."""
     source: Path = Path()
 
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The files that hold them: the source, or those in it that are named as the pictures."""
+        return tuple(self.source / file for file in self.files) if isdir(self.source) else (self.source,)
+
     def select(self, kept: Sequence[int]) -> Self:
         """Return the labels of the pictures at these positions only."""
         return replace(self, files=tuple(self.files[i] for i in kept))
