@@ -81,7 +81,9 @@ def test_the_target_in_the_docs_is_valid():
 
 
 def test_the_python_page_runs(tmp_path):
-    code = "\n".join(blocks(ROOT / "docs" / "python.md", "python"))
+    page = "\n".join(blocks(ROOT / "docs" / "python.md", "python"))
+    first = f"import sys; sys.path.append({str(ROOT / 'tests' / 'fixtures')!r})\nfrom fixture_brief import briefly\n"
+    code = f"{first}with briefly():\n    exec({page!r})"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert any(f"{one.name}: " in done.stdout for one in Verdict)  # which one is the machine's affair

@@ -162,7 +162,7 @@ def test_toml_that_does_not_parse(tmp_path, model):
     assert "is not TOML" in refuse(*optimize(model, path, tmp_path / "o"))
 
 
-def test_pictures_that_do_not_decode_are_named_and_left_out(tmp_path, model, recipe, pictures):
+def test_pictures_that_do_not_decode_are_named_and_left_out(tmp_path, model, recipe, pictures, brief):
     (pictures / "torn.jpg").write_bytes(b"\xff\xd8\xff no picture")
     result = CliRunner().invoke(cli, [str(one) for one in optimize(model, recipe, tmp_path / "o", "--calib", pictures)])
     assert result.exit_code == 0, result.output
@@ -210,7 +210,7 @@ def test_a_free_dimension_that_the_recipe_does_not_fix(tmp_path, recipe):
     assert "free height or width" in refuse(*optimize(path, recipe, tmp_path / "o"))
 
 
-def test_a_free_batch_becomes_one(tmp_path, recipe, pictures):
+def test_a_free_batch_becomes_one(tmp_path, recipe, pictures, brief):
     path = classifier(tmp_path / "free.onnx", ("batch", 3, 16, 16))
     result = CliRunner().invoke(cli, [str(one) for one in optimize(path, recipe, tmp_path / "o", "--calib", pictures)])
     assert result.exit_code == 0, result.output
@@ -274,7 +274,7 @@ def test_a_full_disk_leaves_no_torn_file(tmp_path, model, recipe, pictures):
             json.loads(path.read_text())
 
 
-def test_a_bundle_whose_file_was_changed(tmp_path, model, recipe, pictures):
+def test_a_bundle_whose_file_was_changed(tmp_path, model, recipe, pictures, brief):
     result = CliRunner().invoke(cli, [str(one) for one in optimize(model, recipe, tmp_path / "o", "--calib", pictures)])
     assert result.exit_code == 0, result.output
     with (tmp_path / "o" / "bundle" / "model.onnx").open("ab") as file:

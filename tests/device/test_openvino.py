@@ -32,8 +32,10 @@ pytestmark = pytest.mark.skipif(_REASON is not None, reason=str(_REASON))
 
 CPU = SessionOptions(("CPU",), 1)
 BF16 = SessionOptions(("CPU",), 1, precision="bf16")
+FP16 = SessionOptions(("CPU",), 1, precision="fp16")
 RULES = find_target("openvino-cpu").rules_here
 HAS_BF16 = bool({"avx512_bf16", "amx_bf16"} & cpu_flags())
+HAS_FP16 = bool({"avx512_fp16", "amx_fp16"} & cpu_flags())
 needs_bf16 = pytest.mark.skipif(not HAS_BF16, reason="this processor has no native bfloat16")
 
 
@@ -158,9 +160,20 @@ def test_bfloat16_is_used_only_when_asked_for_and_its_error_is_that_of_eight_bit
     assert all("bf16" in one for one in kernels)
 
 
+@pytest.mark.skipif(HAS_FP16, reason="this processor computes in float16")
 def test_a_precision_that_would_be_replaced_in_silence_is_refused():
     with pytest.raises(UnavailableError, match="not in f16"):
-        EXECUTOR.open(conv_relu().data, SessionOptions(("CPU",), 1, precision="fp16"))
+        EXECUTOR.open(conv_relu().data, FP16)
+
+
+@pytest.mark.skipif(not HAS_FP16, reason="this processor has no native float16")
+def test_float16_is_used_when_asked_for_and_its_error_is_that_of_eleven_bits():
+    assert 55 < error_db(deep(), FP16) < 80
+    kernels = {one.reason for one in EXECUTOR.open(deep().data, FP16).placement() if one.op == "Convolution"}
+    assert all("f16" in one and "bf16" not in one for one in kernels)
+
+
+def test_a_precision_that_openvino_does_not_know_is_refused():
     with pytest.raises(ValueError, match="precision is 'int4'"):
         EXECUTOR.open(conv_relu().data, SessionOptions(("CPU",), 1, precision="int4"))
 

