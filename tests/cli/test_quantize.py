@@ -19,8 +19,7 @@ from edgeopt.graph.outcome import Outcome
 from edgeopt.measurement.accuracy.bootstrap import Drop
 from edgeopt.pipeline.quantize import QuantizeResult, quantize, why_prepare
 from edgeopt.recipes.recipe import find_recipe
-from edgeopt.steps.quantize.search.attempt import Attempt
-from edgeopt.steps.quantize.search.found import Found
+from edgeopt.steps.quantize.search.attempt import Attempt, SearchResult
 
 DIGITS = find_recipe("digits_detector").folder
 LABELS = DIGITS / "eval" / "instances.json"
@@ -43,7 +42,7 @@ def search_giving(*figures: tuple[float, float], made: Callable[[Model], Model] 
         for one in attempts:
             on_attempt(one)
         explained = tuple(replace(one, reason=f"{one.name} because.") for one in attempts)
-        return Found(explained, explained[0].reason)
+        return SearchResult(explained, explained[0].reason)
 
     return search
 

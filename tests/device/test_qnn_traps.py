@@ -16,8 +16,8 @@ from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR as CPU
 from edgeopt.executors.qnn import EXECUTOR, PROVIDER, Qnn
 from edgeopt.steps.compile._numbers import check_numbers, compile_model, options_for
-from edgeopt.steps.quantize.formats._htp_forms import find_htp_forms
 from edgeopt.steps.quantize.formats.htp import place_htp, study_htp
+from edgeopt.steps.quantize.search.htp import search_htp
 from edgeopt.system.target import find_target
 
 _REASON = EXECUTOR.why_unavailable()
@@ -133,7 +133,7 @@ def test_7_real_numbers_are_refused_for_v68_although_its_simulator_computes_them
 
 def test_7_for_v68_no_form_in_fp16_is_offered():
     model = conv_relu()
-    forms = find_htp_forms(model, frames(model), V68, agreement=lambda one: 1.0)
+    forms = search_htp(model, frames(model), V68, agreement=lambda one: 1.0)
     assert {one.precision for one in forms} == {"w8a8", "w8a16"}
 
 

@@ -24,7 +24,7 @@ from edgeopt.pipeline.quantize import quantize
 from edgeopt.recipes.frames import open_frames
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.recipes.recognise import choose_recipe
-from edgeopt.steps.quantize.search.found import Found
+from edgeopt.steps.quantize.search.attempt import SearchResult
 from edgeopt.tasks.detection import TASK as DETECTION
 
 DIGITS = find_recipe("digits_detector").folder
@@ -134,7 +134,7 @@ def agreement_of(changed: Model, seen: list[float]):
 
     def search(model, calibration_inputs, rules, *, agreement, **_):
         seen.append(agreement(changed))
-        return Found((), "asked.")
+        return SearchResult((), "asked.")
 
     return search
 

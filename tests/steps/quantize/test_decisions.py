@@ -15,8 +15,9 @@ from edgeopt.steps.quantize.api import Form, open_graph
 from edgeopt.steps.quantize.calibration.findings import study
 from edgeopt.steps.quantize.search.decisions import decisions_of, make_again
 from edgeopt.steps.quantize.search.decisions_json import from_plain, to_plain
+from edgeopt.steps.quantize.search.make import make_variant
 from edgeopt.steps.quantize.search.sources import Sources
-from edgeopt.steps.quantize.search.variant import Variant, first_variant, make_with_scheme
+from edgeopt.steps.quantize.search.variant import Variant, first_variant
 from edgeopt.system.target import Int8Rules
 
 RULES = Int8Rules(fitted_silu=True)
@@ -28,7 +29,7 @@ def made_and_made_again(model: Model, variant: Variant) -> tuple[Model, Model]:
     if variant.fitted:
         variant = replace(variant, fitted=frozenset(one.name for one in sources.fits))
     source, findings = sources.of(variant)
-    outcome, scheme = make_with_scheme(source, findings, RULES, variant)
+    outcome, scheme = make_variant(source, findings, RULES, variant)
     text = json.dumps(to_plain(decisions_of(sources, variant, scheme)), allow_nan=False)
     return outcome.model, make_again(model, from_plain(json.loads(text))).model
 

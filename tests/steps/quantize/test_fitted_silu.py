@@ -16,7 +16,7 @@ from edgeopt.steps.quantize.api import Form, open_graph
 from edgeopt.steps.quantize.calibration.calibrate import Observation
 from edgeopt.steps.quantize.calibration.findings import study
 from edgeopt.steps.quantize.repairs.fitted_silu import Fit, fit_silus, keep_worst, note_of, place_fits
-from edgeopt.steps.quantize.search.found import Found
+from edgeopt.steps.quantize.search.attempt import SearchResult
 from edgeopt.steps.quantize.search.search import search_int8
 from edgeopt.system.target import Int8Rules, find_target
 
@@ -146,7 +146,7 @@ def by_fits(one: Model) -> float:
     return 1.0 - 0.1 * one.op_counts.get("HardSwish", 0)
 
 
-def searched(model: Model, agreement: Callable[[Model], float], bar: float) -> Found:
+def searched(model: Model, agreement: Callable[[Model], float], bar: float) -> SearchResult:
     return search_int8(
         model,
         frames(model),

@@ -15,7 +15,8 @@ from edgeopt.steps.quantize.calibration.findings import study
 from edgeopt.steps.quantize.formats._float_guards import guard_float_layers
 from edgeopt.steps.quantize.inspection.engine_fusion import read_fusion
 from edgeopt.steps.quantize.patterns import key
-from edgeopt.steps.quantize.search.variant import first_variant, make_variant
+from edgeopt.steps.quantize.search.make import make_variant
+from edgeopt.steps.quantize.search.variant import first_variant
 from edgeopt.system.target import Int8Rules
 
 RULES = replace(HERE, forms=("qdq", "nhwc"))
@@ -40,7 +41,7 @@ def third_in_float(model: Model, form: Form, rules: Int8Rules = RULES) -> Model:
     seen = list(frames(model))
     findings = study(model, open_graph(model), seen, rules)
     middle = key(open_graph(model).nodes("Conv")[2])
-    return make_variant(model, findings, rules, replace(first_variant(form), front=frozenset({middle}))).model
+    return make_variant(model, findings, rules, replace(first_variant(form), front=frozenset({middle})))[0].model
 
 
 def answer(model: Model, *, optimized: bool) -> np.ndarray:

@@ -9,11 +9,14 @@ import pytest
 from small_nets import Net, frames, sqnr_db
 
 from edgeopt.graph.model import Model
-from edgeopt.steps.quantize.api import Form, open_graph, tensors_on_grids
+from edgeopt.steps.quantize.api import Form, open_graph
 from edgeopt.steps.quantize.calibration.findings import Findings, study
+from edgeopt.steps.quantize.forms import WRITERS
 from edgeopt.steps.quantize.keep_float.islands import LEAST_DB
 from edgeopt.steps.quantize.patterns import key
-from edgeopt.steps.quantize.search.variant import Variant, first_variant, make_variant, scheme_of
+from edgeopt.steps.quantize.search.choose import choose_scheme, why_float
+from edgeopt.steps.quantize.search.make import make_variant
+from edgeopt.steps.quantize.search.variant import Variant, first_variant
 from edgeopt.system.target import Int8Rules
 
 RULES = Int8Rules()
@@ -53,10 +56,10 @@ def test_a_bad_tensor_leaves_no_bad_one_behind_that_is_rounded_in_its_place(acti
     findings = studied(model)
     assert max(findings.scores_db[sums], findings.scores_db[bad]) < LEAST_DB
     graph = open_graph(model)
-    scheme, _ = scheme_of(graph, findings, RULES, first_variant(form))
-    rounded = tensors_on_grids(graph, scheme, form)
+    scheme = choose_scheme(graph, findings, RULES, first_variant(form))
+    rounded = {*WRITERS[form].tensors(graph, scheme)}
     assert [name for name in rounded if findings.scores_db[name] < LEAST_DB] == []
-    made = make_variant(model, findings, RULES, first_variant(form))
+    made = make_variant(model, findings, RULES, first_variant(form))[0]
     assert sqnr_db(made.model, model) > 20
     said = " ".join(note.detail for note in made.notes)
     assert f"{bad!r} 3.0 dB" in said
@@ -68,9 +71,9 @@ def test_a_bad_tensor_leaves_no_bad_one_behind_that_is_rounded_in_its_place(acti
 
 def kept_layers(model: Model, findings: Findings, variant: Variant) -> tuple[list[str], str]:
     graph = open_graph(model)
-    scheme, notes = scheme_of(graph, findings, RULES, variant)
+    scheme = choose_scheme(graph, findings, RULES, variant)
     layers = [key(node) for node in graph.nodes("Conv") if not scheme.is_integer(node)]
-    return layers, " ".join(note.detail for note in notes)
+    return layers, " ".join(note.detail for note in why_float(graph, scheme, variant))
 
 
 @pytest.mark.parametrize("form", [Form.QDQ, Form.NHWC])

@@ -28,7 +28,8 @@ from edgeopt.steps.quantize.calibration.findings import study
 from edgeopt.steps.quantize.grids.ranges import Method
 from edgeopt.steps.quantize.inspection.engine_fusion import Fusion, Stretch, fusion_notes, read_fusion
 from edgeopt.steps.quantize.patterns import key
-from edgeopt.steps.quantize.search.variant import first_variant, make_variant
+from edgeopt.steps.quantize.search.make import make_variant
+from edgeopt.steps.quantize.search.variant import first_variant
 from edgeopt.system.target import Granularity, Int8Rules, Target
 from edgeopt.system.toml import parse_table
 
@@ -149,7 +150,7 @@ def test_a_layer_that_was_left_in_float_is_no_defect() -> None:
     findings = study(model, open_graph(model), seen, HERE)
     middle = key(open_graph(model).nodes("Conv")[2])
     variant = replace(first_variant(Form.NHWC), front=frozenset({middle}))
-    fusion = read_fusion(make_variant(model, findings, HERE, variant).model)
+    fusion = read_fusion(make_variant(model, findings, HERE, variant)[0].model)
     assert any("Conv" in op for one in fusion.between for op in one.ops)
     assert not any(one.is_defect for one in fusion.between)
     assert fusion.unfused == ()
@@ -194,7 +195,7 @@ def test_pools_of_growing_windows_run_one_on_the_other() -> None:
 def test_prediction_layers_of_a_detector_make_real_numbers_in_both_forms() -> None:
     model = detector()
     qdq = quantize(model, frames(model), HERE)
-    assert any("4 prediction layers keep real outputs" in note.detail for note in qdq.notes)
+    assert any("4 prediction layers keep float outputs" in note.detail for note in qdq.notes)
     assert qdq.changes["weighted nodes on integers"] == 6
 
 

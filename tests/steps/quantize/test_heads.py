@@ -14,7 +14,8 @@ from edgeopt.steps.quantize.api import Form, open_graph
 from edgeopt.steps.quantize.calibration.findings import study
 from edgeopt.steps.quantize.heads import feature_readers
 from edgeopt.steps.quantize.patterns import key
-from edgeopt.steps.quantize.search.variant import first_variant, make_variant
+from edgeopt.steps.quantize.search.make import make_variant
+from edgeopt.steps.quantize.search.variant import first_variant
 from edgeopt.system.target import Int8Rules
 
 RULES = Int8Rules()
@@ -22,7 +23,7 @@ RULES = Int8Rules()
 
 def in_nhwc(model: Model, **changes: object) -> Outcome:
     findings = study(model, open_graph(model), frames(model), RULES)
-    return make_variant(model, findings, RULES, replace(first_variant(Form.NHWC), **changes))
+    return make_variant(model, findings, RULES, replace(first_variant(Form.NHWC), **changes))[0]
 
 
 def float_convolutions(outcome: Outcome) -> set[str]:
@@ -52,7 +53,7 @@ def test_prediction_layers_read_no_integers_that_one_grid_cannot_hold(activation
     assert float_convolutions(made) >= set(heads)
     said = " ".join(note.detail for note in made.notes)
     assert "1 of 4 weighted layers in INT8" in said
-    assert "2 prediction layers keep real outputs" in said
+    assert "2 prediction layers keep float outputs" in said
     assert repr(features) in said
 
 

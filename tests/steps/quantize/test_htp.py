@@ -13,8 +13,8 @@ from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.drift import measure_drift
 from edgeopt.graph.model import Model
 from edgeopt.graph.validity import require_valid
-from edgeopt.steps.quantize.formats._htp_forms import find_htp_forms
 from edgeopt.steps.quantize.formats.htp import place_htp, study_htp, wide_nodes
+from edgeopt.steps.quantize.search.htp import search_htp
 from edgeopt.system.target import find_target
 
 V73 = find_target("qualcomm-htp-v73")
@@ -228,7 +228,7 @@ def test_tensors_that_8_bits_spoil_get_16():
 
 def test_the_cheapest_form_that_agrees_leads_and_the_dearer_ones_follow():
     asked = []
-    forms = find_htp_forms(net(), frames(), V73, agreement=lambda model: asked.append(model.name) or 0.99)
+    forms = search_htp(net(), frames(), V73, agreement=lambda model: asked.append(model.name) or 0.99)
     assert [one.precision for one in forms] == ["w8a8", "w8a16", "fp16"]
     assert len(asked) == 2
 
@@ -241,14 +241,14 @@ def test_where_8_bits_never_agree_16_lead():
         )
         return 0.2 if narrow else 0.95
 
-    forms = find_htp_forms(net(), frames(), V73, agreement=agreement)
+    forms = search_htp(net(), frames(), V73, agreement=agreement)
     assert [one.name for one in forms] == ["w8a16", "fp16"]
 
 
 def test_where_nothing_agrees_the_best_leads():
     target = find_target("qualcomm-htp-v68")
     values = iter((0.1, 0.4, 0.3, 0.2, 0.35))
-    forms = find_htp_forms(net(), frames(), target, agreement=lambda model: next(values))
+    forms = search_htp(net(), frames(), target, agreement=lambda model: next(values))
     assert [one.agreement for one in forms] == [0.4, 0.35, 0.3, 0.2, 0.1]
 
 

@@ -15,7 +15,8 @@ from edgeopt.graph.model import Model
 from edgeopt.steps.quantize.api import Form, open_graph
 from edgeopt.steps.quantize.calibration.findings import study
 from edgeopt.steps.quantize.patterns import key
-from edgeopt.steps.quantize.search.variant import first_variant, make_variant
+from edgeopt.steps.quantize.search.make import make_variant
+from edgeopt.steps.quantize.search.variant import first_variant
 from edgeopt.system.target import Int8Rules
 
 
@@ -24,7 +25,7 @@ def quantized(source: Model, in_float: int = 0) -> Model:
     findings = study(source, open_graph(source), frames(source, 8), Int8Rules())
     layers = [key(node) for node in open_graph(source).nodes("Conv")][:in_float]
     variant = replace(first_variant(Form.NHWC), front=frozenset(layers))
-    return make_variant(source, findings, Int8Rules(), variant).model
+    return make_variant(source, findings, Int8Rules(), variant)[0].model
 
 
 def agrees(model: Model, source: Model) -> bool:
@@ -88,7 +89,7 @@ def test_one_change_of_layout_serves_several_float_convolutions(tmp_path) -> Non
     layers = [key(node) for node in open_graph(source).nodes("Conv")]
     findings = study(source, open_graph(source), frames(source, 8), Int8Rules())
     variant = replace(first_variant(Form.NHWC), front=frozenset(layers[2:4]))
-    made = make_variant(source, findings, Int8Rules(), variant).model
+    made = make_variant(source, findings, Int8Rules(), variant)[0].model
     assert agrees(made, source)
     pool = next(node for node in made.proto.graph.node if node.op_type == "MaxPool")
     assert [node.op_type for node in made.proto.graph.node if pool.output[0] in node.input] == ["Conv", "Conv"]

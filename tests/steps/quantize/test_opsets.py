@@ -13,7 +13,8 @@ from small_nets import ALL, Net, answers, frames
 from edgeopt.graph.model import Model
 from edgeopt.steps.quantize.api import Form, open_graph
 from edgeopt.steps.quantize.calibration.findings import Findings, study
-from edgeopt.steps.quantize.search.variant import first_variant, make_variant
+from edgeopt.steps.quantize.search.make import make_variant
+from edgeopt.steps.quantize.search.variant import first_variant
 from edgeopt.system.target import Int8Rules
 
 RULES = Int8Rules()
@@ -54,7 +55,7 @@ def known(name: str) -> tuple[Model, Findings]:
 @cache
 def answers_as_built(name: str, form: Form) -> np.ndarray:
     model, findings = known(name)
-    return answers(make_variant(model, findings, RULES, first_variant(form)).model, model)
+    return answers(make_variant(model, findings, RULES, first_variant(form))[0].model, model)
 
 
 def at_opset(model: Model, opset: int) -> Model:
@@ -74,7 +75,7 @@ def test_the_answer_does_not_depend_on_the_opset(name: str, opset: int, form: Fo
     model, findings = known(name)
     moved = at_opset(model, opset)
     assert moved.opset == opset != BUILT_AT
-    made = make_variant(moved, findings, RULES, first_variant(form)).model
+    made = make_variant(moved, findings, RULES, first_variant(form))[0].model
     onnx.checker.check_model(made.proto)
     expected = answers_as_built(name, form)
     np.testing.assert_allclose(answers(made, model), expected, atol=0.02 * np.abs(expected).max())

@@ -15,7 +15,8 @@ from edgeopt.steps.convert.weight_only import make_weight_only
 from edgeopt.steps.quantize.api import Form, open_graph
 from edgeopt.steps.quantize.calibration.findings import study
 from edgeopt.steps.quantize.patterns import multiplications
-from edgeopt.steps.quantize.search.variant import first_variant, make_variant
+from edgeopt.steps.quantize.search.make import make_variant
+from edgeopt.steps.quantize.search.variant import first_variant
 
 RULES = HERE
 Product = Callable[[Net, str], str]
@@ -113,7 +114,7 @@ def test_a_product_answers_as_in_float_however_it_is_written(name: str) -> None:
     for form in Form:
         for rounding in (False, True):
             variant = replace(first_variant(form), rounding=rounding, least_db=-200)
-            made = make_variant(model, findings, RULES, variant).model
+            made = make_variant(model, findings, RULES, variant)[0].model
             assert sqnr_db(made, model) > 22, (form, rounding)
 
 
@@ -121,7 +122,7 @@ def test_a_product_answers_as_in_float_however_it_is_written(name: str) -> None:
 def test_a_product_is_on_integers_where_a_kernel_for_it_exists(name: str) -> None:
     model = net_of(*ALL[name])
     findings = study(model, open_graph(model), frames(model), RULES)
-    made = make_variant(model, findings, RULES, replace(first_variant(Form.DYNAMIC), least_db=-200)).model
+    made = make_variant(model, findings, RULES, replace(first_variant(Form.DYNAMIC), least_db=-200))[0].model
     further = 1  # of the two behind it; the last makes the answer
     assert made.op_counts["MatMulIntegerToFloat"] >= further + (name in ON_INTEGERS)
     products = made.op_counts.get("MatMul", 0) + made.op_counts.get("Gemm", 0)

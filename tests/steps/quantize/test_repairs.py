@@ -8,15 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_nets import HERE, Net, frames, largest_pair, mobile, sqnr_db
 
-from edgeopt.steps.quantize.api import Form, choose_scheme, open_graph
+from edgeopt.steps.quantize.api import Form, open_graph
 from edgeopt.steps.quantize.calibration.findings import study
 from edgeopt.steps.quantize.calibration.watching import Watcher
 from edgeopt.steps.quantize.grids.weights import QuantizedWeight, quantize_weight
 from edgeopt.steps.quantize.patterns import key, name_of
-from edgeopt.steps.quantize.repairs._apply import repair_weights
 from edgeopt.steps.quantize.repairs.bias_correction import mean_shift
 from edgeopt.steps.quantize.repairs.gptq import _damped_inverse, is_better, round_with_inputs, rounded
-from edgeopt.steps.quantize.search.variant import first_variant, make_variant
+from edgeopt.steps.quantize.repairs.weights import repair_weights
+from edgeopt.steps.quantize.search.choose import choose_scheme
+from edgeopt.steps.quantize.search.make import make_variant
+from edgeopt.steps.quantize.search.variant import Variant, first_variant
 
 
 def correlated(seed: int, samples: int = 300, columns: int = 24) -> np.ndarray:
@@ -100,7 +102,7 @@ def test_repairs_touch_what_they_name_and_nothing_else() -> None:
     model = mobile()
     graph = open_graph(model)
     findings = study(model, graph, frames(model), HERE)
-    scheme, _notes = choose_scheme(graph, findings, HERE)
+    scheme = choose_scheme(graph, findings, HERE, Variant())
     plain = repair_weights(graph, scheme, findings.calibration, rounding=False, biases=False)
     assert (plain.weights, plain.biases) == ({}, {})
     both = repair_weights(graph, scheme, findings.calibration)
@@ -131,7 +133,7 @@ def test_layers_that_sum_over_unlike_axes_are_repaired_each_over_its_own(places:
     model = net.model(net.op("Conv", x, kernel))
     graph = open_graph(model)
     findings = study(model, graph, frames(model), HERE)
-    scheme, _notes = choose_scheme(graph, findings, HERE, -200)
+    scheme = choose_scheme(graph, findings, HERE, Variant(least_db=-200))
     repaired = repair_weights(graph, scheme, findings.calibration)
     assert len(repaired.weights) == 5
     assert len(repaired.biases) == 3
@@ -143,7 +145,7 @@ def test_layers_that_sum_over_unlike_axes_are_repaired_each_over_its_own(places:
         np.testing.assert_array_equal(findings.calibration.observations[name].low, values.min(axis=others))
     for form in (Form.QDQ, Form.NHWC, Form.INPUTS, Form.DYNAMIC):
         variant = replace(first_variant(form), rounding=True, least_db=-200)
-        assert sqnr_db(make_variant(model, findings, HERE, variant).model, model) > 25, form
+        assert sqnr_db(make_variant(model, findings, HERE, variant)[0].model, model) > 25, form
 
 
 @pytest.mark.parametrize("first", ["Conv", "MatMul"])
@@ -157,7 +159,7 @@ def test_a_layer_that_sums_over_another_axis_than_was_watched_is_left_as_it_is(f
     model = net.model(last)
     graph = open_graph(model)
     findings = study(model, graph, frames(model), HERE)
-    scheme, _notes = choose_scheme(graph, findings, HERE, -200)
+    scheme = choose_scheme(graph, findings, HERE, Variant(least_db=-200))
     repaired = repair_weights(graph, scheme, findings.calibration)
     readers = {node.op_type: key(node) for node in graph.consumers(graph.value(x))}
     other = next(op for op in readers if op != first)
@@ -166,7 +168,7 @@ def test_a_layer_that_sums_over_another_axis_than_was_watched_is_left_as_it_is(f
     assert (readers["Conv"] in repaired.biases) == (first == "Conv")
     for form in (Form.QDQ, Form.NHWC, Form.INPUTS):
         variant = replace(first_variant(form), rounding=True, least_db=-200)
-        assert sqnr_db(make_variant(model, findings, HERE, variant).model, model) > 25, form
+        assert sqnr_db(make_variant(model, findings, HERE, variant)[0].model, model) > 25, form
 
 
 def test_fewer_samples_than_columns_give_what_the_full_inverse_gives() -> None:
@@ -180,7 +182,7 @@ def test_layers_after_the_time_are_rounded_to_nearest() -> None:
     model = mobile()
     graph = open_graph(model)
     findings = study(model, graph, frames(model), HERE)
-    scheme, _ = choose_scheme(graph, findings, HERE)
+    scheme = choose_scheme(graph, findings, HERE, Variant())
     late = repair_weights(graph, scheme, findings.calibration, ends_at_s=0.0)
     plain = repair_weights(graph, scheme, findings.calibration, rounding=False)
     whole = repair_weights(graph, scheme, findings.calibration)

@@ -10,8 +10,9 @@ from edgeopt.steps.quantize.api import Form, open_graph
 from edgeopt.steps.quantize.calibration.findings import study
 from edgeopt.steps.quantize.inspection.engine_fusion import read_fusion
 from edgeopt.steps.quantize.repairs.rescaling import channel_scales, is_rescalable, rescale
+from edgeopt.steps.quantize.search.make import make_variant
 from edgeopt.steps.quantize.search.search import search_int8
-from edgeopt.steps.quantize.search.variant import first_variant, make_variant
+from edgeopt.steps.quantize.search.variant import first_variant
 from edgeopt.system.target import Int8Rules
 
 RULES = Int8Rules()
@@ -66,7 +67,7 @@ def test_layers_around_a_bad_tensor_run_on_integers_once_it_is_rescaled(form: Fo
     lowered = []
     for one in (model, made):
         findings = study(one, open_graph(one), frames(one), RULES)
-        lowered.append(make_variant(one, findings, RULES, first_variant(form)).model)
+        lowered.append(make_variant(one, findings, RULES, first_variant(form))[0].model)
     island, whole = lowered
     assert sqnr_db(whole, model) > 18
     assert read_fusion(whole).unfused == ()

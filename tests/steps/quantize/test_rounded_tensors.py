@@ -12,11 +12,13 @@ from small_nets import ALL, Net, frames
 
 from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import Model
-from edgeopt.steps.quantize.api import Form, open_graph, place, tensors_on_grids
+from edgeopt.steps.quantize.api import Form, open_graph
 from edgeopt.steps.quantize.calibration.findings import Findings, study
+from edgeopt.steps.quantize.forms import WRITERS
 from edgeopt.steps.quantize.patterns import LIMITERS, key, name_of
 from edgeopt.steps.quantize.scheme import NhwcOptions, Scheme
-from edgeopt.steps.quantize.search.variant import DIRECT_SUMS, Variant, scheme_of
+from edgeopt.steps.quantize.search.choose import choose_scheme
+from edgeopt.steps.quantize.search.variant import DIRECT_SUMS, Variant
 from edgeopt.system.target import Int8Rules
 
 RULES = Int8Rules()
@@ -41,8 +43,8 @@ def known(name: str) -> tuple[Model, Findings]:
 def chosen(name: str, variant: Variant) -> tuple[Graph, Scheme, set[str]]:
     model, findings = known(name)
     graph = open_graph(model)
-    scheme, _ = scheme_of(graph, findings, RULES, variant)
-    return graph, scheme, set(tensors_on_grids(graph, scheme, variant.form))
+    scheme = choose_scheme(graph, findings, RULES, variant)
+    return graph, scheme, {*WRITERS[variant.form].tensors(graph, scheme)}
 
 
 @pytest.mark.parametrize("variant", WAYS, ids=str)
@@ -50,7 +52,7 @@ def chosen(name: str, variant: Variant) -> tuple[Graph, Scheme, set[str]]:
 def test_no_form_needs_the_grid_of_another_tensor(name: str, variant: Variant) -> None:
     graph, scheme, said = chosen(name, variant)
     assert said
-    place(graph, replace(scheme, affines={one: scheme.affines[one] for one in said}), variant.form)
+    WRITERS[variant.form].place(graph, replace(scheme, affines={one: scheme.affines[one] for one in said}))
 
 
 def with_the_limiter_that_is_left(source: Graph, names: Iterable[str]) -> set[str]:
@@ -68,7 +70,7 @@ def with_the_limiter_that_is_left(source: Graph, names: Iterable[str]) -> set[st
 def test_the_nodes_that_make_integers_are_those_of_the_tensors_said_to_be_rounded(name: str, variant: Variant) -> None:
     graph, scheme, said = chosen(name, variant)
     source = open_graph(known(name)[0])
-    place(graph, scheme, Form.NHWC)
+    WRITERS[Form.NHWC].place(graph, scheme)
     matches = (_MAKES_INTEGERS.fullmatch(str(node.name)) for node in graph.nodes())
     made = {match[1] for match in matches if match}
     moved = {name_of(node.outputs[0]) for node in source.nodes("Concat", "Resize", "Identity")}
@@ -79,7 +81,7 @@ def test_the_nodes_that_make_integers_are_those_of_the_tensors_said_to_be_rounde
 def test_learning_what_is_rounded_leaves_the_graph_as_it_is() -> None:
     graph, scheme, _ = chosen("detector", WAYS[2])
     before = graph.to_model().proto.SerializeToString()
-    tensors_on_grids(graph, scheme, Form.NHWC)
+    {*WRITERS[Form.NHWC].tensors(graph, scheme)}
     assert graph.to_model().proto.SerializeToString() == before
 
 
@@ -89,5 +91,5 @@ def test_with_integer_silu_the_gate_is_rounded_too_and_otherwise_it_is_not() -> 
     findings = study(model, open_graph(model), frames(model), RULES)
     graph, gates = open_graph(model), {"sigmoid_1", "sigmoid_4"}
     for options in (NhwcOptions(), NhwcOptions(integer_silu=True)):
-        scheme, _ = scheme_of(graph, findings, RULES, Variant(Form.NHWC, options))
-        assert gates & tensors_on_grids(graph, scheme, Form.NHWC) == (gates if options.integer_silu else set())
+        scheme = choose_scheme(graph, findings, RULES, Variant(Form.NHWC, options))
+        assert gates & {*WRITERS[Form.NHWC].tensors(graph, scheme)} == (gates if options.integer_silu else set())

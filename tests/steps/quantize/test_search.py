@@ -16,12 +16,12 @@ from edgeopt.graph.outcome import Outcome
 from edgeopt.steps.fuse import fuse
 from edgeopt.steps.quantize.api import Form, open_graph, quantize
 from edgeopt.steps.quantize.keep_float.front import fastest_front
-from edgeopt.steps.quantize.keep_float.layer_times import BorderTime, LayerTime, LayerTimes
+from edgeopt.steps.quantize.keep_float.layer_times import BorderTime, LayerTime, LayerTimes, time_layers
 from edgeopt.steps.quantize.patterns import WEIGHTED, key
-from edgeopt.steps.quantize.search.attempt import Attempt, for_labels, ranked
-from edgeopt.steps.quantize.search.found import Found
+from edgeopt.steps.quantize.search.attempt import Attempt, SearchResult, for_labels, ranked
+from edgeopt.steps.quantize.search.proposals import with_float, with_front
 from edgeopt.steps.quantize.search.search import search_int8
-from edgeopt.steps.quantize.search.variant import first_variant, quantized_forms, time_layers, with_float, with_front
+from edgeopt.steps.quantize.search.variant import first_variant
 from edgeopt.system.target import Int8Rules
 
 
@@ -34,7 +34,7 @@ def cosine(model: Model, source: Model) -> float:
     return float(np.mean(cosines))
 
 
-def searched(model: Model) -> Found:
+def searched(model: Model) -> SearchResult:
     """Return what a search finds where every form is as fast as another."""
     return search_int8(
         model,
@@ -107,20 +107,11 @@ def test_a_gain_below_the_resolution_of_the_profile_is_no_gain() -> None:
 def test_every_layer_has_both_times() -> None:
     model = detector()
     frame = next(frames(model))
-    twin = next(outcome for name, outcome in quantized_forms(model, [frame], HERE, forms=(Form.NHWC,)))
-    times = time_layers(model, twin.model, frame, 1)
+    twin = quantize(model, [frame], HERE, form=Form.NHWC).model
+    times = time_layers(model, twin, frame, 1)
     assert len(times.layers) == len(open_graph(model).nodes(*WEIGHTED))
     assert all(one.float_ns >= 0 and one.integer_ns >= 0 for one in times.layers.values())
     assert times.border.of((1, 16, 32, 32)) >= times.border.of((1, 16, 8, 8)) >= 0
-
-
-def test_the_forms_worth_measuring_come_with_their_names() -> None:
-    model = detector()
-    made = dict(quantized_forms(model, frames(model), HERE, forms=(Form.QDQ, Form.NHWC)))
-    assert [*made][:2] == ["int8 qdq", "int8 nhwc"]
-    assert made["int8 qdq"].model.op_counts["QuantizeLinear"] > 3
-    counts = made["int8 nhwc"].model.op_counts
-    assert counts["QLinearConv"] + counts["MatMulIntegerToFloat"] == 10
 
 
 def test_the_search_reports_each_attempt_and_says_why_the_first_won() -> None:
@@ -269,7 +260,7 @@ def test_a_calibration_that_lacks_a_tensor_is_made_again() -> None:
 def test_calibration_is_kept_in_the_folder_it_is_given_and_damage_is_noted(tmp_path: Path) -> None:
     model = mobile()
 
-    def search() -> Found:
+    def search() -> SearchResult:
         return search_int8(
             model, frames(model), HERE, agreement=lambda one: 0.99, speed=lambda one: 1.2, cache=tmp_path
         )

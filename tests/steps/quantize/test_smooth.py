@@ -15,9 +15,10 @@ from edgeopt.steps.quantize.calibration.calibrate import calibrate
 from edgeopt.steps.quantize.calibration.findings import study
 from edgeopt.steps.quantize.patterns import name_of
 from edgeopt.steps.quantize.repairs.smoothquant import ALPHAS, smooth, smoothable, smoothing
+from edgeopt.steps.quantize.search.make import make_variant
 from edgeopt.steps.quantize.search.search import search_int8
 from edgeopt.steps.quantize.search.sources import Sources
-from edgeopt.steps.quantize.search.variant import Variant, first_variant, make_variant
+from edgeopt.steps.quantize.search.variant import Variant, first_variant
 from edgeopt.system.target import Int8Rules
 
 
@@ -94,7 +95,7 @@ def test_integers_lose_less_behind_a_smoothed_normalisation(form):
     wanted, kept = answers(model, unseen), []
     for alpha in (0.0, 0.5):
         variant = Variant(form, first_variant(form).options, least_db=-100.0, smoothing=alpha)
-        made = make_variant(*sources.of(variant), rules, variant).model
+        made = make_variant(*sources.of(variant), rules, variant)[0].model
         kept.append(signal_db(answers(made, unseen), wanted))
     assert kept[1] > kept[0] + 2
 

@@ -4,16 +4,15 @@ import json
 from pathlib import Path
 
 from edgeopt.steps.quantize.inspection.table import COLUMNS, tensors_json, worst_tensors
-from edgeopt.steps.quantize.search.explain import Kept
-from edgeopt.steps.quantize.search.found import Found
+from edgeopt.steps.quantize.search.attempt import KeptTensor, SearchResult
 
-FOUND = Found(
+FOUND = SearchResult(
     (),
     "",
     scores_db={"good": 40.0, "bad": 3.0, "worse": 1.0, "without a grid": 0.5},
     plain_db={"good": 41.0, "bad": 31.0, "worse": 30.0, "without a grid": 2.0},
     sensitivities_db={"bad": 12.0},
-    kept=(Kept("worse", 1.0, -0.2, 0.5),),
+    kept=(KeptTensor("worse", 1.0, -0.2, 0.5),),
     rounded=frozenset({"good", "bad"}),
 )
 

@@ -14,8 +14,8 @@ from edgeopt.steps.quantize.api import Form, open_graph
 from edgeopt.steps.quantize.calibration.findings import study
 from edgeopt.steps.quantize.keep_float.layer_times import BorderTime, LayerTime, LayerTimes
 from edgeopt.steps.quantize.patterns import WEIGHTED, key
-from edgeopt.steps.quantize.search.attempt import Attempt
-from edgeopt.steps.quantize.search.explain import Kept, kept_tensors, reason
+from edgeopt.steps.quantize.search.attempt import Attempt, KeptTensor
+from edgeopt.steps.quantize.search.explain import kept_tensors, reason
 from edgeopt.steps.quantize.search.search import search_int8
 from edgeopt.steps.quantize.search.sources import Sources
 from edgeopt.steps.quantize.search.variant import Variant, first_variant
@@ -43,7 +43,9 @@ def sources() -> Sources:
     return Sources(model, study(model, open_graph(model), seen, RULES), RULES, seen)
 
 
-def explained(sources: Sources, variant: Variant, times: LayerTimes | None = None, **limits: float) -> tuple[Kept, ...]:
+def explained(
+    sources: Sources, variant: Variant, times: LayerTimes | None = None, **limits: float
+) -> tuple[KeptTensor, ...]:
     asked: list[Variant] = []
 
     def lost(forced: Variant) -> float:
@@ -90,7 +92,7 @@ def test_without_time_nothing_is_explained(sources: Sources) -> None:
 
 def test_without_trying_only_what_it_saves_is_unknown(sources: Sources) -> None:
     variant = first_variant(Form.QDQ)
-    plain = kept_tensors(sources, variant, RULES, None)
+    plain = kept_tensors(sources, variant, None)
     assert [one.name for one in plain] == [one.name for one in explained(sources, variant)]
     assert all(one.saved_agreement is None for one in plain)
     assert "saves" not in " ".join(map(str, plain))
@@ -120,12 +122,12 @@ def test_the_reason_tells_the_choice_its_costs_and_the_others() -> None:
     best, other = Attempt("a", Outcome(empty, {}, notes), 0.95, 1.4), Attempt("b", Outcome(empty, {}), 0.9, 1.3)
     times = LayerTimes({"c": LayerTime(1_000_000, 1_500_000)}, BorderTime(0.0, 0.0))
     variant = replace(first_variant(Form.NHWC), front=frozenset({"c"}))
-    kept = Kept("t", 4.2, 0.25, 0.1)
+    kept = KeptTensor("t", 4.2, 0.25, 0.1)
     told = reason(variant, best, [other], 0.85, times, (kept,))
     assert told == (
         "a: estimated 1.40x the float model, agreement 0.950. "
         "1 layer in float: 0.50 ms less than on integers, borders apart. "
-        "'t' (4.2 dB) stays real, costs 0.25 ms and saves 0.100 agreement. 3 of 4 weighted layers in INT8. "
+        "'t' (4.2 dB) stays in float, costs 0.25 ms and saves 0.100 agreement. 3 of 4 weighted layers in INT8. "
         "b gave 1.30x and 0.900."
     )
     assert "keep the float model" in reason(variant, replace(best, agreement=0.5), [other], 0.85, None, ())

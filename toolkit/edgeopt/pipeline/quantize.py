@@ -45,8 +45,7 @@ from edgeopt.steps.quantize.inspection.engine_fusion import fusion_notes
 from edgeopt.steps.quantize.inspection.table import tensor_rows
 from edgeopt.steps.quantize.integer_types import confirmed_rules
 from edgeopt.steps.quantize.judges import AGREEMENT_PICTURES, TIMED_PICTURES, Judge, own_clock
-from edgeopt.steps.quantize.search.attempt import Attempt, for_labels, ranked
-from edgeopt.steps.quantize.search.found import Found
+from edgeopt.steps.quantize.search.attempt import Attempt, SearchResult, for_labels, ranked
 from edgeopt.steps.quantize.search.search import search_int8
 from edgeopt.steps.simplify import simplify
 from edgeopt.system.environment import engine_threads
@@ -287,7 +286,7 @@ class _Run:
         yield simplify(self.model, shapes, inputs, opset=self.target.opset)
         yield fuse(self.model, inputs)
 
-    def search(self, time_budget_s: float) -> Found:
+    def search(self, time_budget_s: float) -> SearchResult:
         """Return all attempts; each is told, and the best so far written, as soon as it is measured."""
         rules, measured = confirmed_rules(self.target)
         self.notes += measured
@@ -343,7 +342,7 @@ class _Run:
         told = f"{one.name}: estimated {one.speed_ratio:.2f}x the float model, agreement {one.agreement:.3f}"
         self.say(f"  {told}{f'; the best so far, in {self.draft}' if is_best else ''}")
 
-    def choose(self, found: Found, max_drop: float) -> tuple[Tried | None, tuple[Tried, ...], str]:
+    def choose(self, found: SearchResult, max_drop: float) -> tuple[Tried | None, tuple[Tried, ...], str]:
         """Return the choice, all attempts, and why; the file is the choice or absent."""
         attempts = found.attempts
         rows = [Tried(one.name, one.speed_ratio, one.agreement) for one in attempts]

@@ -15,7 +15,8 @@ from edgeopt.steps._context import CALIBRATION_PICTURES, Context, agreement_on_p
 from edgeopt.steps.compile._form import DeviceForm, Toolchain, note_numbers
 from edgeopt.steps.compile._numbers import check_numbers, compile_model
 from edgeopt.steps.compile._placement import Partition, explain_placement
-from edgeopt.steps.quantize.formats._htp_forms import HtpForm, find_htp_forms
+from edgeopt.steps.quantize.search.attempt import Attempt
+from edgeopt.steps.quantize.search.htp import search_htp
 from edgeopt.system.target import Target
 
 
@@ -41,22 +42,23 @@ def qualcomm_forms(context: Context, model: Model) -> Sequence[DeviceForm]:
             prove=partial(_prove, one.outcome.model, model, target),
             open=partial(engine.open, one.outcome.model, one.precision),
         )
-        for one in _found(context, model)
+        for one in _attempts(context, model)
     ]
 
 
-def _found(context: Context, model: Model) -> Sequence[HtpForm]:
+def _attempts(context: Context, model: Model) -> Sequence[Attempt]:
     if not context.quantizes:
-        return [HtpForm("fp16", "fp16", Outcome(model, {}), 1.0, 0.0)] if "fp16" in context.target.precisions else []
+        float16 = Attempt("fp16", Outcome(model, {}), 1.0, precision="fp16")
+        return [float16] if "fp16" in context.target.precisions else []
     pictures = context.frames.spread(CALIBRATION_PICTURES)
 
-    return find_htp_forms(
+    return search_htp(
         model,
         model_inputs(context.task(model, evaluating=True), pictures),
         context.target,
         agreement=partial(agreement_on_processor, context),
         progress=lambda done: context.listener.progress("calibrate", done, len(pictures)),
-        on_form=lambda one: context.listener.say(f"  {one.name}: agreement {one.agreement:.3f} on the CPU"),
+        on_attempt=lambda one: context.listener.say(f"  {one.name}: agreement {one.agreement:.3f} on the CPU"),
     )
 
 

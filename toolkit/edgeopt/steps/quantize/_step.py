@@ -29,9 +29,8 @@ from edgeopt.steps.quantize.inspection.engine_fusion import fusion_notes
 from edgeopt.steps.quantize.inspection.table import TENSORS, tensors_json
 from edgeopt.steps.quantize.integer_types import confirmed_rules
 from edgeopt.steps.quantize.judges import TIMED_PICTURES, Judge, own_clock
-from edgeopt.steps.quantize.search.attempt import Attempt, for_labels, ranked
+from edgeopt.steps.quantize.search.attempt import Attempt, SearchResult, for_labels, ranked
 from edgeopt.steps.quantize.search.decided import DECISIONS, Decided
-from edgeopt.steps.quantize.search.found import Found
 from edgeopt.steps.quantize.search.search import search_int8
 from edgeopt.system.environment import package_versions
 
@@ -112,7 +111,7 @@ def _keep_decisions(
     context: Context,
     model: Model,
     setting: Setting,
-    found: Found,
+    found: SearchResult,
     buffers: Buffers,
     kept: Sequence[Attempt],
     *,
@@ -174,7 +173,7 @@ def _judge(context: Context, model: Model, setting: Setting, buffers: Buffers) -
     )
 
 
-def _told(context: Context, model: Model, setting: Setting, found: Found, buffers: Buffers) -> list[Outcome]:
+def _told(context: Context, model: Model, setting: Setting, found: SearchResult, buffers: Buffers) -> list[Outcome]:
     """Return the attempts that go on to the labels; keep what is known of tensors, on disk and for the next engine."""
     if found.calibration is not None:
         context.calibrations[model.fingerprint] = found.calibration

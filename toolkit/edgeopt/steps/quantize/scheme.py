@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeopt.errors import UnsupportedError
 from edgeopt.graph.graph import Graph, Node, Value, attribute
+from edgeopt.graph.model import Model
 from edgeopt.steps.quantize.grids.affine import Affine
 from edgeopt.steps.quantize.grids.weights import QuantizedWeight
 from edgeopt.steps.quantize.patterns import (
@@ -22,16 +24,19 @@ from edgeopt.steps.quantize.patterns import (
 )
 from edgeopt.system.target import Int8Rules
 
+_OPSET = 13
+"""First opset whose DequantizeLinear knows an axis."""
+
 
 @dataclass(frozen=True, slots=True)
 class NhwcOptions:
     """What ONNX Runtime's own integer ops may write in more than one way; the search measures which is faster."""
 
     integer_silu: bool = False
-    """SiLU as QLinearSigmoid and QLinearMul; otherwise as QuickGelu on real numbers."""
+    """SiLU as QLinearSigmoid and QLinearMul; otherwise as QuickGelu in float."""
     direct_up_to: int = 0
-    """1x1 convolutions with at most so many sums go straight to real numbers, without a grid for them. It
-    costs little where there are few, and loses less."""
+    """1x1 convolutions with at most so many sums go straight to float, without a grid for them. It costs
+    little where there are few, and loses less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +53,13 @@ class Scheme:
     """Corrected biases, by the key of their node."""
 
     bad_db: Mapping[str, float] = field(default_factory=dict)
-    """Scores of the tensors that stay real because of them, worst first."""
+    """Score of each tensor kept in float because of it, worst first."""
 
     options: NhwcOptions = NhwcOptions()
     """How the NHWC form is written."""
 
     float_sums: Set[str] = frozenset()
-    """Keys of further 1x1 convolutions that read integers in the NHWC form and make real numbers."""
+    """Keys of further 1x1 convolutions that read integers in the NHWC form and make floats."""
 
     def rounded(self, node_key: str) -> QuantizedWeight | None:
         """Return the integers chosen for a node's weight, or None for the nearest."""
@@ -70,6 +75,22 @@ class Scheme:
     def is_integer(self, node: Node | None) -> bool:
         """Whether the node runs on integers."""
         return node is not None and key(node) in self.integer
+
+
+def open_graph(model: Model) -> Graph:
+    """Return a copy of the model to work on, its shapes known.
+
+    Raises:
+        UnsupportedError: If the opset is too old for scales per channel.
+    """
+    if model.opset < _OPSET:
+        raise UnsupportedError(
+            f"{model.name} has opset {model.opset}; INT8 with a scale per channel needs {_OPSET} or later",
+            remedy="let the step simplify run first: it upgrades the opset",
+        )
+    graph = Graph.from_model(model)
+    graph.infer_shapes()
+    return graph
 
 
 def data_inputs(graph: Graph, node: Node) -> list[Value]:
@@ -123,13 +144,13 @@ def _is_absorbed(graph: Graph, node: Node, integer: Set[Node]) -> bool:
     return node.op_type in LIMITERS and source in integer and source is not None and source.op_type == "Conv"
 
 
-def _is_real(graph: Graph, value: Value) -> bool:
-    """Whether the tensor holds real numbers, as far as is known: sizes and indices have no grid."""
+def _is_float(graph: Graph, value: Value) -> bool:
+    """Whether the tensor holds floats, as far as is known: sizes and indices have no grid."""
     return graph.dtype(value) is None or graph.dtype(value) == "float32"
 
 
 def _can_be_integer(graph: Graph, node: Node) -> bool:
-    if not all(_is_real(graph, one) for one in (*data_inputs(graph, node), node.outputs[0])):
+    if not all(_is_float(graph, one) for one in (*data_inputs(graph, node), node.outputs[0])):
         return False
     if node.op_type == "Resize":
         place = attribute(node, "coordinate_transformation_mode", "half_pixel")
@@ -158,6 +179,6 @@ def watched(graph: Graph, rules: Int8Rules) -> dict[str, Value]:
     order = {node: i for i, node in enumerate(graph.nodes())}
     for node in sorted(nodes, key=order.__getitem__):
         for value in (*data_inputs(graph, node), node.outputs[0]):
-            if _is_real(graph, value):
+            if _is_float(graph, value):
                 found.setdefault(name_of(value), value)
     return found

@@ -10,12 +10,20 @@ Source: onnxruntime, WeightBiasQuantization (pull requests 22969 and 24537; a pa
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from edgeopt.graph.graph import Graph, Node
 from edgeopt.steps.quantize.grids.affine import Affine
 from edgeopt.steps.quantize.patterns import LIMITERS, SAME_GRID, has_weights, readers_through
 from edgeopt.steps.quantize.scheme import absorbs
 
 _ROUNDED_BY_ENGINE = ("Conv", "ConvTranspose", "Gemm")
+
+
+def guarded_layers(graph: Graph) -> Mapping[str, int]:
+    """Guard the float layers, in place; return how many, under the name that a report has for it."""
+    count = guard_float_layers(graph)
+    return {"float layers kept from the engine": count} if count else {}
 
 
 def guard_float_layers(graph: Graph) -> int:

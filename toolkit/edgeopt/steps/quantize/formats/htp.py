@@ -22,7 +22,6 @@ from edgeopt.graph.graph import Graph, Node, Value, attribute
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.graph.tensors import Tensors
-from edgeopt.steps.quantize.api import open_graph
 from edgeopt.steps.quantize.calibration.calibrate import Calibration, calibrate
 from edgeopt.steps.quantize.calibration.findings import Findings, grid_of, require_finite_weights
 from edgeopt.steps.quantize.grids.affine import Affine, make_affine
@@ -38,7 +37,7 @@ from edgeopt.steps.quantize.patterns import (
     key,
     name_of,
 )
-from edgeopt.steps.quantize.scheme import absorbs
+from edgeopt.steps.quantize.scheme import absorbs, open_graph
 from edgeopt.system.target import Target
 
 NARROW, WIDE = "uint8", "uint16"

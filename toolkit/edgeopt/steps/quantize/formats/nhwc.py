@@ -14,7 +14,9 @@ from typing import cast
 import numpy as np
 
 from edgeopt.graph.graph import AttributeValue, Graph, Node, Value, attribute
+from edgeopt.steps.quantize.formats._float_guards import guarded_layers
 from edgeopt.steps.quantize.formats._layouts import Forms, to_last
+from edgeopt.steps.quantize.formats.matmul_integer import place_matrices, plain_products
 from edgeopt.steps.quantize.formats.qdq import limiter_behind
 from edgeopt.steps.quantize.grids.affine import Affine
 from edgeopt.steps.quantize.grids.weights import (
@@ -389,6 +391,11 @@ def has_kernel(graph: Graph, node: Node) -> bool:
     return weight is not None and weight.ndim == 4
 
 
+def lowered_layers(graph: Graph) -> set[Node]:
+    """Return the weighted nodes that the engine has integer ops for: convolutions of pictures and plain products."""
+    return {*plain_products(graph), *(node for node in graph.nodes("Conv") if has_kernel(graph, node))}
+
+
 def place_nhwc(graph: Graph, scheme: Scheme) -> Mapping[str, int]:
     """Rewrite the integer nodes, in place; return how many of each op were rewritten.
 
@@ -396,10 +403,11 @@ def place_nhwc(graph: Graph, scheme: Scheme) -> Mapping[str, int]:
         graph: The float model; it is edited.
         scheme: What runs on integers, and which of several ways to write.
     """
+    products = place_matrices(graph, scheme)
     lowering = _Lowering(graph, scheme)
     counts = lowering.walk()
     lowering.finish()
-    return counts
+    return {**products, **counts, **guarded_layers(graph)}
 
 
 def rounded_tensors(graph: Graph, scheme: Scheme) -> set[str]:
@@ -408,7 +416,9 @@ def rounded_tensors(graph: Graph, scheme: Scheme) -> set[str]:
     names = {value: name_of(value) for value in (*copy.inputs, *(one for node in copy.nodes() for one in node.outputs))}
     lowering = _Lowering(copy, replace(scheme, weights=_empty_weights(copy, scheme)))
     lowering.walk()
-    return {name for value, name in names.items() if lowering.forms.grids_of(value)}
+    read = (node.inputs[0] for node in plain_products(graph) if scheme.is_integer(node))
+    products = {name_of(value) for value in read if value is not None}
+    return products | {name for value, name in names.items() if lowering.forms.grids_of(value)}
 
 
 def _empty_weights(graph: Graph, scheme: Scheme) -> dict[str, QuantizedWeight]:

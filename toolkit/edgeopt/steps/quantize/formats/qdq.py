@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.graph.graph import Graph, Node, Value
+from edgeopt.steps.quantize.formats._float_guards import guarded_layers
 from edgeopt.steps.quantize.grids.affine import Affine
 from edgeopt.steps.quantize.grids.weights import quantize_bias, quantize_weight, smallest_scale_for_bias
 from edgeopt.steps.quantize.patterns import LIMITERS, WEIGHTED, channel_bias, key, name_of, weight_axis
@@ -40,7 +41,9 @@ def place_qdq(graph: Graph, scheme: Scheme) -> Mapping[str, int]:
     for value in tensors.values():
         _insert_pair(graph, value, grids[name_of(value)], scheme)
     graph.remove_unused()
-    return {"weighted nodes on integers": len(weighted), "tensors quantized": len(tensors)}
+    done = {"weighted nodes on integers": len(weighted), "tensors quantized": len(tensors)}
+    is_for_onnxruntime = "nhwc" in scheme.rules.forms  # other engines do not round what was left in float
+    return {**done, **guarded_layers(graph)} if is_for_onnxruntime else done
 
 
 def _data(node: Node) -> Value:
@@ -67,7 +70,7 @@ def quantized_tensors(graph: Graph, scheme: Scheme) -> dict[str, Value]:
 
 
 def _is_summed(graph: Graph, scheme: Scheme, value: Value) -> bool:
-    """Whether an integer convolution's output goes straight into a sum, as the one such term that stays real.
+    """Whether an integer convolution's output goes straight into a sum, as the one such term that stays in float.
 
     The other term keeps its pair: the engine reads it as integers and adds it in the convolution's kernel.
     """

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from edgeopt.steps.quantize.search.found import Found
+    from edgeopt.steps.quantize.search.attempt import SearchResult
 
 TENSORS = "tensors.json"
 """File beside the first candidate of a search."""
@@ -15,29 +15,29 @@ COLUMNS = ("tensor", "channels dB", "SQNR dB", "answer dB", "kept in float")
 _SCHEMA, _SHOWN = 1, 10
 
 
-def tensors_json(found: Found) -> str:
+def tensors_json(result: SearchResult) -> str:
     """Return the rows of `tensor_rows` as the text of a file."""
-    return json.dumps({"schema": _SCHEMA, "tensors": tensor_rows(found)}, indent=1, allow_nan=False) + "\n"
+    return json.dumps({"schema": _SCHEMA, "tensors": tensor_rows(result)}, indent=1, allow_nan=False) + "\n"
 
 
-def tensor_rows(found: Found) -> list[dict[str, Any]]:
+def tensor_rows(result: SearchResult) -> list[dict[str, Any]]:
     """Return all tensors that may be quantized, the worst first, as plain values.
 
     Of each: `sqnr_db` on its grid, `channel_sqnr_db` the same normalised channel by channel, `answer_sqnr_db` of the
     answer with this tensor alone quantized (the worst only, else null), `rounded` whether the best form has it on
     integers, and of a tensor that stayed real what that costs and saves (those that were tried, else null).
     """
-    kept = {one.name: {"cost_ms": one.cost_ms, "saved_agreement": one.saved_agreement} for one in found.kept}
+    kept = {one.name: {"cost_ms": one.cost_ms, "saved_agreement": one.saved_agreement} for one in result.kept}
     return [
         {
             "name": name,
             "channel_sqnr_db": score,
-            "sqnr_db": found.plain_db.get(name),
-            "answer_sqnr_db": found.sensitivities_db.get(name),
-            "rounded": name in found.rounded,
+            "sqnr_db": result.plain_db.get(name),
+            "answer_sqnr_db": result.sensitivities_db.get(name),
+            "rounded": name in result.rounded,
             "kept": kept.get(name),
         }
-        for name, score in sorted(found.scores_db.items(), key=lambda item: (item[1], item[0]))
+        for name, score in sorted(result.scores_db.items(), key=lambda item: (item[1], item[0]))
     ]
 
 

@@ -11,7 +11,7 @@ import math
 import tempfile
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,9 +22,10 @@ from edgeopt.graph.graph import Graph, Node
 from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import Tensors
 from edgeopt.steps.quantize.patterns import WEIGHTED, key, name_of
+from edgeopt.steps.quantize.scheme import open_graph
 
 _SUFFIXES = ("_kernel_time", "_nchwc", "_QLinearConv", "_MatMulIntegerToFloat")
-_RUNS = 8
+_RUNS, _ROUNDS = 8, 5
 _CALL_NS, _ELEMENT_NS = 4000.0, 0.1
 """Of a pass over a tensor, where a model has too few to fit: measured on a Zen 5 core under the profiler."""
 
@@ -76,6 +77,29 @@ def profile_ns(model: Model, frame: Tensors, *, threads: int = 1, runs: int = _R
         if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
             times[event["name"]].append(int(event["dur"]) * 1000)
     return {name: min(each) for name, each in times.items()}
+
+
+def time_layers(model: Model, twin: Model, frame: Tensors, threads: int) -> LayerTimes:
+    """Return the time of each layer in float and on integers, and of a border between them.
+
+    Args:
+        model: The float model.
+        twin: Its first NHWC variant.
+        frame: One real input.
+        threads: Of the engine.
+    """
+    graph, least = open_graph(model), [dict[str, int](), dict[str, int]()]
+    rounds: list[LayerTimes] = []
+    for _ in range(_ROUNDS):  # in turns, so that a slow minute of the machine hits both
+        both = [profile_ns(one, frame, threads=threads) for one in (model, twin)]
+        rounds.append(_times_of(graph, *both))
+        for known, times in zip(least, both, strict=True):
+            known |= {name: min(took_ns, known.get(name, took_ns)) for name, took_ns in times.items()}
+    return replace(_times_of(graph, *least), rounds=tuple(rounds))
+
+
+def _times_of(graph: Graph, float_ns: Mapping[str, int], integer_ns: Mapping[str, int]) -> LayerTimes:
+    return LayerTimes(layer_times(graph, float_ns, integer_ns), border_time(graph, integer_ns))
 
 
 def layer_times(graph: Graph, float_ns: Mapping[str, int], integer_ns: Mapping[str, int]) -> dict[str, LayerTime]:

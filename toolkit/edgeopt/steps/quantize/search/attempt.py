@@ -1,63 +1,119 @@
-"""One INT8 candidate with its two figures, and the order between several."""
+"""INT8 models while a search lasts, the order between them, and what the search ends with."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
+from edgeopt.errors import Note, NoteKind
 from edgeopt.graph.outcome import Outcome
+from edgeopt.steps.quantize.calibration.calibrate import Calibration
+from edgeopt.steps.quantize.keep_float.layer_times import LayerTimes
 from edgeopt.steps.quantize.search.decisions import Decisions
 
 _TIE = 0.02
-"""By so much a form must be faster than float: a minute of measuring on a shared machine is no finer."""
+"""By so much an attempt must be faster than float: a minute of measuring on a shared machine is no finer."""
 _LEVEL = 0.04
-"""Speeds of two forms closer than this are equal: each has the error of its own comparison with float."""
+"""Speeds of two attempts closer than this are equal: each has the error of its own comparison with float."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A quantized model, how well it agrees with the float one, and how much faster it is."""
+    """A quantized model, how well it agrees with the float model, and how much faster it is."""
 
     name: str
     outcome: Outcome
     agreement: float
     """With the float model, without labels: 1 is identical."""
-    speed_ratio: float
-    """Time of the float model over its own."""
+    speed_ratio: float = 1.0
+    """Time of the float model over its own; 1 where no time is measured."""
     reason: str = ""
     """Why it is what it is, in one paragraph: of the few that labels may judge."""
     decisions: Decisions | None = None
-    """From which the same model can be made again; None of a search that does not tell."""
+    """From which the same model can be made again; None of a search that keeps none."""
+    precision: str = "w8a8"
+    """Its scheme: which element types weights and most activations have."""
 
     def is_valid(self, least_agreement: float) -> bool:
         """Whether it is faster than its parent, by more than measuring can tell, and agrees with it well enough."""
         return self.speed_ratio > 1 + _TIE and self.agreement >= least_agreement
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a variant is no attempt."""
+
+    problem: str
+    is_float: bool = False
+    """Whether nothing of it runs on integers: it is the float model again."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptTensor:
+    """One tensor that stays in float."""
+
+    name: str
+    score_db: float
+    cost_ms: float | None
+    """Of its layers in float against integers, below zero where float is faster; None where none was timed."""
+    saved_agreement: float | None
+    """What agreement loses when it is quantized after all; None where that was not tried."""
+
+    def __str__(self) -> str:
+        cost = "" if self.cost_ms is None else f", costs {self.cost_ms:.2f} ms"
+        if self.cost_ms is not None and self.cost_ms <= 0:
+            cost = f", is {-self.cost_ms:.2f} ms faster so"
+        saved = "" if self.saved_agreement is None else f" and saves {self.saved_agreement:.3f} agreement"
+        return f"{self.name!r} ({self.score_db:.1f} dB) stays in float{cost}{saved}"
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """All attempts, best first, why the first is the best, and what is known of each tensor."""
+
+    attempts: tuple[Attempt, ...]
+    reason: str
+    notes: tuple[Note, ...] = ()
+    scores_db: Mapping[str, float] = field(default_factory=dict)
+    """Per-channel-normalised SQNR of each tensor on its grid."""
+    plain_db: Mapping[str, float] = field(default_factory=dict)
+    """Plain SQNR of each tensor on its grid."""
+    sensitivities_db: Mapping[str, float] = field(default_factory=dict)
+    """SQNR of the answer with one tensor quantized, for the worst only."""
+    kept: tuple[KeptTensor, ...] = ()
+    """Tensors of the first attempt that stay in float, with what that costs and saves."""
+    rounded: frozenset[str] = frozenset()
+    """Tensors that the first attempt rounds to integers."""
+    calibration: Calibration | None = None
+    """What calibration saw of the model as it came, for a search for another engine."""
+    times: LayerTimes | None = None
+    """Of layers, where they were measured."""
+
+    @property
+    def why_none(self) -> tuple[Note, ...]:
+        """What a run without any INT8 model should say; empty where there is one."""
+        return () if self.attempts else (*self.notes, Note(NoteKind.WARNING, self.reason))
+
+
 def ranked(attempts: Iterable[Attempt], least_agreement: float) -> tuple[Attempt, ...]:
     """Return the attempts best first: valid ones by speed, equal speeds by agreement, then the others by agreement.
 
-    Of what measuring cannot tell apart, and agrees alike, the first that was tried leads: a rule, where noise would
-    choose another one each time.
+    Of attempts that measuring cannot tell apart and that agree alike, the first that was tried leads: a rule, where
+    noise would choose another one each time.
     """
     known = list(attempts)
     valid = [one for one in known if one.is_valid(least_agreement)]
     others = [one for one in known if not one.is_valid(least_agreement)]
-    found: list[Attempt] = []
+    ordered: list[Attempt] = []
     while valid:
         level = max(one.speed_ratio for one in valid) * (1 - _LEVEL)
-        found += sorted((one for one in valid if one.speed_ratio >= level), key=lambda one: -one.agreement)
+        ordered += sorted((one for one in valid if one.speed_ratio >= level), key=lambda one: -one.agreement)
         valid = [one for one in valid if one.speed_ratio < level]
-    return (*found, *sorted(others, key=lambda one: -one.agreement))
-
-
-def has_integers(outcome: Outcome) -> bool:
-    """Whether anything is left of INT8: where every layer is faster in float, the form is the float model again."""
-    return any("Linear" in op or "Integer" in op or "NBits" in op for op in outcome.model.op_counts)
+    return (*ordered, *sorted(others, key=lambda one: -one.agreement))
 
 
 def for_labels(attempts: Sequence[Attempt], most: int) -> tuple[Attempt, ...]:
-    """Return what labels judge: the first ones, the last of which gives way to the faster one that agrees best.
+    """Return what labels judge: the first `most`; the last of them is replaced by the most accurate if that is another.
 
     Labels may refuse all that is near the fastest; what agrees best is then still there to be chosen.
 

@@ -1,8 +1,8 @@
-"""What decided one INT8 model, and the same model made of it again.
+"""All that decides one INT8 model, and the same model made of it again.
 
-Which layers run on integers, every grid, every weight that was rounded otherwise than to nearest: all that timing, a
-processor's own rounding of sums or a spent time budget may decide otherwise the next time is kept as it was found.
-What is left to do is exact: the same bytes come out on any machine with the same packages.
+Which layers run on integers, every grid, every weight that was rounded otherwise than to nearest: timing, a
+processor's own rounding of sums or a spent time budget may decide them otherwise the next time, so they are kept.
+The rest is exact: the same bytes come out on any machine with the same packages.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
-from edgeopt.steps.quantize.api import open_graph, place
 from edgeopt.steps.quantize.calibration.calibrate import Calibration, Observation
 from edgeopt.steps.quantize.calibration.findings import Findings
+from edgeopt.steps.quantize.forms import WRITERS
 from edgeopt.steps.quantize.grids.histogram import Histogram
 from edgeopt.steps.quantize.repairs.fitted_silu import Fit
-from edgeopt.steps.quantize.scheme import Scheme
+from edgeopt.steps.quantize.scheme import Scheme, open_graph
 from edgeopt.steps.quantize.search.sources import Sources
 from edgeopt.steps.quantize.search.variant import Variant
 
@@ -77,5 +77,5 @@ def make_again(model: Model, decisions: Decisions) -> Outcome:
     }
     sources = Sources(model, Findings(Calibration(seen, 0, 0.0), {}, {}), scheme.rules, (), decisions.fits)
     graph = open_graph(sources.model_of(variant))
-    changes = place(graph, scheme, variant.form)
+    changes = WRITERS[variant.form].place(graph, scheme)
     return Outcome(graph.to_model(), changes)

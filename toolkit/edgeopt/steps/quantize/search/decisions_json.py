@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from edgeopt.steps.quantize.api import Form
+from edgeopt.steps.quantize.forms import Form
 from edgeopt.steps.quantize.grids.affine import Affine
 from edgeopt.steps.quantize.grids.ranges import Method
 from edgeopt.steps.quantize.grids.weights import QuantizedWeight

@@ -1,83 +1,62 @@
-"""Say why the first attempt is the best: what stayed real, what that costs and what it saves."""
+"""Say why an attempt is what it is: what stays in float, what that costs and what it saves."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from edgeopt.errors import Note, NoteKind
-from edgeopt.steps.quantize.api import island_of, open_graph
 from edgeopt.steps.quantize.calibration.findings import NO_GRID_DB
+from edgeopt.steps.quantize.forms import WRITERS
 from edgeopt.steps.quantize.keep_float.layer_times import LayerTime, LayerTimes
 from edgeopt.steps.quantize.patterns import head_tail, key
-from edgeopt.steps.quantize.scheme import candidates
-from edgeopt.steps.quantize.search.attempt import Attempt
+from edgeopt.steps.quantize.scheme import candidates, open_graph
+from edgeopt.steps.quantize.search.attempt import Attempt, KeptTensor, Refusal
+from edgeopt.steps.quantize.search.choose import choose_scheme
 from edgeopt.steps.quantize.search.sources import Sources
-from edgeopt.steps.quantize.search.variant import Variant, scheme_of
-from edgeopt.system.target import Int8Rules
+from edgeopt.steps.quantize.search.variant import Variant
 from edgeopt.system.text import plural
 
 _MOST_EXPLAINED, _MOST_UNTRIED = 3, 4
 _MORE_TIME = "edgeopt quantize --time-budget 10m searches longer"
-NO_INTEGERS = "every layer stays in float"
-"""The problem of a form that is the float model again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """One tensor that stayed real."""
-
-    name: str
-    score_db: float
-    cost_ms: float | None
-    """Of its layers in float against integers, below zero where float is faster; None where none was timed."""
-    saved_agreement: float | None
-    """What agreement loses when it is quantized after all; None where that was not tried."""
-
-    def __str__(self) -> str:
-        cost = "" if self.cost_ms is None else f", costs {self.cost_ms:.2f} ms"
-        if self.cost_ms is not None and self.cost_ms <= 0:
-            cost = f", is {-self.cost_ms:.2f} ms faster so"
-        saved = "" if self.saved_agreement is None else f" and saves {self.saved_agreement:.3f} agreement"
-        return f"{self.name!r} ({self.score_db:.1f} dB) stays real{cost}{saved}"
 
 
 def kept_tensors(
     sources: Sources,
     variant: Variant,
-    rules: Int8Rules,
     times: LayerTimes | None,
     lost: Callable[[Variant], float] | None = None,
     ends_at_s: float = math.inf,
-) -> tuple[Kept, ...]:
-    """Return the worst tensors that stay real in a variant, and what that costs and saves.
+) -> tuple[KeptTensor, ...]:
+    """Return the worst tensors that stay in float in a variant, and what that costs and saves.
 
     Args:
         sources: What variants are made of.
         variant: Whose tensors.
-        rules: What INT8 form the target runs.
         times: Of layers, where they were measured.
         lost: The agreement that a variant with one of them forced to integers loses; None: it is not tried.
-        ends_at_s: On the monotonic clock; what is not explained by then stays so.
+        ends_at_s: On the monotonic clock; tensors after it are left out.
     """
     model, findings = sources.of(variant)
     graph = open_graph(model)
-    outside, layers = head_tail(graph), candidates(graph, rules)
-    scheme, _ = scheme_of(graph, findings, rules, replace(variant, front=frozenset()))  # speed may hide a bad tensor
-    found: list[Kept] = []
-    for name in (one for one, score_db in scheme.bad_db.items() if score_db > NO_GRID_DB):
-        island = {node for node in island_of(graph, {name}, variant.form) if node in layers and node not in outside}
-        if not island or len(found) == _MOST_EXPLAINED or time.monotonic() > ends_at_s:
+    outside, layers = head_tail(graph), candidates(graph, sources.rules)
+    slow = replace(variant, front=frozenset())  # layers in float for speed may hide a bad tensor
+    scheme = choose_scheme(graph, findings, sources.rules, slow)
+    kept: list[KeptTensor] = []
+    for name in (name for name, score_db in scheme.bad_db.items() if score_db > NO_GRID_DB):
+        nodes = WRITERS[variant.form].island(graph, {name})
+        island = {node for node in nodes if node in layers and node not in outside}
+        if not island or len(kept) == _MOST_EXPLAINED or time.monotonic() > ends_at_s:
             continue
         keys = {key(node) for node in island}
         forced = replace(
             variant, forced=variant.forced | {name}, kept=variant.kept - {name}, front=variant.front - keys
         )
         saved = lost(forced) if lost is not None else None
-        found.append(Kept(name, findings.scores_db[name], _cost_ms(keys, times), saved))
-    return tuple(found)
+        kept.append(KeptTensor(name, findings.scores_db[name], _cost_ms(keys, times), saved))
+    return tuple(kept)
 
 
 def _cost_ms(keys: set[str], times: LayerTimes | None) -> float | None:
@@ -91,17 +70,17 @@ def reason(
     others: Iterable[Attempt],
     least_agreement: float,
     times: LayerTimes | None,
-    kept: Sequence[Kept],
+    kept: Sequence[KeptTensor],
 ) -> str:
     """Return one paragraph.
 
     Args:
         variant: What was made.
         attempt: Its measurements.
-        others: What else was tried, best first.
-        least_agreement: What was asked.
+        others: The other attempts, best first.
+        least_agreement: What was asked for.
         times: Of layers, where they were measured.
-        kept: Tensors that stayed real.
+        kept: Tensors that stay in float.
     """
     said = [f"{attempt.name}: estimated {attempt.speed_ratio:.2f}x the float model, agreement {attempt.agreement:.3f}"]
     if not attempt.is_valid(least_agreement):
@@ -121,19 +100,19 @@ def _saved_ms(variant: Variant, layers: Mapping[str, LayerTime]) -> float:
     return sum(one.integer_ns - one.float_ns for one in chosen) / 1e6
 
 
-def refusals(refused: Mapping[Variant, str]) -> Iterator[Note]:
-    """Yield what to say of variants that were left aside, each with its problem."""
-    for problem in dict.fromkeys(refused.values()):
-        names = [str(variant) for variant, one in refused.items() if one == problem]
-        if not problem.startswith(NO_INTEGERS):
-            detail = f"{names[0]} could not be made: {problem}"
-            yield Note(NoteKind.WARNING, detail, f"and {plural(len(names) - 1, 'form')} like it" if names[1:] else "")
-    if left := [one for one in refused.values() if one.startswith(NO_INTEGERS)]:
+def refusals(refused: Mapping[Variant, Refusal]) -> Iterator[Note]:
+    """Yield what to say of variants that are no attempts, each with its problem."""
+    failed = {variant: one.problem for variant, one in refused.items() if not one.is_float}
+    for problem in dict.fromkeys(failed.values()):
+        names = [str(variant) for variant, one in failed.items() if one == problem]
+        detail = f"{names[0]} could not be made: {problem}"
+        yield Note(NoteKind.WARNING, detail, f"and {plural(len(names) - 1, 'form')} like it" if names[1:] else "")
+    if left := [one.problem for one in refused.values() if one.is_float]:
         yield Note(NoteKind.INFO, f"{plural(len(left), 'form')} left aside: {left[0]}")
 
 
 def cut_short(untried: Iterable[str], attempts: int) -> Iterator[Note]:
-    """Yield what a search says that ran out of time: how far it came, and what it did not try."""
+    """Yield what a search says that ran out of time: how many attempts it made, and what it did not try."""
     left = tuple(untried)
     if left:
         more = f" and {len(left) - _MOST_UNTRIED} more" if len(left) > _MOST_UNTRIED else ""

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import Tensors
-from edgeopt.steps.quantize.api import open_graph
 from edgeopt.steps.quantize.calibration.findings import Findings, study, with_method
 from edgeopt.steps.quantize.grids.ranges import Method
 from edgeopt.steps.quantize.repairs.equalization import equalize
 from edgeopt.steps.quantize.repairs.fitted_silu import Fit, fit_silus, place_fits
 from edgeopt.steps.quantize.repairs.rescaling import rescale
 from edgeopt.steps.quantize.repairs.smoothquant import smooth, smoothable
+from edgeopt.steps.quantize.scheme import open_graph
 from edgeopt.steps.quantize.search.variant import Variant
 from edgeopt.system.target import Int8Rules
 

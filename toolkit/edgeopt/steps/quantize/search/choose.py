@@ -1,0 +1,129 @@
+"""Choose what runs on integers in one variant, and say why the rest does not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Set
+from dataclasses import replace
+
+from edgeopt.errors import Note, NoteKind
+from edgeopt.graph.graph import Graph, Node
+from edgeopt.steps.quantize.calibration.findings import NO_GRID_DB, Findings
+from edgeopt.steps.quantize.forms import WRITERS, Form
+from edgeopt.steps.quantize.grids.shared import share_grids
+from edgeopt.steps.quantize.heads import feature_readers
+from edgeopt.steps.quantize.keep_float.islands import red_tensors
+from edgeopt.steps.quantize.patterns import head_tail, key
+from edgeopt.steps.quantize.scheme import Scheme, candidates, integer_nodes
+from edgeopt.steps.quantize.search.variant import Variant
+from edgeopt.steps.quantize.spatial import is_pointwise
+from edgeopt.system.target import Int8Rules
+from edgeopt.system.text import plural
+
+
+def choose_scheme(graph: Graph, findings: Findings, rules: Int8Rules, variant: Variant) -> Scheme:
+    """Return what runs on integers in a variant, and on which grids.
+
+    A node that leaves the integers may leave what it reads to a grid that was not needed before: behind a
+    convolution whose Relu has left, the sums get one. So tensors are judged again until no bad one is rounded.
+
+    Args:
+        graph: The float model.
+        findings: Its grids and scores.
+        rules: What INT8 form the target runs.
+        variant: What stays float beside the tensors that score badly, and in which form integers are written.
+    """
+    writer = WRITERS[variant.form]
+    scores_db = {**findings.scores_db, **dict.fromkeys(variant.forced, math.inf)}
+    fast = _nodes(graph, variant.front)
+    heads = _heads(graph, rules, variant.form)
+    outside = head_tail(graph) | fast | _without_integers(graph, rules, variant.form)
+    bad = {name: scores_db[name] for name in variant.kept & scores_db.keys()}
+    while True:
+        island = writer.island(graph, bad.keys())
+        scheme = Scheme(
+            integer_nodes(graph, rules, outside | island),
+            findings.affines,
+            rules,
+            bad_db=dict(sorted(bad.items(), key=lambda item: (item[1], item[0]))),
+            options=variant.options,
+            float_sums=frozenset(key(node) for node in heads - fast - island),
+        )
+        others = red_tensors({name: score for name, score in scores_db.items() if name not in bad}, variant.least_db)
+        rounded = others.keys() & {*writer.tensors(graph, scheme)} if others else set()
+        if not rounded:
+            break
+        bad |= {name: others[name] for name in rounded}
+    return replace(scheme, affines=share_grids(graph, scheme, findings.calibration.observations))
+
+
+def integer_share(graph: Graph, scheme: Scheme) -> Note:
+    """Return how many of the layers with weights run on integers."""
+    weighted = candidates(graph, scheme.rules)
+    count = len(weighted) - len(_float_layers(graph, scheme))
+    return Note(NoteKind.CHOICE, f"{count} of {plural(len(weighted), 'weighted layer')} in INT8")
+
+
+def why_float(graph: Graph, scheme: Scheme, variant: Variant) -> Iterator[Note]:
+    """Yield why layers with weights stay in float, one note for each reason.
+
+    Args:
+        graph: The float model.
+        scheme: What `choose_scheme` returned.
+        variant: Of which.
+    """
+    form, tail, layers = variant.form, head_tail(graph), _float_layers(graph, scheme)
+    lacking, heads = _without_integers(graph, scheme.rules, form), _heads(graph, scheme.rules, form)
+    fast = _nodes(graph, variant.front)
+    if last := [node for node in candidates(graph, scheme.rules) if node in tail]:
+        detail = f"{plural(len(last), 'prediction layer')} keep float outputs: one scale cannot hold boxes and scores"
+        yield Note(NoteKind.CHOICE, detail, _names(last))
+    if others := [node for node in layers if node in lacking]:
+        detail = f"{plural(len(others), 'layer')} in float: form {form} has integers for {WRITERS[form].only} only"
+        yield Note(NoteKind.CHOICE, detail, _names(others))
+    if faster := [node for node in layers if node in fast and node not in lacking]:
+        detail = f"{plural(len(faster), 'layer')} in float because integers are slower"
+        yield Note(NoteKind.CHOICE, detail, _names(faster))
+    if spoiled := [node for node in layers if node not in (tail - heads) | fast | lacking]:
+        detail = f"{plural(len(spoiled), 'layer')} in float: {_why_tensors(scheme, variant.kept)}"
+        yield Note(NoteKind.CHOICE, detail, _names(spoiled))
+
+
+def _float_layers(graph: Graph, scheme: Scheme) -> list[Node]:
+    weighted = candidates(graph, scheme.rules)
+    return [node for node in weighted if not scheme.is_integer(node) and key(node) not in scheme.float_sums]
+
+
+def _nodes(graph: Graph, keys: Set[str]) -> set[Node]:
+    return {node for node in graph.nodes() if key(node) in keys}
+
+
+def _without_integers(graph: Graph, rules: Int8Rules, form: Form) -> set[Node]:
+    """Return the layers that a form would leave in float in any case."""
+    layers = WRITERS[form].layers
+    return set() if layers is None else set(candidates(graph, rules)) - {*layers(graph)}
+
+
+def _heads(graph: Graph, rules: Int8Rules, form: Form) -> set[Node]:
+    """Return the prediction layers that may read integers and make floats."""
+    if form is not Form.NHWC:
+        return set()
+    last = feature_readers(graph)
+    return {node for node in candidates(graph, rules) if node in last and is_pointwise(graph, node)}
+
+
+def _why_tensors(scheme: Scheme, kept: Set[str]) -> str:
+    """Say which tensors no scale can hold, and which are kept in float for the answer's sake."""
+    scores = {name: score for name, score in scheme.bad_db.items() if name not in kept}
+    bad = [f"{name!r} {score:.1f} dB" for name, score in scores.items() if score > NO_GRID_DB]
+    endless = [repr(name) for name, score in scores.items() if score <= NO_GRID_DB]
+    asked = [repr(name) for name in scheme.bad_db if name in kept]
+    said = [f"no scale holds infinity or NaN ({', '.join(endless[:3])})"] if endless else []
+    said += [f"one scale cannot hold {plural(len(bad), 'tensor')} ({', '.join(bad[:3])})"] if bad else []
+    said += [f"the answer suffers most from {plural(len(asked), 'tensor')} ({', '.join(asked[:3])})"] if asked else []
+    return ", ".join(said)
+
+
+def _names(nodes: list[Node]) -> str:
+    shown = ", ".join(str(node.name) for node in nodes[:4])
+    return shown if len(nodes) <= 4 else f"{shown} and {len(nodes) - 4} more"

@@ -1,0 +1,179 @@
+"""Propose the variants that a search tries, one after another: each change is built on what leads so far.
+
+The order follows what was learned on real models: islands first (nearly all of a collapse sits in one or two
+tensors), then the form, then layers that are faster in float, then what changes only the answer: rounding,
+ranges, equalization.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+from edgeopt.graph.graph import Node, attribute
+from edgeopt.graph.model import Model
+from edgeopt.steps.quantize.formats.matmul_integer import is_made_of_products
+from edgeopt.steps.quantize.forms import Form
+from edgeopt.steps.quantize.grids.ranges import Method
+from edgeopt.steps.quantize.keep_float.front import fastest_front
+from edgeopt.steps.quantize.keep_float.layer_times import LayerTimes, time_layers
+from edgeopt.steps.quantize.keep_float.layers import fastest_float
+from edgeopt.steps.quantize.patterns import is_silu, key
+from edgeopt.steps.quantize.repairs.fitted_silu import keep_worst
+from edgeopt.steps.quantize.repairs.smoothquant import ALPHAS
+from edgeopt.steps.quantize.scheme import open_graph
+from edgeopt.steps.quantize.search.state import SearchState
+from edgeopt.steps.quantize.search.variant import ALL_SUMS, Variant, first_variant
+
+Proposal: TypeAlias = tuple[Variant, Variant | None]
+"""What to try, and a measured variant of the same speed if it has the same operators."""
+_STRICTER_DB = (13.0, 16.0, 20.0)
+_BORDER_WEIGHTS = (4.0, 2.0, 1.0)
+"""A border is one or two passes over the tensor where the engine joins them with others, four where it does not or
+where caches are shared with other programs."""
+_EXACT_SHARES = (0.1, 0.2, 0.3, 0.5)
+"""Of all numbers that SiLUs compute, in a model that computes the others as fitted HardSwishes. On YOLOX-nano the
+first tenth costs 0.2 of 4.6 ms; without it 0.006 AP are lost, with it none (means of four to five calibrations)."""
+_METHODS = (Method.PERCENTILE, Method.MINMAX)
+
+
+def proposals(state: SearchState, forms: Sequence[Form], threads: int) -> Iterator[Proposal]:
+    """Yield variants; before the next one is asked for, `state` must know what became of the last.
+
+    Args:
+        state: Of the search.
+        forms: What the target's engine reads.
+        threads: With which layers are timed.
+    """
+    order = sorted(forms, key=lambda form: (form is not Form.NHWC, -forms.index(form)))
+    if Form.NHWC in forms and is_made_of_products(open_graph(state.sources.model)):
+        order.append(Form.DYNAMIC)
+    for variant in _forms(state, order, threads):
+        yield variant, None
+    if not state.attempts:
+        return
+    for variant in _faster(state, first_variant(order[0])):
+        yield variant, None
+    for change in _more_accurate(state):
+        best = state.best()
+        yield change(best), best
+    for variant in _last(state, is_dynamic=Form.DYNAMIC in order[1:]):
+        yield variant, None
+
+
+def _forms(state: SearchState, forms: Sequence[Form], threads: int) -> Iterator[Variant]:
+    """Yield the first variant of each form, and the first form's with layers in float for speed."""
+    first, *others = map(first_variant, forms)
+    yield first
+    if first.form is Form.NHWC and first in state.attempts and state.has_time("layers in float for speed"):
+        twin, model = state.attempts[first].outcome.model, state.sources.model
+        times = state.times = time_layers(model, twin, state.sources.frames[0], threads)
+        for weight in _BORDER_WEIGHTS:
+            yield with_float(model, first, times, weight)
+        yield with_front(model, first, times)
+    yield from others
+
+
+def _faster(state: SearchState, first: Variant) -> Iterator[Variant]:
+    """Yield changes that may change the operators: rescaling, smoothing, ways of writing, fits."""
+    if state.has_time("rescaled tensors") and (scaled := state.rescalable()):
+        yield replace(state.best(), rescaled=scaled)
+    if state.sources.can_smooth:
+        for variant in dict.fromkeys((state.best(), first)):
+            yield replace(variant, smoothing=ALPHAS[0])
+        for alpha in ALPHAS[1:]:  # layers may leave their islands, so all are timed
+            yield replace(state.best(), smoothing=alpha)
+    yield from _ways(state, state.best())
+    yield from _fits(state)
+
+
+def _ways(state: SearchState, start: Variant) -> Iterator[Variant]:
+    graph = open_graph(state.sources.model)
+    depthwise = frozenset(key(node) for node in graph.nodes("Conv") if attribute(node, "group", 1) > 1)
+    if start.form is Form.INPUTS and depthwise:  # they gain little from integers, and pay for pairs of their own
+        yield replace(start, front=start.front | depthwise)
+    if start.form is Form.NHWC and any(is_silu(graph, node) for node in graph.nodes("Mul")):
+        yield replace(start, options=replace(start.options, direct_up_to=ALL_SUMS))
+        yield replace(start, options=replace(start.options, direct_up_to=0))
+        yield replace(start, options=replace(start.options, integer_silu=True))
+
+
+def _fits(state: SearchState) -> Iterator[Variant]:
+    """Yield SiLUs as fitted HardSwishes, without more and more of the worst, until the answers agree."""
+    start = state.best()
+    if not state.agrees or any(variant.fitted for variant in state.attempts):
+        return  # what is spoiled without fits already may be mended before they are tried again
+    for share in _EXACT_SHARES:
+        if not state.sources.rules.fitted_silu:
+            return
+        if not state.has_time("SiLU as fitted HardSwish") or not state.sources.fits:
+            return
+        variant = replace(start, fitted=frozenset(fit.name for fit in keep_worst(state.sources.fits, share)))
+        yield variant
+        made = state.attempts.get(variant)
+        if made is None or made.agreement >= state.least_agreement:
+            return
+
+
+def _more_accurate(state: SearchState) -> Iterator[Callable[[Variant], Variant]]:
+    """Yield changes that leave the operators as they are."""
+    yield lambda best: replace(best, rounding=True)
+    for method in _METHODS:
+        yield lambda best, method=method: replace(best, method=method)  # type: ignore[misc]
+    if state.has_time("equalized") and state.sources.can_equalize and not state.best().rescaled:
+        yield lambda best: replace(best, equalized=True)
+
+
+def _last(state: SearchState, *, is_dynamic: bool) -> Iterator[Variant]:
+    """Yield what is left: fits again, grids for each picture, and more float where the best does not agree."""
+    yield from _fits(state)
+    if is_dynamic:  # slower than grids for all pictures, but labels may refuse those
+        alpha = state.best().smoothing or (ALPHAS[0] if state.sources.can_smooth else 0.0)
+        yield replace(first_variant(Form.DYNAMIC), smoothing=alpha, rounding=True)
+    if not state.agrees:
+        yield from _more_float(state)
+
+
+def _more_float(state: SearchState) -> Iterator[Variant]:
+    """Yield the most sensitive tensors in float, then all that score badly."""
+    state.learn_sensitivities()
+    order = [*state.sensitivities_db]
+    for count in (2, 4, 8) if order else ():
+        if not state.agrees:
+            yield replace(state.best(), kept=frozenset(order[:count]))
+    for least_db in _STRICTER_DB:
+        if not state.agrees:
+            yield replace(state.best(), least_db=least_db)
+    if not state.agrees:
+        yield replace(state.best(), method=Method.ENTROPY)  # slow to find, and seldom the best
+
+
+def with_front(model: Model, variant: Variant, times: LayerTimes) -> Variant:
+    """Return the variant with the layers at the entrance in float that are faster so."""
+    graph = open_graph(model)
+    return replace(variant, front=_beyond_noise(times, lambda one: fastest_front(graph, one.layers)[0]))
+
+
+def with_float(model: Model, variant: Variant, times: LayerTimes, weight: float = 1.0) -> Variant:
+    """Return the variant with all layers in float that are faster so, wherever they are.
+
+    Args:
+        model: The float model.
+        variant: What else holds.
+        times: Of its layers.
+        weight: How much more than one pass over a tensor a border costs.
+    """
+    graph = open_graph(model)
+
+    def fastest(one: LayerTimes) -> set[Node]:
+        border = replace(one.border, call_ns=one.border.call_ns * weight, element_ns=one.border.element_ns * weight)
+        return fastest_float(graph, one.layers, border)[0]
+
+    return replace(variant, front=_beyond_noise(times, fastest))
+
+
+def _beyond_noise(times: LayerTimes, fastest: Callable[[LayerTimes], set[Node]]) -> frozenset[str]:
+    """Return the keys of the layers that are faster in float in every round, and not by noise in some."""
+    chosen = [frozenset(key(node) for node in fastest(one)) for one in times.rounds or (times,)]
+    return frozenset.intersection(*chosen)

@@ -1,0 +1,192 @@
+"""What a search knows so far: its attempts, what was refused, and what it had no time for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from edgeopt.errors import EdgeoptError, NoteKind
+from edgeopt.graph.graph import Graph
+from edgeopt.graph.model import Model
+from edgeopt.graph.outcome import Outcome
+from edgeopt.steps.quantize.calibration.findings import NO_GRID_DB
+from edgeopt.steps.quantize.forms import WRITERS
+from edgeopt.steps.quantize.keep_float.layer_times import LayerTimes
+from edgeopt.steps.quantize.keep_float.sensitivity import sensitivities_db
+from edgeopt.steps.quantize.repairs.fitted_silu import note_of
+from edgeopt.steps.quantize.repairs.rescaling import is_rescalable
+from edgeopt.steps.quantize.scheme import Scheme, open_graph
+from edgeopt.steps.quantize.search.attempt import Attempt, KeptTensor, Refusal, for_labels, ranked
+from edgeopt.steps.quantize.search.choose import choose_scheme, why_float
+from edgeopt.steps.quantize.search.decisions import decisions_of
+from edgeopt.steps.quantize.search.explain import kept_tensors, reason
+from edgeopt.steps.quantize.search.make import make_variant
+from edgeopt.steps.quantize.search.sources import Sources
+from edgeopt.steps.quantize.search.variant import Variant
+
+_MOST_CONFIRMED, _AS_FAST = 4, 0.98
+"""Openings that may be measured again, and the share of the first speed that confirms it."""
+_SENSITIVE_BELOW_DB, _MOST_SENSITIVE, _SENSITIVITY_FRAMES = 20.0, 8, 2
+_MOST_JUDGED = 3
+"""Attempts that labels may judge: only they say why."""
+
+
+@dataclass(slots=True)
+class SearchState:
+    """One search on its way."""
+
+    sources: Sources
+    agreement: Callable[[Model], float]
+    speed: Callable[[Model], float]
+    least_agreement: float
+    ends_at_s: float
+    """On the monotonic clock."""
+    attempts: dict[Variant, Attempt] = field(default_factory=dict)
+    refused: dict[Variant, Refusal] = field(default_factory=dict)
+    """What could not be built or run, and why."""
+    times: LayerTimes | None = None
+    sensitivities_db: dict[str, float] = field(default_factory=dict)
+    untried: dict[str, None] = field(default_factory=dict)
+    """What the time was over for, in the order of the search."""
+    longest_s: float = 0.0
+    """Of one attempt."""
+    _unrounded: float | None = None
+    """Agreement of the best variant without rounding."""
+
+    def judge(self, variant: Variant, outcome: Outcome, scheme: Scheme, like: Variant | None) -> None:
+        """Measure what was made of a variant and keep it as an attempt; refuse what is the float model again.
+
+        Args:
+            variant: What was made.
+            outcome: The model.
+            scheme: What was written.
+            like: A measured variant, of the same speed if it has the same operators.
+        """
+        if not _has_integers(outcome):
+            self.refused[variant] = self._is_float(variant, scheme)
+            return
+        if variant.fitted:
+            outcome = outcome.noted(note_of(self.sources.fits_of(variant)))
+        known = self.attempts[like] if like is not None else None
+        is_known = known is not None and known.outcome.model.op_counts == outcome.model.op_counts
+        speed = known.speed_ratio if known is not None and is_known else self.speed(outcome.model)
+        agreement = self.agreement(outcome.model)
+        decisions = decisions_of(self.sources, variant, scheme)
+        self.attempts[variant] = Attempt(str(variant), outcome, agreement, speed, decisions=decisions)
+
+    def _is_float(self, variant: Variant, scheme: Scheme) -> Refusal:
+        model, findings = self.sources.of(variant)
+        notes = (*findings.notes, *why_float(open_graph(model), scheme, variant))
+        why = next((f": {note.detail}" for note in notes if note.kind is NoteKind.CHOICE), "")
+        return Refusal(f"every layer stays in float{why}".split("\n")[0], is_float=True)
+
+    def refuse(self, variant: Variant, error: Exception) -> None:
+        """Keep why a variant could not be made or run."""
+        problem = error.problem if isinstance(error, EdgeoptError) else f"{type(error).__name__}: {error}"
+        self.refused[variant] = Refusal(problem.strip().split("\n")[0])
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time budget has no room for one more attempt."""
+        return time.monotonic() + self.longest_s > self.ends_at_s
+
+    def has_time(self, change: str) -> bool:
+        """Whether the time budget has room for one more attempt; where it has none, the change is kept as untried."""
+        if self.is_over:
+            self.untried[change] = None
+        return not self.is_over
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the best so far agrees well enough; what is too slow gains nothing from more float."""
+        return self.attempts[self.best()].agreement >= self.least_agreement
+
+    @property
+    def ranked(self) -> tuple[Attempt, ...]:
+        """The attempts so far, best first."""
+        return ranked(self.attempts.values(), self.least_agreement)
+
+    def best(self) -> Variant:
+        """Return the variant that leads."""
+        first = self.ranked[0]
+        return next(variant for variant, one in self.attempts.items() if one is first)
+
+    def confirm(self) -> None:
+        """Measure what leads once more, in a session of its own; the slower of both times counts.
+
+        Where memory falls when a session opens makes a small model faster or slower than its next opening.
+        """
+        for _ in range(_MOST_CONFIRMED):
+            lead = self.attempts[self.best()]
+            if self.is_over or not lead.is_valid(self.least_agreement):
+                return
+            again = self.speed(lead.outcome.model)
+            if again >= lead.speed_ratio * _AS_FAST:
+                return
+            for variant, one in self.attempts.items():
+                if one.speed_ratio == lead.speed_ratio and one.outcome.model.op_counts == lead.outcome.model.op_counts:
+                    self.attempts[variant] = replace(one, speed_ratio=again)
+
+    def explain(self, kept: tuple[KeptTensor, ...]) -> None:
+        """Give those attempts that labels may judge the reason why they are what they are.
+
+        Args:
+            kept: Of the best; the tensors of the others are told without what they save, which takes time to learn.
+        """
+        best, judged = self.best(), for_labels(self.ranked, _MOST_JUDGED)
+        for variant, one in [*self.attempts.items()]:
+            if any(one is other for other in judged):
+                tensors = kept if variant == best else kept_tensors(self.sources, variant, self.times)
+                others = [other for other in self.ranked if other is not one]
+                why = reason(variant, one, others, self.least_agreement, self.times, tensors)
+                self.attempts[variant] = replace(one, reason=why)
+
+    def kept(self) -> tuple[KeptTensor, ...]:
+        """Return the worst tensors that stay in float in the best variant, each tried on integers if there is time."""
+        best, last_s = self.best(), self.ends_at_s - self.longest_s
+        return () if self.is_over else kept_tensors(self.sources, best, self.times, self._lost, last_s)
+
+    def _lost(self, forced: Variant) -> float:
+        """Return the agreement that a variant of the best loses; without rounding, as that is quick to make."""
+        best = self.best()
+        if self._unrounded is None:
+            plain = replace(best, rounding=False)
+            self._unrounded = self._agreement_of(plain) if best.rounding else self.attempts[best].agreement
+        return self._unrounded - self._agreement_of(replace(forced, rounding=False))
+
+    def _agreement_of(self, variant: Variant) -> float:
+        model, findings = self.sources.of(variant)
+        return self.agreement(make_variant(model, findings, self.sources.rules, variant)[0].model)
+
+    def rounded(self) -> frozenset[str]:
+        """Return the tensors that the best variant rounds to integers."""
+        graph, scheme = self._best_scheme()
+        return frozenset(WRITERS[self.best().form].tensors(graph, scheme))
+
+    def rescalable(self) -> frozenset[str]:
+        """Return the tensors that the best variant keeps in float though rescaling would let one grid hold them."""
+        graph, scheme = self._best_scheme()
+        bad = (name for name, score_db in scheme.bad_db.items() if score_db > NO_GRID_DB)
+        return frozenset(name for name in bad if is_rescalable(graph, name))
+
+    def _best_scheme(self) -> tuple[Graph, Scheme]:
+        best = self.best()
+        model, findings = self.sources.of(best)
+        graph = open_graph(model)
+        return graph, choose_scheme(graph, findings, self.sources.rules, best)
+
+    def learn_sensitivities(self) -> None:
+        """Learn what each of the worst tensors alone does to the answer, once and if there is time."""
+        model, findings = self.sources.of(self.best())
+        rounded, scores = self.rounded(), findings.scores_db
+        worst = [name for name in rounded & scores.keys() if scores[name] < _SENSITIVE_BELOW_DB]
+        worst = sorted(worst, key=lambda name: (scores[name], name))[:_MOST_SENSITIVE]
+        if worst and not self.sensitivities_db and not self.is_over:
+            few = self.sources.frames[:_SENSITIVITY_FRAMES]
+            self.sensitivities_db = sensitivities_db(model, worst, findings.affines, few)
+
+
+def _has_integers(outcome: Outcome) -> bool:
+    """Whether anything is left of INT8: where every layer is faster in float, the form is the float model again."""
+    return any("Linear" in op or "Integer" in op or "NBits" in op for op in outcome.model.op_counts)
