@@ -52,7 +52,7 @@ def explained(
         asked.append(forced)
         return 0.3
 
-    found = kept_tensors(sources, variant, RULES, times, lost, **limits)
+    found = kept_tensors(sources, variant, times, lost, **limits)
     assert [one.name for one in found] == [name for forced in asked for name in forced.forced]
     return found
 

@@ -14,7 +14,7 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import NDArray
 from onnx.shape_inference import InferenceError
-from onnx_ir.passes.common import RemoveUnusedNodesPass
+from onnx_ir.passes.common import DeduplicateHashedInitializersPass, RemoveUnusedNodesPass
 
 from edgeopt.graph.model import Model
 
@@ -324,6 +324,15 @@ class Graph:
         before = len(self._graph) + len(self._graph.initializers)
         RemoveUnusedNodesPass()(self._model)
         return before - len(self._graph) - len(self._graph.initializers)
+
+    def deduplicate_initializers(self) -> int:
+        """Let equal constants be one, in subgraphs too, and return how many were stored once more."""
+        before = self._count_initializers()
+        DeduplicateHashedInitializersPass()(self._model)
+        return before - self._count_initializers()
+
+    def _count_initializers(self) -> int:
+        return sum(len(graph.initializers) for graph in self._model.graphs())
 
     def set_shape(self, value: Value, shape: Sequence[int | str | None]) -> None:
         """Write the shape of a value, most useful for an input; `infer_shapes` carries it on."""

@@ -12,7 +12,7 @@ from edgeopt.errors import UnsupportedError
 from edgeopt.graph.graph import Graph, Node, Value, attribute
 from edgeopt.graph.model import Model
 from edgeopt.steps.quantize.grids.affine import Affine
-from edgeopt.steps.quantize.grids.weights import QuantizedWeight
+from edgeopt.steps.quantize.grids.weights import QuantizedWeight, quantize_weight
 from edgeopt.steps.quantize.patterns import (
     COMPANIONS,
     LIMITERS,
@@ -21,8 +21,9 @@ from edgeopt.steps.quantize.patterns import (
     limits,
     name_of,
     takes_integers,
+    weight_axis,
 )
-from edgeopt.system.target import Int8Rules
+from edgeopt.system.target import Granularity, Int8Rules
 
 _OPSET = 13
 """First opset whose DequantizeLinear knows an axis."""
@@ -61,9 +62,28 @@ class Scheme:
     float_sums: Set[str] = frozenset()
     """Keys of further 1x1 convolutions that read integers in the NHWC form and make floats."""
 
-    def rounded(self, node_key: str) -> QuantizedWeight | None:
-        """Return the integers chosen for a node's weight, or None for the nearest."""
-        return self.weights.get(node_key)
+    def quantized_weight(
+        self, graph: Graph, node: Node, smallest: NDArray[np.float32] | None = None
+    ) -> QuantizedWeight:
+        """Return a node's weight on integers: as a repair rounded it, otherwise rounded to nearest.
+
+        Args:
+            graph: The float model.
+            node: With constant weights.
+            smallest: Least scale of each output channel; None: any.
+        """
+        value, weight = node.inputs[1], graph.constant(node.inputs[1])
+        assert value is not None
+        assert weight is not None
+        return self.weights.get(key(node)) or quantize_weight(
+            name_of(value),
+            weight,
+            weight_axis(node) % weight.ndim,
+            reduce_range=self.reduces_range(graph, node),
+            per_channel=self.rules.weight_granularity is Granularity.PER_CHANNEL,
+            power_of_two=self.rules.power_of_two_scales,
+            smallest=smallest,
+        )
 
     def reduces_range(self, graph: Graph, node: Node) -> bool:
         """Whether two products of a layer could saturate: kernels of one input channel an output sum in 32 bits."""

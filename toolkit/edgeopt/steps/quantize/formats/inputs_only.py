@@ -9,17 +9,14 @@ same kernel; a pair behind the convolution would only lose accuracy. ONNX Runtim
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgeopt.graph.graph import Graph, Node, Value, attribute
+from edgeopt.steps.quantize.formats._pairs import add_grid, store_integers
 from edgeopt.steps.quantize.grids.affine import Affine
-from edgeopt.steps.quantize.grids.weights import quantize_weight
 from edgeopt.steps.quantize.patterns import WEIGHTED, key, name_of, weight_axis
 from edgeopt.steps.quantize.scheme import Scheme
-from edgeopt.system.target import Granularity
 
 _MOVERS = ("MaxPool", "Concat", "Resize")
 """Ops that move values and make none, Resize if it takes the nearest; OpenVINO runs them on bytes."""
@@ -70,31 +67,11 @@ def _quantize_weights(graph: Graph, node: Node, scheme: Scheme) -> None:
     assert value is not None
     assert weight is not None
     axis = weight_axis(node) % weight.ndim
-    quantized = scheme.rounded(key(node)) or quantize_weight(
-        name_of(value),
-        weight,
-        axis,
-        reduce_range=scheme.reduces_range(graph, node),
-        per_channel=scheme.rules.weight_granularity is Granularity.PER_CHANNEL,
-        power_of_two=scheme.rules.power_of_two_scales,
-    )
-    _store_weight(graph, node, quantized.values, quantized.scale, axis)
+    quantized = scheme.quantized_weight(graph, node)
+    store_integers(graph, node, 1, quantized.values, quantized.scale, axis)
     bias = scheme.biases.get(key(node))
     if bias is not None and len(node.inputs) > 2:
         graph.set_input(node, 2, graph.add_initializer(f"{node.name}_bias", bias.astype(np.float32)))
-
-
-def _store_weight(graph: Graph, node: Node, integers: NDArray[Any], scale: NDArray[np.float32], axis: int) -> None:
-    name = name_of(node.inputs[1]) if node.inputs[1] is not None else str(node.name)
-    per_axis = scale.size > 1
-    scale = scale if per_axis else scale.reshape(())
-    values = [
-        graph.add_initializer(f"{name}_quantized", integers),
-        graph.add_initializer(f"{name}_scale", scale.astype(np.float32)),
-        graph.add_initializer(f"{name}_zero_point", np.zeros(scale.shape, integers.dtype)),
-    ]
-    made = graph.insert("DequantizeLinear", values, {"axis": axis} if per_axis else {}, before=node)
-    graph.set_input(node, 1, made.outputs[0])
 
 
 def _insert_pair(graph: Graph, value: Value, edges: list[tuple[Node, int]], grid: Affine) -> None:
@@ -128,9 +105,6 @@ def _moved_into(graph: Graph, value: Value, readers: Set[Node]) -> list[Value]:
 
 def _rounded(graph: Graph, value: Value, grid: Affine) -> Value:
     name = name_of(value)
-    numbers = [
-        graph.add_initializer(f"{name}_scale", np.array(grid.scale, np.float32)),
-        graph.add_initializer(f"{name}_zero_point", np.array(grid.zero_point, grid.dtype)),
-    ]
+    numbers = add_grid(graph, name, grid)
     integers = graph.insert("QuantizeLinear", [value, *numbers], name=f"{name}_quantize").outputs[0]
     return graph.insert("DequantizeLinear", [integers, *numbers], name=f"{name}_dequantize").outputs[0]

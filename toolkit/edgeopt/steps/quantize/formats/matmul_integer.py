@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.graph.graph import Graph, Node, Value, attribute
-from edgeopt.steps.quantize.grids.weights import quantize_weight
+from edgeopt.steps.quantize.formats._pairs import add_grid
 from edgeopt.steps.quantize.patterns import (
     PRODUCTS,
     WEIGHTED,
@@ -25,7 +25,6 @@ from edgeopt.steps.quantize.patterns import (
     weight_axis,
 )
 from edgeopt.steps.quantize.scheme import Scheme
-from edgeopt.system.target import Granularity
 
 _MOST = 0.5
 
@@ -88,8 +87,7 @@ def is_plain(node: Node) -> bool:
 
 def _quantized(graph: Graph, source: Value, scheme: Scheme) -> Integers:
     grid, name = scheme.affines[name_of(source)], name_of(source)
-    scale = graph.add_initializer(f"{name}_scale", np.array(grid.scale, np.float32))
-    zero = graph.add_initializer(f"{name}_zero_point", np.array(grid.zero_point, grid.dtype))
+    scale, zero = add_grid(graph, name, grid)
     made = graph.insert("QuantizeLinear", [source, scale, zero], name=f"{name}_quantize")
     return Integers(made.outputs[0], scale, zero)
 
@@ -98,13 +96,7 @@ def _rewrite(graph: Graph, node: Node, source: Integers, scheme: Scheme) -> None
     weight = graph.constant(node.inputs[1])
     assert weight is not None
     axis = weight_axis(node) % weight.ndim
-    stored = scheme.rounded(str(node.outputs[0].name)) or quantize_weight(
-        str(node.inputs[1].name) if node.inputs[1] is not None else "",
-        weight,
-        axis,
-        reduce_range=scheme.reduces_range(graph, node),
-        per_channel=scheme.rules.weight_granularity is Granularity.PER_CHANNEL,
-    )
+    stored = scheme.quantized_weight(graph, node)
     values = stored.values.T if node.op_type == "Gemm" and axis == 0 else stored.values
     last, bias = product_bias(graph, node, values.shape[-1])
     channels = np.broadcast_to(stored.scale, (values.shape[-1],))

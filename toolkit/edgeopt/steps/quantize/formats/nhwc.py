@@ -19,12 +19,7 @@ from edgeopt.steps.quantize.formats._layouts import Forms, to_last
 from edgeopt.steps.quantize.formats.matmul_integer import place_matrices, plain_products
 from edgeopt.steps.quantize.formats.qdq import limiter_behind
 from edgeopt.steps.quantize.grids.affine import Affine
-from edgeopt.steps.quantize.grids.weights import (
-    QuantizedWeight,
-    quantize_bias,
-    quantize_weight,
-    smallest_scale_for_bias,
-)
+from edgeopt.steps.quantize.grids.weights import QuantizedWeight, quantize_bias, smallest_scale_for_bias
 from edgeopt.steps.quantize.patterns import key, name_of, silu_sigmoid
 from edgeopt.steps.quantize.scheme import Scheme, candidates, data_inputs
 from edgeopt.steps.quantize.spatial import centred_window, is_pointwise, repeats_of
@@ -142,14 +137,8 @@ class _Lowering:
         bias = self.graph.constant(node.inputs[2]) if len(node.inputs) > 2 else None
         assert weight is not None
         real_bias = self.scheme.biases.get(key(node), np.zeros(weight.shape[0], np.float32) if bias is None else bias)
-        quantized = self.scheme.rounded(key(node)) or quantize_weight(
-            name_of(node.inputs[1]) if node.inputs[1] is not None else "",
-            weight,
-            0,
-            reduce_range=self.scheme.reduces_range(self.graph, node),
-            smallest=smallest_scale_for_bias(real_bias, grid.scale),
-        )
-        return quantized, real_bias
+        smallest = smallest_scale_for_bias(real_bias, grid.scale)
+        return self.scheme.quantized_weight(self.graph, node, smallest), real_bias
 
     def _integer_conv(self, node: Node, integers: Value, grid: Affine, to: Affine) -> Value:
         weight, bias = self._weights(node, grid)

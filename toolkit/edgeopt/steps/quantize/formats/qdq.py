@@ -8,18 +8,16 @@ or they stay unfused.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgeopt.graph.graph import Graph, Node, Value
 from edgeopt.steps.quantize.formats._float_guards import guarded_layers
+from edgeopt.steps.quantize.formats._pairs import add_grid, store_integers
 from edgeopt.steps.quantize.grids.affine import Affine
-from edgeopt.steps.quantize.grids.weights import quantize_bias, quantize_weight, smallest_scale_for_bias
+from edgeopt.steps.quantize.grids.weights import quantize_bias, smallest_scale_for_bias
 from edgeopt.steps.quantize.patterns import LIMITERS, WEIGHTED, channel_bias, key, name_of, weight_axis
 from edgeopt.steps.quantize.scheme import Scheme, absorbs, data_inputs
-from edgeopt.system.target import Granularity
 
 _FLOAT_OUTPUT = ("Gemm",)
 """ONNX Runtime multiplies integers straight to float; a grid for the sum would only lose. A MatMul needs one,
@@ -106,45 +104,20 @@ def _quantize_weights(graph: Graph, node: Node, grid: Affine, scheme: Scheme) ->
     axis = weight_axis(node) % weight.ndim
     bias = scheme.biases.get(key(node), channel_bias(graph, node))
     store_bias = bias is not None and not scheme.rules.float_bias
-    quantized = scheme.rounded(key(node)) or quantize_weight(
-        name_of(node.inputs[1]) if node.inputs[1] is not None else "",
-        weight,
-        axis,
-        reduce_range=scheme.reduces_range(graph, node),
-        per_channel=scheme.rules.weight_granularity is Granularity.PER_CHANNEL,
-        power_of_two=scheme.rules.power_of_two_scales,
-        smallest=smallest_scale_for_bias(bias, grid.scale) if store_bias and bias is not None else None,
-    )
-    _store(graph, node, 1, quantized.values, quantized.scale, axis)
+    smallest = smallest_scale_for_bias(bias, grid.scale) if store_bias and bias is not None else None
+    quantized = scheme.quantized_weight(graph, node, smallest)
+    store_integers(graph, node, 1, quantized.values, quantized.scale, axis)
     if scheme.rules.float_bias and key(node) in scheme.biases:
         graph.set_input(node, 2, scheme.biases[key(node)])
     if store_bias and bias is not None:
         steps = quantize_bias(bias, grid.scale, quantized.scale)
-        _store(graph, node, 2, steps, np.float32(grid.scale) * quantized.scale, 0)
-
-
-def _store(graph: Graph, node: Node, index: int, integers: NDArray[Any], scale: NDArray[np.float32], axis: int) -> None:
-    """Make input `index` a stored integer constant and its DequantizeLinear."""
-    old = node.inputs[index] if index < len(node.inputs) else None
-    name = name_of(old) if old is not None else f"{node.name}_{index}"
-    per_axis = scale.size > 1
-    scale = scale if per_axis else scale.reshape(())
-    values = [
-        graph.add_initializer(f"{name}_quantized", integers),
-        graph.add_initializer(f"{name}_scale", scale.astype(np.float32)),
-        graph.add_initializer(f"{name}_zero_point", np.zeros(scale.shape, integers.dtype)),
-    ]
-    made = graph.insert("DequantizeLinear", values, {"axis": axis} if per_axis else {}, before=node)
-    graph.set_input(node, index, made.outputs[0])
+        store_integers(graph, node, 2, steps, np.float32(grid.scale) * quantized.scale, 0)
 
 
 def _insert_pair(graph: Graph, value: Value, grid: Affine, scheme: Scheme) -> None:
     name = name_of(value)
     readers = [(node, i) for node in graph.consumers(value) for i, one in enumerate(node.inputs) if one is value]
-    grid_values = [
-        graph.add_initializer(f"{name}_scale", np.array(grid.scale, np.float32)),
-        graph.add_initializer(f"{name}_zero_point", np.array(grid.zero_point, grid.dtype)),
-    ]
+    grid_values = add_grid(graph, name, grid)
     quantized = graph.insert("QuantizeLinear", [value, *grid_values], name=f"{name}_quantize")
     real = graph.insert("DequantizeLinear", [quantized.outputs[0], *grid_values], name=f"{name}_dequantize").outputs[0]
     made_of_integers = scheme.is_integer(graph.producer(value))

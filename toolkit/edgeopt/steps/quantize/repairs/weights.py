@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 
 from edgeopt.graph.graph import Graph, Node, attribute
 from edgeopt.steps.quantize.calibration.calibrate import Calibration
-from edgeopt.steps.quantize.grids.weights import QuantizedWeight, quantize_weight, smallest_scale_for_bias
-from edgeopt.steps.quantize.patterns import key, name_of, reads_along, weight_axis
+from edgeopt.steps.quantize.grids.weights import QuantizedWeight, smallest_scale_for_bias
+from edgeopt.steps.quantize.patterns import key, name_of, reads_along
 from edgeopt.steps.quantize.repairs import gptq
 from edgeopt.steps.quantize.repairs.bias_correction import mean_shift
 from edgeopt.steps.quantize.scheme import Scheme, candidates
-from edgeopt.system.target import Granularity
 
 _MOST_COLUMNS = 2048
 """Above it the inverse of a layer's inputs takes longer than the rest of the search."""
@@ -76,16 +75,7 @@ def _nearest(graph: Graph, node: Node, scheme: Scheme) -> tuple[NDArray[np.float
     smallest = None
     if node.op_type == "Conv":
         smallest = smallest_scale_for_bias(_bias(graph, node), scheme.affines[name_of(source)].scale)
-    quantized = quantize_weight(
-        str(node.inputs[1].name) if node.inputs[1] is not None else "",
-        weight,
-        weight_axis(node) % weight.ndim,
-        reduce_range=scheme.reduces_range(graph, node),
-        per_channel=scheme.rules.weight_granularity is Granularity.PER_CHANNEL,
-        power_of_two=scheme.rules.power_of_two_scales,
-        smallest=smallest,
-    )
-    return weight, quantized
+    return weight, scheme.quantized_weight(graph, node, smallest)
 
 
 def _is_matrix(node: Node, weight: NDArray[np.float32]) -> bool:
