@@ -1,4 +1,4 @@
-"""Prediction layers may read integers where ONNX Runtime's own ops write real numbers; decoders never do."""
+"""Prediction layers may read integers where ONNX Runtime's own ops write floats; decoders never do."""
 
 from __future__ import annotations
 

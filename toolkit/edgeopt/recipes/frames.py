@@ -46,9 +46,9 @@ class Frames:
     """Set when the source holds the model's inputs themselves, which are not preprocessed: what `read` gives."""
     notes: tuple[Note, ...] = field(default=())
     states: Mapping[str, str] = field(default_factory=dict)
-    """Of a stream for a recurrent model: the output that each state input takes in the next sample."""
+    """Of a stream for a recurrent model: state input to the output that feeds it in the next sample."""
     paths: tuple[Path, ...] = ()
-    """All files that are read; none where frames are made."""
+    """The files that are read; none of synthetic frames."""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -134,7 +134,7 @@ def read_picture(path: Path) -> Frame:
 
 
 def _decode(data: bytes, how: int) -> Frame | None:
-    """Return what OpenCV makes of a file's bytes; None where they are no picture, or one beyond its limits."""
+    """Return the picture in a file's bytes; None where OpenCV cannot decode them."""
     try:  # unlike imread, imdecode opens any path on Windows and does not warn
         frame = cv2.imdecode(np.frombuffer(data, np.uint8), how) if data else None
     except cv2.error:
@@ -173,7 +173,7 @@ def _keep_decodable(folder: Path, files: tuple[str, ...]) -> Frames:
 
 
 def _decodes(path: Path) -> bool:
-    """Decode at an eighth of the size: it reads the whole file at a fraction of the time; tiny ones have no eighth."""
+    """Return whether a picture decodes. An eighth of the size is faster, and too small for tiny pictures."""
     try:
         data = read_file(path, remedy="", most_bytes=_MOST_BYTES)
     except InvalidFileError:
@@ -209,7 +209,7 @@ def _frames_of_tensors(path: Path, names: tuple[str, ...], arrays: dict[str, NDA
 
 
 def _join_archives(parts: Sequence[Frames], folder: Path) -> Frames:
-    """Return the samples of several .npz; a model is optimized for one size, so those of the most frequent one."""
+    """Return the samples of several .npz that have the most frequent size: a model is optimized for one size."""
     samples = [(part.tensors, i, part.names[i]) for part in parts if part.tensors for i in range(len(part))]
     if not samples:
         raise InvalidFileError(
@@ -255,7 +255,7 @@ def _open_video(path: Path) -> Frames:
 
 
 def synthetic_frames(size: Sequence[int], count: int = 16) -> Frames:
-    """Return pictures of smooth random colour: they show that a model runs, and nothing of its accuracy.
+    """Return pictures of smooth random colour: they show that a model runs, not how accurate it is.
 
     Args:
         size: Height and width in pixels.

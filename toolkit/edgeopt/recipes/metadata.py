@@ -1,4 +1,4 @@
-"""What an exporter wrote beside the graph. Absurd entries count as not written."""
+"""Metadata that an exporter wrote into the model. Absurd entries count as absent."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from edgeopt.recipes.preprocess import MOST_PIXELS_A_SIDE
 from edgeopt.recipes.recipe import Recipe
 
 _MOST_CHARACTERS = 2**18
-"""Of one entry: a hundred thousand class names are no exporter's."""
+"""Of one entry; a thousand class names have 20,000."""
 _END_TO_END = "end_to_end"
 _DETECTORS = ("yolov8", _END_TO_END)
-"""Decoders of what Ultralytics calls the task detect."""
+"""Decoders of Ultralytics' task `detect`."""
 
 
 def class_names_of(metadata: Mapping[str, str]) -> tuple[str, ...]:
@@ -27,7 +27,7 @@ def class_names_of(metadata: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def input_size_of(metadata: Mapping[str, str]) -> tuple[int, int] | None:
-    """Return the `imgsz` that Ultralytics writes, `[640, 640]`; None where it is no size of a picture."""
+    """Return height and width as Ultralytics writes them, `imgsz = [640, 640]`; None where absent or absurd."""
     size = _literal(metadata, "imgsz")
     if not isinstance(size, list | tuple) or len(size) != 2:
         return None
@@ -38,7 +38,7 @@ def input_size_of(metadata: Mapping[str, str]) -> tuple[int, int] | None:
 
 
 def contradicts(metadata: Mapping[str, str], recipe: Recipe) -> bool:
-    """Whether the exporter's own words rule a recipe out.
+    """Return whether the metadata says that the model needs another recipe.
 
     Source: Ultralytics, `Exporter`, which writes description, task, stride, names, imgsz, args and end2end; YOLOv5
     writes stride and names.

@@ -9,14 +9,14 @@ from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.recipe import Boxes, Postprocess, Recipe
 
 Shape = tuple[int | str | None, ...]
-"""None or a name stands for a free dimension, which fits anything."""
+"""None or a name is a free dimension, which fits any size."""
 STRIDES = (8, 16, 32)
-"""Of a detector whose recipe writes none."""
+"""Used where a detector's recipe writes none."""
 CLASSIFIERS = ("logits", "probabilities")
 """Decoders of the task classification."""
 _USUAL_STRIDES = (STRIDES, (8, 16, 32, 64), (4, 8, 16, 32))
 _MOST_ANCHORS = 9
-"""In a cell."""
+"""Anchors of one cell."""
 
 
 def count_cells(size: Sequence[int], strides: Sequence[int]) -> int:
@@ -25,7 +25,7 @@ def count_cells(size: Sequence[int], strides: Sequence[int]) -> int:
 
 
 def why_unfit(recipe: Recipe, outputs: Sequence[TensorSpec]) -> str:
-    """Return why a recipe's decoder cannot read these outputs; empty where it can, or where nothing is known of it.
+    """Return why a recipe's decoder cannot read these outputs; empty where it can, or where its shapes are unknown.
 
     Args:
         recipe: With its input size, where it is known.
@@ -38,13 +38,13 @@ def why_unfit(recipe: Recipe, outputs: Sequence[TensorSpec]) -> str:
     if decoder not in _READERS:
         return ""
     if odd := [one for one in outputs if "float" not in one.dtype]:
-        return f"output {odd[0]} holds no real numbers"
+        return f"output {odd[0]} holds no floats"
     wanted = _READERS[decoder]([one.shape for one in outputs], recipe.postprocess, recipe.input.size)
     return f"decoder {decoder!r} reads {wanted}; the model has {', '.join(map(str, outputs))}" if wanted else ""
 
 
 def knows_shapes(recipe: Recipe) -> bool:
-    """Return whether `why_unfit` knows what the recipe's decoder reads."""
+    """Return whether `why_unfit` knows the shapes that the recipe's decoder reads."""
     return recipe.postprocess.decoder in (*CLASSIFIERS, *_READERS)
 
 
@@ -70,7 +70,7 @@ def _equal(size: int | str | None, wanted: int | str | None) -> bool:
 
 
 def _classes(output: TensorSpec, numbers: Postprocess) -> str:
-    """Every reader returns what it wants where the shapes are something else."""
+    """Return the shape that a classifier needs; empty where the output has it. All readers below do the same."""
     shape = output.shape if len(output.shape) == 1 else output.shape[1:]
     batch = output.shape[0] if len(output.shape) > 1 else 1
     several = [size for size in shape if size != 1]
@@ -85,7 +85,7 @@ def _are_rows(shapes: Sequence[Shape]) -> bool:
 
 
 def _are_cells(count: int | str | None, numbers: Postprocess, size: Sequence[int], most_anchors: int = 1) -> bool:
-    """Whether so many boxes belong to the grid: of the recipe's strides, or where it is applied of usual ones."""
+    """Return whether a grid has `count` boxes: that of the recipe's strides, or a usual one where allowed."""
     if not size or not isinstance(count, int):
         return True
     sets = [numbers.strides or STRIDES]

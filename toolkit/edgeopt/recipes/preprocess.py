@@ -16,13 +16,13 @@ from edgeopt.graph.tensors import Frame
 from edgeopt.system.toml import Within
 
 PICTURE_TYPES = ("float32", "float16", "uint8", "int8")
-"""Element types that a picture can be written in."""
+"""Element types of an input that can take a picture."""
 MOST_PIXELS_A_SIDE = 8192
-"""Of an input or a crop: beyond it one frame alone is 800 MB of float32."""
+"""Of an input or a crop; a square frame of that side has 800 MB in float32."""
 _MOST_ELEMENTS = 2**28
-"""Of an input that is given whole: 1 GiB of float32."""
+"""Of one input: 1 GiB of float32."""
 _MOST_PIXELS = 2**26
-"""Of a picture that is scaled before it is cut; more only where one side is many times the other."""
+"""Of a picture scaled before it is cropped; only very long pictures have more."""
 
 Side = Annotated[int, Within(1, MOST_PIXELS_A_SIDE)]
 """Pixels."""
@@ -64,7 +64,7 @@ class Input:
     """The tensor that receives the frame."""
 
     tensor: str = ""
-    """Empty: the model's only input."""
+    """Its name; empty: the model's only input."""
     size: tuple[Side, ...] = ()
     """Height and width in pixels; empty: as the model says."""
     layout: Layout = Layout.NCHW
@@ -72,9 +72,9 @@ class Input:
     fixed: Mapping[str, Length] = field(default_factory=dict)
     """Sizes for named free dimensions, for example `batch = 1`."""
     shapes: Mapping[str, tuple[Length, ...]] = field(default_factory=dict)
-    """Whole shapes of inputs by name, for example `ids = [1, 128]`; they come before all other sizes."""
+    """Whole shapes of inputs by name, for example `ids = [1, 128]`; they win over all other sizes."""
     states: Mapping[str, str] = field(default_factory=dict)
-    """Of a recurrent model: the output that each state input takes in the next sample, for example `h = "hn"`."""
+    """Of a recurrent model: state input to the output that feeds it in the next sample, for example `h = "hn"`."""
 
     def __post_init__(self) -> None:
         if self.size and len(self.size) != 2:
@@ -123,7 +123,7 @@ class Geometry:
 
     @classmethod
     def of_input(cls, size: Sequence[int]) -> Geometry:
-        """Return the geometry of a frame that is the input itself: of a height and a width, in pixels."""
+        """Return the geometry of a frame that is the input itself, of (height, width) in pixels."""
         return cls(1.0, 1.0, 0.0, 0.0, size[1], size[0])
 
     def to_frame(self, boxes: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -202,7 +202,7 @@ class PictureInput:
 
     @staticmethod
     def _normalise(pixels: NDArray[Any], out: NDArray[Any], gain: Any, bias: Any) -> None:
-        """Write pixels * gain + bias; a cast alone where the factor is 1 and the term 0."""
+        """Write pixels * gain + bias; only cast where gain is 1 and bias 0."""
         plain_gain, plain_bias = np.all(gain == 1), np.all(bias == 0)
         if out.dtype.kind != "f" and not (plain_gain and plain_bias):
             limits = np.iinfo(out.dtype)
@@ -233,7 +233,7 @@ class PictureInput:
         return cut, Geometry(new_width / width, new_height / height, float(-left), float(-top), width, height)
 
     def _cut_first(self, frame: Frame, factor: float) -> tuple[Frame, Geometry]:
-        """Cut the middle of a long frame, then scale it: the same picture but for the rows and columns at its edge."""
+        """Crop a long frame, then scale it: the result differs from scaling first only at its edge."""
         height, width = frame.shape[:2]
         rows = min(height, max(round(self._height / factor), 1))
         columns = min(width, max(round(self._width / factor), 1))
@@ -243,7 +243,7 @@ class PictureInput:
         return cut, Geometry(scale_x, scale_y, -left * scale_x, -top * scale_y, width, height)
 
     def _letterbox(self, frame: Frame) -> tuple[Frame, Geometry]:
-        """Scale by one factor until it fits; the rest is grey."""
+        """Scale both sides by one factor so that the frame fits; fill the rest with grey."""
         height, width = frame.shape[:2]
         factor = min(self._width / width, self._height / height)
         new_width, new_height = max(int(width * factor), 1), max(int(height * factor), 1)

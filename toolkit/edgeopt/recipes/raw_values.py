@@ -1,4 +1,4 @@
-"""What a model's raw outputs hold, told by their values.
+"""How a model's raw outputs must be read, judged by their values.
 
 Scores outside 0..1 are logits, whatever a recipe says; centres that follow the grid have it applied already.
 """
@@ -34,7 +34,7 @@ _LARGEST_RELATIVE = 2.0
 
 
 def fitting_numbers(numbers: Postprocess, size: Sequence[int], frames: Sequence[Sequence[Array]]) -> Postprocess:
-    """Return the recipe's numbers with `boxes` and `scores` as the values say; what the recipe says itself stays.
+    """Return the recipe's numbers with `boxes` and `scores` as the values show them; what the recipe states stays.
 
     Args:
         numbers: Of the recipe.
@@ -72,7 +72,7 @@ def _scores_of(scores: Array) -> Scores:
 
 
 def _boxes_of(boxes: Array, cells: Array | None, size: Sequence[int], usual: Boxes, is_raw: bool) -> Boxes:
-    """Return what boxes (frames, n, 4) count in; `cells` (n, 2) holds the middle of each box's cell."""
+    """Return the unit of boxes (frames, n, 4); `cells` (n, 2) holds the middle of each box's cell."""
     if is_raw or not np.isfinite(boxes).all() or not np.abs(boxes).max(initial=0.0) > 0:
         return usual
     applied = Boxes.RELATIVE if np.percentile(np.abs(boxes), 99) <= _LARGEST_RELATIVE else Boxes.PIXELS
@@ -94,7 +94,7 @@ def _correlation(x: Array, y: Array) -> float:
 def _gathered(
     numbers: Postprocess, size: Sequence[int], frames: Sequence[Sequence[Array]]
 ) -> tuple[Array, Array, Array | None]:
-    """Return boxes (frames, n, 4), all scores, and the middles of the cells where boxes belong to cells."""
+    """Return boxes (frames, n, 4), all scores, and the middle of each box's cell, None where boxes have no cells."""
     strides = numbers.strides or STRIDES
     if numbers.decoder == "ssd_corners":
         both = [sorted(one[:2], key=lambda output: output.shape[-1] == 4) for one in frames]

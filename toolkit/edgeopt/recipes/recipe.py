@@ -19,16 +19,16 @@ from edgeopt.system.toml import Within, parse_table, read_toml
 
 
 class Boxes(StrEnum):
-    """What a detector's raw boxes count in."""
+    """Unit of a detector's raw boxes."""
 
     USUAL = "usual"
     """As the decoder's exporter writes them."""
     CELLS = "cells"
-    """Relative to a cell of the grid, which is not applied."""
+    """Relative to a cell of a grid: the decoder applies the grid."""
     PIXELS = "pixels"
-    """Of the model's input."""
+    """Pixels of the model's input."""
     RELATIVE = "relative"
-    """To the model's input, 0..1."""
+    """Fractions of the model's input, 0..1."""
 
 
 class Scores(StrEnum):
@@ -38,18 +38,18 @@ class Scores(StrEnum):
     """As the decoder's exporter writes them."""
     PROBABILITIES = "probabilities"
     LOGITS = "logits"
-    """Sigmoid, or softmax over classes with a background, is not applied."""
+    """The decoder applies a sigmoid, or a softmax where classes include a background."""
 
 
 LEAST_AGREEMENT = 0.80
-"""Without labels: below it, YOLOX-nano lost more than 0.01 AP in every form that was measured. A filter, no proof."""
+"""Where no labels judge. Below it YOLOX-nano lost more than 0.01 AP in every form measured; above it may lose too."""
 _LEAST_UNDECODED = 0.99
-"""Of outputs as they are: at 0.99 a tenth of a map is noise (20 dB), or one decision of a hundred another."""
+"""Where outputs are the answer: at 0.99 the noise of a map is a tenth of it (20 dB), or 1 of 100 decisions differs."""
 NO_DECODER = "none"
-"""What a recipe writes in `decoder` where outputs are the answer as they are."""
+"""The `decoder` of a recipe whose answer is the outputs themselves."""
 OUTPUT_KINDS = ("probability", "map")
 LEAST_EQUAL = 0.90
-"""Share of equal elements in outputs of whole numbers: on class maps most that differ lie between two classes."""
+"""Share of equal elements that outputs of whole numbers need: in class maps most that differ lie on an edge."""
 _MOST_LABEL_BYTES = 2**22
 _TERM = re.compile(r"(?:([1-9]\d{0,8})\*)?([a-z]+)(?:/([1-9]\d{0,8}))?(?:\+(\d{1,9}))?")
 
@@ -68,7 +68,7 @@ class Postprocess:
     anchors: tuple[tuple[Annotated[float, Within(1e-3, 1e5)], ...], ...] = ()
     """Anchor-based decoders: per stride, width and height in pixels, alternating."""
     boxes: Boxes = Boxes.USUAL
-    """Detection: what the raw boxes count in."""
+    """Detection: the unit of the raw boxes."""
     scores: Scores = Scores.USUAL
     """Detection: what the raw scores are."""
     score_threshold: Share = 0.25
@@ -101,9 +101,9 @@ class Evaluation:
     max_detections: Count = 100
     max_drop: Share = 0.01
     least_agreement: Share = 0.0
-    """With the float model's answers, to 1: what agrees less is refused where no labels judge; 0: the usual."""
+    """Agreement with the float model, 0 to 1, that is needed where no labels judge; 0: the default."""
     kinds: Mapping[str, str] = field(default_factory=dict)
-    """What outputs are, by name: `probability` (of a yes, 0 to 1) or `map` (numbers); the others show it themselves."""
+    """Kind of an output, by name: `probability` (yes above one half) or `map`; other kinds are seen in the values."""
     labels: str = ""
     calib: str = ""
 
@@ -127,12 +127,12 @@ class Check:
     cold_start_ratio: Ratio = 1.20
     """From starting a process to its first answer."""
     max_nodes_off_device: Annotated[int, Within(0)] = 0
-    """More nodes than the baseline's that may run elsewhere than on the first provider."""
+    """How many more nodes than in the baseline may run outside the first provider."""
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """What a model must look like for this recipe to be chosen without `--recipe`.
+    """Shapes and metadata of the models for which this recipe is chosen without `--recipe`.
 
     Each output is a list of terms, one a dimension: a number, `any`, `cells` (of all strides), `classes`, `height`
     or `width`, each as `[k*]name[/d][+c]`, for example `3*cells` or `classes+5`.
@@ -153,7 +153,7 @@ def read_term(term: str) -> tuple[int, str, int, int]:
     """Return k, name, d and c of `[k*]name[/d][+c]`.
 
     Raises:
-        ValueError: If it is none.
+        ValueError: If the term has another form.
     """
     match = _TERM.fullmatch(term)
     if match is None:
@@ -193,17 +193,17 @@ class Recipe:
 
     @property
     def decodes(self) -> bool:
-        """Whether a decoder reads the outputs; else they are the answer as they are."""
+        """Whether a decoder turns outputs into the answer; else the outputs are the answer."""
         return self.postprocess.decoder != NO_DECODER
 
     @property
     def takes_arrays(self) -> bool:
-        """Whether an application may feed arrays: its frame then need not begin at a picture."""
+        """Whether an application may feed arrays, so that a frame need not begin at a picture."""
         return not self.decodes
 
     @property
     def least_agreement(self) -> float:
-        """What a model must agree with the float one where no labels judge: as the recipe says, or the usual."""
+        """Agreement with the float model that is needed where no labels judge: the recipe's, or the default."""
         return self.evaluation.least_agreement or (LEAST_AGREEMENT if self.decodes else _LEAST_UNDECODED)
 
     @property

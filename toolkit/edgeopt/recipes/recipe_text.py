@@ -1,4 +1,4 @@
-"""A recipe as TOML text, and what one changes against another."""
+"""A recipe as TOML text, and the lines in which two recipes differ."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def recipe_text(recipe: Recipe, *, name: str, labels: str) -> str:
     """Return a recipe as the text of a TOML file.
 
     Args:
-        recipe: What it says; paths of its own data become absolute, its match is left out.
-        name: To call it.
+        recipe: Written without its `match`, and with absolute paths of its data.
+        name: Of the new recipe.
         labels: File of class names beside the new one; empty: none.
     """
     evaluation = replace(
@@ -35,7 +35,7 @@ def recipe_text(recipe: Recipe, *, name: str, labels: str) -> str:
 
 
 def changed_lines(before: Recipe, after: Recipe) -> list[str]:
-    """Return what to write to get from one recipe to another: `[preprocess] colour = "BGR"`."""
+    """Return the lines that turn one recipe into another, for example `[preprocess] colour = "BGR"`."""
     lines = []
     for table in ("preprocess", "postprocess"):
         old, new = getattr(before, table), getattr(after, table)
@@ -50,7 +50,7 @@ def _absolute(recipe: Recipe, file: str) -> str:
 
 
 def _values(table: Any) -> list[str]:
-    """Return the lines of a table, those that say the default left out."""
+    """Return the lines of a table, without defaults."""
     assert is_dataclass(table)
     lines = []
     for one in fields(table):

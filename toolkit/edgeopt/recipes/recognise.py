@@ -30,7 +30,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A recipe bound to a model, and why this one."""
+    """A recipe bound to a model, and why it was chosen."""
 
     recipe: Recipe
     reason: str
@@ -95,7 +95,7 @@ def choose_recipe(
 
 
 def _explaining(fitting: list[Recipe], outputs: Sequence[TensorSpec]) -> list[Recipe]:
-    """Return the recipes that say why there are so many boxes, where one does: 3549 are the cells of 416 x 416."""
+    """Return the recipes that explain the number of boxes, if any does: 3549 is the number of cells of 416 x 416."""
     if not all(one.is_static for one in outputs):
         return fitting
     terms = {one.name: {term for match in one.match for shape in match.outputs for term in shape} for one in fitting}
@@ -114,7 +114,7 @@ def _of_pictures(inputs: Sequence[TensorSpec]) -> str:
 
 
 def _as_given(inputs: Sequence[TensorSpec], given: Shapes) -> tuple[tuple[TensorSpec, ...], Shapes]:
-    """Return the inputs with free dimensions as given, and the whole shape of each that had one."""
+    """Return the inputs with free dimensions fixed, and the shapes of the inputs that had free ones."""
     bound, taken = [], {}
     for one in inputs:
         sizes = sample_shape(given.get(one.name, ()), len(one.shape))
@@ -126,7 +126,7 @@ def _as_given(inputs: Sequence[TensorSpec], given: Shapes) -> tuple[tuple[Tensor
 
 
 def sample_shape(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
-    """Return the shape of a model's input from one sample's: samples may have an axis of their own before it."""
+    """Return the shape of an input from that of one sample, which may have an axis of samples in front."""
     return shape[1:] if len(shape) == rank + 1 else shape
 
 
@@ -137,7 +137,7 @@ def _as_tensors(
     metadata: Mapping[str, str],
     taken: Shapes,
 ) -> Choice:
-    """Return the recipe that compares outputs as they are, and a warning that it does no more."""
+    """Return the recipe whose answer is the outputs, and a warning that agreement alone judges."""
     recipe = find_recipe(ARRAYS_RECIPE)
     choice = _bind(recipe, f"no other recipe fits, and tensors are given ({shapes})", inputs, outputs, metadata, taken)
     note = Note(
@@ -159,7 +159,7 @@ def _possible(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], metad
 
 
 def _other_recipes(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], metadata: Mapping[str, str]) -> str:
-    """Return the advice to pass a shipped recipe that fits, or to leave it at outputs as they are."""
+    """Return the advice to pass a shipped recipe that fits, `tensors` among them."""
     names = [one.name for one in _possible(inputs, outputs, metadata)]
     return f"pass --recipe with one of {', '.join([*names, ARRAYS_RECIPE])}; or "
 
@@ -167,7 +167,7 @@ def _other_recipes(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], 
 def _is_possible(
     recipe: Recipe, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], metadata: Mapping[str, str]
 ) -> bool:
-    """Whether a recipe can feed this model and read its answer; what cannot is never offered."""
+    """Return whether a recipe can feed this model and read its outputs; others are never offered."""
     if len(inputs) != 1 or inputs[0].dtype not in PICTURE_TYPES or _why_other_channels(recipe, inputs[0]):
         return False
     size = _size_of(inputs[0], recipe, metadata)
@@ -214,7 +214,7 @@ def _matches(
 
 
 def _shape_matches(pattern: Sequence[str], shape: Sequence[int | str | None], known: dict[str, int]) -> bool:
-    """Compare a shape with its terms; a free dimension fits any, `classes` is learnt from its first use."""
+    """Return whether a shape fits its terms; free dimensions fit any, and the first use of `classes` sets its value."""
     if len(pattern) != len(shape):
         return False
     learnt = dict(known)
@@ -246,7 +246,7 @@ def _size_of(tensor: TensorSpec, recipe: Recipe, metadata: Mapping[str, str]) ->
 
 
 def _layout_of(tensor: TensorSpec, recipe: Recipe) -> Layout:
-    """Return the recipe's layout, or the other one where only there is a colour."""
+    """Return the recipe's layout, or the other one where only that one has 1 or 3 channels."""
     channels = {Layout.NCHW: tensor.shape[1], Layout.NHWC: tensor.shape[3]}
     own = recipe.input.layout
     other = Layout.NHWC if own is Layout.NCHW else Layout.NCHW
@@ -255,7 +255,7 @@ def _layout_of(tensor: TensorSpec, recipe: Recipe) -> Layout:
 
 
 def _why_other_channels(recipe: Recipe, tensor: TensorSpec) -> str:
-    """Return why the recipe's pictures have another number of channels than the input; empty where they fit."""
+    """Return why the recipe's channels do not fit the input; empty where they do."""
     channels = 1 if recipe.preprocess.colour is Colour.GREY else 3
     if len(tensor.shape) != 4:
         return "it has not four dimensions"
@@ -371,7 +371,7 @@ def _class_names(
 
 
 def _example(tensor: TensorSpec, sizes: Sequence[int]) -> str:
-    """Return what to write for an input, its free dimensions told by name or place."""
+    """Return an example for `--shape`, where free dimensions stand by name."""
     names = (one if isinstance(one, str) else "N" for one in tensor.shape)
     return f"{tensor.name}={'x'.join(str(size) if size > 0 else name for size, name in zip(sizes, names, strict=True))}"
 

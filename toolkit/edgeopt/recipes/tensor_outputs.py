@@ -1,4 +1,4 @@
-"""What a model's graph says of outputs that are compared as they are: states, probabilities, whole numbers."""
+"""Kinds of outputs that are the answer themselves, read from the graph: states, probabilities, whole numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PROBABLE = ("Sigmoid", "HardSigmoid", "Softmax")
 
 
 def with_outputs(recipe: Recipe, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> Recipe:
-    """Return a recipe of the task `tensors` with what the graph tells; what the recipe itself says comes first.
+    """Return a recipe without a decoder, with states and kinds read from the graph; the recipe's own entries win.
 
     Raises:
         NotFoundError: If the recipe names an input or an output that the model lacks.
@@ -41,7 +41,7 @@ def _require_known(what: str, names: Iterable[str], known: Sequence[TensorSpec])
 
 
 def recurrent_notes(recipe: Recipe) -> tuple[Note, ...]:
-    """Return that a model is taken for a recurrent one; nothing where it is not."""
+    """Return a note that the model is recurrent; none where it is not."""
     if not recipe.input.states:
         return ()
     pairs = ", ".join(f"{output} feeds {name}" for name, output in recipe.input.states.items())

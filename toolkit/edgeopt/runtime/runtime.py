@@ -34,7 +34,7 @@ class Runtime:
         task: Task,
         notes: tuple[Note, ...] = (),
     ) -> None:
-        """Wrap what is open.
+        """Bind an open session to its bundle; applications call `load`.
 
         Args:
             bundle: It was read from.
@@ -85,7 +85,7 @@ class Runtime:
             frame: (height, width, 3), BGR, uint8, as `cv2.VideoCapture.read` gives it; or the model's inputs by name.
 
         Returns:
-            `Detections` or `Classes`, in the frame's own pixels; of a bundle for tensors, the outputs by name.
+            The task's answer: `Detections` or `Classes`, in the frame's own pixels, or the outputs by name.
 
         Raises:
             ValueError: If it is no frame, or a frame or an input has another shape or type.
@@ -100,15 +100,15 @@ class Runtime:
             return self.task.postprocess(self.session.run(inputs), geometry)
 
     def why_no_answer(self, frame: Sample) -> str:
-        """Return which outputs are NaN for a frame, which no decoder can read; empty where none is.
+        """Return which outputs are NaN for a frame, so that its answer is empty; empty where none is.
 
-        It runs the model once more: for finding out why an answer is empty, or has scores that are no number.
+        It runs the model once more.
         """
         with self._turn:
             inputs, _ = self.task.preprocess(frame)
             outputs = self.session.run(inputs)
-        real = {name: value for name, value in outputs.items() if np.asarray(value).dtype.kind == "f"}
-        counts = {name: (int(np.isnan(value).sum()), np.size(value)) for name, value in real.items()}
+        floats = {name: value for name, value in outputs.items() if np.asarray(value).dtype.kind == "f"}
+        counts = {name: (int(np.isnan(value).sum()), np.size(value)) for name, value in floats.items()}
         return "; ".join(
             f"output {name} is NaN in {count} of {size}" for name, (count, size) in counts.items() if count
         )

@@ -1,6 +1,6 @@
-"""How far outputs are another model's, by what kind of output they are.
+"""How far outputs of two models agree, each output by its kind.
 
-Of each sample comes a share: what agrees, over what there is to agree on. Shares of samples add up.
+Each sample gives two numbers: how much agrees, and how much there is. Both are summed over samples.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ from numpy.typing import NDArray
 Arrays = Sequence[NDArray[Any] | None]
 """One output, sample by sample; None where a sample lacks it."""
 Shares = NDArray[np.float64]
-"""(samples, 2) what agrees, and what there is."""
+"""(samples, 2) how much agrees, and how much there is."""
 
 _FLOOR = 0.25
-"""Of the power of all samples together: what one sample's error is compared with at least."""
+"""Share of the mean power of all samples with which the error of a weaker sample is compared."""
 _ALONE, _BESIDE = 1.0, 0.5
 """What noise weighs where it alone judges (0.99 is an SQNR of 20 dB), and beside decisions or as a cosine (17 dB)."""
 _ROWS_SUM = 0.01
 """How far the sum of a row of probabilities may lie from 1."""
 _TIE = 0.1
-"""Probabilities that lie closer decide nothing: which one is larger is no answer."""
+"""Probabilities that differ by less are a tie: either decision is right."""
 _FEWEST_CLASSES, _FEWEST_ROWS, _STANDS_OUT = 10, 16, 2.0
-"""Logits have so many classes and rows; in the median the largest lies so many deviations of its row above the next.
+"""Logits have at least so many classes and rows, and their largest lies so many deviations above the next (median).
 
 Of 96 normal numbers the largest lies 0.3 deviations above the next; recognisers of text reach 4 and more."""
 
 
 class Kind(StrEnum):
-    """What an output is compared by."""
+    """How an output is compared."""
 
     MAP = "map"
-    """Real numbers: by their error."""
+    """Floats: by their error."""
     PROBABILITY = "probability"
-    """Each for itself, 0 to 1: by the decisions at one half, and by their error."""
+    """Independent probabilities: by the decisions at one half, and by their error."""
     DISTRIBUTION = "distribution"
-    """Rows that sum to 1: by the largest of each, and by their error."""
+    """Rows that sum to 1: by the largest of each row, and by their error."""
     LOGITS = "logits"
-    """Rows of real numbers of which one stands out, as before a Softmax: by the largest of each, and by their error."""
+    """Rows before a Softmax, where one value stands out: by the largest of each row, and by the error."""
     WHOLE = "whole"
     """Whole numbers, truth values, text: by equality."""
 
@@ -51,7 +51,7 @@ def kind_of(expected: Sequence[NDArray[Any]], told: str = "") -> Kind:
 
     Args:
         expected: The reference's, sample by sample.
-        told: What the recipe or the graph says of it; empty: nothing. Its values must allow it.
+        told: Kind by the recipe or the graph, where the values allow it; empty: unknown.
     """
     if any(one.dtype.kind != "f" for one in expected):
         return Kind.WHOLE
@@ -65,7 +65,7 @@ def kind_of(expected: Sequence[NDArray[Any]], told: str = "") -> Kind:
 
 
 def _one_stands_out(expected: Sequence[NDArray[Any]]) -> bool:
-    """Return whether rows along the last axis decide for one of many classes."""
+    """Return whether one value stands out in most rows along the last axis."""
     rows = [_long_rows(one) for one in expected if one.ndim > 1 and one.shape[-1] >= _FEWEST_CLASSES and one.size]
     if (
         len(rows) < len(expected)
@@ -85,7 +85,7 @@ def _long_rows(values: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def class_axis(values: NDArray[Any]) -> int | None:
-    """Return the axis along which probabilities sum to 1; None if there is none."""
+    """Return the axis along which values sum to 1; None if there is none."""
     for axis in dict.fromkeys((values.ndim - 1, 1)):
         is_axis = 0 <= axis < values.ndim and values.shape[axis] > 1 and values.size
         if is_axis and np.abs(values.sum(axis=axis, dtype=np.float64) - 1).max() <= _ROWS_SUM:
@@ -94,7 +94,7 @@ def class_axis(values: NDArray[Any]) -> int | None:
 
 
 def compare_output(expected: Sequence[NDArray[Any]], found: Arrays, kind: Kind) -> list[Shares]:
-    """Return the shares of each way in which an output is compared; the least counts.
+    """Return the shares of each comparison of an output; the lowest counts.
 
     A sample that is missing, has another shape, or is NaN or infinite where the other is not agrees in nothing.
 
@@ -184,7 +184,7 @@ def _nearness_of(x: NDArray[np.float64], y: NDArray[np.float64], peak: float, fl
 
 
 def _rows(values: NDArray[Any], kind: Kind, axis: int | None) -> NDArray[Any]:
-    """Return (decisions, choices): of a probability of its own, it and what it leaves."""
+    """Return (decisions, choices); an independent probability p becomes the row (1 - p, p)."""
     if kind is Kind.DISTRIBUTION and axis is not None:
         return np.moveaxis(values, axis, -1).reshape(-1, values.shape[axis])
     return np.stack([1 - values.reshape(-1), values.reshape(-1)], axis=1)
@@ -198,10 +198,9 @@ def _softmax(values: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _decisions(expected: Sequence[NDArray[Any]], found: Arrays) -> Shares:
-    """Return how many decisions are the reference's, of those that are not the most common one, on either side (F1).
+    """Return the share of equal decisions (F1), without the most common decision.
 
-    The most common one is what a model says that sees nothing, and maps are full of it. Where both models are near a
-    tie, either decision is as good.
+    The most common one is the background of most maps, which a blind model decides too. Near a tie either is right.
     """
     chosen = [one.argmax(axis=1) for one in expected]
     commonest = int(np.bincount(np.concatenate(chosen)).argmax()) if sum(map(len, chosen)) else 0

@@ -23,12 +23,12 @@ from edgeopt.tasks import Accuracy, accuracy_of, resampled_accuracy
 from edgeopt.tasks._drawing import scaled, write_text
 
 _MOST_RANKED = 5
-"""What top-5 asks for, however few an application lists."""
+"""Classes that an answer lists for top-5, however few an application lists."""
 _NOT_LISTED = 2**31
 
 _LARGEST = 1e30
 _LEAST_SHARE = 1e-6
-"""Probability of a true class that counts as none: one answer cannot outweigh all others."""
+"""A smaller probability of the true class counts as this one: no answer outweighs all others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Classes:
 
     indices: NDArray[np.int64]
     scores: NDArray[np.float32]
-    """Probabilities, of all classes taken together at most 1."""
+    """Probabilities; those of all classes sum to at most 1."""
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -69,14 +69,14 @@ class Classification:
         self._is_probability = recipe.postprocess.decoder == "probabilities"
 
     def preprocess(self, frame: Sample) -> tuple[Tensors, Geometry]:
-        """Return the input tensor; inputs that are given as such stay as they are."""
+        """Return the input tensor; arrays stay unchanged."""
         if isinstance(frame, Mapping):
             return frame, Geometry.of_input(self._size)
         tensor, geometry = self._picture(frame)
         return {self._name: tensor}, geometry
 
     def postprocess(self, outputs: Tensors, geometry: Geometry | None = None) -> Classes:
-        """Return the best classes; logits become probabilities by softmax. None where the output holds NaN.
+        """Return the best classes; logits become probabilities by softmax. No class where the output holds NaN.
 
         Raises:
             UnsupportedError: If the output of this frame is not one score a class.

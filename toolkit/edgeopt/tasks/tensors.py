@@ -1,4 +1,4 @@
-"""Tensors: the answer is the model's outputs as they are, compared by the kind of each."""
+"""Tensors: the answer is the model's outputs, each compared by its kind."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_ELEMENTS = 2**18
 
 
 class TensorsAsTheyAre:
-    """Inputs and outputs of one model, unchanged; a picture becomes the input where the recipe says how."""
+    """One model whose outputs are its answer; its inputs are arrays, or a picture where the recipe says how."""
 
     is_drawable: ClassVar[bool] = False
     reveals_misreading: ClassVar[bool] = False
@@ -41,7 +41,7 @@ class TensorsAsTheyAre:
         self._metric: Metric = require_metric_of("tensors", recipe.evaluation.metric)
         self._is_cosine = recipe.evaluation.metric == _COSINE
         self._recipe, self._names = recipe.name, tuple(one.name for one in inputs)
-        self._has_real = any("float" in one.dtype for one in outputs)
+        self._has_float = any("float" in one.dtype for one in outputs)
         self._kinds, self._states = recipe.evaluation.kinds, frozenset(recipe.input.states.values())
         self._picture, self._samples = None, evaluating
         if recipe.input.size:
@@ -64,7 +64,7 @@ class TensorsAsTheyAre:
         return {self._names[0]: tensor}, None
 
     def postprocess(self, outputs: Tensors, geometry: Any = None) -> Tensors:
-        """Return the outputs; for evaluating, of large ones a fixed sample, so that many answers fit into memory."""
+        """Return the outputs; for evaluating a fixed sample of large ones, so that many answers fit into memory."""
         del geometry
         return {name: _sampled(value) for name, value in outputs.items()} if self._samples else dict(outputs)
 
@@ -82,17 +82,17 @@ class TensorsAsTheyAre:
         return {"outputs": {name: _as_json(np.asarray(value)) for name, value in answer.items()}}
 
     def draw(self, frame: Frame, answer: Tensors) -> NoReturn:
-        """Refuse: outputs as they are have no place in a picture."""
-        raise UnsupportedError("outputs as they are cannot be drawn", remedy="leave --draw out, or pass --json")
+        """Refuse: outputs have no place in a picture."""
+        raise UnsupportedError("tensors cannot be drawn", remedy="leave --draw out, or pass --json")
 
     def score(self, answers: Sequence[Tensors], labels: Labels) -> Accuracy:
-        """Refuse: what outputs as they are should be, no label says."""
+        """Refuse: no labels say what the outputs should be."""
         self._refuse(labels)
 
     def score_resamples(
         self, answers: Sequence[Tensors], labels: Labels, counts: NDArray[np.int64]
     ) -> NDArray[np.float64]:
-        """Refuse, as `score`."""
+        """Refuse, as `score` does."""
         self._refuse(labels)
 
     def _refuse(self, labels: Labels) -> NoReturn:
@@ -102,11 +102,11 @@ class TensorsAsTheyAre:
         )
 
     def agreement(self, answers: Sequence[Tensors], reference: Sequence[Tensors]) -> float:
-        """Return how far the worst output is the reference's, by the recipe's metric: 1 when all are the same.
+        """Return the agreement of the worst output with the reference, by the recipe's metric: 1 when all are equal.
 
-        Of whole numbers it is the share of equal elements; beside real outputs, that share counts only where it is
-        below 0.90, since it falls faster than the others. States are judged by what comes of them, where anything else
-        is there to see it.
+        Whole numbers agree by their share of equal elements. Beside float outputs that share counts only below
+        0.90, since it falls faster than the others. States count only where a model has no other outputs: what they
+        lead to is judged in the next samples.
         """
         if not reference:
             return 1.0
@@ -115,18 +115,18 @@ class TensorsAsTheyAre:
         return self._metric.score(np.stack(shares), len(reference)) if shares else 1.0
 
     def sureness(self, answers: Sequence[Tensors]) -> NDArray[np.float64]:
-        """Return 1 for each: outputs as they are claim nothing."""
+        """Return 1 for each: outputs alone show no sureness."""
         return np.ones(len(answers))
 
     def rightness(self, answers: Sequence[Tensors], labels: Labels) -> None:
-        """Return None: outputs as they are claim nothing."""
+        """Return None: no labels say what the outputs should be."""
 
     def _compare(self, name: str, answers: Sequence[Tensors], reference: Sequence[Tensors]) -> list[Shares]:
         expected = [np.asarray(one[name]) for one in reference]
         found = [np.asarray(one[name]) if name in one else None for one in answers]
         kind = kind_of(expected, self._kinds.get(name, ""))
         shares = [cosines(expected, found)] if self._is_cosine else compare_output(expected, found, kind)
-        if kind is Kind.WHOLE and self._has_real:
+        if kind is Kind.WHOLE and self._has_float:
             equal = [one[:, 0].sum() >= LEAST_EQUAL * one[:, 1].sum() for one in shares]
             return [one for one, is_forgiven in zip(shares, equal, strict=True) if not is_forgiven]
         return shares
@@ -153,7 +153,7 @@ def _as_text(value: NDArray[Any]) -> str:
 
 
 def _sampled(value: NDArray[Any]) -> NDArray[Any]:
-    """Return at most so many elements of an output; channels, which may be a decision together, stay together."""
+    """Return at most `_MOST_ELEMENTS` of an output; channels stay together, for they may be one decision."""
     if np.size(value) <= _MOST_ELEMENTS:
         return value
     axis = 1 if value.ndim > 2 and 1 < value.shape[1] <= value.shape[-1] else value.ndim - 1
@@ -166,7 +166,7 @@ def _sampled(value: NDArray[Any]) -> NDArray[Any]:
 
 @lru_cache(maxsize=8)
 def _positions(size: int, count: int) -> NDArray[np.int64]:
-    """Return positions drawn once for all: evenly spaced ones could all fall into a few columns."""
+    """Return random positions, always the same: evenly spaced ones could all fall into a few columns."""
     return np.sort(np.random.default_rng(0).integers(0, size, count))
 
 

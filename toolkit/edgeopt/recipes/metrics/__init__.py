@@ -25,14 +25,14 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One way to score."""
+    """One number for the answers to all pictures."""
 
     tasks: tuple[str, ...]
-    """Whose evidence it reads; empty: that of any, for every task compares answers with another model's."""
+    """Tasks whose evidence it reads; empty: all."""
     resample: Callable[[Evidence, Counts], NDArray[np.float64]]
     """(evidence, counts) -> (resamples,) the metric of each resample."""
     by_chance: Callable[[Evidence, int], float] | None = None
-    """(evidence, pictures) -> what answers may score that were made without looking; None: it knows no labels."""
+    """(evidence, pictures) -> the score that a guess may reach; None: it reads no labels."""
 
     @property
     def reads_labels(self) -> bool:
@@ -46,12 +46,12 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """What a classifier listed, as far as the labels ask."""
+    """Where a classifier listed the true classes."""
 
     places: NDArray[np.int64]
-    """(pictures,) where the true class stands, from 0; one that is not listed stands behind all."""
+    """(pictures,) place of the true class, from 0; a class that is not listed comes last."""
     classes: int
-    """How many the model knows."""
+    """How many classes the model has."""
 
 
 def find_metric(name: str) -> Metric:

@@ -63,14 +63,14 @@ class Detection:
         )
 
     def preprocess(self, frame: Sample) -> tuple[Tensors, Geometry]:
-        """Return the input tensor, and where the frame lies in it: all over it, where it is given as a tensor."""
+        """Return the input tensor, and where the frame lies in it; arrays stay unchanged and are the whole frame."""
         if isinstance(frame, Mapping):
             return frame, Geometry.of_input(self._size)
         tensor, geometry = self._picture(frame)
         return {self._name: tensor}, geometry
 
     def postprocess(self, outputs: Tensors, geometry: Geometry) -> Detections:
-        """Return the boxes in the frame's pixels, best first; a box or a score that is no number is left out.
+        """Return the boxes in the frame's pixels, best first, without those that are NaN or infinite.
 
         Raises:
             UnsupportedError: If the outputs of this frame have shapes that the decoder cannot read.

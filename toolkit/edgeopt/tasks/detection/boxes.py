@@ -1,4 +1,4 @@
-"""Boxes of one frame, and how far two sets of them agree."""
+"""Boxes of one frame, their overlaps, and how far two sets of boxes agree."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Every decoder returns candidates above the score threshold: boxes (n, 4) as left, top, right, bottom in pixels of the
 model's input, scores (n,) and classes (n,). It filters by score first, so that a frame costs what its candidates cost.
-What a broken model overflows stays infinite or NaN.
+Values that overflow stay infinite or NaN; the task drops them.
 """
 
 from __future__ import annotations
