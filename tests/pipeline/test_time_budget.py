@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from importlib import import_module
 from time import monotonic
 from types import SimpleNamespace
 from typing import Any
@@ -9,11 +8,9 @@ from typing import Any
 import pytest
 
 from edgeopt.executors.onnxruntime import EXECUTOR
+from edgeopt.pipeline import optimize as pipeline
 from edgeopt.steps._context import Context, Engine
 from edgeopt.system.target import find_target
-
-pipeline = import_module("edgeopt.pipeline.optimize")
-"""The module; the package's name is its function."""
 
 
 def trial(budget_s: float | None, *alternatives: Engine) -> Context:
