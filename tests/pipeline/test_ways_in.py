@@ -64,6 +64,25 @@ def test_a_shape_on_the_command_line_is_a_way_in(tmp_path, brief):
     assert simplified.inputs[0].shape == (1, 3, 8, 12)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "bench MODEL --seconds 0.1s --frames 5 --rounds 2",
+        "compare MODEL MODEL --seconds 0.1s",
+        "check MODEL --baseline FOLDER/base.json --update --seconds 0.1s --starts 3",
+    ],
+)
+def test_a_shape_on_the_command_line_is_a_way_in_to_measuring(words, tmp_path):
+    save_model(free_model("-1", "?", "?"), tmp_path / "free.onnx")
+    given = words.replace("MODEL", str(tmp_path / "free.onnx")).replace("FOLDER", str(tmp_path)).split()
+    given += ["--recipe", "tensors", "--threads", "1"]
+    refused = CliRunner().invoke(cli, given)
+    assert refused.exit_code == 1
+    assert "--shape x=1x3xNxN" in refused.output
+    measured = CliRunner().invoke(cli, [*given, "--shape", "x=1x3x8x12"], catch_exceptions=False)
+    assert measured.exit_code != 1, measured.output
+
+
 def test_an_npz_is_a_way_in_whatever_the_free_dimensions_are_called(model, tmp_path):
     np.savez(tmp_path / "x.npz", x=np.zeros((2, 3, 8, 12), np.float32))
     loaded, frames = load_model(model), open_frames(tmp_path / "x.npz")

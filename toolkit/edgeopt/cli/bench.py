@@ -7,7 +7,15 @@ from typing import Any
 
 import click
 
-from edgeopt.cli._options import TERMINAL, format_option, recipe_option, source_option, target_option, threads_option
+from edgeopt.cli._options import (
+    TERMINAL,
+    format_option,
+    recipe_option,
+    shape_option,
+    source_option,
+    target_option,
+    threads_option,
+)
 from edgeopt.cli._output import show
 from edgeopt.cli._progress import Progress
 from edgeopt.cli._values import Counts, Duration, Number, Share, Whole
@@ -19,6 +27,7 @@ _POSITIVE = Number(min=0, min_open=True)
 @click.argument("model")
 @target_option
 @recipe_option
+@shape_option
 @source_option("the recipe's own")
 @click.option(
     "--load",
@@ -119,6 +128,7 @@ def _options(
     spin: str | None,
     threads: int | None,
     rounds: int | None,
+    shapes: tuple[tuple[str, tuple[int, ...]], ...],
     **others: Any,
 ) -> Any:
     """Return the wishes in the library's units."""
@@ -133,6 +143,7 @@ def _options(
         spin=None if spin is None else spin == "on",
         threads=threads or 0,
         rounds=rounds or 0,
+        shapes=dict(shapes),
         **others,
     )
 

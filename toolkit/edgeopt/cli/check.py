@@ -11,6 +11,7 @@ from edgeopt.cli._options import (
     format_option,
     recipe_option,
     seed_option,
+    shape_option,
     source_option,
     target_option,
     threads_option,
@@ -26,6 +27,7 @@ from edgeopt.cli._values import Duration, Names, Number, Whole
 @click.option("--update", is_flag=True, help="Write the baseline from this run; nothing is checked.")
 @target_option
 @recipe_option
+@shape_option
 @source_option("the recipe's own")
 @click.option(
     "--eval",
@@ -79,6 +81,7 @@ def check(
     update: bool,
     target: str,
     recipe: str | None,
+    shapes: tuple[tuple[str, tuple[int, ...]], ...],
     source: str | None,
     eval: str | None,  # noqa: A002  (the option's name)
     threads: int | None,
@@ -120,6 +123,7 @@ def check(
             baseline=baseline,
             target=target,
             recipe=recipe,
+            shapes=dict(shapes),
             source=source,
             eval=eval,
             threads=threads or 0,

@@ -11,6 +11,7 @@ from edgeopt.cli._options import (
     format_option,
     recipe_option,
     seed_option,
+    shape_option,
     source_option,
     target_option,
     threads_option,
@@ -24,6 +25,7 @@ from edgeopt.cli._values import Duration, Share
 @click.argument("subjects", nargs=-1, metavar="A B [C]...")
 @target_option
 @recipe_option
+@shape_option
 @source_option("those of the first recipe")
 @click.option("--eval", metavar="LABELS", help="Compare the accuracy too: labelled pictures, COCO JSON or CSV.")
 @threads_option("physical cores")
@@ -43,6 +45,7 @@ def compare(
     subjects: tuple[str, ...],
     target: str,
     recipe: str | None,
+    shapes: tuple[tuple[str, tuple[int, ...]], ...],
     source: str | None,
     eval: str | None,  # noqa: A002  (the option's name)
     threads: int | None,
@@ -66,6 +69,7 @@ def compare(
             *subjects,
             target=target,
             recipe=recipe,
+            shapes=dict(shapes),
             source=source,
             eval=eval,
             threads=threads or 0,

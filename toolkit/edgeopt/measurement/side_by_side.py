@@ -34,7 +34,13 @@ class Side:
 
 
 def open_sides(
-    given: Sequence[str], *, target: str, recipe: str | None, threads: int, shapes: Shapes | None = None
+    given: Sequence[str],
+    *,
+    target: str,
+    recipe: str | None,
+    threads: int,
+    shapes: Shapes | None = None,
+    sizes: Shapes | None = None,
 ) -> tuple[Side, ...]:
     """Open models, bundles or shipped models.
 
@@ -44,11 +50,14 @@ def open_sides(
         recipe: For models; a bundle brings its own.
         threads: 0: the target's, or one per physical core.
         shapes: Of the tensors that they will be fed; None: pictures.
+        sizes: Whole shapes of inputs by name, for what models leave free; a bundle has its own.
 
     Raises:
         EdgeoptError: If one cannot be opened.
     """
-    subjects = [open_subject(one, target=target, recipe=recipe, threads=threads, shapes=shapes) for one in given]
+    subjects = [
+        open_subject(one, target=target, recipe=recipe, threads=threads, shapes=shapes, sizes=sizes) for one in given
+    ]
     labels = distinct_labels([subject.name for subject in subjects], given)
     return tuple(_side(*one) for one in zip(labels, given, subjects, strict=True))
 

@@ -96,6 +96,7 @@ def open_subject(
     workers: int = 1,
     entries: Mapping[str, str] | None = None,
     shapes: Shapes | None = None,
+    sizes: Shapes | None = None,
 ) -> Subject:
     """Open a bundle, a model file or a shipped model for measuring.
 
@@ -107,13 +108,14 @@ def open_subject(
         workers: How many sessions will run at once.
         entries: Session entries over the target's own.
         shapes: Of the tensors that it will be fed; None: pictures.
+        sizes: Whole shapes of inputs by name, for what a model leaves free; a bundle has its own.
 
     Raises:
         EdgeoptError: If it cannot be opened.
     """
     if is_bundle(Path(model)):
         return _open_bundle(model, recipe, threads, workers, entries or {})
-    given = open_given(model, target, recipe, fed=shapes)
+    given = open_given(model, target, recipe, sizes=sizes, fed=shapes)
     device, loaded, choice = given.target, given.model, given.choice
     _require_entries(device.executor, device.name, entries or {})
     used = engine_threads(threads, device.threads, workers)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -72,6 +72,8 @@ class BenchOptions:
     kwh_price: Annotated[float, _PRICE] | None = None
     cloud_price: Annotated[float, _PRICE] | None = None
     """Of one hour of a rented machine."""
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Whole shapes of inputs by name, for what a model leaves free; a bundle has its own."""
 
     @property
     def measure_s(self) -> float:

@@ -86,7 +86,8 @@ def main() -> int:
 
 def _run_round(request: Mapping[str, Any]) -> None:
     values = request["options"]
-    options = BenchOptions(**values | {"batches": tuple(values["batches"])})
+    shapes = {name: tuple(sizes) for name, sizes in values["shapes"].items()}
+    options = BenchOptions(**values | {"batches": tuple(values["batches"]), "shapes": shapes})
     setup = open_setup(request["model"], target=request["target"], recipe=request["recipe"], options=options)
     samples = run_load(
         setup.readers, setup.pipelines, setup.plan, seconds=options.measure_s, min_frames=options.min_frames

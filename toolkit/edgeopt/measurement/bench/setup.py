@@ -75,6 +75,7 @@ def open_setup(model: str, *, target: str, recipe: str | None, options: BenchOpt
         workers=plan.workers,
         entries=options.entries,
         shapes=shapes_of(options.source),
+        sizes=options.shapes,
     )
     pictures, notes = choose_frames(subject.recipe, options.source, subject.inputs)
     setup = Setup(

@@ -105,6 +105,7 @@ def check(
     skip: Collection[str] = (),
     judge_noisy: bool = False,
     update: bool = False,
+    shapes: Shapes | None = None,
     tell: Progress | None = None,
 ) -> CheckReport:
     """Check a model or bundle against a baseline, or write the baseline from it.
@@ -124,6 +125,7 @@ def check(
         skip: Names of `CHECKS` to leave out.
         judge_noisy: Judge times that were taken in turns on a noisy machine too.
         update: Write the baseline from this run instead of checking.
+        shapes: Whole shapes of inputs by name, for what a model leaves free; a bundle has its own.
         tell: Hears progress.
 
     Raises:
@@ -138,7 +140,8 @@ def check(
         if name not in CHECKS:
             raise NotFoundError("check", name, CHECKS)
     stored = None if update else read_baseline(file)
-    sides, why_gone = _open(str(subject), stored, file, target, recipe, threads, shapes_of(source))
+    opened = partial(open_sides, target=target, shapes=shapes_of(source), sizes=shapes)
+    sides, why_gone = _open(str(subject), stored, file, recipe, threads, opened)
     now = sides[-1]
     labels = Path(eval) if eval else next(filter(None, (labels_of(one.subject.recipe) for one in sides[::-1])), None)
     frames, notes = choose_frames(now.subject.recipe, source, now.subject.inputs)
@@ -182,21 +185,20 @@ def _open(
     subject: str,
     stored: Baseline | None,
     file: Path,
-    target: str,
     recipe: str | None,
     threads: int,
-    shapes: Shapes | None,
+    opened: Callable[..., tuple[Side, ...]],
 ) -> tuple[tuple[Side, ...], str]:
     """Open what is checked, and before it the baseline's model if it is still there as it was."""
     if stored is None:
-        return open_sides([subject], target=target, recipe=recipe, threads=threads, shapes=shapes), ""
+        return opened([subject], recipe=recipe, threads=threads), ""
     threads = threads or stored.threads
     place = stored.locate(file)
     if place is None:
         why = f"the baseline's model, {stored.model}, is not there any more"
-        return open_sides([subject], target=target, recipe=recipe, threads=threads, shapes=shapes), why
-    (then,) = open_sides([place], target=target, recipe=recipe or stored.recipe, threads=threads, shapes=shapes)
-    sides = open_sides([subject], target=target, recipe=recipe, threads=threads, shapes=shapes)
+        return opened([subject], recipe=recipe, threads=threads), why
+    (then,) = opened([place], recipe=recipe or stored.recipe, threads=threads)
+    sides = opened([subject], recipe=recipe, threads=threads)
     if then.sha256 != stored.sha256:
         close([then])
         return sides, f"the baseline's model, {stored.model}, is another one now"

@@ -34,6 +34,7 @@ from edgeopt.measurement.side_by_side import (
 from edgeopt.measurement.statistics.quantile import StageTime, summarize
 from edgeopt.measurement.statistics.ratio import Change, Ratio, block_medians, parts_worth_judging, ratio_of_series
 from edgeopt.measurement.subject import choose_frames, shapes_of
+from edgeopt.recipes.recognise import Shapes
 from edgeopt.report.formats import write_pages
 from edgeopt.runtime.bundle import is_bundle
 from edgeopt.system.files import require_writable
@@ -58,6 +59,7 @@ def compare(
     margin: float = 0.02,
     seed: int = 0,
     out: Path | None = None,
+    shapes: Shapes | None = None,
     tell: Progress | None = None,
 ) -> Comparison:
     """Compare models, bundles or earlier results with the first of them.
@@ -73,6 +75,7 @@ def compare(
         margin: Ratios within 1 / (1 + margin) to 1 + margin count as equal.
         seed: Of the order of turns.
         out: Where `compare.json`, `compare.md` and the raw samples go; None: nowhere.
+        shapes: Whole shapes of inputs by name, for what models leave free; a bundle has its own.
         tell: Called while accuracy is measured.
 
     Raises:
@@ -99,7 +102,8 @@ def compare(
         )
     else:
         labelled = open_labelled(Path(eval)) if eval else None
-        sides = open_sides(given, target=target, recipe=recipe, threads=threads, shapes=shapes_of(source))
+        fed_shapes = shapes_of(source)
+        sides = open_sides(given, target=target, recipe=recipe, threads=threads, shapes=fed_shapes, sizes=shapes)
         for side in sides:
             require_metric(side.subject.recipe, eval)
         frames, notes = choose_frames(sides[0].subject.recipe, source, sides[0].subject.inputs)
