@@ -1,4 +1,4 @@
-"""A clock is a function that returns nanoseconds. It never measures the machine's load."""
+"""A clock is a function that returns nanoseconds: the machine's, or one that a test moves."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Whether a recipe reads a model as it was trained: tried on the user's own pictures, against the usual other readings.
 
 A recipe that fits by its shapes alone is a hypothesis. Where labels are, they judge it; where none are, how sure the
-answers are. It changes no recipe by itself, and how many pictures it takes depends on no clock.
+answers are. The recipe stays as it is: a better reading is proposed. How many pictures are tried depends on no clock.
 """
 
 from __future__ import annotations

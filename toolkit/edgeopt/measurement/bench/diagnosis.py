@@ -1,6 +1,6 @@
 """What an experienced engineer would say about the figures: where the time goes, why, what to do first.
 
-Each rule is a function of the figures and fires only on evidence, which it quotes. It measures nothing.
+Each rule is a function of the figures and fires only on evidence, which it quotes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The part of the regression gate that asks for answers: against labels, else against the baseline's own answers.
 
-It judges nothing by labels that the baseline itself does not fit, and passes nothing that it could not judge.
+Labels that the baseline itself does not fit prove nothing, and what could not be judged is INCONCLUSIVE.
 """
 
 from __future__ import annotations

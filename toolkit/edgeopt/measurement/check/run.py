@@ -1,4 +1,4 @@
-"""The regression gate: a model or bundle against a baseline in a file. It never judges by a point estimate.
+"""The regression gate: a model or bundle against a baseline in a file, judged by intervals.
 
 Where the baseline's model is still there, both are measured in turns; else this run is compared with the samples in the
 file, if machine and software are the same.

@@ -1,4 +1,4 @@
-"""Which operators take the time, from ONNX Runtime's own profile. Its times are never latencies.
+"""Which operators take the time, from ONNX Runtime's own profile.
 
 Profiling makes a run up to twice as slow and counts whole microseconds: believe shares, not times. It is a
 pass of its own, on a session of its own.
