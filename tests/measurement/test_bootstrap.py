@@ -24,8 +24,8 @@ from edgeopt.measurement.accuracy.bootstrap import (
 )
 from edgeopt.recipes.labels.boxes import BoxLabels
 from edgeopt.recipes.labels.classes import ClassLabels
+from edgeopt.recipes.match_tables import MatchTable, resampled_precision
 from edgeopt.recipes.metrics import Ranks
-from edgeopt.recipes.metrics._match_tables import MatchTable, resampled_precision
 from edgeopt.recipes.recipe import Recipe, find_recipe
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.tasks import Accuracy, accuracy_of

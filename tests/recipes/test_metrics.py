@@ -10,8 +10,8 @@ import pytest
 from edgeopt.errors import InvalidFileError, UnsupportedError
 from edgeopt.measurement.accuracy.evaluate import require_metric
 from edgeopt.recipes import metrics
+from edgeopt.recipes.match_tables import MatchTable
 from edgeopt.recipes.metrics import Ranks, find_metric, metrics_of
-from edgeopt.recipes.metrics._match_tables import MatchTable
 from edgeopt.recipes.recipe import find_recipe, read_recipe
 from edgeopt.system import registry
 

@@ -18,10 +18,10 @@ import numpy as np
 
 from edgeopt.errors import InvalidFileError, MissingDependencyError, StepError, UnavailableError, UnsupportedError
 from edgeopt.executors import Executor, Placement, SessionOptions, Source
-from edgeopt.executors._worker import Message
-from edgeopt.executors._worker.child import Worker, python_worker
 from edgeopt.graph.tensors import Tensors, TensorSpec, require_names
+from edgeopt.system.messages import Message
 from edgeopt.system.text import plural
+from edgeopt.system.worker import Worker, python_worker
 
 PROVIDER = "QNNExecutionProvider"
 _WHAT = "Qualcomm's library"

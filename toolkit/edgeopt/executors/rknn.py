@@ -32,10 +32,10 @@ from edgeopt.errors import (
 )
 from edgeopt.executors import Executor, Placement, SessionOptions, Source
 from edgeopt.executors._rknn_table import Layer, plain, read_layers
-from edgeopt.executors._worker import Message
-from edgeopt.executors._worker.child import Worker
 from edgeopt.graph.tensors import Tensors, TensorSpec, require_names
+from edgeopt.system.messages import Message
 from edgeopt.system.text import plural
+from edgeopt.system.worker import Worker
 
 PROVIDER, CPU = "NPU", "CPU"
 VARIABLE = "EDGEOPT_RKNN_PYTHON"

@@ -9,8 +9,8 @@ import cv2
 import numpy as np
 
 from edgeopt.graph.tensors import Frame
+from edgeopt.recipes.drawing import write_text
 from edgeopt.system.files import write_beside
-from edgeopt.tasks._drawing import write_text
 
 
 def write_sheet(path: Path, columns: Mapping[str, Sequence[Frame]]) -> None:

@@ -108,7 +108,7 @@ class Task(FrameTask, Protocol):
         ...
 
     def draw(self, frame: Frame, answer: Any) -> Frame:
-        """Return a copy of the frame, `tasks._drawing.HEIGHT` pixels high, that shows the answer.
+        """Return a copy of the frame, `recipes.drawing.HEIGHT` pixels high, that shows the answer.
 
         Raises:
             UnsupportedError: If the task is not `is_drawable`.

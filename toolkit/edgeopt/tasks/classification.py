@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError, NotFoundError
 from edgeopt.graph.tensors import Frame, Sample, Tensors, TensorSpec
+from edgeopt.recipes.drawing import scaled, write_text
 from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.labels.classes import ClassLabels
 from edgeopt.recipes.metrics import Ranks, find_metric
@@ -20,7 +21,6 @@ from edgeopt.recipes.preprocess import Geometry, PictureInput
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.system.text import plural
 from edgeopt.tasks import Accuracy, accuracy_of, resampled_accuracy
-from edgeopt.tasks._drawing import scaled, write_text
 
 _MOST_RANKED = 5
 """Classes that an answer lists for top-5, however few an application lists."""

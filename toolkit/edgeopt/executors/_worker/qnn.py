@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
-from edgeopt.executors._worker import Message, read_message, write_message
+from edgeopt.system.messages import Message, read_message, write_message
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read once, when onnxruntime is first imported
 

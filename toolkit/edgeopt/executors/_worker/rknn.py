@@ -17,7 +17,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from edgeopt.executors._worker import Message, read_message, write_message
+from edgeopt.system.messages import Message, read_message, write_message
 
 _OK = 0
 

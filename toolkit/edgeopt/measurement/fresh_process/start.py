@@ -7,10 +7,8 @@ that a drifting machine slows all alike.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,22 +24,14 @@ from edgeopt.measurement.fresh_process.page_cache import PageCache, describe, pr
 from edgeopt.measurement.statistics.quantile import Quantile, quantile
 from edgeopt.runtime.opening import Opening
 from edgeopt.system.files import require_space
+from edgeopt.system.worker import child_environment
 
 POINTS = ("interpreter", "import", "session", "first", "second")
 _TO_FIRST = POINTS[:4]
-_ROOT = str(Path(__file__).parents[3])
 _LONGEST_S = 600.0
 
 Tell = Callable[[int, int], None]
 """(done, of)"""
-
-
-def child_environment() -> dict[str, str]:
-    """Return this process's environment, with this package on the path of a child even from a checkout."""
-    if sysconfig.get_paths()["purelib"] == _ROOT:
-        return dict(os.environ)
-    path = os.pathsep.join(part for part in (_ROOT, os.environ.get("PYTHONPATH", "")) if part)
-    return dict(os.environ) | {"PYTHONPATH": path}
 
 
 def run_child(module: str, request: str, *, longest_s: float, remedy: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ Source: COCO; pycocotools, `COCOeval` of `bbox`.
 
 from __future__ import annotations
 
+from edgeopt.recipes.match_tables import resampled_precision
 from edgeopt.recipes.metrics import Metric
-from edgeopt.recipes.metrics._match_tables import resampled_precision
 
 METRIC = Metric(("detection",), resampled_precision, lambda tables, pictures: 0.01)

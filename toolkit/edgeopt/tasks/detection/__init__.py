@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError, NotFoundError, UnsupportedError
 from edgeopt.graph.tensors import Frame, Sample, Tensors, TensorSpec
+from edgeopt.recipes.drawing import HEIGHT, SHOWN_ABOVE, class_colour, draw_box, scaled
 from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.labels.boxes import BoxLabels
+from edgeopt.recipes.match_tables import MatchTable, match_tables
 from edgeopt.recipes.metrics import find_metric
-from edgeopt.recipes.metrics._match_tables import MatchTable, match_tables
 from edgeopt.recipes.output_shapes import require_fit
 from edgeopt.recipes.preprocess import Geometry, PictureInput
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.tasks import Accuracy, accuracy_of, resampled_accuracy
-from edgeopt.tasks._drawing import HEIGHT, SHOWN_ABOVE, class_colour, draw_box, scaled
 from edgeopt.tasks.detection.boxes import Detections, matched_share
 from edgeopt.tasks.detection.decoders import DECODERS, NEEDS_NO_SUPPRESSION, class_count
 from edgeopt.tasks.detection.suppression import suppress

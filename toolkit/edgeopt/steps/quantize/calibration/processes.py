@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from edgeopt.errors import StepError, UnsupportedError
-from edgeopt.executors._worker import Message
-from edgeopt.executors._worker.child import Worker, python_worker
 from edgeopt.graph.tensors import Tensors
 from edgeopt.steps.quantize.calibration.observation import Part
+from edgeopt.system.messages import Message
+from edgeopt.system.worker import Worker, python_worker
 
 _MODULE = "edgeopt.steps.quantize.calibration.child"
 _LONGEST_S = 3600.0

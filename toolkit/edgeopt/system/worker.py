@@ -7,6 +7,7 @@ import queue
 import signal
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import threading
 import weakref
@@ -15,8 +16,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from edgeopt.errors import StepError
-from edgeopt.executors._worker import Message, read_message, write_message
+from edgeopt.system.messages import Message, read_message, write_message
 
+_ROOT = str(Path(__file__).parents[2])
 _LAST_LINES = 3
 _SECONDS_TO_LEAVE = 5.0
 
@@ -29,7 +31,7 @@ class Worker:
         self._what = what
         self._heard = tempfile.TemporaryFile()  # noqa: SIM115, lives as long as the worker
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._heard, env=_environment()
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._heard, env=child_environment()
         )
         self._answers: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         assert self._process.stdout is not None
@@ -95,11 +97,12 @@ def python_worker(module: str, what: str) -> Worker:
     return Worker([sys.executable, "-m", module], what)
 
 
-def _environment() -> dict[str, str]:
-    """Let the child find the edgeopt that runs here, installed or not."""
-    ours = str(Path(__file__).parents[2])
-    known = os.environ.get("PYTHONPATH", "")
-    return {**os.environ, "PYTHONPATH": f"{ours}{os.pathsep}{known}" if known else ours, "PYTHONUTF8": "1"}
+def child_environment() -> dict[str, str]:
+    """Return this process's environment, with this package on the path of a child even from a checkout."""
+    found = {**os.environ, "PYTHONUTF8": "1"}
+    if sysconfig.get_paths()["purelib"] != _ROOT:
+        found["PYTHONPATH"] = os.pathsep.join(part for part in (_ROOT, os.environ.get("PYTHONPATH", "")) if part)
+    return found
 
 
 def _listen(stream: IO[bytes], answers: queue.SimpleQueue[Message | None]) -> None:

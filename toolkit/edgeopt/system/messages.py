@@ -1,0 +1,63 @@
+"""What an engine that must not share our process says over a pipe: one message of plain values and arrays.
+
+Vendor libraries leak state between targets, crash and hang, so each runs in a process of its own. This file
+is all that both sides share; it needs nothing but NumPy, so that a worker can live in another environment.
+
+A message: 8 bytes with the length of the head (little-endian), the head (JSON), the bytes of the arrays.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_LENGTH = struct.Struct("<Q")
+
+
+@dataclass(frozen=True)
+class Message:
+    """Plain values, and arrays by name."""
+
+    values: Mapping[str, Any]
+    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+
+def write_message(stream: IO[bytes], message: Message) -> None:
+    """Write one message and flush."""
+    arrays = {name: np.asarray(array, order="C") for name, array in message.arrays.items()}
+    kinds = [[name, str(array.dtype), list(array.shape)] for name, array in arrays.items()]
+    head = json.dumps({"values": dict(message.values), "arrays": kinds}).encode()
+    stream.write(_LENGTH.pack(len(head)) + head)
+    for array in arrays.values():
+        stream.write(array.tobytes())
+    stream.flush()
+
+
+def read_message(stream: IO[bytes]) -> Message:
+    """Read one message; wait until it is there.
+
+    Raises:
+        EOFError: If the other side has closed the stream, or ended in the middle of a message.
+    """
+    (length,) = _LENGTH.unpack(_read(stream, _LENGTH.size))
+    head = json.loads(_read(stream, length))
+    arrays = {name: _read_array(stream, np.dtype(kind), tuple(shape)) for name, kind, shape in head["arrays"]}
+    return Message(head["values"], arrays)
+
+
+def _read_array(stream: IO[bytes], dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    return np.frombuffer(_read(stream, math.prod(shape) * dtype.itemsize), dtype).reshape(shape)
+
+
+def _read(stream: IO[bytes], size: int) -> bytes:
+    data = stream.read(size)
+    if len(data) < size:
+        raise EOFError(f"the stream ended {size - len(data)} bytes early")
+    return data
