@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 from fixture_models import model as small_model
@@ -14,9 +15,10 @@ from edgeopt import tasks
 from edgeopt.errors import EdgeoptError, NoteKind
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
-from edgeopt.graph.model import Model, find_model, load_model
+from edgeopt.graph.model import Model, find_model, load_model, save_model
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, answers, open_labelled
 from edgeopt.measurement.accuracy.misreading import Misreading, find_misreading, heed_misreading
+from edgeopt.measurement.given import open_given
 from edgeopt.pipeline.optimize import optimize
 from edgeopt.recipes.frames import synthetic_frames
 from edgeopt.recipes.preprocess import Colour
@@ -262,6 +264,43 @@ def test_an_amplified_picture_casts_doubt_on_answers_that_are_not():
     found = found_without_labels(gain=1.0)
     assert not found.is_proven
     assert found.better.preprocess.scale == 1.0
+
+
+def thousand_hues(gain: float) -> Model:
+    """Return the hues among a thousand classes, in the order RGB."""
+    weight = np.concatenate([HUES * gain, np.full((3, 988), -1.0) * gain], axis=1).astype(np.float32)
+    return small_model(
+        """hues (float[1,3,32,32] x) => (float[1,1000] y) {
+            m = GlobalAveragePool(x) f = Flatten(m) k = MatMul(f, w) y = Softmax(k)
+        }""",
+        w=weight,
+    )
+
+
+def labelled_hues(folder: Path) -> Path:
+    """Write a picture of each hue, and a label file."""
+    for i, hue in enumerate(HUES.T):
+        cv2.imwrite(str(folder / f"{i}.png"), np.full((32, 32, 3), (127.5 + 100 * hue)[::-1], np.uint8))
+    (folder / "labels.csv").write_text("file,class_index\n" + "".join(f"{i}.png,{i}\n" for i in range(12)))
+    return folder / "labels.csv"
+
+
+def test_labels_choose_among_recipes_that_fit_by_shape(tmp_path):
+    save_model(thousand_hues(5.0), tmp_path / "hues.onnx")
+    path, labels = str(tmp_path / "hues.onnx"), labelled_hues(tmp_path)
+    with pytest.raises(EdgeoptError, match="2 recipes fit this model: imagenet, imagenet_caffe"):
+        open_given(path, "cpu", None)
+    choice = open_given(path, "cpu", None, labels=labels).choice
+    assert choice.recipe.name == "imagenet"
+    assert choice.reason.endswith("it reads the labels best")
+    assert "2 recipes fit this model; on 12 labelled pictures: imagenet top1 1.0000" in str(choice.notes[-1])
+
+
+def test_labels_that_do_not_tell_recipes_apart_leave_the_question_to_the_user(tmp_path):
+    save_model(thousand_hues(0.0), tmp_path / "hues.onnx")
+    with pytest.raises(EdgeoptError, match="12 labelled pictures do not tell them apart: imagenet top1") as refused:
+        open_given(str(tmp_path / "hues.onnx"), "cpu", None, labels=labelled_hues(tmp_path))
+    assert refused.value.remedy == "pass --recipe with one of imagenet, imagenet_caffe"
 
 
 def test_how_far_the_readings_are_is_told():

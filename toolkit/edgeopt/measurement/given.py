@@ -8,6 +8,7 @@ from pathlib import Path
 from edgeopt.graph.model import Model, find_model, load_model
 from edgeopt.graph.tensors import fix_sizes
 from edgeopt.measurement.accuracy.evaluate import require_metric
+from edgeopt.measurement.accuracy.misreading import choose_by_labels
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.recognise import Choice, Shapes, choose_recipe
 from edgeopt.runtime.availability import find_device
@@ -55,7 +56,8 @@ def open_given(
     device, path = find_device(target), find_model(model)
     loaded = load_model(path)
     inputs = fix_sizes(loaded.inputs, sizes or {})
-    choice = choose_recipe(recipe, path, inputs, loaded.outputs, loaded.metadata, fed)
+    choice = choose_recipe(recipe, path, inputs, loaded.outputs, loaded.metadata, fed, may_rival=bool(labels))
+    choice = choose_by_labels(choice, loaded, Path(labels))
     if sizes:
         choice = replace(choice, recipe=choice.recipe.with_inputs(inputs))
     require_metric(choice.recipe, labels)

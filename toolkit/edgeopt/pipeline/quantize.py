@@ -30,7 +30,7 @@ from edgeopt.measurement.accuracy.evaluate import (
     synthetic,
     with_states,
 )
-from edgeopt.measurement.accuracy.misreading import notes_of_reading
+from edgeopt.measurement.accuracy.misreading import choose_by_labels, notes_of_reading
 from edgeopt.measurement.session_tuning import Buffers
 from edgeopt.pipeline.plan import SYNTHETIC, require_uncompiled
 from edgeopt.pipeline.selection import is_within
@@ -165,7 +165,8 @@ def quantize(
     inputs = fix_sizes(loaded.inputs, shapes or {})
     given = open_frames(Path(calib)) if calib and calib != SYNTHETIC else None
     fed_shapes = given.shapes if given else None
-    choice = choose_recipe(recipe, path, inputs, loaded.outputs, loaded.metadata, fed_shapes)
+    choice = choose_recipe(recipe, path, inputs, loaded.outputs, loaded.metadata, fed_shapes, may_rival=bool(eval))
+    choice = choose_by_labels(choice, loaded, Path(eval or ""))
     if shapes:
         choice = replace(choice, recipe=choice.recipe.with_inputs(inputs))
     require_metric(choice.recipe, eval)

@@ -37,6 +37,8 @@ class Choice:
     notes: tuple[Note, ...] = ()
     is_given: bool = False
     """Whether the user named the recipe or laid it beside the model; else it was recognised."""
+    rivals: tuple[Choice, ...] = ()
+    """Others that fit as well: labels must tell."""
 
 
 def choose_recipe(
@@ -46,6 +48,8 @@ def choose_recipe(
     outputs: Sequence[TensorSpec],
     metadata: Mapping[str, str],
     given: Shapes | None = None,
+    *,
+    may_rival: bool = False,
 ) -> Choice:
     """Return the recipe for a model, bound to its tensors.
 
@@ -59,6 +63,7 @@ def choose_recipe(
         outputs: Of the model.
         metadata: What the exporter wrote.
         given: Shapes of the tensors that will be fed, one sample; they fix free dimensions. None: pictures.
+        may_rival: Whether several may fit, since there are labels to tell.
 
     Raises:
         EdgeoptError: If no recipe fits, or more than one; the message lists them.
@@ -84,14 +89,16 @@ def choose_recipe(
             remedy="pass its inputs as arrays: --calib FILE.npz (edgeopt bench: --source)"
             f"{_of_pictures(inputs)}{named}",
         )
-    if len(fitting) > 1:
+    if len(fitting) > 1 and not may_rival:
         names = ", ".join(recipe.name for recipe in fitting)
         raise EdgeoptError(
             f"{len(fitting)} recipes fit this model: {names} ({shapes})",
             remedy=f"pass --recipe with one of {names}{f', or {ARRAYS_RECIPE}' if given else ''}",
         )
     told = "the exporter's metadata and the shapes" if "names" in metadata else "the shapes"
-    return _bind(fitting[0], f"{told} fit it alone ({shapes})", inputs, outputs, metadata, taken)
+    told = f"{told} fit it {'alone' if len(fitting) == 1 else 'too'} ({shapes})"
+    first, *rest = (_bind(one, told, inputs, outputs, metadata, taken) for one in fitting)
+    return replace(first, rivals=tuple(rest))
 
 
 def _explaining(fitting: list[Recipe], outputs: Sequence[TensorSpec]) -> list[Recipe]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind
-from edgeopt.executors import Session
+from edgeopt.executors import Session, SessionOptions
+from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.model import Model, load_model
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.measurement.accuracy.bootstrap import Scored, drop_between, score
-from edgeopt.measurement.accuracy.evaluate import LabelledFrames, Progress, answers
+from edgeopt.measurement.accuracy.evaluate import LabelledFrames, Progress, answers, open_labelled
 from edgeopt.recipes.frames import Frames
 from edgeopt.recipes.preprocess import Colour, Preprocess
 from edgeopt.recipes.raw_values import fitting_numbers
@@ -149,6 +151,40 @@ def _is_shipped_together(recipe: Recipe, model: Model) -> bool:
     if path is None or recipe.folder not in assets.model_folders().values() or not path.is_file():
         return False
     return load_model(path).fingerprint == model.fingerprint
+
+
+def choose_by_labels(choice: Choice, model: Model, labels: Path) -> Choice:
+    """Return the one of the recipes that fit by shape that reads labelled pictures best, and a note of their scores.
+
+    Args:
+        choice: With or without rivals; without, it is what comes back.
+        model: In float.
+        labels: Path of the labels.
+
+    Raises:
+        EdgeoptError: If the labels do not tell the best two apart.
+    """
+    if not choice.rivals:
+        return choice
+    labelled, every = open_labelled(labels), (choice, *choice.rivals)
+    judged = list[_Judged]()
+    session = EXECUTOR.open(model.data, SessionOptions())
+    bench = _Bench(model.inputs, model.outputs, session, labelled.frames, labelled, None)
+    for one in every if len(labelled.frames) >= _LEAST_PICTURES else ():
+        with suppress(EdgeoptError):  # labels of another task
+            judged.append(bench.judge(one.recipe, _JUDGED, "", is_final=True))
+    session.close()
+    ranked = sorted(judged, key=lambda one: -one.merit)
+    scores = ", ".join(f"{one.recipe.name} {one.scored.accuracy}" for one in judged if one.scored)
+    count, names = plural(min(len(labelled.frames), _JUDGED), "labelled picture"), [one.recipe.name for one in every]
+    if not ranked or _is_useless(ranked[0]) or not all(_is_better(ranked[0], other) for other in ranked[1:]):
+        raise EdgeoptError(
+            f"{len(every)} recipes fit this model, and {count} do not tell them apart: {scores or ', '.join(names)}",
+            remedy=f"pass --recipe with one of {', '.join(names)}",
+        )
+    found = next(one for one in every if one.recipe is ranked[0].recipe)
+    note = Note(NoteKind.INFO, f"{len(every)} recipes fit this model; on {count}: {scores}")
+    return replace(found, reason=f"{found.reason}; it reads the labels best", notes=(*found.notes, note), rivals=())
 
 
 def heed_misreading(found: Misreading | None, choice: Choice, folder: Path) -> tuple[Note, ...]:
