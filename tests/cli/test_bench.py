@@ -179,7 +179,7 @@ def test_cameras_are_accounted_for_frame_by_frame(cameras):
 
 def test_waiting_is_told_apart_from_service(cameras):
     text = shown(cameras[0])
-    for word in ("queue wait", "response", "generator", "in system", "misses", "jitter"):
+    for word in ("queue wait", "response", "generator", "misses", "jitter"):
         assert word in text
 
 

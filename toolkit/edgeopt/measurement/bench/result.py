@@ -19,14 +19,14 @@ from edgeopt.measurement.bench.options import BenchOptions
 from edgeopt.measurement.bench.passes import Passes
 from edgeopt.measurement.bench.setup import Setup
 from edgeopt.measurement.load.batch import BatchPoint
-from edgeopt.measurement.load.result import LoadResult, queue_wait_ns
+from edgeopt.measurement.load.result import LoadResult
 from edgeopt.measurement.load.run import LoadPlan, Observed
 from edgeopt.measurement.resources.energy import Energy, NotMeasured
 from edgeopt.measurement.resources.memory import Growth, MemoryTrace
 from edgeopt.measurement.resources.trust import Trust, TrustLevel
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.budget import BudgetResult
-from edgeopt.measurement.statistics.quantile import Summary, summarize
+from edgeopt.measurement.statistics.quantile import Summary
 from edgeopt.measurement.statistics.trend import Warmup
 from edgeopt.system.environment import Environment, physical_cores
 
@@ -109,10 +109,10 @@ class BenchResult:
     @cached_property
     def waits(self) -> dict[str, Summary]:
         """The same of waiting and of the whole response, where frames arrive; empty while a queue grows."""
-        rows = self.samples.steady().served()
-        if self.plan.rate_per_s is None or self.load.response is None:
+        load = self.load
+        if self.plan.rate_per_s is None or load.response is None or load.queue_wait is None:
             return {}
-        return {"queue wait": summarize(queue_wait_ns(rows)), "response": self.load.response}
+        return {"queue wait": load.queue_wait, "response": load.response}
 
     @cached_property
     def shares(self) -> Mapping[str, StageShare]:

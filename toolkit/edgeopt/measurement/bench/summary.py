@@ -141,9 +141,6 @@ def _under_load(load: LoadResult) -> Section:
         lines.append(Value("answers", f"{hold} when replaced; {_jitter(load)}"))
         run = f"longest run {plural(load.longest_miss_run, 'frame')} of one stream"
         lines.append(Value("misses", f"{load.misses_per_minute:.4g} a minute, {run}"))
-    if load.little is not None:
-        inside = f"{load.little.measured:.3g} counted, {load.little.expected:.3g} by Little's law"
-        lines.append(Value("in system", f"{inside}{'' if load.little.holds else ': they do NOT agree'}"))
     if load.send_lag_ratio is not None:
         lines.append(Value("generator", f"p99 late by {load.send_lag_ratio:.2%} of a period"))
     return Section("Under load", values=tuple(lines))

@@ -77,7 +77,6 @@ def longest_run_of_a_stream(rows: Samples, missed: NDArray[np.bool_]) -> int:
 
 _MOST_LAG: Final = 0.05
 """Periods that the 99th percentile of the send lag may take."""
-_LITTLE: Final = 0.05
 
 
 class LoadStatus(StrEnum):
@@ -88,20 +87,6 @@ class LoadStatus(StrEnum):
     """The load was not the load asked for."""
     UNSTABLE_QUEUE = "unstable_queue"
     """Frames arrive faster than they are served, so waiting times grow with the length of the run."""
-
-
-@dataclass(frozen=True, slots=True)
-class LittleCheck:
-    """Frames in the system counted over time, and as Little's law has them; they differ while a queue grows."""
-
-    measured: float
-    expected: float
-    """Throughput times mean response."""
-
-    @property
-    def holds(self) -> bool:
-        """Whether both are within 5 %."""
-        return abs(self.measured - self.expected) <= _LITTLE * self.measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +130,6 @@ class LoadResult:
     """Seconds by which waiting grows in a second of an unstable queue."""
     send_lag_ratio: float | None
     """99th percentile of the lateness of arrivals, over the period."""
-    little: LittleCheck | None
 
     @property
     def dropped_ratio(self) -> float:
@@ -212,7 +196,6 @@ def summarize_load(
         offered_ratio=offered,
         growth_ratio=growth,
         send_lag_ratio=lag,
-        little=check_little(samples),
     )
 
 
@@ -221,31 +204,6 @@ def queue_wait_ns(rows: Samples) -> NDArray[np.int64]:
     if rows.intended_ns is None or rows.started_ns is None:
         return np.zeros(len(rows), np.int64)
     return rows.started_ns - rows.intended_ns
-
-
-def check_little(samples: Samples) -> LittleCheck | None:
-    """Compare the frames in the system, counted over time, with throughput times mean response.
-
-    Both are taken between the first and the last arrival after warm-up, so that they agree only if as many
-    frames leave as arrive; None where no time passes in between.
-
-    Args:
-        samples: Warm-up included, since its last frames may still be in the system.
-
-    Source: Little 1961, L = lambda W; here over a finite window.
-    """
-    rows = samples.served()
-    done = rows.done_ns
-    steady = np.flatnonzero(~rows.warmup)
-    if done is None or len(steady) < 2:
-        return None
-    begun = done - rows.response_ns
-    low, high = int(begun[steady].min()), int(begun[steady].max())
-    inside = np.maximum(np.minimum(done, high) - np.maximum(begun, low), 0)
-    left = (done > low) & (done <= high)
-    if high == low or not inside.any():
-        return None
-    return LittleCheck(float(inside.sum()) / (high - low), float(rows.response_ns[left].sum()) / (high - low))
 
 
 def _judge(lag: float | None, offered: float | None, growth: float | None) -> tuple[LoadStatus, tuple[str, ...]]:
