@@ -188,7 +188,7 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(tmp_path):
     out = tmp_path / "out"
     shown = CliRunner().invoke(cli, ["optimize", "digits_detector", "-t", "cpu", "-o", str(out), "--dry-run"])
     assert shown.exit_code == 0
-    assert "step    quantize" in shown.output
+    assert "step       quantize" in shown.output
     assert not out.exists()
 
 

@@ -33,13 +33,16 @@ def _summarize(found: Checkup) -> Document:
 
     machine = found.environment
     cores = plural(machine.cores, "core")
+    targets: dict[str, list[str]] = {}
+    for name, reason in found.targets.items():
+        targets.setdefault(reason, []).append(name)
     values = (
         Value("machine", f"{machine.cpu}, {machine.architecture}, {cores}, {machine.memory_mib} MiB"),
-        Value("instructs", ", ".join(machine.instructions) or "nothing that INT8 gains by"),
+        Value("can do", ", ".join(machine.instructions) or "nothing that INT8 gains by"),
         Value("system", f"{machine.system}, Python {machine.python}"),
         Value("packages", ", ".join(f"{name} {version}" for name, version in machine.packages.items())),
         *(Value("executor", f"{name}: {reason or 'runs'}") for name, reason in found.executors.items()),
-        *(Value("target", f"{name}: {reason or 'this machine'}") for name, reason in found.targets.items()),
+        *(Value("target", f"{', '.join(names)}: {reason or 'runs here'}") for reason, names in targets.items()),
     )
     return Document("doctor", machine.cpu, "This machine", asdict(found), (Section(values=values, notes=found.notes),))
 

@@ -15,7 +15,7 @@ from edgeopt.cli._options import (
     shape_option,
     threads_option,
 )
-from edgeopt.cli._output import show, show_line
+from edgeopt.cli._output import show
 from edgeopt.cli._progress import Progress
 from edgeopt.cli._values import Duration, Names, Number
 
@@ -116,7 +116,7 @@ def optimize(
       4  the machine was too noisy to decide
     """
     from edgeopt.pipeline.optimize import optimize as run
-    from edgeopt.pipeline.optimize import plan_lines
+    from edgeopt.pipeline.optimize import show_plan
     from edgeopt.pipeline.plan import Options
     from edgeopt.pipeline.selection import Prefer
     from edgeopt.pipeline.summary import summarize
@@ -138,8 +138,7 @@ def optimize(
         prefer=Prefer(prefer),
     )
     if dry_run:
-        for line in plan_lines(model, target=target, recipe=recipe, options=options):
-            show_line(line)
+        show(show_plan(model, target=target, recipe=recipe, options=options), form)
         return
     with Progress(quiet=form != TERMINAL) as progress:
         report = run(model, target=target, out=out, recipe=recipe, options=options, listener=progress)

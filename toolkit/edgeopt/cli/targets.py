@@ -22,20 +22,24 @@ def targets(*, form: str) -> None:
     from edgeopt.report.document import Document, Section, make_table
     from edgeopt.runtime.availability import why_unavailable
     from edgeopt.system import assets
-    from edgeopt.system.target import Choice, read_target, target_names
+    from edgeopt.system.target import Choice, Target, read_target, target_names
 
     found = [read_target(assets.folder("targets") / f"{name}.toml") for name in target_names()]
 
-    def here(one: Target | Choice) -> str:
-        if isinstance(one, Choice):
-            return f"the first that fits of {', '.join(one.choose)}"
-        return (one.why_not_here() or why_unavailable(one) or "yes").partition(";")[0].partition(" (")[0]
+    targets = [one for one in found if isinstance(one, Target)]
+    here = {one.name for one in targets if not (one.why_not_here() or why_unavailable(one))}
+
+    def runs(one: Target | Choice) -> bool:
+        return not here.isdisjoint(one.choose) if isinstance(one, Choice) else one.name in here
+
+    def what(one: Target | Choice) -> str:
+        return f"{one.description}: one of {', '.join(one.choose)}" if isinstance(one, Choice) else one.description
 
     columns: dict[str, Callable[[Target | Choice], str]] = {
         "name": lambda one: one.name,
-        "device": lambda one: one.description,
         "precisions": lambda one: "" if isinstance(one, Choice) else ", ".join(one.precisions),
-        "runs here": here,
+        "runs here": lambda one: "yes" if runs(one) else "no",
+        "device": what,
     }
     table = make_table(found, columns, words=["device", "precisions", "runs here"])
     data = [asdict(target) for target in found]

@@ -134,7 +134,7 @@ class Qnn(Executor):
         """Return None if both packages are installed."""
         missing = [name for name in ("onnxruntime", "onnxruntime_qnn") if find_spec(name) is None]
         if missing:
-            return f"no package {' and '.join(missing)}; {_INSTALL} (Linux and Windows only)"
+            return f"{' and '.join(missing)} not installed; {_INSTALL} (Linux and Windows only)"
         return None
 
     def check(self, options: SessionOptions) -> None:
@@ -344,7 +344,7 @@ def _message(do: str, source: Source, options: SessionOptions, *, strict: bool, 
         )
     if options.precision == "bf16" or options.profile_to or options.save_optimized_to:
         raise UnsupportedError(
-            "the NPU computes real numbers in fp16, and offers neither an operator profile nor its optimized graph",
+            "the NPU computes floats in fp16, and offers neither an operator profile nor its optimized graph",
             remedy="ask for neither bf16, nor a profile, nor the optimized graph; times of a simulator mean nothing",
         )
     values = {

@@ -276,7 +276,7 @@ def check_options(options: SessionOptions) -> Mapping[str, Any]:
         )
     if options.precision not in ("", "fp16", "fp32") or options.profile_to or options.save_optimized_to:
         raise UnsupportedError(
-            "Rockchip's NPU computes real numbers in fp16, and its simulator offers neither an operator profile nor "
+            "Rockchip's NPU computes floats in fp16, and its simulator offers neither an operator profile nor "
             "an optimized graph",
             remedy="ask for neither bf16, nor a profile, nor the optimized graph",
         )
@@ -310,7 +310,7 @@ _REFUSALS: Sequence[tuple[str, str, str]] = (
     ),
     (
         r"target_platform\((\w+)\) not support do_quantization = False",
-        "{0} computes integers only, and the model has real numbers",
+        "{0} computes integers only, and the model holds floats",
         "compile in w8a8: give calibration pictures",
     ),
     (

@@ -95,7 +95,7 @@ def _open(target: Target, threads: int) -> Engine:
     executor = load_executor(target.executor)
     require_providers(target)
     if reason := why_unavailable(target):
-        raise UnavailableError(f"target {target.name!r} cannot run here: {reason}", remedy=_how_to_get(target))
+        raise UnavailableError(f"target {target.name} cannot run here: {reason}", remedy=_how_to_get(target))
     executor.check(SessionOptions(target.providers, threads, target.options))
     return Engine(target, executor, threads)
 
@@ -109,14 +109,15 @@ def _alternatives(target: Target, threads: int) -> tuple[list[Engine], list[Note
     found, notes = list[Engine](), list[Note]()
     for name in target.alternatives:
         other = find_target(name)
-        reason = target.why_not_here() or other.why_not_here()  # unmeasured, one engine is no better than another
+        # unmeasured, one engine is no better than another
+        reason = target.why_not_here() or other.why_not_here() or why_unavailable(other)
         try:
             if reason is None:
                 found.append(_open(other, threads))
         except EdgeoptError as error:
             reason = error.problem
         if reason:
-            notes.append(Note(NoteKind.SKIPPED, f"no candidates of {name}: {reason}"))
+            notes.append(Note(NoteKind.SKIPPED, f"{name} not tried: {reason}"))
     return found, notes
 
 

@@ -29,22 +29,24 @@ from edgeopt.pipeline.run import Run, Silence, add_candidate, finished_candidate
 from edgeopt.pipeline.selection import is_within
 from edgeopt.pipeline.start import read_given, start_run
 from edgeopt.recipes.recognise import Choice
+from edgeopt.report.document import Document
+from edgeopt.report.formats import render
 from edgeopt.runtime.availability import is_by_rule, is_compiled, why_unavailable
 from edgeopt.steps._context import Listener, Setting, numbered, out_of_time
 from edgeopt.system.environment import physical_cores
 
 
-def plan_lines(model: str, *, target: str, recipe: str | None, options: Options) -> Sequence[str]:
-    """Return what `optimize` would do, line by line; nothing is written.
+def show_plan(model: str, *, target: str, recipe: str | None, options: Options) -> Document:
+    """Return what `optimize` would do; nothing is written.
 
     Raises:
         EdgeoptError: As `optimize`, for everything that can be known before work begins.
     """
     given, _ = read_given(model, target, recipe, options)
     plan = make_plan(given.recipe, given.target, options, physical_cores(), why_not_again(given.model))
-    lines = describe(plan, given.model.name, given.recipe, given.target, given.choice.reason)
-    missing = why_unavailable(given.target)
-    return [*lines, f"note    cannot run here: {missing}"] if missing and not is_by_rule(given.target) else lines
+    if (missing := why_unavailable(given.target)) and not is_by_rule(given.target):
+        plan = replace(plan, notes=(*plan.notes, Note(NoteKind.WARNING, f"cannot run here: {missing}")))
+    return describe(plan, given.model.name, given.recipe, given.target, given.choice.reason)
 
 
 def optimize(
@@ -85,7 +87,8 @@ def optimize(
     folder = Path(out) if out else Path("out") / f"{given.model.name}-{device_name(target)}"
     run = start_run(given, pictures, plan, folder, asked.resume, replay, listener or Silence())
     with run.workspace:
-        for line in describe(plan, given.model.name, given.recipe, given.target, given.choice.reason):
+        document = describe(plan, given.model.name, given.recipe, given.target, given.choice.reason)
+        for line in render(document, "terminal").splitlines():
             run.listener.say(line)
         _read_as_the_recipe_says(run, given.choice)
         _make_candidates(run)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,11 +12,13 @@ from edgeopt import steps
 from edgeopt.errors import EdgeoptError, Note, NoteKind, NotFoundError, UnsupportedError
 from edgeopt.pipeline.selection import Prefer
 from edgeopt.recipes.recipe import Recipe
+from edgeopt.report.document import Document, Section, Value
 from edgeopt.runtime.availability import is_compiled
 from edgeopt.steps import Step
 from edgeopt.system import registry
 from edgeopt.system.environment import engine_threads
 from edgeopt.system.target import Target
+from edgeopt.system.text import plural
 from edgeopt.system.toml import DURATION_MS, DURATION_S, THREADS, Within, require_ranges
 
 SYNTHETIC = "synthetic"
@@ -204,18 +206,19 @@ def _left_out(name: str, step: Step, reason: str, hint: str = "") -> Note:
     return Note(NoteKind.SKIPPED, f"{step.without or f'no {name}'}: {reason}", hint)
 
 
-def describe(plan: Plan, model: str, recipe: Recipe, target: Target, reason: str) -> Sequence[str]:
-    """Return the lines that `--dry-run` prints."""
+def describe(plan: Plan, model: str, recipe: Recipe, target: Target, reason: str) -> Document:
+    """Return what `--dry-run` prints."""
     kept = f"drop at most {plan.max_drop:g} {recipe.evaluation.metric}"
     if plan.eval is None:
         kept = f"agreement at least {recipe.least_agreement:g}"
-    lines = [
-        f"model   {model}",
-        f"recipe  {recipe.name}: {reason}",
-        f"target  {target.name}: {target.description}; {plan.threads} thread(s)",
-        f"calib   {'synthetic' if plan.synthetic else plan.calib or 'none'}",
-        f"eval    {plan.eval or 'none: accuracy is judged by agreement with the float model'}",
-        f"budget  {plan.budget_ms:.1f} ms a frame, {kept}",
-    ]
-    lines += [f"step    {name}: {step.does}" for name, step in plan.steps.items()]
-    return [*lines, *(f"note    {note}" for note in plan.notes)]
+    values = (
+        Value("model", model),
+        Value("recipe", f"{recipe.name}: {reason}"),
+        Value("target", f"{target.name}: {target.description}; {plural(plan.threads, 'thread')}"),
+        Value("calib", "synthetic" if plan.synthetic else str(plan.calib or "none")),
+        Value("eval", str(plan.eval or "none: agreement with the float model judges")),
+        Value("budget", f"{plan.budget_ms:.1f} ms a frame, {kept}"),
+        *(Value("step", f"{name}: {step.does}") for name, step in plan.steps.items()),
+    )
+    data = [(one.label, one.text) for one in values]
+    return Document("optimize", model, f"Plan for {model}", data, (Section(values=values, notes=plan.notes),))

@@ -46,8 +46,8 @@ def _why_not(name: str, absent: Mapping[str, str | None]) -> str:
         return target.why_not_here() or why_unavailable(target) or absent.get(target.executor) or ""
     try:
         find_device(name)
-    except EdgeoptError as error:
-        return error.problem
+    except EdgeoptError:
+        return f"none of its profiles fits: {', '.join(target.choose)}"
     return ""
 
 

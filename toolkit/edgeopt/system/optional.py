@@ -17,7 +17,9 @@ def require(module: str, *, extra: str, purpose: str) -> Any:
     try:
         return import_module(module)
     except ImportError as error:
+        package = module.split(".")[0]
+        is_absent = isinstance(error, ModuleNotFoundError) and error.name == package
+        why = "is not installed" if is_absent else f"cannot be imported ({error})"
         raise MissingDependencyError(
-            f"{purpose} needs the package {module.split('.')[0]!r} ({error})",
-            remedy=f"pip install 'edgeopt[{extra}]'",
+            f"{package} {why}: {purpose} needs it", remedy=f"pip install 'edgeopt[{extra}]'"
         ) from error

@@ -151,7 +151,7 @@ def require_precision(model: Model, target: Target) -> None:
     if real:
         named = ", ".join(f"{node.op_type} {node.name!r}" for node in real[:5])
         raise UnsupportedError(
-            f"{target.name} has no fp16, and {len(real)} of the nodes compute with real numbers: {named}",
+            f"{target.name} has no fp16, and {len(real)} of the nodes compute in float: {named}",
             remedy="quantize the whole model, or choose a newer target",
         )
 

@@ -18,7 +18,7 @@ from edgeopt.system.target import Target
 from edgeopt.system.text import plural
 
 _REMEDY = (
-    "leave the quantization to edgeopt (pairs of Q and DQ, prediction layers in real numbers), or compile in fp16: "
+    "leave the quantization to edgeopt (pairs of Q and DQ, prediction layers in float), or compile in fp16: "
     "Rockchip's compiler puts boxes and scores on one scale"
 )
 

@@ -40,7 +40,7 @@ def rockchip_forms(context: Context, model: Model) -> Sequence[DeviceForm]:
         whole = Outcome(model, {}, (_BY_COMPILER,))
         forms.append(_form("w8a8 by the compiler", "w8a8", True, whole, context.target, model, calibration))
         for i, made in enumerate(quantize_by_rule(context, model) if "fp16" in context.target.precisions else []):
-            name = "w8a8 by pairs" if i == 0 else "w8a8 by pairs, more in real numbers"
+            name = "w8a8 by pairs" if i == 0 else "w8a8 by pairs, more in float"
             forms.append(_form(name, "w8a8", True, made, context.target, model))
     if "fp16" in context.target.precisions:
         forms.append(_form("fp16", "fp16", False, Outcome(model, {}), context.target, model))
