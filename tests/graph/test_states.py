@@ -185,6 +185,41 @@ def test_what_the_model_says_of_itself_is_kept_in_the_recipe(tmp_path):
     assert dict(recipe.evaluation.kinds) == {"speech": "probability"}
 
 
+@pytest.mark.parametrize(("other", "told"), [("Sigmoid", "Sigmoid"), ("Relu", "If")])
+def test_a_probability_is_seen_inside_of_branches_that_agree(other, told):
+    proto = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 17]>
+        branches (float[1, 2] x, bool c) => (float[1, 2] y) {{
+            z = If (c) <
+                then_branch = one () => (float[1, 2] a) {{ s = Sigmoid(x) a = Identity(s) }},
+                else_branch = two () => (float[1, 2] b) {{
+                    b = If (c) <
+                        then_branch = three () => (float[1, 2] d) {{ d = {other}(x) }},
+                        else_branch = four () => (float[1, 2] e) {{ e = {other}(x) }}
+                    >
+                }}
+            >
+            y = Squeeze(z)
+        }}"""
+    )
+    assert Model(proto, "branches").outputs[0].op == told
+
+
+def test_a_probability_is_seen_inside_of_a_loop():
+    proto = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        loop (float[1, 2] x, int64 n, bool go) => (float[1, 2] h, float[k, 1, 2] y) {
+            h, y = Loop (n, go, x) <body = step (int64 i, bool on, float[1, 2] a)
+                => (bool off, float[1, 2] b, float[1, 2] p) {
+                off = Identity(on)
+                b = Tanh(a)
+                p = Sigmoid(b)
+            }>
+        }"""
+    )
+    assert [one.op for one in Model(proto, "loop").outputs] == ["Tanh", "Sigmoid"]
+
+
 def test_a_probability_is_seen_through_what_keeps_its_value():
     model = onnx.ModelProto()
     model.CopyFrom(recurrent().proto)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import ChainMap
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,6 +14,7 @@ from google.protobuf.message import DecodeError
 from onnx import helper
 
 from edgeopt.errors import InvalidFileError, NotFoundError, UnsupportedError
+from edgeopt.graph.subgraphs import subgraphs
 from edgeopt.graph.tensors import TensorSpec, fix_sizes
 from edgeopt.graph.validity import require_valid, sort_nodes
 from edgeopt.system import assets
@@ -43,7 +45,7 @@ class Model:
     @cached_property
     def outputs(self) -> tuple[TensorSpec, ...]:
         """What a run returns."""
-        makers = {name: node for node in self.proto.graph.node for name in node.output}
+        makers = ChainMap(_makers(self.proto.graph))
         return tuple(replace(_spec(value), op=_maker(value.name, makers)) for value in self.proto.graph.output)
 
     @cached_property
@@ -96,12 +98,25 @@ _KEEP_VALUES = frozenset(
 """What comes out are values of the first input, or their mean."""
 
 
-def _maker(name: str, makers: Mapping[str, onnx.NodeProto]) -> str:
-    """Return the operator that makes a tensor's values; empty where none does."""
+_FIRST_RESULT = {"If": 0, "Loop": 1, "Scan": 0}
+"""Where a subgraph returns the node's first output: a Loop's returns first whether to go on."""
+
+
+def _makers(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
+    return {name: node for node in graph.node for name in node.output}
+
+
+def _maker(name: str, makers: ChainMap[str, onnx.NodeProto]) -> str:
+    """Return the operator that makes a tensor's values; empty where none does, If where its branches differ."""
     seen = set[str]()
     while name in makers and name not in seen:
         seen.add(name)
         node = makers[name]
+        if node.op_type in _FIRST_RESULT:
+            place = list(node.output).index(name) + _FIRST_RESULT[node.op_type]
+            inner = [one for one in subgraphs([node]) if place < len(one.output)]
+            found = {_maker(one.output[place].name, makers.new_child(_makers(one))) for one in inner}
+            return found.pop() if len(found) == 1 else str(node.op_type)
         if node.op_type not in _KEEP_VALUES or not node.input:
             return str(node.op_type)
         name = node.input[0]
