@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from fixture_brief import briefly
 
+from edgeopt.measurement.accuracy.acceptance import is_within
 from edgeopt.pipeline.optimize import optimize
-from edgeopt.pipeline.selection import is_within
 
 pytestmark = pytest.mark.slow
 

@@ -14,11 +14,12 @@ from fixture_brief import briefly
 from onnx import TensorProto, helper, numpy_helper
 
 from edgeopt.cli import cli
-from edgeopt.errors import EdgeoptError
+from edgeopt.errors import EdgeoptError, NoteKind
 from edgeopt.executors.onnxruntime import MEMORY_REUSE
 from edgeopt.graph.model import Model
 from edgeopt.pipeline.optimize import optimize
 from edgeopt.pipeline.replay import DECISIONS, read_replay
+from edgeopt.pipeline.result import read_report
 from edgeopt.steps.quantize.judges import Judge
 
 
@@ -67,8 +68,9 @@ def models_of(folder: Path) -> dict[str, str]:
     return {str(file.relative_to(folder)): Model(onnx.load(file), "one").fingerprint for file in files}
 
 
-def test_a_replay_makes_the_same_bytes_and_asks_no_clock_for_them(case, tmp_path, monkeypatch, brief):
-    folder, asked = case
+@pytest.fixture
+def without_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail where anything is timed or calibrated."""
 
     def forbidden(*_: object, **__: object) -> None:
         raise AssertionError("a replay neither times nor calibrates")
@@ -80,13 +82,51 @@ def test_a_replay_makes_the_same_bytes_and_asks_no_clock_for_them(case, tmp_path
         "edgeopt.steps.quantize._step.confirmed_rules",
     ):
         monkeypatch.setattr(name, forbidden)
+
+
+@pytest.mark.usefixtures("without_clocks", "brief")
+def test_a_replay_makes_the_same_bytes_and_asks_no_clock_for_them(case, tmp_path):
+    folder, asked = case
+    before = {one.name: one for one in read_report(folder / "first").candidates}
     for name in ("second", "third"):
         source = folder / "first" if name == "second" else tmp_path / "second" / "report.json"
         report = optimize(**asked, target="cpu", out=tmp_path / name, replay=str(source))
         assert models_of(tmp_path / name) == models_of(folder / "first")
         assert report.chosen == read_replay(folder / "first").chosen
         assert report.threads == 1
-        assert next(one for one in report.candidates if one.name == "quantize").options == {MEMORY_REUSE: "0"}
+        made = next(one for one in report.candidates if one.name == "quantize")
+        assert made.options == {MEMORY_REUSE: "0"}
+        chosen = {note for note in before["quantize"].notes if note.kind is NoteKind.CHOICE}
+        assert chosen
+        assert chosen <= {*made.notes}
+
+
+@pytest.mark.usefixtures("without_clocks", "brief")
+def test_quantize_makes_the_form_of_a_report_again_and_then_its_own(case, tmp_path):
+    folder, asked = case
+    wanted = Model(onnx.load(folder / "first/candidates/quantize/model.onnx"), "one").fingerprint
+    sources = {"a": folder / "first", "b": tmp_path / f"a.{DECISIONS}"}
+    for name, source in sources.items():
+        arguments = ["quantize", asked["model"], "-t", "cpu", "-r", "tensors", "--calib", asked["calib"]]
+        arguments += ["-o", str(tmp_path / f"{name}.onnx"), "--replay", str(source)]
+        shown = CliRunner().invoke(cli, arguments)
+        assert shown.exit_code == 0, shown.output
+        assert f"as {source} decided" in shown.output
+        assert "weighted layers in INT8" in shown.output
+        assert Model(onnx.load(tmp_path / f"{name}.onnx"), "one").fingerprint == wanted
+    assert (tmp_path / f"a.{DECISIONS}").read_bytes() == (tmp_path / f"b.{DECISIONS}").read_bytes()
+
+
+def test_a_dry_run_reads_the_replay_too(case, tmp_path):
+    folder, asked = case
+    arguments = ["optimize", asked["model"], "-t", "cpu", "-r", "tensors", "--calib", asked["calib"], "--dry-run"]
+    shown = CliRunner().invoke(cli, [*arguments, "--replay", str(folder / "first")])
+    assert shown.exit_code == 0, shown.output
+    assert f"what {folder / 'first'} decided is made again" in shown.output
+    other = write_case(tmp_path, seed=1)["calib"]
+    refused = CliRunner().invoke(cli, [*arguments[:-2], other, "--dry-run", "--replay", str(folder / "first")])
+    assert refused.exit_code == 1
+    assert "first is the report of another calibration set" in refused.output
 
 
 def test_without_a_replay_other_times_make_another_model(case, tmp_path, monkeypatch, brief):

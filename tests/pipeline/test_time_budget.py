@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from edgeopt.executors.onnxruntime import EXECUTOR
-from edgeopt.pipeline import optimize as pipeline
+from edgeopt.pipeline import start
 from edgeopt.steps._context import Context, Engine
 from edgeopt.system.target import find_target
 
@@ -36,16 +36,13 @@ def test_the_time_that_checking_the_reading_takes_is_added_to_the_budget(monkeyp
         clock[0] += 30
         return ()
 
-    monkeypatch.setattr(pipeline, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(pipeline, "with_states", lambda frames, _: frames)
-    monkeypatch.setattr(pipeline, "notes_of_reading", read)
+    monkeypatch.setattr(start, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(start, "with_states", lambda frames, _: frames)
+    monkeypatch.setattr(start, "notes_of_reading", read)
     monkeypatch.setattr(Context, "open", lambda *_: None)
-    context, heard = trial(100.0), SimpleNamespace(progress=None)
+    context = replace(trial(100.0), listener=SimpleNamespace(progress=None))
     before = context.deadline
-    run = SimpleNamespace(
-        context=context, labelled=object(), workspace=SimpleNamespace(folder=tmp_path), listener=heard
-    )
-    pipeline._read_as_the_recipe_says(run, None)
+    start.read_as_the_recipe_says(context, SimpleNamespace(calib=None), None, object(), tmp_path)
     assert context.deadline == before + 30
 
 

@@ -43,6 +43,13 @@ from edgeopt.cli._values import Duration
 @threads_option("physical cores")
 @click.option("--time-budget", type=Duration("s"), default="3m", show_default=True, help="Stop searching after this.")
 @max_drop_option
+@click.option(
+    "--replay",
+    default="",
+    metavar="REPORT",
+    help="Make the form of an earlier run again, byte for byte: optimize's output folder or report, or the "
+    "decisions.json beside a form.",
+)
 @format_option
 @click.pass_context
 def quantize(
@@ -58,6 +65,7 @@ def quantize(
     threads: int | None,
     time_budget: float,
     max_drop: float | None,
+    replay: str,
     form: str,
 ) -> None:
     """Write the fastest INT8 form of MODEL that keeps its answers.
@@ -85,6 +93,7 @@ def quantize(
             threads=threads or 0,
             time_budget_s=time_budget,
             max_drop=max_drop,
+            replay=replay,
             say=progress.say,
             tell=progress.progress,
         )

@@ -15,8 +15,8 @@ from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.measurement.accuracy.parallel import simulate_answers, simulate_metric
 from edgeopt.pipeline.candidate import Candidate
-from edgeopt.pipeline.run import Run, add_candidate, score_candidate, stored_candidates
-from edgeopt.pipeline.selection import is_within
+from edgeopt.pipeline.run import Run, stored_candidates
+from edgeopt.pipeline.scoring import add_candidate, score_candidate
 from edgeopt.pipeline.summary import candidate_line
 from edgeopt.steps._context import AGREEMENT_PICTURES, CHECKED_PICTURES, Setting, numbered, out_of_time
 from edgeopt.steps.compile import forms_for
@@ -47,7 +47,7 @@ def offer_forms(run: Run, model: Model, parent: Candidate) -> None:
     for one in finished:
         setting = Setting(run.context.engine, one.precision, one.name)
         add_candidate(run, one.name, parent.name, one.steps, Outcome(model, {}), setting, resumed=one)
-    if any(_is_accepted(run, one) for one in finished):
+    if any(run.wish.keeps(one) for one in finished):
         return
     for i, form in enumerate(forms_for(model, run.context, Setting(run.context.engine, "fp32", first))):
         if i < len(finished):
@@ -55,7 +55,7 @@ def offer_forms(run: Run, model: Model, parent: Candidate) -> None:
         if i and monotonic() > run.context.deadline:
             run.context.notes.append(out_of_time(form.name))
             return
-        if _is_accepted(run, _add_form(run, numbered(first, i), form, parent)):
+        if run.wish.keeps(_add_form(run, numbered(first, i), form, parent)):
             return
 
 
@@ -67,14 +67,6 @@ def _steps_of_forms(run: Run, *, is_quantized: bool = True) -> tuple[str, ...]:
 
 def _is_compiled(run: Run) -> bool:
     return "compile" in run.plan.steps
-
-
-def _is_accepted(run: Run, candidate: Candidate) -> bool:
-    if candidate.unfit:
-        return False
-    if candidate.drop is not None:
-        return is_within(candidate.drop, run.plan.max_drop)
-    return (candidate.agreement or 0.0) >= run.context.least_agreement
 
 
 def _add_form(run: Run, name: str, form: DeviceForm, parent: Candidate) -> Candidate:

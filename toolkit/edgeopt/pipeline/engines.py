@@ -58,9 +58,9 @@ def open_engines(target: Target, threads: int, cache_folder: str) -> Engines:
         notes = [Note(NoteKind.WARNING, f"not compiled: {why_unavailable(target)}", _how_to_get(target))]
     elif is_compiled(target):
         own = stand_in(replace(find_target(_HOST), name=_HOST, threads=0, alternatives=()))
-        others = [_open(target, 1)]
+        others = [open_engine(target, 1)]
     else:
-        own = _open(target, threads)
+        own = open_engine(target, threads)
         others, notes = _alternatives(target, threads)
     own = replace(own, cache_folder=cache_folder)
     return Engines(own, tuple(others), tuple(notes), _why_untimed(target, others))
@@ -70,12 +70,12 @@ def default_threads(model: Model, recipe: Recipe, target: Target, asked: int) ->
     """Return what 0 threads means for a model here: all cores, or one where they are not faster."""
     if asked or target.threads or target.why_not_here():
         return physical_cores()
-    return choose_threads(model, _open(target, 1).target, fixed_shapes(recipe, model.inputs), physical_cores())
+    return choose_threads(model, open_engine(target, 1).target, fixed_shapes(recipe, model.inputs), physical_cores())
 
 
 def stand_in(host: Target) -> Engine:
     """Return this machine's processor as it judges for another device: without its own saturation."""
-    return replace(_open(host, physical_cores()), entries=UNFUSED)
+    return replace(open_engine(host, physical_cores()), entries=UNFUSED)
 
 
 def on_processor(target: Target) -> Target:
@@ -91,7 +91,12 @@ def on_processor(target: Target) -> Target:
     )
 
 
-def _open(target: Target, threads: int) -> Engine:
+def open_engine(target: Target, threads: int) -> Engine:
+    """Return a target's own engine.
+
+    Raises:
+        UnavailableError: If it is not here.
+    """
     executor = load_executor(target.executor)
     require_providers(target)
     if reason := why_unavailable(target):
@@ -113,7 +118,7 @@ def _alternatives(target: Target, threads: int) -> tuple[list[Engine], list[Note
         reason = target.why_not_here() or other.why_not_here() or why_unavailable(other)
         try:
             if reason is None:
-                found.append(_open(other, threads))
+                found.append(open_engine(other, threads))
         except EdgeoptError as error:
             reason = error.problem
         if reason:

@@ -15,24 +15,23 @@ from typing import Any
 from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.graph.integers import why_not_again
 from edgeopt.graph.outcome import Outcome
-from edgeopt.measurement.accuracy.evaluate import with_states
-from edgeopt.measurement.accuracy.misreading import notes_of_reading
+from edgeopt.measurement.accuracy.evaluate import open_labelled
 from edgeopt.pipeline.candidate import BASELINE, Candidate
+from edgeopt.pipeline.decide import decide
 from edgeopt.pipeline.device_forms import offer_forms
 from edgeopt.pipeline.engines import default_threads
 from edgeopt.pipeline.finish import conclude
 from edgeopt.pipeline.other_engines import offer_engines
 from edgeopt.pipeline.plan import Options, describe, make_plan, require_no_clock
-from edgeopt.pipeline.replay import read_replay
+from edgeopt.pipeline.replay import Replay, read_replay
 from edgeopt.pipeline.result import Report
-from edgeopt.pipeline.run import Run, Silence, add_candidate, finished_candidates, model_file, outcome_on_disk
-from edgeopt.pipeline.selection import is_within
-from edgeopt.pipeline.start import read_given, start_run
-from edgeopt.recipes.recognise import Choice
+from edgeopt.pipeline.run import Run, Silence, finished_candidates, model_file, outcome_on_disk
+from edgeopt.pipeline.scoring import add_candidate
+from edgeopt.pipeline.start import open_calibration, read_as_the_recipe_says, read_given, start_run
 from edgeopt.report.document import Document
 from edgeopt.report.formats import render
 from edgeopt.runtime.availability import is_by_rule, is_compiled, why_unavailable
-from edgeopt.steps._context import Listener, Setting, numbered, out_of_time
+from edgeopt.steps._context import CALIBRATION_PICTURES, Listener, Setting, numbered, out_of_time
 from edgeopt.system.environment import physical_cores
 
 
@@ -42,8 +41,15 @@ def show_plan(model: str, *, target: str, recipe: str | None, options: Options) 
     Raises:
         EdgeoptError: As `optimize`, for everything that can be known before work begins.
     """
-    given, _ = read_given(model, target, recipe, options)
+    if replay := _replay_of(options):
+        options = replace(options, threads=options.threads or replay.threads)
+    given, pictures = read_given(model, target, recipe, options)
     plan = make_plan(given.recipe, given.target, options, physical_cores(), why_not_again(given.model))
+    if replay:
+        replay.require_same(given.model, given.target)
+        labelled = open_labelled(plan.eval) if plan.eval and not plan.calib else None
+        replay.require_calibration(open_calibration(given, plan, pictures, labelled).spread(CALIBRATION_PICTURES))
+        plan = replace(plan, notes=(*plan.notes, Note(NoteKind.INFO, f"what {replay.source} decided is made again")))
     if (missing := why_unavailable(given.target)) and not is_by_rule(given.target):
         plan = replace(plan, notes=(*plan.notes, Note(NoteKind.WARNING, f"cannot run here: {missing}")))
     return describe(plan, given.model.name, given.recipe, given.target, given.choice.reason)
@@ -75,9 +81,7 @@ def optimize(
             fails later is a warning of the report.
     """
     asked = options or Options(**wishes)
-    replay = read_replay(Path(asked.replay)) if asked.replay else None
-    if replay:
-        require_no_clock(asked)
+    if replay := _replay_of(asked):
         asked = replace(asked, threads=asked.threads or replay.threads)
     given, pictures = read_given(str(model), target, recipe, asked)
     if replay:
@@ -90,26 +94,22 @@ def optimize(
         document = describe(plan, given.model.name, given.recipe, given.target, given.choice.reason)
         for line in render(document, "terminal").splitlines():
             run.listener.say(line)
-        _read_as_the_recipe_says(run, given.choice)
+        read_as_the_recipe_says(run.context, plan, given.choice, run.labelled, folder)
         _make_candidates(run)
         run.context.notes += run.workspace.notes
-        return conclude(run, given.choice)
+        return conclude(run, given.choice, decide(run))
+
+
+def _replay_of(options: Options) -> Replay | None:
+    if not options.replay:
+        return None
+    require_no_clock(options)
+    return read_replay(Path(options.replay))
 
 
 def device_name(target: str) -> str:
     """Return the target's name for a folder: of a TOML file its stem."""
     return Path(target).stem if target.endswith(".toml") else target
-
-
-def _read_as_the_recipe_says(run: Run, choice: Choice) -> None:
-    """Feed back the states of a stream, and find out whether the recipe fits what the model answers."""
-    context, model = run.context, run.context.original
-    context.frames = with_states(context.frames, lambda: context.open(model))
-    if run.labelled or run.plan.calib:
-        session, began_s = context.open(model), monotonic()
-        folder, tell = run.workspace.folder, run.listener.progress
-        context.notes += notes_of_reading(choice, model, session, context.frames, run.labelled, folder, tell)
-        context.deadline += monotonic() - began_s  # the time budget is for candidates
 
 
 def _make_candidates(run: Run) -> None:
@@ -136,7 +136,7 @@ def _make_candidates(run: Run) -> None:
                 one = add_candidate(run, numbered(name, i), parent.name, steps, outcome, setting, resumed=taken_up)
                 made.append((one, outcome))
             run.workspace.finish(name, [one.file for one, _ in made])
-        kept = [(outcome.model, one) for one, outcome in made if _keeps_accuracy(one, run.plan.max_drop)]
+        kept = [(outcome.model, one) for one, outcome in made if run.wish.keeps(one)]
         model, parent = kept[0] if kept else (model, parent)
         if parent.precision == engine.target.float_precision:
             last_float = model, parent
@@ -162,10 +162,6 @@ def _changed(run: Run, name: str, outcomes: Sequence[Outcome]) -> list[Outcome]:
 def _warn(run: Run, note: Note) -> None:
     last = run.candidates[-1]
     run.candidates[-1] = replace(last, notes=(*last.notes, note))
-
-
-def _keeps_accuracy(candidate: Candidate, max_drop: float) -> bool:
-    return candidate.drop is None or is_within(candidate.drop, max_drop)
 
 
 @contextmanager

@@ -10,7 +10,8 @@ from edgeopt.graph.model import Model, load_model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.pipeline.candidate import Candidate
 from edgeopt.pipeline.plan import all_steps
-from edgeopt.pipeline.run import Run, add_candidate, finished_candidates, outcome_on_disk
+from edgeopt.pipeline.run import Run, finished_candidates, outcome_on_disk
+from edgeopt.pipeline.scoring import add_candidate
 from edgeopt.steps._attention import fuse_attention, joins_attention
 from edgeopt.steps._context import CHECKED_PICTURES, Context, Engine, Setting, numbered, out_of_time
 from edgeopt.steps._in_float import in_float

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from edgeopt.pipeline.quantize import QuantizeResult, Tried
+from edgeopt.pipeline.quantize_result import QuantizeResult, Tried
 from edgeopt.report.document import Document, Section, Value, make_table
 
 

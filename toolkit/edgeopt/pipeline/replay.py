@@ -22,7 +22,10 @@ from edgeopt.runtime.availability import is_compiled
 from edgeopt.steps.quantize.search.decided import DECISIONS, Decided, calibration_fingerprint, read_decided
 from edgeopt.system.target import Target
 
-_REMEDY = "name the output folder of edgeopt optimize, or its report.json"
+_REMEDY = "name the output folder of edgeopt optimize, its report.json, or a decisions.json"
+
+_SEARCH = "quantize"
+"""The candidate that the search for the target's own engine makes first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,7 @@ class Replay:
     model: str
     """Fingerprint of the model as it came."""
     target: str
+    """Empty where a file of decisions alone was named."""
     threads: int
     chosen: str
     decided: Mapping[str, Decided]
@@ -51,6 +55,13 @@ class Replay:
         made = {name: one.made for name, one in self.decided.items()}
         return hashlib.sha256(json.dumps([self.chosen, made], sort_keys=True).encode()).hexdigest()
 
+    @property
+    def form(self) -> Decided | None:
+        """What decided the INT8 form that was chosen, or else the first one of the target's own engine, if any."""
+        own = self.of(_SEARCH)
+        chosen = self.decided.get(self.chosen)
+        return chosen if any(chosen is one for one in own) else next(iter(own), None)
+
     def require_same(self, model: Model, target: Target) -> None:
         """Raise unless this run is about the same model and target, and nothing but an engine judges its INT8 forms.
 
@@ -64,7 +75,7 @@ class Replay:
             )
         if model.fingerprint != self.model:
             raise EdgeoptError(f"{self.source} is the report of another model", remedy="name the report of this one")
-        if target.name != self.target:
+        if self.target and target.name != self.target:
             raise EdgeoptError(
                 f"{self.source} is the report of target {self.target}, not of {target.name}",
                 remedy=f"pass --target {self.target}",
@@ -107,11 +118,14 @@ def read_replay(path: Path) -> Replay:
     """Read what an earlier run decided.
 
     Args:
-        path: Its output folder, or the report in it.
+        path: Its output folder, the report in it, or the decisions beside one INT8 model.
 
     Raises:
         InvalidFileError: If it is none, or its decisions are missing or damaged.
     """
+    if path.name.endswith(DECISIONS):
+        alone = read_decided(path)
+        return Replay(path, alone.original, "", 0, _SEARCH, {_SEARCH: alone})
     folder = path.parent if path.name == "report.json" else path
     report = read_report(folder)
     decided = {

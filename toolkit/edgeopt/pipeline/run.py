@@ -1,34 +1,23 @@
-"""What all steps of one run share, and how a candidate is scored."""
+"""One call of `optimize` on its way: its state, and what an earlier one left on disk."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
 
 from edgeopt.errors import Note, NoteKind
 from edgeopt.executors import Session
-from edgeopt.graph.drift import measure_drift, worst_drift
 from edgeopt.graph.model import Model, load_model
 from edgeopt.graph.outcome import Outcome
-from edgeopt.measurement.accuracy.bootstrap import Drop, Scored, drop_between, require_telling
-from edgeopt.measurement.accuracy.bootstrap import score as score_answers
-from edgeopt.measurement.accuracy.evaluate import LabelledFrames, answers, synthetic, why_no_proof
-from edgeopt.pipeline.candidate import BASELINE, RESUMED, Candidate
+from edgeopt.measurement.accuracy.evaluate import LabelledFrames, synthetic
+from edgeopt.pipeline.candidate import Candidate
 from edgeopt.pipeline.plan import Plan
 from edgeopt.pipeline.replay import Replay
 from edgeopt.pipeline.selection import Wish
-from edgeopt.pipeline.summary import candidate_line
 from edgeopt.pipeline.workspace import Workspace
 from edgeopt.recipes.frames import Frames
-from edgeopt.steps._context import CHECKED_PICTURES, Context, Engine, Listener, Setting, numbered, reference_answers
-from edgeopt.steps.compile._partition_svg import PICTURE, draw_partition
-from edgeopt.steps.compile._placement import explain_placement
+from edgeopt.steps._context import Context, Engine, Listener, numbered
 from edgeopt.system.text import plural
-from edgeopt.tasks import Task
-
-_BASELINE_SCORED = f"candidates/{BASELINE}/scored.json"
 
 
 class Silence:
@@ -91,130 +80,6 @@ class Run:
 def model_file(name: str) -> str:
     """Return where a candidate's model lies in the output folder."""
     return f"candidates/{name}/model.onnx"
-
-
-def score_candidate(
-    run: Run, name: str, parent: str, steps: tuple[str, ...], outcome: Outcome, setting: Setting
-) -> Candidate:
-    """Return a candidate with its accuracy, its agreement with the original and its drift; not measured yet."""
-    session = setting.engine.with_options(outcome.options).open(outcome.model, setting.precision)
-    task = run.context.task(outcome.model, evaluating=True)
-    scored = _score_on_labels(run, name, session, task)
-    score = scored.accuracy if scored else None
-    candidate = Candidate(
-        name=name,
-        parent=parent,
-        steps=steps,
-        precision=setting.precision,
-        file=model_file(name),
-        size_bytes=outcome.model.size_bytes,
-        sha256=outcome.model.fingerprint,
-        changes=dict(outcome.changes),
-        notes=outcome.notes,
-        score=score,
-        executor=setting.engine.target.executor,
-        profile="" if setting.engine is run.context.engine else setting.engine.target.name,
-        options=dict(outcome.options),
-        placement=_judged_by_rule(run, name, outcome.model),
-    )
-    found = reference_answers(run.context, session, outcome.model)
-    if name == BASELINE:
-        _keep_reference(run, task, found)
-        session.close()
-        return candidate
-    baseline, drop = run.candidates[0].score, _drop_from_baseline(run, scored)
-    pairs = zip(run.context.inputs(CHECKED_PICTURES), run.context.inputs(CHECKED_PICTURES, outcome.model), strict=True)
-    original = run.context.open(run.context.original)
-    drift = worst_drift(measure_drift(original.run(before), session.run(after)) for before, after in pairs)
-    original.close()
-    session.close()
-    return replace(
-        candidate,
-        drift=drift,
-        agreement=task.agreement(found, run.context.reference),
-        drop=baseline.value - score.value if baseline and score else None,
-        drop_low=drop.low if drop else None,
-        drop_high=drop.high if drop else None,
-    )
-
-
-def _keep_reference(run: Run, task: Task, found: list[Any]) -> None:
-    """Keep the original's answers, and say where agreement with them proves nothing."""
-    run.context.reference = found
-    if unproven := "" if run.labelled else why_no_proof(task, found, run.context.least_agreement):
-        run.context.notes.append(Note(NoteKind.WARNING, f"agreement is no proof: {unproven}", "pass other pictures"))
-
-
-def _judged_by_rule(run: Run, name: str, model: Model) -> str:
-    """Return where the target's rules put the nodes, and draw it; empty where an engine is asked."""
-    if not run.by_rule or name == BASELINE:
-        return ""
-    partition = explain_placement(model, run.context.target)
-    run.workspace.write(model_file(name).replace("model.onnx", PICTURE), draw_partition(partition))
-    return partition.verdict
-
-
-def _score_on_labels(run: Run, name: str, session: Session, task: Task) -> Scored | None:
-    """Return a model's metric on the labelled pictures; the baseline's is kept for candidates of a resumed run."""
-    if run.labelled is None:
-        return None
-    found = answers(session, task, run.labelled.frames, run.listener.progress, f"evaluate {name}")
-    scored = score_answers(task, found, run.labelled.labels)
-    if name == BASELINE:
-        require_telling(scored, "without --eval, agreement judges")
-        run.workspace.write(_BASELINE_SCORED, json.dumps(scored.to_json()))
-    return scored
-
-
-def _drop_from_baseline(run: Run, scored: Scored | None) -> Drop | None:
-    """Return what a candidate lost with its interval; None without labels, or where an older run left no resamples."""
-    try:
-        baseline = Scored.from_json(json.loads(run.workspace.path(_BASELINE_SCORED).read_text("utf-8")))
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return drop_between(baseline, scored) if scored else None
-
-
-def find_twin(run: Run, outcome: Outcome, setting: Setting) -> Candidate | None:
-    """Return the candidate that is the same bytes, run by the same engine in the same way; None where there is none."""
-    wanted = setting.engine.with_options(outcome.options).opening(setting.precision)
-    for one in run.candidates:
-        runs_alike = run.engine_of(one).opening(one.precision) == wanted
-        if runs_alike and one.sha256 == outcome.model.fingerprint and one.name not in run.openers:
-            return one
-    return None
-
-
-def add_candidate(
-    run: Run,
-    name: str,
-    parent: str,
-    steps: tuple[str, ...],
-    outcome: Outcome,
-    setting: Setting,
-    *,
-    resumed: Candidate | None,
-) -> Candidate:
-    """Score a candidate, store it and tell of it; one that is taken up from disk is told of only.
-
-    What is byte by byte a candidate that is there, and runs the same way, is that candidate: nothing was done.
-    """
-    if not resumed and (twin := find_twin(run, outcome, setting)):
-        nothing = Note(NoteKind.SKIPPED, f"{name}: nothing to do, it is {twin.name} byte by byte")
-        run.context.notes.append(nothing)
-        run.listener.say(str(nothing))
-        return twin
-    if resumed:
-        candidate = replace(resumed, notes=(*(note for note in resumed.notes if note != RESUMED), RESUMED))
-        if name == BASELINE:
-            found = reference_answers(run.context, run.context.open(outcome.model), outcome.model)
-            _keep_reference(run, run.context.task(outcome.model, evaluating=True), found)
-    else:
-        candidate = score_candidate(run, name, parent, steps, outcome, setting)
-        run.workspace.store(candidate, outcome.model.data)
-    run.candidates.append(candidate)
-    run.listener.say(candidate_line(candidate))
-    return candidate
 
 
 def finished_candidates(run: Run, name: str) -> list[Candidate]:

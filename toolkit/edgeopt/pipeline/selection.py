@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from edgeopt.measurement.accuracy.acceptance import keeps_accuracy
 from edgeopt.measurement.statistics.ratio import Change
 from edgeopt.pipeline.candidate import BASELINE, Candidate
 from edgeopt.recipes.recipe import LEAST_AGREEMENT
@@ -37,32 +38,35 @@ class Wish:
     """With the original, where no labels judge."""
     prefer: Prefer = Prefer.SPEED
 
+    def keeps(self, candidate: Candidate) -> bool:
+        """Whether a candidate runs on its device and keeps its accuracy."""
+        kept = keeps_accuracy(candidate.drop, candidate.agreement, self.max_drop, self.least_agreement)
+        return kept and not candidate.unfit
+
 
 IsFaster = Callable[[str, str], bool]
 """Whether the first of two candidates is proven faster than the second."""
-
-
-def is_within(drop: float, max_drop: float) -> bool:
-    """Return whether a drop is allowed; four of 400 pictures are 0.01, whatever floating point makes of it."""
-    return drop <= max_drop + 1e-9
 
 
 def why_refused(candidate: Candidate, wish: Wish) -> str:
     """Return why a candidate must not be chosen; empty when it may be."""
     if candidate.name == BASELINE:
         return ""
-    if candidate.unfit:
-        return candidate.unfit
-    if candidate.score and candidate.drop is not None:
-        if not is_within(candidate.drop, wish.max_drop):
-            lost = f"drops {candidate.drop:.4f} {candidate.score.metric} {candidate.drop_interval}".rstrip()
-            return f"{lost}, {wish.max_drop:g} allowed"
-    elif candidate.agreement is not None and candidate.agreement < wish.least_agreement:
-        agrees = f"agrees with the original in {candidate.agreement:.3f} only"
-        return f"{agrees}, {wish.least_agreement:g} asked without labels"
+    if not wish.keeps(candidate):
+        return candidate.unfit or _loss_words(candidate, wish)
     if candidate.speed is not None and candidate.speed.verdict is Change.SLOWER:
         return f"slower than the original: {candidate.speed}"
     return ""
+
+
+def _loss_words(candidate: Candidate, wish: Wish) -> str:
+    """Return what a candidate loses that does not keep its accuracy."""
+    if candidate.drop is not None:
+        metric = f" {candidate.score.metric}" if candidate.score else ""
+        lost = f"drops {candidate.drop:.4f}{metric} {candidate.drop_interval}".rstrip()
+        return f"{lost}, {wish.max_drop:g} allowed"
+    agrees = f"agrees with the original in {candidate.agreement or 0:.3f} only"
+    return f"{agrees}, {wish.least_agreement:g} asked without labels"
 
 
 def mark(candidates: Sequence[Candidate], wish: Wish) -> tuple[Candidate, ...]:

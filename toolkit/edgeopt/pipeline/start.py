@@ -8,17 +8,18 @@ from time import monotonic
 
 from edgeopt.errors import Note, NoteKind
 from edgeopt.executors.onnxruntime.tensorrt import ENGINES
-from edgeopt.measurement.accuracy.evaluate import LabelledFrames, fed, open_labelled, synthetic
+from edgeopt.measurement.accuracy.evaluate import LabelledFrames, fed, open_labelled, synthetic, with_states
+from edgeopt.measurement.accuracy.misreading import notes_of_reading
 from edgeopt.measurement.given import Given, open_given
-from edgeopt.pipeline.engines import Engines, open_engines
+from edgeopt.pipeline.engines import open_engines
 from edgeopt.pipeline.plan import SYNTHETIC, Options, Plan
 from edgeopt.pipeline.replay import Replay
 from edgeopt.pipeline.run import Run
 from edgeopt.pipeline.workspace import Workspace, fingerprint_files
 from edgeopt.recipes.frames import Frames, open_frames
-from edgeopt.recipes.recognise import fixed_shapes
+from edgeopt.recipes.recognise import Choice, fixed_shapes
 from edgeopt.runtime.availability import is_by_rule, is_compiled
-from edgeopt.steps._context import CALIBRATION_PICTURES, Context, Files, Listener
+from edgeopt.steps._context import CALIBRATION_PICTURES, Context, Engine, Files, Listener
 from edgeopt.system.environment import package_versions
 
 _MOST_SIMULATED = 128
@@ -40,20 +41,12 @@ def open_calibration(given: Given, plan: Plan, asked: Frames | None, labelled: L
     return labelled.frames if labelled and not plan.synthetic else synthetic(given.recipe, given.model.inputs)
 
 
-def open_context(
-    given: Given,
-    plan: Plan,
-    engines: Engines,
-    frames: Frames,
-    files: Files,
-    listener: Listener,
-    replay: Replay | None,
-) -> Context:
-    """Return what the steps of a run share; its time begins now."""
+def open_context(given: Given, plan: Plan, engine: Engine, frames: Frames, files: Files, listener: Listener) -> Context:
+    """Return what the steps of a run share, on one engine; its time begins now."""
     return Context(
         recipe=given.recipe,
         target=given.target,
-        engine=engines.own,
+        engine=engine,
         original=given.model,
         frames=frames,
         files=files,
@@ -63,10 +56,27 @@ def open_context(
         threads=plan.threads,
         deadline=monotonic() + plan.time_budget_s if plan.time_budget_s else float("inf"),
         time_budget_s=plan.time_budget_s,
-        alternatives=engines.others,
-        replay=replay,
-        notes=[*engines.notes],
     )
+
+
+def read_as_the_recipe_says(
+    context: Context, plan: Plan, choice: Choice, labelled: LabelledFrames | None, folder: Path
+) -> None:
+    """Feed back the states of a stream, and find out whether the recipe fits what the model answers.
+
+    Args:
+        context: Its pictures may get states; its notes say what does not fit.
+        plan: Whether there are pictures to judge by.
+        choice: The recipe, and whether the user named it.
+        labelled: None without labels.
+        folder: Where a recipe that fits better is written.
+    """
+    model = context.original
+    context.frames = with_states(context.frames, lambda: context.open(model))
+    if labelled or plan.calib:
+        session, began_s, tell = context.open(model), monotonic(), context.listener.progress
+        context.notes += notes_of_reading(choice, model, session, context.frames, labelled, folder, tell)
+        context.deadline += monotonic() - began_s  # the time budget is for candidates
 
 
 def start_run(
@@ -104,8 +114,9 @@ def start_run(
         **({"replay": replay.fingerprint} if replay else {}),
     }
     workspace = Workspace.open(out, description, resume=resume)
+    context = open_context(given, plan, engines.own, frames, workspace, listener)
     return Run(
-        context=open_context(given, plan, engines, frames, workspace, listener, replay),
+        context=replace(context, alternatives=engines.others, replay=replay, notes=[*engines.notes]),
         plan=plan,
         workspace=workspace,
         labelled=labelled,

@@ -10,6 +10,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -147,6 +148,22 @@ class Workspace:
 
     def _hash(self, file: str) -> str:
         return _sha256(self.folder / file)
+
+
+@dataclass(frozen=True, slots=True)
+class FilesBeside:
+    """Files beside the one that was asked for, named after it."""
+
+    file: Path
+
+    def path(self, name: str) -> Path:
+        """Return `.a.calibration` for `.calibration`, `a.best-so-far.onnx` for `candidates/x/best-so-far.onnx`."""
+        last = Path(name).name
+        return self.file.with_name(f"{'.' if last.startswith('.') else ''}{self.file.stem}.{last.removeprefix('.')}")
+
+    def write(self, name: str, data: str | bytes) -> None:
+        """Write a file, whole or not at all."""
+        write_beside(self.path(name), data)
 
 
 _AGAIN = "run it again with --resume, which makes that candidate again"

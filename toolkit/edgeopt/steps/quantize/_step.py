@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from edgeopt.errors import Note, NoteKind
 from edgeopt.graph.model import Model
@@ -56,108 +56,152 @@ def make_int8(model: Model, context: Context, setting: Setting) -> list[Outcome]
         return quantize_by_rule(context, model)
     if context.replay:
         return _made_again(context, model, setting, context.replay)
-    rules, measured = confirmed_rules(setting.engine.target)
+    searched = search(model, context, setting, min(_MOST_SECONDS, context.search_seconds(setting.engine)))
+    found, kept = searched.found, for_labels(searched.found.attempts, setting.most)
+    if found.calibration is not None:
+        context.calibrations[searched.model.fingerprint] = found.calibration
+    context.files.write(f"candidates/{setting.name}/{TENSORS}", tensors_json(found))
+    context.notes += found.why_none
+    for i, one in enumerate(kept):
+        if decided := searched.decided(context, one):
+            context.files.write(_decisions_file(setting, i), decided.to_json())
+    return [_with_notes(one, found.notes, searched.options, setting) for one in kept]
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """What one search found, and how its forms are made and opened."""
+
+    found: SearchResult
+    model: Model
+    """The float model that was quantized."""
+    is_joined: bool
+    """Whether attentions were joined in it first, since that was faster."""
+    options: Mapping[str, str]
+    """Session entries with which forms run fastest, beyond the target's."""
+
+    def decided(self, context: Context, one: Attempt) -> Decided | None:
+        """Return what decided an attempt, so that another run can make the same; None where the search tells nothing.
+
+        Args:
+            context: Of the run.
+            one: Of the attempts.
+        """
+        if one.decisions is None:
+            return None
+        evidence = {
+            "attempts": [[one.name, one.speed_ratio, one.agreement] for one in self.found.attempts],
+            "layer_times": self.found.times,
+            "images": self.found.calibration.images if self.found.calibration else 0,
+        }
+        return Decided(
+            decisions=one.decisions,
+            original=context.original.fingerprint,
+            float_model=self.model.fingerprint,
+            calibration=context.calibration_fingerprint,
+            made=one.outcome.model.fingerprint,
+            is_joined=self.is_joined,
+            options=dict(self.options),
+            packages=package_versions(),
+            reason=one.reason,
+            notes=tuple(dict.fromkeys((*self.found.notes, *one.outcome.notes))),
+            evidence=evidence,
+        )
+
+
+def search(model: Model, context: Context, setting: Setting, time_budget_s: float) -> Searched:
+    """Search for INT8 forms of a float model; the best so far is on disk as soon as it is known.
+
+    Args:
+        model: The float model, opset 13 or later.
+        context: Its pictures calibrate, its original judges agreement.
+        setting: Whose rules hold, and where speed is judged.
+        time_budget_s: For calibration and attempts.
+
+    Raises:
+        UnsupportedError: If weights or activations are NaN or infinite.
+    """
+    engine = setting.engine
+    rules, measured = confirmed_rules(engine.target)
     pictures = context.frames.spread(CALIBRATION_PICTURES)
-
-    def calibrated(done: int) -> None:
-        context.listener.progress("calibrate", done, len(pictures))
-
     tried, draft = list[Attempt](), f"candidates/{setting.name}/{_DRAFT}"
 
     def attempted(one: Attempt) -> None:
-        told = f"estimated {one.speed_ratio:.2f}x the float model, agreement {one.agreement:.3f}"
-        context.listener.say(f"  {one.name}: {told}")
         tried.append(one)
-        if ranked(tried, context.least_agreement)[0] is one and one.is_valid(context.least_agreement):
+        leads = ranked(tried, context.least_agreement)[0] is one and one.is_valid(context.least_agreement)
+        if leads:
             context.files.write(draft, one.outcome.model.data)
+        told = f"estimated {one.speed_ratio:.2f}x the float model, agreement {one.agreement:.3f}"
+        context.listener.say(f"  {one.name}: {told}{', the best so far' if leads else ''}")
 
-    buffers = Buffers(setting.engine.target, setting.engine.threads, context.inputs(1, model)[0])
-    with_float = _judge(context, model, setting, buffers)
+    buffers = Buffers(engine.target, engine.threads, context.inputs(1, model)[0])
+    judge = _judge(context, model, setting, buffers)
 
     def speed(candidate: Model) -> float:
         buffers.choose(candidate)
-        return with_float.speed(candidate)
+        return judge.speed(candidate)
 
     is_joined = False
-    if joins_attention(setting.engine.target):
+    if joins_attention(engine.target):
         joined = fuse_attention(model, context.inputs(CHECKED_PICTURES))
-        model = joined.model if joined.changes and with_float.speed(joined.model) > _FASTER else model
-        is_joined = model is joined.model
+        is_joined = bool(joined.changes) and judge.speed(joined.model) > _FASTER
+        model = joined.model if is_joined else model
     found = search_int8(
         model,
         _inputs(context, model),
         rules,
-        agreement=with_float.agreement,
+        agreement=judge.agreement,
         speed=speed,
         forms=tuple(Form(one) for one in rules.forms),
         threads=context.threads,
         least_agreement=context.least_agreement,
-        time_budget_s=min(_MOST_SECONDS, context.search_seconds(setting.engine)),
-        progress=calibrated,
+        time_budget_s=time_budget_s,
+        progress=lambda done: context.listener.progress("calibrate", done, len(pictures)),
         on_attempt=attempted,
         cache=context.files.path(CALIBRATION),
         known=context.calibrations.get(model.fingerprint),
     )
-    with_float.close()
+    judge.close()
     context.files.path(draft).unlink(missing_ok=True)
-    found = replace(found, notes=(*measured, *found.notes))
-    _keep_decisions(
-        context, model, setting, found, buffers, for_labels(found.attempts, setting.most), is_joined=is_joined
-    )
-    return _told(context, model, setting, found, buffers)
+    return Searched(replace(found, notes=(*measured, *found.notes)), model, is_joined, dict(buffers.entries))
 
 
-def _keep_decisions(
-    context: Context,
-    model: Model,
-    setting: Setting,
-    found: SearchResult,
-    buffers: Buffers,
-    kept: Sequence[Attempt],
-    *,
-    is_joined: bool,
-) -> None:
-    """Write what decided each candidate beside it, so that another run can make the same."""
-    evidence = {
-        "attempts": [[one.name, one.speed_ratio, one.agreement] for one in found.attempts],
-        "layer_times": found.times,
-        "images": found.calibration.images if found.calibration else 0,
-        "notes": [note.detail for note in found.notes],
-    }
-    for i, one in enumerate(kept):
-        if one.decisions is not None:
-            decided = Decided(
-                decisions=one.decisions,
-                original=context.original.fingerprint,
-                float_model=model.fingerprint,
-                calibration=context.calibration_fingerprint,
-                made=one.outcome.model.fingerprint,
-                is_joined=is_joined,
-                options=dict(buffers.entries),
-                packages=package_versions(),
-                evidence=evidence,
-            )
-            context.files.write(_decisions_file(setting, i), decided.to_json())
+def make_again(model: Model, context: Context, decided: Decided, source: str) -> Outcome:
+    """Return the INT8 form that an earlier run decided on, to the last byte: nothing is calibrated, nothing timed.
 
+    Args:
+        model: The float model that this run made.
+        context: Its pictures check that joined attentions compute the same.
+        decided: By the earlier run.
+        source: Its report, for notes and errors.
 
-def _decisions_file(setting: Setting, position: int) -> str:
-    return f"candidates/{numbered(setting.name, position)}/{DECISIONS}"
+    Raises:
+        EdgeoptError: If the float model or what is made of it is another one than it was.
+    """
+    if decided.is_joined:
+        model = fuse_attention(model, context.inputs(CHECKED_PICTURES)).model
+    outcome = decided.outcome(model, source)
+    notes = (Note(NoteKind.INFO, f"as {source} decided"), *decided.notes)
+    return replace(outcome, options=decided.options, notes=(*notes, *outcome.notes))
 
 
 def _made_again(context: Context, model: Model, setting: Setting, replay: Earlier) -> list[Outcome]:
-    """Return the INT8 forms of an earlier run, to the last byte: nothing is calibrated, nothing timed."""
+    """Return all INT8 forms of an earlier run's search."""
     made = []
     for i, one in enumerate(replay.of(setting.name)):
-        source = fuse_attention(model, context.inputs(CHECKED_PICTURES)).model if one.is_joined else model
-        outcome = one.outcome(source, str(replay.source))
+        outcome = make_again(model, context, one, str(replay.source))
         context.files.write(_decisions_file(setting, i), one.to_json())
-        told = Attempt(str(one.decisions.variant), replace(outcome, options=one.options), 0.0, 0.0)
-        made.append(_with_notes(told, (Note(NoteKind.INFO, f"as {replay.source} decided"),), setting))
+        told = Attempt(str(one.decisions.variant), outcome, 0.0, 0.0, one.reason)
+        made.append(_with_notes(told, (), one.options, setting))
     if not made:
         context.notes.append(
             Note(NoteKind.SKIPPED, f"{replay.source} has no INT8 form for {setting.engine.target.name}")
         )
     return made
+
+
+def _decisions_file(setting: Setting, position: int) -> str:
+    return f"candidates/{numbered(setting.name, position)}/{DECISIONS}"
 
 
 def _judge(context: Context, model: Model, setting: Setting, buffers: Buffers) -> Judge:
@@ -173,24 +217,14 @@ def _judge(context: Context, model: Model, setting: Setting, buffers: Buffers) -
     )
 
 
-def _told(context: Context, model: Model, setting: Setting, found: SearchResult, buffers: Buffers) -> list[Outcome]:
-    """Return the attempts that go on to the labels; keep what is known of tensors, on disk and for the next engine."""
-    if found.calibration is not None:
-        context.calibrations[model.fingerprint] = found.calibration
-    context.files.write(f"candidates/{setting.name}/{TENSORS}", tensors_json(found))
-    context.notes += found.why_none
-    kept = for_labels(found.attempts, setting.most)
-    opened = [replace(one, outcome=replace(one.outcome, options=buffers.entries)) for one in kept]
-    return [_with_notes(one, found.notes, setting) for one in opened]
-
-
-def _with_notes(attempt: Attempt, notes: tuple[Note, ...], setting: Setting) -> Outcome:
+def _with_notes(attempt: Attempt, notes: tuple[Note, ...], options: Mapping[str, str], setting: Setting) -> Outcome:
     """Return the outcome with what the search knows of it, and what the engine made of it."""
     outcome, engine = attempt.outcome, setting.engine
     form = Note(NoteKind.INFO, f"form: {attempt.name}")
     why = (Note(NoteKind.INFO, attempt.reason),) if attempt.reason else ()
-    fused = fusion_notes(outcome.model, engine.target, engine.threads, outcome.options)
-    return replace(outcome, notes=tuple(dict.fromkeys((form, *why, *notes, *outcome.notes, *fused))))
+    fused = fusion_notes(outcome.model, engine.target, engine.threads, options)
+    told = tuple(dict.fromkeys((form, *why, *notes, *outcome.notes, *fused)))
+    return replace(outcome, notes=told, options=dict(options))
 
 
 def _inputs(context: Context, model: Model) -> Iterator[Tensors]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from edgeopt.errors import EdgeoptError, InvalidFileError
+from edgeopt.errors import EdgeoptError, InvalidFileError, Note
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.recipes.frames import Frames
@@ -21,7 +21,7 @@ from edgeopt.system.environment import package_versions
 from edgeopt.system.toml import read_object
 
 DECISIONS = "decisions.json"
-_SCHEMA = 1
+_SCHEMA = 2
 _MOST_BYTES = 4 << 30
 _REMEDY = "name the output folder of edgeopt optimize, or its report.json"
 
@@ -41,12 +41,22 @@ class Decided:
     options: Mapping[str, str]
     """Session entries with which it was faster."""
     packages: Mapping[str, str]
+    reason: str = ""
+    """Why it is what it is, in one paragraph."""
+    notes: tuple[Note, ...] = ()
+    """What the search told of it."""
     evidence: Mapping[str, Any] = field(default_factory=dict)
     """What was measured: attempts, layer times. Nothing is made of it."""
 
+    @property
+    def figures(self) -> tuple[float, float]:
+        """Speed ratio and agreement as they were measured; 0 where the file does not tell them."""
+        told = {one[0]: (float(one[1]), float(one[2])) for one in self.evidence.get("attempts", ())}
+        return told.get(str(self.decisions.variant), (0.0, 0.0))
+
     def to_json(self) -> str:
         """Return the text of a file."""
-        values = {name: getattr(self, name) for name in _PLAIN} | {"decisions": self.decisions}
+        values = {name: getattr(self, name) for name in (*_PLAIN, *_TOLD)} | {"decisions": self.decisions}
         held = {name: to_plain(value) for name, value in values.items()}
         return json.dumps({"schema": _SCHEMA, **held}, allow_nan=False) + "\n"
 
@@ -77,7 +87,8 @@ class Decided:
         )
 
 
-_PLAIN = ("original", "float_model", "calibration", "made", "is_joined", "options", "packages", "evidence")
+_PLAIN = ("original", "float_model", "calibration", "made", "is_joined", "options", "packages")
+_TOLD = ("reason", "notes", "evidence")
 
 
 def read_decided(file: Path) -> Decided:
@@ -88,7 +99,7 @@ def read_decided(file: Path) -> Decided:
     """
     values = read_object(file, schema=_SCHEMA, remedy=_REMEDY, most_bytes=_MOST_BYTES)
     try:
-        held = {name: from_plain(values[name]) for name in (*_PLAIN, "decisions")}
+        held = {name: from_plain(values[name]) for name in (*_PLAIN, *_TOLD, "decisions")}
         if not isinstance(held["decisions"], Decisions):
             raise TypeError("no decisions")
         return Decided(**held)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from edgeopt.errors import Note, NoteKind
 from edgeopt.steps.quantize.forms import Form
 from edgeopt.steps.quantize.grids.affine import Affine
 from edgeopt.steps.quantize.grids.ranges import Method
@@ -30,7 +31,7 @@ _KINDS: Mapping[str, Any] = {
     one.__name__: one
     for one in (
         *(Decisions, Extremes, Variant, NhwcOptions, Scheme, Affine, QuantizedWeight, Int8Rules, Fit),
-        *(LayerTimes, LayerTime, BorderTime, Form, Method, Granularity),
+        *(LayerTimes, LayerTime, BorderTime, Form, Method, Granularity, Note, NoteKind),
     )
 }
 _MOST_NUMBERS = 1 << 31

@@ -1,0 +1,70 @@
+"""The candidates of a run measured together, as an app would open them, and the choice by what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import monotonic
+
+from edgeopt.graph.model import load_model
+from edgeopt.measurement.fresh_process.turns import Runnable, feed_of, run_fresh
+from edgeopt.measurement.interleaved import Pace, Turns
+from edgeopt.measurement.load.workers import Pipeline
+from edgeopt.pipeline.candidate import BASELINE, Candidate
+from edgeopt.pipeline.measure import CONFIRM_SECONDS, MOST_SECONDS, Bench, Decision, Fresh, measure_and_choose
+from edgeopt.pipeline.run import Run, model_file
+from edgeopt.system.text import plural
+
+
+def decide(run: Run) -> Decision | None:
+    """Measure all candidates of a run together and choose; None where this machine is not the target."""
+    if run.untimed:
+        return None
+    run.listener.say(f"measuring {plural(len(run.candidates), 'candidate')} in turns, {run.plan.threads} thread(s)")
+    left = run.context.deadline - monotonic()
+    bench = Bench(
+        openers={one.name: _opener(run, one) for one in run.candidates},
+        frames=run.timed,
+        budget_ms=run.plan.budget_ms,
+        workers=run.plan.threads,
+        fresh=None if run.openers else _fresh(run),
+        seconds=min(MOST_SECONDS, max(left - CONFIRM_SECONDS, 3.0)),
+        confirm_seconds=min(CONFIRM_SECONDS, max(left / 2, 0.0)),
+        tell=run.listener.progress,
+    )
+    decision = measure_and_choose(run.candidates, bench, run.wish)
+    for name, samples in decision.samples.items():
+        samples.save(run.workspace.path(model_file(name)).with_name("samples.npz"))
+    for name, samples in decision.confirmed.items():
+        samples.save(run.workspace.path(model_file(name)).with_name("confirmed.npz"))
+    return decision
+
+
+def _opener(run: Run, one: Candidate) -> Callable[[], Pipeline]:
+    """Return how a candidate is opened here: a compiled one on its device, any other as in a fresh process."""
+    if one.name not in run.openers:
+        return _runnable(run, one).open
+    model = load_model(run.workspace.path(one.file), one.name)
+    return lambda: (run.context.task(model, evaluating=False), run.open_candidate(one, model))
+
+
+def _runnable(run: Run, one: Candidate) -> Runnable:
+    model = load_model(run.workspace.path(one.file), one.name)
+    return Runnable(
+        opening=run.engine_of(one).opening(one.precision),
+        source=run.workspace.path(one.file).resolve(),
+        recipe=run.context.recipe,
+        inputs=model.inputs,
+        outputs=model.outputs,
+    )
+
+
+def _fresh(run: Run) -> Fresh:
+    """Return how the original and some candidates run in turns in a fresh process."""
+    runnables = {one.name: _runnable(run, one) for one in run.candidates}
+    feed = feed_of(run.timed)
+
+    def once(names: Sequence[str], pace: Pace, seed: int) -> Turns:
+        chosen = {name: runnables[name] for name in (BASELINE, *names)}
+        return run_fresh(chosen, feed, pace, workers=run.plan.threads, seed=seed)
+
+    return once

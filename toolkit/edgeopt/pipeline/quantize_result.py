@@ -1,0 +1,63 @@
+"""The result of `quantize`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from edgeopt.errors import EXIT_MISSED, EXIT_PASS, Note
+from edgeopt.measurement.accuracy.bootstrap import Drop
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One INT8 form that was built and measured."""
+
+    name: str
+    speed_ratio: float
+    """Time of the float model over its own, in turns."""
+    agreement: float
+    """With the float model, without labels."""
+    score: float | None = None
+    """Metric on the labels; None where they were not asked."""
+    drop: Drop | None = None
+    """Against the model as given, with its 95 % interval over pictures."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizeResult:
+    """What the search found."""
+
+    model: str
+    target: str
+    recipe: str
+    prepared: str
+    """Why simplify and fuse were needed first; empty: they were not, or changed nothing."""
+    tried: tuple[Tried, ...]
+    """Best first, before labels."""
+    chosen: Tried | None
+    """None: the float model stays."""
+    reason: str
+    file: Path | None
+    metric: str = ""
+    baseline: float | None = None
+    """The metric of the model as given."""
+    pictures: int = 0
+    """On which the metric was computed."""
+    max_drop: float = 0.0
+    notes: tuple[Note, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Session options with which the file was measured, beyond those of the target."""
+    tensors: tuple[Mapping[str, Any], ...] = ()
+    """What is known of each tensor, the worst first; see `tensor_rows`."""
+
+    @property
+    def exit_code(self) -> int:
+        """0 if there is an INT8 model, 2 if none is fast and accurate enough."""
+        return EXIT_PASS if self.chosen else EXIT_MISSED
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {**asdict(self), "file": str(self.file) if self.file else None, "exit_code": self.exit_code}

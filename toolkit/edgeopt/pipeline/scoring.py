@@ -1,0 +1,166 @@
+"""Candidates scored: on labels, by agreement with the original's answers, and by how far they drift from them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from edgeopt.errors import Note, NoteKind
+from edgeopt.executors import Session
+from edgeopt.graph.drift import measure_drift, worst_drift
+from edgeopt.graph.model import Model
+from edgeopt.graph.outcome import Outcome
+from edgeopt.measurement.accuracy.bootstrap import Drop, Scored, drop_between, require_telling, score
+from edgeopt.measurement.accuracy.evaluate import LabelledFrames, answers, why_no_proof
+from edgeopt.pipeline.candidate import BASELINE, RESUMED, Candidate
+from edgeopt.pipeline.run import Run, model_file
+from edgeopt.pipeline.summary import candidate_line
+from edgeopt.steps._context import CHECKED_PICTURES, Context, Setting, reference_answers
+from edgeopt.steps.compile._partition_svg import PICTURE, draw_partition
+from edgeopt.steps.compile._placement import explain_placement
+from edgeopt.tasks import Task
+
+_BASELINE_SCORED = f"candidates/{BASELINE}/scored.json"
+"""Resamples of the original's metric, for candidates of a resumed run."""
+
+
+def score_candidate(
+    run: Run, name: str, parent: str, steps: tuple[str, ...], outcome: Outcome, setting: Setting
+) -> Candidate:
+    """Return a candidate with its accuracy, its agreement with the original and its drift; not measured yet."""
+    session = setting.engine.with_options(outcome.options).open(outcome.model, setting.precision)
+    task = run.context.task(outcome.model, evaluating=True)
+    scored = score_on_labels(run.context, run.labelled, session, task, name)
+    accuracy = scored.accuracy if scored else None
+    candidate = Candidate(
+        name=name,
+        parent=parent,
+        steps=steps,
+        precision=setting.precision,
+        file=model_file(name),
+        size_bytes=outcome.model.size_bytes,
+        sha256=outcome.model.fingerprint,
+        changes=dict(outcome.changes),
+        notes=outcome.notes,
+        score=accuracy,
+        executor=setting.engine.target.executor,
+        profile="" if setting.engine is run.context.engine else setting.engine.target.name,
+        options=dict(outcome.options),
+        placement=_judged_by_rule(run, name, outcome.model),
+    )
+    found = reference_answers(run.context, session, outcome.model)
+    if name == BASELINE:
+        if scored:
+            require_telling(scored, "without --eval, agreement judges")
+            run.workspace.write(_BASELINE_SCORED, json.dumps(scored.to_json()))
+        keep_reference(run.context, run.labelled, task, found)
+        session.close()
+        return candidate
+    baseline, drop = run.candidates[0].score, _drop_from_baseline(run, scored)
+    pairs = zip(run.context.inputs(CHECKED_PICTURES), run.context.inputs(CHECKED_PICTURES, outcome.model), strict=True)
+    original = run.context.open(run.context.original)
+    drift = worst_drift(measure_drift(original.run(before), session.run(after)) for before, after in pairs)
+    original.close()
+    session.close()
+    return replace(
+        candidate,
+        drift=drift,
+        agreement=task.agreement(found, run.context.reference),
+        drop=baseline.value - accuracy.value if baseline and accuracy else None,
+        drop_low=drop.low if drop else None,
+        drop_high=drop.high if drop else None,
+    )
+
+
+def keep_reference(context: Context, labelled: LabelledFrames | None, task: Task, found: list[Any]) -> None:
+    """Keep the original's answers, and say where agreement with them proves nothing."""
+    context.reference = found
+    if unproven := "" if labelled else why_no_proof(task, found, context.least_agreement):
+        context.notes.append(Note(NoteKind.WARNING, f"agreement is no proof: {unproven}", "pass other pictures"))
+
+
+def _judged_by_rule(run: Run, name: str, model: Model) -> str:
+    """Return where the target's rules put the nodes, and draw it; empty where an engine is asked."""
+    if not run.by_rule or name == BASELINE:
+        return ""
+    partition = explain_placement(model, run.context.target)
+    run.workspace.write(model_file(name).replace("model.onnx", PICTURE), draw_partition(partition))
+    return partition.verdict
+
+
+def score_original(context: Context, labelled: LabelledFrames | None) -> Scored | None:
+    """Score the model as given, before minutes are spent on forms, and keep its answers.
+
+    Raises:
+        InvalidFileError: If it is no better than chance on these labels.
+    """
+    model, session = context.original, context.open(context.original)
+    task = context.task(model, evaluating=True)
+    scored = score_on_labels(context, labelled, session, task, "the original")
+    if scored:
+        require_telling(scored, "without --eval, agreement judges")
+    keep_reference(context, labelled, task, reference_answers(context, session, model))
+    session.close()
+    return scored
+
+
+def score_on_labels(
+    context: Context, labelled: LabelledFrames | None, session: Session, task: Task, name: str
+) -> Scored | None:
+    """Return a model's metric on the labelled pictures; None without any."""
+    if labelled is None:
+        return None
+    found = answers(session, task, labelled.frames, context.listener.progress, f"evaluate {name}")
+    return score(task, found, labelled.labels)
+
+
+def _drop_from_baseline(run: Run, scored: Scored | None) -> Drop | None:
+    """Return what a candidate lost with its interval; None without labels, or where an older run left no resamples."""
+    try:
+        baseline = Scored.from_json(json.loads(run.workspace.path(_BASELINE_SCORED).read_text("utf-8")))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return drop_between(baseline, scored) if scored else None
+
+
+def find_twin(run: Run, outcome: Outcome, setting: Setting) -> Candidate | None:
+    """Return the candidate that is the same bytes, run by the same engine in the same way; None where there is none."""
+    wanted = setting.engine.with_options(outcome.options).opening(setting.precision)
+    for one in run.candidates:
+        runs_alike = run.engine_of(one).opening(one.precision) == wanted
+        if runs_alike and one.sha256 == outcome.model.fingerprint and one.name not in run.openers:
+            return one
+    return None
+
+
+def add_candidate(
+    run: Run,
+    name: str,
+    parent: str,
+    steps: tuple[str, ...],
+    outcome: Outcome,
+    setting: Setting,
+    *,
+    resumed: Candidate | None,
+) -> Candidate:
+    """Score a candidate, store it and tell of it; one that is taken up from disk is told of only.
+
+    What is byte by byte a candidate that is there, and runs the same way, is that candidate: nothing was done.
+    """
+    if not resumed and (twin := find_twin(run, outcome, setting)):
+        nothing = Note(NoteKind.SKIPPED, f"{name}: nothing to do, it is {twin.name} byte by byte")
+        run.context.notes.append(nothing)
+        run.listener.say(str(nothing))
+        return twin
+    if resumed:
+        candidate = replace(resumed, notes=(*(note for note in resumed.notes if note != RESUMED), RESUMED))
+        if name == BASELINE:
+            found = reference_answers(run.context, run.context.open(outcome.model), outcome.model)
+            keep_reference(run.context, run.labelled, run.context.task(outcome.model, evaluating=True), found)
+    else:
+        candidate = score_candidate(run, name, parent, steps, outcome, setting)
+        run.workspace.store(candidate, outcome.model.data)
+    run.candidates.append(candidate)
+    run.listener.say(candidate_line(candidate))
+    return candidate
