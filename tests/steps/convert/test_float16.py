@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from encoders import encoder
+from first_outputs import answers, signal_db
 from small_nets import ALL, Net, frames
-from test_dynamic import answers, signal_db
 
 from edgeopt.errors import UnsupportedError
 from edgeopt.executors import SessionOptions

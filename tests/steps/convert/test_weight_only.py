@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from encoders import encoder
+from first_outputs import answers, signal_db
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_nets import ALL, Net, frames
-from test_dynamic import answers, signal_db
 
 from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import Model

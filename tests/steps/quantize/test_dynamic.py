@@ -5,25 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from encoders import encoder
+from first_outputs import answers, signal_db
 from small_nets import ALL, HERE, Net, frames
 
 from edgeopt.errors import UnsupportedError
-from edgeopt.executors import SessionOptions
-from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import Model
 from edgeopt.steps.quantize.formats.dynamic import make_dynamic
 from edgeopt.steps.quantize.formats.matmul_integer import is_made_of_products
-
-
-def answers(model: Model, seen: list[dict[str, np.ndarray]]) -> np.ndarray:
-    session = EXECUTOR.open(model.data, SessionOptions())
-    return np.stack([next(iter(session.run(one).values())) for one in seen])
-
-
-def signal_db(made: np.ndarray, wanted: np.ndarray) -> float:
-    noise = np.square(made - wanted).sum()
-    return float(10 * np.log10(np.square(wanted).sum() / noise)) if noise else np.inf
 
 
 def product(weight: np.ndarray, *, transposed: bool = False, bias: np.ndarray | None = None) -> Model:

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from encoders import Encoder, encoder
+from first_outputs import answers
 from small_nets import ALL, frames
-from test_dynamic import answers
 
 from edgeopt.graph.graph import Graph
 from edgeopt.graph.validity import require_valid
@@ -65,7 +65,7 @@ def test_python_is_as_it_was_and_the_tools_are_loaded_for_transformers_only():
         "new = [one for one in set(sys.modules) - before if 'transformers' in one or one in ('float16', 'metrics')]\n"
         "print(changes[0] == changes[1] == {'attention': 1}, sys.path == path, new)"
     )
-    folder = Path(__file__).parents[1] / "fixtures"
+    folder = Path(__file__).parents[2] / "fixtures"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=folder)
     assert shown.stdout.strip() == "True True []"
 
