@@ -17,7 +17,8 @@ from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.model import Model, save_model
 from edgeopt.graph.states import find_states
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.measurement.accuracy.evaluate import answers, fed, model_inputs, with_states
+from edgeopt.measurement.accuracy.evaluate import answers, model_inputs, with_states
+from edgeopt.recipes.feeding import fed
 from edgeopt.recipes.frames import Frames, open_frames
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.steps.quantize.judges import AGREEMENT_PICTURES, Judge

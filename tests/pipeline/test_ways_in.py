@@ -15,9 +15,9 @@ from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.model import Model, fix_inputs, load_model, save_model
 from edgeopt.graph.multiply_adds import count_multiply_adds, count_numbers
-from edgeopt.measurement.accuracy.evaluate import fed
 from edgeopt.pipeline.inspect import inspect
 from edgeopt.pipeline.optimize import optimize
+from edgeopt.recipes.feeding import fed
 from edgeopt.recipes.frames import open_frames
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.recipes.recognise import choose_recipe, fixed_shapes

@@ -32,7 +32,7 @@ def run(
 
     SOURCE is a picture, a folder of pictures, a video or an .npz.
     """
-    from edgeopt.measurement.accuracy.evaluate import fed
+    from edgeopt.recipes.feeding import fed
     from edgeopt.recipes.frames import open_frames
     from edgeopt.report.contact_sheet import write_sheet
     from edgeopt.runtime.runtime import Runtime

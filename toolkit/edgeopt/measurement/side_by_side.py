@@ -10,9 +10,10 @@ from pathlib import Path
 from edgeopt.errors import Note, NoteKind, UnsupportedError
 from edgeopt.graph.model import load_model
 from edgeopt.measurement.accuracy.bootstrap import Scored, score
-from edgeopt.measurement.accuracy.evaluate import LabelledFrames, Progress, answers, fed
+from edgeopt.measurement.accuracy.evaluate import LabelledFrames, Progress, answers
 from edgeopt.measurement.interleaved import Pace, Turns, take_turns
 from edgeopt.measurement.subject import Subject, open_subject, subject_facts
+from edgeopt.recipes.feeding import fed
 from edgeopt.recipes.frames import Frames
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.recognise import ARRAYS_RECIPE, Shapes

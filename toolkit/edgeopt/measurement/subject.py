@@ -12,9 +12,9 @@ from typing import Any
 from edgeopt.errors import EdgeoptError, Note, NoteKind, UnavailableError
 from edgeopt.executors import Session, SessionOptions, Source
 from edgeopt.graph.tensors import Tensors, TensorSpec
-from edgeopt.measurement.accuracy.evaluate import fed, synthetic
 from edgeopt.measurement.given import open_given
 from edgeopt.measurement.load.workers import Pipeline
+from edgeopt.recipes.feeding import fed, synthetic
 from edgeopt.recipes.frames import Frames, open_frames
 from edgeopt.recipes.recipe import Recipe, find_recipe
 from edgeopt.recipes.recognise import ARRAYS_RECIPE, Shapes

@@ -9,12 +9,13 @@ from edgeopt.errors import Note, NoteKind
 from edgeopt.executors import Session
 from edgeopt.graph.model import Model, load_model
 from edgeopt.graph.outcome import Outcome
-from edgeopt.measurement.accuracy.evaluate import LabelledFrames, synthetic
+from edgeopt.measurement.accuracy.evaluate import LabelledFrames
 from edgeopt.pipeline.candidate import Candidate
 from edgeopt.pipeline.plan import Plan
 from edgeopt.pipeline.replay import Replay
 from edgeopt.pipeline.selection import Wish
 from edgeopt.pipeline.workspace import Workspace
+from edgeopt.recipes.feeding import synthetic
 from edgeopt.recipes.frames import Frames
 from edgeopt.steps._context import Context, Engine, Listener, numbered
 from edgeopt.system.text import plural

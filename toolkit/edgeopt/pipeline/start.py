@@ -8,7 +8,7 @@ from time import monotonic
 
 from edgeopt.errors import Note, NoteKind
 from edgeopt.executors.onnxruntime.tensorrt import ENGINES
-from edgeopt.measurement.accuracy.evaluate import LabelledFrames, fed, open_labelled, synthetic, with_states
+from edgeopt.measurement.accuracy.evaluate import LabelledFrames, open_labelled, with_states
 from edgeopt.measurement.accuracy.misreading import notes_of_reading
 from edgeopt.measurement.given import Given, open_given
 from edgeopt.pipeline.engines import open_engines
@@ -16,6 +16,7 @@ from edgeopt.pipeline.plan import SYNTHETIC, Options, Plan
 from edgeopt.pipeline.replay import Replay
 from edgeopt.pipeline.run import Run
 from edgeopt.pipeline.workspace import Workspace, fingerprint_files
+from edgeopt.recipes.feeding import fed, synthetic
 from edgeopt.recipes.frames import Frames, open_frames
 from edgeopt.recipes.recognise import Choice, fixed_shapes
 from edgeopt.runtime.availability import is_by_rule, is_compiled

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from os.path import isdir, isfile  # unlike Path's, they are also True or False where nobody may look
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError, Note, NoteKind, UnsupportedError
 from edgeopt.executors import Session
 from edgeopt.graph.states import Feedback
-from edgeopt.graph.tensors import Tensors, TensorSpec
-from edgeopt.recipes.frames import Frames, open_frames, synthetic_frames, synthetic_tensors
+from edgeopt.graph.tensors import Tensors
+from edgeopt.recipes.frames import Frames, open_frames
 from edgeopt.recipes.labels import Labels, read_labels
 from edgeopt.recipes.metrics import metrics_on_labels
-from edgeopt.recipes.preprocess import Preprocess
 from edgeopt.recipes.recipe import Recipe
-from edgeopt.recipes.recognise import fixed_shapes, sample_shape
 from edgeopt.system.files import list_folder
 from edgeopt.system.text import plural, short
 from edgeopt.tasks import Task
@@ -148,42 +145,6 @@ def model_inputs(task: Task, frames: Frames) -> Iterator[Tensors]:
     return (task.preprocess(sample)[0] for sample in frames)
 
 
-def fed(frames: Frames, recipe: Recipe, inputs: Sequence[TensorSpec]) -> Frames:
-    """Return a source as a model takes it: tensors in the model's shapes and types, pictures as they are.
-
-    Args:
-        frames: Pictures, or tensors by name.
-        recipe: Bound to the model.
-        inputs: What the model takes.
-
-    Raises:
-        InvalidFileError: If an array is missing or unknown, or its shape or type does not fit.
-        UnsupportedError: If a dimension stays free.
-    """
-    if frames.tensors is not None:
-        _require_arrays(frames, inputs)
-        return _fitted(frames, inputs, fixed_shapes(recipe, inputs), recipe.input.states)
-    if not recipe.takes_arrays or recipe.preprocess != Preprocess() or not recipe.input.size:  # the task refuses them
-        return frames
-    note = Note(
-        NoteKind.WARNING,
-        f"recipe {recipe.name!r} does not say how a picture becomes the input: it goes in stretched, RGB, 0 to 255",
-        "write scale, mean and std under [preprocess] in a recipe.toml",
-    )
-    return replace(frames, notes=(*frames.notes, note))
-
-
-def synthetic(recipe: Recipe, inputs: Sequence[TensorSpec]) -> Frames:
-    """Return pictures of random colour, or random tensors where the model takes no picture.
-
-    Raises:
-        UnsupportedError: If a dimension stays free.
-    """
-    if recipe.input.size:
-        return synthetic_frames(recipe.input.size)
-    return synthetic_tensors(inputs, fixed_shapes(recipe, inputs))
-
-
 def require_metric(recipe: Recipe, asked: str | Path | None) -> None:
     """Raise where labels are given and the recipe knows no metric on them: before minutes are spent.
 
@@ -195,86 +156,3 @@ def require_metric(recipe: Recipe, asked: str | Path | None) -> None:
             f"recipe {recipe.name!r} knows no metric on labels: its {recipe.evaluation.metric} compares outputs only",
             remedy=f"leave --eval out, or pass a recipe whose metric is one of {', '.join(metrics_on_labels())}",
         )
-
-
-def _require_arrays(frames: Frames, inputs: Sequence[TensorSpec]) -> None:
-    """Raise unless there is an array for each input, of its rank, and one size for each named dimension."""
-    found = frames.shapes
-    missing = [str(one) for one in inputs if one.name not in found]
-    unknown = sorted(found.keys() - {one.name for one in inputs})
-    if missing or unknown:
-        parts = [f"lacks {', '.join(missing)}"] if missing else []
-        parts += [f"holds {', '.join(unknown)}, which the model does not take"] if unknown else []
-        raise InvalidFileError(
-            f"{frames.source} {' and '.join(parts)}",
-            remedy="name the arrays as the model's inputs, samples first, or store uint8 pictures as `images`",
-        )
-    known: dict[str, tuple[int, str]] = {}
-    for one in inputs:
-        shape = sample_shape(found[one.name], len(one.shape))
-        if len(shape) != len(one.shape):
-            raise _wrong_shape(frames, one, one.shape)
-        for name, size in zip(one.shape, shape, strict=True):
-            if isinstance(name, str) and known.setdefault(name, (size, one.name))[0] != size:
-                told = f"{known[name][0]} in {known[name][1]} and {size} in {one.name}"
-                raise InvalidFileError(f"{frames.source}: {name} is {told}", remedy=f"give {name} one size")
-
-
-def _fitted(
-    frames: Frames, inputs: Sequence[TensorSpec], shapes: Mapping[str, tuple[int, ...]], states: Mapping[str, str]
-) -> Frames:
-    assert frames.tensors is not None
-    take, first = frames.tensors, frames.tensors(0)
-    for one in inputs:
-        if sample_shape(first[one.name].shape, len(one.shape)) != shapes[one.name]:
-            raise _wrong_shape(frames, one, shapes[one.name])
-    cast = [one for one in inputs if str(first[one.name].dtype) != one.dtype]
-    told = ", ".join(f"{one.name} {first[one.name].dtype} as {one.dtype}" for one in cast)
-    notes = (Note(NoteKind.INFO, f"{frames.source}: {told}"),) if cast else ()
-
-    def fitted(index: int) -> Tensors:
-        sample = take(index)
-        return {one.name: _cast(sample[one.name].reshape(shapes[one.name]), one, frames.names[index]) for one in inputs}
-
-    fitted(0)
-    return replace(frames, read=fitted, tensors=fitted, notes=(*frames.notes, *notes), states=states)
-
-
-def _wrong_shape(frames: Frames, wanted: TensorSpec, shape: Sequence[int | str | None]) -> InvalidFileError:
-    array = (frames.tensors(0) if frames.tensors else {})[wanted.name]
-    rest = [str(size or "?") for size in (shape[1:] if isinstance(wanted.shape[0], str) or shape[0] == 1 else shape)]
-    return InvalidFileError(
-        f"{frames.source}: a sample of {wanted.name} is {array.dtype} {'x'.join(map(str, array.shape))}; the model "
-        f"takes {wanted}",
-        remedy=f"store it as ({', '.join(['samples', *rest])})",
-    )
-
-
-def _cast(array: NDArray[Any], wanted: TensorSpec, where: str) -> NDArray[Any]:
-    """Return an array in a model's type; what would become another number is refused.
-
-    Real numbers are rounded to the model's precision; whole numbers, truth values and what turns into them must stay
-    what they are.
-    """
-    if str(array.dtype) == wanted.dtype:
-        return array
-    if wanted.dtype in ("object", "string"):
-        return array.astype(object)
-    try:
-        with np.errstate(over="ignore", invalid="ignore"):
-            made: NDArray[Any] = array.astype(wanted.dtype)
-    except (TypeError, ValueError) as error:
-        raise _wrong_type(array, wanted, where, str(error)) from error
-    is_real = array.dtype.kind == made.dtype.kind == "f"
-    if is_real and not np.isfinite(made).all():
-        raise _wrong_type(array, wanted, where, f"{wanted.dtype} does not reach {np.abs(array).max():g}")
-    if not is_real and not np.array_equal(made, array):
-        raise _wrong_type(array, wanted, where, "numbers would change")
-    return made
-
-
-def _wrong_type(array: NDArray[Any], wanted: TensorSpec, where: str, reason: str) -> InvalidFileError:
-    return InvalidFileError(
-        f"{where}: {wanted.name} is {array.dtype}, the model takes {wanted.dtype}: {reason}",
-        remedy=f"store {wanted.name} as {wanted.dtype}",
-    )

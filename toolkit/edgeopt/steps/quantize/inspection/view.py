@@ -21,7 +21,8 @@ from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import Model, find_model, load_model
 from edgeopt.graph.tensors import Tensors
-from edgeopt.measurement.accuracy.evaluate import fed, model_inputs
+from edgeopt.measurement.accuracy.evaluate import model_inputs
+from edgeopt.recipes.feeding import fed
 from edgeopt.recipes.frames import Frames, open_frames
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.steps.fuse import fuse

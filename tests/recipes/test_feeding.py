@@ -9,7 +9,8 @@ import pytest
 
 from edgeopt.errors import InvalidFileError, UnsupportedError
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.measurement.accuracy.evaluate import fed, model_inputs, require_metric, synthetic, why_no_proof
+from edgeopt.measurement.accuracy.evaluate import model_inputs, require_metric, why_no_proof
+from edgeopt.recipes.feeding import fed, synthetic
 from edgeopt.recipes.frames import Frames, open_frames
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.recipes.recognise import choose_recipe
