@@ -54,6 +54,10 @@ class NoTask:
         """Find nothing."""
         return []
 
+    def count(self, answer: list[Any]) -> int:
+        """Return 0."""
+        return len(answer)
+
 
 @dataclass
 class NoisyMachine:

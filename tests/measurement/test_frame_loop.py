@@ -48,6 +48,9 @@ class ScriptedTask:
         self.wait_ns(self.postprocess_ns)
         return outputs["y"]
 
+    def count(self, answer: Any) -> int:
+        return len(answer)
+
     def score(self, answers: Sequence[Any], labels: Labels) -> Accuracy:
         raise NotImplementedError
 

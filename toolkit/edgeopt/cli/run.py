@@ -48,7 +48,7 @@ def run(
     for i in range(min(len(frames), limit or len(frames))):
         frame = frames.read(i)
         answer = runtime.predict(frame)
-        name, problem = frames.names[i], runtime.why_no_answer(frame) if task.is_empty(answer) else ""
+        name, problem = frames.names[i], "" if task.count(answer) else runtime.why_no_answer(frame)
         if as_json:
             told = {"problem": problem} if problem else task.as_json(answer)
             click.echo(json.dumps({"frame": name, **told}, allow_nan=False))

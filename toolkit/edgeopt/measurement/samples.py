@@ -55,7 +55,7 @@ class Samples:
     """The process round, or the block of an interleaved run."""
     input_id: NDArray[np.int64] | None = None
     n_out: NDArray[np.int64] | None = None
-    """Answers in the frame (boxes, tokens); -1 where the answer has no length."""
+    """How many things the answer holds (boxes, tokens); -1 for a frame that was not served."""
     dropped: NDArray[np.bool_] | None = None
     """Never served: replaced by a newer frame or refused by a full queue; its times are 0."""
     failed: NDArray[np.bool_] | None = None

@@ -57,7 +57,7 @@ def resampled_accuracy(evidence: Evidence, recipe: Recipe, counts: Counts) -> ND
 
 
 class FrameTask(Protocol):
-    """What the timing of a frame needs of a task: both ends of the model."""
+    """The part of a task that a timed frame needs."""
 
     def preprocess(self, frame: Sample) -> tuple[Tensors, Any]:
         """Return the model's inputs, those given as such unchanged, and the geometry that `postprocess` needs."""
@@ -65,6 +65,10 @@ class FrameTask(Protocol):
 
     def postprocess(self, outputs: Tensors, geometry: Any) -> Any:
         """Return the answer in the frame's own coordinates."""
+        ...
+
+    def count(self, answer: Any) -> int:
+        """Return how many things the answer holds, for example boxes; 0: nothing was found."""
         ...
 
 
@@ -76,7 +80,7 @@ class Task(FrameTask, Protocol):
     reveals_misreading: ClassVar[bool]
     """Whether `sureness` is lower where pictures are fed in the wrong way."""
     time_follows_content: ClassVar[bool]
-    """Whether `postprocess` takes longer for some pictures than for others."""
+    """Whether `postprocess` takes longer where an answer holds more."""
 
     def __init__(
         self, recipe: Recipe, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], evaluating: bool
@@ -93,10 +97,6 @@ class Task(FrameTask, Protocol):
             NotFoundError: If the task lacks the recipe's decoder or metric.
             UnsupportedError: If the recipe does not fit the tensors.
         """
-        ...
-
-    def is_empty(self, answer: Any) -> bool:
-        """Return whether nothing was found in the frame."""
         ...
 
     def as_text(self, answer: Any) -> str:

@@ -98,9 +98,9 @@ class Classification:
         exponents = np.exp(np.maximum(values - values[best[0]], -80))
         return Classes(best.astype(np.int64), exponents[best] / exponents.sum())
 
-    def is_empty(self, answer: Classes) -> bool:
-        """Return whether no class was found: the output held NaN."""
-        return not len(answer)
+    def count(self, answer: Classes) -> int:
+        """Return the number of classes that are listed; 0 where the output held NaN."""
+        return len(answer)
 
     def as_text(self, answer: Classes) -> str:
         """Return classes with their probabilities."""

@@ -98,7 +98,7 @@ def why_no_proof(task: Task, reference: Sequence[Any], least_agreement: float) -
         least_agreement: What another model is asked for.
     """
     count = plural(len(reference), "picture")
-    if reference and all(map(task.is_empty, reference)):
+    if reference and not any(map(task.count, reference)):
         return f"the model finds nothing on {count}, so that one which finds nothing at all agrees with it"
     if len(reference) < 2:
         return ""

@@ -66,6 +66,9 @@ class _BatchTask:
     def postprocess(self, outputs: Tensors, geometry: Any) -> Any:
         return [self.task.postprocess(_part(outputs, i, self.size), one) for i, one in enumerate(geometry)]
 
+    def count(self, answer: Any) -> int:
+        return sum(map(self.task.count, answer))
+
 
 def _fill(batch: Mapping[str, NDArray[Any]], inputs: Tensors, i: int) -> None:
     for name, one in inputs.items():

@@ -83,7 +83,7 @@ class MarkedFrames:
         )
         self._inputs.append(index)
         self._spans[row] = (started, done)
-        self._counts.append(len(answer) if hasattr(answer, "__len__") else -1)
+        self._counts.append(task.count(answer))
         return done - started
 
     def run_unmarked(self, index: int) -> int:

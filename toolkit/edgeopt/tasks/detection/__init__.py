@@ -90,9 +90,9 @@ class Detection:
             kept = np.argsort(-scores, kind="stable")[: self._most]
         return Detections(geometry.to_frame(boxes[kept]), scores[kept], classes[kept])
 
-    def is_empty(self, answer: Detections) -> bool:
-        """Return whether there is no box."""
-        return not len(answer)
+    def count(self, answer: Detections) -> int:
+        """Return the number of boxes."""
+        return len(answer)
 
     def as_text(self, answer: Detections) -> str:
         """Return classes with score and place."""
