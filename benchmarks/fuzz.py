@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import copy
 import dataclasses
 import io
 import json
@@ -179,9 +180,9 @@ def spoil_json(chance: random.Random, data: bytes) -> bytes:
             other, place = chance.choice(places)
             holder[key] = json.loads(json.dumps(other[place])) if _holds(other, place) else None
         elif kind == 3 and isinstance(holder, dict):
-            holder[chance.choice(("", "id", "schema", "x" * 300, "\x1b[31m"))] = chance.choice(_VALUES)
+            holder[chance.choice(("", "id", "schema", "x" * 300, "\x1b[31m"))] = copy.deepcopy(chance.choice(_VALUES))
         else:
-            holder[key] = chance.choice(_VALUES)
+            holder[key] = copy.deepcopy(chance.choice(_VALUES))  # shared lists would come to hold themselves
     text = json.dumps(values)
     return (text.replace("0.5", "[" * 2000, 1) if chance.random() < 0.02 else text).encode()
 

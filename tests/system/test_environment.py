@@ -176,7 +176,9 @@ def test_the_subject_is_described_by_hashes_and_options(tmp_path):
     assert subject_facts(script, SessionOptions())["session.spins"]
 
 
-@pytest.mark.parametrize(("key", "value"), [("packages", 5), ("cpu.cores", "two"), ("cpu.instructions", 7)])
+@pytest.mark.parametrize(
+    ("key", "value"), [("packages", 5), ("cpu.cores", "two"), ("cpu.instructions", 7), ("cpu.instructions", [["avx"]])]
+)
 def test_a_stored_fact_of_another_type_is_refused_when_it_is_read(key, value):
     facts = {"facts": {key: {"use": "critical", "value": value}}}
     with pytest.raises(ValueError, match=f"fact {key} is"):

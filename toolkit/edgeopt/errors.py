@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
 
+_LONGEST = 1000
+"""Characters of a problem: names and values out of files may have any length."""
 EXIT_PASS, EXIT_ERROR, EXIT_MISSED, EXIT_INCONCLUSIVE, EXIT_NOISY = 0, 1, 2, 3, 4
 
 
@@ -25,6 +27,8 @@ class EdgeoptError(Exception):
     exit_code = EXIT_ERROR
 
     def __init__(self, problem: str, *, remedy: str) -> None:
+        if len(problem) > _LONGEST:
+            problem = f"{problem[: _LONGEST // 2]} ... {problem[-_LONGEST // 4 :]}"
         super().__init__(f"{problem}\n  -> {remedy}")
         self.problem, self.remedy = problem, remedy
 

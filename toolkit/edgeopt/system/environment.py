@@ -83,8 +83,10 @@ class Environment:
     def __post_init__(self) -> None:
         for key, kind in _SHAPES.items():
             value = self._value(key)
-            if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
-                raise ValueError(f"fact {key} is {short(repr(value))}")
+            parts = value.values() if isinstance(value, Mapping) else value if kind == (list, tuple) else ()
+            is_wrong = not isinstance(value, kind) or isinstance(value, bool)
+            if value is not None and (is_wrong or not all(isinstance(one, str) for one in parts)):
+                raise ValueError(f"fact {key} is {short(value)}")
 
     @property
     def hash(self) -> str:
