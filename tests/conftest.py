@@ -18,10 +18,13 @@ LONGEST = (
     "test_openvino_environment.py",
     "test_packaging.py",
     "test_optimize.py",
+    "test_real_models.py",
+    "test_misreading.py",
     "test_docs.py",
     "test_bench.py",
+    "test_check.py",
 )
-"""Minutes each: begun first, so that no worker is left alone with one of them at the end."""
+"""From half a minute to minutes: begun first, so that no worker is left alone with one of them at the end."""
 
 
 @pytest.fixture(scope="session")
