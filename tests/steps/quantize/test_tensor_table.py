@@ -35,8 +35,8 @@ def test_the_worst_rows_are_those_on_integers_or_kept_from_them(tmp_path: Path) 
     file.write_text(tensors_json(FOUND))
     rows = worst_tensors(file, 2)
     assert rows == (
-        ("`worse`", "1.0", "30.0", "", "costs -0.20 ms, saves 0.500 agreement"),
-        ("`bad`", "3.0", "31.0", "12.0", ""),
+        ("worse", "1.0", "30.0", "", "costs -0.20 ms, saves 0.500 agreement"),
+        ("bad", "3.0", "31.0", "12.0", ""),
     )
     assert all(len(row) == len(COLUMNS) for row in rows)
     assert len(worst_tensors(file)) == 3

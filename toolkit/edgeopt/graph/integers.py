@@ -24,7 +24,7 @@ class Kind(StrEnum):
     DYNAMIC = "dynamic"
     """Activations are rounded on grids that are found as the model runs."""
     WEIGHT_ONLY = "weight-only"
-    """Weights are stored as integers, and multiplied as real numbers."""
+    """Weights are stored as integers, and multiplied in float."""
     MIXED = "mixed"
 
 

@@ -1,4 +1,4 @@
-"""What one step did."""
+"""The model that a step made, and what is told of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a graph holds together with the graphs inside of its nodes."""
+"""The nodes and constants of a graph and of the graphs inside its nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The words for tensors: a named array in, a named array out."""
+"""Tensors as named arrays, and the names, types and shapes that a model gives them."""
 
 from __future__ import annotations
 

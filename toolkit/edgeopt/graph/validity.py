@@ -1,4 +1,4 @@
-"""Whether what a file holds is a model that can be worked on, told in one line that names the part at fault."""
+"""Check that a file holds a model that can be worked on; otherwise name the part at fault in one line."""
 
 from __future__ import annotations
 

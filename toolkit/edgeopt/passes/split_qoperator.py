@@ -59,7 +59,7 @@ def _weight_axis(graph: Graph, node: Node) -> int | None:
 def _dequantized(
     graph: Graph, node: Node, place: int, scale: Array, zero_point: Array | None, axis: int | None = None
 ) -> Value:
-    """Return an integer input as real numbers."""
+    """Return an integer input as floats."""
     zeros = [] if zero_point is None else [np.broadcast_to(zero_point.reshape(-1), scale.reshape(-1).shape)]
     values: Sequence[Value | None] = [node.inputs[place], *(_stored(graph, node, one) for one in (scale, *zeros))]
     attributes = {} if scale.size == 1 or axis is None else {"axis": axis}

@@ -47,7 +47,7 @@ class Int8Rules:
     power_of_two_scales: bool = False
     """Every scale is a power of two: the device shifts where others multiply."""
     float_bias: bool = False
-    """Biases stay real: the engine dequantizes no 32-bit integers."""
+    """Biases stay in float: the engine dequantizes no 32-bit integers."""
     fused_sums: bool = False
     """No pair between a convolution and the sum behind it: the engine computes both in one kernel."""
     narrow_channels: Annotated[int, Within(0, 4096)] = 0

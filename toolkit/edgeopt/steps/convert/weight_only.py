@@ -1,4 +1,4 @@
-"""Store the matrices of a model in 4 or 8 bits, a scale for every few weights of a column; activations stay real.
+"""Store the matrices of a model in 4 or 8 bits, a scale for every few weights of a column; activations stay in float.
 
 The kernel rounds activations to 8 bits in blocks of the same length, so that an outlying channel spoils its block
 only. What it gains is memory traffic: a product of few rows is faster, one of many rows is not.

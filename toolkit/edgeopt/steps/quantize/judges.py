@@ -1,4 +1,4 @@
-"""Compares INT8 models with their float model: agreement without labels, and speed in turns."""
+"""Compare INT8 models with their float model: agreement without labels, and speed in turns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which nodes run on integers and on which grids: the decision, apart from how an engine wants it written."""
+"""Which nodes run on integers, and on which grids; a form says how they are written."""
 
 from __future__ import annotations
 

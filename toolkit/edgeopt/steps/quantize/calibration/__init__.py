@@ -1,1 +1,1 @@
-"""What pictures show of the tensors of a model."""
+"""Ranges, histograms and samples of the tensors of a model, from pictures."""

@@ -1,4 +1,4 @@
-"""What calibration says of a model: the grid and the score of each tensor. It runs the model once."""
+"""The grid and the score of each tensor of a model, from one run over the calibration images."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from edgeopt.system.text import plural
 
 _ALIKE = 0.01
 NO_GRID_DB = -PERFECT_DB
-"""Score of a tensor that is infinite or NaN, a mask for one: it stays real."""
+"""Score of a tensor that is infinite or NaN, a mask for one: it stays in float."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What images showed of the tensors of a model, and how parts of it add up.
+"""Range, histogram and samples of each tensor that was watched, and how those of several chunks add up.
 
 Adding is exact and keeps no value: whole chunks of images may be watched anywhere, at any time, and the sum is
 the same to the last bit.

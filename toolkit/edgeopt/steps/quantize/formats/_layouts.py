@@ -1,8 +1,8 @@
-"""A tensor in several forms: real with channels second (as ONNX has it) or last, integer with channels last.
+"""A tensor in several forms: float with channels second (as ONNX has it) or last, integer with channels last.
 
 Each border between two forms is made once, when it is first asked for.
 
-Real tensors are transposed, integers are not: next to a float convolution ONNX Runtime folds a real Transpose
+Float tensors are transposed, integers are not: next to a float convolution ONNX Runtime folds a float Transpose
 into its own change of layout.
 """
 
@@ -49,11 +49,11 @@ class Forms:
         return value is not None and value in self._held and self._held[value].nchw is not value
 
     def has_nhwc(self, value: Value | None) -> bool:
-        """Whether the tensor exists with channels last, real or integer."""
+        """Whether the tensor exists with channels last, float or integer."""
         held = self._held.get(value) if value is not None else None
         return held is not None and (held.nhwc is not None or bool(held.integers))
 
-    def put_real(self, value: Value, nhwc: Value) -> None:
+    def put_float(self, value: Value, nhwc: Value) -> None:
         """Say that `nhwc` is `value` in NHWC."""
         self._held.setdefault(value, _Held()).nhwc = nhwc
 
@@ -84,7 +84,7 @@ class Forms:
         return held.integers[grid]
 
     def nhwc(self, value: Value) -> Value:
-        """Return `value` as real numbers in NHWC."""
+        """Return `value` as floats in NHWC."""
         held = self._of(value)
         if held.nhwc is None and held.integers:
             grid, integers = next(iter(held.integers.items()))
@@ -94,7 +94,7 @@ class Forms:
         return held.nhwc
 
     def nchw(self, value: Value) -> Value:
-        """Return `value` as real numbers in NCHW, the form it has in the float model."""
+        """Return `value` as floats in NCHW, the form it has in the float model."""
         held = self._of(value)
         if held.nchw is None:
             held.nchw = self._transposed(self.nhwc(value), to_second(self._rank(value)))

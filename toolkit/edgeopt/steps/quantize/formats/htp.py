@@ -62,7 +62,7 @@ _OPSET_OF_16_BITS = 21
 
 @dataclass(frozen=True, slots=True)
 class HtpFindings:
-    """What one pass over the calibration images saw of every real tensor."""
+    """What one pass over the calibration images saw of every float tensor."""
 
     calibration: Calibration
     grids: Mapping[str, Mapping[str, Affine]]
@@ -75,7 +75,7 @@ class HtpFindings:
 def study_htp(
     model: Model, frames: Iterable[Tensors], target: Target, *, progress: Callable[[int], None] | None = None
 ) -> HtpFindings:
-    """Watch every real tensor while `frames` stream through the model, and choose both grids of each.
+    """Watch every float tensor while `frames` stream through the model, and choose both grids of each.
 
     Args:
         model: The float model with fixed shapes, opset 13 or later.
@@ -111,7 +111,7 @@ def _require_grids(calibration: Calibration) -> None:
 
 
 def quantized_nodes(graph: Graph, target: Target) -> list[Node]:
-    """Return the nodes that run on integers: those that compute with real numbers and may."""
+    """Return the nodes that run on integers: those that compute with floats and may."""
     return [
         node
         for node in graph.nodes()
@@ -124,7 +124,7 @@ def _is_real(graph: Graph, value: Value | None) -> bool:
 
 
 def _tensors_of(graph: Graph, node: Node) -> list[Value]:
-    """Return the real tensors that a node reads and makes, without constants."""
+    """Return the float tensors that a node reads and makes, without constants."""
     both = (*node.inputs, *node.outputs)
     return [one for one in both if one is not None and _is_real(graph, one) and graph.constant(one) is None]
 
@@ -193,7 +193,7 @@ class _Placing:
         return real.outputs[0]
 
     def store(self, name: str, integers: NDArray[Any], scale: Any, zero: int, axis: int | None = None) -> Value:
-        """Return the real value of a stored integer constant."""
+        """Return the float value of a stored integer constant."""
         stored = self.graph.add_initializer(f"{name}_quantized", integers)
         inputs = [stored, *self._numbers(name, np.asarray(scale, np.float32), zero, str(integers.dtype))]
         attributes = {} if axis is None else {"axis": axis}
@@ -265,7 +265,7 @@ def _absorb(placing: _Placing) -> int:
 
 
 def _store_constants(placing: _Placing, node: Node) -> None:
-    """Store every real constant of a node as integers."""
+    """Store every float constant of a node as integers."""
     graph, dtype = placing.graph, placing.integer[node]
     weighted = node.op_type in (*_PER_CHANNEL, "MatMul", "Gemm")
     for index, value in enumerate(node.inputs):

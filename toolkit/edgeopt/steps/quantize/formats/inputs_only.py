@@ -2,7 +2,7 @@
 
 A pair goes in front of ops between that only move values: it is the same there, and OpenVINO makes it part of a kernel.
 
-OpenVINO computes a convolution from integers to real numbers and does activation and the next QuantizeLinear in the
+OpenVINO computes a convolution from integers to floats and does activation and the next QuantizeLinear in the
 same kernel; a pair behind the convolution would only lose accuracy. ONNX Runtime fuses nothing in this form.
 """
 
@@ -27,7 +27,7 @@ def place_inputs(graph: Graph, scheme: Scheme) -> Mapping[str, int]:
 
     Args:
         graph: The float model, opset 13 or later; it is edited.
-        scheme: What runs on integers; only weighted nodes count, everything between them stays real.
+        scheme: What runs on integers; only weighted nodes count, everything between them stays in float.
     """
     read = tensors_read(graph, scheme)
     readers = {name: [node for node in _weighted(graph, scheme) if node.inputs[0] is one] for name, one in read.items()}
@@ -46,7 +46,7 @@ def tensors_read(graph: Graph, scheme: Scheme) -> dict[str, Value]:
 
 
 def readers_of(graph: Graph, red: Set[str]) -> set[Node]:
-    """Return the weighted nodes that read a tensor of `red`; in this form what makes it keeps real numbers.
+    """Return the weighted nodes that read a tensor of `red`; in this form what makes it keeps floats.
 
     Args:
         graph: The float model.
@@ -61,7 +61,7 @@ def _weighted(graph: Graph, scheme: Scheme) -> list[Node]:
 
 
 def _quantize_weights(graph: Graph, node: Node, scheme: Scheme) -> None:
-    """Store the weight as integers; a corrected bias as real numbers."""
+    """Store the weight as integers; a corrected bias in float."""
     value = node.inputs[1]
     weight = graph.constant(value)
     assert value is not None

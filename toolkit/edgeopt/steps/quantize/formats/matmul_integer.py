@@ -1,4 +1,4 @@
-"""Write matrix products as MatMulIntegerToFloat: integers in, real numbers out, the bias added on the way.
+"""Write matrix products as MatMulIntegerToFloat: integers in, floats out, the bias added on the way.
 
 As Q/DQ pairs they would lose more: ONNX Runtime joins MatMul and Add to a float Gemm before it looks for
 integers, unless the product gets a grid of its own.
@@ -31,7 +31,7 @@ _MOST = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Integers:
-    """A tensor on a grid: real = scale * (values - zero)."""
+    """A tensor on a grid: its value is scale * (values - zero)."""
 
     values: Value
     scale: Value

@@ -51,7 +51,7 @@ class _Lowering:
         self._rules: Mapping[str, Callable[[Node], bool]] = {
             "Conv": self._conv,
             "Mul": self._mul,
-            "Add": self._both_real,
+            "Add": self._both_float,
             "Concat": self._concat,
             "MaxPool": self._max_pool,
             "Resize": self._resize,
@@ -112,7 +112,7 @@ class _Lowering:
         assert source is not None
         grid = self._grid(source)
         if direct or self._may_be_direct(node):
-            self.forms.put_real(node.outputs[0], self._pointwise(node, self.forms.integer(source, grid), grid))
+            self.forms.put_float(node.outputs[0], self._pointwise(node, self.forms.integer(source, grid), grid))
             return True
         limiter = limiter_behind(self.graph, self.scheme, node)
         made = (limiter or node).outputs[0]
@@ -123,10 +123,10 @@ class _Lowering:
 
     def _may_be_direct(self, node: Node) -> bool:
         sums = math.prod(self.graph.shape(node.outputs[0]) or (self.options.direct_up_to + 1,))
-        return sums <= self.options.direct_up_to and is_pointwise(self.graph, node) and self._is_read_as_real(node)
+        return sums <= self.options.direct_up_to and is_pointwise(self.graph, node) and self._is_read_as_float(node)
 
-    def _is_read_as_real(self, node: Node) -> bool:
-        """Whether what follows is computed on real numbers anyway."""
+    def _is_read_as_float(self, node: Node) -> bool:
+        """Whether what follows is computed in float anyway."""
         made = node.outputs[0]
         readers = self.graph.consumers(made)
         smooth = any(silu_sigmoid(self.graph, reader) is not None for reader in readers)
@@ -182,7 +182,7 @@ class _Lowering:
             return True  # its Mul makes both
         inputs: list[Value | None] = [self.forms.nhwc(source), *node.inputs[1:]]
         kept = _attributes(node, node.attributes)
-        self.forms.put_real(made, self._insert(node.op_type, inputs, node, kept, node.domain))
+        self.forms.put_float(made, self._insert(node.op_type, inputs, node, kept, node.domain))
         return True
 
     def _is_gate_alone(self, sigmoid: Node) -> bool:
@@ -194,7 +194,7 @@ class _Lowering:
     def _mul(self, node: Node) -> bool:
         sigmoid = silu_sigmoid(self.graph, node)
         if sigmoid is None:
-            return self._both_real(node)
+            return self._both_float(node)
         source = sigmoid.inputs[0]
         assert source is not None
         if not self._is_last(source) and not self._leaves_float(node, source):
@@ -204,7 +204,7 @@ class _Lowering:
             self._integer_silu(node, sigmoid, source, grids[0])
         else:
             real = self._insert("QuickGelu", [self.forms.nhwc(source)], node, {"alpha": 1.0})
-            self.forms.put_real(node.outputs[0], real)
+            self.forms.put_float(node.outputs[0], real)
         return True
 
     def _leaves_float(self, node: Node, source: Value) -> bool:
@@ -227,15 +227,15 @@ class _Lowering:
         inputs = [integers, *self.forms.grid(grid), opened, *self.forms.grid(gate), *self.forms.grid(to)]
         self.forms.put_integer(node.outputs[0], to, self._insert("QLinearMul", inputs, node))
 
-    def _both_real(self, node: Node) -> bool:
-        """Two real tensors of four dimensions in NHWC; a scale and a shift by constants stay as they are."""
+    def _both_float(self, node: Node) -> bool:
+        """Two float tensors of four dimensions in NHWC; a scale and a shift by constants stay as they are."""
         sources = data_inputs(self.graph, node)
         ready = [one for one in sources if self._is_last(one)]
         flat = len(sources) == 2 and all(self.graph.rank(one) == 4 for one in sources)
         if not flat or len(ready) != 2:
             return False
         inputs: list[Value | None] = [self.forms.nhwc(one) for one in sources]
-        self.forms.put_real(node.outputs[0], self._insert(node.op_type, inputs, node, domain=""))
+        self.forms.put_float(node.outputs[0], self._insert(node.op_type, inputs, node, domain=""))
         return True
 
     def _concat(self, node: Node) -> bool:
@@ -253,7 +253,7 @@ class _Lowering:
             return False
         real: list[Value | None] = [self.forms.nhwc(one) for one in parts]
         last = to_last(rank).index(axis)
-        self.forms.put_real(made, self._insert("Concat", real, node, {"axis": last}, ""))
+        self.forms.put_float(made, self._insert("Concat", real, node, {"axis": last}, ""))
         return True
 
     def _is_last(self, value: Value | None) -> bool:
@@ -269,7 +269,7 @@ class _Lowering:
         if before[:2] != after[:2] or len(after) < 3:
             return False
         shape = self.graph.add_initializer(f"{node.name}_shape", np.array([after[i] for i in to_last(len(after))]))
-        self.forms.put_real(made, self._insert("Reshape", [self.forms.nhwc(source), shape], node, domain=""))
+        self.forms.put_float(made, self._insert("Reshape", [self.forms.nhwc(source), shape], node, domain=""))
         return True
 
     def _transpose(self, node: Node) -> bool:
@@ -351,7 +351,7 @@ class _Lowering:
             kept["axes"] = _POSITIONS
         else:
             inputs.append(self.graph.add_initializer(f"{node.name}_axes", np.array(_POSITIONS)))
-        self.forms.put_real(made, self._insert("ReduceMean", inputs, node, kept, ""))
+        self.forms.put_float(made, self._insert("ReduceMean", inputs, node, kept, ""))
         return True
 
     def _same(self, node: Node) -> bool:
@@ -361,7 +361,7 @@ class _Lowering:
         for grid in self.forms.grids_of(source):
             self.forms.put_integer(made, grid, self.forms.integer(source, grid))
         if not self.forms.grids_of(source):
-            self.forms.put_real(made, self.forms.nhwc(source))
+            self.forms.put_float(made, self.forms.nhwc(source))
         return True
 
 

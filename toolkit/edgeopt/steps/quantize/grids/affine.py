@@ -1,4 +1,4 @@
-"""The affine grid of one tensor: real = scale * (integer - zero_point).
+"""The affine grid of one tensor: value = scale * (integer - zero_point).
 
 Source: ONNX QuantizeLinear and DequantizeLinear, opset 13: round half to even, then saturate.
 """
@@ -34,12 +34,12 @@ class Affine:
 
     @property
     def low(self) -> float:
-        """Smallest real value on the grid."""
+        """Smallest value on the grid."""
         return self.scale * (integer_range(self.dtype)[0] - self.zero_point)
 
     @property
     def high(self) -> float:
-        """Largest real value on the grid."""
+        """Largest value on the grid."""
         return self.scale * (integer_range(self.dtype)[1] - self.zero_point)
 
     def quantize(self, values: NDArray[Any]) -> NDArray[Any]:
@@ -73,8 +73,8 @@ def make_affine(
     subnormal numbers gives a grid too.
 
     Args:
-        low: Smallest real value.
-        high: Largest real value, not below `low`.
+        low: Smallest value.
+        high: Largest value, not below `low`.
         dtype: The integer type.
         symmetric: Put zero in the middle.
         power_of_two: Take the next power of two as the scale.

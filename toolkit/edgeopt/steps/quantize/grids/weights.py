@@ -24,7 +24,7 @@ MOST_OF_TWO = 128
 
 @dataclass(frozen=True, slots=True)
 class QuantizedWeight:
-    """Integers around zero, and the scale of each channel: real = scale * integer."""
+    """Integers around zero, and the scale of each channel: value = scale * integer."""
 
     values: NDArray[np.int8]
     scale: NDArray[np.float32]
@@ -55,7 +55,7 @@ def choose_scale(
         per_channel: Whether each channel has its own scale; otherwise all share one.
 
     Returns:
-        Shape (channels,) or (1,): real units per integer step, always a normal number above zero.
+        Shape (channels,) or (1,): the value of one integer step, always a normal number above zero.
 
     Raises:
         ValueError: If `weight` holds NaN or infinity.

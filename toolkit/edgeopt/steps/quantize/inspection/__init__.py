@@ -1,1 +1,1 @@
-"""What became of a quantized model, tensor by tensor."""
+"""The integer tensors of a quantized model: their grids, their errors, and the kernels that run them."""

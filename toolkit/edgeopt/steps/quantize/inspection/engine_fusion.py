@@ -264,7 +264,7 @@ class _Walk:
         return all(map(self._is_real_integer, data)) and {one.op_type for one in readers} == {_Q}
 
     def _is_real_integer(self, name: str) -> bool:
-        """Whether a real tensor is integers dequantized, at most moved since then."""
+        """Whether a float tensor is integers dequantized, at most moved since then."""
         maker = self._makers.get(name)
         while maker is not None and maker.op_type in _MOVES:
             maker = self._makers.get(maker.input[0])

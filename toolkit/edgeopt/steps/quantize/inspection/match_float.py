@@ -71,7 +71,7 @@ def counterpart(values: Values, floats: Values, tensor: str) -> Counterpart | No
 def own_counterpart(values: Values, tensor: QuantizedTensor) -> Counterpart | None:
     """Return the float tensor of the integer model itself that is rounded to this one, if there is one.
 
-    A grid that begins at zero behind a sum was chosen for what a Relu leaves of it: the Relu is the grid.
+    Behind a sum, a quantization range that starts at 0 was chosen for what a Relu leaves of it, so the Relu is implied.
     """
     value = values.by_name[tensor.name]
     maker = values.graph.producer(value)

@@ -1,4 +1,4 @@
-"""What is known of each tensor of a quantized model, as a file and as its worst rows."""
+"""Scores, costs and kind of each tensor that a search may quantize: as a file, and its worst rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def tensor_rows(result: SearchResult) -> list[dict[str, Any]]:
 
     Of each: `sqnr_db` on its grid, `channel_sqnr_db` the same normalised channel by channel, `answer_sqnr_db` of the
     answer with this tensor alone quantized (the worst only, else null), `rounded` whether the best form has it on
-    integers, and of a tensor that stayed real what that costs and saves (those that were tried, else null).
+    integers, and of a tensor that stays in float what that costs and saves (those that were tried, else null).
     """
     kept = {one.name: {"cost_ms": one.cost_ms, "saved_agreement": one.saved_agreement} for one in result.kept}
     return [

@@ -213,7 +213,7 @@ class _Candidate:
     inside: list[NDArray[np.bool_]] = field(default_factory=list)
     """Whether the integer is at neither end of its grid."""
     outside: list[float] = field(default_factory=list)
-    """Of each picture, the share of real values beyond the grid."""
+    """Of each picture, the share of values beyond the grid."""
 
 
 class _Pairs:

@@ -1,4 +1,4 @@
-"""Choose what stays float from local scores. No rule knows a model.
+"""Choose by local scores which nodes stay in float.
 
 A tensor whose normalised SQNR is below LEAST_DB loses most channels on any single grid. The smallest block
 that avoids it is the node that makes it and the nodes that read it, and blocks that touch merge.

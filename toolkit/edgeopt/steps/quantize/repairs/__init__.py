@@ -1,1 +1,1 @@
-"""Repairs of what rounding breaks: one repair, one file."""
+"""Repairs of the accuracy that rounding loses: one repair, one file."""

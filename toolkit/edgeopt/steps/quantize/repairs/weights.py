@@ -1,4 +1,4 @@
-"""Apply the repairs that need only what calibration kept: rounding with inputs, and bias correction."""
+"""Repair weights and biases with the samples that calibration kept: rounding with inputs, and bias correction."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Decisions as plain JSON values, and back.
 
-A value of ours names its type, an array its type and shape; a type that is not listed here is never made from a file.
+A dataclass is stored with the name of its type, an array with type and shape; no type but those listed here is made
+from a file.
 """
 
 from __future__ import annotations

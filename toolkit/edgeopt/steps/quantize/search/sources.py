@@ -1,4 +1,4 @@
-"""The models and findings that variants are made of, each computed when it is first asked for."""
+"""The float models and findings that variants are made of, each computed when it is first needed."""
 
 from __future__ import annotations
 
