@@ -19,8 +19,9 @@ from edgeopt.pipeline.inspect import inspect
 from edgeopt.pipeline.optimize import optimize
 from edgeopt.recipes.feeding import fed
 from edgeopt.recipes.frames import open_frames
+from edgeopt.recipes.input_shapes import fixed_shapes
 from edgeopt.recipes.recipe import find_recipe
-from edgeopt.recipes.recognise import choose_recipe, fixed_shapes
+from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.steps.simplify import simplify
 from edgeopt.system.text import parse_shape
 

@@ -8,9 +8,11 @@ import pytest
 
 from edgeopt.errors import EdgeoptError, UnsupportedError
 from edgeopt.graph.tensors import TensorSpec
+from edgeopt.recipes.input_shapes import fixed_shapes
 from edgeopt.recipes.preprocess import Layout
 from edgeopt.recipes.recipe import find_recipe
-from edgeopt.recipes.recognise import choose_recipe, fixed_shapes
+from edgeopt.recipes.recognise import choose_recipe
+from edgeopt.system import assets
 
 
 def tensor(name: str, *shape: int | str) -> TensorSpec:
@@ -43,6 +45,17 @@ def test_a_shape_that_fits_one_recipe_chooses_it(name, outputs):
     assert choice.recipe.name == name
     assert "fit it alone" in choice.reason
     assert choice.recipe.input.size == (640, 640)
+
+
+def test_a_decoder_of_unknown_shapes_is_taken_by_its_match_and_offered_only_there(monkeypatch, tmp_path):
+    text = (assets.model_folders()["imagenet"] / "recipe.toml").read_text("utf-8")
+    head, _ = text.replace('name = "imagenet"', 'name = "sky"').replace("logits", "argmax").split("[[match]]", 1)
+    (tmp_path / "recipe.toml").write_text(head + '[[match]]\noutputs = [["1", "2", "height", "width"]]\n')
+    monkeypatch.setattr(assets, "model_folders", lambda: {"sky": tmp_path})
+    assert choose((1, 2, 640, 640)).recipe.name == "sky"
+    with pytest.raises(EdgeoptError, match="no recipe fits") as refused:
+        choose((1, 2, 8400))
+    assert "sky" not in refused.value.remedy
 
 
 def test_the_exporters_metadata_brings_names_and_size():

@@ -15,8 +15,9 @@ from edgeopt.measurement.interleaved import Pace, Turns, take_turns
 from edgeopt.measurement.subject import Subject, open_subject, subject_facts
 from edgeopt.recipes.feeding import fed
 from edgeopt.recipes.frames import Frames
+from edgeopt.recipes.input_shapes import Shapes
 from edgeopt.recipes.recipe import Recipe
-from edgeopt.recipes.recognise import ARRAYS_RECIPE, Shapes
+from edgeopt.recipes.recognise import ARRAYS_RECIPE
 from edgeopt.system.environment import Environment, read_environment
 from edgeopt.tasks import make_task
 

@@ -10,8 +10,8 @@ from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import UNFUSED
 from edgeopt.graph.model import Model
 from edgeopt.measurement.session_tuning import choose_threads
+from edgeopt.recipes.input_shapes import fixed_shapes
 from edgeopt.recipes.recipe import Recipe
-from edgeopt.recipes.recognise import fixed_shapes
 from edgeopt.runtime.availability import (
     is_by_rule,
     is_compiled,

@@ -18,7 +18,8 @@ from edgeopt.pipeline.run import Run
 from edgeopt.pipeline.workspace import Workspace, fingerprint_files
 from edgeopt.recipes.feeding import fed, synthetic
 from edgeopt.recipes.frames import Frames, open_frames
-from edgeopt.recipes.recognise import Choice, fixed_shapes
+from edgeopt.recipes.input_shapes import fixed_shapes
+from edgeopt.recipes.recognise import Choice
 from edgeopt.runtime.availability import is_by_rule, is_compiled
 from edgeopt.steps._context import CALIBRATION_PICTURES, Context, Engine, Files, Listener
 from edgeopt.system.environment import package_versions

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from edgeopt.errors import InvalidFileError, Note, NoteKind
 from edgeopt.graph.tensors import Tensors, TensorSpec
 from edgeopt.recipes.frames import Frames, synthetic_frames, synthetic_tensors
+from edgeopt.recipes.input_shapes import fixed_shapes, sample_shape
 from edgeopt.recipes.preprocess import Preprocess
 from edgeopt.recipes.recipe import Recipe
-from edgeopt.recipes.recognise import fixed_shapes, sample_shape
 
 
 def fed(frames: Frames, recipe: Recipe, inputs: Sequence[TensorSpec]) -> Frames:

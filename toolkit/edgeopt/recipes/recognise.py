@@ -8,6 +8,7 @@ from pathlib import Path
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind, UnsupportedError
 from edgeopt.graph.tensors import TensorSpec
+from edgeopt.recipes.input_shapes import Shapes, sample_shape
 from edgeopt.recipes.metadata import class_names_of, contradicts, input_size_of
 from edgeopt.recipes.output_shapes import STRIDES, count_cells, knows_shapes, why_unfit
 from edgeopt.recipes.preprocess import PICTURE_TYPES, Colour, Layout
@@ -24,8 +25,6 @@ from edgeopt.system.text import plural
 
 ARRAYS_RECIPE = "tensors"
 """The shipped recipe of any model: arrays in, outputs as they are."""
-Shapes = Mapping[str, tuple[int, ...]]
-"""Shape of each input, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +129,6 @@ def _as_given(inputs: Sequence[TensorSpec], given: Shapes) -> tuple[tuple[Tensor
             one, taken[one.name] = replace(one, shape=sizes), sizes
         bound.append(one)
     return tuple(bound), taken
-
-
-def sample_shape(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
-    """Return the shape of an input from that of one sample, which may have an axis of samples in front."""
-    return shape[1:] if len(shape) == rank + 1 else shape
 
 
 def _as_tensors(
@@ -346,16 +340,6 @@ def _input_tensor(recipe: Recipe, inputs: Sequence[TensorSpec]) -> TensorSpec:
     return found[0]
 
 
-def _require_fit(tensor: TensorSpec, sizes: Sequence[int], recipe: str) -> None:
-    pairs = zip(tensor.shape, sizes, strict=False)
-    if len(sizes) == len(tensor.shape) and all(mine == size or not isinstance(mine, int) for mine, size in pairs):
-        return
-    raise UnsupportedError(
-        f"recipe {recipe!r} gives input {tensor} the shape {'x'.join(map(str, sizes))}",
-        remedy="correct it under [input.shapes]",
-    )
-
-
 def _class_names(
     recipe: Recipe, outputs: Sequence[TensorSpec], metadata: Mapping[str, str]
 ) -> tuple[tuple[str, ...], tuple[Note, ...]]:
@@ -375,34 +359,3 @@ def _class_names(
         "put labels.txt in a recipe of your own",
     )
     return (), (note,)
-
-
-def _example(tensor: TensorSpec, sizes: Sequence[int]) -> str:
-    """Return an example for `--shape`, where free dimensions stand by name."""
-    names = (one if isinstance(one, str) else "N" for one in tensor.shape)
-    return f"{tensor.name}={'x'.join(str(size) if size > 0 else name for size, name in zip(sizes, names, strict=True))}"
-
-
-def fixed_shapes(recipe: Recipe, inputs: Sequence[TensorSpec]) -> dict[str, tuple[int, ...]]:
-    """Return the static shape of every input: batch 1, the recipe's size, its named dimensions.
-
-    Raises:
-        UnsupportedError: If a dimension stays free; it is named.
-    """
-    shapes = {}
-    for tensor in inputs:
-        planar = recipe.input.layout is Layout.NCHW
-        spatial = dict(zip((2, 3) if planar else (1, 2), recipe.input.size, strict=False))  # no size: no picture
-        sizes = [*recipe.input.shapes.get(tensor.name, ())] or [
-            size if isinstance(size, int) else recipe.input.fixed.get(str(size), {0: 1, **spatial}.get(axis, 0))
-            for axis, size in enumerate(tensor.shape)
-        ]
-        _require_fit(tensor, sizes, recipe.name)
-        if free := [axis for axis, size in enumerate(sizes) if size < 1]:
-            raise UnsupportedError(
-                f"dimension {free[0]} of input {tensor} is free and recipe {recipe.name!r} does not fix it",
-                remedy=f"give every size: --shape {_example(tensor, sizes)}, or [input.shapes] in a recipe.toml, or "
-                "tensors: --calib FILE.npz",
-            )
-        shapes[tensor.name] = tuple(sizes)
-    return shapes

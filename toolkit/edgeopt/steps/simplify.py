@@ -17,7 +17,7 @@ from edgeopt.graph.outcome import Outcome
 from edgeopt.graph.subgraphs import stored_tensors
 from edgeopt.graph.tensors import Tensors
 from edgeopt.passes import Phase, passes_of
-from edgeopt.recipes.recognise import fixed_shapes
+from edgeopt.recipes.input_shapes import fixed_shapes
 from edgeopt.steps import Step
 from edgeopt.steps._canonical import fix_shapes, inline_functions, slim, upgrade_opset
 from edgeopt.steps._checked import TOLERANCE, Expectation, apply_checked, left_out, probe

@@ -49,8 +49,8 @@ from edgeopt.measurement.side_by_side import (
 from edgeopt.measurement.statistics.ratio import Ratio, block_medians, ratio_of_rounds, ratio_of_series
 from edgeopt.measurement.subject import choose_frames, shapes_of
 from edgeopt.recipes.frames import Frames
+from edgeopt.recipes.input_shapes import Shapes
 from edgeopt.recipes.recipe import Check
-from edgeopt.recipes.recognise import Shapes
 from edgeopt.system.environment import Environment
 from edgeopt.system.files import require_writable
 from edgeopt.system.toml import Within, parse_table, require_measurable

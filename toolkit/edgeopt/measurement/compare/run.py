@@ -34,7 +34,7 @@ from edgeopt.measurement.side_by_side import (
 from edgeopt.measurement.statistics.quantile import StageTime, summarize
 from edgeopt.measurement.statistics.ratio import Change, Ratio, block_medians, parts_worth_judging, ratio_of_series
 from edgeopt.measurement.subject import choose_frames, shapes_of
-from edgeopt.recipes.recognise import Shapes
+from edgeopt.recipes.input_shapes import Shapes
 from edgeopt.report.formats import write_pages
 from edgeopt.runtime.bundle import is_bundle
 from edgeopt.system.files import require_writable
