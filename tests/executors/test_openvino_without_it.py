@@ -44,7 +44,7 @@ def test_without_the_package_opening_a_model_is_one_clear_error():
         "except MissingDependencyError as error:\n    print(error)\n"
     )
     problem, remedy = run_blocked(code).strip().splitlines()
-    assert problem.startswith("openvino is not installed: the executor openvino needs it")
+    assert problem.startswith("openvino is not installed, which the executor openvino needs")
     assert remedy == "  -> pip install 'edgeopt[openvino]'"
 
 

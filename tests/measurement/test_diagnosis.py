@@ -38,7 +38,7 @@ CASES = {
         ({"trust": Trust(TrustLevel.NOISY, ())}, None),
     ],
     "attribution": [
-        ({"attribution": BAD}, "do NOT agree"),
+        ({"attribution": BAD}, "reading the clock between stages costs"),
         ({"attribution": replace(BAD, valid=True)}, None),
         ({"attribution": replace(BAD, n=0)}, None),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import textwrap
 from collections.abc import Callable
 from time import monotonic
 from types import TracebackType
@@ -12,6 +13,8 @@ from edgeopt.system.text import printable
 
 _TELLING_S = 2.0
 """Before that the pace of a piece of work says little."""
+
+_INDENT = " " * 11
 
 
 class Progress:
@@ -48,8 +51,15 @@ class Progress:
         """Print one line."""
         if not self._quiet:
             self._show("")
-            sys.stderr.write(f"{printable(text)}\n")
+            for line in self._folded(printable(text)):
+                sys.stderr.write(f"{line}\n")
             sys.stderr.flush()
+
+    def _folded(self, text: str) -> list[str]:
+        width = shutil.get_terminal_size().columns
+        if not self._is_terminal or len(text) <= width:
+            return [text]
+        return textwrap.wrap(text, width, subsequent_indent=_INDENT, break_long_words=False, break_on_hyphens=False)
 
     def _show(self, text: str) -> None:
         text = printable(text)[: shutil.get_terminal_size().columns - 1]

@@ -13,7 +13,6 @@ from edgeopt.cli._options import threads_option
 from edgeopt.cli._output import show_line
 from edgeopt.cli._values import Whole
 from edgeopt.errors import EdgeoptError
-from edgeopt.system.files import require_writable
 
 
 @click.command()
@@ -60,6 +59,8 @@ def run(
 
 def _drawings(folder: Path, source: Path, names: Sequence[str]) -> tuple[Path, ...]:
     """Return a file of its own for each frame, none of them a picture of the source."""
+    from edgeopt.system.files import require_writable
+
     if folder.resolve() in (source.resolve(), source.resolve().parent):
         raise EdgeoptError(f"{folder} holds the pictures themselves", remedy="choose another folder with --draw")
     require_writable(folder / "drawing.png")

@@ -25,7 +25,7 @@ def summarize(report: Report) -> Document:
     sections = [
         Section(table=_table(report, _columns(report)), values=_refused(report)),
         Section("Stages in ms, p50 / p99", _table(report, _stage_columns(report)), is_detail=not _is_timed(report)),
-        Section("Notes", notes=_shared_notes(report)),
+        Section("Notes", values=_how(report), notes=_shared_notes(report)),
         Section("How to read it", text=_READING, figure=_picture(report), is_detail=True),
         *(_candidate(one) for one in report.candidates),
         _tensors(report),
@@ -144,6 +144,11 @@ def _shared_notes(report: Report) -> tuple[Note, ...]:
     )
 
 
+def _how(report: Report) -> tuple[Value, ...]:
+    known = {"calibrated": report.calibrated_on, "machine": report.trust}
+    return tuple(Value(label, text) for label, text in known.items() if text)
+
+
 def _infos(report: Report) -> tuple[Note, ...]:
     return tuple(note for note in report.notes if note.kind is NoteKind.INFO)
 
@@ -164,7 +169,7 @@ def _picture(report: Report) -> Figure | None:
 def _candidate(one: Candidate) -> Section:
     """Return what made a candidate, and what it does to answers and time."""
     as_it_is = f"{one.parent} as it is" if one.parent else "the model as it came"
-    processes = f", {plural(one.speed.processes, 'fresh process')}" if one.speed and one.speed.processes > 1 else ""
+    processes = f", {one.speed.processes} fresh processes" if one.speed and one.speed.processes > 1 else ""
     known = {
         "changes": ", ".join(f"{name} {count}" for name, count in one.changes.items()) or as_it_is,
         "runs on": f"{one.executor}, {one.precision}",
@@ -213,8 +218,6 @@ def _facts(report: Report) -> tuple[Value, ...]:
 
 def _summary(report: Report) -> tuple[Value, ...]:
     known = {
-        "calibrated": f"on {report.calibrated_on}",
-        "machine": report.trust,
         "chosen": report.reason,
         "verdict": report.verdict_line,
         "bundle": str(report.bundle),

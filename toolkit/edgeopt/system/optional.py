@@ -21,5 +21,5 @@ def require(module: str, *, extra: str, purpose: str) -> Any:
         is_absent = isinstance(error, ModuleNotFoundError) and error.name == package
         why = "is not installed" if is_absent else f"cannot be imported ({error})"
         raise MissingDependencyError(
-            f"{package} {why}: {purpose} needs it", remedy=f"pip install 'edgeopt[{extra}]'"
+            f"{package} {why}, which {purpose} needs", remedy=f"pip install 'edgeopt[{extra}]'"
         ) from error

@@ -100,7 +100,8 @@ def _about_times(result: BenchResult) -> Values:
     if rounds := result.passes.rounds:
         lines += [Value("rounds", f"{label} {_over_rounds(one)}") for label, one in rounds.quantiles.items()]
     lines.append(Value("warm-up", _warmup(result.warmup, int(result.samples.warmup.sum()))))
-    lines.append(Value("marks", str(result.passes.attribution)))
+    marks = result.passes.attribution
+    lines.append(Value("marks", f"{marks}{'' if marks.valid else ': do NOT believe the shares'}"))
     lines.append(Value("share", "of the mean frame; tail: of the frames at or above p99"))
     return tuple(lines)
 

@@ -32,9 +32,9 @@ def _table(report: CheckReport) -> Table:
         "verdict": lambda one: str(one.verdict),
         "measured": lambda one: _value(one.measured, one.unit),
         "allowed": lambda one: _value(one.allowed, one.unit),
-        "": lambda one: one.detail,
+        "detail": lambda one: one.detail,
     }
-    return make_table(report.results, columns, words=["verdict", ""])
+    return make_table(report.results, columns, words=["verdict", "detail"])
 
 
 def _value(value: float | None, unit: str) -> str:

@@ -36,7 +36,7 @@ def _subjects(result: Comparison) -> Table:
         return lambda one: _time(one.times[part])
 
     columns: dict[str, Callable[[Compared], str]] = {
-        "": lambda one: one.label,
+        "model": lambda one: one.label,
         "size": lambda one: "" if one.size_bytes is None else format_bytes(one.size_bytes),
         scored.accuracy.metric if scored else "metric": lambda one: (
             f"{one.scored.accuracy.value:.4f}" if one.scored else ""
@@ -50,7 +50,7 @@ def _subjects(result: Comparison) -> Table:
 
 def _ratios(result: Comparison) -> Table:
     columns: dict[str, Callable[[Judged], str]] = {
-        "": lambda one: one[0].label,
+        "model": lambda one: one[0].label,
         "part": lambda one: one[1],
         "speed": lambda one: f"{one[2].speedup:.3f}x",
         "95 % interval": lambda one: f"[{one[2].low:.3f}, {one[2].high:.3f}]",
