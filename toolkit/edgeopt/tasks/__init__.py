@@ -22,19 +22,19 @@ from edgeopt.system import registry
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """A metric on labelled data, with the second metrics the field expects beside it."""
+    """The recipe's metric on labelled pictures, and the other metrics of its task."""
 
     metric: str
     value: float
     n: int
-    """Images it was computed on."""
+    """Number of pictures."""
     others: Mapping[str, float] = field(default_factory=dict)
     by_chance: float = 0.0
-    """What answers may score on them that were made without looking."""
+    """The value that a guess may reach."""
 
     @property
     def is_by_chance(self) -> bool:
-        """Whether no answer need be right for this value, so that losing nothing of it proves nothing."""
+        """Whether a guess may reach this value, so that keeping it proves nothing."""
         return self.value <= self.by_chance
 
     def __str__(self) -> str:
@@ -43,7 +43,7 @@ class Accuracy:
 
 
 def accuracy_of(evidence: Evidence, recipe: Recipe, pictures: int) -> Accuracy:
-    """Return the recipe's metric, and beside it all that its task scores against labels."""
+    """Return the recipe's metric, and all others of its task that read labels."""
     asked, names = recipe.evaluation.metric, metrics_of(recipe.task)
     values = {name: find_metric(name).score(evidence, pictures) for name in names if find_metric(name).reads_labels}
     by_chance = find_metric(asked).by_chance
@@ -60,7 +60,7 @@ class FrameTask(Protocol):
     """The part of a task that a timed frame needs."""
 
     def preprocess(self, frame: Sample) -> tuple[Tensors, Any]:
-        """Return the model's inputs, those given as such unchanged, and the geometry that `postprocess` needs."""
+        """Return the model's inputs, arrays unchanged, and the geometry that `postprocess` needs."""
         ...
 
     def postprocess(self, outputs: Tensors, geometry: Any) -> Any:
@@ -73,7 +73,7 @@ class FrameTask(Protocol):
 
 
 class Task(FrameTask, Protocol):
-    """One recipe bound to one model's tensors: it feeds the model, reads its outputs, and answers for its answers."""
+    """One recipe bound to one model's tensors: it feeds the model, reads its outputs, scores and shows its answers."""
 
     is_drawable: ClassVar[bool]
     """Whether `draw` can show an answer on its picture."""
@@ -124,7 +124,7 @@ class Task(FrameTask, Protocol):
         ...
 
     def agreement(self, answers: Sequence[Any], reference: Sequence[Any]) -> float:
-        """Return how far answers equal the float model's without labels: 0 (never) to 1 (always)."""
+        """Return how far answers equal the float model's, without labels: 0 (never) to 1 (always)."""
         ...
 
     def sureness(self, answers: Sequence[Any]) -> NDArray[np.float64]:
