@@ -16,8 +16,8 @@ from edgeopt.executors import SessionOptions
 from edgeopt.executors.openvino import BLOB_SUFFIX, EXECUTOR
 from edgeopt.executors.reference import EXECUTOR as REFERENCE
 from edgeopt.graph.model import Model
+from edgeopt.pipeline.candidate import RESUMED
 from edgeopt.pipeline.optimize import optimize
-from edgeopt.pipeline.run import RESUMED
 from edgeopt.runtime.bundle import read_bundle
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.steps.quantize.api import Form, open_graph, quantize
