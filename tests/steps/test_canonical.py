@@ -76,7 +76,13 @@ def test_an_old_model_reaches_opset_17_with_the_same_output_and_metadata() -> No
 
 def test_a_model_that_the_converter_cannot_take_is_refused() -> None:
     before = activation("y = Upsample <height_scale = 1.0, width_scale = 1.0> (x)", opset=1)
-    with pytest.raises(ValueError, match="Upsample in opset 1 supports only 4D"):
+    with pytest.raises(ValueError, match=r"^Upsample in opset 1 supports only 4D"):
+        upgrade_opset(before, 17)
+
+
+def test_an_op_that_onnx_never_took_up_is_named_as_the_reason_against_an_upgrade() -> None:
+    before = activation("a = ScaledTanh <alpha = 0.5, beta = 0.1> (x) b = ParametricSoftplus(a) y = Relu(b)", opset=9)
+    with pytest.raises(ValueError, match=r"^ONNX has no ParametricSoftplus and no ScaledTanh$"):
         upgrade_opset(before, 17)
 
 

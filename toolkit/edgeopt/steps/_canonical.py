@@ -16,6 +16,7 @@ from onnx import checker, helper, inliner, version_converter
 from edgeopt.errors import NotFoundError, UnsupportedError
 from edgeopt.graph.graph import Graph, Value
 from edgeopt.graph.model import Model
+from edgeopt.graph.subgraphs import all_nodes
 
 FOLD_LIMIT_BYTES = 1024
 """OnnxSlim computes a constant subgraph only up to a result of this size, so folding cannot blow up a file."""
@@ -77,6 +78,8 @@ def upgrade_opset(model: Model, opset: int) -> Model:
     Raises:
         ValueError: If onnx's converter or checker refuses.
     """
+    if unknown := sorted({one.op_type for one in all_nodes(model.proto.graph) if _is_unknown(one)}):
+        raise ValueError(f"ONNX has no {' and no '.join(unknown)}")
     proto = Graph.from_model(model).to_model().proto  # the converter keeps constants that are inputs as inputs
     try:
         converted = version_converter.convert_version(proto, opset)
@@ -85,8 +88,13 @@ def upgrade_opset(model: Model, opset: int) -> Model:
         _keep_metadata(proto, converted)
         checker.check_model(converted)
     except (RuntimeError, checker.ValidationError) as error:  # ConvertError is a RuntimeError
-        raise ValueError(str(error).strip().splitlines()[0]) from error
+        raise ValueError(str(error).strip().splitlines()[0].rpartition("` failed: ")[2]) from error
     return Model(converted, model.name)
+
+
+def _is_unknown(node: onnx.NodeProto) -> bool:
+    """Whether a standard name is no standard op: ONNX Runtime still runs a few that were never taken up."""
+    return node.domain in ("", "ai.onnx") and not onnx.defs.has(node.op_type)
 
 
 def slim(model: Model, *, fold: bool = True) -> Model:
