@@ -157,19 +157,17 @@ def run_interleaved(
     rng, zero_ns, epoch_ns = np.random.default_rng(seed), clock(), time.time_ns()
     marked = {name: MarkedFrames(frames, task, session, clock) for name, (task, session) in variants.items()}
     for run in marked.values():
-        _run_block(run, 0, block)
+        for index in range(block):
+            run.run(index)
     rounds = 0
     wanted = least_rounds if enough is None else max(least_rounds, -(-enough // (2 * block)))
     while rounds < least_rounds or (clock() - zero_ns < seconds * 1e9 and (enough is None or rounds < wanted)):
         for name in round_order(tuple(variants), rng):
-            _run_block(marked[name], len(marked[name]) - block, block)
+            first = len(marked[name]) - block
+            for index in range(first, first + block):
+                marked[name].run(index)
         rounds += 1
     return {name: _samples(run, name, block, zero_ns, epoch_ns) for name, run in marked.items()}
-
-
-def _run_block(run: MarkedFrames, first: int, block: int) -> None:
-    for index in range(first, first + block):
-        run.run(index)
 
 
 def _samples(run: MarkedFrames, name: str, block: int, zero_ns: int, epoch_ns: int) -> Samples:
