@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
+import edgeopt
 from edgeopt.cli import cli
 
 
@@ -43,3 +47,15 @@ def test_an_interrupt_speaks_of_resume_only_where_the_command_has_it(command: st
 
 def interrupted(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
+
+
+OTHERS = {"--id", "--query-gpu", "--use", "--help", "--version"}
+"""Options of other programs that are called or advised, and click's own."""
+
+
+def test_every_option_that_a_message_names_exists():
+    sources = Path(edgeopt.__file__).parent.rglob("*.py")
+    named = {flag for path in sources for flag in re.findall(r"--[a-z][a-z-]+", path.read_text("utf-8"))}
+    commands = [cli.get_command(click.Context(cli), name) for name in cli.list_commands(click.Context(cli))]
+    known = {flag for command in commands for option in command.params for flag in option.opts}
+    assert named - known - OTHERS == set()

@@ -62,7 +62,7 @@ def parse_script(text: bytes) -> Script:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidFileError(
             f"the executor null runs a script, and this is none: {error}",
-            remedy="choose --executor onnxruntime",
+            remedy="choose a target with another executor, e.g. --target cpu",
         ) from error
 
 
