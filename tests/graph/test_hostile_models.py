@@ -136,6 +136,17 @@ def test_nodes_in_any_order_come_in_sorted(tmp_path):
     ]
 
 
+def test_an_op_that_was_never_standard_comes_in_without_a_word_on_the_standard_output(tmp_path, capfd):
+    nodes = [helper.make_node("ImageScaler", ["x"], ["y"], scale=0.5, bias=[0.1, 0.2, 0.3])]
+    told = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (1, 3, 4, 4)) for name in "xy"]
+    graph = helper.make_graph(nodes, "old", told[:1], told[1:])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 9)], ir_version=7), tmp_path / "old.onnx")
+    loaded = load_model(tmp_path / "old.onnx")
+    assert loaded.op_counts == {"ImageScaler": 1}
+    assert loaded.proto.graph.node[0].domain == ""
+    assert capfd.readouterr().out == ""
+
+
 def test_an_output_without_a_shape_comes_in(tmp_path):
     proto = small()
     proto.graph.output[0].type.tensor_type.ClearField("shape")

@@ -39,7 +39,7 @@ def require_valid(proto: ModelProto, where: str) -> None:
     _require_tensors(proto.graph, where)
     _require_known_ops(proto, where)
     try:
-        checker.check_model(_with_output_shapes(proto))
+        checker.check_model(_as_checked(proto))
     except (checker.ValidationError, ValueError) as error:
         raise InvalidFileError(f"{where} is not a valid model: {_one_line(error)}", remedy=_AGAIN) from error
 
@@ -120,14 +120,29 @@ def _name(node: NodeProto) -> str:
     return node.name or next(iter(node.output), "without a name")
 
 
-def _with_output_shapes(proto: ModelProto) -> ModelProto:
-    """Return the model; where an output has no shape, which engines run and the checker refuses, a copy with one."""
-    if all(one.type.tensor_type.HasField("shape") for one in proto.graph.output):
+_NEVER_STANDARD = frozenset(
+    {"ATen", "Affine", "ConstantFill", "Crop", "DynamicSlice", "GRUUnit", "GivenTensorFill", "ImageScaler"}
+    | {"ParametricSoftplus", "Scale", "ScaledTanh"}
+)
+"""Ops that onnx's checker lets pass, and prints a line of its own for on the standard output."""
+
+
+def _as_checked(proto: ModelProto) -> ModelProto:
+    """Return the model, or a copy without what engines run and the checker refuses or prints lines about.
+
+    Outputs without a shape get one, and ops that were never standard a domain of their own.
+    """
+    has_shapes = all(one.type.tensor_type.HasField("shape") for one in proto.graph.output)
+    if has_shapes and not any(one.op_type in _NEVER_STANDARD for one in all_nodes(proto.graph)):
         return proto
     copy = ModelProto()
     copy.CopyFrom(proto)
     for value in copy.graph.output:
         value.type.tensor_type.shape.SetInParent()
+    for node in all_nodes(copy.graph):
+        if node.op_type in _NEVER_STANDARD and node.domain in ("", "ai.onnx"):
+            node.domain = "experimental"
+    copy.opset_import.add(domain="experimental", version=1)
     return copy
 
 
