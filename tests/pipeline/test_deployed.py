@@ -15,7 +15,7 @@ from edgeopt.measurement.bench.setup import open_setup
 from edgeopt.measurement.check.run import _starts
 from edgeopt.measurement.fresh_process import child
 from edgeopt.measurement.fresh_process.start import fresh_request
-from edgeopt.measurement.side_by_side import close, environment_of, open_sides
+from edgeopt.measurement.side_by_side import close, open_sides
 from edgeopt.measurement.subject import open_subject
 from edgeopt.pipeline import engines
 from edgeopt.pipeline.optimize import optimize
@@ -80,7 +80,7 @@ def test_every_way_to_a_bundle_opens_it_as_it_was_measured(deployed):
     assert opened == [(first.sha256, measured)] * len(opened)
     assert len(opened) == 6
     assert opening_from_json(request["opening"]).executor == first.executor == runtime.opening.executor
-    assert environment_of(sides[0]).facts["session.executor"].value == first.executor
+    assert sides[0].subject.environment().facts["session.executor"].value == first.executor
     for session in (runtime.session, subject.session, again, setup.subject.session):
         session.close()
     close(sides)

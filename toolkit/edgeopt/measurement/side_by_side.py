@@ -12,13 +12,12 @@ from edgeopt.graph.model import load_model
 from edgeopt.measurement.accuracy.bootstrap import Scored, score
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, Progress, answers
 from edgeopt.measurement.interleaved import Pace, Turns, take_turns
-from edgeopt.measurement.subject import Subject, open_subject, subject_facts
+from edgeopt.measurement.subject import Subject, open_subject
 from edgeopt.recipes.feeding import fed
 from edgeopt.recipes.frames import Frames
 from edgeopt.recipes.input_shapes import Shapes
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.recognise import ARRAYS_RECIPE
-from edgeopt.system.environment import Environment, read_environment
 from edgeopt.tasks import make_task
 
 
@@ -126,15 +125,6 @@ def labels_of(recipe: Recipe) -> Path | None:
     """Return the labels that a recipe ships, or None."""
     shipped = recipe.path_of(recipe.evaluation.labels)
     return shipped if shipped is not None and recipe.folder.name else None
-
-
-def environment_of(side: Side) -> Environment:
-    """Return everything that this side's figures depend on."""
-    subject = side.subject
-    facts = subject_facts(
-        subject.source, subject.options, subject.session, executor=subject.executor, opset=subject.opset
-    )
-    return read_environment(facts | {"recipe": subject.recipe.name})
 
 
 def notes_on(sides: Sequence[Side]) -> tuple[Note, ...]:

@@ -22,7 +22,7 @@ from edgeopt.recipes.recognise import ARRAYS_RECIPE
 from edgeopt.runtime.bundle import is_bundle
 from edgeopt.runtime.opening import Opening, opening_for
 from edgeopt.runtime.runtime import Runtime
-from edgeopt.system.environment import engine_threads
+from edgeopt.system.environment import Environment, engine_threads, read_environment
 from edgeopt.system.target import Target
 from edgeopt.tasks import Task, find_task, make_task
 
@@ -63,6 +63,24 @@ class Subject:
     def threads(self) -> int:
         """Of the session."""
         return self.opening.options.threads
+
+    def environment(
+        self,
+        facts: Mapping[str, Any] | None = None,
+        info: Mapping[str, Any] | None = None,
+        inputs: Tensors | None = None,
+    ) -> Environment:
+        """Return everything that figures of this subject depend on: machine, software, model and session.
+
+        Args:
+            facts: More that a comparison is about.
+            info: More that refuses no comparison.
+            inputs: What ran; hashed.
+        """
+        own = subject_facts(
+            self.source, self.options, self.session, executor=self.executor, inputs=inputs, opset=self.opset
+        )
+        return read_environment({**own, "recipe": self.recipe.name, **(facts or {})}, info)
 
     def open_again(self, entries: Mapping[str, str] | None = None) -> Pipeline:
         """Return a task and a session of their own, for another worker or with other session entries.

@@ -12,9 +12,9 @@ from edgeopt.measurement.bench.options import BenchOptions, plan_load
 from edgeopt.measurement.load.batch import why_no_batch
 from edgeopt.measurement.load.run import LoadPlan
 from edgeopt.measurement.load.workers import Pipeline
-from edgeopt.measurement.subject import Subject, choose_frames, open_subject, shapes_of, subject_facts
+from edgeopt.measurement.subject import Subject, choose_frames, open_subject, shapes_of
 from edgeopt.recipes.frames import Frames
-from edgeopt.system.environment import Environment, read_environment
+from edgeopt.system.environment import Environment
 
 
 @dataclass(frozen=True)
@@ -48,16 +48,9 @@ class Setup:
     def environment(self) -> Environment:
         """Return machine, software and subject, in full."""
         inputs, _ = self.subject.task.preprocess(self.readers[0]())
-        facts = subject_facts(
-            self.subject.source,
-            self.subject.options,
-            self.subject.session,
-            executor=self.subject.executor,
-            inputs=inputs,
-            opset=self.subject.opset,
-        )
-        told = {"load": str(self.plan), "pictures": len(self.pictures), "recipe": self.subject.recipe.name}
-        return read_environment(facts | told, {"seed": self.options.seed, "source": str(self.pictures.source)})
+        told = {"load": str(self.plan), "pictures": len(self.pictures)}
+        info = {"seed": self.options.seed, "source": str(self.pictures.source)}
+        return self.subject.environment(told, info, inputs)
 
 
 def open_setup(model: str, *, target: str, recipe: str | None, options: BenchOptions) -> Setup:

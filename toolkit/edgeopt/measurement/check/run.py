@@ -39,7 +39,6 @@ from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.side_by_side import (
     Side,
     close,
-    environment_of,
     labels_of,
     notes_on,
     open_sides,
@@ -207,7 +206,7 @@ def _open(
 
 
 def _check(run: _Run, stored: Baseline, limits: Check, file: Path) -> CheckReport:
-    environment = environment_of(run.now)
+    environment = run.now.subject.environment()
     why_not = "" if run.then else _why_not_stored(stored, environment, run.why_gone)
     placed, off = _placement(run.now)
     latency, blocked, trust = [skipped("latency")], "", "not judged: latency was skipped"
@@ -359,7 +358,7 @@ def _update(run: _Run, file: Path, recipe: str | None, limits: Check) -> CheckRe
         first_answer_ns=tuple(colds.get(run.now.label, ())),
         trust=str(trust.level),
         trust_reasons=tuple(str(reason) for reason in trust.reasons),
-        environment=environment_of(run.now),
+        environment=run.now.subject.environment(),
         samples=samples,
     )
     write_baseline(baseline, file)

@@ -23,7 +23,6 @@ from edgeopt.measurement.side_by_side import (
     Side,
     close,
     distinct_labels,
-    environment_of,
     label_notes,
     notes_on,
     open_sides,
@@ -155,7 +154,7 @@ def _compare_turns(
         source=source,
         trust=turns.trust,
         notes=notes,
-        environments={side.label: environment_of(side) for side in sides},
+        environments={side.label: side.subject.environment() for side in sides},
         samples=turns.samples,
     )
 
