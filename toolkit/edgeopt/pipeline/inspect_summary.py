@@ -42,24 +42,26 @@ def _why_unknown(found: Inspection) -> str:
 
 
 def _placement(partition: Partition, *, all_nodes: bool) -> tuple[Section, ...]:
-    """Return how many nodes of each kind run where, or all of them; then the refused ones and what would mend them."""
-    counts = Counter((one.op, one.provider) for one in partition.nodes).most_common()
-    kinds: dict[str, Callable[[tuple[tuple[str, str], int]], str]] = {
+    """Return how many nodes of each kind run where and which are refused; or where every node runs."""
+    copies = f"{partition.copies} tensors between the {partition.device.upper()} and the CPU"
+    crossing = (Value("copied", copies),) if partition.copies else ()
+    if all_nodes:
+        return (Section("Nodes", values=(*(_node(one, partition) for one in partition.nodes), *crossing)),)
+    columns: dict[str, Callable[[tuple[tuple[str, str], int]], str]] = {
         "op": lambda one: one[0][0],
         "nodes": lambda one: str(one[1]),
         "runs on": lambda one: one[0][1],
     }
-    columns: dict[str, Callable[[Placement], str]] = {
-        "op": lambda one: one.op,
-        "runs on": lambda one: one.provider,
-        "mend": lambda one: partition.mends.get(one.node, ""),
-        "node": lambda one: one.node,
-        "why": lambda one: one.reason,
-    }
-    words = ["runs on", "mend", "node", "why"]
-    crossing = f"{partition.copies} tensors between the {partition.device.upper()} and the CPU"
-    cross = (Value("crossing", crossing),) if partition.copies else ()
-    if all_nodes:
-        return (Section("Nodes", make_table(partition.nodes, columns, words=words), values=cross),)
-    refused = Section("Nodes left to the CPU", make_table(partition.refused, columns, words=words), values=cross)
-    return (Section("Nodes", make_table(counts, kinds, words=words)), *((refused,) if partition.refused else ()))
+    counts = Counter((node.op, node.provider) for node in partition.nodes).most_common()
+    refused = tuple(_node(one, partition) for one in partition.refused)
+    sections = (
+        Section("Nodes", make_table(counts, columns, words=["runs on"])),
+        Section("Nodes that the device refuses", values=(*refused, *crossing)),
+    )
+    return sections if refused else sections[:1]
+
+
+def _node(one: Placement, partition: Partition) -> Value:
+    why = f": {one.reason}" if one.reason else ""
+    mend = f" -> {partition.mends[one.node]}" if one.node in partition.mends else ""
+    return Value(one.op, f"{one.node} on {one.provider}{why}{mend}")

@@ -20,11 +20,12 @@ def summarize(view: QuantizedView) -> Document:
         "saturated": _saturated,
         "SQNR": lambda one: _db(one.sqnr_db),
         "a channel": lambda one: _db(one.channel_sqnr_db),
-        "name": lambda one: f"{one.name}{' (weight)' if one.is_weight else ''}",
+        "": lambda one: "weight" if one.is_weight else "",
+        "name": lambda one: one.name,
     }
     measured = f", errors on {view.pictures} pictures, the worst first" if view.pictures else ""
     title = f"{view.model}: {len(view.tensors)} integer tensors{measured}"
-    table = make_table(view.tensors, columns, words=["granularity", "name"])
+    table = make_table(view.tensors, columns, words=["granularity", "", "name"])
     return Document("inspect", view.model, title, asdict(view), (Section(title, table, notes=view.notes),))
 
 
