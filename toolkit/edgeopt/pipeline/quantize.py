@@ -29,7 +29,7 @@ from edgeopt.steps.quantize.api import is_quantizable
 from edgeopt.steps.quantize.inspection.engine_fusion import fusion_notes
 from edgeopt.steps.quantize.inspection.table import tensor_rows
 from edgeopt.steps.quantize.search.attempt import Attempt, SearchResult
-from edgeopt.steps.quantize.search.decided import DECISIONS
+from edgeopt.steps.quantize.search.decisions_file import DECISIONS
 from edgeopt.system.files import require_writable
 
 TIME_BUDGET_S = 180.0

@@ -19,7 +19,12 @@ from edgeopt.pipeline.result import read_report
 from edgeopt.pipeline.selection import Chosen
 from edgeopt.recipes.frames import Frames
 from edgeopt.runtime.availability import is_compiled
-from edgeopt.steps.quantize.search.decided import DECISIONS, Decided, calibration_fingerprint, read_decided
+from edgeopt.steps.quantize.search.decisions_file import (
+    DECISIONS,
+    StoredDecisions,
+    calibration_fingerprint,
+    read_decisions,
+)
 from edgeopt.system.target import Target
 
 _REMEDY = "name the output folder of edgeopt optimize, its report.json, or a decisions.json"
@@ -39,10 +44,10 @@ class Replay:
     """Empty where a file of decisions alone was named."""
     threads: int
     chosen: str
-    decided: Mapping[str, Decided]
+    decided: Mapping[str, StoredDecisions]
     """By candidate."""
 
-    def of(self, name: str) -> Sequence[Decided]:
+    def of(self, name: str) -> Sequence[StoredDecisions]:
         """Return what decided the candidates of one search: `quantize`, `quantize-2` and so on."""
         found = [self.decided[name]] if name in self.decided else []
         while f"{name}-{len(found) + 1}" in self.decided and found:
@@ -56,7 +61,7 @@ class Replay:
         return hashlib.sha256(json.dumps([self.chosen, made], sort_keys=True).encode()).hexdigest()
 
     @property
-    def form(self) -> Decided | None:
+    def form(self) -> StoredDecisions | None:
         """What decided the INT8 form that was chosen, or else the first one of the target's own engine, if any."""
         own = self.of(_SEARCH)
         chosen = self.decided.get(self.chosen)
@@ -124,12 +129,12 @@ def read_replay(path: Path) -> Replay:
         InvalidFileError: If it is none, or its decisions are missing or damaged.
     """
     if path.name.endswith(DECISIONS):
-        alone = read_decided(path)
+        alone = read_decisions(path)
         return Replay(path, alone.original, "", 0, _SEARCH, {_SEARCH: alone})
     folder = path.parent if path.name == "report.json" else path
     report = read_report(folder)
     decided = {
-        one.name: read_decided((folder / one.file).with_name(DECISIONS))
+        one.name: read_decisions((folder / one.file).with_name(DECISIONS))
         for one in report.candidates
         if (folder / one.file).with_name(DECISIONS).is_file()
     }

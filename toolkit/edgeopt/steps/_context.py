@@ -18,7 +18,7 @@ from edgeopt.recipes.frames import Frames
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.runtime.opening import Opening, opening_for
 from edgeopt.steps.quantize.calibration.calibrate import Calibration
-from edgeopt.steps.quantize.search.decided import Decided, calibration_fingerprint
+from edgeopt.steps.quantize.search.decisions_file import StoredDecisions, calibration_fingerprint
 from edgeopt.system.target import Target
 from edgeopt.tasks import Task, make_task
 
@@ -63,7 +63,7 @@ class Earlier(Protocol):
         """Return its output folder."""
         ...
 
-    def of(self, name: str) -> Sequence[Decided]:
+    def of(self, name: str) -> Sequence[StoredDecisions]:
         """Return what decided the candidates of one search: `quantize`, `quantize-2` and so on."""
         ...
 

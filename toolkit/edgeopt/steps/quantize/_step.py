@@ -30,7 +30,7 @@ from edgeopt.steps.quantize.inspection.table import TENSORS, tensors_json
 from edgeopt.steps.quantize.integer_types import confirmed_rules
 from edgeopt.steps.quantize.judges import TIMED_PICTURES, Judge, own_clock
 from edgeopt.steps.quantize.search.attempt import Attempt, SearchResult, for_labels, ranked
-from edgeopt.steps.quantize.search.decided import DECISIONS, Decided
+from edgeopt.steps.quantize.search.decisions_file import DECISIONS, StoredDecisions
 from edgeopt.steps.quantize.search.search import search_int8
 from edgeopt.system.environment import package_versions
 
@@ -80,7 +80,7 @@ class Searched:
     options: Mapping[str, str]
     """Session entries with which forms run fastest, beyond the target's."""
 
-    def decided(self, context: Context, one: Attempt) -> Decided | None:
+    def decided(self, context: Context, one: Attempt) -> StoredDecisions | None:
         """Return what decided an attempt, so that another run can make the same; None where the search tells nothing.
 
         Args:
@@ -94,7 +94,7 @@ class Searched:
             "layer_times": self.found.times,
             "images": self.found.calibration.images if self.found.calibration else 0,
         }
-        return Decided(
+        return StoredDecisions(
             decisions=one.decisions,
             original=context.original.fingerprint,
             float_model=self.model.fingerprint,
@@ -166,7 +166,7 @@ def search(model: Model, context: Context, setting: Setting, time_budget_s: floa
     return Searched(replace(found, notes=(*measured, *found.notes)), model, is_joined, dict(buffers.entries))
 
 
-def make_again(model: Model, context: Context, decided: Decided, source: str) -> Outcome:
+def make_again(model: Model, context: Context, decided: StoredDecisions, source: str) -> Outcome:
     """Return the INT8 form that an earlier run decided on, to the last byte: nothing is calibrated, nothing timed.
 
     Args:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,26 +110,23 @@ def multiplications(graph: Graph, node: Node) -> int:
 
 def upstream(nodes: Iterable[Node]) -> set[Node]:
     """Return all nodes from which one of `nodes` can be reached, without `nodes` that cannot reach another."""
-    found: set[Node] = set()
-    ahead = [producer for node in nodes for producer in node.predecessors()]
-    while ahead:
-        node = ahead.pop()
-        if node not in found:
-            found.add(node)
-            ahead.extend(node.predecessors())
-    return found
+    return _reached(nodes, lambda node: node.predecessors())
 
 
 def downstream(nodes: Iterable[Node]) -> set[Node]:
     """Return all nodes that can be reached from one of `nodes`."""
-    found: set[Node] = set()
-    ahead = [follower for node in nodes for follower in node.successors()]
+    return _reached(nodes, lambda node: node.successors())
+
+
+def _reached(nodes: Iterable[Node], next_to: Callable[[Node], Iterable[Node]]) -> set[Node]:
+    reached: set[Node] = set()
+    ahead = [one for node in nodes for one in next_to(node)]
     while ahead:
         node = ahead.pop()
-        if node not in found:
-            found.add(node)
-            ahead.extend(node.successors())
-    return found
+        if node not in reached:
+            reached.add(node)
+            ahead.extend(next_to(node))
+    return reached
 
 
 def predictions(graph: Graph) -> list[Node]:

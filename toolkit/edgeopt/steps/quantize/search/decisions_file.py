@@ -1,4 +1,4 @@
-"""What decided one INT8 candidate, as a file beside its model, from which another run makes the same bytes."""
+"""The file beside an INT8 candidate from which another run makes the same bytes."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _REMEDY = "name the output folder of edgeopt optimize, or its report.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
-    """What decided one INT8 candidate, and what it must become again."""
+class StoredDecisions:
+    """The decisions of one INT8 candidate, and the fingerprints of what they belong to."""
 
     decisions: Decisions
     original: str
@@ -91,7 +91,7 @@ _PLAIN = ("original", "float_model", "calibration", "made", "is_joined", "option
 _TOLD = ("reason", "notes", "evidence")
 
 
-def read_decided(file: Path) -> Decided:
+def read_decisions(file: Path) -> StoredDecisions:
     """Read what decided a candidate.
 
     Raises:
@@ -102,7 +102,7 @@ def read_decided(file: Path) -> Decided:
         held = {name: from_plain(values[name]) for name in (*_PLAIN, *_TOLD, "decisions")}
         if not isinstance(held["decisions"], Decisions):
             raise TypeError("no decisions")
-        return Decided(**held)
+        return StoredDecisions(**held)
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidFileError(f"{file} is no file of decisions: {error!r}", remedy=_REMEDY) from error
 
