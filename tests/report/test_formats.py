@@ -110,3 +110,15 @@ def test_pages_lie_beside_a_result(tmp_path: Path):
 def test_an_unknown_format_is_named_with_the_known_ones():
     with pytest.raises(NotFoundError, match="no format named 'yaml'"):
         find("yaml")
+
+
+def test_a_long_name_keeps_its_ends_on_a_terminal_and_is_whole_elsewhere():
+    name = f"/block{'/layer' * 9}/Conv"
+    section = Section(table=make_table([name], {"node": str, "n": lambda one: "1"}))
+    shown = Document("c", "s", "t", None, (section,))
+    row = render(shown, "terminal", Paper(80)).splitlines()[1]
+    assert row.startswith("/block/layer")
+    assert row.endswith("/layer/Conv  1")
+    assert len(row) == 36 + 3
+    assert name in render(shown, "terminal")
+    assert name in render(shown, "markdown")

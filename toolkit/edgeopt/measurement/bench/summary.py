@@ -21,7 +21,6 @@ from edgeopt.report.document import Document, Judgement, Section, Table, Value, 
 from edgeopt.system.text import format_bytes, format_ms, plural
 
 _TOP_NODES = 10
-_NAME_WIDTH = 40
 
 Values = tuple[Value, ...]
 
@@ -247,7 +246,7 @@ def _told(found: ColdStart, way: ColdWay) -> str:
 
 def _operators(found: Profile) -> Section:
     columns: dict[str, Callable[[NodeTime], str]] = {
-        "node": lambda one: _cut(one.name),
+        "node": lambda one: one.name,
         "op": lambda one: one.op,
         "provider": lambda one: one.provider.removesuffix("ExecutionProvider"),
         "share": lambda one: f"{one.share_ratio:.1%}",
@@ -262,11 +261,6 @@ def _operators(found: Profile) -> Section:
     )
     table = make_table(found.top(_TOP_NODES), columns, words=["op", "provider", "output"])
     return Section("Operators", table, values=values)
-
-
-def _cut(name: str) -> str:
-    """A node's name tells at its end which one it is."""
-    return name if len(name) <= _NAME_WIDTH else f"...{name[3 - _NAME_WIDTH :]}"
 
 
 def _resources(result: BenchResult) -> Values:

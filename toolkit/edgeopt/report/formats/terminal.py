@@ -12,6 +12,8 @@ from edgeopt.report.formats import Format, Paper
 
 _LABEL = 10
 """Columns of a label; a blank follows."""
+_NAME = 36
+"""Columns of a row's name, where width is short; a longer one keeps its two ends."""
 _LEAST = 30
 """Columns of words that are folded, whatever the terminal's width."""
 _BOLD, _GREEN, _RED, _YELLOW, _PLAIN = (f"\x1b[{code}m" for code in (1, 32, 31, 33, 0))
@@ -66,7 +68,7 @@ def _folded(text: str, width: int, head: str = "") -> list[str]:
 
 def _tables(table: Table, paper: Paper) -> Iterator[str]:
     """Yield the table; one that is too wide is cut into several, each with the first column."""
-    rows = (table.heads, *table.rows)
+    rows = [(_name(first, paper.width), *others) for first, *others in (table.heads, *table.rows)]
     sizes = [max(map(_columns, column)) for column in zip(*rows, strict=True)]
     least = [*sizes[:-1], min(sizes[-1], _LEAST)] if table.heads[-1] in table.words else sizes
     is_right = [i > 0 and head not in table.words for i, head in enumerate(table.heads)]
@@ -81,6 +83,10 @@ def _tables(table: Table, paper: Paper) -> Iterator[str]:
             style = _GREEN if place - 1 == table.chosen else "" if place else _BOLD
             for line in _folded(cells[-1], width, gap.join([*padded, ""])):
                 yield _styled(line, style, paper) if style else _highlighted(line, paper)
+
+
+def _name(text: str, width: int) -> str:
+    return text if not width or len(text) <= _NAME else f"{text[: _NAME // 2 - 2]}...{text[1 - _NAME // 2 :]}"
 
 
 def _parts(sizes: Sequence[int], width: int) -> list[list[int]]:

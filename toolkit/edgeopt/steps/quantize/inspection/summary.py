@@ -13,6 +13,7 @@ from edgeopt.steps.quantize.inspection.view import QuantizedView
 def summarize(view: QuantizedView) -> Document:
     """Return what a reader sees: one row a tensor."""
     columns: dict[str, Callable[[QuantizedTensor], str]] = {
+        "name": lambda one: one.name,
         "type": lambda one: one.dtype,
         "scale": lambda one: _span(one.scales),
         "zero": lambda one: _span(one.zero_points),
@@ -21,11 +22,10 @@ def summarize(view: QuantizedView) -> Document:
         "SQNR": lambda one: _db(one.sqnr_db),
         "a channel": lambda one: _db(one.channel_sqnr_db),
         "": lambda one: "weight" if one.is_weight else "",
-        "name": lambda one: one.name,
     }
     measured = f", errors on {view.pictures} pictures, the worst first" if view.pictures else ""
     title = f"{view.model}: {len(view.tensors)} integer tensors{measured}"
-    table = make_table(view.tensors, columns, words=["granularity", "", "name"])
+    table = make_table(view.tensors, columns, words=["type", "granularity", ""])
     return Document("inspect", view.model, title, asdict(view), (Section(title, table, notes=view.notes),))
 
 
