@@ -6,9 +6,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fixture_models import activation, dynamic_conv
 
 from edgeopt.executors.onnxruntime import EXECUTOR
-from edgeopt.pipeline import start
+from edgeopt.pipeline import other_engines, start
 from edgeopt.steps._context import Context, Engine
 from edgeopt.system.target import find_target
 
@@ -73,3 +74,12 @@ def test_without_a_budget_nothing_limits_and_after_it_nothing_is_left():
     late = trial(100.0)
     late.deadline = monotonic() - 1
     assert late.search_seconds(late.engine) == 0
+
+
+def test_a_dynamic_model_that_was_not_tried_in_float_in_time_is_told_of():
+    late = trial(100.0)
+    late.deadline = monotonic() - 1
+    other_engines._offer_in_float(SimpleNamespace(context=late), activation("y = Relu(x)"), None)
+    assert late.notes == []
+    other_engines._offer_in_float(SimpleNamespace(context=late), dynamic_conv(), None)
+    assert [one.detail for one in late.notes] == ["time budget spent before float"]

@@ -14,7 +14,7 @@ from edgeopt.pipeline.run import Run, finished_candidates, outcome_on_disk
 from edgeopt.pipeline.scoring import add_candidate
 from edgeopt.steps._attention import fuse_attention, joins_attention
 from edgeopt.steps._context import CHECKED_PICTURES, Context, Engine, Setting, numbered, out_of_time
-from edgeopt.steps._in_float import in_float
+from edgeopt.steps._in_float import in_float, may_round
 from edgeopt.system.target import Target
 
 _MOST_KEPT = 2
@@ -51,7 +51,10 @@ def offer_engines(run: Run, model: Model, parent: Candidate) -> None:
 
 def _offer_in_float(run: Run, model: Model, parent: Candidate) -> None:
     """Offer a model that rounds its activations as it runs without that rounding."""
+    if not may_round(model):
+        return
     if monotonic() > run.context.deadline:
+        run.context.notes.append(out_of_time(_FLOAT))
         return
     finished = finished_candidates(run, _FLOAT) if run.resume else []
     known, rewrites = finished[0] if finished else None, run.context.target.rewrites

@@ -15,6 +15,11 @@ from edgeopt.steps.fuse import fuse
 from edgeopt.system.text import plural
 
 
+def may_round(model: Model) -> bool:
+    """Return whether `in_float` may find something to do, without a look at the graph."""
+    return "ConvInteger" in model.op_counts
+
+
 def in_float(model: Model, inputs: Sequence[Tensors] = (), *, rewrites: Sequence[str] = ()) -> Outcome:
     """Return the model with its dynamic convolutions in float, fused; the model itself where it has none.
 
