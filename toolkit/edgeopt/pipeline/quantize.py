@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
@@ -20,6 +19,7 @@ from edgeopt.pipeline.form_choice import FormChoice
 from edgeopt.pipeline.plan import Options, Plan, make_plan, require_uncompiled
 from edgeopt.pipeline.quantize_result import QuantizeResult
 from edgeopt.pipeline.replay import Replay, read_replay
+from edgeopt.pipeline.run import Ears
 from edgeopt.pipeline.scoring import score_original
 from edgeopt.pipeline.start import open_calibration, open_context, read_as_the_recipe_says, read_given
 from edgeopt.pipeline.workspace import FilesBeside
@@ -100,7 +100,7 @@ def quantize(
         earlier.require_calibration(frames.spread(CALIBRATION_PICTURES))
     files = FilesBeside(Path(out) if out else Path(f"{given.model.name}.int8.onnx"))
     require_writable(files.file)
-    context = open_context(given, plan, engine, frames, files, _Ears(say, tell))
+    context = open_context(given, plan, engine, frames, files, Ears(say, tell))
     context.time_budget_s = None  # nothing comes after the search that it would have to leave time for
     read_as_the_recipe_says(context, plan, given.choice, labelled, files.file.parent)
     baseline = score_original(context, labelled)
@@ -137,22 +137,6 @@ def quantize(
         options=searched.options if chosen else {},
         tensors=tuple(tensor_rows(searched.found)),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Ears:
-    """Who hears of the search."""
-
-    line: Callable[[str], None] | None
-    parts: Progress | None
-
-    def say(self, text: str) -> None:
-        if self.line:
-            self.line(text)
-
-    def progress(self, what: str, done: int, of: int) -> None:
-        if self.parts:
-            self.parts(what, done, of)
 
 
 def why_prepare(model: Model) -> str:

@@ -9,7 +9,7 @@ from edgeopt.errors import Note, NoteKind
 from edgeopt.executors import Session
 from edgeopt.graph.model import Model, load_model
 from edgeopt.graph.outcome import Outcome
-from edgeopt.measurement.accuracy.evaluate import LabelledFrames
+from edgeopt.measurement.accuracy.evaluate import LabelledFrames, Progress
 from edgeopt.pipeline.candidate import Candidate
 from edgeopt.pipeline.plan import Plan
 from edgeopt.pipeline.replay import Replay
@@ -29,6 +29,24 @@ class Silence:
 
     def say(self, text: str) -> None:
         """Ignore it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ears:
+    """A listener of two functions, each of which may be missing."""
+
+    line: Callable[[str], None] | None
+    parts: Progress | None
+
+    def say(self, text: str) -> None:
+        """Tell one line."""
+        if self.line:
+            self.line(text)
+
+    def progress(self, what: str, done: int, of: int) -> None:
+        """Tell how far a piece of work is."""
+        if self.parts:
+            self.parts(what, done, of)
 
 
 @dataclass
