@@ -130,4 +130,4 @@ def test_the_reason_tells_the_choice_its_costs_and_the_others() -> None:
         "'t' (4.2 dB) stays in float, costs 0.25 ms and saves 0.100 agreement. 3 of 4 weighted layers in INT8. "
         "b gave 1.30x and 0.900."
     )
-    assert "keep the float model" in reason(variant, replace(best, agreement=0.5), [other], 0.85, None, ())
+    assert "not good enough" in reason(variant, replace(best, agreement=0.5), [other], 0.85, None, ())

@@ -85,7 +85,7 @@ def reason(
     said = [f"{attempt.name}: estimated {attempt.speed_ratio:.2f}x the float model, agreement {attempt.agreement:.3f}"]
     if not attempt.is_valid(least_agreement):
         wanted = f"faster than float with an agreement of {least_agreement:.2f}"
-        said.append(f"not good enough: it must be {wanted}; keep the float model")
+        said.append(f"not good enough: it must be {wanted}")
     if variant.front and times is not None:
         layers, saved_ms = plural(len(variant.front), "layer"), _saved_ms(variant, times.layers)
         said.append(f"{layers} in float: {saved_ms:.2f} ms less than on integers, borders apart")
