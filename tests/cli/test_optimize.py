@@ -307,7 +307,7 @@ def test_an_interrupted_search_leaves_its_best_form(tmp_path, monkeypatch):
             on_attempt(Attempt("one", Outcome(model, {}), agreement, speed))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("edgeopt.steps.quantize._step.search_int8", interrupted)
+    monkeypatch.setattr("edgeopt.steps.quantize.step.search_int8", interrupted)
     with pytest.raises(KeyboardInterrupt):
         optimize("digits_detector", target="cpu", out=tmp_path / "o", threads=1, skip=("simplify", "fuse"))
     assert load_model(tmp_path / "o" / "candidates" / "quantize" / "best-so-far.onnx").outputs
@@ -317,7 +317,7 @@ def test_equal_bytes_are_one_candidate_and_the_line_says_that_nothing_was_done(t
     def unchanged(model, *_):
         return [Outcome(model, {"something": 1}), Outcome(model, {"something": 2})]
 
-    monkeypatch.setattr("edgeopt.steps.quantize._step.make_int8", unchanged)
+    monkeypatch.setattr("edgeopt.steps.quantize.step.make_int8", unchanged)
     report = optimize("digits_detector", target="cpu", out=tmp_path / "o", threads=1, steps=("quantize",))
     assert [one.name for one in report.candidates if not one.profile] == ["baseline"]
     told = [note.detail for note in report.notes if note.detail.endswith("nothing to do, it is baseline byte by byte")]

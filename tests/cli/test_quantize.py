@@ -91,7 +91,7 @@ def test_the_command_prints_json_that_holds_every_attempt(tmp_path: Path, brief:
 
 
 def test_a_slower_form_is_never_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgeopt.steps.quantize._step.search_int8", search_giving((0.9, 1.0), (2.0, 0.3)))
+    monkeypatch.setattr("edgeopt.steps.quantize.step.search_int8", search_giving((0.9, 1.0), (2.0, 0.3)))
     made = quantize("digits_detector", out=tmp_path / "a.onnx", threads=1)
     assert made.chosen is None
     assert made.exit_code == 2
@@ -100,7 +100,7 @@ def test_a_slower_form_is_never_written(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_labels_refuse_what_agreement_let_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgeopt.steps.quantize._step.search_int8", search_giving((2.0, 0.9), (1.5, 0.95)))
+    monkeypatch.setattr("edgeopt.steps.quantize.step.search_int8", search_giving((2.0, 0.9), (1.5, 0.95)))
     out = tmp_path / "a.onnx"
     kept = quantize("digits_detector", out=out, eval=LABELS, threads=1, max_drop=0.0)
     assert kept.chosen
@@ -108,7 +108,7 @@ def test_labels_refuse_what_agreement_let_through(tmp_path: Path, monkeypatch: p
     assert kept.reason == "try 0 because."
     assert (kept.chosen.score, kept.chosen.drop.value) == (kept.baseline, 0.0)
     before = out.read_bytes()
-    monkeypatch.setattr("edgeopt.steps.quantize._step.search_int8", search_giving((2.0, 0.9), made=blind))
+    monkeypatch.setattr("edgeopt.steps.quantize.step.search_int8", search_giving((2.0, 0.9), made=blind))
     refused = quantize("digits_detector", out=out, eval=LABELS, threads=1, max_drop=0.0)
     assert refused.chosen is None
     assert "try 0 loses +0." in refused.reason
@@ -121,7 +121,7 @@ def test_an_interrupted_search_leaves_the_best_so_far(tmp_path: Path, monkeypatc
         on_attempt(Attempt("first", Outcome(model, {}), 0.99, 1.4))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("edgeopt.steps.quantize._step.search_int8", interrupted)
+    monkeypatch.setattr("edgeopt.steps.quantize.step.search_int8", interrupted)
     out = tmp_path / "a.onnx"
     with pytest.raises(KeyboardInterrupt):
         quantize("digits_detector", out=out, threads=1)
@@ -130,7 +130,7 @@ def test_an_interrupted_search_leaves_the_best_so_far(tmp_path: Path, monkeypatc
 
 
 def test_the_reason_is_that_of_the_form_that_labels_chose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgeopt.steps.quantize._step.search_int8", search_giving((2.0, 0.9), (1.5, 0.95)))
+    monkeypatch.setattr("edgeopt.steps.quantize.step.search_int8", search_giving((2.0, 0.9), (1.5, 0.95)))
     drops = iter([0.5, 0.0])
     monkeypatch.setattr("edgeopt.pipeline.form_choice.drop_between", lambda *_: Drop(next(drops), -1.0, 1.0))
     made = quantize("digits_detector", out=tmp_path / "a.onnx", eval=LABELS, threads=1, max_drop=0.1)
@@ -158,7 +158,7 @@ def test_an_interrupted_search_starts_from_what_it_has_calibrated(tmp_path: Path
 
 def test_a_worse_attempt_does_not_replace_a_better_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = list[str]()
-    monkeypatch.setattr("edgeopt.steps.quantize._step.search_int8", search_giving((2.0, 0.9), (1.2, 0.95)))
+    monkeypatch.setattr("edgeopt.steps.quantize.step.search_int8", search_giving((2.0, 0.9), (1.2, 0.95)))
     quantize("digits_detector", out=tmp_path / "a.onnx", threads=1, say=said.append)
     assert ["the best so far" in line for line in said[1:]] == [True, False]
 

@@ -78,8 +78,8 @@ def without_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (
         "edgeopt.steps.quantize.judges.Judge.speed",
         "edgeopt.measurement.session_tuning.choose_buffers",
-        "edgeopt.steps.quantize._step.search_int8",
-        "edgeopt.steps.quantize._step.confirmed_rules",
+        "edgeopt.steps.quantize.step.search_int8",
+        "edgeopt.steps.quantize.step.confirmed_rules",
     ):
         monkeypatch.setattr(name, forbidden)
 

@@ -149,7 +149,7 @@ def without_the_last_convolution(model: Model) -> Model:
 
 def test_agreement_on_tensors_is_that_on_the_pictures_they_were_made_of(digits, tmp_path, monkeypatch) -> None:
     spoilt, seen = without_the_last_convolution(digits.model), list[float]()
-    monkeypatch.setattr("edgeopt.steps.quantize._step.search_int8", agreement_of(spoilt, seen))
+    monkeypatch.setattr("edgeopt.steps.quantize.step.search_int8", agreement_of(spoilt, seen))
     quantize("digits_detector", calib=digits.npz, out=tmp_path / "a.onnx", threads=1)
     found = []
     for model in (spoilt, digits.model):
@@ -166,7 +166,7 @@ def test_pictures_all_alike_are_told_to_be_no_proof(tmp_path, monkeypatch) -> No
     (tmp_path / "alike").mkdir()
     for i in range(2):
         cv2.imwrite(str(tmp_path / "alike" / f"{i}.png"), np.full((32, 32, 3), 90, np.uint8))
-    monkeypatch.setattr("edgeopt.steps.quantize._step.search_int8", agreement_of(u_net(), []))
+    monkeypatch.setattr("edgeopt.steps.quantize.step.search_int8", agreement_of(u_net(), []))
     made = quantize(tmp_path / "model.onnx", calib=tmp_path / "alike", out=tmp_path / "a.onnx", threads=1)
     assert any("agreement is no proof: the model answers all of 2 pictures alike" in one.detail for one in made.notes)
 

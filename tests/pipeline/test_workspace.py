@@ -157,7 +157,7 @@ def test_a_step_that_was_interrupted_is_made_again_whole_and_the_report_says_so(
             one.proto.doc_string = str(i)
         return [Outcome(one, {}) for one in made]
 
-    monkeypatch.setattr("edgeopt.steps.quantize._step.make_int8", three)
+    monkeypatch.setattr("edgeopt.steps.quantize.step.make_int8", three)
     wishes = {"target": "cpu", "out": tmp_path / "o", "steps": ("quantize",), "threads": 1}
     monkeypatch.setattr("edgeopt.pipeline.engines._alternatives", lambda *_: ([], []))
     with pytest.raises(KeyboardInterrupt):

@@ -11,8 +11,8 @@ from edgeopt.measurement.accuracy.evaluate import LabelledFrames
 from edgeopt.pipeline.quantize_result import Tried
 from edgeopt.pipeline.scoring import score_on_labels
 from edgeopt.steps._context import Context, Setting
-from edgeopt.steps.quantize._step import Searched
 from edgeopt.steps.quantize.search.attempt import Attempt, for_labels
+from edgeopt.steps.quantize.step import Searched
 
 _MOST_SCORED = 3
 """Attempts that the labels judge: the fastest by agreement may still lose too much of the metric."""

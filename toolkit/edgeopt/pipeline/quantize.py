@@ -24,12 +24,12 @@ from edgeopt.pipeline.scoring import score_original
 from edgeopt.pipeline.start import open_calibration, open_context, read_as_the_recipe_says, read_given
 from edgeopt.pipeline.workspace import FilesBeside
 from edgeopt.steps._context import CALIBRATION, CALIBRATION_PICTURES, Context, Engine, Setting
-from edgeopt.steps.quantize._step import Searched, make_again, search
 from edgeopt.steps.quantize.api import is_quantizable
 from edgeopt.steps.quantize.inspection.engine_fusion import fusion_notes
 from edgeopt.steps.quantize.inspection.table import tensor_rows
 from edgeopt.steps.quantize.search.attempt import Attempt, SearchResult
 from edgeopt.steps.quantize.search.decisions_file import DECISIONS
+from edgeopt.steps.quantize.step import Searched, make_again, open_search
 from edgeopt.system.files import require_writable
 
 TIME_BUDGET_S = 180.0
@@ -109,7 +109,8 @@ def quantize(
     if earlier:
         searched = _as_decided(float_model, context, earlier)
     else:
-        searched = search(float_model, context, step, max(context.deadline - monotonic(), 0.0))
+        opened = open_search(float_model, context, step, max(context.deadline - monotonic(), 0.0))
+        searched = opened.end(opened.find())
     choice = FormChoice(context, step, searched, labelled, baseline, plan.max_drop, is_decided=earlier is not None)
     chosen = choice.make()
     if chosen:

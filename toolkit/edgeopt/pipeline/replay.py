@@ -17,12 +17,11 @@ from edgeopt.pipeline.candidate import Candidate
 from edgeopt.pipeline.plan import calibrated_steps
 from edgeopt.pipeline.result import read_report
 from edgeopt.pipeline.selection import Chosen
-from edgeopt.recipes.frames import Frames
+from edgeopt.recipes.frames import Frames, calibration_fingerprint
 from edgeopt.runtime.availability import is_compiled
 from edgeopt.steps.quantize.search.decisions_file import (
     DECISIONS,
     StoredDecisions,
-    calibration_fingerprint,
     read_decisions,
 )
 from edgeopt.system.target import Target

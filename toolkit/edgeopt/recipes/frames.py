@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import stat
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -290,3 +291,14 @@ def synthetic_tensors(inputs: Sequence[TensorSpec], shapes: Mapping[str, tuple[i
 def _drawn(chance: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
     values = chance.random(shape) if np.dtype(dtype).kind == "f" else chance.integers(0, 2, shape)
     return np.asarray(values, dtype)
+
+
+def calibration_fingerprint(frames: Frames) -> str:
+    """Return the SHA-256 of frames as they are read: names of arrays, types, shapes and numbers, in their order."""
+    digest = hashlib.sha256()
+    for sample in frames:
+        arrays = sample if isinstance(sample, Mapping) else {"picture": sample}
+        for name, array in arrays.items():
+            digest.update(f"{name} {array.dtype} {array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).data if array.dtype != object else repr(array).encode())
+    return digest.hexdigest()

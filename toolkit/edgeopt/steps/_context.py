@@ -7,20 +7,22 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from time import monotonic
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from edgeopt.errors import Note, NoteKind
 from edgeopt.executors import Executor, Session
 from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import Tensors
 from edgeopt.measurement.accuracy.evaluate import answers, model_inputs
-from edgeopt.recipes.frames import Frames
+from edgeopt.recipes.frames import Frames, calibration_fingerprint
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.runtime.opening import Opening, opening_for
-from edgeopt.steps.quantize.calibration.calibrate import Calibration
-from edgeopt.steps.quantize.search.decisions_file import StoredDecisions, calibration_fingerprint
 from edgeopt.system.target import Target
 from edgeopt.tasks import Task, make_task
+
+if TYPE_CHECKING:
+    from edgeopt.steps.quantize.calibration.calibrate import Calibration
+    from edgeopt.steps.quantize.search.decisions_file import StoredDecisions
 
 CALIBRATION_PICTURES = 128
 CALIBRATION = ".calibration"

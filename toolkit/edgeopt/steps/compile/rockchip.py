@@ -18,7 +18,7 @@ from edgeopt.steps.compile._form import DeviceForm, Toolchain, note_numbers
 from edgeopt.steps.compile._numbers import compare_numbers, options_for
 from edgeopt.steps.compile._placement import Partition, partition_of
 from edgeopt.steps.compile._rockchip import compile_for_rockchip
-from edgeopt.steps.compile._without_toolchain import quantize_by_rule
+from edgeopt.steps.quantize.by_rule import quantize_by_rule
 from edgeopt.system.target import Target
 
 _PICTURES = 64

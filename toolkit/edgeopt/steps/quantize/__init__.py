@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from edgeopt.steps import Step
 from edgeopt.steps.quantize.calibration.calibrate import calibrate
-
-if TYPE_CHECKING:
-    from edgeopt.graph.model import Model
-    from edgeopt.graph.outcome import Outcome
-    from edgeopt.steps._context import Context, Setting
-    from edgeopt.system.target import Target
+from edgeopt.steps.quantize.step import make_int8
+from edgeopt.system.target import Target
 
 __all__ = ["STEP", "calibrate"]
-
-
-def _make(model: Model, context: Context, setting: Setting) -> list[Outcome]:
-    from edgeopt.steps.quantize import _step  # which needs what it shares with other steps, and that calibration
-
-    return _step.make_int8(model, context, setting)
 
 
 def _is_int8(precision: str, _: Target) -> bool:
@@ -27,7 +15,7 @@ def _is_int8(precision: str, _: Target) -> bool:
 
 
 STEP = Step(
-    _make,
+    make_int8,
     does="INT8 by the target's rules, calibrated on real pictures, float where INT8 costs accuracy or time",
     order=50,
     precision="w8a8",

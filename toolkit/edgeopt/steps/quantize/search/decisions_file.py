@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from edgeopt.errors import EdgeoptError, InvalidFileError, Note
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
-from edgeopt.recipes.frames import Frames
 from edgeopt.steps.quantize.search.decisions import Decisions, make_again
 from edgeopt.steps.quantize.search.decisions_json import from_plain, to_plain
 from edgeopt.system.environment import package_versions
@@ -105,14 +101,3 @@ def read_decisions(file: Path) -> StoredDecisions:
         return StoredDecisions(**held)
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidFileError(f"{file} is no file of decisions: {error!r}", remedy=_REMEDY) from error
-
-
-def calibration_fingerprint(frames: Frames) -> str:
-    """Return the SHA-256 of frames as they are read: names of arrays, types, shapes and numbers, in their order."""
-    digest = hashlib.sha256()
-    for sample in frames:
-        arrays = sample if isinstance(sample, Mapping) else {"picture": sample}
-        for name, array in arrays.items():
-            digest.update(f"{name} {array.dtype} {array.shape}".encode())
-            digest.update(np.ascontiguousarray(array).data if array.dtype != object else repr(array).encode())
-    return digest.hexdigest()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from edgeopt.errors import Note, NoteKind
 from edgeopt.graph.model import Model
@@ -23,8 +24,8 @@ from edgeopt.steps._context import (
     Setting,
     numbered,
 )
-from edgeopt.steps.compile._without_toolchain import quantize_by_rule
 from edgeopt.steps.quantize.api import Form
+from edgeopt.steps.quantize.by_rule import quantize_by_rule
 from edgeopt.steps.quantize.inspection.engine_fusion import fusion_notes
 from edgeopt.steps.quantize.inspection.table import TENSORS, tensors_json
 from edgeopt.steps.quantize.integer_types import confirmed_rules
@@ -56,7 +57,8 @@ def make_int8(model: Model, context: Context, setting: Setting) -> list[Outcome]
         return quantize_by_rule(context, model)
     if context.replay:
         return _made_again(context, model, setting, context.replay)
-    searched = search(model, context, setting, min(_MOST_SECONDS, context.search_seconds(setting.engine)))
+    asked = open_search(model, context, setting, min(_MOST_SECONDS, context.search_seconds(setting.engine)))
+    searched = asked.end(asked.find())
     found, kept = searched.found, for_labels(searched.found.attempts, setting.most)
     if found.calibration is not None:
         context.calibrations[searched.model.fingerprint] = found.calibration
@@ -109,8 +111,18 @@ class Searched:
         )
 
 
-def search(model: Model, context: Context, setting: Setting, time_budget_s: float) -> Searched:
-    """Search for INT8 forms of a float model; the best so far is on disk as soon as it is known.
+@dataclass(frozen=True, slots=True)
+class OpenSearch:
+    """A search that is ready to run: its judges are open."""
+
+    find: Callable[[], SearchResult]
+    """Run it."""
+    end: Callable[[SearchResult], Searched]
+    """Close the judges, and tell what was found and how it is opened."""
+
+
+def open_search(model: Model, context: Context, setting: Setting, time_budget_s: float) -> OpenSearch:
+    """Prepare a search for INT8 forms of a float model; the best so far is on disk as soon as it is known.
 
     Args:
         model: The float model, opset 13 or later.
@@ -146,7 +158,14 @@ def search(model: Model, context: Context, setting: Setting, time_budget_s: floa
         joined = fuse_attention(model, context.inputs(CHECKED_PICTURES))
         is_joined = bool(joined.changes) and judge.speed(joined.model) > _FASTER
         model = joined.model if is_joined else model
-    found = search_int8(
+
+    def end(found: SearchResult) -> Searched:
+        judge.close()
+        context.files.path(draft).unlink(missing_ok=True)
+        return Searched(replace(found, notes=(*measured, *found.notes)), model, is_joined, dict(buffers.entries))
+
+    find = partial(
+        search_int8,
         model,
         _inputs(context, model),
         rules,
@@ -161,9 +180,7 @@ def search(model: Model, context: Context, setting: Setting, time_budget_s: floa
         cache=context.files.path(CALIBRATION),
         known=context.calibrations.get(model.fingerprint),
     )
-    judge.close()
-    context.files.path(draft).unlink(missing_ok=True)
-    return Searched(replace(found, notes=(*measured, *found.notes)), model, is_joined, dict(buffers.entries))
+    return OpenSearch(find, end)
 
 
 def make_again(model: Model, context: Context, decided: StoredDecisions, source: str) -> Outcome:

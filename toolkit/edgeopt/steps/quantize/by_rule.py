@@ -1,4 +1,4 @@
-"""Targets whose toolchain cannot run here: the INT8 recipe and the rules of their profile, and nothing compiled."""
+"""INT8 forms by the rules of a target whose toolchain cannot run here: nothing is timed, nothing compiled."""
 
 from __future__ import annotations
 
