@@ -138,9 +138,7 @@ RIGHT = dict.fromkeys(LAYOUTS, 0.84) | {"yolov10": 0.39}
 """AP on these pictures when read as made; nothing suppresses boxes in the end-to-end one."""
 
 
-OF_PICTURES = ("colour", "scale", "mean and std")
-"""What is told to the network is tried whatever the layout of its answers is: two layouts show it."""
-CASES = [(name, way) for name in LAYOUTS for way in WAYS if way not in OF_PICTURES or name in ("yolox", "yolov8")]
+CASES = [(name, way) for name in LAYOUTS for way in WAYS]
 QUICK = {
     ("yolox", "scale"),
     ("yolox", "grid"),
