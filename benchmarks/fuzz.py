@@ -299,7 +299,7 @@ def _spoil_graph(chance: random.Random, proto: Any) -> None:
     if kind == 0 and node:
         graph.node.remove(node)
     elif kind == 1 and node and node.input:
-        node.input[chance.randrange(len(node.input))] = chance.choice(("", "none", graph.node[0].output[0]))
+        node.input[chance.randrange(len(node.input))] = chance.choice(("", "none", *graph.node[0].output[:1]))
     elif kind == 2 and node:
         del node.output[:]
     elif kind == 3 and node:
