@@ -134,7 +134,7 @@ def test_stages_that_agree_with_the_unmarked_frames_are_valid():
     assert (found.valid, found.residual_ns, found.n) == (True, 1000.0, 10)
     slow = make(wall_ns=samples.frame_ns[rows] // 2, wall_row=rows)
     assert not check_attribution(slow).valid
-    assert "NOT" in str(check_attribution(slow))
+    assert str(check_attribution(slow)).endswith("allowed")
 
 
 def test_without_unmarked_frames_nothing_is_attributed():

@@ -23,6 +23,7 @@ from edgeopt.pipeline.run import Ears
 from edgeopt.pipeline.scoring import score_original
 from edgeopt.pipeline.start import open_calibration, open_context, read_as_the_recipe_says, read_given
 from edgeopt.pipeline.workspace import FilesBeside
+from edgeopt.runtime.availability import find_device, require_providers
 from edgeopt.steps._context import CALIBRATION, CALIBRATION_PICTURES, Context, Engine, Setting
 from edgeopt.steps.quantize.api import is_quantizable
 from edgeopt.steps.quantize.inspection.engine_fusion import fusion_notes
@@ -85,8 +86,10 @@ def quantize(
         time_budget_s=time_budget_s,
         shapes=shapes or {},
     )
+    device = find_device(target)  # what cannot run is refused before the model is read
+    require_providers(device)
+    require_uncompiled(device)
     given, pictures = read_given(str(model), target, recipe, asked)
-    require_uncompiled(given.target)
     if reason := why_not_again(given.model):
         remedy = f"give the float model it was made of, or make it faster as it is: edgeopt optimize -t {target}"
         raise UnsupportedError(reason, remedy=remedy)
