@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from edgeopt.errors import EdgeoptError, Note, NoteKind
+from edgeopt.errors import Note
 from edgeopt.executors import Session
 from edgeopt.graph.tensors import Sample, TensorSpec, require_names
 from edgeopt.runtime.bundle import Artefact, Bundle, read_bundle
-from edgeopt.runtime.opening import Opening, opening_of
+from edgeopt.runtime.fallback import open_first
+from edgeopt.runtime.opening import Opening
 from edgeopt.system.environment import engine_threads
 from edgeopt.tasks import Task, make_task
 
@@ -62,21 +63,9 @@ class Runtime:
         """
         asked = engine_threads(threads) if threads else 0
         bundle = read_bundle(Path(path))
-        notes: list[Note] = []
-        for artefact in bundle.artefacts:
-            opening = opening_of(artefact)
-            opening = opening.with_threads(asked) if asked else opening
-            try:
-                session = opening.open(bundle.path_of(artefact))
-            except EdgeoptError as error:
-                notes.append(Note(NoteKind.WARNING, f"{artefact.file} not used: {error.problem}", error.remedy))
-                continue
-            task = make_task(bundle.recipe, session.inputs, session.outputs, evaluating=False)
-            return cls(bundle, artefact, opening, session, task, (*notes, *_fewer_cores(artefact, threads)))
-        raise EdgeoptError(
-            f"no model of {bundle.folder} opens here: {'; '.join(note.detail for note in notes)}",
-            remedy="run edgeopt doctor",
-        )
+        first = open_first(bundle, asked)
+        task = make_task(bundle.recipe, first.session.inputs, first.session.outputs, evaluating=False)
+        return cls(bundle, first.artefact, first.opening, first.session, task, first.notes)
 
     def predict(self, frame: Sample) -> Any:
         """Return the answer for one frame.
@@ -112,14 +101,6 @@ class Runtime:
         return "; ".join(
             f"output {name} is NaN in {count} of {size}" for name, (count, size) in counts.items() if count
         )
-
-
-def _fewer_cores(artefact: Artefact, asked: int) -> tuple[Note, ...]:
-    used = opening_of(artefact).options.threads
-    if asked or used >= artefact.threads:
-        return ()
-    detail = f"{artefact.file} was measured on {artefact.threads} threads, this machine runs {used}: {used} are used"
-    return (Note(NoteKind.INFO, detail),)
 
 
 def _require_picture(frame: object) -> None:

@@ -1,0 +1,56 @@
+"""Which of a bundle's models runs here: the first that opens, and why those before it do not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edgeopt.errors import EdgeoptError, Note, NoteKind
+from edgeopt.executors import Session
+from edgeopt.runtime.bundle import Artefact, Bundle
+from edgeopt.runtime.opening import Opening, opening_of
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A bundle's artefact that runs."""
+
+    artefact: Artefact
+    opening: Opening
+    """How it was opened."""
+    session: Session
+    notes: tuple[Note, ...]
+    """Why artefacts before it do not run, and where it runs on fewer threads than it was measured on."""
+
+
+def open_first(bundle: Bundle, threads: int = 0) -> Opened:
+    """Open a bundle's artefacts in their order, until one opens.
+
+    Args:
+        bundle: Its artefacts, the preferred one first.
+        threads: 0: as the artefact was measured, but no more than logical cores.
+
+    Raises:
+        EdgeoptError: If none opens.
+    """
+    notes: list[Note] = []
+    for artefact in bundle.artefacts:
+        opening = opening_of(artefact)
+        opening = opening.with_threads(threads) if threads else opening
+        try:
+            session = opening.open(bundle.path_of(artefact))
+        except EdgeoptError as error:
+            notes.append(Note(NoteKind.WARNING, f"{artefact.file} not used: {error.problem}", error.remedy))
+            continue
+        return Opened(artefact, opening, session, (*notes, *_fewer_cores(artefact, threads)))
+    raise EdgeoptError(
+        f"no model of {bundle.folder} opens here: {'; '.join(note.detail for note in notes)}",
+        remedy="run edgeopt doctor",
+    )
+
+
+def _fewer_cores(artefact: Artefact, asked: int) -> tuple[Note, ...]:
+    used = opening_of(artefact).options.threads
+    if asked or used >= artefact.threads:
+        return ()
+    detail = f"{artefact.file} was measured on {artefact.threads} threads, this machine runs {used}: {used} are used"
+    return (Note(NoteKind.INFO, detail),)
