@@ -11,7 +11,7 @@ EdgeoptError(problem, remedy=)      exit 1   "what happened", newline, "-> what 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
@@ -19,6 +19,14 @@ from enum import StrEnum
 _LONGEST = 1000
 """Characters of a problem: names and values out of files may have any length."""
 EXIT_PASS, EXIT_ERROR, EXIT_MISSED, EXIT_INCONCLUSIVE, EXIT_NOISY = 0, 1, 2, 3, 4
+EXIT_OF: Mapping[str, int] = {
+    "PASS": EXIT_PASS,
+    "FAIL": EXIT_MISSED,
+    "INCONCLUSIVE": EXIT_INCONCLUSIVE,
+    "NOISY": EXIT_NOISY,
+    "INVALID": EXIT_NOISY,
+}
+"""The exit code of each verdict, of every command."""
 
 
 class EdgeoptError(Exception):

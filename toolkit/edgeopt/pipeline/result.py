@@ -7,20 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_MISSED, EXIT_NOISY, EXIT_PASS, InvalidFileError, Note
+from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_MISSED, EXIT_OF, EXIT_PASS, InvalidFileError, Note
 from edgeopt.pipeline.candidate import Candidate
 from edgeopt.system.environment import Environment
 from edgeopt.system.text import format_bytes, short
 from edgeopt.system.toml import parse_table, read_object
 
 SCHEMA = 3
-_VERDICT_EXIT = {
-    "PASS": EXIT_PASS,
-    "FAIL": EXIT_MISSED,
-    "INCONCLUSIVE": EXIT_INCONCLUSIVE,
-    "NOISY": EXIT_NOISY,
-    "INVALID": EXIT_NOISY,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +52,7 @@ class Report:
     def __post_init__(self) -> None:
         if [one.name for one in self.candidates].count(self.chosen) != 1:
             raise ValueError(f"chosen {short(self.chosen)} is none of the candidates")
-        if self.verdict not in _VERDICT_EXIT:
+        if self.verdict not in EXIT_OF:
             raise ValueError(f"the verdict is {short(self.verdict)}")
 
     @property
@@ -86,7 +79,7 @@ class Report:
         if self.off_target:
             tried = any(one.profile and one.refused for one in self.candidates)
             return EXIT_MISSED if tried else EXIT_INCONCLUSIVE
-        return _VERDICT_EXIT[self.verdict] if self.budget_asked else EXIT_PASS
+        return EXIT_OF[self.verdict] if self.budget_asked else EXIT_PASS
 
     @property
     def verdict_line(self) -> str:

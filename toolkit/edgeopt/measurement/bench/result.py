@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from edgeopt.errors import EXIT_NOISY, EXIT_PASS, Note, NoteKind
+from edgeopt.errors import EXIT_PASS, Note, NoteKind
 from edgeopt.measurement.bench.attribution import StageShare, share_stages
 from edgeopt.measurement.bench.diagnosis import Finding, diagnose, find_all
 from edgeopt.measurement.bench.figures import Figures, make_figures
@@ -132,7 +132,8 @@ class BenchResult:
         """0, 2, 3, or 4 where a noisy machine blocks the gate; a budget that nobody asked for fails nothing."""
         if not self.budget_asked:
             return EXIT_PASS
-        return self.budget.verdict.exit_code if self.trust.level is TrustLevel.TRUSTED else EXIT_NOISY
+        level = self.trust.level
+        return self.budget.verdict.exit_code if level is TrustLevel.TRUSTED else level.exit_code
 
     @cached_property
     def figures(self) -> Figures:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_MISSED, EXIT_NOISY, EXIT_PASS, Note
+from edgeopt.errors import EXIT_OF, EXIT_PASS, Note
 from edgeopt.measurement.accuracy.bootstrap import Drop, Scored
 from edgeopt.measurement.statistics.ratio import Ratio
 from edgeopt.recipes.recipe import Check
@@ -82,8 +82,7 @@ class CheckReport:
     @property
     def exit_code(self) -> int:
         """0 pass or updated; 2 a check failed, proven; 4 the machine is too noisy to say; 3 not decided."""
-        exits = {"FAIL": EXIT_MISSED, "NOISY": EXIT_NOISY, "INCONCLUSIVE": EXIT_INCONCLUSIVE}
-        return exits.get(self.verdict, EXIT_PASS)
+        return EXIT_PASS if self.updated else EXIT_OF[self.verdict]
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values."""

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from edgeopt.errors import EXIT_NOISY, EXIT_PASS
+from edgeopt.errors import EXIT_OF, EXIT_PASS
 from edgeopt.measurement.resources.anchor import Anchor, drift_ratio
 from edgeopt.measurement.resources.readings import Reading
 from edgeopt.measurement.samples import Samples
@@ -31,7 +31,7 @@ class TrustLevel(StrEnum):
     @property
     def exit_code(self) -> int:
         """The exit code of a gate that must use this run."""
-        return EXIT_PASS if self is TrustLevel.TRUSTED else EXIT_NOISY
+        return EXIT_PASS if self is TrustLevel.TRUSTED else EXIT_OF[self.upper()]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_MISSED, EXIT_PASS
+from edgeopt.errors import EXIT_OF
 from edgeopt.measurement.statistics.dependence import effective_count, longest_run
 from edgeopt.measurement.statistics.distributions import binomial_cdf, lower_bound, upper_bound
 
@@ -26,7 +26,7 @@ class Verdict(StrEnum):
     @property
     def exit_code(self) -> int:
         """The exit code of a command that ends with this verdict."""
-        return {"pass": EXIT_PASS, "fail": EXIT_MISSED, "inconclusive": EXIT_INCONCLUSIVE}[self.value]
+        return EXIT_OF[self.upper()]
 
 
 @dataclass(frozen=True, slots=True)
