@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 from edgeopt.steps.quantize.activations import silu
 from edgeopt.steps.quantize.grids.affine import make_affine
 from edgeopt.steps.quantize.grids.histogram import Histogram, count_values
-from edgeopt.steps.quantize.grids.ranges import Method, choose_affine, entropy_limit, percentile_range
+from edgeopt.steps.quantize.grids.ranges import (
+    FIRST_METHOD,
+    LAST_METHODS,
+    NEXT_METHODS,
+    Method,
+    choose_affine,
+    entropy_limit,
+    percentile_range,
+)
 
 
 def histogram(array: np.ndarray) -> Histogram:
@@ -86,6 +94,10 @@ def test_values_of_one_sign_use_all_integers(method: Method) -> None:
 def test_a_symmetric_search_stays_symmetric(dtype: str) -> None:
     affine = choose_affine(histogram(normal()), Method.MSE, dtype=dtype, symmetric=True)
     assert affine.zero_point == (128 if dtype == "uint8" else 0)
+
+
+def test_a_search_tries_every_method_once() -> None:
+    assert sorted((FIRST_METHOD, *NEXT_METHODS, *LAST_METHODS)) == sorted(Method)
 
 
 def test_the_grid_of_a_percentile_covers_that_range() -> None:

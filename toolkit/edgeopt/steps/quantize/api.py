@@ -10,7 +10,7 @@ from edgeopt.graph.outcome import Outcome
 from edgeopt.graph.tensors import Tensors
 from edgeopt.steps.quantize.calibration.findings import study
 from edgeopt.steps.quantize.forms import Form
-from edgeopt.steps.quantize.grids.ranges import Method
+from edgeopt.steps.quantize.grids.ranges import FIRST_METHOD, Method
 from edgeopt.steps.quantize.keep_float.islands import LEAST_DB
 from edgeopt.steps.quantize.scheme import candidates, open_graph
 from edgeopt.steps.quantize.search.make import make_variant
@@ -26,7 +26,7 @@ def quantize(
     rules: Int8Rules,
     *,
     form: Form = Form.QDQ,
-    method: Method = Method.MSE,
+    method: Method = FIRST_METHOD,
     least_db: float = LEAST_DB,
     progress: Callable[[int], None] | None = None,
 ) -> Outcome:

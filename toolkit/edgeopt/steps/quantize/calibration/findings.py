@@ -15,7 +15,7 @@ from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import Tensors
 from edgeopt.steps.quantize.calibration.calibrate import Calibration, Observation, calibrate
 from edgeopt.steps.quantize.grids.affine import Affine, make_affine
-from edgeopt.steps.quantize.grids.ranges import Method, choose_affine
+from edgeopt.steps.quantize.grids.ranges import FIRST_METHOD, Method, choose_affine
 from edgeopt.steps.quantize.grids.weights import not_finite
 from edgeopt.steps.quantize.keep_float.scores import PERFECT_DB, plain_score_db, score_db
 from edgeopt.steps.quantize.patterns import channel_axis, following_activation, name_of
@@ -67,7 +67,7 @@ def study(
     frames: Iterable[Tensors],
     rules: Int8Rules,
     *,
-    method: Method = Method.MSE,
+    method: Method = FIRST_METHOD,
     progress: Callable[[int], None] | None = None,
     cache: Path | None = None,
     known: Calibration | None = None,

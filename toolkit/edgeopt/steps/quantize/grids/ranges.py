@@ -7,8 +7,10 @@ MSE: the grid that loses least, measured after the following activation where th
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,9 +32,31 @@ class Method(StrEnum):
     MSE = "mse"
 
 
+FIRST_METHOD: Final = Method.MSE
+"""What a search begins with."""
+NEXT_METHODS: Final = (Method.PERCENTILE, Method.MINMAX)
+"""What it tries of its best model, in this order."""
+LAST_METHODS: Final = (Method.ENTROPY,)
+"""What it tries only where no model agrees with the float model: slow to find, and seldom the best."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """A grid, apart from its range."""
+
+    dtype: str
+    symmetric: bool
+    power_of_two: bool
+    percentile: float
+    after: Activation | None
+
+    def grid(self, low: float, high: float) -> Affine:
+        return make_affine(low, high, self.dtype, symmetric=self.symmetric, power_of_two=self.power_of_two)
+
+
 def choose_affine(
     histogram: Histogram,
-    method: Method = Method.MSE,
+    method: Method = FIRST_METHOD,
     *,
     dtype: str = "uint8",
     symmetric: bool = False,
@@ -51,15 +75,19 @@ def choose_affine(
         percentile: Share of the values inside, in percent; only for PERCENTILE.
         after: The activation that follows; the MSE is measured behind it.
     """
-    low, high = min(histogram.low, 0.0), max(histogram.high, 0.0)
-    if method is Method.PERCENTILE:
-        low, high = percentile_range(histogram, percentile)
-    elif method is Method.ENTROPY:
-        limit = entropy_limit(histogram, 128 if low < 0 or symmetric else 256)
-        low, high = max(low, -limit), min(high, limit)
-    elif method is Method.MSE and low < high:
-        return _least_squares(histogram, low, high, dtype, symmetric, power_of_two, after)
-    return make_affine(low, high, dtype, symmetric=symmetric, power_of_two=power_of_two)
+    return _GRIDS[method](histogram, _Wanted(dtype, symmetric, power_of_two, percentile, after))
+
+
+def _whole_range(histogram: Histogram) -> tuple[float, float]:
+    return min(histogram.low, 0.0), max(histogram.high, 0.0)
+
+
+def _minmax(histogram: Histogram, wanted: _Wanted) -> Affine:
+    return wanted.grid(*_whole_range(histogram))
+
+
+def _percentile(histogram: Histogram, wanted: _Wanted) -> Affine:
+    return wanted.grid(*percentile_range(histogram, wanted.percentile))
 
 
 def percentile_range(histogram: Histogram, percentile: float) -> tuple[float, float]:
@@ -79,6 +107,12 @@ def percentile_range(histogram: Histogram, percentile: float) -> tuple[float, fl
     low = max((int(inside[0]) + histogram.first) * histogram.width, histogram.low)
     high = min((int(inside[-1]) + histogram.first + 1) * histogram.width, histogram.high)
     return min(low, 0.0), max(high, 0.0)
+
+
+def _entropy(histogram: Histogram, wanted: _Wanted) -> Affine:
+    low, high = _whole_range(histogram)
+    limit = entropy_limit(histogram, 128 if low < 0 or wanted.symmetric else 256)
+    return wanted.grid(max(low, -limit), min(high, limit))
 
 
 def entropy_limit(histogram: Histogram, levels: int) -> float:
@@ -122,33 +156,25 @@ def _divergence(counts: NDArray[np.float64], stop: int, levels: int) -> float:
     return float((p[p > 0] * np.log(p[p > 0] / q[p > 0])).sum())
 
 
-def _least_squares(
-    histogram: Histogram,
-    low: float,
-    high: float,
-    dtype: str,
-    symmetric: bool,
-    power_of_two: bool,
-    after: Activation | None,
-) -> Affine:
+def _least_squares(histogram: Histogram, wanted: _Wanted) -> Affine:
     """Search both ends in turn; each round tries every fraction of the full range."""
+    low, high = _whole_range(histogram)
+    if not low < high:
+        return wanted.grid(low, high)
     seen = histogram.counts > 0
     values, weights = histogram.centres[seen].astype(np.float32), histogram.counts[seen].astype(np.float64)
-    target = values if after is None else after(values)
+    target = values if wanted.after is None else wanted.after(values)
     best, end_low, end_high = np.inf, low, high
     for _round in range(2):
         for side in ("high", "low"):
             lows = _SHRINK * low if side == "low" else np.full(len(_SHRINK), end_low)
             highs = _SHRINK * high if side == "high" else np.full(len(_SHRINK), end_high)
-            grids = [
-                make_affine(float(a), float(b), dtype, symmetric=symmetric, power_of_two=power_of_two)
-                for a, b in zip(lows, highs, strict=True)
-            ]
-            errors = _squared_errors(values, weights, target, grids, after)
+            grids = [wanted.grid(float(a), float(b)) for a, b in zip(lows, highs, strict=True)]
+            errors = _squared_errors(values, weights, target, grids, wanted.after)
             index = int(np.argmin(errors))
             if errors[index] < best:
                 best, end_low, end_high = float(errors[index]), float(lows[index]), float(highs[index])
-    return make_affine(end_low, end_high, dtype, symmetric=symmetric, power_of_two=power_of_two)
+    return wanted.grid(end_low, end_high)
 
 
 def _squared_errors(
@@ -166,3 +192,11 @@ def _squared_errors(
     error = (seen if after is None else after(seen)) - target
     result: NDArray[np.float64] = np.square(error, dtype=np.float64) @ weights
     return result
+
+
+_GRIDS: Final[Mapping[Method, Callable[[Histogram, _Wanted], Affine]]] = {
+    Method.MINMAX: _minmax,
+    Method.PERCENTILE: _percentile,
+    Method.ENTROPY: _entropy,
+    Method.MSE: _least_squares,
+}

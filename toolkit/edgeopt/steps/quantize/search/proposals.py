@@ -15,7 +15,7 @@ from edgeopt.graph.graph import Node, attribute
 from edgeopt.graph.model import Model
 from edgeopt.steps.quantize.formats.matmul_integer import is_made_of_products
 from edgeopt.steps.quantize.forms import Form
-from edgeopt.steps.quantize.grids.ranges import Method
+from edgeopt.steps.quantize.grids.ranges import LAST_METHODS, NEXT_METHODS
 from edgeopt.steps.quantize.keep_float.front import fastest_front
 from edgeopt.steps.quantize.keep_float.layer_times import LayerTimes, time_layers
 from edgeopt.steps.quantize.keep_float.layers import fastest_float
@@ -35,7 +35,6 @@ where caches are shared with other programs."""
 _EXACT_SHARES = (0.1, 0.2, 0.3, 0.5)
 """Of all numbers that SiLUs compute, in a model that computes the others as fitted HardSwishes. On YOLOX-nano the
 first tenth costs 0.2 of 4.6 ms; without it 0.006 AP are lost, with it none (means of four to five calibrations)."""
-_METHODS = (Method.PERCENTILE, Method.MINMAX)
 
 
 def proposals(state: SearchState, forms: Sequence[Form], threads: int) -> Iterator[Proposal]:
@@ -119,7 +118,7 @@ def _fits(state: SearchState) -> Iterator[Variant]:
 def _more_accurate(state: SearchState) -> Iterator[Callable[[Variant], Variant]]:
     """Yield changes that leave the operators as they are."""
     yield lambda best: replace(best, rounding=True)
-    for method in _METHODS:
+    for method in NEXT_METHODS:
         yield lambda best, method=method: replace(best, method=method)  # type: ignore[misc]
     if state.has_time("equalized") and state.sources.can_equalize and not state.best().rescaled:
         yield lambda best: replace(best, equalized=True)
@@ -145,8 +144,9 @@ def _more_float(state: SearchState) -> Iterator[Variant]:
     for least_db in _STRICTER_DB:
         if not state.agrees:
             yield replace(state.best(), least_db=least_db)
-    if not state.agrees:
-        yield replace(state.best(), method=Method.ENTROPY)  # slow to find, and seldom the best
+    for method in LAST_METHODS:
+        if not state.agrees:
+            yield replace(state.best(), method=method)
 
 
 def with_front(model: Model, variant: Variant, times: LayerTimes) -> Variant:

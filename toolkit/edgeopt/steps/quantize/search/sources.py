@@ -9,7 +9,7 @@ from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import Tensors
 from edgeopt.steps.quantize.calibration.findings import Findings, study, with_method
-from edgeopt.steps.quantize.grids.ranges import Method
+from edgeopt.steps.quantize.grids.ranges import FIRST_METHOD, Method
 from edgeopt.steps.quantize.repairs.equalization import equalize
 from edgeopt.steps.quantize.repairs.fitted_silu import Fit, fit_silus, place_fits
 from edgeopt.steps.quantize.repairs.rescaling import rescale
@@ -96,7 +96,7 @@ class Sources:
     def _study(self, model: Model, changed: bool, method: Method) -> Findings:
         if changed:
             return study(model, open_graph(model), self.frames, self.rules, method=method)
-        if method is Method.MSE:
+        if method is FIRST_METHOD:
             return self.findings
         return with_method(self.findings, open_graph(model), self.rules, method)
 

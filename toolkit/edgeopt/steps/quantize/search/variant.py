@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from edgeopt.steps.quantize.forms import Form
-from edgeopt.steps.quantize.grids.ranges import Method
+from edgeopt.steps.quantize.grids.ranges import FIRST_METHOD, Method
 from edgeopt.steps.quantize.keep_float.islands import LEAST_DB
 from edgeopt.steps.quantize.scheme import NhwcOptions
 from edgeopt.system.text import plural
@@ -28,7 +28,7 @@ class Variant:
     """Tensors whose normalised SQNR is below it stay in float, with their neighbours."""
     rounding: bool = False
     """Whether weights are rounded with the inputs of their layer (GPTQ)."""
-    method: Method = Method.MSE
+    method: Method = FIRST_METHOD
     """How activation ranges are chosen."""
     equalized: bool = False
     """Whether the float model is equalized first."""
@@ -50,7 +50,7 @@ class Variant:
         words += [_SUMS[self.options.direct_up_to]] if self.form is Form.NHWC else []
         words += ["rounded with inputs"] if self.rounding else []
         words += [f"islands below {self.least_db:.0f} dB"] if self.least_db != LEAST_DB else []
-        words += [f"{self.method} ranges"] if self.method is not Method.MSE else []
+        words += [f"{self.method} ranges"] if self.method is not FIRST_METHOD else []
         words += ["equalized"] if self.equalized else []
         words += [f"smoothed by {self.smoothing:g}"] if self.smoothing else []
         words += [f"{plural(len(self.rescaled), 'tensor')} rescaled"] if self.rescaled else []
