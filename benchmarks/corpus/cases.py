@@ -108,7 +108,7 @@ def _chances(values: Array) -> Array:
 
 
 def _told(same: int, tied: int, of: int, what: str) -> tuple[bool, str]:
-    return same + tied >= 0.95 * of, f"{same} of {of} {what}{f', {tied} tied' if tied else ''}"
+    return bool(same + tied >= 0.95 * of), f"{same} of {of} {what}{f', {tied} tied' if tied else ''}"
 
 
 def near(furthest: float = 0.05) -> Likeness:
