@@ -20,8 +20,9 @@ from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.pipeline.candidate import Candidate
 from edgeopt.pipeline.optimize import optimize
+from edgeopt.pipeline.resume import fingerprint_files, open_workspace
 from edgeopt.pipeline.run import Silence
-from edgeopt.pipeline.workspace import Workspace, fingerprint_files
+from edgeopt.pipeline.workspace import Workspace
 from edgeopt.recipes.frames import open_frames
 
 RUN = {"model": "m", "labels": ["1"]}
@@ -37,10 +38,10 @@ def test_a_candidate_is_taken_up_by_the_same_run_only(tmp_path):
     with Workspace.open(tmp_path / "o", RUN) as first:
         first.store(some(), b"model")
         first.store(some(on_front=True), None)
-    with Workspace.open(tmp_path / "o", RUN, resume=True) as again:
+    with open_workspace(tmp_path / "o", RUN, resume=True) as again:
         assert again.find(FILE) == some(on_front=True)
         assert (again.read(FILE), again.notes) == (b"model", [])
-    with Workspace.open(tmp_path / "o", {**RUN, "labels": ["2"]}, resume=True) as other:
+    with open_workspace(tmp_path / "o", {**RUN, "labels": ["2"]}, resume=True) as other:
         assert other.find(FILE) is None
         assert "it was another run, by its labels" in other.notes[0].detail
 

@@ -15,7 +15,8 @@ from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.measurement.accuracy.parallel import simulate_answers, simulate_metric
 from edgeopt.pipeline.candidate import Candidate
-from edgeopt.pipeline.run import Run, stored_candidates
+from edgeopt.pipeline.resume import stored_candidates
+from edgeopt.pipeline.run import Run
 from edgeopt.pipeline.scoring import add_candidate, score_candidate
 from edgeopt.pipeline.summary import candidate_line
 from edgeopt.steps._context import AGREEMENT_PICTURES, CHECKED_PICTURES, Setting, numbered, out_of_time
@@ -43,7 +44,7 @@ def offer_forms(run: Run, model: Model, parent: Candidate) -> None:
         run.context.notes.append(out_of_time("any form was made"))
         return
     first = _steps_of_forms(run)[-1]
-    finished = stored_candidates(run, first) if run.resume else []
+    finished = stored_candidates(run, first)
     for one in finished:
         setting = Setting(run.context.engine, one.precision, one.name)
         add_candidate(run, one.name, parent.name, one.steps, Outcome(model, {}), setting, resumed=one)

@@ -25,7 +25,8 @@ from edgeopt.pipeline.other_engines import offer_engines
 from edgeopt.pipeline.plan import Options, describe, make_plan, require_no_clock
 from edgeopt.pipeline.replay import Replay, read_replay
 from edgeopt.pipeline.result import Report
-from edgeopt.pipeline.run import Run, Silence, finished_candidates, model_file, outcome_on_disk
+from edgeopt.pipeline.resume import finished_candidates, outcome_on_disk, stored_candidates
+from edgeopt.pipeline.run import Run, Silence
 from edgeopt.pipeline.scoring import add_candidate
 from edgeopt.pipeline.start import open_calibration, read_as_the_recipe_says, read_given, start_run
 from edgeopt.report.document import Document
@@ -115,7 +116,7 @@ def device_name(target: str) -> str:
 def _make_candidates(run: Run) -> None:
     """Make, score and store the candidates of each step; a step works on the last one that kept its accuracy."""
     engine, compiled = run.context.engine, is_compiled(run.context.target)
-    known = run.workspace.find(model_file(BASELINE)) if run.resume else None
+    known = next(iter(stored_candidates(run, BASELINE)), None)
     in_float = Setting(engine, engine.target.float_precision, BASELINE)
     parent = add_candidate(run, BASELINE, "", (), Outcome(run.context.original, {}), in_float, resumed=known)
     model = run.context.original
@@ -129,7 +130,7 @@ def _make_candidates(run: Run) -> None:
         made: list[tuple[Candidate, Outcome]] = []
         with _told_where_it_fails(run, f"step {name!r}"):
             setting, steps = Setting(engine, step.precision or parent.precision, name), (*parent.steps, name)
-            finished = finished_candidates(run, name) if run.resume else []
+            finished = finished_candidates(run, name)
             outcomes = [outcome_on_disk(run, one) for one in finished] or step.make(model, run.context, setting)
             for i, outcome in enumerate(outcomes if step.precision else _changed(run, name, outcomes)):
                 taken_up = finished[i] if finished else None

@@ -10,7 +10,8 @@ from edgeopt.graph.model import Model, load_model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.pipeline.candidate import Candidate
 from edgeopt.pipeline.plan import all_steps
-from edgeopt.pipeline.run import Run, finished_candidates, outcome_on_disk
+from edgeopt.pipeline.resume import finished_candidates, outcome_on_disk
+from edgeopt.pipeline.run import Run
 from edgeopt.pipeline.scoring import add_candidate
 from edgeopt.steps._attention import fuse_attention, joins_attention
 from edgeopt.steps._context import CHECKED_PICTURES, Context, Engine, Setting, numbered, out_of_time
@@ -56,7 +57,7 @@ def _offer_in_float(run: Run, model: Model, parent: Candidate) -> None:
     if monotonic() > run.context.deadline:
         run.context.notes.append(out_of_time(_FLOAT))
         return
-    finished = finished_candidates(run, _FLOAT) if run.resume else []
+    finished = finished_candidates(run, _FLOAT)
     known, rewrites = finished[0] if finished else None, run.context.target.rewrites
     inputs = [] if known else run.context.inputs(CHECKED_PICTURES, model)
     outcome = outcome_on_disk(run, known) if known else in_float(model, inputs, rewrites=rewrites)
@@ -91,7 +92,7 @@ def _with_joined_attention(run: Run, engine: Engine, model: Model, parent: Candi
     """Return the model with one op for each attention, as a candidate; what came in where there is none."""
     if engine is not run.context.engine or not joins_attention(engine.target) or monotonic() > run.context.deadline:
         return model, parent
-    finished = finished_candidates(run, _ATTENTION) if run.resume else []
+    finished = finished_candidates(run, _ATTENTION)
     outcome = (
         outcome_on_disk(run, finished[0]) if finished else fuse_attention(model, run.context.inputs(CHECKED_PICTURES))
     )
@@ -123,7 +124,7 @@ def _name(engine: Engine, precision: str) -> str:
 def _searched(run: Run, name: str, engine: Engine, precisions: Sequence[str], model: Model) -> Sequence[Outcome]:
     """Return INT8 models for an engine: those on disk, those made for the target's own, else those of a search."""
     first, step = _name(engine, precisions[0]), run.plan.steps[name]
-    if run.resume and (finished := finished_candidates(run, first)):
+    if finished := finished_candidates(run, first):
         return [outcome_on_disk(run, one) for one in finished]
     if engine is run.context.engine:
         made = [one for one in run.candidates if one.precision == step.precision and not one.profile]
@@ -150,7 +151,7 @@ def _offer(
 ) -> None:
     for precision in precisions:
         name = _name(engine, precision)
-        finished, made = finished_candidates(run, name) if run.resume else [], list[Candidate]()
+        finished, made = finished_candidates(run, name), list[Candidate]()
         for i, outcome in enumerate(outcomes):
             if monotonic() > run.context.deadline:
                 run.context.notes.append(out_of_time(name))

@@ -91,16 +91,6 @@ class Plan:
         """Whether a step makes INT8 models."""
         return any(step.precision == _QUANTIZED for step in self.steps.values())
 
-    def as_json(self) -> Mapping[str, object]:
-        """Return the plan as plain values; its hash keys the candidates of a run."""
-        return {
-            "steps": [*self.steps],
-            "calib": SYNTHETIC if self.synthetic else str(self.calib.resolve()) if self.calib else None,
-            "eval": str(self.eval.resolve()) if self.eval else None,
-            "max_drop": self.max_drop,
-            "threads": self.threads if self.threads_asked else 0,  # measured ones may differ when a run is resumed
-        }
-
 
 def require_uncompiled(target: Target) -> None:
     """Raise for a target whose integer forms only its compiler can judge.

@@ -1,14 +1,12 @@
-"""One call of `optimize` on its way: its state, and what an earlier one left on disk."""
+"""The state of one call of `optimize` on its way."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from edgeopt.errors import Note, NoteKind
 from edgeopt.executors import Session
-from edgeopt.graph.model import Model, load_model
-from edgeopt.graph.outcome import Outcome
+from edgeopt.graph.model import Model
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, Progress
 from edgeopt.pipeline.candidate import Candidate
 from edgeopt.pipeline.plan import Plan
@@ -17,8 +15,7 @@ from edgeopt.pipeline.selection import Wish
 from edgeopt.pipeline.workspace import Workspace
 from edgeopt.recipes.feeding import synthetic
 from edgeopt.recipes.frames import Frames
-from edgeopt.steps._context import Context, Engine, Listener, numbered
-from edgeopt.system.text import plural
+from edgeopt.steps._context import Context, Engine, Listener
 
 
 class Silence:
@@ -99,29 +96,3 @@ class Run:
 def model_file(name: str) -> str:
     """Return where a candidate's model lies in the output folder."""
     return f"candidates/{name}/model.onnx"
-
-
-def finished_candidates(run: Run, name: str) -> list[Candidate]:
-    """Return the candidates of a step that an earlier run of the same kind finished; none where it was interrupted."""
-    files = run.workspace.finished(name)
-    found = [one for one in map(run.workspace.find, files or ()) if one is not None]
-    if files is not None and len(found) == len(files):
-        return found
-    if files is None and (torn := stored_candidates(run, name)):
-        told = f"{name} was interrupted after {plural(len(torn), 'candidate')}: it is made again, whole"
-        run.context.notes.append(Note(NoteKind.INFO, told))
-    return []
-
-
-def stored_candidates(run: Run, name: str) -> list[Candidate]:
-    """Return the candidates of one name that an earlier run of the same kind left, finished or not."""
-    found: list[Candidate] = []
-    while candidate := run.workspace.find(model_file(numbered(name, len(found)))):
-        found.append(candidate)
-    return found
-
-
-def outcome_on_disk(run: Run, candidate: Candidate) -> Outcome:
-    """Return what made a candidate that is taken up from disk."""
-    model = load_model(run.workspace.path(candidate.file), candidate.name)
-    return Outcome(model, candidate.changes, candidate.notes, candidate.options)

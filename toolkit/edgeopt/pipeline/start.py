@@ -14,15 +14,13 @@ from edgeopt.measurement.given import Given, open_given
 from edgeopt.pipeline.engines import open_engines
 from edgeopt.pipeline.plan import SYNTHETIC, Options, Plan
 from edgeopt.pipeline.replay import Replay
+from edgeopt.pipeline.resume import describe_run, open_workspace
 from edgeopt.pipeline.run import Run
-from edgeopt.pipeline.workspace import Workspace, fingerprint_files
 from edgeopt.recipes.feeding import fed, synthetic
 from edgeopt.recipes.frames import Frames, open_frames
-from edgeopt.recipes.input_shapes import fixed_shapes
 from edgeopt.recipes.recognise import Choice
 from edgeopt.runtime.availability import is_by_rule, is_compiled
 from edgeopt.steps._context import CALIBRATION_PICTURES, Context, Engine, Files, Listener
-from edgeopt.system.environment import package_versions
 
 _MOST_SIMULATED = 128
 """Labelled pictures for a simulated device, which takes about a second for each."""
@@ -102,20 +100,7 @@ def start_run(
     frames = open_calibration(given, plan, asked, labelled)
     if replay:
         replay.require_calibration(frames.spread(CALIBRATION_PICTURES))
-    calibrates = not plan.synthetic and (plan.calib or labelled)
-    description = {
-        "model": given.model.fingerprint,
-        "recipe": repr(replace(given.recipe, folder=Path())),
-        "target": repr(given.target),
-        "shapes": {name: list(shape) for name, shape in fixed_shapes(given.recipe, given.model.inputs).items()},
-        "plan": plan.as_json(),
-        "calibration": fingerprint_files(frames.paths) if calibrates else "",
-        "labels": _labels_fingerprints(labelled) if labelled else [],
-        "packages": package_versions(),
-        "alternatives": [repr(one.target) for one in engines.others],
-        **({"replay": replay.fingerprint} if replay else {}),
-    }
-    workspace = Workspace.open(out, description, resume=resume)
+    workspace = open_workspace(out, describe_run(given, plan, engines, frames, labelled, replay), resume=resume)
     context = open_context(given, plan, engines.own, frames, workspace, listener)
     return Run(
         context=replace(context, alternatives=engines.others, replay=replay, notes=[*engines.notes]),
@@ -128,11 +113,6 @@ def start_run(
         untimed=engines.untimed,
         by_rule=is_by_rule(given.target),
     )
-
-
-def _labels_fingerprints(labelled: LabelledFrames) -> list[str]:
-    """Return the hash of the labels and that of their pictures."""
-    return [fingerprint_files(labelled.labels.paths), fingerprint_files(labelled.frames.paths)]
 
 
 def _fewer(labelled: LabelledFrames) -> LabelledFrames:

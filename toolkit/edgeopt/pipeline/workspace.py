@@ -1,6 +1,6 @@
-"""The output folder of `optimize`: candidates on disk at once, and taken up again.
+"""The output folder of `optimize`: candidates on disk at once, and found again.
 
-One run at a time writes there. What is taken up is of the same run, to the content of its data, and hashed.
+One run at a time writes there. What is found is of a run with the same description, and hashed.
 """
 
 from __future__ import annotations
@@ -36,16 +36,18 @@ _OTHER_FOLDER = "choose an empty folder with -o"
 class Workspace:
     """One output folder of one run: the same model, recipe, target, plan and data. Locked until its `with` ends."""
 
-    def __init__(self, folder: Path, key: str, lock: IO[bytes], notes: Sequence[Note] = ()) -> None:
+    def __init__(self, folder: Path, key: str, lock: IO[bytes], before: Mapping[str, Any]) -> None:
         """Hold a folder that is locked.
 
         Args:
             folder: Where everything goes.
             key: Of the run; only what has the same is taken up.
             lock: Released when the `with` ends.
-            notes: What the user should know of what was found there; later ones join them.
+            before: What the mark of an earlier run there says; nothing where there was none.
         """
-        self.folder, self.key, self.notes = folder, key, [*notes]
+        self.folder, self.key, self.before = folder, key, before
+        self.notes = list[Note]()
+        """What the user should know of what was found there."""
         self._lock, self._hashes = lock, dict[str, str]()
 
     @classmethod
@@ -54,8 +56,8 @@ class Workspace:
 
         Args:
             folder: Where everything goes.
-            description: What makes the run this run; its hash decides what `resume` may take up.
-            resume: Whether anything is to be taken up; then notes say why nothing is.
+            description: What makes the run this run; only what has the same is found again.
+            resume: Whether the steps that an earlier run finished stay finished.
 
         Raises:
             InvalidFileError: If the folder holds something else, or cannot be written.
@@ -64,12 +66,11 @@ class Workspace:
         key = hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()[:16]
         before = _require_ours(folder)
         lock = _lock(folder)
-        notes = _why_not_taken_up(before, key, description) if resume else ()
         if not resume:
             (folder / _STEPS).unlink(missing_ok=True)
         mark = {"tool": _TOOL, "schema": _SCHEMA, "key": key, "run": description}
         write_beside(folder / MARK, json.dumps(mark, indent=2) + "\n")
-        return cls(folder, key, lock, notes)
+        return cls(folder, key, lock, before)
 
     def __enter__(self) -> Workspace:
         return self
@@ -147,7 +148,7 @@ class Workspace:
         return self.folder / file
 
     def _hash(self, file: str) -> str:
-        return _sha256(self.folder / file)
+        return sha256_of(self.folder / file)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,13 +170,8 @@ class FilesBeside:
 _AGAIN = "run it again with --resume, which makes that candidate again"
 
 
-def fingerprint_files(files: Sequence[Path]) -> str:
-    """Return the hash of files by name and content, wherever they lie."""
-    told = [*(file.name for file in files), *map(_sha256, files)]
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
-
-
-def _sha256(path: Path) -> str:
+def sha256_of(path: Path) -> str:
+    """Return the hash of a file's content."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -208,19 +204,6 @@ def _require_ours(folder: Path) -> Mapping[str, Any]:
     if not isinstance(mark, dict) or mark.get("tool") != _TOOL or mark.get("schema") != _SCHEMA:
         raise InvalidFileError(f"{folder / MARK} is not of a run of this edgeopt", remedy=_OTHER_FOLDER)
     return mark
-
-
-def _why_not_taken_up(before: Mapping[str, Any], key: str, description: Mapping[str, Any]) -> tuple[Note, ...]:
-    """Return why `resume` finds nothing in a folder; nothing where it is the same run."""
-    if not before:
-        return (Note(NoteKind.INFO, "nothing to take up: no run was begun in this folder"),)
-    if before.get("key") == key:
-        return ()
-    known = before.get("run")
-    known = known if isinstance(known, dict) else {}
-    now = json.loads(json.dumps(description))
-    differing = sorted(one for one in {*known, *now} if known.get(one) != now.get(one))
-    return (Note(NoteKind.WARNING, f"nothing is taken up: it was another run, by its {', '.join(differing)}"),)
 
 
 def _lock(folder: Path) -> IO[bytes]:
