@@ -10,7 +10,8 @@ from edgeopt.errors import EdgeoptError
 from edgeopt.measurement.bench.options import BenchOptions, plan_load
 from edgeopt.measurement.check.run import check, thresholds_of
 from edgeopt.measurement.compare.run import compare
-from edgeopt.measurement.load.arrivals import make_arrivals, parse_load
+from edgeopt.measurement.load.arrivals import make_arrivals
+from edgeopt.measurement.load.models import parse_load
 from edgeopt.pipeline.plan import Options
 from edgeopt.pipeline.quantize import quantize
 from edgeopt.recipes.recipe import Check

@@ -1,12 +1,26 @@
 from __future__ import annotations
 
+import sys
+from dataclasses import dataclass
+from types import ModuleType
+from typing import ClassVar
+
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError
-from edgeopt.measurement.load.arrivals import Arrivals, Closed, FixedRate, Phases, Poisson, make_arrivals, parse_load
+from edgeopt.measurement.bench.options import BenchOptions, plan_load
+from edgeopt.measurement.load import models
+from edgeopt.measurement.load.arrivals import Arrivals, Phases, make_arrivals
+from edgeopt.measurement.load.models import OpenLoad, parse_load
+from edgeopt.measurement.load.models.closed import Closed
+from edgeopt.measurement.load.models.fps import FixedRate
+from edgeopt.measurement.load.models.poisson import Poisson
+from edgeopt.system import registry
 
 rates = st.floats(0.5, 200.0)
 
@@ -127,3 +141,55 @@ def test_a_timetable_that_falls_is_a_bug():
         Arrivals(np.array([3, 2]), np.zeros(2, np.int64))
     with pytest.raises(ValueError, match="both"):
         Arrivals(np.array([2, 3]), np.zeros(3, np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class Bursts(OpenLoad):
+    """Three frames at once."""
+
+    example: ClassVar[str] = "bursts:30"
+    takes_phases: ClassVar[bool] = True
+
+    def instants_ns(self, seconds, phase, rng):
+        first = (phase + np.arange(int(seconds * self.rate_per_s / 3))) * 3 * self.period_ns
+        return np.repeat(first, 3)
+
+    def __str__(self) -> str:
+        return f"bursts:{self.rate_per_s:g}"
+
+
+@pytest.fixture
+def bursts(monkeypatch):
+    """Offer bursts as an installed package would."""
+    module = ModuleType("bursts_of_others")
+    module.LOAD = Bursts
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    known, installed = registry.names(models), registry._installed
+    monkeypatch.setattr(registry, "names", lambda package: (*known, "bursts"))
+    monkeypatch.setattr(registry, "_installed", lambda package: {**installed(package), "bursts": module.__name__})
+
+
+def test_a_load_model_is_one_file(bursts):
+    load = parse_load("bursts:30")
+    assert load == Bursts(30.0)
+    assert make_arrivals(load, seconds=0.3, streams=2).intended_ns.tolist() == [
+        instant for instant in range(0, 300_000_000, 50_000_000) for _ in range(3)
+    ]
+    plan = plan_load(BenchOptions(load="bursts:30", streams=2, phases="random"))
+    assert plan.at_rate(120.0).load == Bursts(60.0)
+    assert str(plan) == "bursts:30 on 2 streams (random phases), queue fifo, 1 worker"
+    with pytest.raises(EdgeoptError, match="--jitter has no meaning for bursts:30") as caught:
+        plan_load(BenchOptions(load="bursts:30", jitter_ms=1.0))
+    assert caught.value.remedy == "write --load fps:30 with it"
+    with pytest.raises(EdgeoptError) as caught:
+        plan_load(BenchOptions(streams=2))
+    assert "fps:30, poisson:30 or bursts:30" in caught.value.remedy
+    shown = CliRunner().invoke(cli, ["bench", "--help"]).output
+    assert "fps:30, poisson:30 or bursts:30" in " ".join(shown.split())
+
+
+@pytest.mark.parametrize("text", ["closed:2", "fps:30", "poisson:30"])
+def test_the_search_for_the_capacity_keeps_the_load(text):
+    load = parse_load(text)
+    plan = plan_load(BenchOptions(load=text))
+    assert plan.at_rate(7.0).load == (FixedRate(7.0) if isinstance(load, Closed) else type(load)(7.0))

@@ -8,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_load import simulate
 
-from edgeopt.measurement.load.arrivals import FixedRate, Poisson, make_arrivals
+from edgeopt.measurement.load.arrivals import make_arrivals
 from edgeopt.measurement.load.capacity import find_capacity, probe_seconds
+from edgeopt.measurement.load.models.fps import FixedRate
+from edgeopt.measurement.load.models.poisson import Poisson
 from edgeopt.measurement.load.queueing import LATEST
 from edgeopt.measurement.load.result import LoadStatus, summarize_load
 from edgeopt.measurement.statistics.distributions import upper_bound

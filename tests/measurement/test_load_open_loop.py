@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from simulated_load import simulate
 
 from edgeopt.measurement.clock import ScriptedClock
-from edgeopt.measurement.load.arrivals import FixedRate, Poisson, make_arrivals
+from edgeopt.measurement.load.arrivals import make_arrivals
 from edgeopt.measurement.load.closed_loop import run_closed
+from edgeopt.measurement.load.models.fps import FixedRate
+from edgeopt.measurement.load.models.poisson import Poisson
 from edgeopt.measurement.load.open_loop import run_open, wait_by
 from edgeopt.measurement.load.queueing import FIFO, LATEST
 from edgeopt.measurement.statistics.quantile import quantile

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from simulated_load import simulate
 
 from edgeopt.errors import EdgeoptError
-from edgeopt.measurement.load.arrivals import Arrivals, FixedRate, Poisson, make_arrivals
+from edgeopt.measurement.load.arrivals import Arrivals, make_arrivals
+from edgeopt.measurement.load.models.fps import FixedRate
+from edgeopt.measurement.load.models.poisson import Poisson
 from edgeopt.measurement.load.queueing import FIFO, LATEST, Line, Queue, QueueKind, QueuePolicy, parse_queue
 
 

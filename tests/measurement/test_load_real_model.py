@@ -11,7 +11,8 @@ import pytest
 
 from edgeopt import executors, tasks
 from edgeopt.executors import SessionOptions
-from edgeopt.measurement.load.arrivals import make_arrivals, parse_load
+from edgeopt.measurement.load.arrivals import make_arrivals
+from edgeopt.measurement.load.models import parse_load
 from edgeopt.measurement.load.open_loop import run_open
 from edgeopt.measurement.load.queueing import parse_queue
 from edgeopt.measurement.load.result import summarize_load

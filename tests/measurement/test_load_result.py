@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 from simulated_load import check_little, simulate
 
 from edgeopt.measurement.clock import ScriptedClock
-from edgeopt.measurement.load.arrivals import Arrivals, Closed, FixedRate, Poisson, make_arrivals
+from edgeopt.measurement.load.arrivals import Arrivals, make_arrivals
 from edgeopt.measurement.load.closed_loop import run_closed, run_frames
+from edgeopt.measurement.load.models.closed import Closed
+from edgeopt.measurement.load.models.fps import FixedRate
+from edgeopt.measurement.load.models.poisson import Poisson
 from edgeopt.measurement.load.queueing import FIFO, LATEST, parse_queue
 from edgeopt.measurement.load.result import (
     LoadStatus,

@@ -23,18 +23,23 @@ from edgeopt.cli._values import Counts, Duration, Number, Share, Whole
 _POSITIVE = Number(min=0, min_open=True)
 
 
+class _LoadOption(click.Option):
+    """Its help names the load models, which are imported when it is shown."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        from edgeopt.measurement.load.models import examples
+
+        self.help = f"How frames arrive: {examples()}."
+        return super().get_help_record(ctx)
+
+
 @click.command()
 @click.argument("model")
 @target_option
 @recipe_option
 @shape_option
 @source_option("the recipe's own")
-@click.option(
-    "--load",
-    default="closed",
-    show_default=True,
-    help="How frames arrive: closed, closed:N for N workers, fps:30 or poisson:30.",
-)
+@click.option("--load", cls=_LoadOption, default="closed", show_default=True)
 @click.option("--streams", type=Whole(min=1), default=1, show_default=True, help="Cameras, each at the rate of --load.")
 @click.option(
     "--phases",

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from edgeopt.errors import EdgeoptError
-from edgeopt.measurement.load.arrivals import Closed, Load, Phases, Poisson, parse_load
+from edgeopt.measurement.load.arrivals import Phases
+from edgeopt.measurement.load.models import Load, OpenLoad, examples, parse_load
+from edgeopt.measurement.load.models.closed import Closed
 from edgeopt.measurement.load.queueing import parse_queue
 from edgeopt.measurement.load.run import LoadPlan
 from edgeopt.measurement.resources.cost import cloud_per_s, device_per_s
@@ -32,7 +34,7 @@ class BenchOptions:
     source: str | Path | None = None
     """Pictures; None: the recipe's own, or synthetic ones."""
     load: str = "closed"
-    """`closed`, `closed:4`, `fps:30` or `poisson:30`; a rate is per stream."""
+    """Like `closed:4` or `fps:30`, one of `measurement/load/models/`; a rate is per stream."""
     streams: Annotated[int, Within(1, 1000)] = 1
     phases: str = "uniform"
     """`uniform` or `random`."""
@@ -122,18 +124,21 @@ def _contradictions(options: BenchOptions) -> Iterator[tuple[bool, str, str]]:
 
 
 def _wrong_load(options: BenchOptions, load: Load) -> Iterator[tuple[bool, str, str]]:
-    arriving = "write --load fps:30 (or poisson:30) with it: frames arrive there"
+    where = "in a closed loop" if isinstance(load, Closed) else f"for {load}"
     if isinstance(load, Closed):
         parse_queue(options.queue)
-        yield options.streams > 1, f"--streams {options.streams} has no meaning in a closed loop", arriving
-        yield options.queue.strip() != "fifo", f"--queue {options.queue} has no meaning in a closed loop", arriving
-        yield options.jitter_ms > 0, "--jitter has no meaning in a closed loop", arriving
-        yield options.phases != "uniform", f"--phases {options.phases} has no meaning in a closed loop", arriving
+        arriving = f"write --load {examples(lambda kind: issubclass(kind, OpenLoad))} with it: frames arrive there"
+        yield options.streams > 1, f"--streams {options.streams} has no meaning {where}", arriving
+        yield options.queue.strip() != "fifo", f"--queue {options.queue} has no meaning {where}", arriving
+    if not load.takes_jitter:
+        taking = f"write --load {examples(lambda kind: kind.takes_jitter)} with it"
+        yield options.jitter_ms > 0, f"--jitter has no meaning {where}", taking
+    if not load.takes_phases:
+        taking = f"write --load {examples(lambda kind: kind.takes_phases)} with it"
+        yield options.phases != "uniform", f"--phases has no meaning {where}", taking
+    if isinstance(load, Closed):
         wanted = f"write --load closed:{options.workers} for workers that never wait"
         yield options.workers > 1, f"--workers {options.workers} serve a load that arrives", wanted
-    if isinstance(load, Poisson):
-        yield options.jitter_ms > 0, "--jitter has no meaning for poisson arrivals", "write --load fps:N with it"
-        yield options.phases != "uniform", "--phases has no meaning for poisson arrivals", "write --load fps:N with it"
     served, most = load.workers if isinstance(load, Closed) else options.workers, _WORKERS_A_CORE * logical_cores()
     many = f"{served} workers on a machine of {plural(logical_cores(), 'logical core')}"
     yield served > most, many, f"ask for {most} or fewer: each opens the model"

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.measurement.load.arrivals import Closed, FixedRate, Load
+from edgeopt.measurement.load.models import Load, OpenLoad
 from edgeopt.measurement.load.queueing import FIFO, QueueKind, QueuePolicy
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.budget import BudgetResult, judge_budget
@@ -173,7 +173,7 @@ def summarize_load(
     gaps = answer_gaps(served)
     return LoadResult(
         load=str(load),
-        queue="none" if isinstance(load, Closed) else str(queue),
+        queue=str(queue) if isinstance(load, OpenLoad) else "none",
         streams=streams,
         workers=workers,
         status=status,
@@ -220,7 +220,7 @@ def _judge(lag: float | None, offered: float | None, growth: float | None) -> tu
 
 
 def _offered_ratio(served: Samples, load: Load, streams: int, workers: int) -> float | None:
-    if isinstance(load, Closed) or not len(served):
+    if not isinstance(load, OpenLoad) or not len(served):
         return None
     return load.rate_per_s * streams * float(served.frame_ns.mean()) / 1e9 / workers
 
@@ -236,14 +236,14 @@ def _growth_ratio(served: Samples) -> float:
 
 
 def _send_lag_ratio(rows: Samples, load: Load) -> float | None:
-    if isinstance(load, Closed) or rows.arrived_ns is None or rows.intended_ns is None or not len(rows):
+    if not isinstance(load, OpenLoad) or rows.arrived_ns is None or rows.intended_ns is None or not len(rows):
         return None
     lag = order_statistic(np.sort(rows.arrived_ns - rows.intended_ns), 0.99)
     return lag / load.period_ns
 
 
 def _jitter_p99(gaps: NDArray[np.int64], load: Load) -> Quantile | None:
-    if not isinstance(load, FixedRate):
+    if not isinstance(load, OpenLoad) or not load.takes_jitter:
         return None
     return quantile(np.abs(gaps - round(load.period_ns)), 0.99)
 

@@ -11,8 +11,9 @@ from typing import Final
 
 import numpy as np
 
-from edgeopt.measurement.load.arrivals import Arrivals, Closed, FixedRate, Load, Phases, Poisson, make_arrivals
+from edgeopt.measurement.load.arrivals import Arrivals, Phases, make_arrivals
 from edgeopt.measurement.load.closed_loop import Pictures, run_closed, run_frames
+from edgeopt.measurement.load.models import Load, OpenLoad
 from edgeopt.measurement.load.open_loop import run_open
 from edgeopt.measurement.load.queueing import QueuePolicy
 from edgeopt.measurement.load.workers import Pipeline
@@ -50,19 +51,17 @@ class LoadPlan:
     @property
     def rate_per_s(self) -> float | None:
         """Of all streams together; None for a closed loop."""
-        return None if isinstance(self.load, Closed) else self.load.rate_per_s * self.streams
+        return self.load.rate_per_s * self.streams if isinstance(self.load, OpenLoad) else None
 
     def at_rate(self, rate_per_s: float) -> LoadPlan:
         """Return the same cameras at another rate of all streams together; a closed loop becomes one camera."""
-        per_stream = rate_per_s / self.streams
-        load = Poisson(per_stream) if isinstance(self.load, Poisson) else FixedRate(per_stream)
-        return replace(self, load=load)
+        return replace(self, load=self.load.at_rate(rate_per_s / self.streams))
 
     def __str__(self) -> str:
         workers = plural(self.workers, "worker")
-        if isinstance(self.load, Closed):
+        if not isinstance(self.load, OpenLoad):
             return f"closed loop, {workers}"
-        phases = f" ({self.phases} phases)" if isinstance(self.load, FixedRate) and self.streams > 1 else ""
+        phases = f" ({self.phases} phases)" if self.load.takes_phases and self.streams > 1 else ""
         jitter = f", jitter {self.jitter_ms:g} ms" if self.jitter_ms else ""
         return f"{self.load} on {plural(self.streams, 'stream')}{phases}{jitter}, queue {self.queue}, {workers}"
 
@@ -89,7 +88,7 @@ def run_load(
         variant: A name for the samples.
     """
     warmup_s = _warmup_s(seconds)
-    if isinstance(plan.load, Closed):
+    if not isinstance(plan.load, OpenLoad):
         heard = _Progress(tell, warmup_s + seconds)
         samples = _run_closed(frames, pipelines, seconds, min_frames, warmup_s, heard, variant)
     else:
@@ -162,12 +161,11 @@ def _warmup_s(seconds: float) -> float:
 
 
 def _arrivals(plan: LoadPlan, seconds: float, min_frames: int, warmup_s: float) -> Arrivals:
-    assert not isinstance(plan.load, Closed)
+    assert isinstance(plan.load, OpenLoad)
     rate = plan.load.rate_per_s * plan.streams
-    spare = 3 * math.sqrt(min_frames) if isinstance(plan.load, Poisson) else 1  # their number varies by its root
     return make_arrivals(
         plan.load,
-        seconds=warmup_s + max(seconds, (min_frames + spare) / rate),
+        seconds=warmup_s + max(seconds, (min_frames + plan.load.spare(min_frames)) / rate),
         streams=plan.streams,
         phases=plan.phases,
         jitter_ms=plan.jitter_ms,
@@ -183,7 +181,7 @@ def judge_warmup(samples: Samples, plan: LoadPlan, seconds: float) -> Warmup:
         plan: The load it ran.
         seconds: As it was given to `run_load`.
     """
-    if isinstance(plan.load, Closed):
+    if not isinstance(plan.load, OpenLoad):
         least_s = _warmup_s(seconds) * plan.workers
         inputs = samples.input_id if plan.workers == 1 else None
         return find_warmup(samples.frame_ns, min_s=least_s, input_id=inputs)
