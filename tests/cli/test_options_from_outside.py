@@ -16,8 +16,8 @@ from edgeopt.pipeline.plan import Options
 from edgeopt.pipeline.quantize import quantize
 from edgeopt.recipes.recipe import Check
 from edgeopt.runtime.runtime import Runtime
-from edgeopt.system.environment import engine_threads, logical_cores, physical_cores
 from edgeopt.system.files import require_writable
+from edgeopt.system.threads import engine_threads, logical_cores, physical_cores
 
 NAN, INFINITE = float("nan"), float("inf")
 DIGITS = "digits_detector"

@@ -24,8 +24,8 @@ from edgeopt.executors.onnxruntime.providers import (
 )
 from edgeopt.executors.onnxruntime.tensorrt import tensorrt_options
 from edgeopt.system import assets
-from edgeopt.system.environment import physical_cores
 from edgeopt.system.target import Target, read_target, target_names
+from edgeopt.system.threads import physical_cores
 
 PROFILES = [read_target(assets.folder("targets") / f"{name}.toml") for name in target_names()]
 TARGETS = [one for one in PROFILES if isinstance(one, Target) and one.executor == "onnxruntime"]

@@ -10,6 +10,7 @@ import pytest
 
 from edgeopt import executors
 from edgeopt.executors import SessionOptions
+from edgeopt.measurement import threads as measured_threads
 from edgeopt.measurement.bench.options import BenchOptions
 from edgeopt.measurement.bench.setup import open_setup
 from edgeopt.measurement.check.run import _starts
@@ -17,12 +18,11 @@ from edgeopt.measurement.fresh_process import child
 from edgeopt.measurement.fresh_process.start import fresh_request
 from edgeopt.measurement.side_by_side import close, open_sides
 from edgeopt.measurement.subject import open_subject
-from edgeopt.pipeline import engines
 from edgeopt.pipeline.optimize import optimize
 from edgeopt.runtime.bundle import read_bundle
 from edgeopt.runtime.opening import opening_for, opening_from_json
 from edgeopt.runtime.runtime import Runtime
-from edgeopt.system import environment, registry
+from edgeopt.system import registry, threads
 from edgeopt.system.target import find_target
 
 ENTRIES = {"onnxruntime": ("session.intra_op.allow_spinning", "0"), "openvino": ("ENABLE_CPU_PINNING", "NO")}
@@ -53,8 +53,9 @@ providers = {json.dumps(target.providers)}\nprecisions = ["fp32"]\n[options]\n"{
         return real(self, source, options)
 
     monkeypatch.setattr(type(engine), "open", written_down)
-    monkeypatch.setattr(engines, "choose_threads", lambda *_: 1)
-    for module, name in ((engines, "physical_cores"), (environment, "physical_cores"), (environment, "logical_cores")):
+    monkeypatch.setattr(measured_threads, "choose_threads", lambda *_: 1)
+    cores = ((measured_threads, "physical_cores"), (threads, "physical_cores"), (threads, "logical_cores"))
+    for module, name in cores:
         monkeypatch.setattr(module, name, lambda: 3)
     wishes = {"out": tmp_path / "o", "steps": ("simplify",)}
     report = optimize("digits_detector", target=str(tmp_path / "own.toml"), **wishes)

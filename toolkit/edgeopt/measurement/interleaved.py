@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.executors import Session
-from edgeopt.graph.tensors import Sample
+from edgeopt.graph.tensors import Sample, Tensors
 from edgeopt.measurement.clock import Clock
 from edgeopt.measurement.load.closed_loop import MarkedFrames, Pictures
 from edgeopt.measurement.load.workers import Pipeline
@@ -37,6 +37,15 @@ from edgeopt.tasks import FrameTask
 
 MIN_ROUNDS = 5
 """Ten pairs of blocks: fewer give an interval that no machine's noise fits."""
+
+
+def call_of(session: Session, inputs: Tensors) -> Callable[[int], None]:
+    """Return what runs a session once on the same inputs, for `compare_calls`."""
+
+    def call(_: int) -> None:
+        session.run(inputs)
+
+    return call
 
 
 def compare_calls(

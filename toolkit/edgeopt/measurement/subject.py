@@ -22,8 +22,9 @@ from edgeopt.recipes.recognise import ARRAYS_RECIPE
 from edgeopt.runtime.bundle import is_bundle
 from edgeopt.runtime.opening import Opening, opening_for
 from edgeopt.runtime.runtime import Runtime
-from edgeopt.system.environment import Environment, engine_threads, read_environment
+from edgeopt.system.environment import Environment, read_environment
 from edgeopt.system.target import Target
+from edgeopt.system.threads import engine_threads
 from edgeopt.tasks import Task, find_task, make_task
 
 

@@ -24,7 +24,7 @@ from edgeopt.steps.compile import forms_for
 from edgeopt.steps.compile._form import DeviceForm
 from edgeopt.steps.compile._partition_svg import PICTURE, draw_partition
 from edgeopt.steps.compile._placement import Partition
-from edgeopt.system.environment import physical_cores
+from edgeopt.system.threads import physical_cores
 from edgeopt.tasks import Task
 
 

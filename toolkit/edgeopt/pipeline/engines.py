@@ -5,23 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from edgeopt.errors import EdgeoptError, Note, NoteKind, UnavailableError
-from edgeopt.executors import SessionOptions
+from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.executors.onnxruntime import UNFUSED
-from edgeopt.graph.model import Model
-from edgeopt.measurement.session_tuning import choose_threads
-from edgeopt.recipes.input_shapes import fixed_shapes
-from edgeopt.recipes.recipe import Recipe
 from edgeopt.runtime.availability import (
+    how_to_get,
     is_by_rule,
     is_compiled,
-    load_executor,
-    require_providers,
+    require_engine,
     why_unavailable,
 )
 from edgeopt.steps._context import Engine
-from edgeopt.system.environment import physical_cores
 from edgeopt.system.target import Target, find_target
+from edgeopt.system.threads import physical_cores
 
 _HOST = "cpu"
 """Where the float model is run and integer forms are checked for a device that is compiled for."""
@@ -55,7 +50,7 @@ def open_engines(target: Target, threads: int, cache_folder: str) -> Engines:
     others, notes = list[Engine](), list[Note]()
     if is_by_rule(target):
         own = stand_in(on_processor(target))
-        notes = [Note(NoteKind.WARNING, f"not compiled: {why_unavailable(target)}", _how_to_get(target))]
+        notes = [Note(NoteKind.WARNING, f"not compiled: {why_unavailable(target)}", how_to_get(target))]
     elif is_compiled(target):
         own = stand_in(replace(find_target(_HOST), name=_HOST, threads=0, alternatives=()))
         others = [open_engine(target, 1)]
@@ -64,13 +59,6 @@ def open_engines(target: Target, threads: int, cache_folder: str) -> Engines:
         others, notes = _alternatives(target, threads)
     own = replace(own, cache_folder=cache_folder)
     return Engines(own, tuple(others), tuple(notes), _why_untimed(target, others))
-
-
-def default_threads(model: Model, recipe: Recipe, target: Target, asked: int) -> int:
-    """Return what 0 threads means for a model here: all cores, or one where they are not faster."""
-    if asked or target.threads or target.why_not_here():
-        return physical_cores()
-    return choose_threads(model, open_engine(target, 1).target, fixed_shapes(recipe, model.inputs), physical_cores())
 
 
 def stand_in(host: Target) -> Engine:
@@ -97,16 +85,7 @@ def open_engine(target: Target, threads: int) -> Engine:
     Raises:
         UnavailableError: If it is not here.
     """
-    executor = load_executor(target.executor)
-    require_providers(target)
-    if reason := why_unavailable(target):
-        raise UnavailableError(f"target {target.name} cannot run here: {reason}", remedy=_how_to_get(target))
-    executor.check(SessionOptions(target.providers, threads, target.options))
-    return Engine(target, executor, threads)
-
-
-def _how_to_get(target: Target) -> str:
-    return f"install {target.package}, or run edgeopt doctor" if target.package else "run edgeopt doctor"
+    return Engine(target, require_engine(target, threads), threads)
 
 
 def _alternatives(target: Target, threads: int) -> tuple[list[Engine], list[Note]]:

@@ -16,10 +16,10 @@ from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.graph.integers import why_not_again
 from edgeopt.graph.outcome import Outcome
 from edgeopt.measurement.accuracy.evaluate import open_labelled
+from edgeopt.measurement.threads import default_threads
 from edgeopt.pipeline.candidate import BASELINE, Candidate
 from edgeopt.pipeline.decide import decide
 from edgeopt.pipeline.device_forms import offer_forms
-from edgeopt.pipeline.engines import default_threads
 from edgeopt.pipeline.finish import conclude
 from edgeopt.pipeline.other_engines import offer_engines
 from edgeopt.pipeline.plan import Options, describe, make_plan, require_no_clock
@@ -33,7 +33,7 @@ from edgeopt.report.document import Document
 from edgeopt.report.formats import render
 from edgeopt.runtime.availability import is_by_rule, is_compiled, why_unavailable
 from edgeopt.steps._context import CALIBRATION_PICTURES, Listener, Setting, numbered, out_of_time
-from edgeopt.system.environment import physical_cores
+from edgeopt.system.threads import physical_cores
 
 
 def show_plan(model: str, *, target: str, recipe: str | None, options: Options) -> Document:

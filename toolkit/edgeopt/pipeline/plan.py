@@ -16,9 +16,9 @@ from edgeopt.report.document import Document, Section, Value
 from edgeopt.runtime.availability import is_compiled
 from edgeopt.steps import Step
 from edgeopt.system import registry
-from edgeopt.system.environment import engine_threads
 from edgeopt.system.target import Target
 from edgeopt.system.text import plural
+from edgeopt.system.threads import engine_threads
 from edgeopt.system.toml import DURATION_MS, DURATION_S, THREADS, Within, require_ranges
 
 SYNTHETIC = "synthetic"

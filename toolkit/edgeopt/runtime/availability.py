@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edgeopt import executors
 from edgeopt.errors import EdgeoptError, NotFoundError, UnavailableError
-from edgeopt.executors import Executor
+from edgeopt.executors import Executor, SessionOptions
 from edgeopt.system import registry
 from edgeopt.system.target import Target, find_target
 
@@ -69,6 +69,25 @@ def require_providers(target: Target) -> None:
         UnavailableError: If it is not in this build, or lacks its driver or a library.
     """
     load_executor(target.executor).require_providers(target.providers)
+
+
+def require_engine(target: Target, threads: int) -> Executor:
+    """Return the executor of a target whose engine is here and takes its options.
+
+    Raises:
+        UnavailableError: If it is not here.
+    """
+    executor = load_executor(target.executor)
+    require_providers(target)
+    if reason := why_unavailable(target):
+        raise UnavailableError(f"target {target.name} cannot run here: {reason}", remedy=how_to_get(target))
+    executor.check(SessionOptions(target.providers, threads, target.options))
+    return executor
+
+
+def how_to_get(target: Target) -> str:
+    """Return what to do where a target's engine is not here."""
+    return f"install {target.package}, or run edgeopt doctor" if target.package else "run edgeopt doctor"
 
 
 def why_absent(name: str) -> str | None:

@@ -11,9 +11,10 @@ from edgeopt.errors import EXIT_ERROR, EXIT_PASS, EdgeoptError, Note, NoteKind
 from edgeopt.report.document import Document, Section, Value
 from edgeopt.runtime.availability import find_device, why_absent, why_unavailable
 from edgeopt.system import assets, registry
-from edgeopt.system.environment import Environment, cpu_quota, read_environment
+from edgeopt.system.environment import Environment, read_environment
 from edgeopt.system.target import Choice, read_target, target_names
 from edgeopt.system.text import plural
+from edgeopt.system.threads import cpu_quota
 
 _RUNTIMES = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-directml", "onnxruntime-webgpu")
 

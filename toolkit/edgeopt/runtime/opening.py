@@ -12,8 +12,8 @@ from edgeopt import executors
 from edgeopt.executors import Session, SessionOptions, Source, arithmetic
 from edgeopt.runtime.bundle import Artefact
 from edgeopt.system import registry
-from edgeopt.system.environment import engine_threads
 from edgeopt.system.target import Target
+from edgeopt.system.threads import engine_threads
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from edgeopt.graph.tensors import Sample, TensorSpec, require_names
 from edgeopt.runtime.bundle import Artefact, Bundle, read_bundle
 from edgeopt.runtime.fallback import open_first
 from edgeopt.runtime.opening import Opening
-from edgeopt.system.environment import engine_threads
+from edgeopt.system.threads import engine_threads
 from edgeopt.tasks import Task, make_task
 
 

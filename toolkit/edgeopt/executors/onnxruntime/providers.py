@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from edgeopt.errors import NotFoundError, UnavailableError
-from edgeopt.system.environment import physical_cores
+from edgeopt.system.threads import physical_cores
 
 CPU, CUDA, TENSORRT = "CPUExecutionProvider", "CUDAExecutionProvider", "TensorrtExecutionProvider"
 DIRECTML, WEBGPU, XNNPACK = "DmlExecutionProvider", "WebGpuExecutionProvider", "XnnpackExecutionProvider"

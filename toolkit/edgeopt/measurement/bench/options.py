@@ -15,8 +15,8 @@ from edgeopt.measurement.load.queueing import parse_queue
 from edgeopt.measurement.load.run import LoadPlan
 from edgeopt.measurement.resources.cost import cloud_per_s, device_per_s
 from edgeopt.measurement.resources.cpu_time import spin_entries
-from edgeopt.system.environment import logical_cores
 from edgeopt.system.text import plural
+from edgeopt.system.threads import logical_cores
 from edgeopt.system.toml import DURATION_MS, DURATION_S, SEEDS, THREADS, Within, require_ranges
 
 SECONDS = 5.0

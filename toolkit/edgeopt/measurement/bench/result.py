@@ -28,7 +28,8 @@ from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.budget import BudgetResult
 from edgeopt.measurement.statistics.quantile import Summary
 from edgeopt.measurement.statistics.trend import Warmup
-from edgeopt.system.environment import Environment, physical_cores
+from edgeopt.system.environment import Environment
+from edgeopt.system.threads import physical_cores
 
 SCHEMA = 2
 _OF_THE_LOAD = {

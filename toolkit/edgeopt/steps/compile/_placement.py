@@ -20,9 +20,9 @@ from edgeopt.graph.model import Model
 from edgeopt.passes import Phase, passes_of
 from edgeopt.runtime.availability import why_unavailable
 from edgeopt.system import registry
-from edgeopt.system.environment import physical_cores
 from edgeopt.system.target import Target
 from edgeopt.system.text import plural
+from edgeopt.system.threads import physical_cores
 
 CPU = "CPU"
 STATIC, FOLDED, FLOAT32, OPSET = "fixed shapes", "simplify", "float32", "opset upgrade"

@@ -19,11 +19,10 @@ import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
 from edgeopt.errors import InvalidFileError, Note, NoteKind
-from edgeopt.executors import Session, SessionOptions
+from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.model import Model
-from edgeopt.graph.tensors import Tensors
-from edgeopt.measurement.interleaved import compare_calls
+from edgeopt.measurement.interleaved import call_of, compare_calls
 from edgeopt.steps.quantize.api import quantize
 from edgeopt.system.environment import processor_hash
 from edgeopt.system.files import write_beside
@@ -113,18 +112,11 @@ def _measure() -> TypeSpeeds:
         name: quantize(real, iter(frames), Int8Rules(activation_dtype=name), least_db=-120.0).model for name in _WORDS
     }
     sessions = {name: EXECUTOR.open(one.data, SessionOptions()) for name, one in models.items()}
-    runs = {name: _caller(session, frames[0]) for name, session in sessions.items()}
+    runs = {name: call_of(session, frames[0]) for name, session in sessions.items()}
     found = compare_calls(runs, baseline="fp32", seconds=_SECONDS, block=_BLOCK, clock=thread_time_ns)
     for session in sessions.values():
         session.close()
     return TypeSpeeds(found["uint8"].speedup, found["int8"].speedup)
-
-
-def _caller(session: Session, frame: Tensors) -> Callable[[int], None]:
-    def call(_: int) -> None:
-        session.run(frame)
-
-    return call
 
 
 def _convolution() -> Model:

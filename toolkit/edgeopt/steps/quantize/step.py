@@ -11,7 +11,7 @@ from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.graph.tensors import Tensors
 from edgeopt.measurement.accuracy.evaluate import model_inputs
-from edgeopt.measurement.session_tuning import Buffers
+from edgeopt.measurement.buffers import Buffers
 from edgeopt.runtime.availability import is_by_rule
 from edgeopt.steps._attention import fuse_attention, joins_attention
 from edgeopt.steps._context import (

@@ -24,7 +24,7 @@ from edgeopt.steps.quantize.calibration.cache import Cache
 from edgeopt.steps.quantize.calibration.observation import Observation, Part
 from edgeopt.steps.quantize.calibration.processes import Crew
 from edgeopt.steps.quantize.calibration.watching import Watcher, groups_of, is_narrow, shapes_of
-from edgeopt.system.environment import physical_cores
+from edgeopt.system.threads import physical_cores
 
 __all__ = ["CHUNK_IMAGES", "GROUP_BYTES", "Calibration", "Observation", "calibrate"]
 

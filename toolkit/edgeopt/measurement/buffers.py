@@ -1,54 +1,21 @@
-"""How a session runs a model fastest: on how many threads, and whether every tensor has a buffer of its own."""
+"""Whether a session is faster where every tensor has a buffer of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from time import perf_counter_ns, thread_time_ns
 
-import numpy as np
-
-from edgeopt.executors import Session
 from edgeopt.executors.onnxruntime import MEMORY_REUSE
 from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import Tensors
-from edgeopt.measurement.interleaved import compare_calls
+from edgeopt.measurement.interleaved import call_of, compare_calls
 from edgeopt.runtime.opening import opening_for
 from edgeopt.system.target import Target
 
-_THREADS_SECONDS = 1.0
-_THREADS_WORTH = 1.05
-"""All cores must be so many times as fast as one thread."""
-_BUFFERS_SECONDS = 2.0
-_BUFFERS_WORTH = 1.01
+_SECONDS = 2.0
+_WORTH = 1.01
 """Buffers of their own must be proven so many times as fast: noise decides nothing."""
 _APART: Mapping[str, str] = {MEMORY_REUSE: "0"}
-
-
-def choose_threads(model: Model, target: Target, shapes: Mapping[str, tuple[int, ...]], cores: int) -> int:
-    """Return `cores`, or 1 where they are not faster than one thread.
-
-    Args:
-        model: As it came.
-        target: Its providers and options.
-        shapes: Static shape of each input.
-        cores: Physical cores that this process may use.
-    """
-    if cores < 2:
-        return 1
-    inputs = {one.name: np.full(shapes[one.name], 0.5).astype(one.dtype) for one in model.inputs}
-    sessions = {count: opening_for(target, target.float_precision, count).open(model.data) for count in (1, cores)}
-    runs = {str(count): _caller(session, inputs) for count, session in sessions.items()}
-    ratio = compare_calls(runs, baseline="1", seconds=_THREADS_SECONDS, block=10)[str(cores)]
-    for session in sessions.values():
-        session.close()
-    return cores if ratio.speedup >= _THREADS_WORTH else 1
-
-
-def _caller(session: Session, inputs: Tensors) -> Callable[[int], None]:
-    def call(_: int) -> None:
-        session.run(inputs)
-
-    return call
 
 
 class Buffers:
@@ -86,9 +53,9 @@ def choose_buffers(model: Model, target: Target, threads: int, inputs: Tensors) 
     shared = opening_for(target, target.float_precision, threads)
     openings = {"shared": shared, "apart": shared.with_entries(_APART)}
     sessions = {name: one.open(model.data) for name, one in openings.items()}
-    runs = {name: _caller(session, inputs) for name, session in sessions.items()}
+    runs = {name: call_of(session, inputs) for name, session in sessions.items()}
     clock = thread_time_ns if threads == 1 else perf_counter_ns
-    ratio = compare_calls(runs, baseline="shared", seconds=_BUFFERS_SECONDS, block=3, clock=clock)["apart"]
+    ratio = compare_calls(runs, baseline="shared", seconds=_SECONDS, block=3, clock=clock)["apart"]
     for session in sessions.values():
         session.close()
-    return _APART if ratio.low >= _BUFFERS_WORTH else {}
+    return _APART if ratio.low >= _WORTH else {}

@@ -12,8 +12,8 @@ from fixture_models import conv_batchnorm
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR, MEMORY_REUSE
 from edgeopt.graph.model import load_model
-from edgeopt.measurement import session_tuning
-from edgeopt.measurement.session_tuning import Buffers, choose_buffers
+from edgeopt.measurement import buffers as module
+from edgeopt.measurement.buffers import Buffers, choose_buffers
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.runtime.bundle import read_bundle, write_bundle
@@ -37,7 +37,7 @@ def test_buffers_of_their_own_must_be_faster(monkeypatch, took, chosen):
         assert baseline == "shared"
         return {"apart": Ratio(1 / took, 1 / took, 1 / took, Change.EQUIVALENT)}
 
-    monkeypatch.setattr(session_tuning, "compare_calls", compared)
+    monkeypatch.setattr(module, "compare_calls", compared)
     model = conv_batchnorm()
     assert choose_buffers(model, CPU, 1, inputs(model)) == chosen
 
@@ -51,7 +51,7 @@ def test_a_target_that_says_itself_or_has_another_engine_is_not_asked():
 
 def test_the_first_model_of_a_search_decides_for_all(monkeypatch):
     asked = []
-    monkeypatch.setattr(session_tuning, "choose_buffers", lambda *given: asked.append(given) or {MEMORY_REUSE: "0"})
+    monkeypatch.setattr(module, "choose_buffers", lambda *given: asked.append(given) or {MEMORY_REUSE: "0"})
     buffers = Buffers(CPU, 1, {})
     assert buffers.entries == {}
     buffers.choose(conv_batchnorm())

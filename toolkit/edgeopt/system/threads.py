@@ -1,0 +1,54 @@
+"""How many threads an engine gets where nothing is measured, and the cores that this process may use."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import psutil
+
+from edgeopt.errors import EdgeoptError
+from edgeopt.system.text import plural
+
+
+def engine_threads(asked: int, preferred: int = 0, workers: int = 1) -> int:
+    """Return how many threads an engine gets.
+
+    Args:
+        asked: What a person or a file asks for; 0: nothing.
+        preferred: What the profile of a device says, of which this machine gives what it has; 0: nothing.
+        workers: How many such engines share the physical cores, where neither says.
+
+    Raises:
+        EdgeoptError: If more is asked for than there are logical cores: threads that spin for each other's cores hang
+            a machine.
+    """
+    most = logical_cores()
+    if not 0 <= asked <= most:
+        raise EdgeoptError(
+            f"{asked} threads on a machine of {plural(most, 'logical core')}",
+            remedy=f"ask for --threads 1 to {most}, or leave it out",
+        )
+    return asked or min(preferred, most) or max(1, physical_cores() // workers)
+
+
+def physical_cores() -> int:
+    """Return how many cores this process may use: physical, within affinity and quota, at least one."""
+    logical = logical_cores()
+    physical = min(psutil.cpu_count(logical=False) or logical, logical)
+    quota = cpu_quota()
+    return max(1, min(physical, int(quota)) if quota else physical)
+
+
+def logical_cores() -> int:
+    """Return how many threads this process may run at once: what its affinity leaves of the logical cores."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def cpu_quota() -> float:
+    """Return the container's limit in cores; 0.0 when there is none."""
+    try:
+        allowed, period = Path("/sys/fs/cgroup/cpu.max").read_text("ascii").split()
+        return 0.0 if allowed == "max" else int(allowed) / int(period)
+    except (OSError, ValueError):
+        return 0.0
