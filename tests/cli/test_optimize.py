@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import cv2
 import numpy as np
@@ -21,6 +22,7 @@ from edgeopt.graph.outcome import Outcome
 from edgeopt.pipeline.optimize import optimize
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.runtime.bundle import read_bundle
+from edgeopt.steps.quantize import STEP
 from edgeopt.steps.quantize.inspection.table import TENSORS, worst_tensors
 from edgeopt.steps.quantize.search.attempt import Attempt
 
@@ -317,7 +319,7 @@ def test_equal_bytes_are_one_candidate_and_the_line_says_that_nothing_was_done(t
     def unchanged(model, *_):
         return [Outcome(model, {"something": 1}), Outcome(model, {"something": 2})]
 
-    monkeypatch.setattr("edgeopt.steps.quantize.step.make_int8", unchanged)
+    monkeypatch.setattr("edgeopt.steps.quantize.STEP", replace(STEP, make=unchanged))
     report = optimize("digits_detector", target="cpu", out=tmp_path / "o", threads=1, steps=("quantize",))
     assert [one.name for one in report.candidates if not one.profile] == ["baseline"]
     told = [note.detail for note in report.notes if note.detail.endswith("nothing to do, it is baseline byte by byte")]

@@ -24,6 +24,7 @@ from edgeopt.pipeline.resume import fingerprint_files, open_workspace
 from edgeopt.pipeline.run import Silence
 from edgeopt.pipeline.workspace import Workspace
 from edgeopt.recipes.frames import open_frames
+from edgeopt.steps.quantize import STEP
 
 RUN = {"model": "m", "labels": ["1"]}
 FILE = "candidates/fuse/model.onnx"
@@ -158,7 +159,7 @@ def test_a_step_that_was_interrupted_is_made_again_whole_and_the_report_says_so(
             one.proto.doc_string = str(i)
         return [Outcome(one, {}) for one in made]
 
-    monkeypatch.setattr("edgeopt.steps.quantize.step.make_int8", three)
+    monkeypatch.setattr("edgeopt.steps.quantize.STEP", replace(STEP, make=three))
     wishes = {"target": "cpu", "out": tmp_path / "o", "steps": ("quantize",), "threads": 1}
     monkeypatch.setattr("edgeopt.pipeline.engines._alternatives", lambda *_: ([], []))
     with pytest.raises(KeyboardInterrupt):
