@@ -21,7 +21,7 @@ def detector(data, tmp_path_factory):
             calib=str(data / "coco" / "calib"),
             eval=str(data / "coco" / "instances_val.json"),
             threads=1,
-            time_budget_s=60.0,
+            time_budget_s=300.0,  # the search ends far earlier; a busy machine needs more
         )
 
 
@@ -71,9 +71,7 @@ def test_the_detector_in_int8_is_not_blind(detector):
     integers = [one for one in detector.candidates if one.precision == "w8a8"]
     assert integers
     assert all(one.score.value > 0.31 for one in integers)
-    was_cut = any("ran out of time" in note.detail for one in integers for note in one.notes)
-    allowed = 0.02 if was_cut else 0.01  # a busy machine may leave the better forms untried
-    assert max(one.score.value for one in integers) >= detector.candidates[0].score.value - allowed
+    assert max(one.score.value for one in integers) >= detector.candidates[0].score.value - 0.01
 
 
 def test_the_classifier_runs_on_integers_unless_a_busy_machine_proves_nothing(classifier):
