@@ -18,13 +18,8 @@ from edgeopt.measurement.statistics.dependence import (
     longest_run,
 )
 from edgeopt.measurement.statistics.distributions import binomial_cdf
-from edgeopt.measurement.statistics.quantile import (
-    interval_ranks,
-    minimum_n,
-    order_statistic,
-    quantile,
-    summarize,
-)
+from edgeopt.measurement.statistics.quantile import interval_ranks, minimum_n, quantile, summarize
+from edgeopt.system.order_statistic import order_statistic
 
 times = hnp.arrays(np.int64, st.integers(0, 600), elements=st.integers(0, 10**10))
 shares = st.sampled_from([0.01, 0.05, 0.5, 0.9, 0.95, 0.99])

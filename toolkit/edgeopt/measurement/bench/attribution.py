@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgeopt.measurement.samples import Samples
-from edgeopt.measurement.statistics.quantile import order_statistic
+from edgeopt.system.order_statistic import order_statistic
 
 _TOLERANCE_RATIO = 0.02
 _TOLERANCE_NS = 50_000

@@ -18,7 +18,8 @@ from edgeopt.measurement.load.queueing import FIFO, QueueKind, QueuePolicy
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.budget import BudgetResult, judge_budget
 from edgeopt.measurement.statistics.dependence import longest_run
-from edgeopt.measurement.statistics.quantile import Quantile, Summary, order_statistic, quantile, summarize
+from edgeopt.measurement.statistics.quantile import Quantile, Summary, quantile, summarize
+from edgeopt.system.order_statistic import order_statistic
 
 
 def by_stream(rows: Samples) -> Iterator[NDArray[np.bool_]]:

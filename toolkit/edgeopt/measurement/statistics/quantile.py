@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from edgeopt.measurement.statistics.dependence import count_clusters, effective_count
 from edgeopt.measurement.statistics.distributions import binomial_cdf, student_quantile
+from edgeopt.system.order_statistic import order_statistic
 from edgeopt.system.text import format_ms
 
 _EXACT_BELOW = 5000  # frames; above it the normal form of the ranks differs by less than one rank in a hundred
@@ -91,11 +92,6 @@ def minimum_n(p: float, confidence: float = 0.95) -> int:
     Source: the interval [x_(1), x_(n)] misses with probability p^n above and (1 - p)^n below.
     """
     return math.ceil(math.log((1 - confidence) / 2) / math.log(max(p, 1 - p)) - 1e-9)
-
-
-def order_statistic(ordered: NDArray[np.int64], p: float) -> int:
-    """Return x_(ceil(n p)) of values in rising order, at least one of them."""
-    return int(ordered[max(1, math.ceil(len(ordered) * p - 1e-9)) - 1])
 
 
 @lru_cache(maxsize=4096)
