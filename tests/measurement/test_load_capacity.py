@@ -12,9 +12,9 @@ from edgeopt.measurement.load.arrivals import make_arrivals
 from edgeopt.measurement.load.capacity import find_capacity, probe_seconds
 from edgeopt.measurement.load.models.fps import FixedRate
 from edgeopt.measurement.load.models.poisson import Poisson
-from edgeopt.measurement.load.queueing import LATEST
 from edgeopt.measurement.load.result import LoadStatus, summarize_load
 from edgeopt.measurement.statistics.distributions import upper_bound
+from edgeopt.runtime.queueing import LATEST
 
 MS = 1_000_000
 

@@ -14,11 +14,11 @@ from edgeopt.executors import SessionOptions
 from edgeopt.measurement.load.arrivals import make_arrivals
 from edgeopt.measurement.load.models import parse_load
 from edgeopt.measurement.load.open_loop import run_open
-from edgeopt.measurement.load.queueing import parse_queue
 from edgeopt.measurement.load.result import summarize_load
 from edgeopt.measurement.samples import STAGES, Samples
 from edgeopt.recipes.frames import open_frames
 from edgeopt.recipes.recipe import find_recipe
+from edgeopt.runtime.queueing import parse_queue
 from edgeopt.system import registry
 
 

@@ -16,7 +16,6 @@ from edgeopt.measurement.load.closed_loop import run_closed, run_frames
 from edgeopt.measurement.load.models.closed import Closed
 from edgeopt.measurement.load.models.fps import FixedRate
 from edgeopt.measurement.load.models.poisson import Poisson
-from edgeopt.measurement.load.queueing import FIFO, LATEST, parse_queue
 from edgeopt.measurement.load.result import (
     LoadStatus,
     answer_gaps,
@@ -25,6 +24,7 @@ from edgeopt.measurement.load.result import (
     summarize_load,
 )
 from edgeopt.measurement.statistics.budget import Verdict
+from edgeopt.runtime.queueing import FIFO, LATEST, parse_queue
 
 FPS = FixedRate(30.0)
 

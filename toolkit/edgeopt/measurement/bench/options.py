@@ -11,10 +11,10 @@ from edgeopt.errors import EdgeoptError
 from edgeopt.measurement.load.arrivals import Phases
 from edgeopt.measurement.load.models import Load, OpenLoad, examples, parse_load
 from edgeopt.measurement.load.models.closed import Closed
-from edgeopt.measurement.load.queueing import parse_queue
 from edgeopt.measurement.load.run import LoadPlan
 from edgeopt.measurement.resources.cost import cloud_per_s, device_per_s
 from edgeopt.measurement.resources.cpu_time import spin_entries
+from edgeopt.runtime.queueing import parse_queue
 from edgeopt.system.text import plural
 from edgeopt.system.threads import logical_cores
 from edgeopt.system.toml import DURATION_MS, DURATION_S, SEEDS, THREADS, Within, require_ranges

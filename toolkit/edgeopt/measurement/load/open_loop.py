@@ -20,10 +20,11 @@ from numpy.typing import NDArray
 from edgeopt.measurement.clock import Clock
 from edgeopt.measurement.load.arrivals import Arrivals
 from edgeopt.measurement.load.closed_loop import MarkedFrames, Pictures
-from edgeopt.measurement.load.queueing import FIFO, Line, QueuePolicy
+from edgeopt.measurement.load.line import Line
 from edgeopt.measurement.load.workers import Pipeline, run_together
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.trend import find_warmup
+from edgeopt.runtime.queueing import FIFO, QueuePolicy
 
 _SPIN_NS: Final = 2_000_000
 """A sleep oversleeps by up to this much (99 % by less than 0.2 ms), so the rest is spent looking at the clock."""

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.measurement.load.models import Load, OpenLoad
-from edgeopt.measurement.load.queueing import FIFO, QueueKind, QueuePolicy
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.budget import BudgetResult, judge_budget
 from edgeopt.measurement.statistics.dependence import longest_run
 from edgeopt.measurement.statistics.quantile import Quantile, Summary, quantile, summarize
+from edgeopt.runtime.queueing import FIFO, QueueKind, QueuePolicy
 from edgeopt.system.order_statistic import order_statistic
 
 

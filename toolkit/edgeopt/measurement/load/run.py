@@ -15,7 +15,6 @@ from edgeopt.measurement.load.arrivals import Arrivals, Phases, make_arrivals
 from edgeopt.measurement.load.closed_loop import Pictures, run_closed, run_frames
 from edgeopt.measurement.load.models import Load, OpenLoad
 from edgeopt.measurement.load.open_loop import run_open
-from edgeopt.measurement.load.queueing import QueuePolicy
 from edgeopt.measurement.load.workers import Pipeline
 from edgeopt.measurement.resources.anchor import Anchor, measure_anchor
 from edgeopt.measurement.resources.energy import EnergyTrace, make_trace, watch_energy
@@ -24,6 +23,7 @@ from edgeopt.measurement.resources.meters import Meter
 from edgeopt.measurement.resources.readings import PeriodicSampler, Reading, take_reading
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.trend import Warmup, find_warmup
+from edgeopt.runtime.queueing import QueuePolicy
 from edgeopt.system.text import plural
 
 _WARMUP_S: Final = 2.0
