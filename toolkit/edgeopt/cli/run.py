@@ -36,7 +36,7 @@ def run(
     from edgeopt.report.contact_sheet import write_sheet
     from edgeopt.runtime.runtime import Runtime
 
-    runtime = Runtime.load(bundle, threads=threads or 0)
+    runtime = Runtime.load(bundle, threads=threads)
     task = runtime.task
     frames = fed(open_frames(source), runtime.bundle.recipe, runtime.session.inputs)
     for note in (*runtime.notes, *frames.notes):

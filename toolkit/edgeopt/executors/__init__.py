@@ -84,6 +84,13 @@ class Session(Protocol):
         """Return where each node of the optimized graph runs; empty if the engine does not say."""
         ...
 
+    def beside(self) -> Session | None:
+        """Return a session over the same weights that may run in another thread at the same time.
+
+        Itself where it may; None where all that run on it take turns. It is closed before this one.
+        """
+        ...
+
     @property
     def simulated(self) -> bool:
         """Whether another device's numbers are computed here: its time is never a latency."""

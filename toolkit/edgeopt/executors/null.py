@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, ClassVar
 
 import numpy as np
@@ -79,7 +80,7 @@ class NullSession:
 
     script: Script
     wait_ns: Callable[[int], None] = _sleep_ns
-    runs: int = 0
+    turns: Iterator[int] = field(default_factory=count)
     is_closed: bool = field(default=False)
 
     @property
@@ -111,7 +112,7 @@ class NullSession:
 
     def execute(self, uploaded: Tensors) -> Tensors:
         """Let the next scripted time pass and return the next answer."""
-        turn, self.runs = self.runs, self.runs + 1
+        turn = next(self.turns)
         self.wait_ns(self.script.execute_ns[turn % len(self.script.execute_ns)])
         return self.script.answers[turn % len(self.script.answers)]
 
@@ -123,6 +124,10 @@ class NullSession:
     def placement(self) -> tuple[Placement, ...]:
         """Return nothing: no node runs."""
         return ()
+
+    def beside(self) -> NullSession:
+        """Return itself: threads share the script."""
+        return self
 
     def close(self) -> None:
         """Refuse further runs."""

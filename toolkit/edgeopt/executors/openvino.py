@@ -106,6 +106,10 @@ class OpenVinoSession:
             ) from error
         return bytes(blob.getvalue() if hasattr(blob, "getvalue") else blob)
 
+    def beside(self) -> OpenVinoSession:
+        """Return another request of the same compiled model: a request runs one inference at a time."""
+        return OpenVinoSession(self._compiled, self._tensor, self._device)
+
     def close(self) -> None:
         """Free request and model."""
         self._request = self._compiled = None

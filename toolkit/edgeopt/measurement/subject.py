@@ -171,7 +171,7 @@ def _require_entries(executor: str, name: str, entries: Mapping[str, str]) -> No
 
 
 def _open_bundle(model: str, recipe: str | None, threads: int, workers: int, entries: Mapping[str, str]) -> Subject:
-    runtime = Runtime.load(model, threads=threads)
+    runtime = Runtime.load(model, threads=threads or None, warmup=False)
     bundle, session, opening, path = runtime.bundle, runtime.session, runtime.opening, _path_of(runtime)
     if runtime.artefact is not bundle.artefacts[0] and bundle.target.device != "cpu":
         session.close()

@@ -151,7 +151,7 @@ def _write_bundle(run: Run, candidates: Sequence[Candidate], best: Candidate) ->
     folder = run.workspace.path("bundle")
     write_bundle(folder, models, run.context.target, _recipe_of_bundle(run), expected, package_versions())
     if TENSORRT in run.context.target.providers and not run.untimed:
-        Runtime.load(folder).session.close()  # builds its engines into the bundle
+        Runtime.load(folder, warmup=False).session.close()  # builds its engines into the bundle
     return folder
 
 

@@ -61,6 +61,8 @@ class Bundle:
     expected: Mapping[str, Any]
     """Accuracy and latency as measured when the bundle was made, and where."""
     tools: Mapping[str, str]
+    lighter: tuple[Artefact, ...] = ()
+    """Faster and less accurate than the first, within what was allowed or not: for an app that must degrade."""
 
     @property
     def model(self) -> Path:

@@ -6,56 +6,54 @@ detections = runtime.predict(frame)
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from threading import Lock
+from types import TracebackType
 from typing import Any
 
 import numpy as np
 
-from edgeopt.errors import Note
-from edgeopt.executors import Session
-from edgeopt.graph.tensors import Sample, TensorSpec, require_names
+from edgeopt.graph.tensors import Sample, Tensors, TensorSpec, require_names
 from edgeopt.runtime.bundle import Artefact, Bundle, read_bundle
-from edgeopt.runtime.fallback import open_first
-from edgeopt.runtime.opening import Opening
+from edgeopt.runtime.fallback import Opened, open_artefact, open_first
+from edgeopt.runtime.pool import STAGES, Pool, Work
 from edgeopt.system.threads import engine_threads
-from edgeopt.tasks import Task, make_task
+from edgeopt.tasks import FrameTask, Task, make_task
 
 
 class Runtime:
-    """A loaded bundle. Threads may share it: they take turns, for its input buffer and its session are one."""
+    """A loaded bundle, for any number of threads: each frame has buffers of its own, the weights are there once."""
 
-    def __init__(
-        self,
-        bundle: Bundle,
-        artefact: Artefact,
-        opening: Opening,
-        session: Session,
-        task: Task,
-        notes: tuple[Note, ...] = (),
-    ) -> None:
-        """Bind an open session to its bundle; applications call `load`.
+    stages = STAGES
+    """What is done with one frame, in this order; `Work.times_ns` has their times."""
+
+    def __init__(self, bundle: Bundle, opened: Opened, threads: int = 0) -> None:
+        """Bind an open artefact to its bundle; applications call `load`.
 
         Args:
             bundle: It was read from.
-            artefact: Of the bundle, which runs.
-            opening: How it was opened.
-            session: The open artefact.
-            task: Bound to the session's tensors.
-            notes: Why artefacts before this one do not run.
+            opened: The artefact that runs.
+            threads: Asked for; 0: as each artefact was measured.
         """
-        self.bundle, self.artefact, self.opening = bundle, artefact, opening
-        self.session, self.task, self.notes = session, task, notes
-        self._turn = Lock()
+        self.bundle, self.artefact, self.opening = bundle, opened.artefact, opened.opening
+        self.session = opened.session
+        self.notes = opened.notes
+        """Why artefacts before this one do not run."""
+        self.task = self._make_task()
+        self._threads = threads
+        self._pool = Pool(opened.session, self._make_task, self._feed)
 
     @classmethod
-    def load(cls, path: str | Path, *, threads: int = 0) -> Runtime:
+    def load(
+        cls, path: str | Path, *, threads: int | None = None, warmup: bool = True, strict: bool = False
+    ) -> Runtime:
         """Open a bundle: check its hashes, open the first artefact that this machine can run.
 
         Args:
             path: The bundle's folder, or the output folder of `edgeopt optimize`.
-            threads: 0: as the artefact was measured, but no more than logical cores.
+            threads: None: as the artefact was measured, but no more than logical cores.
+            warmup: Run once before the first frame comes.
+            strict: Refuse to fall back: the first artefact runs, or none.
 
         Raises:
             InvalidFileError: If the bundle is damaged.
@@ -63,44 +61,98 @@ class Runtime:
         """
         asked = engine_threads(threads) if threads else 0
         bundle = read_bundle(Path(path))
-        first = open_first(bundle, asked)
-        task = make_task(bundle.recipe, first.session.inputs, first.session.outputs, evaluating=False)
-        return cls(bundle, first.artefact, first.opening, first.session, task, first.notes)
+        runtime = cls(bundle, open_first(bundle, asked, strict=strict), asked)
+        if warmup:
+            runtime._warm_up()
+        return runtime
 
-    def predict(self, frame: Sample) -> Any:
+    def with_artefact(self, artefact: Artefact) -> Runtime:
+        """Return another runtime of the same bundle, for one of its artefacts: a lighter one, for example.
+
+        Raises:
+            ValueError: If it is none of this bundle's.
+            EdgeoptError: If it does not open here.
+        """
+        if artefact not in (*self.bundle.artefacts, *self.bundle.lighter):
+            raise ValueError(f"{artefact.file} is no artefact of {self.bundle.folder}")
+        other = Runtime(self.bundle, open_artefact(self.bundle, artefact, self._threads), self._threads)
+        other._warm_up()
+        return other
+
+    def __enter__(self) -> Runtime:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Refuse further frames and free the model, after the frames that are on their way."""
+        self._pool.close()
+
+    def begin(self, timeout_s: float | None = None) -> Work:
+        """Take buffers for one frame, to run its stages one by one: `with runtime.begin() as work`.
+
+        Args:
+            timeout_s: How long to wait while all buffers are taken; None: for ever.
+
+        Raises:
+            UnavailableError: If the runtime is closed, or no buffers came back in time.
+        """
+        return self._pool.take(timeout_s)
+
+    def predict(self, frame: Sample, *, raw: bool = False) -> Any:
         """Return the answer for one frame.
 
         Args:
             frame: (height, width, 3), BGR, uint8, as `cv2.VideoCapture.read` gives it; or the model's inputs by name.
+            raw: Return the model's outputs by name, before any of the task's own postprocess.
 
         Returns:
             The task's answer: `Detections` or `Classes`, in the frame's own pixels, or the outputs by name.
 
         Raises:
             ValueError: If it is no frame, or a frame or an input has another shape or type.
-            UnsupportedError: If it is a picture and the bundle takes tensors only.
+            UnsupportedError: If it is a picture and the bundle takes tensors only, or the engine fails.
+            UnavailableError: If the runtime is closed.
         """
-        if isinstance(frame, Mapping):
-            _require_inputs(frame, self.session.inputs)
-        else:
-            _require_picture(frame)
-        with self._turn:
-            inputs, geometry = self.task.preprocess(frame)
-            return self.task.postprocess(self.session.run(inputs), geometry)
+        with self._pool.take() as work:
+            work.preprocess(frame)
+            work.execute()
+            return work.postprocess(raw=raw)
+
+    def predict_batch(self, frames: Iterable[Sample], *, raw: bool = False) -> list[Any]:
+        """Return the answer for each frame, in their order; see `predict`."""
+        return [self.predict(frame, raw=raw) for frame in frames]
 
     def why_no_answer(self, frame: Sample) -> str:
         """Return which outputs are NaN for a frame, so that its answer is empty; empty where none is.
 
         It runs the model once more.
         """
-        with self._turn:
-            inputs, _ = self.task.preprocess(frame)
-            outputs = self.session.run(inputs)
+        outputs = self.predict(frame, raw=True)
         floats = {name: value for name, value in outputs.items() if np.asarray(value).dtype.kind == "f"}
         counts = {name: (int(np.isnan(value).sum()), np.size(value)) for name, value in floats.items()}
         return "; ".join(
             f"output {name} is NaN in {count} of {size}" for name, (count, size) in counts.items() if count
         )
+
+    def _make_task(self) -> Task:
+        return make_task(self.bundle.recipe, self.session.inputs, self.session.outputs, evaluating=False)
+
+    def _feed(self, task: FrameTask, frame: Sample) -> tuple[Tensors, Any]:
+        """Return the inputs of a frame, or raise ValueError where it is none."""
+        if isinstance(frame, Mapping):
+            _require_inputs(frame, self.session.inputs)
+        else:
+            _require_picture(frame)
+        return task.preprocess(frame)
+
+    def _warm_up(self) -> None:
+        """Run once on a grey picture, where the bundle takes pictures."""
+        if size := self.bundle.recipe.input.size:
+            self.predict(np.full((*size, 3), 128, np.uint8))
 
 
 def _require_picture(frame: object) -> None:

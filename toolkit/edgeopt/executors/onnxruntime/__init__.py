@@ -173,6 +173,13 @@ class OnnxRuntimeSession:
         """Stop the operator profile and return its file."""
         return Path(self._session.end_profiling())
 
+    def beside(self) -> OnnxRuntimeSession | None:
+        """Return itself on the host, whose runs share nothing; on a device buffers of its own, where it allows that."""
+        if self._binding is None:
+            return self
+        again = self._binding.beside()
+        return None if again is None else OnnxRuntimeSession(self._session, again, self._placed)
+
     def close(self) -> None:
         """Free the session."""
         if self._binding is not None:
@@ -254,10 +261,15 @@ class OnnxRuntime(Executor):
             again.close()
             return found
 
-        bound = Binding(session, memory, device_id) if memory else None
+        bound = Binding(session, memory, device_id, _takes_turns(provided[0], memory)) if memory else None
         opened = OnnxRuntimeSession(session, bound, placed if plain else None)
         _require_placement(opened, options.providers)
         return opened
+
+
+def _takes_turns(provided: Mapping[str, str], memory: str) -> bool:
+    """Return whether a device runs one inference of a session at a time: a recorded graph, and all but CUDA."""
+    return memory != "cuda" or "1" in (provided.get("enable_cuda_graph"), provided.get("trt_cuda_graph_enable"))
 
 
 def _listed(providers: tuple[str, ...], entries: Mapping[str, str]) -> tuple[str, ...]:

@@ -23,14 +23,16 @@ class Binding:
     Runtime would take the old buffer for one of the right size.
     """
 
-    def __init__(self, session: Any, memory: str, device_id: int = 0) -> None:
+    def __init__(self, session: Any, memory: str, device_id: int = 0, takes_turns: bool = True) -> None:
         """Bind the outputs.
 
         Args:
             session: An `InferenceSession`.
             memory: ONNX Runtime's word for the device: `cuda`, `dml`, `webgpu`, `cpu`.
             device_id: Which of several.
+            takes_turns: Whether the device runs one inference of a session at a time.
         """
+        self._takes_turns = takes_turns
         self._binding = session.io_binding()
         self._session, self._memory, self._device_id = session, memory, device_id
         self._inputs = frozenset(one.name for one in session.get_inputs())
@@ -68,6 +70,10 @@ class Binding:
     def _fetch(self) -> list[Any]:
         results: list[Any] = self._binding.copy_outputs_to_cpu()
         return results
+
+    def beside(self) -> Binding | None:
+        """Return other buffers of the same session, None where its runs take turns."""
+        return None if self._takes_turns else Binding(self._session, self._memory, self._device_id, False)
 
     def close(self) -> None:
         """Free the buffers, and only then the session: they lie in its memory, and the process would die."""

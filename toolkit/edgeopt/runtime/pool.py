@@ -1,0 +1,208 @@
+"""Buffers for frames on their way: what each needs of its own, over one session that holds the weights once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from threading import Condition, Lock
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from edgeopt.errors import UnavailableError
+from edgeopt.executors import Session
+from edgeopt.graph.tensors import Sample, Tensors
+from edgeopt.system.threads import logical_cores
+from edgeopt.tasks import FrameTask
+
+STAGES = ("preprocess", "upload", "execute", "download", "postprocess")
+"""What a runtime does with one frame, in this order."""
+_LEAST = 4
+"""Frames on their way at once, at most, where there are fewer cores: one in each stage, and one that waits."""
+Feed = Callable[[FrameTask, Sample], tuple[Tensors, Any]]
+_clock = time.perf_counter_ns
+
+
+class Work:
+    """One frame on its way, with buffers of its own: `with runtime.begin() as work`.
+
+    `preprocess`, `execute` and `postprocess` come in this order, one after the other; each may be called from another
+    thread. Leaving the block gives the buffers back.
+    """
+
+    __slots__ = ("_geometry", "_inputs", "_leased", "_outputs", "_pool", "_session", "_task", "_turn", "times_ns")
+
+    def __init__(self, pool: Pool, task: FrameTask, session: Session, turn: Lock) -> None:
+        """Bind buffers to a session; a pool does this.
+
+        Args:
+            pool: It goes back to.
+            task: With buffers of its own.
+            session: Nobody else runs on it, or all take turns.
+            turn: Held while it runs.
+        """
+        self._pool, self._task, self._session, self._turn = pool, task, session, turn
+        self._inputs: Tensors | None = None
+        self._outputs: Tensors | None = None
+        self._geometry: Any = None
+        self._leased = False
+        self.times_ns = np.zeros(len(STAGES), np.int64)
+        """What each of the stages took, in the order of `Runtime.stages`."""
+
+    def __enter__(self) -> Work:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def preprocess(self, frame: Sample) -> None:
+        """Make the model's inputs of a frame; see `Runtime.predict` for what is a frame.
+
+        Raises:
+            ValueError: If it is no frame, or the work was given back.
+        """
+        self._require_lease()
+        begun = _clock()
+        self._inputs, self._geometry = self._pool.feed(self._task, frame)
+        self.times_ns[0] = _clock() - begun
+
+    def execute(self) -> None:
+        """Run the model on the inputs.
+
+        Raises:
+            EdgeoptError: If the engine fails.
+            ValueError: If there are no inputs.
+        """
+        self._require_lease()
+        if self._inputs is None:
+            raise ValueError("execute comes after preprocess")
+        inputs, self._inputs = self._inputs, None
+        session, times = self._session, self.times_ns
+        with self._turn:
+            begun = _clock()
+            uploaded = session.upload(inputs)
+            sent = _clock()
+            results = session.execute(uploaded)
+            done = _clock()
+            self._outputs = session.download(results)
+            received = _clock()
+        times[1], times[2], times[3] = sent - begun, done - sent, received - done
+
+    def postprocess(self, *, raw: bool = False) -> Any:
+        """Return the answer; with `raw` the model's outputs by name.
+
+        Raises:
+            ValueError: If the model has not run.
+        """
+        self._require_lease()
+        if self._outputs is None:
+            raise ValueError("postprocess comes after execute")
+        begun = _clock()
+        outputs, self._outputs = self._outputs, None
+        answer = dict(outputs) if raw else self._task.postprocess(outputs, self._geometry)
+        self.times_ns[4] = _clock() - begun
+        return answer
+
+    def close(self) -> None:
+        """Give the buffers back; a second time does nothing."""
+        if self._leased:
+            self._inputs = self._outputs = self._geometry = None
+            self._leased = False
+            self._pool.take_back(self)
+
+    def lease(self) -> Work:
+        """Mark it as taken; its pool does this."""
+        self._leased = True
+        self.times_ns.fill(0)
+        return self
+
+    def _require_lease(self) -> None:
+        if not self._leased:
+            raise ValueError("this work was given back: take another with runtime.begin()")
+
+
+class Pool:
+    """Works over one session: as many as there are frames on their way at once, up to a limit; then callers wait.
+
+    Works are made when they are first needed, so that an app with one thread pays for one. The last one that came back
+    is the next to go: its buffers are in the cache.
+    """
+
+    def __init__(self, session: Session, make_task: Callable[[], FrameTask], feed: Feed, most: int = 0) -> None:
+        """Make the first work.
+
+        Args:
+            session: The loaded model; the pool closes it.
+            make_task: Makes buffers for one frame.
+            feed: Checks a frame and makes the inputs of it.
+            most: Works at once; 0: as many as there are logical cores, at least 4.
+        """
+        self.feed = feed
+        self._session, self._make_task = session, make_task
+        self._most = most or max(_LEAST, logical_cores())
+        self._changed = Condition()
+        self._sessions = [session]
+        self._turn = Lock()
+        self._free = [Work(self, make_task(), session, self._turn)]
+        self._made, self._out, self._closed = 1, 0, False
+
+    def take(self, timeout_s: float | None = None) -> Work:
+        """Return a work that nobody else has; wait while all are taken.
+
+        Args:
+            timeout_s: Wait so long at most; None: for ever.
+
+        Raises:
+            UnavailableError: If the pool is closed, or none came back in time.
+        """
+        with self._changed:
+            if not self._free and self._made < self._most and not self._closed:
+                self._free.append(self._another())
+            elif not self._free and not self._changed.wait_for(self._can_go, timeout_s):
+                raise UnavailableError(
+                    f"none of the {self._most} frames that may be on their way at once was done within {timeout_s:g} s",
+                    remedy="leave the block of each `with runtime.begin()`, or wait longer",
+                )
+            if self._closed:
+                raise UnavailableError("the runtime is closed", remedy="load the bundle again with Runtime.load")
+            self._out += 1
+            return self._free.pop().lease()
+
+    def take_back(self, work: Work) -> None:
+        """Let others have a work; the last one of a closed pool closes the session."""
+        with self._changed:
+            self._out -= 1
+            self._free.append(work)
+            self._changed.notify()
+            ends = self._closed and not self._out
+        if ends:
+            self._end()
+
+    def close(self) -> None:
+        """Refuse further works; the session closes now, or when the last work that is out comes back."""
+        with self._changed:
+            ends = not self._closed and not self._out
+            self._closed = True
+            self._changed.notify_all()
+        if ends:
+            self._end()
+
+    def _can_go(self) -> bool:
+        return bool(self._free) or self._closed
+
+    def _another(self) -> Work:
+        """Return a further work: on a session beside the first, or in turns with it."""
+        self._made += 1
+        beside = self._session.beside()
+        if beside is None:
+            return Work(self, self._make_task(), self._session, self._turn)
+        self._sessions.append(beside)
+        return Work(self, self._make_task(), beside, Lock())
+
+    def _end(self) -> None:
+        for one in reversed(self._sessions):
+            one.close()
+        self._free.clear()
