@@ -8,11 +8,10 @@ from threading import Condition, Lock
 from types import TracebackType
 from typing import Any
 
-import numpy as np
-
 from edgeopt.errors import UnavailableError
 from edgeopt.executors import Session
 from edgeopt.graph.tensors import Sample, Tensors
+from edgeopt.runtime.stats.ring import NOT_RUN, StageRing
 from edgeopt.system.threads import logical_cores
 from edgeopt.tasks import FrameTask
 
@@ -21,6 +20,7 @@ STAGES = ("preprocess", "upload", "execute", "download", "postprocess")
 _LEAST = 4
 """Frames on their way at once, at most, where there are fewer cores: one in each stage, and one that waits."""
 Feed = Callable[[FrameTask, Sample], tuple[Tensors, Any]]
+_NONE_RUN = (NOT_RUN,) * len(STAGES)
 _clock = time.perf_counter_ns
 
 
@@ -31,7 +31,18 @@ class Work:
     thread. Leaving the block gives the buffers back.
     """
 
-    __slots__ = ("_geometry", "_inputs", "_leased", "_outputs", "_pool", "_session", "_task", "_turn", "times_ns")
+    __slots__ = (
+        "_begun",
+        "_geometry",
+        "_inputs",
+        "_leased",
+        "_outputs",
+        "_pool",
+        "_session",
+        "_task",
+        "_turn",
+        "times_ns",
+    )
 
     def __init__(self, pool: Pool, task: FrameTask, session: Session, turn: Lock) -> None:
         """Bind buffers to a session; a pool does this.
@@ -47,8 +58,9 @@ class Work:
         self._outputs: Tensors | None = None
         self._geometry: Any = None
         self._leased = False
-        self.times_ns = np.zeros(len(STAGES), np.int64)
-        """What each of the stages took, in the order of `Runtime.stages`."""
+        self._begun = 0
+        self.times_ns = [NOT_RUN] * len(STAGES)
+        """What each of `Runtime.stages` took; -1 for one that did not run yet."""
 
     def __enter__(self) -> Work:
         return self
@@ -65,7 +77,8 @@ class Work:
             ValueError: If it is no frame, or the work was given back.
         """
         self._require_lease()
-        begun = _clock()
+        begun = self._begun = _clock()
+        self._pool.ring.feed()
         self._inputs, self._geometry = self._pool.feed(self._task, frame)
         self.times_ns[0] = _clock() - begun
 
@@ -103,12 +116,17 @@ class Work:
         begun = _clock()
         outputs, self._outputs = self._outputs, None
         answer = dict(outputs) if raw else self._task.postprocess(outputs, self._geometry)
-        self.times_ns[4] = _clock() - begun
+        done = _clock()
+        self.times_ns[4] = done - begun
+        self._pool.ring.record(self.times_ns, done - self._begun)
+        self._begun = 0
         return answer
 
     def close(self) -> None:
         """Give the buffers back; a second time does nothing."""
         if self._leased:
+            if self._begun:  # a frame came in, and no answer went out
+                self._pool.ring.fail()
             self._inputs = self._outputs = self._geometry = None
             self._leased = False
             self._pool.take_back(self)
@@ -116,7 +134,8 @@ class Work:
     def lease(self) -> Work:
         """Mark it as taken; its pool does this."""
         self._leased = True
-        self.times_ns.fill(0)
+        self._begun = 0
+        self.times_ns[:] = _NONE_RUN
         return self
 
     def _require_lease(self) -> None:
@@ -140,7 +159,7 @@ class Pool:
             feed: Checks a frame and makes the inputs of it.
             most: Works at once; 0: as many as there are logical cores, at least 4.
         """
-        self.feed = feed
+        self.feed, self.ring = feed, StageRing(STAGES)
         self._session, self._make_task = session, make_task
         self._most = most or max(_LEAST, logical_cores())
         self._changed = Condition()

@@ -17,6 +17,8 @@ from edgeopt.graph.tensors import Sample, Tensors, TensorSpec, require_names
 from edgeopt.runtime.bundle import Artefact, Bundle, read_bundle
 from edgeopt.runtime.fallback import Opened, open_artefact, open_first
 from edgeopt.runtime.pool import STAGES, Pool, Work
+from edgeopt.runtime.stats import Stats
+from edgeopt.runtime.stats.ring import StageRing
 from edgeopt.system.threads import engine_threads
 from edgeopt.tasks import FrameTask, Task, make_task
 
@@ -126,6 +128,10 @@ class Runtime:
         """Return the answer for each frame, in their order; see `predict`."""
         return [self.predict(frame, raw=raw) for frame in frames]
 
+    def stats(self) -> Stats:
+        """Return how many frames came in, were answered and failed, and what the last 1024 took."""
+        return self._pool.ring.stats()
+
     def why_no_answer(self, frame: Sample) -> str:
         """Return which outputs are NaN for a frame, so that its answer is empty; empty where none is.
 
@@ -153,6 +159,7 @@ class Runtime:
         """Run once on a grey picture, where the bundle takes pictures."""
         if size := self.bundle.recipe.input.size:
             self.predict(np.full((*size, 3), 128, np.uint8))
+            self._pool.ring = StageRing(STAGES)  # that was no frame of the app's
 
 
 def _require_picture(frame: object) -> None:
