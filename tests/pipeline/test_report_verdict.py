@@ -12,6 +12,7 @@ from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.pipeline.candidate import BASELINE, Candidate, Latency
 from edgeopt.pipeline.result import Report
 from edgeopt.pipeline.summary import summarize
+from edgeopt.pipeline.verdict import judge
 from edgeopt.report.formats import render
 from edgeopt.system.environment import read_environment
 
@@ -42,19 +43,19 @@ def report(verdict: str, trust: str, *, asked: bool = True, size_bytes: int = 10
 
 
 @pytest.mark.parametrize(
-    ("verdict", "trust", "word", "code"),
+    ("verdict", "trust", "word", "code", "outcome"),
     [
-        ("PASS", "TRUSTED", "PASS", 0),
-        ("FAIL", "TRUSTED", "FAIL", 2),
-        ("INCONCLUSIVE", "TRUSTED", "INCONCLUSIVE", 3),
-        ("PASS", NOISY, "NOISY", 4),
-        ("FAIL", NOISY, "NOISY", 4),
-        ("FAIL", "INVALID; clock step: the system clock was set by 3.00 s", "INVALID", 4),
+        ("PASS", "TRUSTED", "PASS", 0, "PASS"),
+        ("FAIL", "TRUSTED", "FAIL", 2, "FAIL"),
+        ("INCONCLUSIVE", "TRUSTED", "INCONCLUSIVE", 3, "NOT DECIDED"),
+        ("PASS", NOISY, "NOISY", 4, "NOISY"),
+        ("FAIL", NOISY, "NOISY", 4, "NOISY"),
+        ("FAIL", "INVALID; clock step: the system clock was set by 3.00 s", "INVALID", 4, "NOISY"),
     ],
 )
-def test_the_exit_code_is_that_of_the_word_in_the_verdict(verdict, trust, word, code):
+def test_the_exit_code_is_that_of_the_word_in_the_verdict(verdict, trust, word, code, outcome):
     found = report(verdict, trust)
-    assert (found.verdict, found.exit_code) == (word, code)
+    assert (found.verdict, found.exit_code, judge(found).outcome) == (word, code, outcome)
     assert found.verdict_line.startswith(f"{word}: ")
     assert "0 of 400 frames over 33 ms" in found.verdict_line
 
@@ -70,6 +71,15 @@ def test_a_missed_budget_that_nobody_asked_for_is_said_to_be_no_gate():
     assert found.exit_code == 0
     assert found.verdict_line.endswith("; that is the target's budget, --budget makes it a gate")
     assert "gate" not in report("FAIL", "TRUSTED").verdict_line
+    assert judge(found).outcome == "DONE", "a word that says FAIL would say exit code 2"
+
+
+def test_the_verdict_says_what_was_chosen_where_it_lies_and_what_comes_next():
+    found = judge(report("PASS", "TRUSTED", size_bytes=900))
+    assert found.sentence == "fuse is 1.50x [1.40, 1.60] as fast as the original"
+    assert (found.bundle, found.next_command) == ("out/bundle", "edgeopt bench out/bundle")
+    failed = judge(report("FAIL", "TRUSTED"))
+    assert failed.next_command == "edgeopt bench out/bundle --budget 33ms --profile"
 
 
 def test_a_file_that_grew_is_told_in_the_verdict():

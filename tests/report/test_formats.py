@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from edgeopt.errors import EXIT_MISSED, EXIT_NOISY, EXIT_PASS, Note, NoteKind, NotFoundError
-from edgeopt.report.document import Document, Figure, Judgement, Section, Value, make_table
+from edgeopt.report.document import Document, Figure, Judgement, Outcome, Section, Value, Verdict, make_table
 from edgeopt.report.formats import Paper, find, names, render, write_pages
 from edgeopt.system.text import printable
 
@@ -34,8 +34,8 @@ def document(name: str = "model", *, judgements: tuple[Judgement, ...] = (), dat
         notes=(Note(NoteKind.WARNING, f"beware of {name}", "mend it"),),
     )
     detail = Section("For a page", text="many words", is_detail=True)
-    summary = (Value("verdict", f"FAIL: {name}"),)
-    return Document("check", name, f"Check of {name}", data, (section, detail), summary, judgements, 1.5)
+    verdict = Verdict(Outcome.FAIL, f"{name} is slow", (Value("budget", name),), f"out/{name}", COMMAND)
+    return Document("check", name, f"Check of {name}", data, (section, detail), verdict, judgements, 1.5)
 
 
 @pytest.mark.parametrize("form", names())
@@ -63,8 +63,9 @@ def test_a_pipe_gets_whole_lines():
 
 
 def test_a_terminal_is_told_the_verdict_last_and_a_page_first():
-    assert render(document(), "terminal").splitlines()[-1].startswith("verdict")
-    assert render(document(), "markdown").splitlines()[2] == "- verdict: FAIL: model"
+    last = render(document(), "terminal").splitlines()[-4:]
+    assert [one.split()[0] for one in last] == ["FAIL", "budget", "bundle", "next"]
+    assert render(document(), "markdown").splitlines()[2] == "**FAIL**: model is slow"
     assert "For a page" in render(document(), "markdown")
     assert "For a page" not in render(document(), "terminal")
 

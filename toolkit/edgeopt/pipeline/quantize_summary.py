@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 
 from edgeopt.pipeline.quantize_result import QuantizeResult, Tried
-from edgeopt.report.document import Document, Section, Value, make_table
+from edgeopt.report.document import Document, Outcome, Section, Value, Verdict, make_table
 
 
 def summarize(result: QuantizeResult) -> Document:
@@ -27,21 +28,28 @@ def summarize(result: QuantizeResult) -> Document:
             Section("Forms that were tried", make_table(result.tried, columns, chosen=chosen), is_detail=True),
             Section(notes=result.notes),
         ),
-        summary=_summary(result),
+        verdict=_verdict(result),
     )
 
 
-def _summary(result: QuantizeResult) -> tuple[Value, ...]:
+def _verdict(result: QuantizeResult) -> Verdict:
     chosen = result.chosen
     if chosen is None:
-        return (Value("why", result.reason), Value("chosen", "none: the float model stays"))
-    values = [
-        Value("why", result.reason),
-        Value("chosen", chosen.name),
-        Value("speed", f"estimated {chosen.speed_ratio:.2f}x the float model's; edgeopt compare proves it"),
-        Value("agreement", f"{chosen.agreement:.3f} with the float model, without labels"),
-    ]
-    if chosen.score is not None:
-        figures = f"{result.metric} {chosen.score:.4f}, the original {result.baseline:.4f}"
-        values.append(Value("metric", f"{figures}; lost {chosen.drop} (95 % over {result.pictures} pictures)"))
-    return (*values, Value("file", str(result.file)))
+        return Verdict(Outcome.FAIL, "the float model stays: no INT8 form is fast and accurate enough", _why(result))
+    facts = [*_why(result), Value("form", chosen.name)]
+    agrees = f"agrees with the float model in {chosen.agreement:.3f}"
+    if chosen.score is None:
+        facts.append(Value("accuracy", f"{agrees}; no labels judge it"))
+    else:
+        figures = f"{result.metric} {chosen.score:.4f}, was {result.baseline:.4f}"
+        facts.append(Value("accuracy", f"{figures}: loses {chosen.drop} on {result.pictures} pictures; {agrees}"))
+    return Verdict(
+        Outcome.DONE,
+        f"{result.file} is estimated {chosen.speed_ratio:.2f}x as fast as the float model",
+        tuple(facts),
+        next_command=f"edgeopt compare {shlex.quote(result.model)} {shlex.quote(str(result.file))}",
+    )
+
+
+def _why(result: QuantizeResult) -> tuple[Value, ...]:
+    return (Value("why", result.reason),)

@@ -65,10 +65,10 @@ class Report:
         """PASS, FAIL or INCONCLUSIVE by the budget; NOISY or INVALID where the machine closes the gate."""
         if self.best.latency is None:
             return "INCONCLUSIVE"
-        return self._noise if self._noise and self.budget_asked else self.best.latency.verdict
+        return self.noise if self.noise and self.budget_asked else self.best.latency.verdict
 
     @property
-    def _noise(self) -> str:
+    def noise(self) -> str:
         """NOISY or INVALID; empty where the machine was quiet, or nothing was measured."""
         level = self.trust.partition(";")[0]
         return "" if level == "TRUSTED" else level
@@ -89,8 +89,8 @@ class Report:
         undecided = self.verdict != self.best.latency.verdict
         found = f"a noisy machine decides no budget; seen: {self.best.latency.detail}"
         parts = [f"{self.verdict}: {found if undecided else self.best.latency.detail}", self._larger]
-        if self._noise and not undecided:
-            parts.append(f"the machine was {self._noise}: believe no close figure")
+        if self.noise and not undecided:
+            parts.append(f"the machine was {self.noise}: believe no close figure")
         if not self.budget_asked and self.verdict != "PASS":
             parts.append("that is the target's budget, --budget makes it a gate")
         return "; ".join(part for part in parts if part)

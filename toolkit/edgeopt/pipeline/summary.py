@@ -8,6 +8,7 @@ from edgeopt.errors import Note, NoteKind
 from edgeopt.measurement.statistics.quantile import StageTime
 from edgeopt.pipeline.candidate import BASELINE, Candidate
 from edgeopt.pipeline.result import Report
+from edgeopt.pipeline.verdict import is_judged, judge
 from edgeopt.report.document import Document, Figure, Judgement, Section, Table, Value, make_table
 from edgeopt.report.formats import write_pages
 from edgeopt.steps.compile._partition_svg import PICTURE
@@ -25,6 +26,7 @@ def summarize(report: Report) -> Document:
     sections = [
         Section(table=_table(report, _columns(report)), values=_refused(report)),
         Section("Stages in ms, p50 / p99", _table(report, _stage_columns(report)), is_detail=not _is_timed(report)),
+        Section("Why", values=_why(report), is_detail=True),
         Section("Notes", values=_how(report), notes=_shared_notes(report)),
         Section("How to read it", text=_READING, figure=_picture(report), is_detail=True),
         *(_candidate(one) for one in report.candidates),
@@ -37,8 +39,8 @@ def summarize(report: Report) -> Document:
         title=f"{report.model} on {report.target}",
         data=report.as_json(),
         sections=tuple(one for one in sections if one.table or one.values or one.notes or one.text),
-        summary=_summary(report),
-        judgements=(Judgement.by_exit("budget", report.exit_code, report.verdict_line),) if _is_judged(report) else (),
+        verdict=judge(report),
+        judgements=(Judgement.by_exit("budget", report.exit_code, report.verdict_line),) if is_judged(report) else (),
     )
 
 
@@ -99,10 +101,6 @@ def _is_timed(report: Report) -> bool:
     return any(one.latency for one in report.candidates)
 
 
-def _is_judged(report: Report) -> bool:
-    return report.budget_asked or bool(report.off_target)
-
-
 def _score(one: Candidate) -> str:
     if one.score:
         return f"{one.score.value:.4f}"
@@ -142,6 +140,10 @@ def _shared_notes(report: Report) -> tuple[Note, ...]:
         for note, names in owners.items()
         if note.kind is not NoteKind.INFO
     )
+
+
+def _why(report: Report) -> tuple[Value, ...]:
+    return (Value("chosen", report.reason), Value("verdict", report.verdict_line))
 
 
 def _how(report: Report) -> tuple[Value, ...]:
@@ -212,15 +214,5 @@ def _facts(report: Report) -> tuple[Value, ...]:
         "latency": f"measured on {report.measured_on}" if report.measured_on else "",
         "fingerprint": machine.hash,
         "samples": "candidates/*/samples.npz; of fresh processes candidates/*/confirmed.npz",
-    }
-    return tuple(Value(label, text) for label, text in known.items() if text)
-
-
-def _summary(report: Report) -> tuple[Value, ...]:
-    known = {
-        "chosen": report.reason,
-        "verdict": report.verdict_line,
-        "bundle": str(report.bundle),
-        "report": str(report.folder / "report.md"),
     }
     return tuple(Value(label, text) for label, text in known.items() if text)

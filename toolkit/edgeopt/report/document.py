@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, TypeVar
 
-from edgeopt.errors import EXIT_MISSED, EXIT_NOISY, EXIT_PASS, Note
+from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_MISSED, EXIT_NOISY, EXIT_PASS, Note
 
 T = TypeVar("T")
 
@@ -100,6 +101,42 @@ class Judgement:
         return cls(name, verdict, detail, exit_code == EXIT_NOISY)
 
 
+class Outcome(StrEnum):
+    """How a command ended, in one word."""
+
+    PASS = "PASS"
+    FAIL = "FAIL"
+    NOT_DECIDED = "NOT DECIDED"
+    NOISY = "NOISY"
+    """The machine was too noisy to decide."""
+    DONE = "DONE"
+    """Nothing was to be passed."""
+    FASTER = "FASTER"
+    SLOWER = "SLOWER"
+    EQUIVALENT = "EQUIVALENT"
+
+    @classmethod
+    def by_exit(cls, exit_code: int) -> Outcome:
+        """Return the word of an exit code that a gate gave."""
+        known = {EXIT_PASS: cls.PASS, EXIT_MISSED: cls.FAIL, EXIT_INCONCLUSIVE: cls.NOT_DECIDED, EXIT_NOISY: cls.NOISY}
+        return known[exit_code]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a reader of nothing else must know: a page begins with it, a terminal ends with it."""
+
+    outcome: Outcome
+    sentence: str
+    """What was found, for somebody who knows no figures of the run."""
+    facts: tuple[Value, ...] = ()
+    """What it rests on and what it costs, one clause each."""
+    bundle: str = ""
+    """The folder that was written; empty: none was."""
+    next_command: str = ""
+    """That a reader would run next, as it is typed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Document:
     """What one command found, for a reader and for a program."""
@@ -112,8 +149,8 @@ class Document:
     data: Any
     """The result as plain values, for other programs."""
     sections: tuple[Section, ...] = ()
-    summary: tuple[Value, ...] = ()
-    """What matters most: a page begins with it, a terminal ends with it."""
+    verdict: Verdict | None = None
+    """None: there was nothing to judge."""
     judgements: tuple[Judgement, ...] = ()
     seconds: float = 0.0
     """How long it all took; 0: not known."""

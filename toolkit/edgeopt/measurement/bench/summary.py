@@ -14,10 +14,11 @@ from edgeopt.measurement.load.result import LoadResult, LoadStatus
 from edgeopt.measurement.load.sustained import Sustained, Window
 from edgeopt.measurement.resources.cost import InferenceCost
 from edgeopt.measurement.resources.profile import NodeTime, Profile
-from edgeopt.measurement.resources.trust import Reason
+from edgeopt.measurement.resources.trust import Reason, TrustLevel
+from edgeopt.measurement.statistics.budget import Verdict as BudgetVerdict
 from edgeopt.measurement.statistics.quantile import Quantile, RoundsQuantile, Summary
 from edgeopt.measurement.statistics.trend import Steadiness, Warmup
-from edgeopt.report.document import Document, Judgement, Section, Table, Value, make_table
+from edgeopt.report.document import Document, Judgement, Outcome, Section, Table, Value, Verdict, make_table
 from edgeopt.system.text import format_bytes, format_ms, plural
 
 _TOP_NODES = 10
@@ -45,15 +46,14 @@ def summarize(result: BenchResult) -> Document:
             is_detail=True,
         ),
     ]
-    verdict = _verdict(result)
     return Document(
         command="bench",
         subject=result.name,
         title=f"{result.name} under {result.plan}",
         data=result.as_json(),
         sections=tuple(one for one in found if one is not None),
-        summary=(Value("verdict", verdict),),
-        judgements=(Judgement.by_exit("budget", result.exit_code, verdict),) if result.budget_asked else (),
+        verdict=_verdict(result),
+        judgements=(_judgement(result),) if result.budget_asked else (),
     )
 
 
@@ -328,10 +328,32 @@ def _diagnosis(result: BenchResult) -> Section:
     return Section("Diagnosis", values=(Value("why", why), *do), notes=notes)
 
 
-def _verdict(result: BenchResult) -> str:
-    if not result.budget_asked:
-        return f"{result.budget} (the target's budget; --budget makes it a gate)"
-    if result.exit_code != EXIT_NOISY:
-        return str(result.budget)
-    level = result.trust.level.upper()
-    return f"{level}: nothing is decided (exit code {EXIT_NOISY}); seen: {result.budget.detail}"
+def _judgement(result: BenchResult) -> Judgement:
+    blocked = f"{result.trust.level.upper()}: nothing is decided; seen: " if result.exit_code == EXIT_NOISY else ""
+    seen = result.budget.detail if blocked else str(result.budget)
+    return Judgement.by_exit("budget", result.exit_code, f"{blocked}{seen}")
+
+
+def _verdict(result: BenchResult) -> Verdict:
+    trust, found = result.trust, result.budget
+    no_gate = "" if result.budget_asked else " (the target's; --budget makes it a gate)"
+    facts = [Value("budget", f"{found.detail}{no_gate}")]
+    if trust.level is not TrustLevel.TRUSTED:
+        facts.append(Value("machine", f"{trust.level.upper()}: {', '.join(one.name for one in trust.reasons)}"))
+    commands = [one.do for one in result.findings if one.do.startswith("edgeopt ")]
+    return Verdict(_outcome(result), _times(result), tuple(facts), next_command=next(iter(commands), ""))
+
+
+def _outcome(result: BenchResult) -> Outcome:
+    if result.budget_asked:
+        return Outcome.by_exit(result.exit_code)
+    return Outcome.PASS if result.budget.verdict is BudgetVerdict.PASS else Outcome.DONE
+
+
+def _times(result: BenchResult) -> str:
+    """Return what one frame of the load takes, from its arrival where frames arrive."""
+    times = (result.load.response or result.load.service) if result.plan.rate_per_s is not None else None
+    what = "an answer" if times else "a frame"
+    shown = times or result.load.service
+    slow = f", 1 in 100 more than {format_ms(shown.p99.value_ns)} ms" if shown.p99.value_ns is not None else ""
+    return f"{result.name}: half of the frames have {what} within {format_ms(shown.p50.value_ns)} ms{slow}"

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from edgeopt.measurement.check.result import CheckReport, CheckResult
-from edgeopt.report.document import Document, Judgement, Section, Table, Value, make_table
+from edgeopt.measurement.check.result import CheckReport, CheckResult, CheckVerdict
+from edgeopt.report.document import Document, Judgement, Outcome, Section, Table, Value, Verdict, make_table
 
 
 def summarize(report: CheckReport) -> Document:
     """Return what a reader sees: one line a check, the machine and the verdict."""
-    baseline = f"{report.baseline}{' written' if report.updated else ''}"
     return Document(
         command="check",
         subject=report.name,
@@ -20,10 +19,34 @@ def summarize(report: CheckReport) -> Document:
             Section(table=_table(report)),
             Section(values=(Value("machine", report.trust),), notes=report.notes),
         ),
-        summary=(Value("baseline", baseline), Value("verdict", report.shown_verdict)),
+        verdict=_verdict(report),
         judgements=tuple(Judgement(one.name, one.verdict, one.detail, one.is_blocked) for one in report.results),
         seconds=report.seconds,
     )
+
+
+_SAID = {
+    CheckVerdict.FAIL: "worse than the baseline",
+    CheckVerdict.INCONCLUSIVE: "not decided",
+    CheckVerdict.PASS: "as good as the baseline",
+}
+
+
+def _verdict(report: CheckReport) -> Verdict:
+    """Return what fails first, then what is not decided, then what passes."""
+    facts = [Value("baseline", f"{report.baseline}{' written' if report.updated else ''}")]
+    if left := _names(report, CheckVerdict.SKIPPED):
+        facts.append(Value("not checked", ", ".join(left)))
+    if report.updated:
+        return Verdict(Outcome.DONE, f"{report.name}: the baseline is written", tuple(facts))
+    found = {text: _names(report, word) for word, text in _SAID.items()}
+    clauses = [f"{', '.join(names)} {text}" for text, names in found.items() if names]
+    sentence = f"{report.name}: {'; '.join(clauses) or 'nothing was checked'}"
+    return Verdict(Outcome.by_exit(report.exit_code), sentence, tuple(facts))
+
+
+def _names(report: CheckReport, verdict: CheckVerdict) -> list[str]:
+    return [one.name for one in report.results if one.verdict is verdict]
 
 
 def _table(report: CheckReport) -> Table:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from edgeopt.measurement.compare.result import Compared, Comparison
 from edgeopt.measurement.statistics.quantile import StageTime
-from edgeopt.measurement.statistics.ratio import Ratio
-from edgeopt.report.document import Document, Section, Table, Value, make_table
+from edgeopt.measurement.statistics.ratio import Change, Ratio
+from edgeopt.report.document import Document, Outcome, Section, Table, Value, Verdict, make_table
 from edgeopt.system.text import format_bytes
 
 Judged = tuple[Compared, str, Ratio]
@@ -26,7 +26,28 @@ def summarize(result: Comparison) -> Document:
             Section(table=_ratios(result)),
             Section(values=_how(result), notes=result.notes),
         ),
+        verdict=_verdict(result),
     )
+
+
+_OUTCOMES = {
+    Change.FASTER: Outcome.FASTER,
+    Change.SLOWER: Outcome.SLOWER,
+    Change.EQUIVALENT: Outcome.EQUIVALENT,
+}
+
+
+def _verdict(result: Comparison) -> Verdict:
+    """Return what whole frames say of the fastest of the others."""
+    first, *others = result.rows
+    best = max(others, key=lambda one: one.ratios["frame"].speedup)
+    ratio = best.ratios["frame"]
+    outcome = _OUTCOMES.get(ratio.verdict, Outcome.NOT_DECIDED)
+    equal = f", equal within {ratio.margin:.1%}" if outcome is Outcome.EQUIVALENT else ""
+    facts = [Value("accuracy", f"{best.label} loses {best.drop}")] if best.drop else []
+    if result.trust:
+        facts.append(Value("machine", str(result.trust)))
+    return Verdict(outcome, f"{best.label} is {ratio} as fast as {first.label}, whole frames{equal}", tuple(facts))
 
 
 def _subjects(result: Comparison) -> Table:

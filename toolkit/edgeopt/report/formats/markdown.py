@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from edgeopt.report.document import Document, Section, Table, Value
+from edgeopt.report.document import Document, Section, Table, Value, Verdict
 from edgeopt.report.formats import Format, Paper
 
 _MARKS = {"<": "&lt;", "|": "\\|", "](": "]\\(", "][": "]\\[", "]:": "]\\:"}
@@ -18,10 +18,17 @@ def escape(text: str) -> str:
 
 
 def _render(document: Document, _: Paper) -> str:
-    blocks = [f"# {escape(document.title)}", *_list(document.summary)]
+    blocks = [f"# {escape(document.title)}", *(_verdict(document.verdict) if document.verdict else ())]
     for section in document.sections:
         blocks += _section(section)
     return "\n\n".join(blocks) + "\n"
+
+
+def _verdict(verdict: Verdict) -> Iterator[str]:
+    yield f"**{verdict.outcome}**: {escape(verdict.sentence)}"
+    yield from _list(verdict.facts)
+    where = (Value("bundle", verdict.bundle), Value("next", verdict.next_command))
+    yield from _list(one for one in where if one.text)
 
 
 def _section(section: Section) -> Iterator[str]:

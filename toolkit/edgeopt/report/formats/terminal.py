@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from unicodedata import east_asian_width
 
-from edgeopt.report.document import Document, Section, Table, Value
+from edgeopt.report.document import Document, Section, Table, Value, Verdict
 from edgeopt.report.formats import Format, Paper
 
 _LABEL = 10
@@ -32,7 +32,8 @@ _VERDICT = re.compile(rf"\b({'|'.join(_COLOURS)})\b")
 
 def _render(document: Document, paper: Paper) -> str:
     sections = [one for one in document.sections if not one.is_detail]
-    blocks = [list(_section(one, paper)) for one in (*sections, Section(values=document.summary))]
+    blocks = [list(_section(one, paper)) for one in sections]
+    blocks += [list(_verdict(document.verdict, paper))] if document.verdict else []
     return "".join(f"{line}\n" for number, block in enumerate(filter(None, blocks)) for line in _apart(number, block))
 
 
@@ -48,6 +49,16 @@ def _section(section: Section, paper: Paper) -> Iterator[str]:
     if section.text:
         yield from _folded(section.text, paper.width)
     for one in (*section.values, *(Value(note.kind, str(note)) for note in section.notes)):
+        yield from _value(one, paper)
+
+
+def _verdict(verdict: Verdict, paper: Paper) -> Iterator[str]:
+    values = (
+        *verdict.facts,
+        Value("bundle", verdict.bundle, is_command=True),
+        Value("next", verdict.next_command, is_command=True),
+    )
+    for one in (Value(str(verdict.outcome), verdict.sentence), *(one for one in values if one.text)):
         yield from _value(one, paper)
 
 

@@ -1,0 +1,87 @@
+"""The verdict of `optimize`: what was chosen, how much faster it is, what it costs, where it lies, what comes next."""
+
+from __future__ import annotations
+
+import shlex
+
+from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_NOISY
+from edgeopt.pipeline.candidate import BASELINE, Candidate
+from edgeopt.pipeline.result import Report
+from edgeopt.pipeline.selection import is_proven
+from edgeopt.report.document import Outcome, Value, Verdict
+from edgeopt.system.text import format_bytes
+
+
+def judge(report: Report) -> Verdict:
+    """Return what a reader of nothing else must know; its outcome is that of the exit code where there is a gate."""
+    return Verdict(
+        _outcome(report), _sentence(report), tuple(_facts(report)), str(report.bundle), _next_command(report)
+    )
+
+
+def is_judged(report: Report) -> bool:
+    """Return whether the exit code is a verdict: a budget was asked for, or nothing runs on the device."""
+    return report.budget_asked or bool(report.off_target)
+
+
+def _outcome(report: Report) -> Outcome:
+    if is_judged(report):
+        return Outcome.by_exit(report.exit_code)
+    return Outcome.PASS if report.verdict == "PASS" else Outcome.DONE
+
+
+def _sentence(report: Report) -> str:
+    best, first = report.best, report.candidates[0]
+    if report.off_target:
+        return f"nothing runs on {report.target} itself; {best.name} is what runs in its place"
+    if best.name == BASELINE:
+        return "the original stays: no candidate is proven faster and accurate enough"
+    if best.speed is None:
+        return f"{best.name} is chosen for its accuracy; its speed is not measured yet"
+    if not is_proven(best):
+        return f"{best.name} is {best.size_bytes / first.size_bytes:.0%} of the original's size and not proven slower"
+    return f"{best.name} is {best.speed} as fast as the original"
+
+
+def _facts(report: Report) -> list[Value]:
+    best, first = report.best, report.candidates[0]
+    known = {
+        "budget": _budget(report),
+        "accuracy": _accuracy(best, first, report.max_drop) if best is not first else "",
+        "size": f"{format_bytes(best.size_bytes)}, was {format_bytes(first.size_bytes)}" if best is not first else "",
+        "machine": f"{report.noise}: believe no close figure" if report.noise else "",
+        "report": str(report.folder / "report.md"),
+    }
+    return [Value(label, text) for label, text in known.items() if text]
+
+
+def _budget(report: Report) -> str:
+    if report.best.latency is None:
+        return f"not measured: {report.untimed}"
+    found = report.best.latency
+    no_gate = "" if is_judged(report) or found.verdict == "PASS" else f"{found.verdict}, but nobody asked: "
+    return f"{no_gate}{found.detail}"
+
+
+def _accuracy(best: Candidate, first: Candidate, max_drop: float) -> str:
+    """Return what the choice loses: on labels, or else how far its answers are the original's."""
+    score = best.simulated or best.score
+    if best.drop is not None and score and first.score:
+        change = f"{score.metric} {score.value:.4f}, was {first.score.value:.4f}"
+        return f"{change}: loses {best.drop:+.4f} {best.drop_interval}".rstrip() + f", {max_drop:g} allowed"
+    if best.agreement is not None:
+        return f"agrees with the original in {best.agreement:.3f}; no labels judge it"
+    return ""
+
+
+def _next_command(report: Report) -> str:
+    """Return what follows: measuring where that is missing or undecided, else looking at the answers."""
+    bundle = shlex.quote(str(report.bundle))
+    if report.foreign_runtime:
+        return ""
+    if report.best.latency is None:
+        return f"edgeopt bench {bundle}"
+    if report.budget_asked and report.exit_code:
+        longer = " --seconds 60" if report.exit_code in (EXIT_INCONCLUSIVE, EXIT_NOISY) else " --profile"
+        return f"edgeopt bench {bundle} --budget {report.budget_ms:.4g}ms{longer}"
+    return f"edgeopt bench {bundle}"
