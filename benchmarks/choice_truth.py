@@ -29,6 +29,7 @@ from edgeopt.pipeline.candidate import BASELINE, Candidate
 from edgeopt.pipeline.measure import Bench, Decision, measure_and_choose
 from edgeopt.pipeline.selection import Wish
 from edgeopt.recipes.frames import Frames
+from edgeopt.tasks import FrameTask
 
 EXECUTE_NS = 25_000_000
 _LOAD_NS = 1_000_000
@@ -43,7 +44,7 @@ _JITTER = 0.03
 SCRIPT = Script((TensorSpec("x", "uint8", (1,)),), ({"y": np.zeros(1)},), execute_ns=(EXECUTE_NS,))
 
 
-class NoTask:
+class NoTask(FrameTask):
     """A task without work: the clock passes in reading and in execution."""
 
     def preprocess(self, frame: Frame) -> tuple[Tensors, Any]:

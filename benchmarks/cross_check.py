@@ -21,10 +21,12 @@ from typing import Any
 import numpy as np
 import openvino
 
+from edgeopt.executors import Staged
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.measurement.load.closed_loop import run_closed
 from edgeopt.measurement.statistics.ratio import ratio_of_rounds
 from edgeopt.system.environment import cpu_name
+from edgeopt.tasks import FrameTask
 
 SECONDS = 2
 RESULT = Path(__file__).parent / "results" / "cross_check.md"
@@ -47,7 +49,7 @@ FIGURES = (
 )
 
 
-class OpenVinoSession:
+class OpenVinoSession(Staged):
     """The engine as our loop sees it: the least that the words of `Session` need."""
 
     def __init__(self, model: Path) -> None:
@@ -76,10 +78,6 @@ class OpenVinoSession:
         """Name the outputs."""
         return {str(i): one.data for i, one in enumerate(results.output_tensors)}
 
-    def run(self, inputs: Any) -> Any:
-        """Do all three."""
-        return self.download(self.execute(self.upload(inputs)))
-
     def placement(self) -> tuple[()]:
         """Tell nothing."""
         return ()
@@ -89,7 +87,7 @@ class OpenVinoSession:
         self._request = None
 
 
-class RandomInput:
+class RandomInput(FrameTask):
     """No preprocess and no postprocess: what remains is the engine."""
 
     def __init__(self, session: OpenVinoSession) -> None:

@@ -101,7 +101,7 @@ def test_everything_that_is_always_told_is_in_the_file(closed):
     assert values["cpu"]["per_inference_ms"] > 0
     assert values["warmup"]["status"] in ("steady", "not_steady")
     assert values["options"]["seed"] == 0
-    assert values["diagnosis"] == result.diagnosis != ""
+    assert values["diagnosis"] == result.why != ""
     assert not {"cold", "profile", "capacity", "energy", "batches"} & values.keys()
 
 
@@ -228,7 +228,8 @@ def test_commands_of_the_diagnosis_repeat_what_was_asked(cameras):
         assert f"--source {source}" in command or "--source FOLDER" in command
         assert command.count("--load ") == 1
         assert "--budget 33ms" in command
-    assert cameras[0].findings[0].do in cameras[0].diagnosis
+        assert "--streams 2" in command
+    assert cameras[0].findings[0].do in shown(cameras[0])
 
 
 def test_every_option_that_the_diagnosis_names_exists():

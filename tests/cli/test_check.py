@@ -34,7 +34,7 @@ from edgeopt.measurement.check.result import (
 from edgeopt.measurement.check.run import thresholds_of
 from edgeopt.measurement.check.summary import summarize
 from edgeopt.measurement.fresh_process.start import Start, measure_peaks, parse_answer
-from edgeopt.measurement.samples import STAGES, Samples
+from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.recipes.labels.classes import ClassLabels
 from edgeopt.recipes.recipe import Check, find_recipe, read_recipe
@@ -240,8 +240,8 @@ def test_a_bundle_carries_the_check_table_of_its_recipe(tmp_path):
 
 
 def some_baseline(**changes: object) -> Baseline:
-    times = np.full((40, len(STAGES)), 1000, np.int64)
-    samples = Samples(STAGES, times, times.sum(axis=1), np.zeros(40, np.bool_))
+    times = np.full((40, 2), 1000, np.int64)
+    samples = Samples(("preprocess", "execute"), times, times.sum(axis=1), np.zeros(40, np.bool_))
     values = {
         "name": "model",
         "model": "model.onnx",

@@ -25,7 +25,7 @@ from edgeopt.measurement.compare.result import Compared
 from edgeopt.measurement.compare.run import mark_front
 from edgeopt.measurement.compare.summary import summarize
 from edgeopt.measurement.interleaved import AGAIN, join_legs, run_interleaved
-from edgeopt.measurement.samples import STAGES, Samples
+from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.side_by_side import distinct_labels
 from edgeopt.measurement.statistics.ratio import (
     Change,
@@ -39,7 +39,7 @@ from edgeopt.measurement.statistics.ratio import (
 )
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.report.formats import render
-from edgeopt.tasks import Accuracy
+from edgeopt.tasks import Accuracy, FrameTask
 
 VERDICTS = {"FASTER", "SLOWER", "EQUIVALENT", "INCONCLUSIVE"}
 
@@ -47,10 +47,10 @@ VERDICTS = {"FASTER", "SLOWER", "EQUIVALENT", "INCONCLUSIVE"}
 def interleaved(execute_ns: np.ndarray, *, rounds: int = 10, load_ns: int = 500_000) -> Samples:
     """An interleaved run of `rounds` whose frames take `execute_ns` beside loading; the first row is warm-up."""
     n = len(execute_ns)
-    times = np.zeros((n, len(STAGES)), np.int64)
-    times[:, 0], times[:, 3] = load_ns, execute_ns
+    times = np.zeros((n, 3), np.int64)
+    times[:, 0], times[:, 2] = load_ns, execute_ns
     return Samples(
-        stages=STAGES,
+        stages=("load", "preprocess", "execute"),
         times_ns=times,
         frame_ns=times.sum(axis=1),
         warmup=np.arange(n) < 1,
@@ -169,7 +169,7 @@ def test_many_rounds_are_joined_before_they_are_ranked():
     assert len(round_logs(run, run, "frame")) <= 200
 
 
-class Nothing:
+class Nothing(FrameTask):
     """A task without work, so that a scripted clock tells the times."""
 
     def preprocess(self, frame):

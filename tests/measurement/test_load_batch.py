@@ -7,6 +7,7 @@ import pytest
 from fixture_load import MS, PICTURE, PlainTask
 
 from edgeopt.errors import UnsupportedError
+from edgeopt.executors import Staged
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.measurement.clock import ScriptedClock
 from edgeopt.measurement.load.batch import sweep_batches, why_no_batch
@@ -34,7 +35,7 @@ class RowTask(PlainTask):
 
 
 @dataclass
-class BatchSession:
+class BatchSession(Staged):
     """Takes 10 ms and 2 ms a row, doubles its input; `most` rows at once."""
 
     clock: ScriptedClock
@@ -42,12 +43,6 @@ class BatchSession:
     outputs: tuple = (TensorSpec("y", "float32", ("n", 2)),)
     most: int = 64
     keeps_batch: bool = True
-
-    def run(self, inputs):
-        return self.download(self.execute(self.upload(inputs)))
-
-    def upload(self, inputs):
-        return inputs
 
     def execute(self, uploaded):
         if len(uploaded["x"]) > self.most:

@@ -15,7 +15,7 @@ from edgeopt.measurement.load.arrivals import make_arrivals
 from edgeopt.measurement.load.models import parse_load
 from edgeopt.measurement.load.open_loop import run_open
 from edgeopt.measurement.load.result import summarize_load
-from edgeopt.measurement.samples import STAGES, Samples
+from edgeopt.measurement.samples import Samples
 from edgeopt.recipes.frames import open_frames
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.runtime.queueing import parse_queue
@@ -39,7 +39,7 @@ def test_a_real_detector_behind_two_cameras_accounts_for_every_frame(data, tmp_p
     rows, served = samples.select(np.arange(len(samples)) >= 10), samples.served()
     assert len(arrivals) == len(rows) == 180
     assert len(samples.served()) + samples.dropped.sum() + samples.failed.sum() == len(samples)
-    assert samples.stages == STAGES
+    assert samples.stages == ("load", "preprocess", "upload", "execute", "download", "postprocess")
     assert (np.bincount(rows.stream) == 90).all()
     assert (served.started_ns >= served.intended_ns).all()
     assert (served.overhead_ns >= 0).all()

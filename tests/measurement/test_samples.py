@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from edgeopt.errors import InvalidFileError
 from edgeopt.measurement.bench.attribution import check_attribution, share_stages
-from edgeopt.measurement.samples import STAGES, Samples, join_samples
+from edgeopt.measurement.samples import Samples, join_samples
+
+STAGES = ("load", "preprocess", "upload", "execute", "download", "postprocess")
 
 
 def make(n: int = 20, warm: int = 5, variant: str = "", **columns: np.ndarray) -> Samples:
@@ -24,13 +26,18 @@ def test_overhead_is_what_no_stage_accounts_for():
     assert (make().overhead_ns == 1000).all()
 
 
-def test_a_stage_is_found_by_its_name_and_an_absent_one_took_no_time():
+def test_a_stage_is_found_by_its_name_and_no_other_name_is_taken():
     samples = make()
     assert (samples.stage("execute") == samples.times_ns[:, 3]).all()
-    without_load = Samples(STAGES[1:], samples.times_ns[:, 1:], samples.frame_ns, samples.warmup)
-    assert not without_load.stage("load").any()
+    assert (samples.part("frame") == samples.frame_ns).all()
     with pytest.raises(ValueError, match="no stage 'lode'"):
         samples.stage("lode")
+
+
+@pytest.mark.parametrize("names", [("decode", "decode"), ("frame", "decode"), ("decode", "overhead")])
+def test_a_name_that_a_summary_would_tell_twice_is_refused(names):
+    with pytest.raises(ValueError, match="names of their own"):
+        Samples(names, np.zeros((3, 2), np.int64), np.zeros(3, np.int64), np.zeros(3, np.bool_))
 
 
 def test_columns_of_another_length_are_refused():

@@ -5,10 +5,10 @@ An executor takes a path or serialized bytes and never imports onnx (except `ref
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 from edgeopt.graph.tensors import Tensors, TensorSpec
 
@@ -51,8 +51,47 @@ def arithmetic(scheme: str) -> str:
     return last if last in ("bf16", "fp16") else "fp32"
 
 
-class Session(Protocol):
-    """A loaded model, ready to run. `run` is upload, execute, download in one call."""
+Stage: TypeAlias = tuple[str, Callable[[Any], Any]]
+"""A name and a part of a run. Each takes what the one before gave: the first the inputs; the last gives the outputs."""
+
+TRANSFERS = ("upload", "download")
+"""Stages that copy between the host and the device, and compute nothing."""
+
+
+class Staged(Protocol):
+    """What a session inherits: a run is upload, execute, download, which are its stages where it names no others."""
+
+    def upload(self, inputs: Tensors) -> Any:
+        """Bring the inputs to the device; return what `execute` takes. On a CPU: the inputs."""
+        return inputs
+
+    def execute(self, uploaded: Any) -> Any:
+        """Run, wait until done; return what `download` takes."""
+        ...
+
+    def download(self, results: Any) -> Tensors:
+        """Bring the results to the host, by output name."""
+        found: Tensors = results
+        return found
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """What a timed run goes through; each name once, another for each part that is worth a time of its own."""
+        return (("upload", self.upload), ("execute", self.execute), ("download", self.download))
+
+    def run(self, inputs: Tensors) -> Tensors:
+        """Run once: inputs by name in, outputs by name out.
+
+        Raises:
+            ValueError: If an input is missing or unknown.
+            UnsupportedError: If the engine cannot run the model on these inputs.
+            StepError: If a vendor's library fails, dies or hangs.
+        """
+        return self.download(self.execute(self.upload(inputs)))
+
+
+class Session(Staged, Protocol):
+    """A loaded model, ready to run."""
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
@@ -62,22 +101,6 @@ class Session(Protocol):
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
         """What a run gives."""
-        ...
-
-    def run(self, inputs: Tensors) -> Tensors:
-        """Run once: inputs by name in, outputs by name out."""
-        ...
-
-    def upload(self, inputs: Tensors) -> Any:
-        """Bring the inputs to the device; return what `execute` takes. On a CPU: the inputs."""
-        ...
-
-    def execute(self, uploaded: Any) -> Any:
-        """Run, wait until done; return what `download` takes."""
-        ...
-
-    def download(self, results: Any) -> Tensors:
-        """Bring the results to the host, by output name."""
         ...
 
     def placement(self) -> tuple[Placement, ...]:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError
-from edgeopt.executors import Executor, Placement, SessionOptions, Source
+from edgeopt.executors import Executor, Placement, SessionOptions, Source, Staged
 from edgeopt.graph.tensors import Tensors, TensorSpec, require_names
 
 
@@ -73,7 +73,7 @@ def _sleep_ns(duration_ns: int) -> None:
 
 
 @dataclass(slots=True)
-class NullSession:
+class NullSession(Staged):
     """A script being played."""
 
     simulated: ClassVar[bool] = False
@@ -93,10 +93,6 @@ class NullSession:
         """Names and shapes of the first answer."""
         first = self.script.answers[0]
         return tuple(TensorSpec(name, str(one.dtype), one.shape) for name, one in first.items())
-
-    def run(self, inputs: Tensors) -> Tensors:
-        """Upload, execute, download."""
-        return self.download(self.execute(self.upload(inputs)))
 
     def upload(self, inputs: Tensors) -> Tensors:
         """Let the scripted time pass.

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from edgeopt.errors import InvalidFileError, NotFoundError, UnavailableError, UnsupportedError
-from edgeopt.executors import Executor, Placement, SessionOptions, Source
+from edgeopt.executors import Executor, Placement, SessionOptions, Source, Staged
 from edgeopt.graph.tensors import Tensors, TensorSpec, require_names
 from edgeopt.system.files import write_beside
 from edgeopt.system.optional import require
@@ -32,7 +32,7 @@ _WHERE = ("Exception from ", "Check '", "FrontEnd API failed", "Model wasn't ful
 _REMEDY = "pip install 'edgeopt[openvino]'"
 
 
-class OpenVinoSession:
+class OpenVinoSession(Staged):
     """One inference request and the words of `Session`."""
 
     simulated: ClassVar[bool] = False
@@ -45,12 +45,6 @@ class OpenVinoSession:
         self._positions = {spec.name: i for i, spec in enumerate(self.inputs)}
         self._names = [spec.name for spec in self.outputs]
         self._held: list[Any] = [None] * len(self.inputs)
-
-    def run(self, inputs: Tensors) -> Tensors:
-        """Run once."""
-        self.upload(inputs)
-        self._request.infer()
-        return self.download(None)
 
     def upload(self, inputs: Tensors) -> None:
         """Hand the inputs to the request, which reads them where they are: leave them alone until `execute` is done.

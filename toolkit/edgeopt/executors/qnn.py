@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from edgeopt.errors import InvalidFileError, MissingDependencyError, StepError, UnavailableError, UnsupportedError
-from edgeopt.executors import Executor, Placement, SessionOptions, Source
+from edgeopt.executors import Executor, Placement, SessionOptions, Source, Staged
 from edgeopt.graph.tensors import Tensors, TensorSpec, require_names
 from edgeopt.system.messages import Message
 from edgeopt.system.text import plural
@@ -64,7 +64,7 @@ _COMPILED_FOR = re.compile(rb"ep_compatibility_info\.QNNExecutionProvider.{1,6}?
 """What the plugin writes into a compiled model's metadata: versions, then the SoCs, as seen in plugin 2.7."""
 
 
-class QnnSession:
+class QnnSession(Staged):
     """A model in Qualcomm's library, in a child process of its own."""
 
     def __init__(self, worker: Worker, opened: Mapping[str, Any], run_timeout_s: float) -> None:
@@ -79,14 +79,6 @@ class QnnSession:
     def pid(self) -> int:
         """Process id of the child."""
         return self._worker.pid
-
-    def run(self, inputs: Tensors) -> Tensors:
-        """Run once.
-
-        Raises:
-            StepError: If the vendor's library fails, dies or hangs.
-        """
-        return self.download(self.execute(self.upload(inputs)))
 
     def upload(self, inputs: Tensors) -> Tensors:
         """Return the inputs: they reach the child with `execute`.
@@ -103,10 +95,6 @@ class QnnSession:
         if error := answer.values.get("error"):
             raise StepError(f"{_WHAT} failed to run the model: {_first_line(error)}", remedy=_REMEDY_RUN)
         return answer.arrays
-
-    def download(self, results: Tensors) -> Tensors:
-        """Return the results, which are here already."""
-        return results
 
     def placement(self) -> tuple[Placement, ...]:
         """Return where each node of the optimized graph runs, from the graph assignment API."""

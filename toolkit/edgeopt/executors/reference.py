@@ -9,11 +9,11 @@ import onnx
 from onnx.reference import ReferenceEvaluator
 
 from edgeopt.errors import UnsupportedError
-from edgeopt.executors import Executor, Placement, SessionOptions, Source
+from edgeopt.executors import Executor, Placement, SessionOptions, Source, Staged
 from edgeopt.graph.tensors import Tensors, TensorSpec
 
 
-class ReferenceSession:
+class ReferenceSession(Staged):
     """One `ReferenceEvaluator` and the words of `Session`."""
 
     simulated: ClassVar[bool] = False
@@ -23,10 +23,6 @@ class ReferenceSession:
         constants = {one.name for one in proto.graph.initializer}
         self.inputs = tuple(_spec(one) for one in proto.graph.input if one.name not in constants)
         self.outputs = tuple(_spec(one) for one in proto.graph.output)
-
-    def run(self, inputs: Tensors) -> Tensors:
-        """Run once."""
-        return self.download(self.execute(self.upload(inputs)))
 
     def upload(self, inputs: Tensors) -> Any:
         """Return the inputs."""

@@ -30,7 +30,7 @@ from edgeopt.errors import (
     UnavailableError,
     UnsupportedError,
 )
-from edgeopt.executors import Executor, Placement, SessionOptions, Source
+from edgeopt.executors import Executor, Placement, SessionOptions, Source, Staged
 from edgeopt.executors._rknn_table import Layer, plain, read_layers
 from edgeopt.graph.tensors import Tensors, TensorSpec, require_names
 from edgeopt.system.messages import Message
@@ -107,7 +107,7 @@ class Built:
         return f"{self.platform}: {plural(len(self.layers), 'layer')}{told}; {cycles}"
 
 
-class RknnSession:
+class RknnSession(Staged):
     """A model in Rockchip's simulator, in a child process of the other environment."""
 
     simulated = True
@@ -127,14 +127,6 @@ class RknnSession:
         self.inputs = tuple(_spec(*one) for one in answer["inputs"])
         self.outputs = tuple(_spec(*one) for one in answer["outputs"])
 
-    def run(self, inputs: Tensors) -> Tensors:
-        """Run once.
-
-        Raises:
-            StepError: If the vendor's library fails, dies or hangs.
-        """
-        return self.download(self.execute(self.upload(inputs)))
-
     def upload(self, inputs: Tensors) -> Tensors:
         """Return the inputs: they reach the child with `execute`.
 
@@ -152,10 +144,6 @@ class RknnSession:
             self.close()
             raise refusal(error, said)
         return answer.arrays
-
-    def download(self, results: Tensors) -> Tensors:
-        """Return the results, which are here already."""
-        return results
 
     def placement(self) -> tuple[Placement, ...]:
         """Return where each layer runs, from the compiler's table."""

@@ -18,8 +18,9 @@ from edgeopt.system.archives import read_archive
 from edgeopt.system.files import write_beside
 from edgeopt.system.text import short
 
-STAGES = ("load", "preprocess", "upload", "execute", "download", "postprocess")
 SCHEMA = 1
+FRAME, OVERHEAD = "frame", "overhead"
+"""What a summary tells beside the stages."""
 
 _INTEGERS = ("started_ns", "done_ns", "intended_ns", "arrived_ns", "stream", "round_id", "input_id", "n_out")
 _FLAGS = ("dropped", "failed")
@@ -36,6 +37,7 @@ class Samples:
     """
 
     stages: tuple[str, ...]
+    """In order, as task and session name them."""
     times_ns: NDArray[np.int64]
     """(n, len(stages))"""
     frame_ns: NDArray[np.int64]
@@ -70,6 +72,8 @@ class Samples:
 
     def __post_init__(self) -> None:
         n = len(self.frame_ns)
+        if len({*self.stages, FRAME, OVERHEAD}) < len(self.stages) + 2:
+            raise ValueError(f"stages need names of their own, not {', '.join(self.stages)}")
         if self.times_ns.shape != (n, len(self.stages)):
             raise ValueError(f"times_ns is {self.times_ns.shape}, not ({n}, {len(self.stages)})")
         for name in _PER_ROW[2:]:
@@ -102,16 +106,22 @@ class Samples:
         return (none if self.dropped is None else self.dropped) | (none if self.failed is None else self.failed)
 
     def stage(self, name: str) -> NDArray[np.int64]:
-        """Return (n,) the times of one stage; zeros for a known stage this run does not have.
+        """Return (n,) the times of one stage.
 
         Raises:
             ValueError: If there is no such stage.
         """
-        if name in self.stages:
-            return self.times_ns[:, self.stages.index(name)]
-        if name in STAGES:
-            return np.zeros(len(self), np.int64)
-        raise ValueError(f"no stage {name!r}; stages are {', '.join(self.stages)}")
+        if name not in self.stages:
+            raise ValueError(f"no stage {name!r}; stages are {', '.join(self.stages)}")
+        return self.times_ns[:, self.stages.index(name)]
+
+    def part(self, name: str) -> NDArray[np.int64]:
+        """Return (n,) the times of `frame` or of one stage.
+
+        Raises:
+            ValueError: If it is neither.
+        """
+        return self.frame_ns if name == FRAME else self.stage(name)
 
     def _columns(self, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
         return {name: column for name in names if (column := getattr(self, name)) is not None}
@@ -136,9 +146,8 @@ class Samples:
     def summary(self) -> dict[str, Summary]:
         """Return `frame`, each stage and `overhead`, over served frames after warm-up."""
         rows = self.steady().served()
-        found = {"frame": summarize(rows.frame_ns)}
-        found |= {name: summarize(rows.stage(name)) for name in self.stages}
-        return found | {"overhead": summarize(rows.overhead_ns)}
+        found = {name: summarize(rows.part(name)) for name in (FRAME, *self.stages)}
+        return found | {OVERHEAD: summarize(rows.overhead_ns)}
 
     def to_json(self) -> dict[str, Any]:
         """Return the figures as plain values; the raw samples are what `save` writes."""

@@ -57,7 +57,12 @@ def resampled_accuracy(evidence: Evidence, recipe: Recipe, counts: Counts) -> ND
 
 
 class FrameTask(Protocol):
-    """The part of a task that a timed frame needs."""
+    """The part of a task that a timed frame needs; a task inherits its names."""
+
+    @property
+    def stages(self) -> tuple[str, str]:
+        """What reports call `preprocess` and `postprocess`; the stages of the session lie between them."""
+        return "preprocess", "postprocess"
 
     def preprocess(self, frame: Sample) -> tuple[Tensors, Any]:
         """Return the model's inputs, arrays unchanged, and the geometry that `postprocess` needs."""

@@ -20,7 +20,7 @@ from edgeopt.recipes.output_shapes import CLASSIFIERS, require_fit
 from edgeopt.recipes.preprocess import Geometry, PictureInput
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.system.text import plural
-from edgeopt.tasks import Accuracy, accuracy_of, resampled_accuracy
+from edgeopt.tasks import Accuracy, FrameTask, accuracy_of, resampled_accuracy
 
 _MOST_RANKED = 5
 """Classes that an answer lists for top-5, however few an application lists."""
@@ -43,7 +43,7 @@ class Classes:
         return len(self.indices)
 
 
-class Classification:
+class Classification(FrameTask):
     """One classifier: its pictures, its best classes, their score."""
 
     is_drawable: ClassVar[bool] = True

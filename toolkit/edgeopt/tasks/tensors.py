@@ -15,7 +15,7 @@ from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.metrics import Metric, metrics_on_labels, require_metric_of
 from edgeopt.recipes.preprocess import PictureInput
 from edgeopt.recipes.recipe import LEAST_EQUAL, Recipe
-from edgeopt.tasks import Accuracy
+from edgeopt.tasks import Accuracy, FrameTask
 from edgeopt.tasks._likeness import Kind, Shares, compare_output, cosines, kind_of
 
 _DECODER, _COSINE = "none", "cosine"
@@ -23,7 +23,7 @@ _MOST_ELEMENTS = 2**18
 """Of one output: enough for four digits of a cosine."""
 
 
-class TensorsAsTheyAre:
+class TensorsAsTheyAre(FrameTask):
     """One model whose outputs are its answer; its inputs are arrays, or a picture where the recipe says how."""
 
     is_drawable: ClassVar[bool] = False

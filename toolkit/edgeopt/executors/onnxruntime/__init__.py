@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from edgeopt.errors import InvalidFileError, UnavailableError, UnsupportedError
-from edgeopt.executors import Executor, Placement, SessionOptions, Source
+from edgeopt.executors import Executor, Placement, SessionOptions, Source, Staged
 from edgeopt.executors.onnxruntime.binding import Binding
 from edgeopt.executors.onnxruntime.drivers import preload_libraries, why_no_driver, why_not_loaded
 from edgeopt.executors.onnxruntime.providers import (
@@ -96,7 +96,7 @@ _ONE_NODE = bytes.fromhex(
 """An ONNX model, y = Relu(x) of one number."""
 
 
-class OnnxRuntimeSession:
+class OnnxRuntimeSession(Staged):
     """One `InferenceSession` and the words of `Session`."""
 
     simulated: ClassVar[bool] = False
@@ -114,14 +114,6 @@ class OnnxRuntimeSession:
         self._names = [output.name for output in session.get_outputs()]
         self.inputs = tuple(_spec(one) for one in session.get_inputs())
         self.outputs = tuple(_spec(one) for one in session.get_outputs())
-
-    def run(self, inputs: Tensors) -> Tensors:
-        """Run once.
-
-        Raises:
-            UnsupportedError: If the engine cannot run the model on these inputs.
-        """
-        return self.download(self.execute(self.upload(inputs)))
 
     def upload(self, inputs: Tensors) -> Any:
         """Copy the inputs to the device; return them where its memory is the host's."""

@@ -1,15 +1,17 @@
-"""What an experienced engineer would say about the figures: where the time goes, why, what to do first.
+"""What an experienced engineer would say about the figures: where the time goes, why, and what to do first.
 
 Each rule is a function of the figures and fires only on evidence, which it quotes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from edgeopt.executors import TRANSFERS
 from edgeopt.measurement.bench.figures import Figures
 from edgeopt.measurement.resources.trust import TrustLevel
+from edgeopt.measurement.samples import OVERHEAD
 from edgeopt.measurement.statistics.budget import Verdict
 from edgeopt.measurement.statistics.trend import Steadiness
 
@@ -22,7 +24,7 @@ _TAIL_RATIO = 1.5
 """p99 over p50 below this is no tail."""
 _CORRELATION = 0.5
 _GROWTH_RATIO = 1.2
-_POSTPROCESS_RATIO = 0.1
+_GROWING_RATIO = 0.1
 _FIRST_RATIO = 3.0
 _FIRST_MS = 20.0
 """A first inference that is slower by less than this disturbs nobody."""
@@ -32,6 +34,17 @@ _FULL = 0.95
 _DROPPED_RATIO = 0.05
 _LEAK_MIB = 1.0
 """Grown over the run: less is pages of the allocator, whatever it comes to in an hour."""
+_MODEL = "execute"
+_BESIDE_THE_MODEL = {
+    "load": (
+        "Reading and decoding pictures",
+        "decode to the model's own size, or take raw camera frames",
+        "--source FOLDER",
+    ),
+    "preprocess": ("Preprocessing", "feed frames that have the model's own size", "--source FOLDER"),
+    "postprocess": ("Postprocessing", "raise score_threshold in the recipe", "--recipe recipe.toml"),
+}
+"""By stage: what takes the time, what to do about it, and the option that measures it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +66,12 @@ class Finding:
 Rule = Callable[[Figures], Finding | None]
 
 
-def diagnose(figures: Figures) -> str:
-    """Return a paragraph: where the time goes, why, and what to do first; empty without figures."""
-    findings = find_all(figures)
+def explain(figures: Figures, findings: Sequence[Finding]) -> str:
+    """Return a paragraph: where the time goes, and why; empty without figures."""
     where = _where(figures)
     if not findings:
         return f"{where} Nothing else stands out." if where else ""
-    return " ".join([*([where] if where else []), *map(str, findings), f"First: {findings[0].do}"])
+    return " ".join([*([where] if where else []), *map(str, findings)])
 
 
 def find_all(figures: Figures) -> tuple[Finding, ...]:
@@ -71,12 +83,12 @@ def _where(figures: Figures) -> str:
     if not figures.shares or figures.service_p50_ms is None:
         return ""
     ranked = sorted(figures.shares.items(), key=lambda item: -item[1].mean_ratio)[:2]
-    parts = " and ".join(f"{name} {share.mean_ratio:.0%}" for name, share in ranked)
-    return f"A frame takes {_ms(figures.service_p50_ms)} (median): {parts}."
+    parts = " and ".join(f"{share.mean_ratio:.0%} in {name}" for name, share in ranked)
+    return f"A frame takes {_ms(figures.service_p50_ms)} (median), {parts}."
 
 
 def _ms(value: float) -> str:
-    return f"{value:.3g} ms"
+    return f"{value:.3g} ms" if value < 1000 else f"{value:.0f} ms"
 
 
 def _bench(figures: Figures, *options: str) -> str:
@@ -84,8 +96,11 @@ def _bench(figures: Figures, *options: str) -> str:
     return " ".join(["edgeopt bench", figures.model, *target, *options])
 
 
-def _load(figures: Figures) -> str:
-    return f"--load fps:{figures.offered_per_s:.3g}" if figures.offered_per_s else "--load fps:30"
+def _load_at(figures: Figures, rate_per_s: float) -> tuple[str, ...]:
+    """Return the option for the same load at another rate of all streams together."""
+    if figures.load is None:
+        return ()
+    return (f"--load {figures.load.at_rate(float(f'{rate_per_s / figures.streams:.3g}'))}",)
 
 
 def find_distrust(figures: Figures) -> Finding | None:
@@ -98,7 +113,7 @@ def find_distrust(figures: Figures) -> Finding | None:
         "distrust",
         what,
         "; ".join(map(str, trust.reasons)),
-        f"remove the cause ({trust.reasons[0].name}), then {_bench(figures, '--seconds 60')}",
+        f"stop what disturbed it ({trust.reasons[0].name}), then {_bench(figures, '--seconds 60')}",
     )
 
 
@@ -107,25 +122,25 @@ def find_bad_attribution(figures: Figures) -> Finding | None:
     found = figures.attribution
     if found is None or found.valid or not found.n:
         return None
-    what = "The shares of the stages cannot be believed"
+    what = "Timing the stages changes the time of a frame, so do not believe their shares"
     return Finding("attribution", what, str(found), _bench(figures, "--seconds 30"))
 
 
 def find_unsteady(figures: Figures) -> Finding | None:
-    """Times never settled."""
+    """The times never settled."""
     found = figures.warmup
     if found is None or found.status is Steadiness.STEADY:
         return None
     return Finding(
         "unsteady",
-        "Times never became steady",
+        "The times never settled",
         "; ".join(found.reasons) or "no stretch of the run is steady",
         _bench(figures, "--minutes 5"),
     )
 
 
 def find_provider_fallback(figures: Figures) -> Finding | None:
-    """Nodes run elsewhere than on the provider that was asked for."""
+    """Nodes run on another provider than the one that was asked for."""
     placed = figures.nodes_by_provider
     elsewhere = {name: share for name, share in placed.items() if name != figures.provider}
     total = sum(elsewhere.values())
@@ -136,18 +151,18 @@ def find_provider_fallback(figures: Figures) -> Finding | None:
     return Finding(
         "provider fallback",
         f"{total:.0%} of the model does not run on {figures.provider}",
-        f"{most} takes {elsewhere[most]:.0%}, and tensors move between the two",
+        f"{most} runs {elsewhere[most]:.0%}; tensors are copied between the two",
         f"edgeopt inspect {figures.model}{target}",
     )
 
 
 def find_queue_bound(figures: Figures) -> Finding | None:
-    """Frames wait long or are dropped: the load is above what the device serves, or comes in bursts."""
+    """Frames wait long or are dropped: more arrive than are served, or they come in bursts."""
     wait, response, dropped = figures.queue_wait_p50_ms, figures.response_p50_ms, figures.dropped_ratio or 0.0
     waits = wait is not None and bool(response) and wait / (response or 1.0) >= _BOUND_RATIO
     if not waits and dropped < _DROPPED_RATIO:
         return None
-    found = [f"a frame waits {_ms(wait)} of its {_ms(response)}"] if waits and wait and response else []
+    found = [f"a frame waits for {_ms(wait)} of {_ms(response)}"] if waits and wait and response else []
     found += [f"{dropped:.1%} of the frames are dropped"] if dropped else []
     if figures.utilisation is not None:
         found.append(f"the workers are busy {figures.utilisation:.0%} of the time")
@@ -158,12 +173,12 @@ def find_queue_bound(figures: Figures) -> Finding | None:
 def _what_queues(figures: Figures) -> tuple[str, str]:
     offered, capacity, busy = figures.offered_per_s, figures.capacity_per_s, figures.utilisation
     if offered and capacity and offered > capacity:
-        what = f"Frames arrive faster than they can be served: {offered:.3g} against {capacity:.3g} a second"
-        return what, _bench(figures, f"--load fps:{0.9 * capacity:.3g}")
+        what = f"Frames arrive faster than they are served: {offered:.3g} against {capacity:.3g} a second"
+        return what, _bench(figures, *_load_at(figures, 0.9 * capacity))
     if busy is not None and busy < _FULL:
-        return "Frames wait in bursts", _bench(figures, "--find-capacity")
+        return "Frames arrive in bursts and wait", _bench(figures, "--find-capacity")
     if figures.queue and figures.queue != "latest":
-        return "The queue is the delay", _bench(figures, _load(figures), "--queue latest")
+        return "Most of the delay is waiting in the queue", _bench(figures, "--queue latest")
     return "More frames arrive than are served in time", _bench(figures, "--find-capacity")
 
 
@@ -195,79 +210,57 @@ def _stage_evidence(figures: Figures, stage: str) -> str:
     return f"{_ms(took)}, {share}" if took is not None else share
 
 
-def find_load_bound(figures: Figures) -> Finding | None:
-    """Reading and decoding is the largest part."""
-    if not _is_bound_by(figures, "load"):
+def find_bound(figures: Figures) -> Finding | None:
+    """A stage beside the model takes the largest part, or one of several in which it computes."""
+    stage = _largest(figures)
+    if stage in ("", _MODEL, OVERHEAD, *TRANSFERS) or not _is_bound_by(figures, stage):
         return None
-    return Finding(
-        "load",
-        "Reading and decoding pictures is the largest part; a faster model would hardly be noticed",
-        _stage_evidence(figures, "load"),
-        f"decode to the model's own size, or take raw camera frames, then {_bench(figures, '--source FOLDER')}",
-    )
-
-
-def find_preprocess_bound(figures: Figures) -> Finding | None:
-    """Resizing and normalising is the largest part."""
-    if not _is_bound_by(figures, "preprocess"):
-        return None
-    return Finding(
-        "preprocess",
-        "Preprocessing is the largest part; a faster model would hardly be noticed",
-        _stage_evidence(figures, "preprocess"),
-        f"feed frames that have the model's own size, then {_bench(figures, '--source FOLDER')}",
-    )
-
-
-def find_postprocess_bound(figures: Figures) -> Finding | None:
-    """Decoding boxes and suppressing them is the largest part."""
-    if not _is_bound_by(figures, "postprocess"):
-        return None
-    return Finding(
-        "postprocess",
-        "Postprocessing is the largest part; a faster model would hardly be noticed",
-        _stage_evidence(figures, "postprocess"),
-        f"raise score_threshold in the recipe, then {_bench(figures, '--recipe recipe.toml')}",
-    )
+    if stage not in _BESIDE_THE_MODEL:
+        what = f"The stage {stage} takes the largest part of a frame"
+        return Finding(stage, what, _stage_evidence(figures, stage), _bench(figures, "--trace trace.json"))
+    subject, do, option = _BESIDE_THE_MODEL[stage]
+    what = f"{subject} takes the largest part of a frame, so a faster model helps little"
+    return Finding(stage, what, _stage_evidence(figures, stage), f"{do}, then {_bench(figures, option)}")
 
 
 def find_execute_bound(figures: Figures) -> Finding | None:
-    """The model itself is the largest part."""
-    if not _is_bound_by(figures, "execute"):
+    """The model itself takes the largest part."""
+    if not _is_bound_by(figures, _MODEL):
         return None
     remedy = f"edgeopt optimize {figures.model} --target {figures.target}"
     if not figures.target:  # a bundle is what optimize made
         remedy = "optimize the model it was made of with a smaller input, or allow more drop: --max-drop"
-    evidence = _stage_evidence(figures, "execute")
-    return Finding("execute", "The model itself is the largest part", evidence, remedy)
+    evidence = _stage_evidence(figures, _MODEL)
+    return Finding(_MODEL, "The model itself takes the largest part of a frame", evidence, remedy)
 
 
-def find_box_growth(figures: Figures) -> Finding | None:
-    """Postprocess grows with the number of boxes, so crowded scenes are late."""
-    boxes, share = figures.boxes, figures.shares.get("postprocess")
-    if boxes is None or share is None or max(share.mean_ratio, share.tail_ratio) < _POSTPROCESS_RATIO:
+def find_growth(figures: Figures) -> Finding | None:
+    """The last stage takes longer the more an answer holds, so crowded scenes are slow."""
+    growth = figures.growth
+    share = figures.shares.get(growth.stage) if growth else None
+    if growth is None or share is None or max(share.mean_ratio, share.tail_ratio) < _GROWING_RATIO:
         return None
-    if boxes.correlation < _CORRELATION or boxes.growth_ratio < _GROWTH_RATIO:
+    if growth.correlation < _CORRELATION or growth.ratio < _GROWTH_RATIO:
         return None
     return Finding(
-        "boxes",
-        "Postprocessing grows with the number of boxes, so crowded scenes are slow",
-        f"{_ms(boxes.few_ms)} with few, {_ms(boxes.many_ms)} with many; rank correlation {boxes.correlation:.2f} "
-        f"over {boxes.frames} frames",
+        "growth",
+        f"The stage {growth.stage} takes longer the more a frame shows, so crowded frames are slow",
+        f"{_ms(growth.few_ms)} where few things are found, {_ms(growth.many_ms)} where many are; "
+        f"rank correlation {growth.correlation:.2f} over {growth.frames} frames",
         f"raise score_threshold or lower max_detections in the recipe, then {_bench(figures, '--recipe recipe.toml')}",
     )
 
 
 def find_transfer_bound(figures: Figures) -> Finding | None:
     """Copies to and from the device take a good part."""
-    parts = {name: figures.shares[name].mean_ratio for name in ("upload", "download") if name in figures.shares}
+    parts = {name: figures.shares[name].mean_ratio for name in TRANSFERS if name in figures.shares}
     if sum(parts.values()) < _TRANSFER_RATIO:
         return None
     larger = max(parts, key=lambda name: parts[name])
     return Finding(
         "transfer",
-        f"Copies between host and device take {sum(parts.values()):.0%} of the frame",
-        f"{larger} alone {_stage_evidence(figures, larger)}",
+        f"Copying between host and device takes {sum(parts.values()):.0%} of the frame",
+        f"{larger} alone takes {_stage_evidence(figures, larger)}",
         _bench(figures, "--batch 1,2,4,8"),
     )
 
@@ -282,9 +275,9 @@ def find_tail_stage(figures: Figures) -> Finding | None:
         return None
     return Finding(
         "tail",
-        f"The slow frames are slow because of {name}",
+        f"The stage {name} makes the slow frames slow",
         f"p99 is {p99 / p50:.1f} times p50; {name} takes {share.tail_ratio:.0%} of slow frames and "
-        f"{share.mean_ratio:.0%} of all",
+        f"{share.mean_ratio:.0%} of all frames",
         _bench(figures, "--trace trace.json"),
     )
 
@@ -296,7 +289,7 @@ def find_first_run(figures: Figures) -> Finding | None:
         return None
     return Finding(
         "first run",
-        "The first inference is slow: run one before the first real frame",
+        "The first inference is slow, so run one before the first real frame",
         f"{_ms(first)} against {_ms(steady)} later",
         _bench(figures, "--cold"),
     )
@@ -309,9 +302,9 @@ def find_session_cost(figures: Figures) -> Finding | None:
         return None
     return Finding(
         "cold start",
-        "Most of a cold start goes into creating the session",
-        f"{_ms(session)} of {_ms(whole)} to the first answer",
-        f"{_bench(figures, '--cold')}, and compare the saved optimized graph",
+        "Most of a cold start is creating the session",
+        f"{_ms(session)} of the {_ms(whole)} to the first answer",
+        f"compare the starts from the saved optimized graph: {_bench(figures, '--cold')}",
     )
 
 
@@ -322,14 +315,14 @@ def find_slowdown(figures: Figures) -> Finding | None:
     ratio = figures.sustained_ratio or figures.sustained_low
     return Finding(
         "sustained",
-        "The device gets slower while it works: cool it, or plan with the later figure",
-        f"the last fifth takes {ratio:.2f} times as long as the first, at least {figures.sustained_low:.2f}",
-        _bench(figures, "--minutes 10"),
+        "The device gets slower while it works",
+        f"the last fifth of the run takes {ratio:.2f} times as long as the first, at least {figures.sustained_low:.2f}",
+        f"cool the device, or plan with the later figure, then {_bench(figures, '--minutes 10')}",
     )
 
 
 def find_memory_growth(figures: Figures) -> Finding | None:
-    """Resident memory grows without end."""
+    """Resident memory grows as long as it runs."""
     growth, grown = figures.memory_growth, figures.memory_grown_mib
     if growth is None or grown is None or not growth.is_rising or grown < _LEAK_MIB:
         return None
@@ -361,12 +354,10 @@ RULES: tuple[Rule, ...] = (
     find_provider_fallback,
     find_oversubscription,
     find_queue_bound,
-    find_load_bound,
-    find_preprocess_bound,
-    find_postprocess_bound,
+    find_bound,
     find_transfer_bound,
     find_execute_bound,
-    find_box_growth,
+    find_growth,
     find_tail_stage,
     find_slowdown,
     find_first_run,

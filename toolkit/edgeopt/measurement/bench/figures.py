@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.measurement.bench.attribution import Attribution, StageShare, check_attribution, share_stages
+from edgeopt.measurement.load.models import Load
 from edgeopt.measurement.resources.trust import Trust
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.budget import BudgetResult
@@ -21,9 +22,10 @@ _LEAST_COUNTS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class BoxDependence:
-    """How the time of postprocess goes with the number of answers in a frame."""
+class AnswerGrowth:
+    """How the time of the last stage goes with the number of answers in a frame."""
 
+    stage: str
     correlation: float
     """Of ranks, -1..1 (Spearman)."""
     few_ms: float
@@ -33,7 +35,7 @@ class BoxDependence:
     frames: int
 
     @property
-    def growth_ratio(self) -> float:
+    def ratio(self) -> float:
         """Many over few."""
         return self.many_ms / self.few_ms if self.few_ms else 1.0
 
@@ -52,6 +54,8 @@ class Figures:
     queue_wait_p50_ms: float | None = None
     utilisation: float | None = None
     """Time in service over time of the workers, 0..1."""
+    load: Load | None = None
+    streams: int = 1
     offered_per_s: float | None = None
     """Frames that arrive a second, all streams together."""
     capacity_per_s: float | None = None
@@ -62,7 +66,7 @@ class Figures:
     shares: Mapping[str, StageShare] = field(default_factory=dict)
     stage_p50_ms: Mapping[str, float] = field(default_factory=dict)
     attribution: Attribution | None = None
-    boxes: BoxDependence | None = None
+    growth: AnswerGrowth | None = None
     provider: str = ""
     """The one that was asked for."""
     nodes_by_provider: Mapping[str, float] = field(default_factory=dict)
@@ -106,7 +110,7 @@ def make_figures(samples: Samples, *, workers: int = 1, **known: Any) -> Figures
         shares=share_stages(samples),
         stage_p50_ms={name: _median_ms(rows.stage(name)) for name in rows.stages},
         attribution=check_attribution(samples) if samples.wall_ns is not None else None,
-        boxes=box_dependence(samples),
+        growth=growth_with_answers(samples),
         first_ms=float(samples.frame_ns[0]) / 1e6,
         steady_p50_ms=_median_ms(rows.frame_ns),
         dropped_ratio=float(samples.steady().lost.mean()),
@@ -132,18 +136,18 @@ def _median_ms(times: NDArray[np.int64]) -> float:
     return float(np.median(times)) / 1e6
 
 
-def box_dependence(samples: Samples) -> BoxDependence | None:
-    """Return how postprocess goes with the answers; None below 30 frames or 5 different numbers of answers."""
+def growth_with_answers(samples: Samples) -> AnswerGrowth | None:
+    """Return how the last stage goes with the answers; None below 30 frames or 5 different numbers of answers."""
     rows = samples.steady().served()
-    if rows.n_out is None or "postprocess" not in rows.stages:
+    if rows.n_out is None or not rows.stages:
         return None
-    known = rows.n_out >= 0
-    counts, times = rows.n_out[known], rows.stage("postprocess")[known]
+    stage, known = rows.stages[-1], rows.n_out >= 0
+    counts, times = rows.n_out[known], rows.stage(stage)[known]
     if len(counts) < _LEAST_FRAMES or len(np.unique(counts)) < _LEAST_COUNTS:
         return None
     low, high = np.quantile(counts, [0.25, 0.75])
     few, many = times[counts <= low], times[counts >= high]
-    return BoxDependence(rank_correlation(counts, times), _median_ms(few), _median_ms(many), len(counts))
+    return AnswerGrowth(stage, rank_correlation(counts, times), _median_ms(few), _median_ms(many), len(counts))
 
 
 def rank_correlation(x: NDArray[Any], y: NDArray[Any]) -> float:

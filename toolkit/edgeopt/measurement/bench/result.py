@@ -13,7 +13,7 @@ import numpy as np
 
 from edgeopt.errors import EXIT_PASS, Note, NoteKind
 from edgeopt.measurement.bench.attribution import StageShare, share_stages
-from edgeopt.measurement.bench.diagnosis import Finding, diagnose, find_all
+from edgeopt.measurement.bench.diagnosis import Finding, explain, find_all
 from edgeopt.measurement.bench.figures import Figures, make_figures
 from edgeopt.measurement.bench.options import BenchOptions
 from edgeopt.measurement.bench.passes import Passes
@@ -32,7 +32,9 @@ from edgeopt.system.environment import Environment
 from edgeopt.system.threads import physical_cores
 
 SCHEMA = 2
-_OF_THE_LOAD = {
+_WISHES = {
+    "--source": "source",
+    "--threads": "threads",
     "--load": "load",
     "--streams": "streams",
     "--phases": "phases",
@@ -144,6 +146,8 @@ class BenchResult:
             workers=self.plan.workers,
             model=shlex.quote(self.setup.asked),
             target=self.setup.asked_target,
+            load=self.plan.load,
+            streams=self.plan.streams,
             offered_per_s=self.plan.rate_per_s,
             queue="" if self.plan.rate_per_s is None else str(self.plan.queue),
             provider=next(iter(self.setup.subject.options.providers), ""),
@@ -174,17 +178,14 @@ class BenchResult:
         return tuple(replace(found, do=self._repeat_wishes(found.do)) for found in find_all(self.figures))
 
     @property
-    def diagnosis(self) -> str:
-        """The findings as a paragraph."""
-        paragraph, *found = diagnose(self.figures), *find_all(self.figures)[:1]
-        return "".join([paragraph.removesuffix(one.do) + self._repeat_wishes(one.do) for one in found]) or paragraph
+    def why(self) -> str:
+        """The findings as a paragraph: where the time goes, and why."""
+        return explain(self.figures, self.findings)
 
     def _repeat_wishes(self, do: str) -> str:
         """Put into a command what the user asked for, unless it asks for something else itself."""
         name = f"edgeopt bench {shlex.quote(self.setup.asked)}"
         wishes = {flag: value for flag, value in self._wishes().items() if f"{flag} " not in do}
-        if "--load " in do:
-            wishes = {flag: value for flag, value in wishes.items() if flag not in _OF_THE_LOAD}
         said = "".join(f" {flag} {shlex.quote(value)}" for flag, value in wishes.items())
         return do.replace(name, name + said, 1)
 
@@ -192,8 +193,7 @@ class BenchResult:
         """The options that decide what is measured, where they differ from the defaults."""
         asked, default = self.options, BenchOptions()
         found = {"--recipe": self.setup.asked_recipe} if self.setup.asked_recipe else {}
-        named = {"--source": "source", "--threads": "threads"} | _OF_THE_LOAD
-        for flag, name in named.items():
+        for flag, name in _WISHES.items():
             if (value := getattr(asked, name)) != getattr(default, name):
                 found[flag] = str(value)
         if asked.spin is not None:
@@ -231,7 +231,7 @@ class BenchResult:
             "memory": _memory(self.memory, self.growth),
             **_passes(self.passes),
             "findings": [asdict(finding) for finding in self.findings],
-            "diagnosis": self.diagnosis,
+            "diagnosis": self.why,
             "environment": self.environment.to_json(),
             "notes": [asdict(note) for note in self.notes],
         }

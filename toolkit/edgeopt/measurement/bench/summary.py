@@ -318,14 +318,11 @@ def _reason(one: Reason) -> str:
 
 
 def _diagnosis(result: BenchResult) -> Section:
-    findings, text = result.findings, result.diagnosis
     notes = tuple(note for note in result.notes if note.kind is not NoteKind.INFO)
-    if not findings:
-        return Section("Diagnosis", values=(Value("why", text),) if text else (), notes=notes)
-    first, *others = dict.fromkeys(one.do for one in findings)
-    why = text.removesuffix(f" First: {findings[0].do}")
-    do = (Value("first", first, is_command=True), *(Value("then", one, is_command=True) for one in others))
-    return Section("Diagnosis", values=(Value("why", why), *do), notes=notes)
+    why = (Value("why", result.why),) if result.why else ()
+    commands = dict.fromkeys(one.do for one in result.findings)
+    do = (Value("then" if i else "first", one, is_command=True) for i, one in enumerate(commands))
+    return Section("Diagnosis", values=(*why, *do), notes=notes)
 
 
 def _judgement(result: BenchResult) -> Judgement:

@@ -16,6 +16,7 @@ from time import perf_counter
 import numpy as np
 
 from edgeopt.errors import Note, NoteKind, NotFoundError
+from edgeopt.executors import TRANSFERS
 from edgeopt.graph.tensors import Sample
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, Progress, open_labelled, require_metric
 from edgeopt.measurement.bench.stored import show_difference
@@ -35,7 +36,7 @@ from edgeopt.measurement.load.closed_loop import run_frames
 from edgeopt.measurement.resources.anchor import measure_anchor
 from edgeopt.measurement.resources.readings import take_reading
 from edgeopt.measurement.resources.trust import Trust, TrustLevel, judge_trust
-from edgeopt.measurement.samples import Samples
+from edgeopt.measurement.samples import FRAME, Samples
 from edgeopt.measurement.side_by_side import (
     Side,
     close,
@@ -58,7 +59,6 @@ CHECKS = ("latency", "accuracy", "size", "memory", "cold_start", "placement")
 SECONDS = 20.0
 STARTS = 10
 _LEAST_FRAMES = 400
-_LATENCY_PARTS = ("execute", "frame")
 
 
 @dataclass(frozen=True)
@@ -253,12 +253,13 @@ def _check_latency(run: _Run, stored: Baseline, limits: Check, why_not: str) -> 
     """Return the results, why the machine blocks times (empty: it does not), and its trust in words."""
     if run.then:
         turns = run_in_turns(run.sides, run.frames, seconds=run.seconds, seed=run.seed)
-        trust, parts = turns.trust, [part for part in _LATENCY_PARTS if part in turns.parts]
+        trust, parts = turns.trust, [part for part in _parts(run.now) if part in turns.parts]
         ratios: dict[str, Ratio | None] = {part: turns.ratio(run.now.label, part) for part in parts}
         blocked = "" if run.judge_noisy and trust.level is not TrustLevel.INVALID else _noise(trust)
     else:
         samples, trust = _measure_alone(run)
-        ratios = {part: None if why_not else _against_stored(samples, stored, part) for part in _LATENCY_PARTS}
+        parts = [part for part in _parts(run.now) if part in (*stored.samples.stages, FRAME)]
+        ratios = {part: None if why_not else _against_stored(samples, stored, part) for part in parts}
         blocked = _noise(trust) or (
             f"so was the baseline's: {'; '.join(stored.trust_reasons)}" if stored.trust != TrustLevel.TRUSTED else ""
         )
@@ -267,6 +268,11 @@ def _check_latency(run: _Run, stored: Baseline, limits: Check, why_not: str) -> 
         judge_time(f"latency {part}", ratio, limits.latency_ratio, blocked, why_none) for part, ratio in ratios.items()
     ]
     return results, blocked, str(trust)
+
+
+def _parts(side: Side) -> tuple[str, ...]:
+    """Return what a change of the model can slow down: the stages in which it computes, and the frame."""
+    return (*(name for name, _ in side.subject.session.stages if name not in TRANSFERS), FRAME)
 
 
 def _noise(trust: Trust) -> str:

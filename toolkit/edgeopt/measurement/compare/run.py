@@ -161,7 +161,7 @@ def _compare_turns(
 
 def _times(samples: Samples, parts: Sequence[str]) -> dict[str, StageTime]:
     rows = samples.steady().served()
-    return {part: summarize(rows.frame_ns if part == "frame" else rows.stage(part)).stage_time for part in parts}
+    return {part: summarize(rows.part(part)).stage_time for part in parts}
 
 
 def _compare_stored(results: Sequence[StoredResult], margin: float) -> Comparison:

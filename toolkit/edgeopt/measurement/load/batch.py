@@ -50,6 +50,10 @@ class _BatchTask:
     task: FrameTask
     size: int
 
+    @property
+    def stages(self) -> tuple[str, str]:
+        return self.task.stages
+
     def preprocess(self, frame: Sample) -> tuple[Tensors, Any]:
         inputs, geometry = self.task.preprocess(frame)
         batch: dict[str, NDArray[Any]] = {}

@@ -19,7 +19,7 @@ from edgeopt.executors import Session
 from edgeopt.graph.tensors import Sample
 from edgeopt.measurement.clock import Clock, cost_of_reading_ns
 from edgeopt.measurement.load.workers import Pipeline, run_together
-from edgeopt.measurement.samples import STAGES, Samples, join_samples
+from edgeopt.measurement.samples import Samples, join_samples
 from edgeopt.measurement.statistics.trend import find_warmup
 from edgeopt.tasks import FrameTask
 
@@ -30,10 +30,12 @@ _BLOCK: Final = 15
 _UNMARKED: Final = 5
 """Frames run again without marks after each block: a fifth of the time, enough for a median."""
 _PROGRESS_NS: Final = 250_000_000
+_BEGUN, _LOADED, _PREPARED = 1, 2, 3
+"""Places in a row of instants."""
 
 
 class MarkedFrames:
-    """Runs single frames with marks and keeps their times in preallocated rows."""
+    """Runs single frames with marks and keeps their instants in preallocated rows."""
 
     def __init__(self, frames: Pictures, task: FrameTask, session: Session, clock: Clock) -> None:
         if not len(frames):
@@ -41,8 +43,13 @@ class MarkedFrames:
         self._frames: Sequence[Any] = frames
         self._loads = callable(frames[0])
         self._task, self._session, self._clock = task, session, clock
-        self._times = np.zeros((256, len(STAGES)), np.int64)
-        self._spans = np.zeros((256, 2), np.int64)
+        before, after = task.stages
+        parts = session.stages
+        self._stages = (*(["load"] if self._loads else []), before, *(name for name, _ in parts), after)
+        self._parts = tuple((place, part) for place, (_, part) in enumerate(parts, _PREPARED + 1))
+        self._row = [0] * (_PREPARED + len(parts) + 2)
+        """Instants of one frame: taken, begun, loaded, prepared, after each stage of the session, answered."""
+        self._instants = np.zeros((256, len(self._row)), np.int64)
         self._inputs: list[int] = []
         self._counts: list[int] = []
 
@@ -51,38 +58,28 @@ class MarkedFrames:
 
     def run(self, index: int) -> int:
         """Run the frame `index` (modulo the number of frames) with marks; return its service time in ns."""
-        row = len(self._inputs)
-        if row == len(self._times):  # grows between frames, never inside one
-            self._times = np.concatenate([self._times, np.zeros_like(self._times)])
-            self._spans = np.concatenate([self._spans, np.zeros_like(self._spans)])
-        clock, task, session, times = self._clock, self._task, self._session, self._times
-        index %= len(self._frames)
+        number = len(self._inputs)
+        if number == len(self._instants):  # grows between frames, never inside one
+            self._instants = np.concatenate([self._instants, np.zeros_like(self._instants)])
+        clock, task, parts, row = self._clock, self._task, self._parts, self._row
+        frames, loads = self._frames, self._loads
+        index %= len(frames)
         started = clock()
-        frame = self._frames[index]
-        begun = clock()
-        if self._loads:
+        frame = frames[index]
+        begun = loaded = clock()
+        if loads:
             frame = frame()
-        loaded = clock() if self._loads else begun
-        inputs, geometry = task.preprocess(frame)
+            loaded = clock()
+        passed, geometry = task.preprocess(frame)
         prepared = clock()
-        uploaded = session.upload(inputs)
-        sent = clock()
-        results = session.execute(uploaded)
-        executed = clock()
-        outputs = session.download(results)
-        received = clock()
-        answer = task.postprocess(outputs, geometry)
+        for place, part in parts:
+            passed = part(passed)
+            row[place] = clock()
+        answer = task.postprocess(passed, geometry)
         done = clock()
-        times[row] = (  # recording lies between two frames, not inside one
-            loaded - begun,
-            prepared - loaded,
-            sent - prepared,
-            executed - sent,
-            received - executed,
-            done - received,
-        )
+        row[: _PREPARED + 1], row[-1] = (started, begun, loaded, prepared), done
+        self._instants[number] = row  # recording lies between two frames, not inside one
         self._inputs.append(index)
-        self._spans[row] = (started, done)
         self._counts.append(task.count(answer))
         return done - started
 
@@ -92,15 +89,14 @@ class MarkedFrames:
         started = self._clock()
         frame = self._frames[index]
         inputs, geometry = self._task.preprocess(frame() if self._loads else frame)
-        session = self._session
-        self._task.postprocess(session.download(session.execute(session.upload(inputs))), geometry)
+        self._task.postprocess(self._session.run(inputs), geometry)
         return self._clock() - started
 
     @property
     def frame_ns(self) -> NDArray[np.int64]:
         """(n,) service times so far."""
-        spans = self._spans[: len(self)]
-        return spans[:, 1] - spans[:, 0]
+        instants = self._instants[: len(self)]
+        return instants[:, -1] - instants[:, 0]
 
     @property
     def input_id(self) -> NDArray[np.int64]:
@@ -109,15 +105,15 @@ class MarkedFrames:
 
     def samples(self, warmup: NDArray[np.bool_], *, zero_ns: int, epoch_ns: int, variant: str = "") -> Samples:
         """Return all rows, their instants relative to the clock's `zero_ns`."""
-        n, first = len(self), 0 if self._loads else 1
+        instants = self._instants[: len(self)]
         return Samples(
-            stages=STAGES[first:],
-            times_ns=self._times[:n, first:].copy(),
+            stages=self._stages,
+            times_ns=np.diff(instants[:, _BEGUN if self._loads else _LOADED :]),
             frame_ns=self.frame_ns,
             warmup=warmup,
             variant=variant,
-            started_ns=self._spans[:n, 0] - zero_ns,
-            done_ns=self._spans[:n, 1] - zero_ns,
+            started_ns=instants[:, 0] - zero_ns,
+            done_ns=instants[:, -1] - zero_ns,
             input_id=self.input_id,
             n_out=np.array(self._counts, np.int64),
             epoch_ns=epoch_ns,

@@ -67,14 +67,15 @@ class Ratio:
 
 
 def parts_worth_judging(samples: Mapping[str, Samples]) -> tuple[str, ...]:
-    """Return `execute`, `frame`, then the other stages that take a hundredth of the median frame in any variant.
+    """Return `execute`, `frame`, then the other stages of all that take a hundredth of the median frame in any.
 
-    Below that the clock and the bookkeeping are measured.
+    Below that the clock and the bookkeeping are measured. A stage that one of them lacks has no ratio.
     """
+    shared = set.intersection(*(set(one.stages) for one in samples.values()))
     worth: dict[str, bool] = {}
     for run in (one.steady() for one in samples.values()):
         whole = float(np.median(run.frame_ns))
-        for name in run.stages:
+        for name in (one for one in run.stages if one in shared):
             worth[name] = worth.get(name, False) or float(np.median(run.stage(name))) >= 0.01 * whole
     stages = [name for name, takes in worth.items() if takes]
     return (*(name for name in stages if name == "execute"), "frame", *(one for one in stages if one != "execute"))
@@ -94,7 +95,7 @@ def round_logs(variant: Samples, baseline: Samples, part: str) -> NDArray[np.flo
     mine, theirs = variant.steady(), baseline.steady()
     if mine.round_id is None or theirs.round_id is None or not np.array_equal(mine.round_id, theirs.round_id):
         raise ValueError("only two variants of one run in turns have twin frames")
-    times = [run.frame_ns if part == "frame" else run.stage(part) for run in (mine, theirs)]
+    times = [run.part(part) for run in (mine, theirs)]
     logs = np.log(np.maximum(times[1], 1) / np.maximum(times[0], 1))
     joined = max(1, -(-len(np.unique(mine.round_id)) // _MOST_ROUNDS))
     rounds = mine.round_id // joined
@@ -162,7 +163,7 @@ def block_medians(samples: Samples, part: str) -> NDArray[np.float64]:
         part: `frame`, or a stage.
     """
     rows = samples.steady().served()
-    times = rows.frame_ns if part == "frame" else rows.stage(part)
+    times = rows.part(part)
     if rows.round_id is not None and len(np.unique(rows.round_id)) > 2:
         return np.array([np.median(times[rows.round_id == one]) for one in np.unique(rows.round_id)])
     blocks = max(1, min(_MOST_BLOCKS, len(times) // _LEAST_BLOCK))

@@ -20,13 +20,13 @@ from edgeopt.recipes.metrics import find_metric
 from edgeopt.recipes.output_shapes import require_fit
 from edgeopt.recipes.preprocess import Geometry, PictureInput
 from edgeopt.recipes.recipe import Recipe
-from edgeopt.tasks import Accuracy, accuracy_of, resampled_accuracy
+from edgeopt.tasks import Accuracy, FrameTask, accuracy_of, resampled_accuracy
 from edgeopt.tasks.detection.boxes import Detections, matched_share
 from edgeopt.tasks.detection.decoders import DECODERS, NEEDS_NO_SUPPRESSION, class_count
 from edgeopt.tasks.detection.suppression import suppress
 
 
-class Detection:
+class Detection(FrameTask):
     """One detector: its pictures, its boxes, their score."""
 
     is_drawable: ClassVar[bool] = True
