@@ -96,7 +96,7 @@ def try_case(case: Case, given: argparse.Namespace, core: int) -> dict[str, Any]
     told = ["optimize", str(model), "-t", "cpu", "--calib", str(seen), "--threads", "1"]
     told += ["--recipe", case.recipe] if case.recipe else []
     began = time.monotonic()
-    done = edgeopt(*told, "--time-budget", given.time_budget, "-o", str(out / "run"), core=core)
+    done = edgeopt(*told, "--time-limit", given.time_limit, "-o", str(out / "run"), core=core)
     row["seconds"] = round(time.monotonic() - began, 1)
     (out / "optimize.txt").write_text(done.stdout + done.stderr, "utf-8")
     row["traceback"] = any(_TRACEBACK in one.stderr + one.stdout for one in (inspected, done))
@@ -193,7 +193,7 @@ def main() -> None:
     )
     parser.add_argument("--data", type=Path, default=SHARED, help="photographs and a float model")
     parser.add_argument("--out", type=Path, default=Path("out/corpus"))
-    parser.add_argument("--time-budget", default="30s", help="of each optimize")
+    parser.add_argument("--time-limit", default="30s", help="of each optimize")
     parser.add_argument("--compare", default="60s", help="of each comparison of what was called faster")
     parser.add_argument("--cores", type=int, nargs="*", default=[0], help="one model at a time on each")
     given = parser.parse_args()

@@ -38,7 +38,7 @@ def judge(what: str, name: str, seconds: float, out: Path) -> None:
     if reason := why_unavailable(target):
         print(f"{name}: not here: {reason}")
         return
-    report = edgeopt.optimize(what, target=name, out=out, time_budget_s=6 * seconds)
+    report = edgeopt.optimize(what, target=name, out=out, time_limit_s=6 * seconds)
     best, runtime = report.best, Runtime.load(report.bundle)
     profile = find_target(best.profile) if best.profile else target
     measured = opening_for(profile, best.precision, report.threads).with_entries(best.options)

@@ -55,7 +55,7 @@ def edgeopt_on_openvino(folder: Path, given: dict[str, Any]) -> Path:
 def edgeopt_search(folder: Path, given: dict[str, Any], target: str = "cpu") -> Path:
     import edgeopt
 
-    asked = {"calib": given["calib"], "recipe": given["recipe"], "threads": 1, "time_budget_s": given["time_budget_s"]}
+    asked = {"calib": given["calib"], "recipe": given["recipe"], "threads": 1, "time_limit_s": given["time_limit_s"]}
     found = edgeopt.quantize(given["model"], target=target, out=folder / "edgeopt.onnx", **asked)
     print(found.reason, file=sys.stderr)
     (folder / "options.json").write_text(json.dumps(dict(found.options)), "utf-8")

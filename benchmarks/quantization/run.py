@@ -120,7 +120,7 @@ def main() -> None:
     parser.add_argument("--openvino-python", help="interpreter of an environment with edgeopt and openvino")
     parser.add_argument("--images", type=int, default=64, help="calibration pictures for the two defaults")
     parser.add_argument("--rounds", type=int, default=40, help="of five runs each, in turns")
-    parser.add_argument("--time-budget", type=float, default=180.0, help="seconds of edgeopt's search")
+    parser.add_argument("--time-limit", type=float, default=180.0, help="seconds of edgeopt's search")
     parser.add_argument("--model", choices=CASES, action="append", help="repeatable [both]")
     given = parser.parse_args()
     if not DATA.is_dir():
@@ -138,7 +138,7 @@ def main() -> None:
     here = read_environment()
     print(f"{here.cpu}, {here.cores} cores, onnxruntime {here.packages.get('onnxruntime')}; one thread\n\n{HEAD}")
     for name in given.model or CASES:
-        asked = {"rounds": given.rounds, "time_budget_s": given.time_budget}
+        asked = {"rounds": given.rounds, "time_limit_s": given.time_limit}
         compare(name, CASES[name], contenders, given.images, asked)
 
 

@@ -48,7 +48,7 @@ def closed(tmp_path_factory) -> tuple[BenchResult, Path]:
 
 @pytest.fixture(scope="module")
 def cameras(tmp_path_factory) -> tuple[BenchResult, Path]:
-    """Two cameras with a deadline, a timeline and a profile."""
+    """Two cameras with a budget, a timeline and a profile."""
     trace = tmp_path_factory.mktemp("cameras") / "trace.json"
     wishes = {"load": "fps:60", "streams": 2, "queue": "latest", "phases": "random", "jitter_ms": 1.0, "seed": 3}
     source = edgeopt_pictures()
@@ -494,7 +494,7 @@ def test_progress_is_one_line_that_no_thread_redraws(monkeypatch):
 
 
 @pytest.mark.slow
-def test_two_cameras_on_a_real_detector_with_a_deadline(data, tmp_path):
+def test_two_cameras_on_a_real_detector_with_a_budget(data, tmp_path):
     trace = tmp_path / "trace.json"
     model, pictures = data / "models" / "yolox_nano_416.onnx", data / "coco" / "val"
     options = ["--load", "fps:30", "--streams", "2", "--queue", "latest", "--budget", "33ms", "--seconds", "2"]

@@ -221,7 +221,7 @@ def test_synthetic_calibration_is_marked_everywhere(tmp_path, brief):
         str(tmp_path / "o"),
         "--threads",
         "1",
-        "--time-budget",
+        "--time-limit",
         "40s",
     ]
     shown = CliRunner().invoke(cli, [*arguments, "--steps", "simplify,fuse,quantize"])
@@ -325,10 +325,10 @@ def test_equal_bytes_are_one_candidate_and_the_line_says_that_nothing_was_done(t
     assert [one.partition(":")[0] for one in told] == ["quantize", "quantize-2"]
 
 
-def test_a_spent_time_budget_leaves_a_valid_result_and_says_so(tmp_path, brief):
-    report = optimize("digits_detector", target="cpu", out=tmp_path / "o", threads=1, time_budget_s=0.01)
+def test_a_reached_time_limit_leaves_a_valid_result_and_says_so(tmp_path, brief):
+    report = optimize("digits_detector", target="cpu", out=tmp_path / "o", threads=1, time_limit_s=0.01)
     assert [one.name for one in report.candidates] == ["baseline"]
-    assert any("time budget spent before simplify" in note.detail for note in report.candidates[0].notes)
+    assert any("time limit reached before simplify" in note.detail for note in report.candidates[0].notes)
     assert edgeopt.Runtime.load(report.bundle).bundle.artefacts[0].precision == "fp32"
 
 
@@ -336,7 +336,7 @@ def test_calibration_tensors_of_an_npz_are_taken_as_the_models_inputs(tmp_path, 
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "inputs.npz", images=rng.uniform(0, 1, (4, 3, 160, 160)).astype(np.float32))
     calib = str(tmp_path / "inputs.npz")
-    report = optimize("digits_detector", target="cpu", out=tmp_path / "o", threads=1, calib=calib, time_budget_s=40.0)
+    report = optimize("digits_detector", target="cpu", out=tmp_path / "o", threads=1, calib=calib, time_limit_s=40.0)
     assert any(one.precision == "w8a8" for one in report.candidates)
     assert "4 samples of" in report.calibrated_on
 

@@ -52,7 +52,7 @@ def search_giving(*figures: tuple[float, float], made: Callable[[Model], Model] 
 def result(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     out, said = tmp_path_factory.mktemp("quantize") / "digits.onnx", list[str]()
     with briefly():
-        wishes = {"threads": 1, "time_budget_s": 4, "max_drop": 1.0}
+        wishes = {"threads": 1, "time_limit_s": 4, "max_drop": 1.0}
         made = quantize("digits_detector", out=out, eval=LABELS, say=said.append, **wishes)
     return SimpleNamespace(made=made, said=said, out=out)
 
@@ -80,7 +80,7 @@ def test_the_reason_is_one_paragraph_that_names_layers(result: SimpleNamespace) 
 
 
 def test_the_command_prints_json_that_holds_every_attempt(tmp_path: Path, brief: None) -> None:
-    arguments = ["quantize", "digits_detector", "-t", "cpu", "-o", str(tmp_path / "a.onnx"), "--time-budget", "1s"]
+    arguments = ["quantize", "digits_detector", "-t", "cpu", "-o", str(tmp_path / "a.onnx"), "--time-limit", "1s"]
     shown = CliRunner().invoke(cli, [*arguments, "--threads", "1", "--json"])
     assert shown.exit_code in (0, 2)
     told = json.loads(shown.stdout)
@@ -152,7 +152,7 @@ def test_an_interrupted_search_starts_from_what_it_has_calibrated(tmp_path: Path
         (kept,) = tmp_path.iterdir()
         seen.append({path: path.stat().st_mtime_ns for path in kept.iterdir()})
     assert seen[0] == seen[1] != {}  # the same chunks, none written again
-    quantize("digits_detector", out=out, threads=1, time_budget_s=1)
+    quantize("digits_detector", out=out, threads=1, time_limit_s=1)
     assert not kept.exists()
 
 

@@ -196,6 +196,6 @@ def test_a_float_model_is_still_quantized(tmp_path, brief):
     save_model(small_net(), tmp_path / "small.onnx")
     np.savez(tmp_path / "x.npz", x=np.random.default_rng(2).normal(0, 1, (4, *SHAPE[1:])).astype(np.float32))
     result = quantize(
-        tmp_path / "small.onnx", recipe="tensors", calib=tmp_path / "x.npz", out=tmp_path / "q.onnx", time_budget_s=1
+        tmp_path / "small.onnx", recipe="tensors", calib=tmp_path / "x.npz", out=tmp_path / "q.onnx", time_limit_s=1
     )
     assert result.tried

@@ -38,7 +38,7 @@ def spoiled(tmp_path: Path) -> Path:
 def test_an_int8_step_that_fails_leaves_float_candidates_bundle_and_report(spoiled: Path, brief: None) -> None:
     out = spoiled.parent / "out"
     arguments = ["optimize", str(spoiled), "-t", "cpu", "-r", "tensors", "--calib", str(spoiled.parent / "in.npz")]
-    shown = CliRunner().invoke(cli, [*arguments, "-o", str(out), "--threads", "1", "--time-budget", "20s"])
+    shown = CliRunner().invoke(cli, [*arguments, "-o", str(out), "--threads", "1", "--time-limit", "20s"])
     assert shown.exit_code == 0, shown.output
     values = json.loads((out / "report.json").read_text())
     last = values["candidates"][-1]["name"]

@@ -21,7 +21,7 @@ def detector(data, tmp_path_factory):
             calib=str(data / "coco" / "calib"),
             eval=str(data / "coco" / "instances_val.json"),
             threads=1,
-            time_budget_s=300.0,  # the search ends far earlier; a busy machine needs more
+            time_limit_s=300.0,  # the search ends far earlier; a busy machine needs more
         )
 
 
@@ -35,7 +35,7 @@ def classifier(data, tmp_path_factory):
         calib=str(data / "imagenet" / "calib"),
         eval=str(data / "imagenet" / "val_labels.csv"),
         threads=1,
-        time_budget_s=60.0,
+        time_limit_s=60.0,
     )
 
 

@@ -159,12 +159,12 @@ def test_a_report_of_something_else_is_refused_in_one_line(case, tmp_path, what)
     assert not (tmp_path / "o").exists()
 
 
-def test_what_is_no_report_a_time_budget_and_another_target_are_refused(case, tmp_path):
+def test_what_is_no_report_a_time_limit_and_another_target_are_refused(case, tmp_path):
     folder, asked = case
     with pytest.raises(EdgeoptError, match=r"nothing/report\.json"):
         optimize(**asked, target="cpu", out=tmp_path / "o", replay=str(tmp_path / "nothing"))
-    with pytest.raises(EdgeoptError, match="a replay cannot stop by a time budget"):
-        optimize(**asked, target="cpu", out=tmp_path / "o", replay=str(folder / "first"), time_budget_s=5.0)
+    with pytest.raises(EdgeoptError, match="a replay cannot stop by a time limit"):
+        optimize(**asked, target="cpu", out=tmp_path / "o", replay=str(folder / "first"), time_limit_s=5.0)
     with pytest.raises(EdgeoptError, match="is the report of target"):
         optimize(**asked, target="cpu-arm64", out=tmp_path / "o", replay=str(folder / "first"))
     assert not (tmp_path / "o").exists()

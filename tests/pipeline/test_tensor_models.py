@@ -98,7 +98,7 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     np.savez(folder / "inputs.npz", ids=ids, mask=mask)
     with briefly():
         report = optimize(
-            folder / "tokens.onnx", calib=folder / "inputs.npz", out=folder / "out", threads=1, time_budget_s=20
+            folder / "tokens.onnx", calib=folder / "inputs.npz", out=folder / "out", threads=1, time_limit_s=20
         )
     return SimpleNamespace(
         folder=folder,
@@ -173,7 +173,7 @@ def test_pictures_all_alike_are_told_to_be_no_proof(tmp_path, monkeypatch) -> No
 
 def test_ids_and_masks_are_quantized_and_the_result_agrees(tokens, tmp_path, brief) -> None:
     out = tmp_path / "a.onnx"
-    made = quantize(tokens.model, calib=tokens.npz, out=out, threads=1, time_budget_s=1)
+    made = quantize(tokens.model, calib=tokens.npz, out=out, threads=1, time_limit_s=1)
     assert made.recipe == "tensors"
     assert "judged by the agreement of outputs alone" in made.notes[0].detail
     assert made.tried
@@ -188,7 +188,7 @@ def test_a_u_net_on_pictures_needs_a_recipe_and_works_with_one(pictures, tmp_pat
         quantize(tmp_path / "model.onnx", calib=pictures)
     assert "--calib FILE.npz" in refused.value.remedy
     (tmp_path / "recipe.toml").write_text(OWN, "utf-8")
-    made = quantize(tmp_path / "model.onnx", calib=pictures, out=tmp_path / "a.onnx", threads=1, time_budget_s=1)
+    made = quantize(tmp_path / "model.onnx", calib=pictures, out=tmp_path / "a.onnx", threads=1, time_limit_s=1)
     assert made.recipe == "own"
     assert max(one.agreement for one in made.tried) > 0.99
     with pytest.raises(UnsupportedError, match="recipe 'own' knows no metric on labels"):

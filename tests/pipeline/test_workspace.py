@@ -165,6 +165,6 @@ def test_a_step_that_was_interrupted_is_made_again_whole_and_the_report_says_so(
     with pytest.raises(KeyboardInterrupt):
         optimize("digits_detector", **wishes, listener=Interrupting())
     assert (tmp_path / "o" / "candidates" / "quantize" / "candidate.json").exists()
-    report = optimize("digits_detector", **wishes, resume=True, time_budget_s=20.0)
+    report = optimize("digits_detector", **wishes, resume=True, time_limit_s=20.0)
     assert [one.name for one in report.candidates][:4] == ["baseline", "quantize", "quantize-2", "quantize-3"]
     assert any("quantize was interrupted after 1 candidate" in note.detail for note in report.notes)

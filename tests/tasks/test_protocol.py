@@ -109,7 +109,7 @@ def test_a_task_of_another_package_is_scored_deployed_told_and_drawn(installed: 
         eval=installed / "masks",
         skip=("quantize",),
         threads=1,
-        time_budget_s=20,
+        time_limit_s=20,
     )
     assert report.candidates[0].score.metric == "miou"
     assert report.candidates[0].score.value == 1.0

@@ -135,7 +135,7 @@ def test_the_search_reports_each_attempt_and_says_why_the_first_won() -> None:
 
 def test_without_time_one_attempt_is_still_made() -> None:
     model = mobile()
-    found = search_int8(model, frames(model), HERE, agreement=lambda one: 1.0, speed=lambda one: 2.0, time_budget_s=0.0)
+    found = search_int8(model, frames(model), HERE, agreement=lambda one: 1.0, speed=lambda one: 2.0, time_limit_s=0.0)
     assert [one.name for one in found.attempts] == ["int8 qdq"]
     (note,) = [one for one in found.notes if one.kind is NoteKind.WARNING]
     assert note.detail.startswith("the search ran out of time after 1 form; untried: ")

@@ -68,7 +68,7 @@ class _WithSteps(click.Command):
     metavar="REPORT",
     help="Make the models of an earlier run again, byte for byte: its folder or its report.json.",
 )
-@click.option("--time-budget", type=Duration("s"), help="Stop making candidates after this, such as 5m.")
+@click.option("--time-limit", type=Duration("s"), help="Stop making candidates after this, such as 5m.")
 @threads_option("all cores, or one where it is as fast")
 @click.option(
     "--prefer",
@@ -97,7 +97,7 @@ def optimize(
     dry_run: bool,
     resume: bool,
     replay: str,
-    time_budget: float | None,
+    time_limit: float | None,
     threads: int | None,
     prefer: str,
     form: str,
@@ -131,7 +131,7 @@ def optimize(
         steps=steps,
         skip=tuple(one for text in skip for one in text.split(",")),
         threads=threads or 0,
-        time_budget_s=time_budget,
+        time_limit_s=time_limit,
         resume=resume,
         replay=replay,
         shapes=dict(shapes),

@@ -41,7 +41,7 @@ from edgeopt.cli._values import Duration
 @recipe_option
 @shape_option
 @threads_option("physical cores")
-@click.option("--time-budget", type=Duration("s"), default="3m", show_default=True, help="Stop searching after this.")
+@click.option("--time-limit", type=Duration("s"), default="3m", show_default=True, help="Stop searching after this.")
 @max_drop_option
 @click.option(
     "--replay",
@@ -63,7 +63,7 @@ def quantize(
     recipe: str | None,
     shapes: tuple[tuple[str, tuple[int, ...]], ...],
     threads: int | None,
-    time_budget: float,
+    time_limit: float,
     max_drop: float | None,
     replay: str,
     form: str,
@@ -91,7 +91,7 @@ def quantize(
             recipe=recipe,
             shapes=dict(shapes),
             threads=threads or 0,
-            time_budget_s=time_budget,
+            time_limit_s=time_limit,
             max_drop=max_drop,
             replay=replay,
             say=progress.say,

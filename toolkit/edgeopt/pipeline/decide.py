@@ -20,7 +20,7 @@ def decide(run: Run) -> Decision | None:
     if run.untimed:
         return None
     run.listener.say(f"measuring {plural(len(run.candidates), 'candidate')} in turns, {run.plan.threads} thread(s)")
-    left = run.context.deadline - monotonic()
+    left = run.context.ends_at - monotonic()
     bench = Bench(
         openers={one.name: _opener(run, one) for one in run.candidates},
         frames=run.timed,

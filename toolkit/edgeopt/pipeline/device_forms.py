@@ -40,7 +40,7 @@ def offer_forms(run: Run, model: Model, parent: Candidate) -> None:
         UnsupportedError: If the device can run no form of it at all; the message names nodes and reasons.
         StepError: If the vendor's library dies or hangs.
     """
-    if monotonic() > run.context.deadline:
+    if monotonic() > run.context.ends_at:
         run.context.notes.append(out_of_time("any form was made"))
         return
     first = _steps_of_forms(run)[-1]
@@ -53,7 +53,7 @@ def offer_forms(run: Run, model: Model, parent: Candidate) -> None:
     for i, form in enumerate(forms_for(model, run.context, Setting(run.context.engine, "fp32", first))):
         if i < len(finished):
             continue
-        if i and monotonic() > run.context.deadline:
+        if i and monotonic() > run.context.ends_at:
             run.context.notes.append(out_of_time(form.name))
             return
         if run.wish.keeps(_add_form(run, numbered(first, i), form, parent)):

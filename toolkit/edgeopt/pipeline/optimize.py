@@ -124,7 +124,7 @@ def _make_candidates(run: Run) -> None:
     for name, step in run.plan.steps.items():
         if not step.in_line or (compiled and step.on_device):
             continue
-        if monotonic() > run.context.deadline:
+        if monotonic() > run.context.ends_at:
             _warn(run, out_of_time(name))
             return
         made: list[tuple[Candidate, Outcome]] = []

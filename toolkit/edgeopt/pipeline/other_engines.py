@@ -54,7 +54,7 @@ def _offer_in_float(run: Run, model: Model, parent: Candidate) -> None:
     """Offer a model that rounds its activations as it runs without that rounding."""
     if not may_round(model):
         return
-    if monotonic() > run.context.deadline:
+    if monotonic() > run.context.ends_at:
         run.context.notes.append(out_of_time(_FLOAT))
         return
     finished = finished_candidates(run, _FLOAT)
@@ -90,7 +90,7 @@ def _offer_converted(run: Run, step: str, setting: Setting, model: Model, parent
 
 def _with_joined_attention(run: Run, engine: Engine, model: Model, parent: Candidate) -> tuple[Model, Candidate]:
     """Return the model with one op for each attention, as a candidate; what came in where there is none."""
-    if engine is not run.context.engine or not joins_attention(engine.target) or monotonic() > run.context.deadline:
+    if engine is not run.context.engine or not joins_attention(engine.target) or monotonic() > run.context.ends_at:
         return model, parent
     finished = finished_candidates(run, _ATTENTION)
     outcome = (
@@ -153,7 +153,7 @@ def _offer(
         name = _name(engine, precision)
         finished, made = finished_candidates(run, name), list[Candidate]()
         for i, outcome in enumerate(outcomes):
-            if monotonic() > run.context.deadline:
+            if monotonic() > run.context.ends_at:
                 run.context.notes.append(out_of_time(name))
                 return
             known = finished[i] if i < len(finished) else None

@@ -52,7 +52,7 @@ class Options:
     """Names of the steps to do; None: those that run by default."""
     skip: tuple[str, ...] = ()
     threads: Annotated[int, THREADS] = 0
-    time_budget_s: Annotated[float, DURATION_S] | None = None
+    time_limit_s: Annotated[float, DURATION_S] | None = None
     resume: bool = False
     replay: str = ""
     """Output folder, or report, of an earlier run whose decisions hold; empty: what is measured here decides."""
@@ -80,7 +80,7 @@ class Plan:
     max_drop: float
     threads: int
     threads_asked: bool
-    time_budget_s: float | None
+    time_limit_s: float | None
     notes: tuple[Note, ...] = field(default=())
     may_quantize: bool = True
     """Whether INT8 was asked for: without pictures its step falls away, but weights may still be integers."""
@@ -111,8 +111,8 @@ def require_no_clock(options: Options) -> None:
     Raises:
         EdgeoptError: If so.
     """
-    if options.time_budget_s is not None:
-        raise EdgeoptError("a replay cannot stop by a time budget", remedy="leave --time-budget out")
+    if options.time_limit_s is not None:
+        raise EdgeoptError("a replay cannot stop by a time limit", remedy="leave --time-limit out")
 
 
 def make_plan(recipe: Recipe, target: Target, options: Options, threads: int, quantized: str = "") -> Plan:
@@ -166,7 +166,7 @@ def make_plan(recipe: Recipe, target: Target, options: Options, threads: int, qu
         max_drop=recipe.evaluation.max_drop if options.max_drop is None else options.max_drop,
         threads=engine_threads(options.threads, target.threads or threads),
         threads_asked=bool(options.threads or target.threads),
-        time_budget_s=options.time_budget_s,
+        time_limit_s=options.time_limit_s,
         notes=tuple(notes),
         may_quantize=not quantized and any(known[name].precision == _QUANTIZED for name in asked),
         prefer=Prefer(options.prefer),

@@ -33,7 +33,7 @@ from edgeopt.steps.quantize.search.decisions_file import DECISIONS
 from edgeopt.steps.quantize.step import Searched, make_again, open_search
 from edgeopt.system.files import require_writable
 
-TIME_BUDGET_S = 180.0
+TIME_LIMIT_S = 180.0
 _STEPS = ("simplify", "fuse", "quantize")
 _OPSET = 13
 """First opset whose DequantizeLinear knows an axis."""
@@ -49,7 +49,7 @@ def quantize(
     recipe: str | None = None,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     threads: int = 0,
-    time_budget_s: float = TIME_BUDGET_S,
+    time_limit_s: float = TIME_LIMIT_S,
     max_drop: float | None = None,
     replay: str | Path = "",
     say: Callable[[str], None] | None = None,
@@ -66,7 +66,7 @@ def quantize(
         recipe: Shipped name or path; None: read from the model.
         shapes: Whole shapes of inputs by name, for what the model leaves free.
         threads: 0: the target's, or one per physical core.
-        time_budget_s: For calibration and attempts; labels are judged afterwards.
+        time_limit_s: For calibration and attempts; labels are judged afterwards.
         max_drop: Metric that may be lost; None: the recipe's.
         replay: Output folder or report of an earlier `optimize`, or the decisions beside a file: that form is made
             again, and nothing is searched. Empty: no such thing.
@@ -83,7 +83,7 @@ def quantize(
         max_drop=max_drop,
         steps=_STEPS,
         threads=threads,
-        time_budget_s=time_budget_s,
+        time_limit_s=time_limit_s,
         shapes=shapes or {},
     )
     device = find_device(target)  # what cannot run is refused before the model is read
@@ -104,7 +104,7 @@ def quantize(
     files = FilesBeside(Path(out) if out else Path(f"{given.model.name}.int8.onnx"))
     require_writable(files.file)
     context = open_context(given, plan, engine, frames, files, Ears(say, tell))
-    context.time_budget_s = None  # nothing comes after the search that it would have to leave time for
+    context.time_limit_s = None  # nothing comes after the search that it would have to leave time for
     read_as_the_recipe_says(context, plan, given.choice, labelled, files.file.parent)
     baseline = score_original(context, labelled)
     prepared, float_model = _prepare(context, plan)
@@ -112,7 +112,7 @@ def quantize(
     if earlier:
         searched = _as_decided(float_model, context, earlier)
     else:
-        opened = open_search(float_model, context, step, max(context.deadline - monotonic(), 0.0))
+        opened = open_search(float_model, context, step, max(context.ends_at - monotonic(), 0.0))
         searched = opened.end(opened.find())
     choice = FormChoice(context, step, searched, labelled, baseline, plan.max_drop, is_decided=earlier is not None)
     chosen = choice.make()

@@ -54,8 +54,8 @@ def open_context(given: Given, plan: Plan, engine: Engine, frames: Frames, files
         quantizes=plan.quantizes,
         may_quantize=plan.may_quantize,
         threads=plan.threads,
-        deadline=monotonic() + plan.time_budget_s if plan.time_budget_s else float("inf"),
-        time_budget_s=plan.time_budget_s,
+        ends_at=monotonic() + plan.time_limit_s if plan.time_limit_s else float("inf"),
+        time_limit_s=plan.time_limit_s,
     )
 
 
@@ -76,7 +76,7 @@ def read_as_the_recipe_says(
     if labelled or plan.calib:
         session, began_s, tell = context.open(model), monotonic(), context.listener.progress
         context.notes += notes_of_reading(choice, model, session, context.frames, labelled, folder, tell)
-        context.deadline += monotonic() - began_s  # the time budget is for candidates
+        context.ends_at += monotonic() - began_s  # the time limit is for candidates
 
 
 def start_run(

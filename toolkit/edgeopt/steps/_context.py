@@ -30,7 +30,7 @@ CALIBRATION = ".calibration"
 CHECKED_PICTURES = 4
 AGREEMENT_PICTURES = 16
 _AFTER = 0.4
-"""Share of a time budget for what comes after searches: labels, measuring in turns, bundle and report."""
+"""Share of a time limit for what comes after searches: labels, measuring in turns, bundle and report."""
 
 
 class Listener(Protocol):
@@ -131,9 +131,9 @@ class Context:
     may_quantize: bool
     """Whether such a step was asked for: without pictures it falls away, but weights may still be integers."""
     threads: int
-    deadline: float
-    """On the monotonic clock, in seconds."""
-    time_budget_s: float | None = None
+    ends_at: float
+    """On the monotonic clock, in seconds: when the time limit is reached."""
+    time_limit_s: float | None = None
     alternatives: tuple[Engine, ...] = ()
     """Engines beside the target's own on the same device; of a target that is compiled for: the device itself."""
     replay: Earlier | None = None
@@ -162,8 +162,8 @@ class Context:
 
     @property
     def searches_end(self) -> float:
-        """On the monotonic clock: what is left of the time budget then is for scoring and measuring."""
-        return self.deadline - _AFTER * (self.time_budget_s or 0)
+        """On the monotonic clock: what is left of the time limit then is for scoring and measuring."""
+        return self.ends_at - _AFTER * (self.time_limit_s or 0)
 
     def search_seconds(self, engine: Engine) -> float:
         """Return how long the INT8 search for an engine may take: it shares what is left with those that follow."""
@@ -189,8 +189,8 @@ def _runs_int8(target: Target) -> bool:
 
 
 def out_of_time(before: str) -> Note:
-    """Return that the time budget ended before something was made."""
-    return Note(NoteKind.WARNING, f"time budget spent before {before}", "give --time-budget more")
+    """Return that the time limit was reached before something was made."""
+    return Note(NoteKind.WARNING, f"time limit reached before {before}", "give --time-limit more")
 
 
 def reference_answers(context: Context, session: Session, model: Model) -> list[Any]:

@@ -37,7 +37,7 @@ def quantize_by_rule(context: Context, model: Model) -> list[Outcome]:
         speed=lambda _: 1.0,
         forms=(Form(rules.forms[0]),),
         least_agreement=_AS_GOOD_AS_FLOAT,
-        time_budget_s=min(_MOST_SECONDS, context.search_seconds(context.engine)),
+        time_limit_s=min(_MOST_SECONDS, context.search_seconds(context.engine)),
         progress=tell,
         on_attempt=lambda one: context.listener.say(f"  {one.name}: agreement {one.agreement:.3f}"),
     )

@@ -121,14 +121,14 @@ class OpenSearch:
     """Close the judges, and tell what was found and how it is opened."""
 
 
-def open_search(model: Model, context: Context, setting: Setting, time_budget_s: float) -> OpenSearch:
+def open_search(model: Model, context: Context, setting: Setting, time_limit_s: float) -> OpenSearch:
     """Prepare a search for INT8 forms of a float model; the best so far is on disk as soon as it is known.
 
     Args:
         model: The float model, opset 13 or later.
         context: Its pictures calibrate, its original judges agreement.
         setting: Whose rules hold, and where speed is judged.
-        time_budget_s: For calibration and attempts.
+        time_limit_s: For calibration and attempts.
 
     Raises:
         UnsupportedError: If weights or activations are NaN or infinite.
@@ -174,7 +174,7 @@ def open_search(model: Model, context: Context, setting: Setting, time_budget_s:
         forms=tuple(Form(one) for one in rules.forms),
         threads=context.threads,
         least_agreement=context.least_agreement,
-        time_budget_s=time_budget_s,
+        time_limit_s=time_limit_s,
         progress=lambda done: context.listener.progress("calibrate", done, len(pictures)),
         on_attempt=attempted,
         cache=context.files.path(CALIBRATION),

@@ -1,7 +1,7 @@
 """All that decides one INT8 model, and the same model made of it again.
 
 Which layers run on integers, every grid, every weight that was rounded otherwise than to nearest: timing, a
-processor's own rounding of sums or a spent time budget may decide them otherwise the next time, so they are kept.
+processor's own rounding of sums or a time limit may decide them otherwise the next time, so they are kept.
 The rest is exact: the same bytes come out on any machine with the same packages.
 """
 

@@ -20,7 +20,7 @@ from edgeopt.steps.quantize.search.variant import Variant
 from edgeopt.system.text import plural
 
 _MOST_EXPLAINED, _MOST_UNTRIED = 3, 4
-_MORE_TIME = "edgeopt quantize --time-budget 10m searches longer"
+_MORE_TIME = "edgeopt quantize --time-limit 10m searches longer"
 
 
 def kept_tensors(

@@ -27,7 +27,7 @@ from edgeopt.system.target import Int8Rules
 
 LEAST_AGREEMENT = 0.85
 _CALIBRATION_SHARE = 0.4
-"""Of the time budget; what is left pays for at least a few attempts."""
+"""Of the time limit; what is left pays for at least a few attempts."""
 _LEAST_IMAGES, _KEPT_IMAGES = 4, 8
 
 
@@ -41,7 +41,7 @@ def search_int8(
     forms: tuple[Form, ...] = (Form.QDQ,),
     threads: int = 1,
     least_agreement: float = LEAST_AGREEMENT,
-    time_budget_s: float = 180.0,
+    time_limit_s: float = 180.0,
     progress: Callable[[int], None] | None = None,
     on_attempt: Callable[[Attempt], None] | None = None,
     cache: Path | None = None,
@@ -51,14 +51,14 @@ def search_int8(
 
     Args:
         model: A float model, opset 13 or later.
-        calibration_inputs: Real model inputs, one image each; read once, and no longer than a part of the budget.
+        calibration_inputs: Real model inputs, one image each; read once, and no longer than a part of the time.
         rules: What INT8 form the target runs.
         agreement: Of a model with the float one, 0 to 1, without labels.
         speed: Time of the float model over that of a model, measured in turns.
         forms: What the target's engine reads; NHWC only for ONNX Runtime on a CPU, and tried first.
         threads: With which layers are timed.
         least_agreement: Attempts below it are never ranked above one that reaches it.
-        time_budget_s: Seconds for calibration and attempts; the first attempt is always made.
+        time_limit_s: Seconds for calibration and attempts; the first attempt is always made.
         progress: Called with the number of calibration images done.
         on_attempt: Called with each attempt as soon as it is measured, so that the best so far is never lost.
         cache: Folder in which calibration keeps finished chunks for a search after an interrupt; None: nowhere.
@@ -70,11 +70,11 @@ def search_int8(
     """
     started = time.monotonic()
     kept: list[Tensors] = []
-    frames = _in_time(_keep_first(calibration_inputs, kept), started + _CALIBRATION_SHARE * time_budget_s)
+    frames = _in_time(_keep_first(calibration_inputs, kept), started + _CALIBRATION_SHARE * time_limit_s)
     findings = study(model, open_graph(model), frames, rules, progress=progress, cache=cache, known=known)
     few = kept or list(islice(frames, _KEPT_IMAGES))  # where calibration is known, it read none
     sources = Sources(model, findings, rules, few)
-    state = SearchState(sources, agreement, speed, least_agreement, started + time_budget_s)
+    state = SearchState(sources, agreement, speed, least_agreement, started + time_limit_s)
     for variant, like in proposals(state, forms, threads):
         if variant in state.attempts or variant in state.refused:
             continue

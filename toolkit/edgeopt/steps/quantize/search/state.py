@@ -88,11 +88,11 @@ class SearchState:
 
     @property
     def is_over(self) -> bool:
-        """Whether the time budget has no room for one more attempt."""
+        """Whether the time limit has no room for one more attempt."""
         return time.monotonic() + self.longest_s > self.ends_at_s
 
     def has_time(self, change: str) -> bool:
-        """Whether the time budget has room for one more attempt; where it has none, the change is kept as untried."""
+        """Whether the time limit has room for one more attempt; where it has none, the change is kept as untried."""
         if self.is_over:
             self.untried[change] = None
         return not self.is_over

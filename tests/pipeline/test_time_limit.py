@@ -14,23 +14,23 @@ from edgeopt.steps._context import Context, Engine
 from edgeopt.system.target import find_target
 
 
-def trial(budget_s: float | None, *alternatives: Engine) -> Context:
+def trial(limit_s: float | None, *alternatives: Engine) -> Context:
     """Return a run that has its whole time before it."""
     rest: dict[str, Any] = dict.fromkeys(("recipe", "target", "original", "frames", "files", "listener"))
-    deadline = monotonic() + budget_s if budget_s else float("inf")
+    ends_at = monotonic() + limit_s if limit_s else float("inf")
     return Context(
         **rest,
         quantizes=True,
         may_quantize=True,
         threads=1,
-        time_budget_s=budget_s,
+        time_limit_s=limit_s,
         engine=Engine(find_target("cpu-x86-vnni"), EXECUTOR, 1),
-        deadline=deadline,
+        ends_at=ends_at,
         alternatives=alternatives,
     )
 
 
-def test_the_time_that_checking_the_reading_takes_is_added_to_the_budget(monkeypatch, tmp_path):
+def test_the_time_that_checking_the_reading_takes_is_added_to_the_limit(monkeypatch, tmp_path):
     clock = [1000.0]
 
     def read(*_):
@@ -42,16 +42,16 @@ def test_the_time_that_checking_the_reading_takes_is_added_to_the_budget(monkeyp
     monkeypatch.setattr(start, "notes_of_reading", read)
     monkeypatch.setattr(Context, "open", lambda *_: None)
     context = replace(trial(100.0), listener=SimpleNamespace(progress=None))
-    before = context.deadline
+    before = context.ends_at
     start.read_as_the_recipe_says(context, SimpleNamespace(calib=None), None, object(), tmp_path)
-    assert context.deadline == before + 30
+    assert context.ends_at == before + 30
 
 
 def engine(*precisions: str) -> Engine:
     return Engine(replace(find_target("openvino-cpu"), precisions=precisions, needs={}), EXECUTOR, 1)
 
 
-def test_searches_leave_two_fifths_of_a_budget_and_share_the_rest():
+def test_searches_leave_two_fifths_of_a_limit_and_share_the_rest():
     alone = trial(100.0)
     assert alone.search_seconds(alone.engine) == pytest.approx(60, abs=1)
     second = engine("fp32", "w8a8", "w8a8+bf16")
@@ -69,17 +69,17 @@ def test_an_engine_that_runs_no_int8_here_takes_no_time_from_another():
     assert run.search_seconds(run.engine) == pytest.approx(60, abs=1)
 
 
-def test_without_a_budget_nothing_limits_and_after_it_nothing_is_left():
+def test_without_a_limit_nothing_limits_and_after_it_nothing_is_left():
     assert trial(None).search_seconds(trial(None).engine) == float("inf")
     late = trial(100.0)
-    late.deadline = monotonic() - 1
+    late.ends_at = monotonic() - 1
     assert late.search_seconds(late.engine) == 0
 
 
 def test_a_dynamic_model_that_was_not_tried_in_float_in_time_is_told_of():
     late = trial(100.0)
-    late.deadline = monotonic() - 1
+    late.ends_at = monotonic() - 1
     other_engines._offer_in_float(SimpleNamespace(context=late), activation("y = Relu(x)"), None)
     assert late.notes == []
     other_engines._offer_in_float(SimpleNamespace(context=late), dynamic_conv(), None)
-    assert [one.detail for one in late.notes] == ["time budget spent before float"]
+    assert [one.detail for one in late.notes] == ["time limit reached before float"]
