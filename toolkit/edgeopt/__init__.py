@@ -6,6 +6,7 @@ edgeopt.bench("model.onnx")                                        stage times w
 edgeopt.compare("a.onnx", "b.onnx")                                what is faster, proven
 edgeopt.check("model.onnx", baseline="baseline.json")              the regression gate
 edgeopt.Runtime.load("bundle").predict(frame)                      the answer for one frame
+edgeopt.Stream(runtime, "rtsp://camera/stream", budget_ms=33)      the answers for frames that keep coming
 """
 
 from __future__ import annotations
@@ -21,13 +22,15 @@ if TYPE_CHECKING:
     from edgeopt.pipeline.optimize import optimize
     from edgeopt.pipeline.quantize import quantize
     from edgeopt.runtime.runtime import Runtime
+    from edgeopt.runtime.stream.stream import Stream
 
 __version__ = "0.1.0"
-__all__ = ["EdgeoptError", "Runtime", "__version__", "bench", "check", "compare", "optimize", "quantize"]
+__all__ = ["EdgeoptError", "Runtime", "Stream", "__version__", "bench", "check", "compare", "optimize", "quantize"]
 
 _HOMES = {
     "EdgeoptError": "edgeopt.errors",
     "Runtime": "edgeopt.runtime",
+    "Stream": "edgeopt.runtime.stream",
     "bench": "edgeopt.measurement.bench.run",
     "check": "edgeopt.measurement.check.run",
     "compare": "edgeopt.measurement.compare.run",

@@ -31,8 +31,7 @@ _MOST_FRAMES = 10**7
 _STREAM = 256
 """Samples of a stream: a decision of a hundred that changes is seen."""
 
-if hasattr(cv2, "setLogLevel"):
-    cv2.setLogLevel(0)  # a picture that does not decode is our message, not OpenCV's warning
+cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # what does not decode is our message, not OpenCV's
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,91 @@
+"""Which level a stream runs at: it opens lighter models beside the stream, and tells of each change."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from edgeopt.errors import EdgeoptError
+from edgeopt.runtime.runtime import Runtime
+from edgeopt.runtime.stream.clockwork import Running
+from edgeopt.runtime.stream.degradation import Change, Degradation, Ladder
+from edgeopt.runtime.stream.desk import Desk
+from edgeopt.runtime.stream.events import EventKind
+from edgeopt.runtime.stream.rungs import Level, Rung, levels_of
+
+_JOIN_S: Final = 30.0
+
+
+class Course:
+    """The level now. Whoever calls `record` holds the desk's lock."""
+
+    def __init__(self, desk: Desk, runtime: Runtime, rules: Degradation | None, budget_ns: int) -> None:
+        """Begin at full quality.
+
+        Args:
+            desk: Frames are skipped there.
+            runtime: Of level 0.
+            rules: None: it stays there.
+            budget_ns: Of a frame.
+        """
+        levels = levels_of(runtime)
+        self.rung = Rung(levels[0].name, runtime)
+        self._desk, self._levels, self._own = desk, levels, runtime
+        self._ladder = None if rules is None else Ladder(rules, budget_ns, tuple(one.keep_every for one in levels))
+        self._opened: dict[int, Runtime] = {0: runtime}
+        self._opening: Running | None = None
+        self._since = 0
+        """Frames before this one came in at another level."""
+
+    def record(self, index: int, rung: Rung, latency_ns: int, *, missed: bool) -> Rung:
+        """Hear of a served frame; return what the next one is run with."""
+        if self._ladder is None or self._opening is not None or index < self._since or rung is not self.rung:
+            return self.rung
+        change = self._ladder.record(latency_ns, self._desk.period_ns, missed=missed)
+        if change is not None:
+            self._go(change)
+        return self.rung
+
+    def close(self) -> None:
+        """Close the models that were opened here; call it when nothing runs any more."""
+        if self._opening is not None:
+            self._opening.join(_JOIN_S)
+        for runtime in {id(one): one for one in self._opened.values()}.values():
+            if runtime is not self._own:
+                runtime.close()
+
+    def _go(self, change: Change) -> None:
+        level = self._levels[change.level]
+        if change.level in self._opened:
+            self._move(change, self._opened[change.level])
+        elif level.keep_every > 1:
+            self._move(change, self._own)
+        else:
+            self._opening = self._desk.clockwork.start(partial(self._open, change, level), "edgeopt-lighter")
+
+    def _open(self, change: Change, level: Level) -> None:
+        """Open a model while the stream goes on."""
+        assert self._ladder is not None
+        try:
+            runtime = level.open()
+        except EdgeoptError as error:
+            with self._desk.changes:
+                self._ladder.leave_out(change.level)
+                self._desk.tell(EventKind.DEGRADED, f"{level.name} does not open: {error.problem}")
+                self._opening = None
+            return
+        with self._desk.changes:
+            self._opened[change.level] = runtime
+            self._opening = None
+            if not self._desk.is_stopped:
+                self._move(change, runtime)
+
+    def _move(self, change: Change, runtime: Runtime) -> None:
+        assert self._ladder is not None
+        level, is_down = self._levels[change.level], change.level > self._ladder.level
+        self._ladder.moved(change.level)
+        self.rung = Rung(level.name, runtime, level.keep_every)
+        self._desk.keep_every = level.keep_every
+        self._since = self._desk.fed
+        kind = EventKind.DEGRADED if is_down else EventKind.RECOVERED
+        self._desk.tell(kind, f"{level.name}: {change.reason}")

@@ -1,0 +1,112 @@
+"""OpenCV's captures: opened within a time, and opened again after a gap."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import cv2
+import numpy as np
+
+from edgeopt.errors import UnavailableError
+from edgeopt.graph.tensors import Frame
+from edgeopt.runtime.stream.sources import Captured, Watch
+
+_OPEN_MS: Final = 5000
+_READ_MS: Final = 5000
+"""A read that takes longer ends as if the source had gone; FFmpeg's own limit is 30 s."""
+_FIRST_PAUSE_S: Final = 0.25
+_LONGEST_PAUSE_S: Final = 8.0
+
+os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")  # what a source lacks is our message, not FFmpeg's warning
+
+
+def open_network(address: str) -> Any | None:
+    """Return an open capture of an address, or None; OpenCV's FFmpeg asks RTSP servers for TCP."""
+    limits = [cv2.CAP_PROP_OPEN_TIMEOUT_MSEC, _OPEN_MS, cv2.CAP_PROP_READ_TIMEOUT_MSEC, _READ_MS]
+    return _if_open(cv2.VideoCapture(address, cv2.CAP_FFMPEG, limits))
+
+
+def open_device(number: int, settings: Sequence[tuple[int, float]]) -> Any | None:
+    """Return an open capture of a camera, or None; settings that it does not know are left."""
+    capture = _if_open(cv2.VideoCapture(number))
+    if capture is not None:
+        for key, value in settings:
+            capture.set(key, value)
+    return capture
+
+
+def _if_open(capture: Any) -> Any | None:
+    if capture.isOpened():
+        return capture
+    capture.release()
+    return None
+
+
+def read_frame(capture: Any) -> Frame | None:
+    """Return the next frame, or None where the source ended, went away or took too long."""
+    try:
+        done, frame = capture.read()
+    except cv2.error:
+        return None
+    return np.asarray(frame, np.uint8) if done and frame is not None else None
+
+
+class Live:
+    """A source that goes on for ever: where it goes away it is opened again, with pauses that grow."""
+
+    is_live = True
+    is_paced = True
+    count: int | None = None
+
+    def __init__(self, name: str, capture: Any, reopen: Callable[[], Any | None], give_up_s: float) -> None:
+        """Take an open capture.
+
+        Args:
+            name: For messages; no password.
+            capture: Open.
+            reopen: Opens it again; None where it cannot.
+            give_up_s: After so long without a frame the source is gone.
+        """
+        self._name, self._capture, self._reopen, self._give_up_s = name, capture, reopen, give_up_s
+        self._frames = 0
+
+    def read(self, watch: Watch) -> Captured | None:
+        """Return the next frame; after a gap the first one that comes again.
+
+        Raises:
+            UnavailableError: If the source stays away.
+        """
+        frame = read_frame(self._capture) if self._capture is not None else None
+        if frame is None:
+            frame = self._return(watch)
+        if frame is None:
+            return None
+        self._frames += 1
+        return Captured(frame, f"{self._name}#{self._frames - 1}")
+
+    def _return(self, watch: Watch) -> Frame | None:
+        """Open it again until a frame comes; None when the stream is stopped."""
+        away_ns, pause_s, attempts = watch.now_ns, _FIRST_PAUSE_S, 0
+        while watch.pause(pause_s):
+            self.close()
+            self._capture = self._reopen()
+            attempts, pause_s = attempts + 1, min(2 * pause_s, _LONGEST_PAUSE_S)
+            frame = read_frame(self._capture) if self._capture is not None else None
+            gone_s = (watch.now_ns - away_ns) / 1e9
+            if frame is not None:
+                watch.gap(gone_s, f"{self._name} was away for {gone_s:.1f} s, opened again at attempt {attempts}")
+                return frame
+            if gone_s > self._give_up_s:
+                raise UnavailableError(
+                    f"{self._name} has given no frame for {gone_s:.0f} s, after {self._frames} before",
+                    remedy="look after the camera, or allow longer gaps with give_up_s",
+                )
+        return None
+
+    def close(self) -> None:
+        """Release the capture."""
+        if self._capture is not None:
+            self._capture.release()
+            self._capture = None

@@ -1,0 +1,47 @@
+"""A picture, a folder of pictures, or an .npz."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from edgeopt.recipes.frames import VIDEOS, Frames, open_frames
+from edgeopt.runtime.stream.sources import Captured, Kind, Source, Watch, Wishes
+
+
+class Pictures:
+    """Frames that lie there, in their order."""
+
+    is_live = False
+    is_paced = False
+
+    def __init__(self, frames: Frames) -> None:
+        """Take open frames."""
+        self.frames, self.count, self._next = frames, len(frames), 0
+
+    def read(self, watch: Watch) -> Captured | None:
+        """Return the next one."""
+        del watch
+        if self._next >= len(self.frames):
+            return None
+        self._next += 1
+        return Captured(self.frames.read(self._next - 1), self.frames.names[self._next - 1])
+
+    def close(self) -> None:
+        """Do nothing: no file stays open."""
+
+
+def _fits(given: Any) -> bool:
+    if isinstance(given, Frames):
+        return True
+    if not isinstance(given, str | Path) or "://" in str(given):
+        return False
+    is_number = isinstance(given, str) and given.isascii() and given.isdigit() and len(given) < 4
+    return not is_number and Path(given).suffix.lower() not in VIDEOS
+
+
+def _open(given: Frames | str | Path, wishes: Wishes) -> Source:
+    return Pictures(wishes.fit(given if isinstance(given, Frames) else open_frames(Path(given))))
+
+
+SOURCE = Kind("a picture or a folder of pictures", _fits, _open)

@@ -1,0 +1,58 @@
+"""A video file, frame after frame."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import cv2
+
+from edgeopt.errors import InvalidFileError
+from edgeopt.recipes.frames import VIDEOS
+from edgeopt.runtime.stream.sources import Captured, Kind, Source, Watch, Wishes
+from edgeopt.runtime.stream.sources._capture import read_frame
+from edgeopt.system.files import require_regular
+
+_MOST_FRAMES = 10**7
+
+
+class _Video:
+    is_live = False
+    is_paced = False
+
+    def __init__(self, path: Path) -> None:
+        require_regular(path, remedy="pass a video, a folder of pictures, an address or a camera's number")
+        self._path, self._capture = path, cv2.VideoCapture(str(path))
+        self._next, self._frames = read_frame(self._capture), 0
+        if self._next is None:
+            self._capture.release()
+            raise InvalidFileError(
+                f"{path} does not decode as a video", remedy="convert it to MP4 (H.264) or to pictures"
+            )
+        told = self._capture.get(cv2.CAP_PROP_FRAME_COUNT)
+        self.count = int(told) if 0 < told <= _MOST_FRAMES else None
+
+    def read(self, watch: Watch) -> Captured | None:
+        """Return the next frame; the first one was decoded when the file was opened."""
+        del watch
+        frame, self._next = self._next, None
+        frame = read_frame(self._capture) if frame is None else frame
+        if frame is None:
+            return None
+        self._frames += 1
+        return Captured(frame, f"{self._path.stem}#{self._frames - 1}")
+
+    def close(self) -> None:
+        self._capture.release()
+
+
+def _fits(given: Any) -> bool:
+    return isinstance(given, str | Path) and "://" not in str(given) and Path(given).suffix.lower() in VIDEOS
+
+
+def _open(given: str | Path, wishes: Wishes) -> Source:
+    del wishes
+    return _Video(Path(given))
+
+
+SOURCE = Kind("a video file", _fits, _open)

@@ -1,0 +1,280 @@
+"""Frames that keep coming, answers that keep their budget.
+
+with edgeopt.Stream(runtime, "rtsp://camera/stream", budget_ms=33) as stream:
+    for result in stream:
+        act(result.answer, result.age_ns)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from types import TracebackType
+from typing import Any, Final
+
+from edgeopt.errors import EdgeoptError, UnavailableError
+from edgeopt.recipes.feeding import fed
+from edgeopt.runtime.queueing import parse_queue
+from edgeopt.runtime.runtime import Runtime
+from edgeopt.runtime.stats import Stats
+from edgeopt.runtime.stats.ring import StageRing
+from edgeopt.runtime.stream.capture import Capture
+from edgeopt.runtime.stream.clockwork import Clockwork, Machine, Running
+from edgeopt.runtime.stream.course import Course
+from edgeopt.runtime.stream.degradation import Degradation
+from edgeopt.runtime.stream.desk import Desk
+from edgeopt.runtime.stream.events import Event, EventKind
+from edgeopt.runtime.stream.growth import Growth
+from edgeopt.runtime.stream.result import StreamResult, StreamStats
+from edgeopt.runtime.stream.serving import Served, Server
+from edgeopt.runtime.stream.sources import Wishes, open_source
+from edgeopt.runtime.stream.trial import Trial
+from edgeopt.system.text import short
+
+_STALLED_NS: Final = 5 * 10**9
+_RULES: Final = Degradation()
+_JOIN_S: Final = 6.0
+"""A read of a network ends after 5 s."""
+
+
+class Stream:
+    """An iterator of results. One thread reads it; `stop` and `stats` may be called from any.
+
+    Capture runs in a thread of its own, inference in another. A frame is begun when the reader asks for the next
+    result, so whoever reads slowly loses frames as `queue` says and never gets an old answer.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        source: Any,
+        *,
+        fps: float | None = 30.0,
+        budget_ms: float = 33.0,
+        queue: str = "latest",
+        degrade: Degradation | None = _RULES,
+        pipelined: bool | None = None,
+        hang_s: float = 10.0,
+        give_up_s: float = 60.0,
+        most_waiting_mib: int = 256,
+        on_event: Callable[[Event], None] | None = None,
+        clockwork: Clockwork | None = None,
+    ) -> None:
+        """Open the source; threads start with the first result that is asked for, or with `with`.
+
+        Args:
+            runtime: Stays open when the stream ends.
+            source: A camera's number, a path of a video, picture or folder, an address (RTSP, RTMP, HLS), or frames to
+                iterate over.
+            fps: Rate at which a file or an iterator is read; a camera is asked for it; an address has its own. None: an
+                iterator's frames come as fast as it yields them, a file's when they are wanted, so that none is lost.
+            budget_ms: From the capture of a frame to its answer.
+            queue: `latest`: the newest frame wins, and none is begun that is older than the budget. `fifo`: all wait.
+                `bounded:8`: as many wait, the others are refused.
+            degrade: Rules for doing less when too many frames miss their budget; None: never.
+            pipelined: Whether the preprocess of the next frame runs beside the execute of this one; None: measured on
+                the first frames, and done where it shortens the period.
+            hang_s: A frame that runs longer has failed.
+            give_up_s: A source that was away so long is gone.
+            most_waiting_mib: Memory of the frames that wait. A full `fifo` keeps a file waiting, and drops what comes
+                from a camera.
+            on_event: Hears of gaps, failures and changes, in the thread in which they happen; it must not wait.
+            clockwork: Time and threads, for tests.
+
+        Raises:
+            EdgeoptError: If an argument is out of range, or the source does not open.
+        """
+        _require(fps is None or (math.isfinite(fps) and 0 < fps <= 10_000), f"{fps} frames per second", "up to 10000")
+        _require(math.isfinite(budget_ms) and budget_ms > 0, f"a budget of {budget_ms} ms", "such as 33")
+        _require(math.isfinite(hang_s) and hang_s > 0, f"hang_s of {hang_s}", "in seconds")
+        _require(math.isfinite(give_up_s) and give_up_s > 0, f"give_up_s of {give_up_s}", "in seconds")
+        _require(most_waiting_mib > 0, f"most_waiting_mib of {most_waiting_mib}", "such as 256")
+        policy = parse_queue(queue)
+        self.budget_ms, self.queue = float(budget_ms), policy
+        self._clockwork = clockwork or Machine()
+        inputs = runtime.session.inputs
+        wishes = Wishes(fps, give_up_s, lambda frames: fed(frames, runtime.bundle.recipe, inputs))
+        self.source = open_source(source, wishes)
+        self._give_up_ns = round(give_up_s * 1e9)
+        self._ring = StageRing(("wait", *runtime.stages))
+        self._budget_ns = round(budget_ms * 1e6)
+        self._desk = Desk(
+            self._clockwork,
+            policy,
+            self._ring,
+            budget_ns=self._budget_ns,
+            most_bytes=most_waiting_mib << 20,
+            on_event=on_event,
+        )
+        self._capture = Capture(self.source, self._desk, fps)
+        if degrade is not None and self._capture.is_on_demand:
+            degrade = None  # no frame of a file comes too fast
+        self._course = Course(self._desk, runtime, degrade, self._budget_ns)
+        self._server = Server(self._desk, self._course.rung, round(hang_s * 1e9))
+        self._trial = Trial() if pipelined is None else None
+        self._pipelined = pipelined
+        self._growth = Growth()
+        self._stalled = self._closed = False
+        self._captor: Running | None = None
+
+    def __enter__(self) -> Stream:
+        self._start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def __iter__(self) -> Iterator[StreamResult]:
+        return self
+
+    def __next__(self) -> StreamResult:
+        """Return the answer for the next frame, waiting for it.
+
+        Raises:
+            StopIteration: If the source has ended, or the stream was stopped.
+            EdgeoptError: If the source is gone, a frame hangs for the second time, or frame after frame fails.
+        """
+        self._start()
+        try:
+            served = self._wait_for_answer()
+        except BaseException:
+            self.stop()
+            raise
+        if served is None:
+            self.stop()
+            if self._desk.source_error is not None:
+                error, self._desk.source_error = self._desk.source_error, None
+                raise error
+            raise StopIteration
+        return self._hand_over(served)
+
+    def stop(self) -> None:
+        """End the stream: frames that wait or are on their way are given up, threads end, the source is closed."""
+        with self._desk.changes:
+            if self._closed:
+                return
+            self._closed = True
+        self._desk.stop()
+        with self._desk.changes:
+            self._server.stop()
+        if self._captor is None:
+            self.source.close()
+        elif not self._captor.join(_JOIN_S):
+            self._desk.tell(EventKind.LEFT_BEHIND, "the source is still in a read that does not return")
+        if not self._server.join(_JOIN_S):
+            self._desk.tell(EventKind.LEFT_BEHIND, "the model is still in a call that does not return")
+        self._course.close()
+
+    def stats(self) -> StreamStats:
+        """Return how the stream has been doing, now or after its end."""
+        counted = self._ring.stats()
+        rung = self._server.rung
+        return StreamStats(
+            **{one.name: getattr(counted, one.name) for one in fields(Stats)},
+            queue=str(self.queue),
+            budget_ms=self.budget_ms,
+            answers_per_s=self._growth.answers_per_s,
+            waiting_growth_ratio=self._growth.ratio,
+            gaps=self._desk.gaps,
+            gap_s=self._desk.gap_s,
+            level=rung.name,
+            artefact=rung.runtime.artefact.file,
+            pipelining=None if self._trial is None else self._trial.outcome,
+            events=self._desk.events,
+        )
+
+    def _start(self) -> None:
+        if self._captor is not None or self._closed:
+            return
+        self._captor = self._clockwork.start(self._capture.run, "edgeopt-capture")
+        self._server.start()
+        if self._pipelined:
+            with self._desk.changes:
+                self._server.pipeline(on=True)
+
+    def _wait_for_answer(self) -> Served | None:
+        desk, server = self._desk, self._server
+        with desk.changes:
+            server.want()
+            while True:
+                served = server.take()
+                if served is not None or desk.is_stopped:
+                    return served
+                if desk.is_ended and server.is_idle and not desk.has_waiting:
+                    return None
+                now, hangs_at = desk.now_ns, server.hangs_at_ns
+                if hangs_at is not None and now >= hangs_at:
+                    server.give_up()
+                    continue
+                desk.changes.wait(self._next_look_ns(now, hangs_at))
+
+    def _next_look_ns(self, now: int, hangs_at: int | None) -> int | None:
+        """Return when something must be decided though nothing happens; tell of a source that gives nothing.
+
+        Raises:
+            UnavailableError: If it has given nothing for too long.
+        """
+        if hangs_at is not None or self._desk.is_ended:
+            return hangs_at
+        since = self._desk.last_fed_ns
+        if self._stalled and since + _STALLED_NS > now:
+            self._stalled = False
+        if not self._stalled and now >= since + _STALLED_NS:
+            self._stalled = True
+            self._desk.tell(EventKind.STALLED, f"no frame has come for {_STALLED_NS / 1e9:g} s")
+        if not self.source.is_live:
+            return None if self._stalled else since + _STALLED_NS
+        gone_at = since + self._give_up_ns + _STALLED_NS  # the source itself comes first with its own words
+        if now >= gone_at:
+            raise UnavailableError(
+                f"no frame has come for {(now - since) / 1e9:.0f} s, and the source does not return",
+                remedy="look after the camera, or allow longer gaps with give_up_s",
+            )
+        return gone_at if self._stalled else since + _STALLED_NS
+
+    def _hand_over(self, served: Served) -> StreamResult:
+        item = served.item
+        now = self._desk.now_ns
+        age = now - item.captured_ns
+        latency = served.done_ns - served.began_ns
+        times = (served.done_ns - item.captured_ns - sum(served.times_ns), *served.times_ns)
+        missed = age > self._budget_ns
+        self._ring.record(times, latency, age, is_missed=missed)
+        self._growth.record(item.captured_ns, served.began_ns, now)
+        self._adapt(served, age, latency, missed=missed)
+        return StreamResult(
+            index=item.index,
+            name=item.name,
+            frame=item.sample,
+            answer=served.answer,
+            age_ns=age,
+            latency_ns=latency,
+            times_ns=dict(zip(self._ring.stages, times, strict=True)),
+            missed=missed,
+            artefact=served.rung.runtime.artefact.file,
+            level=served.rung.name,
+        )
+
+    def _adapt(self, served: Served, age: int, latency: int, *, missed: bool) -> None:
+        """Change what measurement says should change."""
+        with self._desk.changes:
+            if self._trial is not None:
+                told = self._trial.record(
+                    served.done_ns,
+                    age,
+                    is_overlapped=served.is_overlapped,
+                    waited_for_frame=served.waited_for_frame,
+                )
+                if told is not None:
+                    self._server.pipeline(on=told)
+                if self._trial.is_over and told is not None and (outcome := self._trial.outcome):
+                    self._desk.tell(EventKind.PIPELINING, str(outcome))
+            self._server.rung = self._course.record(served.item.index, served.rung, latency, missed=missed)
+
+
+def _require(holds: bool, problem: str, example: str) -> None:
+    if not holds:
+        raise EdgeoptError(f"{short(problem)} cannot be", remedy=f"pass a number above zero, {example}")
