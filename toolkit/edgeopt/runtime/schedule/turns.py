@@ -1,0 +1,227 @@
+"""Who runs next on cores that several models share: the rules alone, without threads and without a clock.
+
+1. Who waited for `patience_ms` without a turn goes, whatever its priority: nobody starves.
+2. Otherwise the highest priority goes; among equals the frame that is due first, then the one that came first.
+3. A model of lower priority begins only what is done before a frame of a higher one is expected. A frame is expected
+   where its stream has a rhythm; one that comes out of rhythm waits for a single run at most.
+4. Frames of one model go together, up to `max_batch`, as many as the oldest's budget allows. Where more streams are
+   active than frames wait, it waits for theirs: no longer than `max_delay_ms`, and only while the budget allows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from edgeopt.runtime.schedule.rhythm import Rhythm
+from edgeopt.system.order_statistic import order_statistic
+
+NEVER: Final = math.inf
+_KEPT: Final = 16
+_SAFE: Final = 0.9
+"""A run is taken to last as long as this quantile of the last runs."""
+_ACTIVE_NS: Final = 1_000_000_000
+"""A stream that brought no frame for so long is not waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """On which terms a model takes part."""
+
+    priority: int = 0
+    """The higher goes first."""
+    budget_ms: float | None = None
+    """From a frame's arrival to its answer."""
+    patience_ms: float = 1000.0
+    """A frame that waits so long, while its model had no turn, goes next."""
+    max_batch: int = 1
+    """Frames that may go together."""
+    max_delay_ms: float = 0.0
+    """How long the first of them may wait for the others."""
+
+    def __post_init__(self) -> None:
+        positive = (self.patience_ms, self.max_batch, math.inf if self.budget_ms is None else self.budget_ms)
+        if not (min(positive) > 0 and 0 <= self.max_delay_ms < math.inf):
+            raise ValueError("patience_ms, budget_ms and max_batch are above 0, max_delay_ms is not below 0")
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """A frame that waits."""
+
+    name: str
+    """Of its model."""
+    stream: int
+    arrived_ns: int
+    due_ns: float
+    turn: Turn | None = None
+    load: Any = None
+    """Whatever the caller wants to keep with it."""
+
+
+@dataclass(slots=True, eq=False)
+class Turn:
+    """Frames of one model that run now, the oldest first."""
+
+    name: str
+    tickets: tuple[Ticket, ...]
+    begun_ns: int
+
+
+@dataclass(slots=True)
+class _Model:
+    """What is known of one model."""
+
+    terms: Terms
+    waiting: deque[Ticket] = field(default_factory=deque)
+    had_turn_ns: int = 0
+    rhythms: dict[int, Rhythm] = field(default_factory=dict)
+    seen_ns: dict[int, int] = field(default_factory=dict)
+    """When each stream brought its last frame."""
+    times_ns: dict[int, deque[int]] = field(default_factory=dict)
+    """Of the last runs, by their number of frames."""
+
+    def service_ns(self, size: int) -> float:
+        """Return how long a run of so many frames may take; 0 before the first run of any size.
+
+        A size that never ran takes no longer than a larger one, and no longer a frame than a smaller one.
+        """
+        if size in self.times_ns:
+            return float(order_statistic(np.sort(self.times_ns[size]), _SAFE))
+        bounds = [self.service_ns(one) * max(1.0, size / one) for one in self.times_ns]
+        return min(bounds, default=0.0)
+
+    def hungry_ns(self) -> float:
+        """Return when its patience ends."""
+        return max(self.waiting[0].arrived_ns, self.had_turn_ns) + self.terms.patience_ms * 1e6
+
+    def rank(self) -> tuple[float, ...]:
+        """Return its place by the second rule, the smallest first."""
+        first = self.waiting[0]
+        return (-self.terms.priority, first.due_ns, first.arrived_ns)
+
+    def size(self, now_ns: int) -> int:
+        """Return how many of the waiting frames go together by the oldest's budget; all, where it is lost already."""
+        most = min(len(self.waiting), self.terms.max_batch)
+        due = self.waiting[0].due_ns
+        fitting = [one for one in range(1, most + 1) if now_ns + self.service_ns(one) <= due]
+        return fitting[-1] if fitting else most
+
+    def gathers_until_ns(self, now_ns: int) -> float:
+        """Return until when it waits for frames of other streams; what is not in the future is: not at all."""
+        size, first = self.size(now_ns), self.waiting[0]
+        active = sum(now_ns - seen <= _ACTIVE_NS for seen in self.seen_ns.values())
+        if len(self.waiting) >= min(self.terms.max_batch, active):
+            return 0.0
+        delay = first.arrived_ns + self.terms.max_delay_ms * 1e6
+        return min(delay, first.due_ns - self.service_ns(size + 1))
+
+
+class Turns:
+    """The frames of all models that share some cores: one run at a time."""
+
+    def __init__(self, terms: Mapping[str, Terms]) -> None:
+        """Begin with nobody waiting.
+
+        Args:
+            terms: Of each model, by name.
+        """
+        self._models = {name: _Model(one) for name, one in terms.items()}
+        self._running: Turn | None = None
+        self.again_ns: float = NEVER
+        """When `decide`, which just gave nobody a turn, is to be asked again if nothing else happens before."""
+
+    @property
+    def waiting(self) -> int:
+        """How many frames wait."""
+        return sum(len(model.waiting) for model in self._models.values())
+
+    def offer(self, name: str, now_ns: int, stream: int = 0) -> Ticket:
+        """Let a frame wait for its turn."""
+        model = self._models[name]
+        model.rhythms.setdefault(stream, Rhythm()).note(now_ns)
+        model.seen_ns[stream] = now_ns
+        budget = model.terms.budget_ms
+        ticket = Ticket(name, stream, now_ns, NEVER if budget is None else now_ns + budget * 1e6)
+        model.waiting.append(ticket)
+        return ticket
+
+    def withdraw(self, ticket: Ticket) -> None:
+        """Forget a frame that waits; one that had its turn stays."""
+        if ticket.turn is None:
+            self._models[ticket.name].waiting.remove(ticket)
+
+    def decide(self, now_ns: int) -> Turn | None:
+        """Return the frames that run now; None: one turn is not over, or nobody may begin yet."""
+        self.again_ns = NEVER
+        if self._running is not None:
+            return None
+        chosen = self._hungry(now_ns) or self._next(now_ns)
+        if chosen is None:
+            return None
+        name, model = chosen
+        tickets = tuple(model.waiting.popleft() for _ in range(model.size(now_ns)))
+        self._running = Turn(name, tickets, now_ns)
+        for one in tickets:
+            one.turn = self._running
+        return self._running
+
+    def done(self, turn: Turn, now_ns: int, *, is_typical: bool = True) -> None:
+        """End a turn.
+
+        Args:
+            turn: The one that `decide` gave.
+            now_ns: Now.
+            is_typical: Whether its time says how long the next ones take: not where it failed.
+        """
+        self._models[turn.name].had_turn_ns = now_ns
+        self._running = None
+        if is_typical:
+            self.learn(turn.name, len(turn.tickets), now_ns - turn.begun_ns)
+
+    def learn(self, name: str, size: int, time_ns: int) -> None:
+        """Take in how long a model ran for so many frames."""
+        self._models[name].times_ns.setdefault(size, deque(maxlen=_KEPT)).append(time_ns)
+
+    def _hungry(self, now_ns: int) -> tuple[str, _Model] | None:
+        """Return the model that has waited longest beyond its patience."""
+        waiting = [(model.hungry_ns(), name, model) for name, model in self._models.items() if model.waiting]
+        first = min(waiting, key=lambda one: one[0], default=None)
+        if first is None:
+            return None
+        self._ask_again(first[0])
+        return (first[1], first[2]) if first[0] <= now_ns else None
+
+    def _next(self, now_ns: int) -> tuple[str, _Model] | None:
+        """Return the first model by priority that may begin now."""
+        free_until = NEVER
+        waiting = [(name, model) for name, model in self._models.items() if model.waiting]
+        for name, model in sorted(waiting, key=lambda one: one[1].rank()):
+            until = model.gathers_until_ns(now_ns)
+            if until > now_ns:
+                self._ask_again(until)
+                free_until = min(free_until, until)
+                continue
+            done = now_ns + model.service_ns(model.size(now_ns))
+            ends = [end for begin, end in self._expected(model.terms.priority, now_ns) if begin < done]
+            if done > free_until or ends:
+                self._ask_again(min(ends, default=NEVER) + 1)
+                continue
+            return name, model
+        return None
+
+    def _expected(self, priority: int, now_ns: int) -> Iterator[tuple[int, int]]:
+        """Yield from when to when the next frame of each stream of a higher priority is due."""
+        for model in self._models.values():
+            if model.terms.priority > priority and not model.waiting:
+                for rhythm in model.rhythms.values():
+                    if (window := rhythm.expected(now_ns)) is not None:
+                        yield window
+
+    def _ask_again(self, when_ns: float) -> None:
+        self.again_ns = min(self.again_ns, when_ns)
