@@ -86,7 +86,7 @@ class _LoadOption(click.Option):
 @threads_option("physical cores, shared by the sessions")
 @click.option("--seed", type=Whole(min=0), default=0, show_default=True, help="Decides arrivals, phases and orders.")
 @click.option(
-    "--out", "-o", type=click.Path(path_type=Path), help="Folder for bench.json, bench.md and the raw samples."
+    "--out", "-o", type=click.Path(path_type=Path), help="Folder for bench.json, .md, .html and the raw samples."
 )
 @format_option
 @click.pass_context

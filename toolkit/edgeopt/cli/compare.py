@@ -35,7 +35,7 @@ from edgeopt.cli._values import Duration, Share
 @click.option("--margin", type=Share(), default="2%", show_default=True, help="Speeds as near as this are equal.")
 @seed_option
 @click.option(
-    "--out", "-o", type=click.Path(path_type=Path), help="Folder for compare.json, compare.md and the raw samples."
+    "--out", "-o", type=click.Path(path_type=Path), help="Folder for compare.json, .md, .html and the raw samples."
 )
 @format_option
 @click.pass_context

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from edgeopt.errors import Note, NoteKind
 from edgeopt.measurement.statistics.quantile import StageTime
 from edgeopt.pipeline.candidate import BASELINE, Candidate
+from edgeopt.pipeline.charts import key_figures, overview, stage_charts
 from edgeopt.pipeline.result import Report
 from edgeopt.pipeline.verdict import is_judged, judge
-from edgeopt.report.document import Document, Figure, Judgement, Section, Table, Value, make_table
+from edgeopt.report.document import Document, Judgement, Section, Table, Value, make_table
+from edgeopt.report.figures import Figure, Picture
 from edgeopt.report.formats import write_pages
 from edgeopt.steps.compile._partition_svg import PICTURE
 from edgeopt.steps.quantize.inspection.table import COLUMNS, TENSORS, worst_tensors
@@ -24,11 +26,16 @@ Columns = dict[str, Callable[[Candidate], str]]
 def summarize(report: Report) -> Document:
     """Return what a reader sees: candidates, stages, notes, then in detail what each candidate is."""
     sections = [
-        Section(table=_table(report, _columns(report)), values=_refused(report)),
-        Section("Stages in ms, p50 / p99", _table(report, _stage_columns(report)), is_detail=not _is_timed(report)),
+        Section(table=_table(report, _columns(report)), values=_refused(report), figures=overview(report)),
+        Section(
+            "Stages in ms, p50 / p99",
+            _table(report, _stage_columns(report)),
+            figures=stage_charts(report),
+            is_detail=not _is_timed(report),
+        ),
         Section("Why", values=_why(report), is_detail=True),
         Section("Notes", values=_how(report), notes=_shared_notes(report)),
-        Section("How to read it", text=_READING, figure=_picture(report), is_detail=True),
+        Section("How to read it", text=_READING, figures=_pictures(report), is_detail=True),
         *(_candidate(one) for one in report.candidates),
         _tensors(report),
         Section("Where this was measured", values=_facts(report), notes=_infos(report), is_detail=True),
@@ -40,6 +47,7 @@ def summarize(report: Report) -> Document:
         data=report.as_json(),
         sections=tuple(one for one in sections if one.table or one.values or one.notes or one.text),
         verdict=judge(report),
+        key_figures=key_figures(report),
         judgements=(Judgement.by_exit("budget", report.exit_code, report.verdict_line),) if is_judged(report) else (),
     )
 
@@ -163,9 +171,9 @@ _READING = (
 )
 
 
-def _picture(report: Report) -> Figure | None:
+def _pictures(report: Report) -> tuple[Figure, ...]:
     is_there = (report.folder / "answers.png").is_file()
-    return Figure("Answers before and after", "answers.png") if is_there else None
+    return (Picture(title="Answers before and after", text="", file="answers.png"),) if is_there else ()
 
 
 def _candidate(one: Candidate) -> Section:
@@ -182,9 +190,12 @@ def _candidate(one: Candidate) -> Section:
         "execute": f"{one.execute} {one.execute.verdict}" if one.execute else "",
         "placement": one.placement,
     }
-    figure = Figure("Where the nodes run", one.file.replace("model.onnx", PICTURE)) if one.placement else None
+    drawn = one.file.replace("model.onnx", PICTURE)
+    figures = (Picture(title="Where the nodes run", text=one.placement, file=drawn),) if one.placement else ()
     values = tuple(Value(label, text) for label, text in known.items() if text)
-    return Section(f"Candidate {one.name}", values=values, figure=figure, notes=one.notes, is_detail=True)
+    return Section(
+        f"Candidate {one.name}", values=values, figures=figures, notes=one.notes, is_detail=True, is_folded=True
+    )
 
 
 def _tensors(report: Report) -> Section:

@@ -50,7 +50,7 @@ def _facts(report: Report) -> list[Value]:
         "accuracy": _accuracy(best, first, report.max_drop) if best is not first else "",
         "size": f"{format_bytes(best.size_bytes)}, was {format_bytes(first.size_bytes)}" if best is not first else "",
         "machine": f"{report.noise}: believe no close figure" if report.noise else "",
-        "report": str(report.folder / "report.md"),
+        "report": str(report.folder / "report.html"),
     }
     return [Value(label, text) for label, text in known.items() if text]
 

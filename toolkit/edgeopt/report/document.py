@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_MISSED, EXIT_NOISY, EXIT_PASS, Note
+from edgeopt.report.figures import Figure
 
 T = TypeVar("T")
 
@@ -60,12 +61,14 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
-    """A picture in a file."""
+class KeyFigure:
+    """One of the few figures that a manager asks for."""
 
-    title: str
-    file: str
-    """Relative to the folder in which the document lies."""
+    label: str
+    text: str
+    """With its unit, as short as can be: `1.42x`."""
+    detail: str = ""
+    """What it is held against: `95 % interval 1.31 to 1.55`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +80,13 @@ class Section:
     text: str = ""
     """How to read the table."""
     values: tuple[Value, ...] = ()
-    figure: Figure | None = None
+    figures: tuple[Figure, ...] = ()
+    """Charts and pictures, for formats that draw."""
     notes: tuple[Note, ...] = ()
     is_detail: bool = False
     """Whether it is for a page only: a terminal has no room for it."""
+    is_folded: bool = False
+    """Whether a page that can fold shows it only when asked: there are many of its kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +157,8 @@ class Document:
     sections: tuple[Section, ...] = ()
     verdict: Verdict | None = None
     """None: there was nothing to judge."""
+    key_figures: tuple[KeyFigure, ...] = ()
+    """A page shows them large, above all else."""
     judgements: tuple[Judgement, ...] = ()
     seconds: float = 0.0
     """How long it all took; 0: not known."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 from edgeopt.errors import EXIT_NOISY, NoteKind
+from edgeopt.measurement.bench import charts
 from edgeopt.measurement.bench.result import BenchResult
 from edgeopt.measurement.fresh_process.start import POINTS, ColdStart, ColdWay
 from edgeopt.measurement.load.batch import BatchPoint
@@ -19,6 +20,7 @@ from edgeopt.measurement.statistics.budget import Verdict as BudgetVerdict
 from edgeopt.measurement.statistics.quantile import Quantile, RoundsQuantile, Summary
 from edgeopt.measurement.statistics.trend import Steadiness, Warmup
 from edgeopt.report.document import Document, Judgement, Outcome, Section, Table, Value, Verdict, make_table
+from edgeopt.report.figures import Limit
 from edgeopt.system.text import format_bytes, format_ms, plural
 
 _TOP_NODES = 10
@@ -31,14 +33,14 @@ def summarize(result: BenchResult) -> Document:
     passes = result.passes
     found: list[Section | None] = [
         Section(values=_what_ran(result)),
-        Section("Stages (ms)", _stage_table(result), values=_about_times(result)),
+        Section("Stages (ms)", _stage_table(result), values=_about_times(result), figures=charts.time_charts(result)),
         _under_load(result.load) if result.plan.rate_per_s is not None or result.plan.workers > 1 else None,
         _sustained(passes.sustained) if passes.sustained else None,
-        _capacity(passes.capacity) if passes.capacity else None,
+        _capacity(passes.capacity, charts.budget_of(result)) if passes.capacity else None,
         _batches(passes.batches) if passes.batches else None,
         _cold(passes.cold) if passes.cold else None,
         _operators(passes.profile) if passes.profile else None,
-        Section("Resources", values=_resources(result)),
+        Section("Resources", values=_resources(result), figures=charts.draw_memory(result.memory)),
         Section("Trust", values=_trust(result)),
         _diagnosis(result),
         Section(
@@ -53,6 +55,7 @@ def summarize(result: BenchResult) -> Document:
         data=result.as_json(),
         sections=tuple(one for one in found if one is not None),
         verdict=_verdict(result),
+        key_figures=charts.key_figures(result),
         judgements=(_judgement(result),) if result.budget_asked else (),
     )
 
@@ -173,7 +176,8 @@ def _sustained(found: Sustained) -> Section:
         "hottest C": lambda one: _whole(one.temperature_c),
         "fastest MHz": lambda one: _whole(one.frequency_mhz),
     }
-    return Section("Over time (ms)", make_table(found.windows, columns), values=tuple(lines))
+    table = make_table(found.windows, columns)
+    return Section("Over time (ms)", table, values=tuple(lines), figures=charts.draw_sustained(found))
 
 
 def _whole(value: float | None) -> str:
@@ -184,7 +188,7 @@ def _interval(low: float, high: float) -> str:
     return f" [{low:.3f}, {high:.3f}]"
 
 
-def _capacity(found: Capacity) -> Section:
+def _capacity(found: Capacity, budget: Limit) -> Section:
     rate = "no rate keeps the budget" if found.rate_per_s is None else f"{found.rate_per_s:.4g} per second"
     lines = [Value("capacity", f"{rate}, all streams together; latency counts from the intended arrival")]
     lines += [Value("note", found.note)] if found.note else []
@@ -202,7 +206,9 @@ def _capacity(found: Capacity) -> Section:
             "INVALID" if one.result.status is LoadStatus.INVALID else one.result.budget.verdict.upper()
         ),
     }
-    return Section("Latency over load (ms)", make_table(found.probes, columns, words=["verdict"]), values=tuple(lines))
+    table = make_table(found.probes, columns, words=["verdict"])
+    figures = charts.draw_capacity(found, budget)
+    return Section("Latency over load (ms)", table, values=tuple(lines), figures=figures)
 
 
 def _batches(points: Sequence[BatchPoint]) -> Section:
@@ -215,7 +221,7 @@ def _batches(points: Sequence[BatchPoint]) -> Section:
         "max": lambda one: format_ms(one.latency.max_ns),
         "p50 a frame": lambda one: format_ms(one.latency.p50.value_ns and one.latency.p50.value_ns / one.size),
     }
-    return Section("Batches (ms)", make_table(points, columns))
+    return Section("Batches (ms)", make_table(points, columns), figures=charts.draw_batches(points))
 
 
 def _cold(found: ColdStart) -> Section:
@@ -234,7 +240,8 @@ def _cold(found: ColdStart) -> Section:
         "p50 of to first": lambda number: str(figures[number]["to_first"].p50),
     }
     values = tuple(Value(f"start {number}", _told(found, way)) for number, way in ways.items())
-    return Section("Cold start, medians of fresh processes (ms)", make_table(ways, columns), values=values)
+    title, table = "Cold start, medians of fresh processes (ms)", make_table(ways, columns)
+    return Section(title, table, values=values, figures=charts.draw_cold(found))
 
 
 def _told(found: ColdStart, way: ColdWay) -> str:
@@ -260,7 +267,7 @@ def _operators(found: Profile) -> Section:
         Value("outside", f"{found.outside_ratio:.0%} of these runs lies between nodes, and in the profiler"),
     )
     table = make_table(found.top(_TOP_NODES), columns, words=["op", "provider", "output"])
-    return Section("Operators", table, values=values)
+    return Section("Operators", table, values=values, figures=charts.draw_operators(found))
 
 
 def _resources(result: BenchResult) -> Values:

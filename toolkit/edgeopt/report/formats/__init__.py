@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ class Paper:
     width: int = 0
     """Columns; 0: lines are as long as they are."""
     is_coloured: bool = False
+    folder: Path | None = None
+    """In which the document will lie; None: nowhere, pictures are not to be had."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +69,13 @@ def write_pages(document: Document, folder: Path, stem: str) -> None:
     """
     for name in sorted(names(), key="json".__eq__):  # what is read again comes last: then all is there
         if suffix := find(name).suffix:
-            write_beside(folder / f"{stem}{suffix}", render(document, name))
+            write_beside(folder / f"{stem}{suffix}", render(document, name, Paper(folder=folder)))
 
 
 def _printable(value: Any) -> Any:
     """Return a document, or a part of it, with all its texts made printable; the data for programs stays."""
+    if isinstance(value, Enum):
+        return value
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, tuple | frozenset):

@@ -39,8 +39,9 @@ def _section(section: Section) -> Iterator[str]:
     if section.text:
         yield escape(section.text)
     yield from _list(section.values)
-    if section.figure:
-        yield f"![{escape(section.figure.title)}]({escape(section.figure.file)})"
+    for figure in section.figures:
+        if figure.file:
+            yield f"![{escape(figure.title)}]({escape(figure.file)})"
     yield from _list(Value(one.kind, str(one)) for one in section.notes)
 
 

@@ -1,0 +1,167 @@
+"""Times as charts: how slow the slow frames are, and how times go on over a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeopt.measurement.samples import Samples
+from edgeopt.measurement.statistics.quantile import StageTime, minimum_n, order_statistic
+from edgeopt.report.figures import Axis, Bar, Bars, Emphasis, Facts, Limit, Line, Lines, Scale
+
+_PERCENTILES = (1, 2, 5, *range(10, 90, 5), 90, 92, 94, 95, 96, 97, 98, 98.5, 99, 99.3, 99.5, 99.7, 99.8, 99.9)
+_TOLD = (50, 90, 99, 99.9)
+_MOST_DOTS = 500
+_SPIKY = 8.0
+"""Beyond this many medians, spikes would press all else flat: the axis becomes logarithmic."""
+_LEAST_SHARE = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class TimedRun:
+    """One run to be drawn."""
+
+    name: str
+    samples: Samples
+    emphasis: Emphasis = Emphasis.PLAIN
+
+
+@dataclass(frozen=True, slots=True)
+class StagedRun:
+    """One run, its mean stages to be drawn."""
+
+    name: str
+    frame: StageTime
+    stages: Mapping[str, StageTime]
+    emphasis: Emphasis = Emphasis.PLAIN
+
+
+def ms(value: float) -> str:
+    """Return milliseconds with their unit, three digits or more."""
+    return f"{value:.3f} ms" if value < 1 else f"{value:.2f} ms" if value < 100 else f"{value:.0f} ms"
+
+
+def draw_percentiles(runs: Sequence[TimedRun], budget: Limit | None) -> Lines | None:
+    """Return the frame time over percentiles; only those that the number of frames can tell.
+
+    Args:
+        runs: What arrives from outside counts from its intended arrival.
+        budget: On the times.
+    """
+    lines = tuple(line for one in runs if (line := _percentiles(one)))
+    if not lines:
+        return None
+    of = lines[0] if len(lines) == 1 else next((one for one in lines if one.emphasis is Emphasis.CHOSEN), lines[-1])
+    told = ", ".join(f"{label} {text}" for label, text in of.facts)
+    return Lines(
+        title="How slow the slow frames are",
+        text=f"{of.name}: {told}.",
+        x=Axis("percentile", "%", Scale.TAIL),
+        y=Axis("frame time", "ms", _scale([value for one in lines for value in one.ys])),
+        lines=lines,
+        limit=budget,
+    )
+
+
+def _percentiles(run: TimedRun) -> Line | None:
+    times = np.sort(run.samples.steady().served().response_ns)
+    known = [one for one in _PERCENTILES if len(times) >= minimum_n(one / 100)]
+    if not known:
+        return None
+    values = {one: order_statistic(times, one / 100) / 1e6 for one in known}
+    facts: Facts = tuple((f"p{one:g}", ms(values[one])) for one in _TOLD if one in values)
+    return Line(run.name, tuple(map(float, values)), tuple(values.values()), facts, run.emphasis)
+
+
+def draw_times(runs: Sequence[TimedRun], budget: Limit | None) -> Lines | None:
+    """Return frame times in order; of long runs the fastest and the slowest frame of each stretch."""
+    lines = tuple(line for one in runs if (line := _times(one)))
+    if not lines:
+        return None
+    frames = max(len(one.samples) for one in runs)
+    per_stretch = -(-2 * frames // _MOST_DOTS) if frames > _MOST_DOTS else 1
+    thinned = f" Of every {per_stretch} frames the fastest and the slowest are shown." if per_stretch > 1 else ""
+    return Lines(
+        title="Times in order",
+        text=f"Every frame after the one before it, warm-up included.{thinned}",
+        x=Axis("frame", from_zero=True),
+        y=Axis("frame time", "ms", _scale([value for one in lines for value in one.ys])),
+        lines=lines,
+        limit=budget,
+        is_dotted=True,
+    )
+
+
+def _times(run: TimedRun) -> Line | None:
+    times = run.samples.served().response_ns
+    if not len(times):
+        return None
+    shown = thin(times, _MOST_DOTS)
+    at, values = shown.astype(np.float64), times[shown] / 1e6
+    warmup = int(run.samples.warmup.sum())
+    facts = (
+        ("frames", str(len(times))),
+        *((("warm-up", f"{warmup} frames"),) if warmup else ()),
+        ("fastest", ms(float(times.min()) / 1e6)),
+        ("median", ms(float(np.median(times)) / 1e6)),
+        ("slowest", ms(float(times.max()) / 1e6)),
+    )
+    return Line(run.name, tuple(at.tolist()), tuple(values.tolist()), facts, run.emphasis)
+
+
+def thin(values: NDArray[np.int64], most: int) -> NDArray[np.intp]:
+    """Return (k,) rising indices of at most `most` values: of each stretch the least and the greatest."""
+    if len(values) <= most:
+        return np.arange(len(values))
+    stretches = np.array_split(np.arange(len(values)), most // 2)
+    return np.unique([one[pick(values[one])] for one in stretches for pick in (np.argmin, np.argmax)])
+
+
+def _scale(values: Sequence[float]) -> Scale:
+    is_spiky = min(values) > 0 and max(values) > _SPIKY * float(np.median(values))
+    return Scale.LOG if is_spiky else Scale.LINEAR
+
+
+def draw_stages(runs: Sequence[StagedRun], budget: Limit | None) -> Bars | None:
+    """Return the mean time of each stage, which add up to the mean frame, and how far the p99 of the frame goes."""
+    timed = [one for one in runs if one.frame.mean_ms]
+    names = list(dict.fromkeys(name for one in timed for name in one.stages))
+    means = {one.name: {name: _mean(one.stages.get(name)) for name in names} for one in timed}
+    shown = [name for name in names if any(means[one.name][name] >= _LEAST_SHARE * _mean(one.frame) for one in timed)]
+    if not shown:
+        return None
+    rest = {one.name: max(0.0, _mean(one.frame) - sum(means[one.name][name] for name in shown)) for one in timed}
+    has_rest = any(rest[one.name] >= _LEAST_SHARE * _mean(one.frame) for one in timed)
+    bars = tuple(_bar(one, {n: means[one.name][n] for n in shown}, rest[one.name], has_rest=has_rest) for one in timed)
+    largest = max(shown, key=lambda name: sum(means[one.name][name] for one in timed))
+    share = sum(means[one.name][largest] for one in timed) / sum(_mean(one.frame) for one in timed)
+    return Bars(
+        title="Where a frame's time goes",
+        text=f"Mean of each stage; {largest} takes {share:.0%}. The thin line ends at the frame's p99.",
+        axis=Axis("time", "ms", from_zero=True),
+        parts=(*shown, "between stages") if has_rest else tuple(shown),
+        bars=bars,
+        tail="frame p99" if any(one.tail for one in bars) else "",
+        limit=budget,
+    )
+
+
+def _bar(run: StagedRun, means: Mapping[str, float], rest: float, *, has_rest: bool) -> Bar:
+    frame = run.frame
+    p50 = "" if frame.p50_ms is None else f"p50 {ms(frame.p50_ms)}"
+    p99 = "" if frame.p99_ms is None else f"p99 {ms(frame.p99_ms)}"
+    stages = [(name, ms(value)) for name, value in means.items() if value]
+    facts = (
+        ("frame", ", ".join(one for one in (p50, p99) if one) or f"mean {ms(_mean(frame))}"),
+        *stages,
+        *((("between stages", ms(rest)),) if has_rest else ()),
+    )
+    parts = (*means.values(), rest) if has_rest else tuple(means.values())
+    return Bar(run.name, parts, facts, frame.p99_ms, run.emphasis)
+
+
+def _mean(time: StageTime | None) -> float:
+    return (time.mean_ms or 0.0) if time else 0.0

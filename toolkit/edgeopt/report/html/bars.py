@@ -1,0 +1,119 @@
+"""Things as sums of parts, and figures with intervals: one row each, the name above it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from edgeopt.report.figures import Bar, Bars, Intervals, Row
+from edgeopt.report.html.axis import Range, is_far, make_range
+from edgeopt.report.html.chart import across, canvas, far_note, key_of, limit_across, mark, wrap
+from edgeopt.report.html.markup import Attribute, Markup, percent, tag
+
+_ROW, _NAME, _THICK = 46.0, 14.0, 16.0
+_TOP = 10.0
+_GREYS = 4
+
+
+def draw_bars(figure: Bars) -> Markup:
+    """Return the chart: the largest part in the accent colour, the others in greys."""
+    ends = [max(sum(one.parts), one.tail or 0.0) for one in figure.bars]
+    x = make_range(figure.axis, ends, figure.limit)
+    height = _TOP + _ROW * len(figure.bars)
+    styles = _styles(figure)
+    is_drawn = figure.limit is not None and not is_far(figure.limit, ends)
+    drawing = canvas(
+        height,
+        *across(x, height, grid=True),
+        *(_bar(one, figure.parts, styles, x, _TOP + _ROW * i) for i, one in enumerate(figure.bars)),
+        *([limit_across(figure.limit, x, height)] if figure.limit and is_drawn else []),
+        kind="rows",
+        label=figure.text,
+    )
+    note = None if is_drawn else far_note(figure.limit, figure.axis, max(ends))
+    entries = [(f"part {style}", part) for part, style in zip(figure.parts, styles, strict=True)]
+    key = key_of([*entries, ("line tail", figure.tail)] if figure.tail else entries) if len(figure.parts) > 1 else None
+    return wrap(figure, tag("div", drawing, note), marks=[(one.name, one.facts) for one in figure.bars], key=key)
+
+
+def _styles(figure: Bars) -> list[str]:
+    totals = [sum(one.parts[i] for one in figure.bars) for i in range(len(figure.parts))]
+    largest, greys, found = totals.index(max(totals)), 0, list[str]()
+    for i in range(len(totals)):
+        found.append("main" if i == largest else f"grey-{greys % _GREYS}")
+        greys += i != largest
+    return found
+
+
+def _bar(one: Bar, parts: Sequence[str], styles: Sequence[str], x: Range, top: float) -> Markup:
+    begin, shapes = 0.0, []
+    middle = top + _NAME + 6 + _THICK / 2
+    if one.tail is not None:
+        shapes.append(tag("line", class_="tail", x1=percent(x.at(0)), x2=percent(x.at(one.tail)), y1=middle, y2=middle))
+        shapes.append(_end(x, one.tail, middle))
+    for part, style, value in zip(parts, styles, one.parts, strict=True):
+        wide = percent(max(0.0, x.at(begin + value) - x.at(begin)))
+        box: dict[str, Attribute] = {
+            "x": percent(x.at(begin)),
+            "y": middle - _THICK / 2,
+            "width": wide,
+            "height": _THICK,
+        }
+        shapes.append(tag("rect", class_=f"part {style}", data_part=part, data_value=repr(value), **box))
+        begin += value
+    return mark(one.name, one.facts, *_names(one.name, one.facts, top), *shapes, emphasis=one.emphasis)
+
+
+def _end(x: Range, value: float, middle: float) -> Markup:
+    at = percent(x.at(value))
+    return tag("line", class_="tail", x1=at, x2=at, y1=middle - 5, y2=middle + 5)
+
+
+def _names(name: str, facts: tuple[tuple[str, str], ...], top: float) -> list[Markup]:
+    """Return the name on the left and the first fact on the right, above a row; and what a pointer reaches."""
+    shown = [tag("rect", class_="reach", x=0, y=top, width="100%", height=_ROW - 4)]
+    shown.append(tag("text", name, class_="name", x=0, y=top + _NAME))
+    if facts:
+        shown.append(tag("text", facts[0][1], class_="value", x="100%", y=top + _NAME, text_anchor="end"))
+    return shown
+
+
+def draw_intervals(figure: Intervals) -> Markup:
+    """Return the chart: a dot with its interval a row, what means no difference as a band behind all."""
+    values = [
+        one
+        for row in figure.rows
+        for one in (row.estimate.value, row.estimate.low, row.estimate.high, row.allowed, figure.neutral)
+        if one is not None
+    ]
+    x = make_range(figure.axis, values)
+    height = _TOP + _ROW * len(figure.rows)
+    drawing = canvas(
+        height,
+        *across(x, height),
+        _neutral(figure, x, height),
+        *(_row(one, x, _TOP + _ROW * i) for i, one in enumerate(figure.rows)),
+        kind="rows",
+        label=figure.text,
+    )
+    return wrap(figure, drawing, marks=[(one.name, one.facts) for one in figure.rows])
+
+
+def _neutral(figure: Intervals, x: Range, height: float) -> Markup:
+    low, high = (x.at(figure.neutral * (1 + figure.margin) ** sign) for sign in (-1, 1))
+    low, high, at = max(0.0, low), min(1.0, high), percent(x.at(figure.neutral))
+    band = tag("rect", x=percent(low), width=percent(max(0.0, high - low)), y=0, height=height)
+    return tag("g", band, tag("line", x1=at, x2=at, y1=0, y2=height), class_="neutral")
+
+
+def _row(one: Row, x: Range, top: float) -> Markup:
+    middle, found = top + _NAME + 6 + _THICK / 2, one.estimate
+    shapes = []
+    if one.allowed is not None:
+        at = percent(x.at(one.allowed))
+        shapes.append(tag("line", class_="allowed", x1=at, x2=at, y1=middle - 10, y2=middle + 10))
+    if found.low is not None and found.high is not None:
+        ends = {"x1": percent(x.at(found.low)), "x2": percent(x.at(found.high))}
+        shapes.append(tag("line", class_="whisker", y1=middle, y2=middle, **ends))
+    shapes.append(tag("circle", class_="dot", cx=percent(x.at(found.value)), cy=middle, r=6))
+    names = _names(one.name, one.facts, top)
+    return mark(one.name, one.facts, *names, *shapes, emphasis=one.emphasis, data_value=repr(found.value))

@@ -1,0 +1,143 @@
+"""What all charts share: marks that are pointed at, grids, keys, and the same figures as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from edgeopt.report.figures import Axis, Emphasis, Facts, Figure, Limit
+from edgeopt.report.html.axis import Range, axis_title
+from edgeopt.report.html.markup import Attribute, Markup, join, number, percent, tag
+
+NARROW = 640
+"""Pixels that a chart is wide for sure on a screen; labels are placed as if it were."""
+
+
+def wrap(
+    figure: Figure, drawing: Markup, *, marks: Iterable[tuple[str, Facts]] = (), key: Markup | None = None
+) -> Markup:
+    """Return a figure with its title, what it says, its drawing and its figures as a table."""
+    return tag(
+        "figure",
+        tag("figcaption", tag("h3", figure.title), tag("p", figure.text) if figure.text else None),
+        key,
+        drawing,
+        fact_table([*marks], figure.title),
+        class_=f"chart {type(figure).__name__.lower()}",
+    )
+
+
+def canvas(height: float, *children: Markup, kind: str, label: str, **data: Attribute) -> Markup:
+    """Return a drawing as wide as its place; across, it is measured in percent, down in pixels.
+
+    So text keeps its size on a phone, and nothing is drawn anew when the window changes.
+    """
+    inside = tag("svg", *children, class_="plot", height=height, role="group", aria_label=label, **data)
+    return tag("div", inside, class_=f"canvas {kind}")
+
+
+def mark(name: str, facts: Facts, *shapes: Markup, emphasis: Emphasis = Emphasis.PLAIN, **data: Attribute) -> Markup:
+    """Return something that is pointed at, reached by keys and read aloud."""
+    told = "; ".join(f"{label} {text}" for label, text in facts)
+    return tag(
+        "g",
+        *shapes,
+        class_=f"mark {emphasis}",
+        tabindex="-1",
+        role="img",
+        aria_label=f"{name}: {told}" if told else name,
+        data_name=name,
+        data_tip=tip_of(facts),
+        **data,
+    )
+
+
+def tip_of(facts: Facts) -> str:
+    """Return labels and texts in turns, a line each, for the script that shows them beside the pointer."""
+    return "\n".join(part for fact in facts for part in fact)
+
+
+def fact_table(marks: Sequence[tuple[str, Facts]], title: str) -> Markup | None:
+    """Return the facts of all marks as a table that is opened by a click; None where there are none."""
+    heads = [*dict.fromkeys(label for _, facts in marks for label, _ in facts)]
+    if not heads:
+        return None
+    rows = [tag("tr", tag("th", name, scope="row"), *_cells(dict(facts), heads)) for name, facts in marks]
+    head = tag("tr", tag("td"), *(tag("th", one, scope="col") for one in heads))
+    table = tag("table", tag("thead", head), tag("tbody", *rows))
+    region = tag("div", table, class_="scroll", tabindex="0", role="region", aria_label=f"{title}, as a table")
+    return tag("details", tag("summary", "As a table"), region, class_="facts")
+
+
+def _cells(facts: Mapping[str, str], heads: Sequence[str]) -> Iterable[Markup]:
+    return (tag("td", facts.get(one, "")) for one in heads)
+
+
+def down(shown: Range, height: float) -> list[Markup]:
+    """Return the lines and numbers of an upright axis."""
+    found = [tag("text", axis_title(shown.axis), class_="title", x=0, y=-14, dx=-44)]
+    for at, text in shown.ticks:
+        y = height * (1 - at)
+        found.append(tag("line", class_="grid", x1=0, x2="100%", y1=y, y2=y))
+        found.append(tag("text", text, class_="tick", x=0, y=y, dx=-8, dy="0.32em", text_anchor="end"))
+    return found
+
+
+def across(shown: Range, height: float, *, grid: bool = False) -> list[Markup]:
+    """Return the numbers of an axis from left to right, and lines if asked for."""
+    found = []
+    for at, text in shown.ticks:
+        place = percent(at)
+        if grid:
+            found.append(tag("line", class_="grid", x1=place, x2=place, y1=0, y2=height))
+        found.append(tag("text", text, class_="tick", x=place, y=height + 18, text_anchor="middle"))
+    title = tag("text", axis_title(shown.axis), class_="title", x="100%", y=height + 38, text_anchor="end")
+    return [*found, title]
+
+
+def limit_across(limit: Limit, shown: Range, height: float) -> Markup:
+    """Return a limit as an upright line with its name on top."""
+    at = shown.at(limit.value)
+    line = tag("line", x1=percent(at), x2=percent(at), y1=0, y2=height)
+    anchor = "end" if at > 0.5 else "start"
+    text = tag("text", limit.label, x=percent(at), y=-4, dx=-4 if at > 0.5 else 4, text_anchor=anchor)
+    return tag("g", line, text, class_="limit", data_limit=repr(limit.value))
+
+
+def far_note(limit: Limit | None, axis: Axis, longest: float) -> Markup | None:
+    """Return in words where a limit lies that is too far away to be drawn."""
+    if limit is None:
+        return None
+    times = limit.value / longest if longest else 0.0
+    return tag(
+        "p", f"{limit.label} lies beyond the right end, at {times:.0f} times the longest {axis.label}.", class_="far"
+    )
+
+
+def key_of(entries: Sequence[tuple[str, str]]) -> Markup | None:
+    """Return what colours mean.
+
+    Args:
+        entries: Class of the colour, and its name.
+    """
+    if not entries:
+        return None
+    shown = [tag("li", tag("span", class_=f"swatch {style}", aria_hidden="true"), name) for style, name in entries]
+    return tag("ul", *shown, class_="key")
+
+
+def stretched(height: float, *children: Markup) -> Markup:
+    """Return a drawing 1000 wide that is stretched over the whole canvas: for lines, which have no percent."""
+    return tag(
+        "svg",
+        *children,
+        viewBox=f"0 0 1000 {number(height)}",
+        preserveAspectRatio="none",
+        width="100%",
+        height=height,
+        aria_hidden="true",
+    )
+
+
+def group(*children: Markup | None) -> Markup:
+    """Return parts of a drawing one after the other."""
+    return join(children)

@@ -1,0 +1,65 @@
+"""Things over something that goes on: lines, or a dot for each value."""
+
+from __future__ import annotations
+
+from edgeopt.report.figures import Emphasis, Limit, Line, Lines
+from edgeopt.report.html.axis import Range, is_far, make_range
+from edgeopt.report.html.chart import across, canvas, down, key_of, mark, stretched, wrap
+from edgeopt.report.html.markup import Markup, number, tag
+
+_HEIGHT = 260.0
+
+
+def draw_lines(figure: Lines) -> Markup:
+    """Return the chart; what stands out is drawn last, on top."""
+    xs = [one for line in figure.lines for one in line.xs]
+    ys = [one for line in figure.lines for one in line.ys]
+    x, y = make_range(figure.x, xs), make_range(figure.y, ys, figure.limit)
+    styles = _styles(figure.lines)
+    weak_first = sorted(figure.lines, key=lambda one: -[*Emphasis].index(one.emphasis))
+    is_drawn = figure.limit is not None and not is_far(figure.limit, ys)
+    drawing = canvas(
+        _HEIGHT,
+        *down(y, _HEIGHT),
+        *across(x, _HEIGHT),
+        *([_limit(figure.limit, y)] if figure.limit and is_drawn else []),
+        *(_line(one, styles[one.name], x, y, is_dotted=figure.is_dotted) for one in weak_first),
+        tag("line", class_="cursor", y1=0, y2=_HEIGHT, hidden=True),
+        kind="upright lines",
+        label=figure.text,
+        data_low=repr(x.low),
+        data_high=repr(x.high),
+        data_scale=str(figure.x.scale),
+        data_x_label=figure.x.label,
+        data_x_unit=figure.x.unit,
+        data_y_unit=figure.y.unit,
+    )
+    far = tag("p", f"{figure.limit.label} lies above the top.", class_="far") if figure.limit and not is_drawn else None
+    key = key_of([(f"line {styles[one.name]}", one.name) for one in figure.lines])
+    return wrap(figure, tag("div", drawing, far), marks=[(one.name, one.facts) for one in figure.lines], key=key)
+
+
+def _styles(lines: tuple[Line, ...]) -> dict[str, str]:
+    """Return the class of each line: plain ones differ by their dashes."""
+    plain = [one.name for one in lines if one.emphasis is Emphasis.PLAIN]
+    return {
+        one.name: f"plain dash-{plain.index(one.name) % 4}" if one.emphasis is Emphasis.PLAIN else str(one.emphasis)
+        for one in lines
+    }
+
+
+def _line(one: Line, style: str, x: Range, y: Range, *, is_dotted: bool) -> Markup:
+    places = [
+        f"{number(1000 * x.at(at))} {number(_HEIGHT * (1 - y.at(up)))}" for at, up in zip(one.xs, one.ys, strict=True)
+    ]
+    path = "".join(f"M{place}h0" for place in places) if is_dotted else f"M{'L'.join(places)}"
+    shape = tag("path", class_=f"{'dots' if is_dotted else 'curve'} {style}", d=path)
+    values = " ".join(f"{at!r},{up!r}" for at, up in zip(one.xs, one.ys, strict=True))
+    return mark(one.name, one.facts, stretched(_HEIGHT, shape), emphasis=one.emphasis, data_values=values)
+
+
+def _limit(limit: Limit, y: Range) -> Markup:
+    up = _HEIGHT * (1 - y.at(limit.value))
+    line = tag("line", x1=0, x2="100%", y1=up, y2=up)
+    text = tag("text", limit.label, x="100%", y=up, dy=-5, text_anchor="end")
+    return tag("g", line, text, class_="limit", data_limit=repr(limit.value))

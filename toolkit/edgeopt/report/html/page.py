@@ -1,0 +1,172 @@
+"""A document as one page: verdict, key figures, sections with tables and charts, the data itself."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+from edgeopt import __version__
+from edgeopt.report.document import Document, KeyFigure, Section, Table, Value
+from edgeopt.report.figures import Bars, BeforeAfter, Cells, Figure, Intervals, Lines, Points
+from edgeopt.report.html.bars import draw_bars, draw_intervals
+from edgeopt.report.html.cells import draw_cells
+from edgeopt.report.html.lines import draw_lines
+from edgeopt.report.html.markup import Markup, join, raw, tag
+from edgeopt.report.html.pictures import draw_before_after, draw_picture
+from edgeopt.report.html.points import draw_points
+
+_HERE = Path(__file__).parent
+_OUTCOME = re.compile(r"\b(PASS|FAIL|INCONCLUSIVE|NOISY|INVALID|FASTER|SLOWER|EQUIVALENT|UNCONFIRMED|SKIPPED)\b")
+"""In cells and values; the outcome of the whole is told apart."""
+_TONES = {"PASS": "good", "FASTER": "good", "FAIL": "bad", "SLOWER": "bad", "INVALID": "bad", "DONE": "plain"}
+
+
+def make_page(document: Document, data: str, folder: Path | None) -> str:
+    """Return the page as HTML that loads nothing and runs no script but its own.
+
+    Args:
+        document: What it shows.
+        data: The document's data as JSON, which the page holds for who wants it.
+        folder: In which pictures lie; None: without pictures.
+    """
+    sections = [one for one in (_section(part, folder) for part in document.sections) if one]
+    main = tag("main", _head(document), *sections, _foot(document), id="main")
+    page = join([tag("a", "To the result", href="#main", class_="skip"), main, tag("div", id="tip", hidden=True)])
+    # in a script element nothing but its end is special
+    held = tag("script", raw(data.replace("<", "\\u003c")), type="application/json", id="data")
+    html = tag("html", _about(document), tag("body", page, held, tag("script", raw(_file("page.js")))), lang="en")
+    return f"<!doctype html>\n{html}\n"
+
+
+@cache
+def _file(name: str) -> str:
+    return (_HERE / name).read_text("utf-8")
+
+
+def _about(document: Document) -> Markup:
+    digest = base64.b64encode(hashlib.sha256(_file("page.js").encode()).digest()).decode("ascii")
+    rules = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    return tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=rules),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("title", f"{document.title} · edgeopt {document.command}"),
+        tag("style", raw(_file("page.css"))),
+    )
+
+
+def _head(document: Document) -> Markup:
+    verdict = document.verdict
+    brand = tag("span", "edgeopt", class_="brand")
+    if verdict is None:
+        return tag("header", tag("p", brand, f" {document.command}", class_="kicker"), tag("h1", document.title))
+    outcome = tag("b", verdict.outcome, class_=f"outcome pill {_TONES.get(verdict.outcome, 'open')}")
+    command = Value("next", verdict.next_command, is_command=True)
+    where = Value("bundle", verdict.bundle)
+    return tag(
+        "header",
+        tag("p", brand, f" {document.command} · {document.title}", class_="kicker"),
+        tag("p", outcome, class_="state"),
+        tag("h1", f"{verdict.sentence[:1].upper()}{verdict.sentence[1:]}."),
+        _key_figures(document.key_figures),
+        _values([*verdict.facts, *(one for one in (where, command) if one.text)]),
+    )
+
+
+def _key_figures(figures: tuple[KeyFigure, ...]) -> Markup | None:
+    if not figures:
+        return None
+    shown = [
+        tag("div", tag("dt", one.label), tag("dd", one.text, class_="large"), tag("dd", one.detail, class_="detail"))
+        for one in figures
+    ]
+    return tag("dl", *shown, class_="key-figures")
+
+
+def _section(section: Section, folder: Path | None) -> Markup | None:
+    figures = [drawn for one in section.figures if (drawn := draw(one, folder))]
+    table = _table(section.table, section.title) if section.table and section.table.rows else None
+    notes = [Value(one.kind, str(one)) for one in section.notes]
+    if not (figures or table or section.text or section.values or notes):
+        return None
+    text = tag("p", section.text, class_="reading") if section.text else None
+    charts = tag("div", *figures, class_="figures") if figures else None
+    inside = [charts, table, text, _values(section.values), _values(notes)]
+    if section.is_folded and section.title:
+        return tag("section", tag("details", tag("summary", tag("h2", section.title)), *inside))
+    return tag("section", tag("h2", section.title) if section.title else None, *inside)
+
+
+def draw(figure: Figure, folder: Path | None) -> Markup | None:
+    """Return a figure as HTML; None where there is nothing to be seen of it."""
+    match figure:
+        case Points() if figure.points:
+            return draw_points(figure)
+        case Lines() if figure.lines:
+            return draw_lines(figure)
+        case Bars() if figure.bars:
+            return draw_bars(figure)
+        case Intervals() if figure.rows:
+            return draw_intervals(figure)
+        case Cells() if figure.cells:
+            return draw_cells(figure)
+        case BeforeAfter():
+            return draw_before_after(figure, folder) or draw_picture(figure, folder)
+    return draw_picture(figure, folder)
+
+
+def _table(table: Table, title: str) -> Markup:
+    head = tag("tr", *(tag("th", one, scope="col", class_=_kind(table, one, i)) for i, one in enumerate(table.heads)))
+    rows = [
+        tag(
+            "tr",
+            *(_cell(table, cell, i) for i, cell in enumerate(cells)),
+            class_="chosen" if n == table.chosen else None,
+        )
+        for n, cells in enumerate(table.rows)
+    ]
+    whole = tag("table", tag("thead", head), tag("tbody", *rows))
+    return tag("div", whole, class_="scroll", tabindex="0", role="region", aria_label=title or "Figures")
+
+
+def _cell(table: Table, text: str, column: int) -> Markup:
+    if column == 0:
+        return tag("th", text, scope="row")
+    return tag("td", _highlighted(text), class_=_kind(table, table.heads[column], column))
+
+
+def _kind(table: Table, head: str, column: int) -> str | None:
+    return "words" if column == 0 or head in table.words else None
+
+
+def _values(values: Iterable[Value]) -> Markup | None:
+    shown = [part for one in values for part in (tag("dt", one.label), _told(one))]
+    return tag("dl", *shown, class_="values") if shown else None
+
+
+def _told(value: Value) -> Markup:
+    if not value.is_command:
+        return tag("dd", _highlighted(value.text))
+    copy = tag("button", "Copy", type="button", class_="copy", hidden=True)
+    return tag("dd", tag("code", value.text), copy, class_="command")
+
+
+def _highlighted(text: str) -> Markup:
+    """Return text with the words of verdicts set apart."""
+    parts: list[str] = []
+    for i, part in enumerate(_OUTCOME.split(text)):
+        parts.append(tag("b", part, class_=f"outcome {_TONES.get(part, 'open')}") if i % 2 else part)
+    return join(parts)
+
+
+def _foot(document: Document) -> Markup:
+    name = f"{document.command}.json"
+    button = tag("button", f"Download {name}", type="button", id="download", data_file=name, hidden=True)
+    text = f"Made by edgeopt {__version__}. This page holds all its data and loads nothing."
+    return tag("footer", tag("p", text), button)

@@ -1,0 +1,114 @@
+"""Things by two figures each, with their intervals as whiskers."""
+
+from __future__ import annotations
+
+from edgeopt.report.figures import Emphasis, Point, Points
+from edgeopt.report.html.axis import Range, is_far, make_range
+from edgeopt.report.html.chart import NARROW, across, canvas, down, far_note, limit_across, mark, stretched, wrap
+from edgeopt.report.html.markup import Markup, number, percent, tag
+
+_HEIGHT = 320.0
+_RADIUS = {Emphasis.CHOSEN: 7.0, Emphasis.FIRST: 5.0, Emphasis.PLAIN: 5.0, Emphasis.FAINT: 4.0}
+_LETTER, _LINE = 7.0, 15.0
+"""Pixels of a label's letter and line."""
+
+
+def draw_points(figure: Points) -> Markup:
+    """Return the chart; what stands out is drawn last, on top."""
+    xs = [one for point in figure.points for one in _ends(point.x.value, point.x.low, point.x.high)]
+    ys = [one for point in figure.points for one in _ends(point.y.value, point.y.low, point.y.high)]
+    x, y = make_range(figure.x, xs, figure.limit), make_range(figure.y, ys)
+    faint_first = sorted(
+        figure.points, key=lambda one: (one.emphasis is not Emphasis.FAINT, one.emphasis is Emphasis.CHOSEN)
+    )
+    is_drawn = figure.limit is not None and not is_far(figure.limit, xs)
+    drawing = canvas(
+        _HEIGHT,
+        *down(y, _HEIGHT),
+        *across(x, _HEIGHT),
+        *([limit_across(figure.limit, x, _HEIGHT)] if figure.limit and is_drawn else []),
+        *_front(figure, x, y),
+        *(_point(one, x, y) for one in faint_first),
+        *_labels(figure, x, y),
+        kind="upright",
+        label=figure.text,
+    )
+    note = None if is_drawn else far_note(figure.limit, figure.x, max(xs))
+    whole = tag("div", drawing, note)
+    return wrap(figure, whole, marks=[(one.name, one.facts) for one in figure.points])
+
+
+def _ends(*values: float | None) -> list[float]:
+    return [one for one in values if one is not None]
+
+
+def _point(one: Point, x: Range, y: Range) -> Markup:
+    at, up = percent(x.at(one.x.value)), _HEIGHT * (1 - y.at(one.y.value))
+    shapes = []
+    if one.x.low is not None and one.x.high is not None:
+        ends = {"x1": percent(x.at(one.x.low)), "x2": percent(x.at(one.x.high))}
+        shapes.append(tag("line", class_="whisker", y1=up, y2=up, **ends))
+    if one.y.low is not None and one.y.high is not None:
+        ends = {"y1": number(_HEIGHT * (1 - y.at(one.y.low))), "y2": number(_HEIGHT * (1 - y.at(one.y.high)))}
+        shapes.append(tag("line", class_="whisker", x1=at, x2=at, **ends))
+    shapes.append(tag("circle", class_="dot", cx=at, cy=up, r=_RADIUS[one.emphasis]))
+    shapes.append(tag("circle", class_="reach", cx=at, cy=up, r=14))
+    place = {"data_x": repr(one.x.value), "data_y": repr(one.y.value)}
+    return mark(one.name, one.facts, *shapes, emphasis=one.emphasis, **place)
+
+
+def _front(figure: Points, x: Range, y: Range) -> list[Markup]:
+    """Return the line through what nothing beats."""
+    front = sorted((one for one in figure.points if one.on_front), key=lambda one: one.x.value)
+    if len(front) < 2:
+        return []
+    places = [f"{number(1000 * x.at(one.x.value))} {number(_HEIGHT * (1 - y.at(one.y.value)))}" for one in front]
+    return [stretched(_HEIGHT, tag("path", class_="front", d=f"M{'L'.join(places)}"))]
+
+
+def _labels(figure: Points, x: Range, y: Range) -> list[Markup]:
+    """Return the names of what stands out, and of the others where there is room."""
+    taken = [_box(point, x, y, "", 0) for point in figure.points]
+    order = sorted(figure.points, key=lambda one: [*Emphasis].index(one.emphasis))
+    found = []
+    for one in order:
+        choices = [(side, line) for line in (0, -1, 1) for side in _sides(x.at(one.x.value))]
+        for side, line in choices:
+            box = _box(one, x, y, side, line)
+            if not any(_overlap(box, other) for other in taken):
+                taken.append(box)
+                found.append(_label(one, x, y, side, line))
+                break
+    return found
+
+
+def _sides(at: float) -> tuple[str, str]:
+    return ("start", "end") if at < 0.6 else ("end", "start")
+
+
+def _box(one: Point, x: Range, y: Range, side: str, line: int) -> tuple[float, float, float, float]:
+    """Return left, top, right and bottom in pixels; of the dot itself without a side."""
+    at, up = NARROW * x.at(one.x.value), _HEIGHT * (1 - y.at(one.y.value)) + _LINE * line
+    if not side:
+        return at - 6, up - 6, at + 6, up + 6
+    wide = _LETTER * len(one.name)
+    left = at + 11 if side == "start" else at - 11 - wide
+    return left, up - _LINE / 2, left + wide, up + _LINE / 2
+
+
+def _overlap(one: tuple[float, float, float, float], other: tuple[float, float, float, float]) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+
+
+def _label(one: Point, x: Range, y: Range, side: str, line: int) -> Markup:
+    return tag(
+        "text",
+        one.name,
+        class_=f"name {one.emphasis}",
+        x=percent(x.at(one.x.value)),
+        y=_HEIGHT * (1 - y.at(one.y.value)) + _LINE * line,
+        dx=11 if side == "start" else -11,
+        dy="0.32em",
+        text_anchor=side,
+        aria_hidden="true",
+    )
