@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.measurement.samples import Samples
-from edgeopt.measurement.statistics.quantile import StageTime, minimum_n, order_statistic
+from edgeopt.measurement.statistics.quantile import StageTime, minimum_n
 from edgeopt.report.figures import Axis, Bar, Bars, Emphasis, Facts, Limit, Line, Lines, Scale
+from edgeopt.system.order_statistic import order_statistic
 
 _PERCENTILES = (1, 2, 5, *range(10, 90, 5), 90, 92, 94, 95, 96, 97, 98, 98.5, 99, 99.3, 99.5, 99.7, 99.8, 99.9)
 _TOLD = (50, 90, 99, 99.9)
