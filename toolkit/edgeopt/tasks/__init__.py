@@ -86,6 +86,8 @@ class Task(FrameTask, Protocol):
     """Whether `sureness` is lower where pictures are fed in the wrong way."""
     time_follows_content: ClassVar[bool]
     """Whether `postprocess` takes longer where an answer holds more."""
+    gives_boxes: ClassVar[bool]
+    """Whether an answer has `boxes`, (n, 4) in the frame's pixels, and `scores`: a pipeline can cut them out."""
 
     def __init__(
         self, recipe: Recipe, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], evaluating: bool

@@ -49,6 +49,7 @@ class Classification(FrameTask):
     is_drawable: ClassVar[bool] = True
     reveals_misreading: ClassVar[bool] = True
     time_follows_content: ClassVar[bool] = False
+    gives_boxes: ClassVar[bool] = False
 
     def __init__(self, recipe: Recipe, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], evaluating: bool):
         """Bind a recipe to a model's tensors.

@@ -29,6 +29,7 @@ class TensorsAsTheyAre(FrameTask):
     is_drawable: ClassVar[bool] = False
     reveals_misreading: ClassVar[bool] = False
     time_follows_content: ClassVar[bool] = False
+    gives_boxes: ClassVar[bool] = False
 
     def __init__(self, recipe: Recipe, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], evaluating: bool):
         """Bind a recipe to a model's tensors.

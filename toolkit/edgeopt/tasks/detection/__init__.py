@@ -32,6 +32,7 @@ class Detection(FrameTask):
     is_drawable: ClassVar[bool] = True
     reveals_misreading: ClassVar[bool] = True
     time_follows_content: ClassVar[bool] = True
+    gives_boxes: ClassVar[bool] = True
 
     def __init__(self, recipe: Recipe, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], evaluating: bool):
         """Bind a recipe to a model's tensors.

@@ -1,0 +1,1 @@
+"""Pipelines of several models, measured over whole frames."""

@@ -1,0 +1,102 @@
+"""A pipeline as a command is given it: a description with its models as they came, or a bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgeopt.errors import EdgeoptError
+from edgeopt.measurement.given import Given, open_given
+from edgeopt.measurement.pipelines.code import load_calls
+from edgeopt.runtime.availability import require_engine
+from edgeopt.runtime.bundle import make_artefact, write_bundle
+from edgeopt.runtime.pipelines.bundle import PipelineBundle, is_pipeline_bundle, read_pipeline, write_pipeline
+from edgeopt.runtime.pipelines.description import Description, Stage, is_description, read_description
+from edgeopt.runtime.pipelines.pipeline import AppStage, Pipeline
+from edgeopt.system.environment import package_versions
+from edgeopt.system.target import Target
+from edgeopt.system.threads import engine_threads
+
+
+def is_pipeline(path: str) -> bool:
+    """Return whether a name on a command line is a pipeline: a `pipeline.toml`, or a bundle of one."""
+    return is_pipeline_bundle(Path(path)) or is_description(Path(path))
+
+
+@dataclass(frozen=True, slots=True)
+class GivenPipeline:
+    """What a command works on."""
+
+    asked: str
+    bundle: PipelineBundle
+    calls: Mapping[str, AppStage]
+    code: Path | None
+    """Where the app's functions were read from."""
+    description: Description
+    """As the file says it, with its paths; of a bundle the bundle's."""
+    target: Target
+    """Of the first model."""
+    brings_target: bool
+    """Whether it is a bundle, which no target can be given to."""
+
+    def open(self) -> Pipeline:
+        """Return it loaded, ready to run."""
+        return Pipeline.load(self.bundle.folder, stages=self.calls)
+
+
+def open_pipeline(asked: str, *, target: str, threads: int, code: Path | None, folder: Path) -> GivenPipeline:
+    """Return a pipeline with its models as they came, or the bundle as it is.
+
+    Args:
+        asked: Path of a `pipeline.toml`, or of a bundle.
+        target: For a description; a bundle brings its own.
+        threads: Of each model; 0: the target's, or one per physical core; a bundle opens as it was measured.
+        code: The folder of the app's functions.
+        folder: Where the models of a description are put, opened as an app would open them.
+
+    Raises:
+        EdgeoptError: If something cannot be opened; a stage is named.
+    """
+    if is_pipeline_bundle(Path(asked)):
+        bundle = read_pipeline(Path(asked))
+        calls = load_calls(bundle.description, code)
+        with Pipeline.load(bundle.folder, stages=calls, warmup=False) as pipeline:
+            device = next(iter(pipeline.models.values())).bundle.target
+        return GivenPipeline(asked, bundle, calls, code, bundle.description, device, True)
+    description = read_description(Path(asked))
+    calls = load_calls(description, code)
+    models = {stage.name: open_model(description, stage, target) for stage in description.models}
+    bundles = {}
+    for name, given in models.items():
+        used = engine_threads(threads, given.target.threads)
+        require_engine(given.target, used)
+        bundles[name] = folder / name
+        write_original(folder / name, given, used)
+    written = write_pipeline(folder, description, bundles, {}, package_versions())
+    device = next(iter(models.values())).target
+    return GivenPipeline(asked, written, calls, code, description, device, False)
+
+
+def open_model(description: Description, stage: Stage, target: str) -> Given:
+    """Return the model of a stage with its recipe and target.
+
+    Raises:
+        EdgeoptError: If one cannot be found, read or bound; the stage is named.
+    """
+    try:
+        return open_given(beside(description, stage.model), target, beside(description, stage.recipe) or None)
+    except EdgeoptError as error:
+        raise EdgeoptError(f"stage {stage.name}: {error.problem}", remedy=error.remedy) from error
+
+
+def beside(description: Description, name: str) -> str:
+    """Return the path of a file beside the description, or the name as it is: a shipped one."""
+    path = description.folder / name
+    return str(path) if name and path.exists() else name
+
+
+def write_original(folder: Path, given: Given, threads: int) -> None:
+    """Write the bundle of a model as it came."""
+    artefact = make_artefact("model.onnx", given.model.data, given.target.float_precision, given.target, threads)
+    write_bundle(folder, [(artefact, given.model.data)], given.target, given.recipe, {}, package_versions())

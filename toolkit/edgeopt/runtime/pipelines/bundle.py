@@ -1,0 +1,162 @@
+"""A pipeline as it is deployed: a folder with a manifest, and an ordinary bundle for each model below it.
+
+The manifest names the app's functions and never holds their code. It has a hash of itself and of each model's manifest,
+which in turn has the hashes of that model's files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edgeopt.errors import InvalidFileError
+from edgeopt.runtime.bundle import MANIFEST
+from edgeopt.runtime.pipelines.description import Description, parse_description
+from edgeopt.system.files import read_file, write_beside
+from edgeopt.system.toml import parse_table, read_object
+
+SCHEMA = 1
+FILE = "pipeline.json"
+_REMEDY = "copy the bundle again, or make it with this edgeopt: edgeopt optimize PIPELINE"
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineBundle:
+    """What was read: its description, and where each model's own bundle lies."""
+
+    folder: Path
+    description: Description
+    expected: Mapping[str, Any]
+    """Latency and accuracy of the whole as measured when it was made, and where."""
+    tools: Mapping[str, str]
+
+    def model(self, stage: str) -> Path:
+        """Return the folder of a stage's bundle."""
+        return self.folder / stage
+
+
+def is_pipeline_bundle(path: Path) -> bool:
+    """Return whether a folder is the bundle of a pipeline, or the output folder that holds one."""
+    return (path / FILE).is_file() or (path / "bundle" / FILE).is_file()
+
+
+def write_pipeline(
+    folder: Path,
+    description: Description,
+    bundles: Mapping[str, Path],
+    expected: Mapping[str, Any],
+    tools: Mapping[str, str],
+) -> PipelineBundle:
+    """Write a bundle; the manifest comes last, so that a torn bundle is none.
+
+    Args:
+        folder: Created when absent.
+        description: Its paths are left out: what is deployed is the bundles.
+        bundles: The folder of each model stage's bundle, by the stage's name; copied below `folder`.
+        expected: Latency and accuracy, as JSON.
+        tools: Versions of the packages that made it.
+
+    Raises:
+        InvalidFileError: If the folder is not writable or the disk is full.
+    """
+    models = {}
+    for stage in description.models:
+        _copy(bundles[stage.name], folder / stage.name)
+        models[stage.name] = _hash(folder / stage.name / MANIFEST)
+    deployed = dataclasses.replace(description, calib="", eval="", folder=Path())
+    values = dataclasses.asdict(deployed)
+    values = {key: value for key, value in values.items() if key not in ("folder", "stages")}
+    stages = [_deployed(dataclasses.asdict(one)) for one in description.stages]
+    manifest = {
+        "schema": SCHEMA,
+        "pipeline": {**values, "stage": stages},
+        "models": models,
+        "expected": dict(expected),
+        "tools": dict(tools),
+    }
+    text = json.dumps({**manifest, "sha256": _seal(manifest)}, indent=2, allow_nan=False)
+    write_beside(folder / FILE, text + "\n")
+    return PipelineBundle(folder, dataclasses.replace(deployed, folder=folder), dict(expected), dict(tools))
+
+
+def _deployed(stage: dict[str, Any]) -> dict[str, Any]:
+    """Return a stage without paths: its model is the folder of its name."""
+    return {**stage, "model": stage["name"] if stage["model"] else "", "recipe": ""}
+
+
+def _copy(source: Path, folder: Path) -> None:
+    """Put a bundle's files where the pipeline's bundle has them."""
+    if source.resolve() == folder.resolve():
+        return
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(source, folder)
+    except (OSError, shutil.Error) as error:
+        raise InvalidFileError(
+            f"{folder} cannot be written: {error}", remedy="choose another place, or free disk space"
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Manifest:
+    schema: int
+    sha256: str
+    """Of everything else in it."""
+    pipeline: Mapping[str, Any]
+    models: Mapping[str, str]
+    """The SHA-256 of each model's manifest, by stage."""
+    expected: Mapping[str, Any]
+    tools: Mapping[str, str]
+
+
+def read_pipeline(path: Path) -> PipelineBundle:
+    """Read a bundle, and check the hashes of its manifest and of each model's.
+
+    Raises:
+        InvalidFileError: If it is none, of another schema, leads out of its folder, or is damaged.
+    """
+    folder = path if (path / FILE).is_file() else path / "bundle"
+    file = folder / FILE
+    if not file.is_file():
+        remedy = "make one with edgeopt optimize PIPELINE.toml"
+        raise InvalidFileError(f"{path} is no bundle of a pipeline: it holds no {FILE}", remedy=remedy)
+    _require_inside(folder, file)
+    values = read_object(file, schema=SCHEMA, remedy=_REMEDY)
+    if values.get("sha256") != _seal(values):
+        raise InvalidFileError(f"{file} differs from its own hash", remedy=_REMEDY)
+    said = parse_table(_Manifest, values, str(file))
+    description = parse_description(said.pipeline, str(file), folder)
+    wanted = {one.name for one in description.models}
+    if said.models.keys() != wanted:
+        raise InvalidFileError(f"{file} has models {', '.join(said.models)}, its stages others", remedy=_REMEDY)
+    for stage, expected in said.models.items():
+        manifest = folder / stage / MANIFEST
+        _require_inside(folder, folder / stage)
+        _require_inside(folder, manifest)
+        if _hash(manifest) != expected:
+            raise InvalidFileError(f"{manifest} differs from its hash in {FILE}", remedy=_REMEDY)
+    return PipelineBundle(folder, description, said.expected, said.tools)
+
+
+def _require_inside(folder: Path, path: Path) -> None:
+    """Raise where a link leads out of the folder."""
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise InvalidFileError(
+            f"{path} is a link out of the bundle", remedy="put the files there: a bundle reads its own folder only"
+        )
+
+
+def _hash(file: Path) -> str:
+    return hashlib.sha256(read_file(file, remedy=_REMEDY)).hexdigest()
+
+
+def _seal(manifest: Mapping[str, Any]) -> str:
+    """Return the hash of what a manifest says, however it is laid out."""
+    content = {key: value for key, value in manifest.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).hexdigest()
