@@ -58,7 +58,12 @@ class _WithSteps(click.Command):
 )
 @click.option("--fps", type=Number(min=0, min_open=True), help="The budget as frames a second.")
 @max_drop_option
-@click.option("--steps", type=Names(), show_default="all that are not off", help="Steps to do, of those below.")
+@click.option(
+    "--steps",
+    type=Names(),
+    show_default="default",
+    help="Steps to do, of those below; the word default names all that are not off.",
+)
 @click.option("--skip", multiple=True, metavar="STEP", help="A step to leave out; repeatable.")
 @click.option("--dry-run", is_flag=True, help="Print the plan and stop.")
 @click.option("--resume", is_flag=True, help="Keep the finished candidates of an interrupted run.")

@@ -13,6 +13,7 @@ from edgeopt.graph.model import load_model
 from edgeopt.measurement.accuracy.bootstrap import Drop, why_unsure
 from edgeopt.measurement.accuracy.evaluate import answers
 from edgeopt.pipeline.candidate import Candidate
+from edgeopt.pipeline.embedding import Embedding, embed
 from edgeopt.pipeline.measure import Decision
 from edgeopt.pipeline.plan import calibrated_steps
 from edgeopt.pipeline.result import Report
@@ -58,6 +59,8 @@ def conclude(run: Run, choice: Choice, decision: Decision | None) -> Report:
     off_target = "" if best.profile or not is_compiled(run.context.target) else _why_off_target(candidates)
     if off_target:
         notes.append(Note(NoteKind.WARNING, f"nothing runs on {run.context.target.name}: {off_target}"))
+    bundle, of_bundle = _write_bundle(run, candidates, best)
+    notes += of_bundle
     report = Report(
         model=run.context.original.name,
         model_sha256=run.context.original.fingerprint,
@@ -74,7 +77,7 @@ def conclude(run: Run, choice: Choice, decision: Decision | None) -> Report:
         chosen=chosen.name,
         reason=chosen.reason,
         folder=run.workspace.folder,
-        bundle=_write_bundle(run, candidates, best),
+        bundle=bundle,
         calibrated_on=_calibrated_on(run),
         untimed=run.untimed,
         off_target=off_target,
@@ -127,17 +130,21 @@ def _precision_on_device(run: Run, best: Candidate) -> str:
     return next((one for one in run.context.target.precisions if one.startswith("w8") == is_integer), best.precision)
 
 
-def _write_bundle(run: Run, candidates: Sequence[Candidate], best: Candidate) -> Path:
-    """Write the chosen model, and the best float model of the target's own engine behind it as the fallback."""
-    file = best.compiled or best.file
+def _write_bundle(run: Run, candidates: Sequence[Candidate], best: Candidate) -> tuple[Path, Sequence[Note]]:
+    """Write the chosen model, and the best float model of the target's own engine behind it as the fallback.
+
+    Returns its folder, and what is to be said of what the models hold.
+    """
+    embedded = embed(run, best)
     device = run.context.target if run.by_rule else run.engine_of(best).target
-    precision = _precision_on_device(run, best)
-    models = [_deployed(run, f"model{Path(file).suffix}", file, precision, replace(run.engine_of(best), target=device))]
+    precision, recipe = _precision_on_device(run, best), embedded.recipe or _recipe_of_bundle(run)
+    name = f"model{Path(best.compiled or best.file).suffix}"
+    models = [_deployed(run, name, best, precision, replace(run.engine_of(best), target=device), embedded)]
     real = run.context.engine.target.float_precision
     floats = [one for one in candidates if one.precision == real and not one.profile and not one.refused]
     if best.precision != real or best.profile or run.by_rule:
         other = floats[-1]
-        models.append(_deployed(run, "fallback.onnx", other.file, other.precision, run.engine_of(other)))
+        models.append(_deployed(run, "fallback.onnx", other, other.precision, run.engine_of(other), embedded))
     score = best.simulated or best.score
     expected = {
         "metric": run.context.recipe.evaluation.metric,
@@ -147,12 +154,13 @@ def _write_bundle(run: Run, candidates: Sequence[Candidate], best: Candidate) ->
         "frame_p50_ms": best.latency.frame.p50_ms if best.latency else None,
         "frame_p99_ms": best.latency.frame.p99_ms if best.latency else None,
         "machine": read_environment().hash if best.latency else None,
+        **embedded.expected,
     }
     folder = run.workspace.path("bundle")
-    write_bundle(folder, models, run.context.target, _recipe_of_bundle(run), expected, package_versions())
+    write_bundle(folder, models, run.context.target, recipe, expected, package_versions())
     if TENSORRT in run.context.target.providers and not run.untimed:
         Runtime.load(folder, warmup=False).session.close()  # builds its engines into the bundle
-    return folder
+    return folder, embedded.notes
 
 
 def _recipe_of_bundle(run: Run) -> Recipe:
@@ -163,11 +171,18 @@ def _recipe_of_bundle(run: Run) -> Recipe:
     return replace(recipe, input=replace(recipe.input, size=()))
 
 
-def _deployed(run: Run, name: str, file: str, precision: str, engine: Engine) -> tuple[Artefact, bytes]:
+def _deployed(
+    run: Run, name: str, one: Candidate, precision: str, engine: Engine, embedded: Embedding
+) -> tuple[Artefact, bytes]:
     """Return a model for the bundle, opened there as it was here: this machine's cores say nothing of another's."""
     asked = run.plan.threads if run.plan.threads_asked else 0
-    data = run.workspace.read(file)
-    return make_artefact(name, data, precision, engine.target, asked if run.untimed else engine.threads), data
+    threads = asked if run.untimed else engine.threads
+    if one.compiled:
+        data = run.workspace.read(one.compiled)
+        return make_artefact(name, data, precision, engine.target, threads), data
+    model = embedded.put_into(load_model(run.workspace.path(one.file), one.name))
+    ends = model.inputs, model.outputs
+    return make_artefact(name, model.data, precision, engine.target, threads, *ends), model.data
 
 
 def _write_pictures(run: Run, best: Candidate) -> None:

@@ -23,13 +23,15 @@ from edgeopt.system.toml import DURATION_MS, DURATION_S, THREADS, Within, requir
 
 SYNTHETIC = "synthetic"
 """The word for `--calib` that admits calibration without real pictures."""
+DEFAULT = "default"
+"""The word for `--steps` that names all that run unless they are left out."""
 _QUANTIZED = "w8a8"
 """The scheme that INT8 models are made in."""
 
 
 def all_steps() -> Mapping[str, Step]:
     """Return every step there is, by name, in the order in which they run."""
-    found: dict[str, Step] = {name: registry.load(steps, name).STEP for name in registry.names(steps)}
+    found: dict[str, Step] = {name.replace("_", "-"): registry.load(steps, name).STEP for name in registry.names(steps)}
     return dict(sorted(found.items(), key=lambda item: item[1].order))
 
 
@@ -49,7 +51,7 @@ class Options:
     budget_ms: Annotated[float, DURATION_MS] | None = None
     max_drop: Annotated[float, Within(0, 1)] | None = None
     steps: tuple[str, ...] | None = None
-    """Names of the steps to do; None: those that run by default."""
+    """Names of the steps to do, and the word `default`; None: those that run by default."""
     skip: tuple[str, ...] = ()
     threads: Annotated[int, THREADS] = 0
     time_limit_s: Annotated[float, DURATION_S] | None = None
@@ -130,18 +132,19 @@ def make_plan(recipe: Recipe, target: Target, options: Options, threads: int, qu
         EdgeoptError: If no step is left.
     """
     known = all_steps()
-    for name in (*(options.steps or ()), *options.skip):
+    default = [name for name, step in known.items() if step.is_default]
+    wanted = (DEFAULT,) if options.steps is None else options.steps
+    asked = [one for name in wanted for one in (default if name == DEFAULT else (name,))]
+    for name in (*asked, *options.skip):
         if name not in known:
-            raise NotFoundError("step", name, known)
+            raise NotFoundError("step", name, [DEFAULT, *known])
     if options.prefer not in tuple(Prefer):
         raise NotFoundError("preference", options.prefer, Prefer)
     calib = _path(options.calib, recipe, recipe.evaluation.calib)
     synthetic = options.calib == SYNTHETIC
-    default = [name for name, step in known.items() if step.is_default]
-    asked = set(default if options.steps is None else options.steps) - {*options.skip}
     planned, notes = dict[str, Step](), list[Note]()
     for name, step in known.items():
-        if name not in asked:
+        if name not in asked or name in options.skip:
             continue
         if step.why_not(target):
             if options.steps is not None:
@@ -168,7 +171,7 @@ def make_plan(recipe: Recipe, target: Target, options: Options, threads: int, qu
         threads_asked=bool(options.threads or target.threads),
         time_limit_s=options.time_limit_s,
         notes=tuple(notes),
-        may_quantize=not quantized and any(known[name].precision == _QUANTIZED for name in asked),
+        may_quantize=not quantized and any(known[name].precision == _QUANTIZED for name in {*asked} - {*options.skip}),
         prefer=Prefer(options.prefer),
     )
 

@@ -155,7 +155,7 @@ class PictureInput:
         self._layout, self._dtype = wanted.layout, np.dtype(wanted.dtype)
         self._shared = self._allocate() if reuse else None
         self._planes = [np.empty((self._height, self._width), np.uint8) for _ in range(self._channels)]
-        self._gain, self._bias = _affine(preprocess, self._channels)
+        self._gain, self._bias = affine(preprocess, self._channels)
         self._preprocess = preprocess
         self._canvas = np.full((self._height, self._width, 3), preprocess.pad, np.uint8)
         self._covered = (0, 0, 0, 0)
@@ -268,7 +268,7 @@ class PictureInput:
         return np.asarray(cv2.resize(frame, (width, height), interpolation=cv2.INTER_LINEAR), np.uint8)
 
 
-def _affine(preprocess: Preprocess, channels: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def affine(preprocess: Preprocess, channels: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Return gain and bias so that (v * scale - mean) / std = v * gain + bias, in the model's channel order."""
     mean = np.broadcast_to(np.asarray(preprocess.mean, np.float64), channels)
     std = np.broadcast_to(np.asarray(preprocess.std, np.float64), channels)

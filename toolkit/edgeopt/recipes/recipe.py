@@ -11,6 +11,7 @@ from typing import Annotated
 
 from edgeopt.errors import InvalidFileError, NotFoundError
 from edgeopt.graph.tensors import TensorSpec
+from edgeopt.recipes.embedded import Embedded
 from edgeopt.recipes.metrics import find_metric, require_metric_of
 from edgeopt.recipes.preprocess import Input, Preprocess
 from edgeopt.system import assets, registry
@@ -182,6 +183,8 @@ class Recipe:
     """The shipped ONNX file, relative to the recipe."""
     folder: Path = field(default=Path(), compare=False)
     class_names: tuple[str, ...] = ()
+    embedded: tuple[Embedded, ...] = ()
+    """Parts that lie in the model of a bundle; a recipe file holds none."""
 
     def path_of(self, relative: str) -> Path | None:
         """Return the path of a shipped file, or None when the recipe ships none."""
@@ -215,6 +218,12 @@ class Recipe:
         """Return the recipe for a model of this input height and width, in pixels."""
         return replace(self, input=replace(self.input, size=(height, width)))
 
+    def with_embedded(self, *parts: Embedded) -> Recipe:
+        """Return the recipe of the model that holds these parts of it."""
+        if Embedded.PREPROCESS not in parts:
+            return replace(self, embedded=parts)
+        return replace(self, embedded=parts, input=replace(self.input, tensor="", shapes={}))
+
     def with_inputs(self, inputs: Sequence[TensorSpec]) -> Recipe:
         """Return the recipe with the whole shape of each of these inputs that has one."""
         whole = {
@@ -234,7 +243,7 @@ def read_recipe(path: Path, *, stays_inside: bool = False) -> Recipe:
         InvalidFileError: If it is not TOML, a key is unknown or missing, or a value is refused.
     """
     values = read_toml(path)
-    for computed in ("folder", "class_names"):
+    for computed in ("folder", "class_names", "embedded"):
         if computed in values:
             raise InvalidFileError(f"{path}: unknown {computed}", remedy="leave the key out; it is derived")
     recipe = parse_table(Recipe, values, str(path))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from edgeopt.errors import InvalidFileError
+from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.system.files import write_beside
 from edgeopt.system.target import Target
@@ -26,6 +27,22 @@ _REMEDY = "copy the bundle again, or make it with this edgeopt: edgeopt optimize
 _MOST_ARTEFACTS = 16
 _MOST_THREADS = 1024
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """An input or output of a model, for apps that read the manifest without opening the model."""
+
+    name: str
+    dtype: str
+    """NumPy's word, for example `float32`."""
+    shape: tuple[int | None, ...]
+    """None: free."""
+
+    @classmethod
+    def of(cls, spec: TensorSpec) -> Port:
+        """Return what the manifest says of a tensor."""
+        return cls(spec.name, spec.dtype, tuple(one if isinstance(one, int) else None for one in spec.shape))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +61,8 @@ class Artefact:
     """The executor's own entries: the profile's, and those with which this model was fastest."""
     threads: Annotated[int, Within(0, _MOST_THREADS)]
     """Measured or asked for; 0: one per physical core, where nothing was measured on the device."""
+    inputs: tuple[Port, ...] = ()
+    outputs: tuple[Port, ...] = ()
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.file) or self.file == MANIFEST:
@@ -79,7 +98,15 @@ def is_bundle(path: Path) -> bool:
     return (path / MANIFEST).is_file() or (path / "bundle" / MANIFEST).is_file()
 
 
-def make_artefact(file: str, data: bytes, precision: str, target: Target, threads: int) -> Artefact:
+def make_artefact(
+    file: str,
+    data: bytes,
+    precision: str,
+    target: Target,
+    threads: int,
+    inputs: Sequence[TensorSpec] = (),
+    outputs: Sequence[TensorSpec] = (),
+) -> Artefact:
     """Return what a manifest says of a model.
 
     Args:
@@ -88,9 +115,12 @@ def make_artefact(file: str, data: bytes, precision: str, target: Target, thread
         precision: Precision scheme.
         target: Whose engine opens it, with which options.
         threads: As measured or asked for; 0: one per physical core of the device.
+        inputs: Of the model, for apps in other languages.
+        outputs: Of the model.
     """
     how = target.executor, target.providers, target.options, threads
-    return Artefact(file, hashlib.sha256(data).hexdigest(), precision, len(data), *how)
+    ports = tuple(map(Port.of, inputs)), tuple(map(Port.of, outputs))
+    return Artefact(file, hashlib.sha256(data).hexdigest(), precision, len(data), *how, *ports)
 
 
 def write_bundle(

@@ -1,4 +1,4 @@
-"""The steps of `optimize`, one file or folder each; its name is the step's name, and each ends in `STEP`.
+"""The steps of `optimize`, one file or folder each, named after it (with `-` for `_`); each ends in `STEP`.
 
 A step turns one model into others. It says what it does and needs; the plan asks it, and nothing knows it by name.
 """
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from edgeopt.graph.model import Model
     from edgeopt.graph.outcome import Outcome
+    from edgeopt.recipes.embedded import Embedded
     from edgeopt.steps._context import Context, Setting
     from edgeopt.system.target import Target
 
@@ -57,5 +58,7 @@ class Step:
     """Whether the next step is given what this one made; if not, it works on the last float model, after the line."""
     on_device: bool = False
     """Whether, for a device that is compiled for, it is a part of each form that is made, scored and compiled there."""
+    embeds: Embedded | None = None
+    """The part of the recipe that it puts into the models of the bundle, after the choice: it makes no candidate."""
     is_default: bool = True
     """Whether it runs unless it is left out; if not, only where it is asked for by name."""

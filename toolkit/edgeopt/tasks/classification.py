@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from edgeopt.errors import InvalidFileError, NotFoundError
 from edgeopt.graph.tensors import Frame, Sample, Tensors, TensorSpec
 from edgeopt.recipes.drawing import scaled, write_text
+from edgeopt.recipes.embedded import CLASSES, SCORES, Embedded, picture_feed
 from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.labels.classes import ClassLabels
 from edgeopt.recipes.metrics import Ranks, find_metric
 from edgeopt.recipes.output_shapes import CLASSIFIERS, require_fit
-from edgeopt.recipes.preprocess import Geometry, PictureInput
+from edgeopt.recipes.preprocess import Geometry
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.system.text import plural
 from edgeopt.tasks import Accuracy, FrameTask, accuracy_of, resampled_accuracy
@@ -26,7 +27,7 @@ _MOST_RANKED = 5
 """Classes that an answer lists for top-5, however few an application lists."""
 _NOT_LISTED = 2**31
 
-_LARGEST = 1e30
+LARGEST = 1e30
 _LEAST_SHARE = 1e-6
 """A smaller probability of the true class counts as this one: no answer outweighs all others."""
 
@@ -60,10 +61,12 @@ class Classification(FrameTask):
         """
         if recipe.postprocess.decoder not in CLASSIFIERS:
             raise NotFoundError("decoder of task classification", recipe.postprocess.decoder, CLASSIFIERS)
-        require_fit(recipe, outputs)
+        self._is_read = Embedded.POSTPROCESS in recipe.embedded
+        if not self._is_read:
+            require_fit(recipe, outputs)
         self._name, self._output = recipe.input.tensor or inputs[0].name, outputs[0].name
         self._size, self._fitting = recipe.input.size, outputs[0].shape
-        self._picture = PictureInput(recipe.input, recipe.preprocess, reuse=not evaluating)
+        self._picture = picture_feed(recipe.input, recipe.preprocess, recipe.embedded, reuse=not evaluating)
         self._recipe, self._first = recipe, int(recipe.postprocess.background)
         self._top = max(recipe.postprocess.top, _MOST_RANKED) if evaluating else recipe.postprocess.top
         self._classes = _class_count(outputs[0]) - self._first
@@ -83,6 +86,8 @@ class Classification(FrameTask):
             UnsupportedError: If the output of this frame is not one score a class.
         """
         del geometry
+        if self._is_read:
+            return Classes(outputs[CLASSES], outputs[SCORES])
         found = np.asarray(outputs[self._output])
         if found.shape != self._fitting:
             require_fit(self._recipe, [TensorSpec(self._output, str(found.dtype), found.shape)])
@@ -90,7 +95,7 @@ class Classification(FrameTask):
         values = np.asarray(found, np.float32).reshape(-1)[self._first :]
         if np.isnan(values).any():
             return Classes(np.empty(0, np.int64), np.empty(0, np.float32))
-        values = np.clip(values, -_LARGEST, _LARGEST)  # differences stay finite
+        values = np.clip(values, -LARGEST, LARGEST)  # differences stay finite
         top = min(self._top, len(values))
         best = np.argpartition(values, -top)[-top:]
         best = best[np.argsort(-values[best], kind="stable")]

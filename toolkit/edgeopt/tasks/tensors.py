@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import NotFoundError, UnsupportedError
 from edgeopt.graph.tensors import Frame, Sample, Tensors, TensorSpec
+from edgeopt.recipes.embedded import picture_feed
 from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.metrics import Metric, metrics_on_labels, require_metric_of
-from edgeopt.recipes.preprocess import PictureInput
 from edgeopt.recipes.recipe import LEAST_EQUAL, Recipe
 from edgeopt.tasks import Accuracy, FrameTask
 from edgeopt.tasks._likeness import Kind, Shares, compare_output, cosines, kind_of
@@ -46,7 +46,7 @@ class TensorsAsTheyAre(FrameTask):
         self._kinds, self._states = recipe.evaluation.kinds, frozenset(recipe.input.states.values())
         self._picture, self._samples = None, evaluating
         if recipe.input.size:
-            self._picture = PictureInput(recipe.input, recipe.preprocess, reuse=not evaluating)
+            self._picture = picture_feed(recipe.input, recipe.preprocess, recipe.embedded, reuse=not evaluating)
 
     def preprocess(self, frame: Sample) -> tuple[Tensors, None]:
         """Return the inputs as they are, or the tensor of a picture.

@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 from edgeopt.errors import InvalidFileError, NotFoundError, UnsupportedError
 from edgeopt.graph.tensors import Frame, Sample, Tensors, TensorSpec
 from edgeopt.recipes.drawing import HEIGHT, SHOWN_ABOVE, class_colour, draw_box, scaled
+from edgeopt.recipes.embedded import BOXES, CLASSES, FRAME, FRAME_OFFSET, FRAME_SCALE, SCORES, Embedded, picture_feed
 from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.labels.boxes import BoxLabels
 from edgeopt.recipes.match_tables import MatchTable, match_tables
 from edgeopt.recipes.metrics import find_metric
 from edgeopt.recipes.output_shapes import require_fit
-from edgeopt.recipes.preprocess import Geometry, PictureInput
+from edgeopt.recipes.preprocess import Geometry
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.tasks import Accuracy, FrameTask, accuracy_of, resampled_accuracy
 from edgeopt.tasks.detection.boxes import Detections, matched_share
@@ -44,16 +45,14 @@ class Detection(FrameTask):
         numbers, thresholds = recipe.postprocess, recipe.evaluation if evaluating else recipe.postprocess
         if numbers.decoder not in DECODERS:
             raise NotFoundError("decoder", numbers.decoder, DECODERS)
-        require_fit(recipe, outputs)
-        count = class_count(numbers.decoder, [one.shape for one in outputs])
-        if count is not None and recipe.class_names and count != len(recipe.class_names):
-            raise UnsupportedError(
-                f"the model has {count} classes, recipe {recipe.name!r} names {len(recipe.class_names)}",
-                remedy="write a recipe.toml with your class names (labels = ...) and pass it with --recipe",
-            )
+        self._is_fed_frames = Embedded.PREPROCESS in recipe.embedded
+        self._is_read = Embedded.POSTPROCESS in recipe.embedded
+        outputs = [one for one in outputs if one.name not in (FRAME_SCALE, FRAME_OFFSET)]
+        if not self._is_read:
+            _require_readable(recipe, outputs)
         self._name, self._outputs = recipe.input.tensor or inputs[0].name, tuple(one.name for one in outputs)
         self._recipe, self._fitting = recipe, [one.shape for one in outputs]
-        self._picture = PictureInput(recipe.input, recipe.preprocess, reuse=not evaluating)
+        self._picture = picture_feed(recipe.input, recipe.preprocess, recipe.embedded, reuse=not evaluating)
         self._size = (recipe.input.size[0], recipe.input.size[1])
         self._numbers, self._decode = numbers, DECODERS[numbers.decoder]
         self._suppresses = numbers.decoder not in NEEDS_NO_SUPPRESSION
@@ -66,7 +65,7 @@ class Detection(FrameTask):
     def preprocess(self, frame: Sample) -> tuple[Tensors, Geometry]:
         """Return the input tensor, and where the frame lies in it; arrays stay unchanged and are the whole frame."""
         if isinstance(frame, Mapping):
-            return frame, Geometry.of_input(self._size)
+            return frame, Geometry.of_input(frame[FRAME].shape if self._is_fed_frames else self._size)
         tensor, geometry = self._picture(frame)
         return {self._name: tensor}, geometry
 
@@ -76,6 +75,11 @@ class Detection(FrameTask):
         Raises:
             UnsupportedError: If the outputs of this frame have shapes that the decoder cannot read.
         """
+        if self._is_read:
+            return Detections(geometry.to_frame(outputs[BOXES]), outputs[SCORES], outputs[CLASSES])
+        if self._is_fed_frames:
+            (scale_x, scale_y), (left, top) = outputs[FRAME_SCALE].tolist(), outputs[FRAME_OFFSET].tolist()
+            geometry = Geometry(scale_x, scale_y, left, top, geometry.width, geometry.height)
         ordered = [outputs[name] for name in self._outputs]
         if (shapes := [one.shape for one in ordered]) != self._fitting:
             require_fit(self._recipe, [TensorSpec(name, str(one.dtype), one.shape) for name, one in outputs.items()])
@@ -196,6 +200,17 @@ class Detection(FrameTask):
         raise InvalidFileError(
             f"{labels.source}: none of its categories ({', '.join(list(by_name)[:5])}, ...) is a class of the recipe",
             remedy="give both the same class names",
+        )
+
+
+def _require_readable(recipe: Recipe, outputs: Sequence[TensorSpec]) -> None:
+    """Raise UnsupportedError unless the decoder reads the outputs, of as many classes as the recipe names."""
+    require_fit(recipe, outputs)
+    count = class_count(recipe.postprocess.decoder, [one.shape for one in outputs])
+    if count is not None and recipe.class_names and count != len(recipe.class_names):
+        raise UnsupportedError(
+            f"the model has {count} classes, recipe {recipe.name!r} names {len(recipe.class_names)}",
+            remedy="write a recipe.toml with your class names (labels = ...) and pass it with --recipe",
         )
 
 

@@ -24,11 +24,11 @@ Decoder = Callable[[Sequence[Array], Postprocess, tuple[int, int], float], Candi
 """(outputs in the model's order, numbers, (height, width) of the input, score threshold) -> candidates"""
 
 
-_MOST_CLASSES = 1e6
+MOST_CLASSES = 1e6
 
 
 @lru_cache(maxsize=8)
-def _grid(size: tuple[int, int], strides: tuple[int, ...]) -> tuple[Array, Array]:
+def grid(size: tuple[int, int], strides: tuple[int, ...]) -> tuple[Array, Array]:
     """Return cell columns and rows, (n, 2), and strides, (n, 1), of all scales, row by row."""
     cells, steps = [], []
     for stride in strides:
@@ -72,7 +72,7 @@ def _scores_of(values: Array, numbers: Postprocess) -> Array:
 
 def _least(numbers: Postprocess, threshold: float) -> float:
     """Return the threshold for raw scores: sigmoid is monotonic, and computed for the survivors only."""
-    return _logit(threshold) if numbers.scores is Scores.LOGITS else threshold
+    return logit(threshold) if numbers.scores is Scores.LOGITS else threshold
 
 
 def _to_pixels(boxes: Array, numbers: Postprocess, size: tuple[int, int]) -> Array:
@@ -91,7 +91,7 @@ def yolox(outputs: Sequence[Array], numbers: Postprocess, size: tuple[int, int],
         return yolov5(outputs, numbers, size, threshold)
     rows = outputs[0][0]
     kept, scores, classes = _objectness_first(rows, numbers, threshold)
-    cells, strides = _grid(size, numbers.strides or STRIDES)
+    cells, strides = grid(size, numbers.strides or STRIDES)
     found, cell, stride = rows[kept], cells[kept], strides[kept]
     return _corners((found[:, :2] + cell) * stride, np.exp(found[:, 2:4]) * stride), scores, classes
 
@@ -111,7 +111,7 @@ def yolov8(outputs: Sequence[Array], numbers: Postprocess, size: tuple[int, int]
     if numbers.boxes is not Boxes.CELLS:
         found = _to_pixels(found, numbers, size)
         return _corners(found[:, :2], found[:, 2:4]), scores, classes
-    cells, strides = _grid(size, numbers.strides or STRIDES)
+    cells, strides = grid(size, numbers.strides or STRIDES)
     centres = cells[kept] + 0.5
     boxes = np.concatenate([centres - found[:, :2], centres + found[:, 2:4]], axis=1) * strides[kept]
     return boxes, scores, classes
@@ -179,7 +179,8 @@ def _of_head(
     return _corners(centres, (found[:, 2:4] * 2) ** 2 * anchors[anchor[kept]]), scores, classes
 
 
-def _logit(probability: float) -> float:
+def logit(probability: float) -> float:
+    """Return the raw score of which the sigmoid is this."""
     clipped = min(max(probability, 1e-7), 1 - 1e-7)
     return float(np.log(clipped / (1 - clipped)))
 
@@ -187,7 +188,7 @@ def _logit(probability: float) -> float:
 def end_to_end(outputs: Sequence[Array], numbers: Postprocess, size: tuple[int, int], threshold: float) -> Candidates:
     """Decode (1, n, 6): left, top, right, bottom in pixels, score, class; nothing is left to suppress. YOLOv10, 26."""
     rows = outputs[0][0]
-    is_class = (rows[:, 5] > -0.5) & (rows[:, 5] < _MOST_CLASSES)  # rows beyond the last box may hold -1
+    is_class = (rows[:, 5] > -0.5) & (rows[:, 5] < MOST_CLASSES)  # rows beyond the last box may hold -1
     found = rows[(rows[:, 4] > _least(numbers, threshold)) & is_class]
     boxes = _to_pixels(found[:, :4], numbers, size)
     return np.ascontiguousarray(boxes), _scores_of(found[:, 4], numbers), found[:, 5].round().astype(np.int64)

@@ -1,0 +1,185 @@
+"""An embedded decoder gives what the task gives: for every decoder and unit, with ties, NaN and nothing found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper
+
+from edgeopt.errors import UnsupportedError
+from edgeopt.graph.model import Model
+from edgeopt.graph.tensors import Tensors
+from edgeopt.recipes.embedded import BOXES, CLASSES, SCORES
+from edgeopt.recipes.preprocess import Geometry
+from edgeopt.recipes.recipe import Boxes, Postprocess, Recipe, Scores, find_recipe
+from edgeopt.steps.embed_postprocess import embed_postprocess
+from edgeopt.tasks import make_task
+from edgeopt.tasks.detection.decoders import DECODERS
+
+SIZE, STRIDES, COUNT = (64, 96), (8, 16, 32), 5
+CELLS = sum((SIZE[0] // s) * (SIZE[1] // s) for s in STRIDES)
+ANCHORS = ((10, 13, 16, 30, 33, 23), (30, 61, 62, 45, 59, 119), (116, 90, 156, 198, 373, 326))
+LOW, PIXELS = (-3.0, 2.0), (0.0, 90.0)
+
+
+def rows(rng: np.random.Generator, count: int, boxes: tuple[float, float], values: int) -> np.ndarray:
+    """Return (1, count, values): boxes in a range, then scores in steps of 1/16, so that many are equal."""
+    made = rng.uniform(*boxes, (1, count, values)).astype(np.float32)
+    made[..., 4:] = rng.integers(0, 17, (1, count, values - 4)) / 16
+    return made
+
+
+def heads(rng: np.random.Generator, boxes: tuple[float, float], *, flat: bool) -> list[np.ndarray]:
+    made = [rng.uniform(*LOW, (1, 3, SIZE[0] // s, SIZE[1] // s, 5 + COUNT)).astype(np.float32) for s in STRIDES]
+    for one in made:
+        one[..., :4] = rng.uniform(*boxes, (*one.shape[:-1], 4))
+    return [one.transpose(0, 1, 4, 2, 3).reshape(1, -1, *one.shape[2:4]) for one in made] if flat else made[::-1]
+
+
+def corners(rng: np.random.Generator, count: int, most: float) -> np.ndarray:
+    low, side = rng.uniform(0, most, (1, count, 2)), rng.uniform(0, most / 2, (1, count, 2))
+    return np.concatenate([low, low + side], axis=2).astype(np.float32)
+
+
+def outputs_of(decoder: str, numbers: Postprocess, rng: np.random.Generator, *, flat: bool) -> list[np.ndarray]:
+    unit = (0.0, 1.0) if numbers.boxes is Boxes.RELATIVE else PIXELS
+    if decoder == "yolov5_heads":
+        return heads(rng, unit if numbers.boxes is Boxes.PIXELS else LOW, flat=flat)
+    if decoder == "yolov5" and numbers.boxes is Boxes.CELLS:
+        return [rows(rng, 3 * CELLS, (0.0, 1.0), 5 + COUNT)]
+    if decoder == "yolox":
+        return [rows(rng, CELLS, LOW if numbers.boxes is Boxes.USUAL else unit, 5 + COUNT)]
+    if decoder == "yolov5":
+        return [rows(rng, CELLS, unit, 5 + COUNT)]
+    if decoder == "yolov8":
+        found = rows(rng, CELLS, (0.0, 4.0) if numbers.boxes is Boxes.CELLS else unit, 4 + COUNT)
+        return [found.transpose(0, 2, 1).copy()]
+    if decoder == "end_to_end":
+        labels = rng.integers(-1, COUNT, (1, 60, 1))
+        return [np.concatenate([corners(rng, 60, unit[1]), rows(rng, 60, unit, 5)[..., 4:], labels], 2).astype("f4")]
+    scores = rows(rng, 80, unit, 4 + COUNT)[..., 4:]
+    return [corners(rng, 80, 1.0 if numbers.boxes is Boxes.USUAL else unit[1]), scores]
+
+
+CASES = {
+    f"{decoder} {boxes} {scores}{' flat' if flat else ''}{' background' if background else ''}": (
+        Postprocess(decoder, STRIDES, ANCHORS if "yolov5" in decoder else (), boxes, scores, background=background),
+        flat,
+    )
+    for decoder, units, flat, background in (
+        ("yolox", (Boxes.USUAL, Boxes.PIXELS, Boxes.RELATIVE), False, False),
+        ("yolov8", (Boxes.USUAL, Boxes.CELLS, Boxes.RELATIVE), False, False),
+        ("yolov5", (Boxes.USUAL, Boxes.CELLS, Boxes.RELATIVE), False, False),
+        ("yolov5_heads", (Boxes.USUAL, Boxes.PIXELS), False, False),
+        ("yolov5_heads", (Boxes.USUAL,), True, False),
+        ("end_to_end", (Boxes.USUAL, Boxes.RELATIVE), False, False),
+        ("ssd_corners", (Boxes.USUAL, Boxes.PIXELS), False, False),
+        ("ssd_corners", (Boxes.USUAL,), False, True),
+    )
+    for boxes in units
+    for scores in (Scores.USUAL, Scores.LOGITS)
+}
+
+
+def passing_through(values: list[np.ndarray], opset: int) -> Model:
+    """Return a model whose outputs are its inputs."""
+    names = [f"out{i}" for i in range(len(values))]
+    ends = [
+        [
+            helper.make_tensor_value_info(prefix + name, TensorProto.FLOAT, one.shape)
+            for name, one in zip(names, values, strict=True)
+        ]
+        for prefix in ("in_", "")
+    ]
+    nodes = [helper.make_node("Identity", [f"in_{name}"], [name]) for name in names]
+    graph = helper.make_graph(nodes, "g", *ends)
+    return Model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8), "through")
+
+
+def run(model: Model, values: list[np.ndarray]) -> Tensors:
+    session = ort.InferenceSession(model.data, providers=["CPUExecutionProvider"])
+    fed = {one.name: value for one, value in zip(session.get_inputs(), values, strict=True)}
+    return dict(zip([one.name for one in session.get_outputs()], session.run(None, fed), strict=True))
+
+
+def bound(numbers: Postprocess, name: str = "yolox") -> Recipe:
+    return replace(find_recipe(name).with_size(*SIZE), postprocess=numbers, class_names=())
+
+
+def check(numbers: Postprocess, values: list[np.ndarray], opset: int = 17) -> int:
+    """Compare an embedded decoder with the task's; return how many boxes there are."""
+    recipe, model = bound(numbers), passing_through(values, opset)
+    task = make_task(recipe, model.inputs, model.outputs, evaluating=False)
+    whole = Geometry.of_input(SIZE)
+    wanted = task.postprocess({one.name: value for one, value in zip(model.outputs, values, strict=True)}, whole)
+    found = run(embed_postprocess(model, recipe), values)
+    np.testing.assert_allclose(found[SCORES], wanted.scores, atol=1e-6)
+    np.testing.assert_array_equal(found[CLASSES], wanted.classes)
+    np.testing.assert_allclose(whole.to_frame(found[BOXES]), wanted.boxes, rtol=1e-4, atol=1e-3)
+    return len(wanted)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("threshold", [0.3, 0.999])
+def test_an_embedded_decoder_gives_the_tasks_boxes(case, threshold):
+    numbers, flat = CASES[case]
+    values = outputs_of(numbers.decoder, numbers, np.random.default_rng(7), flat=flat)
+    count = check(replace(numbers, score_threshold=threshold), values)
+    assert count > 0 or threshold > 0.9
+
+
+def test_every_decoder_is_compared():
+    assert {numbers.decoder for numbers, _ in CASES.values()} == DECODERS.keys()
+
+
+@pytest.mark.parametrize("opset", [13, 17, 18, 21])
+def test_it_is_written_in_the_models_opset(opset):
+    numbers, _ = CASES["yolox usual usual"]
+    model = passing_through(outputs_of("yolox", numbers, np.random.default_rng(1), flat=False), opset)
+    made = embed_postprocess(model, bound(numbers))
+    assert made.opset == opset
+    assert check(numbers, outputs_of("yolox", numbers, np.random.default_rng(1), flat=False), opset)
+
+
+def test_a_low_limit_keeps_the_best_boxes():
+    numbers, _ = CASES["yolov8 usual usual"]
+    values = outputs_of("yolov8", numbers, np.random.default_rng(3), flat=False)
+    assert check(replace(numbers, max_detections=3), values) == 3
+
+
+def test_boxes_that_are_nan_or_infinite_are_left_out():
+    numbers, _ = CASES["yolov5 usual usual"]
+    values = outputs_of("yolov5", numbers, np.random.default_rng(3), flat=False)
+    values[0][0, ::2, 0] = np.nan
+    values[0][0, 1::4, 2] = np.inf
+    assert check(numbers, values)
+
+
+@pytest.mark.parametrize("decoder", ["logits", "probabilities"])
+@pytest.mark.parametrize("background", [False, True])
+def test_an_embedded_classifier_gives_the_tasks_classes(decoder, background):
+    recipe = find_recipe("imagenet").with_size(8, 8)
+    recipe = replace(recipe, postprocess=replace(recipe.postprocess, decoder=decoder, background=background))
+    values = [np.random.default_rng(0).normal(0, 3, (1, 40, 1, 1)).astype(np.float32)]
+    model = passing_through(values, 17)
+    wanted = make_task(recipe, model.inputs, model.outputs, evaluating=False).postprocess({"out0": values[0]}, None)
+    found = run(embed_postprocess(model, recipe), values)
+    np.testing.assert_array_equal(found[CLASSES], wanted.indices)
+    np.testing.assert_allclose(found[SCORES], wanted.scores, rtol=1e-5)
+    values[0][0, 3] = np.nan
+    assert len(run(embed_postprocess(model, recipe), values)[CLASSES]) == 0
+
+
+def test_outputs_that_are_the_answer_are_refused_by_the_recipes_setting():
+    recipe = find_recipe("tensors").with_size(8, 8)
+    with pytest.raises(UnsupportedError, match=r"decoder = 'none'"):
+        embed_postprocess(passing_through([np.zeros((1, 3), np.float32)], 17), recipe)
+
+
+def test_a_decoder_that_is_not_known_is_refused_by_name():
+    numbers = Postprocess("centernet")
+    with pytest.raises(UnsupportedError, match=r"decoder = 'centernet'"):
+        embed_postprocess(passing_through([np.zeros((1, 3, 3), np.float32)], 17), bound(numbers))

@@ -1,0 +1,146 @@
+"""The chosen model with parts of its recipe inside: made with the bundle, checked and timed beside itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from time import monotonic
+from typing import Any
+
+from edgeopt.errors import EdgeoptError, Note, NoteKind
+from edgeopt.graph.model import Model, load_model
+from edgeopt.measurement.accuracy.acceptance import keeps_accuracy
+from edgeopt.measurement.accuracy.evaluate import answers
+from edgeopt.measurement.fresh_process.turns import Runnable
+from edgeopt.measurement.interleaved import Pace, take_turns
+from edgeopt.measurement.statistics.ratio import Ratio
+from edgeopt.pipeline.candidate import Candidate
+from edgeopt.pipeline.run import Run
+from edgeopt.recipes.recipe import Recipe
+from edgeopt.steps import Step
+from edgeopt.steps._context import AGREEMENT_PICTURES, Context, Setting
+from edgeopt.tasks import Accuracy, make_task
+
+SECONDS = 5.0
+"""For the time of a frame beside that of the same model with nothing embedded."""
+LEAST_AGREEMENT = 0.9
+"""With the answers of the same model, where no labels judge: pixels differ by a step of 255, few boxes by that."""
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """What the models of a bundle hold; without steps, nothing."""
+
+    context: Context
+    steps: Mapping[str, Step] = field(default_factory=dict)
+    recipe: Recipe | None = None
+    """Of the bundle; None: nothing is embedded."""
+    expected: Mapping[str, Any] = field(default_factory=dict)
+    """What is measured of the chosen model with the parts inside, in the words of the manifest."""
+    notes: Sequence[Note] = ()
+
+    def put_into(self, model: Model) -> Model:
+        """Return a model with the parts inside.
+
+        Raises:
+            UnsupportedError: If a part of the recipe is not embedded.
+        """
+        return _put_into(model, self.steps, self.context)
+
+
+def embed(run: Run, best: Candidate) -> Embedding:
+    """Return what the bundle's models are to hold, where that was asked for and the chosen model keeps its answers."""
+    nothing, steps = Embedding(run.context), {name: one for name, one in run.plan.steps.items() if one.embeds}
+    if not steps:
+        return nothing
+    parts = [step.embeds for step in steps.values() if step.embeds]
+    asked = Embedding(run.context, steps, run.context.recipe.with_embedded(*parts))
+    run.listener.say(f"putting {' and '.join(parts)} into {best.name}")
+    try:
+        return _checked(run, best, asked)
+    except EdgeoptError as error:
+        return replace(nothing, notes=(Note(NoteKind.WARNING, f"nothing embedded: {error.problem}", error.remedy),))
+
+
+def _put_into(model: Model, steps: Mapping[str, Step], context: Context) -> Model:
+    setting = Setting(context.engine, context.target.float_precision, model.name)
+    for step in steps.values():
+        model = step.make(model, context, setting)[0].model
+    return model
+
+
+def _checked(run: Run, best: Candidate, asked: Embedding) -> Embedding:
+    """Return it with what was measured; without steps where answers are lost."""
+    assert asked.recipe is not None
+    before, model = _runnable(run, best, Embedding(run.context)), load_model(run.workspace.path(best.file), best.name)
+    after = _runnable(run, best, asked)
+    agreement = _agreement(run, before, after)
+    score = _score(run, best, asked, model)
+    baseline = run.candidates[0].score
+    drop = baseline.value - score.value if baseline and score else None
+    if not keeps_accuracy(drop, agreement, run.plan.max_drop, LEAST_AGREEMENT):
+        lost = f"agrees with itself in {agreement:.3f} only" if drop is None else f"would drop {drop:.4f} in all"
+        raise EdgeoptError(f"{best.name} {lost} with {_told(asked)} inside", remedy="leave the step out")
+    expected: dict[str, Any] = {"agreement": best.agreement}
+    told = f"{_told(asked)} inside {best.name}: agrees with itself in {agreement:.3f}"
+    if score:
+        told, expected = f"{told}, {score}", {"accuracy": score.value, "images": score.n}
+    if not run.untimed:
+        frames, ratio = _timed(run, best, before, after)
+        told, expected = f"{told}, whole frames {ratio} its speed", {**expected, **frames}
+    return replace(asked, expected=expected, notes=(Note(NoteKind.INFO, told),))
+
+
+def _told(asked: Embedding) -> str:
+    return " and ".join(step.embeds for step in asked.steps.values() if step.embeds)
+
+
+def _runnable(run: Run, best: Candidate, what: Embedding) -> Runnable:
+    model = what.put_into(load_model(run.workspace.path(best.file), best.name))
+    opening = run.engine_of(best).opening(best.precision)
+    return Runnable(opening, model.data, what.recipe or run.context.recipe, model.inputs, model.outputs)
+
+
+def _agreement(run: Run, before: Runnable, after: Runnable) -> float:
+    """Return how far the answers of an application stay the same."""
+    pictures, found = run.context.pictures.judged(AGREEMENT_PICTURES), list[list[Any]]()
+    if pictures.tensors is not None:
+        pictures = run.timed.spread(AGREEMENT_PICTURES)
+    for one in (before, after):
+        task, session = one.open()
+        found.append(answers(session, task, pictures))
+        session.close()
+    task = make_task(before.recipe, before.inputs, before.outputs, evaluating=False)
+    return task.agreement(found[1], found[0])
+
+
+def _score(run: Run, best: Candidate, asked: Embedding, model: Model) -> Accuracy | None:
+    """Return the metric of the model with the parts inside, at the thresholds of the evaluation."""
+    if run.labelled is None:
+        return None
+    recipe = run.context.recipe
+    thresholds = {name: getattr(recipe.evaluation, name) for name in _THRESHOLDS}
+    strict = replace(recipe, postprocess=replace(recipe.postprocess, **thresholds, top=max(recipe.postprocess.top, 5)))
+    made = _put_into(model, asked.steps, replace(run.context, recipe=strict))
+    session = run.engine_of(best).open(made, best.precision)
+    task = make_task(
+        strict.with_embedded(*(asked.recipe.embedded if asked.recipe else ())),
+        made.inputs,
+        made.outputs,
+        evaluating=True,
+    )
+    found = answers(session, task, run.labelled.frames, run.listener.progress, "evaluate what is embedded")
+    session.close()
+    return task.score(found, run.labelled.labels)
+
+
+_THRESHOLDS = ("score_threshold", "iou_threshold", "max_detections")
+
+
+def _timed(run: Run, best: Candidate, before: Runnable, after: Runnable) -> tuple[dict[str, Any], Ratio]:
+    """Return the times of whole frames for the manifest, and how fast they are beside the model alone."""
+    seconds = min(SECONDS, max(run.context.deadline - monotonic(), 0.0))
+    name = f"{best.name} with {' and '.join(after.recipe.embedded)}"
+    turns = take_turns({best.name: before.open, name: after.open}, run.timed, Pace(seconds), workers=run.plan.threads)
+    frame = turns.samples[name].summary()["frame"].stage_time
+    return {"frame_p50_ms": frame.p50_ms, "frame_p99_ms": frame.p99_ms}, turns.ratio(name, "frame")

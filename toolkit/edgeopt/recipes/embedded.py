@@ -1,0 +1,54 @@
+"""What a model may hold of its own recipe, and the tensors that an app then feeds and reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from enum import StrEnum
+from typing import Any
+
+from numpy.typing import NDArray
+
+from edgeopt.graph.tensors import Frame
+from edgeopt.recipes.preprocess import Geometry, Input, PictureInput, Preprocess
+
+
+class Embedded(StrEnum):
+    """A part of a recipe that lies in the model itself."""
+
+    PREPROCESS = "preprocess"
+    """The input is the frame as it comes: `FRAME`."""
+    POSTPROCESS = "postprocess"
+    """The outputs are the answer: `CLASSES` and `SCORES`, of a detector `BOXES` too."""
+
+
+FRAME = "frame"
+"""Input (height, width, 3), BGR, uint8, of any height and width."""
+FRAME_SCALE, FRAME_OFFSET = "frame_scale", "frame_offset"
+"""Outputs (2,), float32, x and y, of a detector with raw boxes: input = frame * scale + offset, in pixels."""
+BOXES = "boxes"
+"""Output (n, 4), float32, best first: left, top, right, bottom in pixels of the frame, or, without `PREPROCESS`, of the
+model's input."""
+SCORES = "scores"
+"""Output (n,), float32, best first: 0 to 1."""
+CLASSES = "classes"
+"""Output (n,), int64: class index, from 0."""
+
+Feed = Callable[[Frame], tuple[NDArray[Any], Geometry]]
+
+
+def picture_feed(wanted: Input, preprocess: Preprocess, embedded: Collection[Embedded], *, reuse: bool) -> Feed:
+    """Return what turns a frame into the tensor that a model takes.
+
+    Args:
+        wanted: Size (set), layout and dtype of the tensor, where nothing is embedded.
+        preprocess: Resize mode, colour and normalisation.
+        embedded: Parts of the recipe in the model.
+        reuse: See `PictureInput`.
+    """
+    if Embedded.PREPROCESS in embedded:
+        return _as_it_comes
+    return PictureInput(wanted, preprocess, reuse=reuse)
+
+
+def _as_it_comes(frame: Frame) -> tuple[NDArray[Any], Geometry]:
+    return frame, Geometry.of_input(frame.shape[:2])

@@ -1,0 +1,248 @@
+"""The decoders of `tasks/detection/decoders.py` as ONNX ops: raw outputs of a detector to boxes, scores and classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeopt.errors import UnsupportedError
+from edgeopt.graph.tensors import TensorSpec
+from edgeopt.recipes.output_shapes import STRIDES
+from edgeopt.recipes.recipe import Boxes, Postprocess, Recipe, Scores
+from edgeopt.steps._embedding import Nodes, floats, ints
+from edgeopt.tasks.detection.decoders import MOST_CLASSES, grid, logit
+
+_SIDES = 4
+"""Numbers of a box."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Names of tensors: the boxes above the score threshold, not yet suppressed."""
+
+    boxes: str
+    """(n, 4) float32: left, top, right, bottom in pixels of the model's input."""
+    scores: str
+    """(n,) float32."""
+    classes: str
+    """(n,) int64."""
+    count: int
+    """Of classes there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """What the decoders share: nodes, the recipe's numbers, the input's size, the threshold."""
+
+    nodes: Nodes
+    numbers: Postprocess
+    size: tuple[int, int]
+    threshold: float
+
+    def scores_of(self, values: str) -> str:
+        return self.nodes("Sigmoid", values) if self.numbers.scores is Scores.LOGITS else values
+
+    def above(self, values: str, *, raw: bool) -> str:
+        """Return where a vector of scores is above the threshold; raw ones are compared before their sigmoid."""
+        least = logit(self.threshold) if raw and self.numbers.scores is Scores.LOGITS else self.threshold
+        return self.nodes("Greater", values, np.array(least, np.float32))
+
+    def corners(self, centres: str, sizes: str) -> str:
+        half = self.nodes("Mul", sizes, floats(0.5))
+        ends = self.nodes("Sub", centres, half), self.nodes("Add", centres, half)
+        return self.nodes("Concat", *ends, axis=1)
+
+    def to_pixels(self, boxes: str) -> str:
+        if self.numbers.boxes is not Boxes.RELATIVE:
+            return boxes
+        return self.nodes("Mul", boxes, floats(self.size[1], self.size[0], self.size[1], self.size[0]))
+
+    def centred(self, boxes: str) -> str:
+        """Return corners of (n, 4) centre and size, in the recipe's unit."""
+        pixels = self.to_pixels(boxes)
+        return self.corners(self.nodes.columns(pixels, 0, 2), self.nodes.columns(pixels, 2, 4))
+
+
+def decode(nodes: Nodes, recipe: Recipe, outputs: Sequence[TensorSpec]) -> Found:
+    """Write the recipe's decoder for the model's outputs, in its order.
+
+    Raises:
+        UnsupportedError: If there is no such decoder, or an output's size that it needs is free.
+    """
+    numbers = recipe.postprocess
+    if numbers.decoder not in _DECODERS:
+        raise UnsupportedError(
+            f"[postprocess] decoder = {numbers.decoder!r} is not embedded",
+            remedy=f"leave the step embed-postprocess out; it knows {', '.join(_DECODERS)}",
+        )
+    plain = [replace(one, name=nodes.cast(one.name, "float32")) for one in outputs]
+    rows = _Rows(nodes, numbers, (recipe.input.size[0], recipe.input.size[1]), numbers.score_threshold)
+    return _DECODERS[numbers.decoder](rows, plain)
+
+
+def _fixed(output: TensorSpec, axis: int) -> int:
+    size = output.shape[axis] if len(output.shape) > axis else None
+    if isinstance(size, int):
+        return size
+    raise UnsupportedError(
+        f"dimension {axis} of output {output} is free", remedy="fix it with --shape, or leave embed-postprocess out"
+    )
+
+
+def _matrix(nodes: Nodes, output: TensorSpec) -> str:
+    return nodes("Squeeze", output.name, ints(0))
+
+
+def _objectness_first(rows: _Rows, matrix: str, width: int) -> tuple[str, str, str, str]:
+    """Return positions, raw rows, scores and classes where objectness * class is above the threshold."""
+    nodes = rows.nodes
+    objectness = nodes("Squeeze", nodes.columns(matrix, 4, 5), ints(1))
+    likely = nodes.positions(rows.above(objectness, raw=True))
+    found = nodes("Gather", matrix, likely, axis=0)
+    both = rows.scores_of(nodes.columns(found, 4, width))
+    products = nodes("Mul", nodes.columns(both, 1, width - 4), nodes.columns(both, 0, 1))
+    best, label = nodes.largest(products, 1), nodes("ArgMax", products, axis=1, keepdims=0)
+    kept = nodes.positions(rows.above(best, raw=False))
+    return (
+        nodes("Gather", likely, kept),
+        nodes("Gather", found, kept, axis=0),
+        nodes("Gather", best, kept),
+        nodes("Gather", label, kept),
+    )
+
+
+def _yolox(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
+    if rows.numbers.boxes in (Boxes.PIXELS, Boxes.RELATIVE):
+        return _yolov5(rows, outputs)
+    nodes, width = rows.nodes, _fixed(outputs[0], 2)
+    kept, found, scores, classes = _objectness_first(rows, _matrix(nodes, outputs[0]), width)
+    cells, strides = grid(rows.size, rows.numbers.strides or STRIDES)
+    stride = nodes("Gather", strides, kept, axis=0)
+    centres = nodes("Mul", nodes("Add", nodes.columns(found, 0, 2), nodes("Gather", cells, kept, axis=0)), stride)
+    sizes = nodes("Mul", nodes("Exp", nodes.columns(found, 2, 4)), stride)
+    return Found(rows.corners(centres, sizes), scores, classes, width - 5)
+
+
+def _yolov8(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
+    nodes, width = rows.nodes, _fixed(outputs[0], 1)
+    matrix = _matrix(nodes, outputs[0])
+    best = nodes.largest(nodes("Slice", matrix, ints(4), ints(width), ints(0)), 0)
+    kept = nodes.positions(rows.above(best, raw=True))
+    found = nodes("Transpose", nodes("Gather", matrix, kept, axis=1), perm=[1, 0])
+    classes = nodes("ArgMax", nodes.columns(found, 4, width), axis=1, keepdims=0)
+    scores, raw = rows.scores_of(nodes("Gather", best, kept)), nodes.columns(found, 0, 4)
+    if rows.numbers.boxes is not Boxes.CELLS:
+        return Found(rows.centred(raw), scores, classes, width - _SIDES)
+    cells, strides = grid(rows.size, rows.numbers.strides or STRIDES)
+    centres = nodes("Gather", cells + np.float32(0.5), kept, axis=0)
+    ends = nodes("Sub", centres, nodes.columns(raw, 0, 2)), nodes("Add", centres, nodes.columns(raw, 2, 4))
+    boxes = nodes("Mul", nodes("Concat", *ends, axis=1), nodes("Gather", strides, kept, axis=0))
+    return Found(boxes, scores, classes, width - _SIDES)
+
+
+def _yolov5(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
+    width = _fixed(outputs[0], 2)
+    matrix = _matrix(rows.nodes, outputs[0])
+    if rows.numbers.boxes is Boxes.CELLS:
+        return _of_anchors(rows, matrix, width, _pairs(rows.numbers))
+    _, found, scores, classes = _objectness_first(rows, matrix, width)
+    return Found(rows.centred(rows.nodes.columns(found, 0, 4)), scores, classes, width - 5)
+
+
+def _yolov5_heads(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
+    if rows.numbers.scores is Scores.USUAL:
+        rows = replace(rows, numbers=replace(rows.numbers, scores=Scores.LOGITS))
+    pairs = sorted(_pairs(rows.numbers))
+    heads = sorted(outputs, key=lambda one: -(_fixed(one, 2) * _fixed(one, 3)))
+    first, anchors = heads[0], len(pairs[0][1]) // 2
+    width = _fixed(first, 4) if len(first.shape) == 5 else _fixed(first, 1) // anchors
+    parts = [_head_rows(rows.nodes, head, len(flat) // 2, width) for head, (_, flat) in zip(heads, pairs, strict=True)]
+    matrix = rows.nodes("Concat", *parts, axis=0)
+    if rows.numbers.boxes not in (Boxes.PIXELS, Boxes.RELATIVE):
+        return _of_anchors(rows, matrix, width, pairs)
+    _, found, scores, classes = _objectness_first(rows, matrix, width)
+    return Found(rows.centred(rows.nodes.columns(found, 0, 4)), scores, classes, width - 5)
+
+
+def _head_rows(nodes: Nodes, head: TensorSpec, anchors: int, width: int) -> str:
+    name = head.name
+    if len(head.shape) == 4:
+        split = nodes("Reshape", name, ints(anchors, width, _fixed(head, 2), _fixed(head, 3)))
+        name = nodes("Transpose", split, perm=[0, 2, 3, 1])
+    return nodes("Reshape", name, ints(-1, width))
+
+
+def _pairs(numbers: Postprocess) -> list[tuple[int, tuple[float, ...]]]:
+    return list(zip(numbers.strides or STRIDES, numbers.anchors, strict=True))
+
+
+def _of_anchors(rows: _Rows, matrix: str, width: int, pairs: Sequence[tuple[int, tuple[float, ...]]]) -> Found:
+    """Decode rows relative to a cell and an anchor: heads behind one another, each (anchors, h, w)."""
+    nodes = rows.nodes
+    cells, strides, anchors = _anchor_grid(rows.size, pairs)
+    kept, found, scores, classes = _objectness_first(rows, matrix, width)
+    plain = rows.scores_of(nodes.columns(found, 0, 4))
+    doubled = nodes("Mul", plain, floats(2.0))
+    moved = nodes("Add", nodes.columns(doubled, 0, 2), nodes("Gather", cells - np.float32(0.5), kept, axis=0))
+    centres = nodes("Mul", moved, nodes("Gather", strides, kept, axis=0))
+    root = nodes.columns(doubled, 2, 4)
+    sizes = nodes("Mul", nodes("Mul", root, root), nodes("Gather", anchors, kept, axis=0))
+    return Found(rows.corners(centres, sizes), scores, classes, width - 5)
+
+
+def _anchor_grid(
+    size: tuple[int, int], pairs: Sequence[tuple[int, tuple[float, ...]]]
+) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+    """Return cell, (n, 2), stride, (n, 1), and anchor, (n, 2), of each row."""
+    cells, strides, anchors = [], [], []
+    for stride, flat in pairs:
+        one, steps = grid(size, (stride,))
+        for anchor in np.asarray(flat, np.float32).reshape(-1, 2):
+            cells.append(one)
+            strides.append(steps)
+            anchors.append(np.tile(anchor, (len(one), 1)))
+    return np.concatenate(cells), np.concatenate(strides), np.concatenate(anchors)
+
+
+def _end_to_end(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
+    nodes = rows.nodes
+    matrix = _matrix(nodes, outputs[0])
+    score, label = (nodes("Squeeze", nodes.columns(matrix, i, i + 1), ints(1)) for i in (4, 5))
+    is_class = nodes(
+        "And",
+        nodes("Greater", label, np.array(-0.5, np.float32)),
+        nodes("Less", label, np.array(MOST_CLASSES, np.float32)),
+    )
+    kept = nodes.positions(nodes("And", rows.above(score, raw=True), is_class))
+    boxes = rows.to_pixels(nodes.columns(nodes("Gather", matrix, kept, axis=0), 0, 4))
+    classes = nodes.cast(nodes("Round", nodes("Gather", label, kept)), "int64")
+    return Found(boxes, rows.scores_of(nodes("Gather", score, kept)), classes, 0)
+
+
+def _ssd_corners(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
+    nodes, numbers = rows.nodes, rows.numbers
+    swapped = _fixed(outputs[0], 2) == _SIDES != _fixed(outputs[1], 2)
+    scored, placed = (outputs[1], outputs[0]) if swapped else (outputs[0], outputs[1])
+    values, width = _matrix(nodes, scored), _fixed(scored, 2)
+    if numbers.scores is Scores.LOGITS:
+        values = nodes("Softmax", values, axis=1) if numbers.background else nodes("Sigmoid", values)
+    values = nodes.columns(values, int(numbers.background), width)
+    best, label = nodes.largest(values, 1), nodes("ArgMax", values, axis=1, keepdims=0)
+    kept = nodes.positions(rows.above(best, raw=False))
+    if numbers.boxes is Boxes.USUAL:
+        rows = replace(rows, numbers=replace(numbers, boxes=Boxes.RELATIVE))
+    boxes = rows.to_pixels(nodes("Gather", _matrix(nodes, placed), kept, axis=0))
+    return Found(boxes, nodes("Gather", best, kept), nodes("Gather", label, kept), width - int(numbers.background))
+
+
+_DECODERS: dict[str, Callable[[_Rows, Sequence[TensorSpec]], Found]] = {
+    "yolox": _yolox,
+    "yolov8": _yolov8,
+    "yolov5": _yolov5,
+    "yolov5_heads": _yolov5_heads,
+    "end_to_end": _end_to_end,
+    "ssd_corners": _ssd_corners,
+}
