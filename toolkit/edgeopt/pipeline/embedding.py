@@ -139,7 +139,7 @@ _THRESHOLDS = ("score_threshold", "iou_threshold", "max_detections")
 
 def _timed(run: Run, best: Candidate, before: Runnable, after: Runnable) -> tuple[dict[str, Any], Ratio]:
     """Return the times of whole frames for the manifest, and how fast they are beside the model alone."""
-    seconds = min(SECONDS, max(run.context.deadline - monotonic(), 0.0))
+    seconds = min(SECONDS, max(run.context.ends_at - monotonic(), 0.0))
     name = f"{best.name} with {' and '.join(after.recipe.embedded)}"
     turns = take_turns({best.name: before.open, name: after.open}, run.timed, Pace(seconds), workers=run.plan.threads)
     frame = turns.samples[name].summary()["frame"].stage_time
