@@ -20,7 +20,7 @@ from edgeopt.steps.quantize.search.variant import Variant
 from edgeopt.system.text import plural
 
 _MOST_EXPLAINED, _MOST_UNTRIED = 3, 4
-_MORE_TIME = "edgeopt quantize --time-limit 10m searches longer"
+_MORE_TIME = "--time-limit 10m searches longer"
 
 
 def kept_tensors(
@@ -116,5 +116,5 @@ def cut_short(untried: Iterable[str], attempts: int) -> Iterator[Note]:
     left = tuple(untried)
     if left:
         more = f" and {len(left) - _MOST_UNTRIED} more" if len(left) > _MOST_UNTRIED else ""
-        detail = f"the search ran out of time after {plural(attempts, 'form')}; untried: "
-        yield Note(NoteKind.WARNING, f"{detail}{'; '.join(left[:_MOST_UNTRIED])}{more}", _MORE_TIME, left)
+        detail = f"the search ran out of time after {plural(attempts, 'form')}"
+        yield Note(NoteKind.WARNING, detail, _MORE_TIME, left, f"untried: {'; '.join(left[:_MOST_UNTRIED])}{more}")
