@@ -129,6 +129,8 @@ class Executor(Protocol):
 
     compiled: ClassVar[bool] = False
     """Whether models are compiled for the device ahead of time, and judged by the device or its simulator."""
+    takes_onnx: ClassVar[bool] = True
+    """Whether a device opens an ONNX model, not only what was compiled of it."""
     foreign_runtime: ClassVar[str] = ""
     """What runs models on the device, where this engine only compiles them; empty: itself."""
 
