@@ -182,6 +182,8 @@ class OnnxRuntimeSession(Staged):
 class OnnxRuntime(Executor):
     """The executor `onnxruntime`."""
 
+    sharing: ClassVar[Mapping[str, str]] = {"session.force_spinning_stop": "1"}
+
     def why_unavailable(self) -> str | None:
         """Return None if the package is installed."""
         try:

@@ -9,11 +9,11 @@ from functools import partial
 from edgeopt.errors import EdgeoptError, Note, UnsupportedError
 from edgeopt.graph.tensors import Sample
 from edgeopt.measurement.bench.options import BenchOptions, plan_load
-from edgeopt.measurement.load.batch import why_no_batch
 from edgeopt.measurement.load.run import LoadPlan
 from edgeopt.measurement.load.workers import Pipeline
 from edgeopt.measurement.subject import Subject, choose_frames, open_subject, shapes_of
 from edgeopt.recipes.frames import Frames
+from edgeopt.runtime.schedule.batch import why_no_batch
 from edgeopt.system.environment import Environment
 
 

@@ -370,7 +370,6 @@ def _update(run: _Run, file: Path, recipe: str | None, limits: Check) -> CheckRe
     write_baseline(baseline, file)
     notes: tuple[Note, ...] = ()
     if trust.level is not TrustLevel.TRUSTED:
-        hint = "keep the model, or write it again on a quiet machine"
-        more = "only a check in turns with the model itself can judge its latency"
-        notes = (Note(NoteKind.WARNING, "written on a noisy machine", hint, more=more),)
+        detail = "written on a noisy machine: only a check in turns with the model itself can judge its latency"
+        notes = (Note(NoteKind.WARNING, detail, "keep the model, or write it again on a quiet machine"),)
     return CheckReport(run.now.label, str(file), (), limits, str(trust), notes, 0.0, updated=True)

@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import UnsupportedError
 from edgeopt.executors import Session
-from edgeopt.graph.tensors import Sample, Tensors, TensorSpec
+from edgeopt.graph.tensors import Sample, Tensors
 from edgeopt.measurement.clock import Clock
 from edgeopt.measurement.interleaved import run_interleaved
 from edgeopt.measurement.load.closed_loop import Pictures, run_frames
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.quantile import Summary, summarize
+from edgeopt.runtime.schedule.batch import part_of, put, why_no_batch
 from edgeopt.tasks import FrameTask
 
 _BLOCK = 5
@@ -60,33 +61,18 @@ class _BatchTask:
         for name, one in inputs.items():
             batch[name] = np.empty((self.size * one.shape[0], *one.shape[1:]), one.dtype)
         geometries = [geometry]
-        _fill(batch, inputs, 0)
+        put(batch, inputs, 0)
         for i in range(1, self.size):
             inputs, geometry = self.task.preprocess(frame)  # its buffer may be the same again: copied below
-            _fill(batch, inputs, i)
+            put(batch, inputs, i)
             geometries.append(geometry)
         return batch, geometries
 
     def postprocess(self, outputs: Tensors, geometry: Any) -> Any:
-        return [self.task.postprocess(_part(outputs, i, self.size), one) for i, one in enumerate(geometry)]
+        return [self.task.postprocess(part_of(outputs, i, self.size), one) for i, one in enumerate(geometry)]
 
     def count(self, answer: Any) -> int:
         return sum(map(self.task.count, answer))
-
-
-def _fill(batch: Mapping[str, NDArray[Any]], inputs: Tensors, i: int) -> None:
-    for name, one in inputs.items():
-        batch[name][i * one.shape[0] : (i + 1) * one.shape[0]] = one
-
-
-def _part(outputs: Tensors, i: int, size: int) -> Tensors:
-    return {name: one[i * len(one) // size : (i + 1) * len(one) // size] for name, one in outputs.items()}
-
-
-def why_no_batch(inputs: Sequence[TensorSpec]) -> str | None:
-    """Return None if the first dimension of every input is free, otherwise which one is not."""
-    fixed = [spec for spec in inputs if not spec.shape or (isinstance(spec.shape[0], int) and spec.shape[0] > 0)]
-    return f"the batch of input {fixed[0]} is fixed" if fixed else None
 
 
 def sweep_batches(

@@ -63,6 +63,11 @@ class Ticket:
     load: Any = None
     """Whatever the caller wants to keep with it."""
 
+    @property
+    def is_first(self) -> bool:
+        """Whether it has its turn, before the others of the turn."""
+        return self.turn is not None and self.turn.tickets[0] is self
+
 
 @dataclass(slots=True, eq=False)
 class Turn:
@@ -71,6 +76,7 @@ class Turn:
     name: str
     tickets: tuple[Ticket, ...]
     begun_ns: int
+    is_over: bool = False
 
 
 @dataclass(slots=True)
@@ -180,7 +186,7 @@ class Turns:
             is_typical: Whether its time says how long the next ones take: not where it failed.
         """
         self._models[turn.name].had_turn_ns = now_ns
-        self._running = None
+        self._running, turn.is_over = None, True
         if is_typical:
             self.learn(turn.name, len(turn.tickets), now_ns - turn.begun_ns)
 

@@ -1,0 +1,158 @@
+"""A model of a scheduler: what the app says of it, and its state."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from edgeopt import executors
+from edgeopt.errors import EdgeoptError
+from edgeopt.graph.tensors import Sample
+from edgeopt.runtime.bundle import Artefact, Bundle, read_bundle
+from edgeopt.runtime.opening import opening_of
+from edgeopt.runtime.runtime import Runtime
+from edgeopt.runtime.schedule.batch import Batches, why_no_batch
+from edgeopt.runtime.schedule.cores import held_to
+from edgeopt.runtime.schedule.lane import Lane
+from edgeopt.runtime.schedule.memory import MIB, resident_bytes
+from edgeopt.runtime.schedule.turns import Terms
+from edgeopt.runtime.stats.ring import StageRing
+from edgeopt.system import registry
+
+_TRIALS = 3
+_clock = time.perf_counter_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A bundle that takes part in a schedule."""
+
+    path: str | Path
+    """Of the bundle, or of the output folder of `edgeopt optimize`."""
+    terms: Terms = field(default_factory=Terms)
+    threads: int | None = None
+    """Of the engine; None: as the bundle was measured."""
+    is_kept: bool = False
+    """Whether it is never unloaded."""
+    memory_mib: float | None = None
+    """What it takes; None: what the process grows by when it is loaded, at least the size of its file."""
+
+
+@dataclass(slots=True, eq=False)
+class Scheduled:
+    """A model with its lane and its runtime, if that is loaded."""
+
+    STAGES: ClassVar[tuple[str, ...]] = ("turn", *Runtime.stages)
+    """What becomes of a frame; `turn` is the wait for its turn."""
+
+    name: str
+    model: Model
+    cores: tuple[int, ...] | None
+    """That its threads are held to; None: any."""
+    lane: Lane
+    leaves_cores: bool
+    """Whether its threads stop spinning when a run is over, since others wait for the cores."""
+    size_bytes: int
+    runtime: Runtime | None = None
+    batches: Batches | None = None
+    users: int = 0
+    """Frames that wait or run."""
+    is_leaving: bool = False
+    """Whether it is unloaded as soon as these frames are done."""
+    used_ns: int = 0
+    ring: StageRing = field(default_factory=lambda: StageRing(Scheduled.STAGES))
+
+    def load(self) -> str | None:
+        """Load the bundle on its cores and learn how long it runs; return why its frames cannot go together, if asked.
+
+        Raises:
+            EdgeoptError: If it does not open.
+        """
+        before = resident_bytes()
+        bundle = read_bundle(Path(self.model.path))
+        with held_to(self.cores):
+            self.runtime = Runtime.load(_sharing(bundle) if self.leaves_cores else bundle, threads=self.model.threads)
+            reason = self._try_batches(self.runtime)
+        if self.model.memory_mib is None:
+            self.size_bytes = max(self.size_bytes, resident_bytes() - before)
+        return reason
+
+    def take_out(self) -> Runtime | None:
+        """Return its runtime, which the caller closes; None if it is not loaded."""
+        runtime, self.runtime, self.batches = self.runtime, None, None
+        return runtime
+
+    def run(self, frames: Sequence[Sample]) -> list[tuple[Any, tuple[int, ...]]]:
+        """Return the answer of each frame with the times of the runtime's stages; in its turn, on its cores.
+
+        Raises:
+            ValueError: If one is no frame.
+            EdgeoptError: If the engine fails.
+        """
+        with held_to(self.cores):
+            if len(frames) > 1:
+                assert self.batches is not None
+                return self.batches.run(frames)
+            assert self.runtime is not None
+            return [_run(self.runtime, frames[0])]
+
+    def _try_batches(self, runtime: Runtime) -> str | None:
+        """Time a frame, and each size of a batch; return why there is none, where one is asked for."""
+        most, size = self.model.terms.max_batch, runtime.bundle.recipe.input.size
+        frame = np.full((*size, 3), 128, np.uint8) if size else None
+        if frame is not None:
+            self._learn(frame, 1)
+        if most == 1 or (reason := why_no_batch(runtime.session.inputs)):
+            return reason if most > 1 else None
+        self.batches = Batches(runtime)
+        try:
+            for count in range(2, most + 1 if frame is not None else 2):
+                self._learn(frame, count)
+        except (ValueError, EdgeoptError) as error:  # a Reshape inside may hold the batch of the export
+            self.batches = None
+            return error.problem if isinstance(error, EdgeoptError) else str(error)
+        return None
+
+    def _learn(self, frame: Any, count: int) -> None:
+        for _ in range(_TRIALS):
+            begun = _clock()
+            self.run([frame] * count)
+            self.lane.learn(self.name, count, _clock() - begun)
+
+
+def _run(runtime: Runtime, frame: Sample) -> tuple[Any, tuple[int, ...]]:
+    with runtime.begin() as work:
+        work.preprocess(frame)
+        work.execute()
+        return work.postprocess(), tuple(work.times_ns)
+
+
+def _sharing(bundle: Bundle) -> Bundle:
+    """Return the bundle, opened so that a model leaves its cores at once when a run is over."""
+
+    def shares(artefact: Artefact) -> Artefact:
+        entries = registry.load(executors, artefact.executor).EXECUTOR.sharing
+        return replace(artefact, options={**artefact.options, **entries})
+
+    return replace(bundle, artefacts=tuple(map(shares, bundle.artefacts)))
+
+
+def threads_of(model: Model, most: int) -> int:
+    """Return how many threads a model is opened with.
+
+    Raises:
+        InvalidFileError: If it is no bundle.
+    """
+    return model.threads or min(opening_of(read_bundle(Path(model.path)).artefacts[0]).options.threads, most)
+
+
+def least_bytes(model: Model) -> int:
+    """Return what a model takes at least: as given, or the size of its file."""
+    if model.memory_mib is not None:
+        return int(model.memory_mib * MIB)
+    return read_bundle(Path(model.path)).artefacts[0].size_bytes

@@ -1,0 +1,339 @@
+"""Several models and streams on one device.
+
+scheduler = Scheduler({
+    "doors": Model("out/doors/bundle", Terms(priority=1, budget_ms=33)),
+    "faces": Model("out/faces/bundle"),
+})
+boxes = scheduler.predict("doors", frame)
+
+Frames run in the threads that bring them: there is no thread of the scheduler's own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from threading import Condition, Lock
+from typing import Any, Final, cast
+
+from edgeopt.errors import EdgeoptError, Note, NoteKind, UnavailableError
+from edgeopt.graph.tensors import Sample
+from edgeopt.runtime.runtime import Runtime
+from edgeopt.runtime.schedule.cores import assign_cores, usable_cores
+from edgeopt.runtime.schedule.lane import Lane
+from edgeopt.runtime.schedule.memory import MIB, Change, Loaded, who_goes
+from edgeopt.runtime.schedule.model import Model, Scheduled, least_bytes, threads_of
+from edgeopt.runtime.schedule.seat import Seat
+from edgeopt.runtime.schedule.turns import Turn
+from edgeopt.runtime.stats import Stats
+
+_CHANGES: Final = 100
+_clock = time.perf_counter_ns
+
+
+@dataclass(slots=True, eq=False)
+class _Frame:
+    """A frame with what became of it."""
+
+    sample: Sample
+    answer: Any = None
+    times_ns: tuple[int, ...] = ()
+    error: BaseException | None = None
+
+
+class Scheduler:
+    """Models that share a device by their priorities; any number of threads may bring frames."""
+
+    def __init__(
+        self,
+        models: Mapping[str, Model],
+        *,
+        cores: Sequence[int] | None = None,
+        memory_limit_mib: float | None = None,
+        tell: Callable[[Change], None] | None = None,
+    ) -> None:
+        """Assign cores, and load the models, the highest priority first, as far as the memory goes.
+
+        Args:
+            models: One or more, by name.
+            cores: That all may use together, the best first; None: all that this process may use.
+            memory_limit_mib: What all models may take together; a model that needs room unloads others. None: no limit.
+            tell: Hears which model comes into memory or leaves it, and why; in the thread that does it.
+
+        Raises:
+            EdgeoptError: If a bundle does not open, or the cores are none of this process's.
+        """
+        usable = usable_cores()
+        cores = tuple(usable if cores is None else cores)
+        if not models or not cores or not set(cores) <= set(usable) or len(set(cores)) < len(cores):
+            raise EdgeoptError(
+                f"{len(models)} models on cores {list(cores)}, of which this process may use {list(usable)}",
+                remedy="give one model or more, and cores of this process, each once",
+            )
+        self._limit_bytes = None if memory_limit_mib is None else int(memory_limit_mib * MIB)
+        self._tell, self._began_ns = tell, _clock()
+        self._changes: deque[Change] = deque(maxlen=_CHANGES)
+        self._state, self._loading, self._is_closed = Condition(), Lock(), False
+        self._notes: dict[str, Note] = {}
+        self._models = _schedule(models, cores, usable)
+        try:
+            for one in self._models.values():
+                if self._has_room(one):
+                    self._load(one, "the scheduler begins")
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Scheduler:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Refuse further frames and free all models, each after the frames that wait for it or run."""
+        with self._state:
+            self._is_closed = True
+            idle = [one for one in self._models.values() if not one.users]
+            runtimes = [one.take_out() for one in idle]
+        _close(runtimes)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The models, the highest priority first."""
+        return tuple(self._models)
+
+    @property
+    def cores(self) -> dict[str, tuple[int, ...] | None]:
+        """The cores that each model is held to; None: wherever the system likes. Models with the same take turns."""
+        return {name: one.cores for name, one in self._models.items()}
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """Which models came into memory or left it, the last 100."""
+        return tuple(self._changes)
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """What is not as it was asked for."""
+        return tuple(self._notes.values())
+
+    def stats(self) -> dict[str, Stats]:
+        """Return counts and times of each model; the stage `turn` is the wait for its turn, the age counts it too."""
+        return {name: one.ring.stats() for name, one in self._models.items()}
+
+    def predict(self, name: str, frame: Sample, *, stream: int = 0) -> Any:
+        """Return the answer for one frame, when its turn has come.
+
+        Args:
+            name: Of the model.
+            frame: As `Runtime.predict` takes it.
+            stream: Where it comes from: frames of different streams may go together.
+
+        Raises:
+            KeyError: If there is no such model.
+            ValueError: If it is no frame.
+            UnavailableError: If the scheduler is closed, or there is no room for the model.
+            EdgeoptError: If the model cannot be loaded, or the engine fails.
+        """
+        return self.serve(name, frame, stream=stream)[0]
+
+    def runtime(self, name: str, *, stream: int = 0) -> Runtime:
+        """Return what a `Stream` takes in place of a runtime: `Stream(scheduler.runtime("doors"), camera)`.
+
+        Args:
+            name: Of the model.
+            stream: Another number for each stream of a model whose frames may go together.
+
+        Raises:
+            KeyError: If there is no such model.
+            EdgeoptError: If it cannot be loaded.
+        """
+        one = self._models[name]
+        with self._in_use(one):
+            assert one.runtime is not None
+            seat = Seat(one.runtime, partial(self.serve, name, stream=stream), one.ring.stats)
+        return cast("Runtime", seat)
+
+    def serve(self, name: str, frame: Sample, *, stream: int = 0) -> tuple[Any, tuple[int, ...]]:
+        """Return what `predict` does, and the times of `Scheduled.STAGES`."""
+        one, arrived = self._models[name], _clock()
+        one.ring.feed()
+        try:
+            with self._in_use(one):
+                held = _Frame(frame)
+                ticket = one.lane.enter(name, stream, held)
+                assert ticket.turn is not None
+                if ticket.is_first:
+                    _run(one, ticket.turn)
+            if held.error is not None:
+                raise held.error
+        except BaseException:
+            one.ring.fail()
+            raise
+        done, budget = _clock(), one.model.terms.budget_ms
+        times, age = (ticket.turn.begun_ns - arrived, *held.times_ns), done - arrived
+        one.ring.record(times, age, age, is_missed=budget is not None and age > budget * 1e6)
+        return held.answer, times
+
+    @contextmanager
+    def _in_use(self, one: Scheduled) -> Iterator[None]:
+        """Keep a model in memory; load it first if it is not."""
+        if not self._take(one):
+            with self._loading:
+                if not self._take(one):
+                    self._load(one, "a frame came for it")
+                    self._take(one)
+        try:
+            yield
+        finally:
+            with self._state:
+                one.users -= 1
+                one.used_ns = _clock()
+                self._state.notify_all()
+                runtime = one.take_out() if self._is_closed and not one.users else None
+            _close([runtime])
+
+    def _take(self, one: Scheduled) -> bool:
+        with self._state:
+            if self._is_closed:
+                raise UnavailableError("the scheduler is closed", remedy="make another one")
+            is_there = one.runtime is not None and not one.is_leaving
+            one.users += is_there
+            return is_there
+
+    def _load(self, one: Scheduled, reason: str) -> None:
+        """Load a model, after others have made room; afterwards too, where it took more than was known."""
+        self._make_room(one, one.size_bytes)
+        begun = _clock()
+        refused = one.load()
+        if refused:
+            detail = f"frames of {one.name} go one by one: {refused}"
+            self._notes[one.name] = Note(NoteKind.INFO, detail, "export the model with a free first dimension")
+        self._change(one, is_loaded=True, reason=f"{reason}; took {(_clock() - begun) / 1e6:.0f} ms")
+        try:
+            self._make_room(one, 0)
+        except UnavailableError:
+            _close([one.take_out()])
+            self._change(one, is_loaded=False, reason="it takes more than there is room for")
+            raise
+
+    def _loaded(self, but: Scheduled) -> list[Loaded]:
+        return [
+            Loaded(name, one.model.terms.priority, one.size_bytes, one.used_ns, one.model.is_kept)
+            for name, one in self._models.items()
+            if one.runtime is not None and one is not but
+        ]
+
+    def _has_room(self, one: Scheduled) -> bool:
+        held = sum(other.size_bytes for other in self._loaded(one))
+        return self._limit_bytes is None or one.model.is_kept or held + one.size_bytes <= self._limit_bytes
+
+    def _make_room(self, one: Scheduled, needed: int) -> None:
+        """Unload what has to go for a model, each after the frames that wait for it or run."""
+        if self._limit_bytes is None:
+            return
+        with self._state:
+            held = self._loaded(one)
+            needed = max(needed, one.size_bytes)
+            going = who_goes(held, needed, self._limit_bytes, one.model.terms.priority)
+            if going is None:
+                raise _no_room(one, needed, self._limit_bytes, held)
+            leaving = [self._models[name] for name in going]
+            runtimes = self._take_out(leaving)
+        _close(runtimes)
+        for other in leaving:
+            self._change(other, is_loaded=False, reason=f"{one.name} needs the room")
+
+    def _take_out(self, leaving: Sequence[Scheduled]) -> list[Runtime | None]:
+        """Return the runtimes of models when nobody uses them any more; frames that come meanwhile load them again."""
+        try:
+            for one in leaving:
+                one.is_leaving = True
+            self._state.wait_for(lambda: not any(one.users for one in leaving))
+            return [one.take_out() for one in leaving]
+        finally:
+            for one in leaving:
+                one.is_leaving = False
+
+    def _change(self, one: Scheduled, *, is_loaded: bool, reason: str) -> None:
+        at_s = (_clock() - self._began_ns) / 1e9
+        change = Change(one.name, is_loaded, at_s, one.size_bytes / MIB, reason)
+        self._changes.append(change)
+        if self._tell is not None:
+            self._tell(change)
+
+
+def _close(runtimes: Sequence[Runtime | None]) -> None:
+    for runtime in runtimes:
+        if runtime is not None:
+            runtime.close()
+
+
+def _run(one: Scheduled, turn: Turn) -> None:
+    """Run the frames of a turn; where they fail together, each runs alone, so that only what is wrong fails."""
+    frames: list[_Frame] = [ticket.load for ticket in turn.tickets]
+    failure: BaseException | None = UnavailableError("the run was interrupted", remedy="bring the frame again")
+    try:
+        try:
+            _answer(one, frames)
+        except Exception as error:  # each engine and task has its own classes
+            failure = error
+            if len(frames) > 1:
+                for frame in frames:
+                    _answer_alone(one, frame)
+                return
+            frames[0].error = error
+        failure = None
+    finally:
+        for frame in frames:
+            if not frame.times_ns and frame.error is None:
+                frame.error = failure
+        one.lane.leave(turn, is_typical=failure is None and all(frame.error is None for frame in frames))
+
+
+def _answer(one: Scheduled, frames: Sequence[_Frame]) -> None:
+    for frame, (answer, times_ns) in zip(frames, one.run([frame.sample for frame in frames]), strict=True):
+        frame.answer, frame.times_ns = answer, times_ns
+
+
+def _answer_alone(one: Scheduled, frame: _Frame) -> None:
+    try:
+        _answer(one, [frame])
+    except Exception as error:  # each engine and task has its own classes
+        frame.error = error
+
+
+def _schedule(models: Mapping[str, Model], cores: Sequence[int], usable: Sequence[int]) -> dict[str, Scheduled]:
+    """Return the models, the highest priority first, each with its cores and its lane."""
+    ordered = sorted(models.items(), key=lambda one: -one[1].terms.priority)
+    assigned = assign_cores({name: threads_of(one, len(cores)) for name, one in ordered}, cores)
+    lanes = {
+        held: Lane({name: one.terms for name, one in ordered if assigned[name] == held}) for held in assigned.values()
+    }
+    found = {}
+    for name, one in ordered:
+        held = assigned[name]
+        others = [other.terms.priority for key, other in ordered if key != name and assigned[key] == held]
+        found[name] = Scheduled(
+            name,
+            one,
+            None if set(held) == set(usable) else held,
+            lanes[held],
+            leaves_cores=bool(others) and one.terms.priority <= max(others),
+            size_bytes=least_bytes(one),
+        )
+    return found
+
+
+def _no_room(one: Scheduled, needed: int, limit: int, held: Sequence[Loaded]) -> UnavailableError:
+    stay = [other.name for other in held if other.is_kept or other.priority > one.model.terms.priority]
+    staying = f": {', '.join(stay)} stay" if stay else ""
+    return UnavailableError(
+        f"no room for {one.name}, which takes {needed / MIB:.1f} MiB of {limit / MIB:.1f}{staying}",
+        remedy="raise memory_limit_mib, or keep fewer models in memory",
+    )

@@ -1,0 +1,81 @@
+"""A model of a scheduler as a stream takes it: with what a runtime has, each frame in its turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from edgeopt.executors import Session
+from edgeopt.graph.tensors import Sample
+from edgeopt.runtime.bundle import Artefact, Bundle
+from edgeopt.runtime.runtime import Runtime
+from edgeopt.runtime.schedule.model import Scheduled
+from edgeopt.runtime.stats import Stats
+
+Serve = Callable[[Sample], tuple[Any, tuple[int, ...]]]
+
+
+class Seat:
+    """What `Scheduler.runtime` returns."""
+
+    stages: ClassVar[tuple[str, ...]] = Scheduled.STAGES
+
+    def __init__(self, runtime: Runtime, serve: Serve, stats: Callable[[], Stats]) -> None:
+        """Bind to a model; a scheduler does this.
+
+        Args:
+            runtime: Tells what the model is; it may be unloaded later.
+            serve: Answers a frame in its turn, with the times of `stages`.
+            stats: Of the model.
+        """
+        self.bundle: Bundle = replace(runtime.bundle, lighter=())  # a stream opens no second model past the scheduler
+        self.artefact: Artefact = runtime.artefact
+        self.session: Session = runtime.session
+        self._serve, self.stats = serve, stats
+
+    def predict(self, frame: Sample) -> Any:
+        """Return the answer for one frame; see `Scheduler.predict`."""
+        return self._serve(frame)[0]
+
+    def begin(self, timeout_s: float | None = None) -> SeatWork:
+        """Take a frame's stages one by one; they all run in `execute`, in the frame's turn."""
+        del timeout_s
+        return SeatWork(self._serve)
+
+    def close(self) -> None:
+        """Do nothing: the model is the scheduler's."""
+
+
+class SeatWork:
+    """One frame; see `edgeopt.runtime.pool.Work`."""
+
+    def __init__(self, serve: Serve) -> None:
+        self._serve = serve
+        self._frame: Sample | None = None
+        self._answer: Any = None
+        self.times_ns: tuple[int, ...] = ()
+
+    def preprocess(self, frame: Sample) -> None:
+        """Keep the frame."""
+        self._frame = frame
+
+    def execute(self) -> None:
+        """Wait for the turn, and run all stages."""
+        if self._frame is None:
+            raise ValueError("execute comes after preprocess")
+        self._answer, self.times_ns = self._serve(self._frame)
+
+    def postprocess(self) -> Any:
+        """Return the answer."""
+        return self._answer
+
+    def close(self) -> None:
+        """Forget the frame."""
+        self._frame = self._answer = None
+
+    def __enter__(self) -> SeatWork:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
