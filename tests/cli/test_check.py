@@ -202,7 +202,8 @@ def test_markdown_has_one_row_a_check_and_no_broken_cell():
     text = render(summarize(report(PASS, FAIL, detail="a|b")), "markdown")
     rows = [line for line in text.splitlines() if line.startswith("| check ")]
     assert len(rows) == 3  # the head and two checks
-    assert all(line.replace("\\|", "").count("|") == 6 for line in rows)
+    assert all(line.replace("\\|", "").count("|") == 5 for line in rows)
+    assert "- check 1: a\\|b" in text
     assert text.startswith("# edgeopt check model: FAIL")
 
 
@@ -343,7 +344,7 @@ def gate(tmp_path_factory) -> Path:
     (folder / "eval" / "instances.json").write_text(json.dumps(labels))
     shown = run(folder, folder / "model.onnx", "--update")
     assert shown.exit_code == 0, shown.output
-    assert shown.output.splitlines()[-2].startswith("DONE "), shown.output
+    assert "\nDONE " in shown.output
     return folder
 
 
@@ -392,7 +393,7 @@ def test_the_good_model_keeps_its_accuracy_size_memory_and_placement(gate):
     shown = run(gate, gate / "model.onnx", "--skip", "latency,cold_start")
     assert shown.exit_code == 0, shown.output
     assert "\nPASS " in shown.output
-    assert "drop +0.0000 [+0.0000, +0.0000]" in shown.output
+    assert "accuracy    PASS     +0.0000 AP" in shown.output
 
 
 def test_every_check_has_a_result_and_the_files_say_the_same(gate, tmp_path):

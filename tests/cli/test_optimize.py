@@ -190,7 +190,7 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(tmp_path):
     out = tmp_path / "out"
     shown = CliRunner().invoke(cli, ["optimize", "digits_detector", "-t", "cpu", "-o", str(out), "--dry-run"])
     assert shown.exit_code == 0
-    assert "step       quantize" in shown.output
+    assert "\nquantize  INT8 by the target" in shown.output
     assert not out.exists()
 
 
@@ -267,7 +267,7 @@ def test_a_target_that_is_not_this_machine_is_not_measured(tmp_path):
     shown = CliRunner().invoke(cli, arguments)
     assert shown.exit_code == 3, shown.output
     assert "\nNOT DECIDED " in shown.output
-    assert f"next       edgeopt bench {tmp_path / 'o' / 'bundle'}" in shown.output
+    assert f"next        edgeopt bench {tmp_path / 'o' / 'bundle'}" in shown.output
 
 
 def edgeopt_architecture() -> str:

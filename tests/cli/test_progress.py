@@ -1,19 +1,147 @@
-"""Progress: how far, and how long yet."""
+"""Progress: how far, how long yet, and nothing that runs backwards."""
 
 from __future__ import annotations
 
+import io
+import re
+
+import pytest
+
 from edgeopt.cli._progress import Progress
+from edgeopt.cli._status import StatusLine
+from edgeopt.system.text import columns
 
 
-def test_after_a_few_seconds_the_time_left_is_told(monkeypatch, capsys):
-    now = [100.0]
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    with Progress(clock=lambda: now[0]) as progress:
-        for done, at_s in ((0, 100.0), (1, 101.0), (10, 110.0), (20, 120.0)):
-            now[0] = at_s
-            progress.progress("calibrate", done, 20)
-        now[0] = 121.0
+class Terminal(io.StringIO):
+    """A standard error that is a terminal, or none."""
+
+    encoding = "utf-8"
+
+    def __init__(self, *, is_terminal: bool = True) -> None:
+        super().__init__()
+        self.is_terminal = is_terminal
+
+    def isatty(self) -> bool:
+        return self.is_terminal
+
+
+class Clock:
+    """A clock that stands still until it is set."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def terminal(monkeypatch) -> Terminal:
+    monkeypatch.setenv("COLUMNS", "80")
+    return Terminal()
+
+
+def lines_of(terminal: Terminal) -> list[str]:
+    return [one.strip() for one in terminal.getvalue().split("\r") if one.strip()]
+
+
+def follow(progress: Progress, clock: Clock, what: str, told: list[tuple[float, int]], of: int) -> None:
+    for at_s, done in told:
+        clock.now = 100 + at_s
+        progress.progress(what, done, of)
+
+
+def test_a_bar_fills_and_after_a_few_seconds_the_time_left_is_told(terminal):
+    clock = Clock()
+    with Progress(stream=terminal, clock=clock) as progress:
+        follow(progress, clock, "calibrate", [(0, 0), (1, 2), (10, 10), (20, 20)], 20)
+        follow(progress, clock, "evaluate", [(21, 1)], 2)
+    shown = lines_of(terminal)
+    assert shown[0] == f"calibrate  {'─' * 24}  0/20"
+    assert shown[2] == f"calibrate  {'━' * 12}{'─' * 12}  10/20  10 s left"
+    assert shown[3] == f"calibrate  {'━' * 24}  20/20"
+    assert shown[4].startswith("evaluate")
+    assert terminal.getvalue().endswith(f"\r{' ' * (columns(shown[4]) + 2)}\r"), "nothing is left of it"
+
+
+def test_a_bar_never_runs_backwards_and_time_that_was_wrong_is_not_told(terminal):
+    clock = Clock()
+    with Progress(stream=terminal, clock=clock) as progress:
+        follow(progress, clock, "evaluate", [(0, 0), (5, 50), (6, 40), (7, 45), (9, 60), (30, 60)], 100)
+    shown = lines_of(terminal)
+    done = [int(re.search(r"(\d+)/100", one)[1]) for one in shown]
+    assert done == sorted(done)
+    assert shown[1].endswith("50/100  5 s left")
+    assert shown[2].endswith("50/100  4 s left"), "the same work: what is left grows less with the clock"
+    assert shown[-1].endswith("60/100"), "it should have been over by now"
+
+
+def test_the_same_work_done_again_begins_at_nothing(terminal):
+    clock = Clock()
+    with Progress(stream=terminal, clock=clock) as progress:
+        follow(progress, clock, "calibrate", [(0, 1), (1, 2), (2, 1)], 2)
+    assert lines_of(terminal)[-1].endswith("1/2")
+
+
+def test_many_calls_draw_no_more_than_twenty_lines_a_second(terminal):
+    clock = Clock()
+    with Progress(stream=terminal, clock=clock) as progress:
+        follow(progress, clock, "evaluate", [(i / 1000, i) for i in range(1000)], 2000)
+    assert len(lines_of(terminal)) <= 21
+
+
+def test_a_line_keeps_the_width_and_a_name_its_ends(terminal, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    with Progress(stream=terminal) as progress:
+        progress.progress(f"confirm {'quantize, ' * 9}fuse in fresh processes", 3, 12)
+    (line,) = lines_of(terminal)
+    assert columns(line) <= 57
+    assert line.startswith("confirm")
+    assert "━━━━━━──────────────────" in line
+    assert line.endswith("3/12")
+
+
+def test_elsewhere_lines_are_whole_and_few():
+    pipe = Terminal(is_terminal=False)
+    clock = Clock()
+    with Progress(stream=pipe, clock=clock) as progress:
+        progress.say(f"quantize   {'word ' * 40}end")
+        follow(progress, clock, "evaluate", [(i, i) for i in range(100)], 120)
+    first, *others = pipe.getvalue().splitlines()
+    assert first.endswith("word end")
+    assert others == [
+        "evaluate 30/120  1 min 30 s left",
+        "evaluate 60/120  1 min 00 s left",
+        "evaluate 90/120  30 s left",
+    ]
+
+
+def test_a_terminal_folds_long_lines_under_their_text(terminal):
+    with Progress(stream=terminal) as progress:
         progress.progress("evaluate", 1, 2)
-    shown = [one.strip() for one in capsys.readouterr().err.split("\r")]
-    assert shown[:5] == ["", "calibrate 0/20", "calibrate 1/20", "calibrate 10/20, 10 s left", "calibrate 20/20"]
-    assert "evaluate 1/2" in shown
+        progress.say(f"quantize   {'word ' * 30}end")
+    lines = terminal.getvalue().split("\r")[-1].rstrip().splitlines()
+    assert lines[0].startswith("quantize   word")
+    assert all(one.startswith(" " * 11 + "word") for one in lines[1:])
+    assert all(len(one) <= 80 for one in lines)
+
+
+def test_a_terminal_without_such_characters_gets_plain_ones(terminal):
+    terminal.encoding = "ascii"
+    with Progress(stream=terminal) as progress:
+        progress.progress("evaluate", 1, 2)
+    assert f"{'#' * 12}{'-' * 12}" in terminal.getvalue()
+
+
+def test_an_interrupt_leaves_a_clean_line(terminal):
+    status = StatusLine(stream=terminal)
+
+    def interrupted() -> None:
+        with status:
+            status.show("fps 30")
+            terminal.write("^C")  # as a terminal does
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert terminal.getvalue() == "\rfps 30^C\r        \r"

@@ -112,7 +112,7 @@ def test_quantize_makes_the_form_of_a_report_again_and_then_its_own(case, tmp_pa
         shown = CliRunner().invoke(cli, arguments)
         assert shown.exit_code == 0, shown.output
         assert f"as {source} decided" in shown.output
-        assert "weighted layers in INT8" in shown.output
+        assert "weighted layers" in shown.output
         assert Model(onnx.load(tmp_path / f"{name}.onnx"), "one").fingerprint == wanted
     assert (tmp_path / f"a.{DECISIONS}").read_bytes() == (tmp_path / f"b.{DECISIONS}").read_bytes()
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.pipeline.candidate import BASELINE, Candidate, candidate_from_json
-from edgeopt.pipeline.selection import Prefer, Wish, choose, mark, shortlist
+from edgeopt.pipeline.selection import Prefer, Wish, choose, lighter_than, mark, shortlist
 from edgeopt.tasks import Accuracy
 
 BASE = Candidate(BASELINE, "", (), "fp32", "b.onnx", 100, score=Accuracy("AP", 0.5, 64))
@@ -61,6 +61,28 @@ def test_what_loses_more_must_be_proven_faster_than_what_loses_less():
     assert chosen.name == "fuse"
     _, chosen = chosen_of([BASE, made("fuse", 1.1), made("int8", 1.5, 0.005)])
     assert chosen.name == "int8"
+
+
+def names_lighter_than(chosen: Candidate, *others: Candidate) -> list[str]:
+    return [one.name for one in lighter_than(chosen, [BASE, chosen, *others])]
+
+
+def test_an_app_degrades_to_what_is_faster_less_accurate_and_still_a_model():
+    chosen, fast = made("chosen", 1.5, 0.005), made("fast", 2.0, 0.05)
+    assert names_lighter_than(chosen, fast, made("slower", 1.4, 0.05)) == ["fast"]
+    assert names_lighter_than(chosen, made("noise", 1.51, 0.05), made("better", 2.0, 0.004)) == []
+    assert names_lighter_than(chosen, made("broken", 3.0, 0.2), replace(fast, unfit="the device refuses it")) == []
+    assert names_lighter_than(chosen, replace(fast, speed=None)) == []
+    four = [made("a", 1.6, 0.02), made("b", 1.8, 0.04), fast, made("c", 1.7, 0.01)]
+    assert names_lighter_than(chosen, *four) == ["fast", "c"], "the fastest, then what loses least"
+    assert names_lighter_than(BASE, fast) == ["fast"]
+
+
+@pytest.mark.parametrize(("agreement", "expected"), [(0.9, ["fast"]), (0.5, []), (0.99, [])])
+def test_without_labels_agreement_says_what_is_a_model(agreement, expected):
+    chosen = replace(made("chosen", 1.5, agreement=0.99), drop=None, score=None)
+    fast = replace(chosen, name="fast", speed=made("", 2.0).speed, agreement=agreement)
+    assert names_lighter_than(chosen, fast) == expected
 
 
 def test_a_tie_falls_to_the_smaller_and_then_to_the_earlier():

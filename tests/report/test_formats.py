@@ -73,15 +73,60 @@ def test_lines_keep_the_width_of_a_terminal_and_commands_are_whole():
     lines = render(document(), "terminal", Paper(80)).splitlines()
     assert any(COMMAND in line for line in lines)
     assert all(len(line) <= 80 for line in lines if "edgeopt" not in line)
-    heads = [line.split() for line in lines if line.startswith("name ")]
-    assert len(heads) > 1, "a wide table is cut into several"
-    assert all(head[0] == "name" for head in heads)
+
+
+@pytest.mark.parametrize(("width", "figures"), [(60, 1), (80, 3), (100, 5), (140, 9)])
+def test_a_table_leaves_columns_out_and_never_a_digit(width, figures):
+    lines = render(document(), "terminal", Paper(width)).splitlines()
+    (heads,) = [line for line in lines if line.startswith("  name")]
+    assert heads.count("figure") == figures
+    rows = [line for line in lines if line.lstrip("* ").startswith("model  ")]
+    assert [row.count(" 1234.567 ") for row in rows] == [figures] * 3
+    assert rows[1].startswith("* model"), "the chosen row is marked without colours too"
+    assert all(len(line) <= width for line in lines if "edgeopt" not in line)
+
+
+def test_the_least_important_columns_go_first_and_narrow_ones_come_back():
+    columns = {name: lambda one, name=name: name * 12 for name in "abcd"} | {"e": lambda one: "e" * 8}
+    table = make_table([0], columns, less=["e", "c", "b", "d"])
+    shown = {width: _heads(table, width) for width in (80, 60, 50, 38, 5)}
+    assert shown[80] == list("abcde")
+    assert shown[60] == list("abcd")
+    assert shown[50] == list("abde"), "without c there is room for e again"
+    assert shown[38] == list("ade")
+    assert shown[5] == list("ad"), "a name and one figure are always there"
+
+
+def _heads(table, width: int) -> list[str]:
+    return (
+        render(Document("c", "s", "t", None, (Section(table=table),)), "terminal", Paper(width)).split("\n")[0].split()
+    )
+
+
+def test_one_clause_on_a_terminal_and_the_rest_on_a_page():
+    note = Note(NoteKind.WARNING, "out of time", "give more", more="untried: a; b")
+    shown = Document("c", "s", "t", None, (Section(values=(Value("p50", "1 ms", more="9 frames"),), notes=(note,)),))
+    assert render(shown, "terminal") == "p50        1 ms\nwarning    out of time (give more)\n"
+    assert "- p50: 1 ms; 9 frames\n\n- warning: out of time (give more); untried: a; b\n" in render(shown, "markdown")
+
+
+def test_the_verdict_stands_out_and_its_facts_are_under_one_another():
+    verdict = Verdict(Outcome.NOT_DECIDED, "word " * 20, (Value("budget", "33 ms"),), "out/b", "edgeopt bench out/b")
+    shown = Document("c", "s", "t", None, verdict=verdict)
+    assert render(shown, "terminal", Paper(80)).splitlines() == [
+        "NOT DECIDED " + ("word " * 13).strip(),
+        "            " + ("word " * 7).strip(),
+        "budget      33 ms",
+        "bundle      out/b",
+        "next        edgeopt bench out/b",
+    ]
+    assert render(shown, "terminal", Paper(80, is_coloured=True)).startswith("\x1b[1;30;43mNOT DECIDED\x1b[0m")
 
 
 def test_a_pipe_gets_whole_lines():
     text = render(document(), "terminal")
     assert ("because of model " * 9).strip() in text
-    assert len([line for line in text.splitlines() if line.startswith("name ")]) == 1
+    assert len([line for line in text.splitlines() if line.startswith("  name ")]) == 1
     assert "\x1b" not in text
 
 
@@ -95,7 +140,8 @@ def test_a_terminal_is_told_the_verdict_last_and_a_page_first():
 
 def test_colours_are_for_terminals_that_want_them():
     text = render(document(), "terminal", Paper(80, is_coloured=True))
-    assert "\x1b[31mFAIL\x1b[0m" in text
+    assert "\x1b[1;30;41mFAIL\x1b[0m" in text
+    assert "\x1b[32mPASS\x1b[0m" in text
     assert text.count("\x1b[") == 2 * text.count("\x1b[0m")
 
 

@@ -87,9 +87,13 @@ class Note:
 
     kind: NoteKind
     detail: str
+    """One clause, which a terminal has room for."""
     hint: str = ""
+    """What to do, or one more clause."""
     names: tuple[str, ...] = ()
     """All that it is about, where the text names a few."""
+    more: str = ""
+    """What else is known, for a page."""
 
     def __str__(self) -> str:
         return f"{self.detail} ({self.hint})" if self.hint else self.detail

@@ -26,8 +26,8 @@ RULES = Int8Rules(fitted_silu=True)
 def made_and_made_again(model: Model, variant: Variant) -> tuple[Model, Model]:
     seen = list(frames(model))
     sources = Sources(model, study(model, open_graph(model), seen, RULES), RULES, seen)
-    if variant.fitted:
-        variant = replace(variant, fitted=frozenset(one.name for one in sources.fits))
+    if variant.setting("fitted_silu"):
+        variant = variant.repaired(fitted_silu=frozenset(one.name for one in sources.prepared("fitted_silu")))
     source, findings = sources.of(variant)
     outcome, scheme = make_variant(source, findings, RULES, variant)
     text = json.dumps(to_plain(decisions_of(sources, variant, scheme)), allow_nan=False)
@@ -37,22 +37,28 @@ def made_and_made_again(model: Model, variant: Variant) -> tuple[Model, Model]:
 @pytest.mark.parametrize("form", Form)
 @pytest.mark.parametrize("name", ALL)
 def test_every_form_of_every_family_is_made_again_to_the_last_byte(name: str, form: Form) -> None:
-    first, again = made_and_made_again(ALL[name](), replace(first_variant(form), rounding=True))
+    first, again = made_and_made_again(ALL[name](), first_variant(form).repaired(gptq=True))
     assert again.data == first.data
 
 
 @pytest.mark.parametrize(
-    "change", [{"equalized": True}, {"fitted": frozenset({"all"})}, {"least_db": 25.0}], ids=lambda one: next(iter(one))
+    "variant",
+    [
+        first_variant(Form.INPUTS).repaired(equalization=True),
+        first_variant(Form.INPUTS).repaired(fitted_silu=frozenset({"all"})),
+        replace(first_variant(Form.INPUTS), least_db=25.0),
+    ],
+    ids=str,
 )
-def test_what_changes_the_float_model_first_is_made_again(change: dict[str, object]) -> None:
+def test_what_changes_the_float_model_first_is_made_again(variant: Variant) -> None:
     for name in ("residual", "detector"):
-        first, again = made_and_made_again(ALL[name](), replace(first_variant(Form.INPUTS), **change))
+        first, again = made_and_made_again(ALL[name](), variant)
         assert again.data == first.data
 
 
 @pytest.mark.parametrize("form", [Form.NHWC, Form.DYNAMIC])
 def test_a_smoothed_encoder_is_made_again(form: Form) -> None:
-    first, again = made_and_made_again(encoder(), replace(first_variant(form), smoothing=0.5, rounding=True))
+    first, again = made_and_made_again(encoder(), first_variant(form).repaired(smoothquant=0.5, gptq=True))
     assert again.data == first.data
 
 

@@ -64,8 +64,8 @@ def test_a_bad_tensor_leaves_no_bad_one_behind_that_is_rounded_in_its_place(acti
     said = " ".join(note.detail for note in made.notes)
     assert f"{bad!r} 3.0 dB" in said
     if form is not Form.INPUTS:  # that form rounds no sums
-        assert "3 of 5 weighted layers in INT8" in said
-        assert "2 layers in float: one scale cannot hold 2 tensors" in said
+        assert "INT8 covers 3 of 5 weighted layers" in said
+        assert "2 layers stay in float: one scale cannot hold 2 tensors" in said
         assert f"{sums!r} 3.0 dB" in said
 
 
@@ -85,7 +85,7 @@ def test_a_tensor_that_is_kept_stays_real_although_an_activation_would_be_rounde
     assert kept_layers(model, findings, variant)[0] == []
     layers, said = kept_layers(model, findings, replace(variant, kept=frozenset({sums})))
     assert layers == [sums]
-    assert f"1 layer in float: the answer suffers most from 1 tensor ({sums!r})" in said
+    assert f"1 layer stays in float: the answer suffers most from 1 tensor ({sums!r})" in said
     assert "one scale cannot hold" not in said
 
 

@@ -195,7 +195,7 @@ def test_pools_of_growing_windows_run_one_on_the_other() -> None:
 def test_prediction_layers_of_a_detector_make_real_numbers_in_both_forms() -> None:
     model = detector()
     qdq = quantize(model, frames(model), HERE)
-    assert any("4 prediction layers keep float outputs" in note.detail for note in qdq.notes)
+    assert any("the outputs of 4 prediction layers stay in float" in note.detail for note in qdq.notes)
     assert qdq.changes["weighted nodes on integers"] == 6
 
 

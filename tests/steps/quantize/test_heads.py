@@ -52,8 +52,8 @@ def test_prediction_layers_read_no_integers_that_one_grid_cannot_hold(activation
     assert sqnr_db(made.model, model) > 25
     assert float_convolutions(made) >= set(heads)
     said = " ".join(note.detail for note in made.notes)
-    assert "1 of 4 weighted layers in INT8" in said
-    assert "2 prediction layers keep float outputs" in said
+    assert "INT8 covers 1 of 4 weighted layers" in said
+    assert "the outputs of 2 prediction layers stay in float" in said
     assert repr(features) in said
 
 
@@ -61,11 +61,11 @@ def test_prediction_layers_read_integers_unless_what_they_read_is_kept_or_float_
     model, features, heads = two_heads("LeakyRelu", 1)
     made = in_nhwc(model)
     assert float_convolutions(made) == set()
-    assert "4 of 4 weighted layers in INT8" in made.notes[0].detail
+    assert "INT8 covers 4 of 4 weighted layers" in made.notes[0].detail
     assert float_convolutions(in_nhwc(model, kept=frozenset({features}))) >= set(heads)
     fast = in_nhwc(model, front=frozenset(heads[:1]))
     assert float_convolutions(fast) == {heads[0]}
-    assert any("1 layer in float because integers are slower" in note.detail for note in fast.notes)
+    assert any("1 layer stays in float because integers are slower" in note.detail for note in fast.notes)
 
 
 def distances(net: Net, x: str, fan: int) -> tuple[str, str]:

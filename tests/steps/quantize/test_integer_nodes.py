@@ -65,6 +65,6 @@ def test_layers_without_integers_in_a_form_are_not_counted_as_such(form: Form) -
     outcome = quantize(model, pictures, Int8Rules(), form=form)
     said = [note.detail for note in outcome.notes]
     on_integers = form in (Form.QDQ, Form.INPUTS)
-    assert f"{3 if on_integers else 0} of 3 weighted layers in INT8" in said
-    assert any("3 layers in float: form" in one for one in said) == (not on_integers)
+    assert f"INT8 covers {3 if on_integers else 0} of 3 weighted layers" in said
+    assert any("3 layers stay in float: the form" in one for one in said) == (not on_integers)
     assert ("DequantizeLinear" in outcome.model.op_counts) == on_integers

@@ -113,7 +113,7 @@ def test_a_product_answers_as_in_float_however_it_is_written(name: str) -> None:
     findings = study(model, open_graph(model), frames(model), RULES)
     for form in Form:
         for rounding in (False, True):
-            variant = replace(first_variant(form), rounding=rounding, least_db=-200)
+            variant = replace(first_variant(form), least_db=-200).repaired(gptq=rounding)
             made = make_variant(model, findings, RULES, variant)[0].model
             assert sqnr_db(made, model) > 22, (form, rounding)
 

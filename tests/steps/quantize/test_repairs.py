@@ -13,9 +13,9 @@ from edgeopt.steps.quantize.calibration.findings import study
 from edgeopt.steps.quantize.calibration.watching import Watcher
 from edgeopt.steps.quantize.grids.weights import QuantizedWeight, quantize_weight
 from edgeopt.steps.quantize.patterns import key, name_of
+from edgeopt.steps.quantize.repairs._weights import repair_weights
 from edgeopt.steps.quantize.repairs.bias_correction import mean_shift
 from edgeopt.steps.quantize.repairs.gptq import _damped_inverse, is_better, round_with_inputs, rounded
-from edgeopt.steps.quantize.repairs.weights import repair_weights
 from edgeopt.steps.quantize.search.choose import choose_scheme
 from edgeopt.steps.quantize.search.make import make_variant
 from edgeopt.steps.quantize.search.variant import Variant, first_variant
@@ -103,9 +103,9 @@ def test_repairs_touch_what_they_name_and_nothing_else() -> None:
     graph = open_graph(model)
     findings = study(model, graph, frames(model), HERE)
     scheme = choose_scheme(graph, findings, HERE, Variant())
-    plain = repair_weights(graph, scheme, findings.calibration, rounding=False, biases=False)
+    plain = repair_weights(graph, scheme, findings.calibration, ())
     assert (plain.weights, plain.biases) == ({}, {})
-    both = repair_weights(graph, scheme, findings.calibration)
+    both = repair_weights(graph, scheme, findings.calibration, ALL)
     pointwise = {node.outputs[0].name for node in graph.nodes("Conv") if node.inputs[1].shape.dims[2:] == (1, 1)}
     assert both.weights.keys() == pointwise
     assert len(both.biases) == len(graph.nodes("Conv"))
@@ -113,6 +113,7 @@ def test_repairs_touch_what_they_name_and_nothing_else() -> None:
 
 
 CHANNELS = 32
+ALL = ("gptq", "bias_correction")
 
 
 def mixed(places: int) -> tuple[Net, str, str, str]:
@@ -134,7 +135,7 @@ def test_layers_that_sum_over_unlike_axes_are_repaired_each_over_its_own(places:
     graph = open_graph(model)
     findings = study(model, graph, frames(model), HERE)
     scheme = choose_scheme(graph, findings, HERE, Variant(least_db=-200))
-    repaired = repair_weights(graph, scheme, findings.calibration)
+    repaired = repair_weights(graph, scheme, findings.calibration, ALL)
     assert len(repaired.weights) == 5
     assert len(repaired.biases) == 3
     watched = Watcher(model, {}, [[name_of(one.inputs[0]) for one in graph.nodes("Conv", "MatMul")]], threads=1, seed=0)
@@ -144,7 +145,7 @@ def test_layers_that_sum_over_unlike_axes_are_repaired_each_over_its_own(places:
         values = np.concatenate([one[name] for one in whole])
         np.testing.assert_array_equal(findings.calibration.observations[name].low, values.min(axis=others))
     for form in (Form.QDQ, Form.NHWC, Form.INPUTS, Form.DYNAMIC):
-        variant = replace(first_variant(form), rounding=True, least_db=-200)
+        variant = replace(first_variant(form), least_db=-200).repaired(gptq=True)
         assert sqnr_db(make_variant(model, findings, HERE, variant)[0].model, model) > 25, form
 
 
@@ -160,14 +161,14 @@ def test_a_layer_that_sums_over_another_axis_than_was_watched_is_left_as_it_is(f
     graph = open_graph(model)
     findings = study(model, graph, frames(model), HERE)
     scheme = choose_scheme(graph, findings, HERE, Variant(least_db=-200))
-    repaired = repair_weights(graph, scheme, findings.calibration)
+    repaired = repair_weights(graph, scheme, findings.calibration, ALL)
     readers = {node.op_type: key(node) for node in graph.consumers(graph.value(x))}
     other = next(op for op in readers if op != first)
     assert readers[first] in repaired.weights
     assert readers[other] not in repaired.weights
     assert (readers["Conv"] in repaired.biases) == (first == "Conv")
     for form in (Form.QDQ, Form.NHWC, Form.INPUTS):
-        variant = replace(first_variant(form), rounding=True, least_db=-200)
+        variant = replace(first_variant(form), least_db=-200).repaired(gptq=True)
         assert sqnr_db(make_variant(model, findings, HERE, variant)[0].model, model) > 25, form
 
 
@@ -183,9 +184,9 @@ def test_layers_after_the_time_are_rounded_to_nearest() -> None:
     graph = open_graph(model)
     findings = study(model, graph, frames(model), HERE)
     scheme = choose_scheme(graph, findings, HERE, Variant())
-    late = repair_weights(graph, scheme, findings.calibration, ends_at_s=0.0)
-    plain = repair_weights(graph, scheme, findings.calibration, rounding=False)
-    whole = repair_weights(graph, scheme, findings.calibration)
+    late = repair_weights(graph, scheme, findings.calibration, ALL, ends_at_s=0.0)
+    plain = repair_weights(graph, scheme, findings.calibration, ["bias_correction"])
+    whole = repair_weights(graph, scheme, findings.calibration, ALL)
     assert not late.weights
     assert whole.weights
     assert late.biases.keys() == plain.biases.keys()

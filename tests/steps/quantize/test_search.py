@@ -129,8 +129,8 @@ def test_the_search_reports_each_attempt_and_says_why_the_first_won() -> None:
     best = found.attempts[0]
     assert "QLinearConv" in best.outcome.model.op_counts
     assert best.agreement > 0.99
-    assert found.reason.startswith(f"{best.name}: estimated 1.50x the float model, agreement")
-    assert "int8 qdq gave 1.10x" in found.reason
+    assert found.reason.startswith(f"{best.name} is about 1.50 times as fast as the float model, and its agreement is")
+    assert "; int8 qdq (1.10 times as fast" in found.reason
 
 
 def test_without_time_one_attempt_is_still_made() -> None:
@@ -138,14 +138,15 @@ def test_without_time_one_attempt_is_still_made() -> None:
     found = search_int8(model, frames(model), HERE, agreement=lambda one: 1.0, speed=lambda one: 2.0, time_limit_s=0.0)
     assert [one.name for one in found.attempts] == ["int8 qdq"]
     (note,) = [one for one in found.notes if one.kind is NoteKind.WARNING]
-    assert note.detail.startswith("the search ran out of time after 1 form; untried: ")
+    assert note.detail == "the search ran out of time after 1 form"
+    assert note.more.startswith("untried: ")
     assert any("rounded with inputs" in one for one in note.names)
 
 
 def test_a_search_with_time_enough_leaves_nothing_untried() -> None:
     model = mobile()
     found = search_int8(model, frames(model), Int8Rules(), agreement=lambda one: 1.0, speed=lambda one: 2.0)
-    assert not any("untried" in note.detail for note in found.notes)
+    assert not any("untried" in note.more for note in found.notes)
 
 
 def test_a_form_that_is_slower_is_ranked_but_refused_in_words() -> None:
@@ -202,8 +203,9 @@ def test_all_that_labels_may_judge_say_why() -> None:
     found = searched(model)
     for most in (1, 2, 3):
         for one in for_labels(found.attempts, most):
-            assert one.reason.startswith(f"{one.name}: estimated 1.20x the float model, agreement {one.agreement:.3f}.")
-            assert "weighted layers in INT8" in one.reason
+            told = f"{one.name} is about 1.20 times as fast as the float model, and its agreement is"
+            assert one.reason.startswith(f"{told} {one.agreement:.3f}.")
+            assert "weighted layers" in one.reason
     assert found.reason == found.attempts[0].reason
 
 

@@ -94,7 +94,7 @@ def test_integers_lose_less_behind_a_smoothed_normalisation(form):
     sources = Sources(model, findings, rules, given_frames)
     wanted, kept = answers(model, unseen), []
     for alpha in (0.0, 0.5):
-        variant = Variant(form, first_variant(form).options, least_db=-100.0, smoothing=alpha)
+        variant = Variant(form, first_variant(form).options, least_db=-100.0).repaired(smoothquant=alpha)
         made = make_variant(*sources.of(variant), rules, variant)[0].model
         kept.append(signal_db(answers(made, unseen), wanted))
     assert kept[1] > kept[0] + 2
@@ -126,5 +126,4 @@ def test_the_search_smooths_where_that_agrees_better_and_tries_dynamic_grids_too
 
 
 def test_a_convolutional_network_is_searched_as_before():
-    sources = Sources(ALL["residual"](), None, Int8Rules(), ())  # type: ignore[arg-type]
-    assert not sources.can_smooth
+    assert not smoothable(open_graph(ALL["residual"]()))

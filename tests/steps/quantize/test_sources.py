@@ -35,30 +35,27 @@ def test_another_range_method_takes_the_same_images_and_is_computed_once() -> No
     assert findings.calibration is sources.findings.calibration
     assert findings.affines != sources.findings.affines
     assert sources.of(variant)[1] is findings
-    assert sources.of(replace(variant, rounding=True))[1] is findings
+    assert sources.of(variant.repaired(gptq=True))[1] is findings
 
 
 def test_the_equalized_model_gives_the_same_answer_and_is_calibrated_itself() -> None:
     sources = sources_of(residual())
-    assert sources.can_equalize
-    model, findings = sources.of(replace(PLAIN, equalized=True))
+    model, findings = sources.of(PLAIN.repaired(equalization=True))
     assert model is not sources.model
     assert findings.calibration is not sources.findings.calibration
     np.testing.assert_allclose(answers(model, sources.model), answers(sources.model, sources.model), atol=1e-3)
-    assert sources.of(replace(PLAIN, equalized=True, rounding=True))[0] is model
+    assert sources.of(PLAIN.repaired(equalization=True, gptq=True))[0] is model
 
 
 def test_where_no_pair_of_layers_allows_it_nothing_is_equalized() -> None:
     sources = sources_of(detector())
-    assert not sources.can_equalize
-    assert sources.of(replace(PLAIN, equalized=True))[0] is sources.model
+    assert sources.of(PLAIN.repaired(equalization=True))[0] is sources.model
 
 
 @pytest.mark.parametrize("alpha", [0.5, 0.8])
 def test_a_smoothed_transformer_gives_the_same_answer_for_each_strength(alpha: float) -> None:
     sources = sources_of(vision_transformer())
-    assert sources.can_smooth
-    model, findings = sources.of(replace(PLAIN, smoothing=alpha))
+    model, findings = sources.of(PLAIN.repaired(smoothquant=alpha))
     assert model is not sources.model
     assert findings is not sources.findings
     np.testing.assert_allclose(answers(model, sources.model), answers(sources.model, sources.model), atol=1e-3)

@@ -6,6 +6,8 @@ The group is the only place that turns errors into text and exit codes.
 from __future__ import annotations
 
 import errno
+import shutil
+import sys
 from importlib import import_module
 from pkgutil import iter_modules
 
@@ -13,7 +15,7 @@ import click
 
 from edgeopt import __version__
 from edgeopt.errors import EXIT_ERROR, EdgeoptError, NotFoundError
-from edgeopt.system.text import printable, short
+from edgeopt.system.text import fold, printable, short
 
 click.UsageError.exit_code = EXIT_ERROR  # click's own 2 means a missed budget here
 
@@ -66,8 +68,10 @@ _OF_THE_USER = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOO
 
 
 def _show_error(error: EdgeoptError) -> None:
-    for line in f"error: {error}".split("\n"):
-        click.echo(printable(line), err=True)
+    width = shutil.get_terminal_size().columns if sys.stderr.isatty() else 0
+    for head, text in (("error: ", error.problem), ("  -> ", error.remedy)):
+        for line in fold(printable(text), width, head):
+            click.echo(line, err=True)
 
 
 def _what_is_left(command: str | None) -> str:

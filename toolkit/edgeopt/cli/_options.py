@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -64,6 +65,13 @@ max_drop_option = click.option(
     type=Number(min=0, max=1),
     show_default="the recipe's, 0.01",
     help="How much of the metric may be lost.",
+)
+code_option = click.option(
+    "--code",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    show_default="none is run",
+    help="Of a pipeline: where the modules lie that its stages call. They are run.",
 )
 seed_option = click.option(
     "--seed", type=Whole(min=0), default=0, show_default=True, help="Decides the order of what runs in turns."

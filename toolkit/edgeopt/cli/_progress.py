@@ -1,35 +1,66 @@
-"""How far long work is: lines on the standard error, the last of which is rewritten on a terminal."""
+"""How far long work is: a bar with the time left on a terminal, whole lines elsewhere; both on the standard error."""
 
 from __future__ import annotations
 
 import shutil
 import sys
-import textwrap
 from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil
 from time import monotonic
 from types import TracebackType
+from typing import TextIO
 
-from edgeopt.system.text import printable
+from edgeopt.cli._status import StatusLine
+from edgeopt.system.text import fold, printable, shorten
 
 _TELLING_S = 2.0
 """Before that the pace of a piece of work says little."""
+_EVERY_S = 30.0
+"""Between two lines about long work where there is no terminal."""
+_BAR = 24
+"""Columns of the bar."""
+_INDENT = 11
+"""Of the lines that go on: under the text beside a label."""
 
-_INDENT = " " * 11
+
+@dataclass
+class _Work:
+    """One piece of work, as far as it was told."""
+
+    what: str
+    of: int
+    began_s: float
+    done: int = 0
+    at_s: float = 0.0
+    """When `done` last grew."""
+
+    def left_s(self, now_s: float) -> float | None:
+        """Return how long the rest takes at the pace so far; None where it says nothing, or was wrong."""
+        took_s = self.at_s - self.began_s
+        if took_s < _TELLING_S or not 0 < self.done < self.of:
+            return None
+        left_s = took_s / self.done * (self.of - self.done) - (now_s - self.at_s)
+        return left_s if left_s > 0 else None
 
 
 class Progress:
     """Listens to long work.
 
-    Where the output is no terminal only whole lines are printed. Nothing redraws itself in the background: a thread
-    that draws would slow the frames that are measured.
+    A bar never runs backwards: work that tells less than before keeps its bar. Where the standard error is no terminal
+    whole lines are printed, about the work itself no more than two a minute.
     """
 
-    def __init__(self, *, quiet: bool = False, clock: Callable[[], float] = monotonic) -> None:
-        self._quiet = quiet
-        self._clock = clock
-        self._work, self._began_s = "", 0.0
-        self._is_terminal = sys.stderr.isatty() and not quiet
-        self._shown = ""
+    def __init__(
+        self, *, quiet: bool = False, stream: TextIO | None = None, clock: Callable[[], float] = monotonic
+    ) -> None:
+        self._quiet, self._clock, self._stream = quiet, clock, stream or sys.stderr
+        self._status = StatusLine(quiet=quiet, stream=self._stream, clock=clock)
+        self._work = _Work("", 0, 0.0)
+        self._told_s = clock()
+        self._has_said = False
+        filled, empty = ("━", "─") if _can_print("━─", self._stream) else ("#", "-")
+        self._filled, self._empty = filled * _BAR, empty * _BAR
 
     def __enter__(self) -> Progress:
         return self
@@ -37,33 +68,54 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._show("")
+        self._status.clear()
+        if self._has_said and self._status.is_live:
+            self.say("")  # apart from what the command prints next
 
     def progress(self, what: str, done: int, of: int) -> None:
         """Show how far a piece of work is, and after a few seconds how long the rest will take at this pace."""
-        if what != self._work:
-            self._work, self._began_s = what, self._clock()
-        took_s = self._clock() - self._began_s
-        left = f", {took_s / done * (of - done):.0f} s left" if took_s >= _TELLING_S and 0 < done < of else ""
-        self._show(f"{what} {done}/{of}{left}" if of > 1 else what)
+        now_s, work = self._clock(), self._work
+        is_new = what != work.what or of < work.of or (work.done >= work.of and done < of)
+        if is_new:
+            work = self._work = _Work(what, of, now_s, at_s=now_s)
+        if done > work.done or of > work.of:
+            work.done, work.of, work.at_s = max(done, work.done), of, now_s
+        left_s = work.left_s(now_s)
+        left = "" if left_s is None else f"  {_duration(left_s)} left"
+        if self._status.is_live:
+            self._status.show(self._line(work, left), now=is_new or work.done >= work.of)
+        elif not is_new and now_s - self._told_s >= _EVERY_S:
+            self.say(f"{what} {work.done}/{work.of}{left}")
 
     def say(self, text: str) -> None:
         """Print one line."""
-        if not self._quiet:
-            self._show("")
-            for line in self._folded(printable(text)):
-                sys.stderr.write(f"{line}\n")
-            sys.stderr.flush()
+        if self._quiet:
+            return
+        self._status.clear()
+        width = shutil.get_terminal_size().columns if self._status.is_live else 0
+        head, _, rest = (text[:_INDENT], "", text[_INDENT:]) if text[_INDENT - 1 : _INDENT] == " " else ("", "", text)
+        for line in fold(printable(rest), width, printable(head)):
+            self._stream.write(f"{line}\n")
+        self._stream.flush()
+        self._told_s, self._has_said = self._clock(), True
 
-    def _folded(self, text: str) -> list[str]:
-        width = shutil.get_terminal_size().columns
-        if not self._is_terminal or len(text) <= width:
-            return [text]
-        return textwrap.wrap(text, width, subsequent_indent=_INDENT, break_long_words=False, break_on_hyphens=False)
+    def _line(self, work: _Work, left: str) -> str:
+        if work.of < 2:
+            return work.what
+        filled = _BAR * work.done // work.of
+        rest = f"  {self._filled[:filled]}{self._empty[filled:]}  {work.done}/{work.of}{left}"
+        return f"{shorten(work.what, self._status.width - len(rest))}{rest}"
 
-    def _show(self, text: str) -> None:
-        text = printable(text)[: shutil.get_terminal_size().columns - 1]
-        if self._is_terminal and text != self._shown:
-            sys.stderr.write(f"\r{text.ljust(len(self._shown))}{'' if text else chr(13)}")
-            sys.stderr.flush()
-            self._shown = text
+
+def _duration(seconds: float) -> str:
+    """Return whole seconds, or minutes and seconds; never less than will pass."""
+    whole = ceil(seconds)
+    return f"{whole} s" if whole < 60 else f"{whole // 60} min {whole % 60:02d} s"
+
+
+def _can_print(text: str, stream: TextIO) -> bool:
+    try:
+        text.encode(stream.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True

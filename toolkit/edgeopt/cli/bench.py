@@ -9,6 +9,7 @@ import click
 
 from edgeopt.cli._options import (
     TERMINAL,
+    code_option,
     format_option,
     recipe_option,
     shape_option,
@@ -84,6 +85,7 @@ class _LoadOption(click.Option):
 @click.option("--kwh-price", type=_POSITIVE, help="Price of a kWh.")
 @click.option("--cloud-price", type=_POSITIVE, help="Price of a rented hour, in place of a device.")
 @threads_option("physical cores, shared by the sessions")
+@code_option
 @click.option("--seed", type=Whole(min=0), default=0, show_default=True, help="Decides arrivals, phases and orders.")
 @click.option(
     "--out", "-o", type=click.Path(path_type=Path), help="Folder for bench.json, .md, .html and the raw samples."
@@ -98,12 +100,13 @@ def bench(
     target: str,
     recipe: str | None,
     out: Path | None,
+    code: Path | None,
     form: str,
     **wishes: Any,
 ) -> None:
     """Measure MODEL stage by stage, and say what to do about it.
 
-    MODEL is an ONNX file, the name of a shipped model, or a bundle.
+    MODEL is an ONNX file, the name of a shipped model, a bundle, or a pipeline: its .toml file or bundle.
 
     \b
     Exit codes:
@@ -115,12 +118,32 @@ def bench(
     """
     from edgeopt.measurement.bench.run import bench as run
     from edgeopt.measurement.bench.summary import summarize
+    from edgeopt.measurement.pipelines.given import is_pipeline
 
     options = _options(**wishes)
+    if is_pipeline(model):
+        ctx.exit(_bench_pipeline(model, target, recipe, code, options, out, form))
+    if code is not None:
+        raise click.UsageError("--code is for a pipeline, and a single model calls nothing; leave it out")
     with Progress(quiet=form != TERMINAL) as progress:
         result = run(model, target=target, recipe=recipe, options=options, out=out, tell=progress.progress)
     show(summarize(result), form)
     ctx.exit(result.exit_code)
+
+
+def _bench_pipeline(
+    model: str, target: str, recipe: str | None, code: Path | None, options: Any, out: Path | None, form: str
+) -> int:
+    """Measure a pipeline and show it; return the exit code."""
+    from edgeopt.measurement.pipelines.bench import bench_pipeline
+    from edgeopt.measurement.pipelines.summary import summarize
+
+    if recipe is not None:
+        raise click.UsageError("--recipe is for a single model; each stage of a pipeline names its own")
+    with Progress(quiet=form != TERMINAL) as progress:
+        result = bench_pipeline(model, target=target, code=code, options=options, out=out, tell=progress.progress)
+    show(summarize(result), form)
+    return result.exit_code
 
 
 def _options(

@@ -129,6 +129,8 @@ class Executor(Protocol):
 
     compiled: ClassVar[bool] = False
     """Whether models are compiled for the device ahead of time, and judged by the device or its simulator."""
+    takes_onnx: ClassVar[bool] = True
+    """Whether a device opens an ONNX model, not only what was compiled of it."""
     sharing: ClassVar[Mapping[str, str]] = {}
     """Entries with which a session leaves its cores at once when a run is over, for other models that wait for them."""
     foreign_runtime: ClassVar[str] = ""

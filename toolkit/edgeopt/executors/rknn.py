@@ -168,6 +168,7 @@ class Rknn(Executor):
     """The executor `rknn`."""
 
     compiled: ClassVar[bool] = True
+    takes_onnx: ClassVar[bool] = False
 
     foreign_runtime: ClassVar[str] = "Rockchip's rknn-toolkit-lite2"
     """What runs a compiled model on the chip, where edgeopt does not."""

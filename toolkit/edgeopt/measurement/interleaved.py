@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +20,7 @@ from numpy.typing import NDArray
 from edgeopt.executors import Session
 from edgeopt.graph.tensors import Sample, Tensors
 from edgeopt.measurement.clock import Clock
-from edgeopt.measurement.load.closed_loop import MarkedFrames, Pictures
-from edgeopt.measurement.load.workers import Pipeline
+from edgeopt.measurement.load.closed_loop import Marked, MarkedFrames, Pictures
 from edgeopt.measurement.resources.anchor import Anchor, measure_anchor
 from edgeopt.measurement.resources.readings import Reading, take_reading
 from edgeopt.measurement.resources.trust import Trust, judge_trust
@@ -37,6 +37,30 @@ from edgeopt.tasks import FrameTask
 
 MIN_ROUNDS = 5
 """Ten pairs of blocks: fewer give an interval that no machine's noise fits."""
+
+
+class Whole(Protocol):
+    """Something else than one model whose whole frames are timed, such as a pipeline of several."""
+
+    def mark(self, frames: Pictures, clock: Clock) -> Marked:
+        """Return its frames, to be run with marks."""
+        ...
+
+    def close(self) -> None:
+        """Free what it holds."""
+        ...
+
+
+Opened: TypeAlias = tuple[FrameTask, Session] | Whole
+"""What takes turns: a task with its session, or something that marks its own stages."""
+
+
+def _mark(opened: Opened, frames: Pictures, clock: Clock) -> Marked:
+    return MarkedFrames(frames, *opened, clock) if isinstance(opened, tuple) else opened.mark(frames, clock)
+
+
+def _close(opened: Opened) -> None:
+    (opened[1] if isinstance(opened, tuple) else opened).close()
 
 
 def call_of(session: Session, inputs: Tensors) -> Callable[[int], None]:
@@ -135,7 +159,7 @@ def _time_block(run: Callable[[int], None], first: int, block: int, clock: Clock
 
 def run_interleaved(
     frames: Pictures,
-    variants: Mapping[str, tuple[FrameTask, Session]],
+    variants: Mapping[str, Opened],
     *,
     seconds: float,
     enough: int | None = None,
@@ -150,7 +174,7 @@ def run_interleaved(
 
     Args:
         frames: One or more; all variants of a round get the same ones in the same order.
-        variants: Task and loaded session of each.
+        variants: Task and loaded session of each, or what marks its own stages.
         seconds: How long to go on; the least rounds run whatever it says.
         enough: Stop before that once each variant has so many frames after warm-up; None: never.
         block: Frames per block, at least 1.
@@ -164,7 +188,7 @@ def run_interleaved(
     if len(variants) < 2 or block < 1:
         raise ValueError(f"need two variants and blocks of one frame or more, got {len(variants)} and {block}")
     rng, zero_ns, epoch_ns = np.random.default_rng(seed), clock(), time.time_ns()
-    marked = {name: MarkedFrames(frames, task, session, clock) for name, (task, session) in variants.items()}
+    marked = {name: _mark(one, frames, clock) for name, one in variants.items()}
     for run in marked.values():
         for index in range(block):
             run.run(index)
@@ -179,7 +203,7 @@ def run_interleaved(
     return {name: _samples(run, name, block, zero_ns, epoch_ns) for name, run in marked.items()}
 
 
-def _samples(run: MarkedFrames, name: str, block: int, zero_ns: int, epoch_ns: int) -> Samples:
+def _samples(run: Marked, name: str, block: int, zero_ns: int, epoch_ns: int) -> Samples:
     rows = np.arange(len(run))
     samples = run.samples(rows < block, zero_ns=zero_ns, epoch_ns=epoch_ns, variant=name)
     return replace(samples, round_id=np.maximum(rows - block, 0) // (2 * block))
@@ -281,7 +305,7 @@ class Turns:
 
 
 def take_turns(
-    openers: Mapping[str, Callable[[], Pipeline]],
+    openers: Mapping[str, Callable[[], Opened]],
     frames: Frames,
     pace: Pace,
     *,
@@ -314,7 +338,7 @@ def take_turns(
         opened = {name: opened_by[name]() for name in rng.permutation(list(opened_by)).tolist()}
         open_s = (clock() - began) / 1e9
         if not legs:
-            frame_s = max(_seconds_a_frame(opened[first], readers[0], clock), 1e-6)
+            frame_s = max(min(map(_mark(opened[first], readers, clock).run_unmarked, (0, 0, 0))) / 1e9, 1e-6)
             block = max(pace.least_block, min(25, round(pace.block_seconds / frame_s)))
             least_s = 2 * pace.least_rounds * block * frame_s * len(opened)
             count = max(1, min(count, int(pace.seconds / max(least_s, _OPENINGS * open_s))))
@@ -332,8 +356,8 @@ def take_turns(
             )
         )
         spent_ns += clock() - began
-        for _, session in opened.values():
-            session.close()
+        for one in opened.values():
+            _close(one)
         readings.append(machine.read())
         anchors.append(machine.measure_anchor())
     samples = {name: join_legs([leg[name] for leg in legs]) for name in opened_by}
@@ -348,15 +372,3 @@ def join_legs(legs: Sequence[Samples]) -> Samples:
         rounds.append(leg.round_id + offset)
         offset += int(leg.round_id.max()) + 1
     return replace(join_samples(legs), round_id=np.concatenate(rounds))
-
-
-def _seconds_a_frame(pipeline: Pipeline, read: Callable[[], Sample], clock: Clock) -> float:
-    task, session = pipeline
-
-    def once() -> float:
-        started = clock()
-        inputs, geometry = task.preprocess(read())
-        task.postprocess(session.run(inputs), geometry)
-        return (clock() - started) / 1e9
-
-    return min(once() for _ in range(3))

@@ -19,7 +19,9 @@ def decide(run: Run) -> Decision | None:
     """Measure all candidates of a run together and choose; None where this machine is not the target."""
     if run.untimed:
         return None
-    run.listener.say(f"measuring {plural(len(run.candidates), 'candidate')} in turns, {run.plan.threads} thread(s)")
+    run.listener.say(
+        f"measuring {plural(len(run.candidates), 'candidate')} in turns, {plural(run.plan.threads, 'thread')}"
+    )
     left = run.context.ends_at - monotonic()
     bench = Bench(
         openers={one.name: _opener(run, one) for one in run.candidates},

@@ -5,30 +5,24 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind
-from edgeopt.executors.onnxruntime.providers import TENSORRT
 from edgeopt.graph.model import load_model
 from edgeopt.measurement.accuracy.bootstrap import Drop, why_unsure
 from edgeopt.measurement.accuracy.evaluate import answers
 from edgeopt.pipeline.candidate import Candidate
-from edgeopt.pipeline.embedding import Embedding, embed
+from edgeopt.pipeline.deploy import deploy
 from edgeopt.pipeline.measure import Decision
 from edgeopt.pipeline.plan import calibrated_steps
 from edgeopt.pipeline.result import Report
 from edgeopt.pipeline.run import Run
 from edgeopt.pipeline.selection import choose, mark
 from edgeopt.pipeline.summary import write_report
-from edgeopt.recipes.preprocess import Preprocess
-from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.recognise import Choice
 from edgeopt.report.contact_sheet import write_sheet
 from edgeopt.runtime.availability import is_compiled
-from edgeopt.runtime.bundle import Artefact, make_artefact, write_bundle
-from edgeopt.runtime.runtime import Runtime
-from edgeopt.steps._context import CALIBRATION, CALIBRATION_PICTURES, Engine
-from edgeopt.system.environment import package_versions, read_environment
+from edgeopt.steps._context import CALIBRATION, CALIBRATION_PICTURES
+from edgeopt.system.environment import read_environment
 from edgeopt.system.text import plural
 from edgeopt.tasks import find_task
 
@@ -59,7 +53,7 @@ def conclude(run: Run, choice: Choice, decision: Decision | None) -> Report:
     off_target = "" if best.profile or not is_compiled(run.context.target) else _why_off_target(candidates)
     if off_target:
         notes.append(Note(NoteKind.WARNING, f"nothing runs on {run.context.target.name}: {off_target}"))
-    bundle, of_bundle = _write_bundle(run, candidates, best)
+    bundle, of_bundle = deploy(run, candidates, best)
     notes += of_bundle
     report = Report(
         model=run.context.original.name,
@@ -120,69 +114,6 @@ def _calibrated_on(run: Run) -> str:
     if run.plan.synthetic:
         return f"{count}, SYNTHETIC: INT8 figures are uncalibrated"
     return f"{count} of {run.context.frames.source}"
-
-
-def _precision_on_device(run: Run, best: Candidate) -> str:
-    """Return the target's own word for a candidate that was checked on this machine's processor."""
-    if not run.by_rule:
-        return best.precision
-    is_integer = best.precision.startswith("w8")
-    return next((one for one in run.context.target.precisions if one.startswith("w8") == is_integer), best.precision)
-
-
-def _write_bundle(run: Run, candidates: Sequence[Candidate], best: Candidate) -> tuple[Path, Sequence[Note]]:
-    """Write the chosen model, and the best float model of the target's own engine behind it as the fallback.
-
-    Returns its folder, and what is to be said of what the models hold.
-    """
-    embedded = embed(run, best)
-    device = run.context.target if run.by_rule else run.engine_of(best).target
-    precision, recipe = _precision_on_device(run, best), embedded.recipe or _recipe_of_bundle(run)
-    name = f"model{Path(best.compiled or best.file).suffix}"
-    models = [_deployed(run, name, best, precision, replace(run.engine_of(best), target=device), embedded)]
-    real = run.context.engine.target.float_precision
-    floats = [one for one in candidates if one.precision == real and not one.profile and not one.refused]
-    if best.precision != real or best.profile or run.by_rule:
-        other = floats[-1]
-        models.append(_deployed(run, "fallback.onnx", other, other.precision, run.engine_of(other), embedded))
-    score = best.simulated or best.score
-    expected = {
-        "metric": run.context.recipe.evaluation.metric,
-        "accuracy": score.value if score else None,
-        "images": score.n if score else 0,
-        "agreement": best.agreement,
-        "frame_p50_ms": best.latency.frame.p50_ms if best.latency else None,
-        "frame_p99_ms": best.latency.frame.p99_ms if best.latency else None,
-        "machine": read_environment().hash if best.latency else None,
-        **embedded.expected,
-    }
-    folder = run.workspace.path("bundle")
-    write_bundle(folder, models, run.context.target, recipe, expected, package_versions())
-    if TENSORRT in run.context.target.providers and not run.untimed:
-        Runtime.load(folder, warmup=False).session.close()  # builds its engines into the bundle
-    return folder, embedded.notes
-
-
-def _recipe_of_bundle(run: Run) -> Recipe:
-    """Return the recipe without a picture's size where arrays were given, and nothing says how one becomes them."""
-    recipe = run.context.recipe
-    if not recipe.takes_arrays or run.context.frames.tensors is None or recipe.preprocess != Preprocess():
-        return recipe
-    return replace(recipe, input=replace(recipe.input, size=()))
-
-
-def _deployed(
-    run: Run, name: str, one: Candidate, precision: str, engine: Engine, embedded: Embedding
-) -> tuple[Artefact, bytes]:
-    """Return a model for the bundle, opened there as it was here: this machine's cores say nothing of another's."""
-    asked = run.plan.threads if run.plan.threads_asked else 0
-    threads = asked if run.untimed else engine.threads
-    if one.compiled:
-        data = run.workspace.read(one.compiled)
-        return make_artefact(name, data, precision, engine.target, threads), data
-    model = embedded.put_into(load_model(run.workspace.path(one.file), one.name))
-    ends = model.inputs, model.outputs
-    return make_artefact(name, model.data, precision, engine.target, threads, *ends), model.data
 
 
 def _write_pictures(run: Run, best: Candidate) -> None:

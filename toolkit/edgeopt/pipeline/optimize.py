@@ -22,7 +22,7 @@ from edgeopt.pipeline.decide import decide
 from edgeopt.pipeline.device_forms import offer_forms
 from edgeopt.pipeline.finish import conclude
 from edgeopt.pipeline.other_engines import offer_engines
-from edgeopt.pipeline.plan import Options, describe, make_plan, require_no_clock
+from edgeopt.pipeline.plan import Options, describe, head, make_plan, require_no_clock
 from edgeopt.pipeline.replay import Replay, read_replay
 from edgeopt.pipeline.result import Report
 from edgeopt.pipeline.resume import finished_candidates, outcome_on_disk, stored_candidates
@@ -30,7 +30,6 @@ from edgeopt.pipeline.run import Run, Silence
 from edgeopt.pipeline.scoring import add_candidate
 from edgeopt.pipeline.start import open_calibration, read_as_the_recipe_says, read_given, start_run
 from edgeopt.report.document import Document
-from edgeopt.report.formats import render
 from edgeopt.runtime.availability import is_by_rule, is_compiled, why_unavailable
 from edgeopt.steps._context import CALIBRATION_PICTURES, Listener, Setting, numbered, out_of_time
 from edgeopt.system.threads import physical_cores
@@ -92,9 +91,9 @@ def optimize(
     folder = Path(out) if out else Path("out") / f"{given.model.name}-{device_name(target)}"
     run = start_run(given, pictures, plan, folder, asked.resume, replay, listener or Silence())
     with run.workspace:
-        document = describe(plan, given.model.name, given.recipe, given.target, given.choice.reason)
-        for line in render(document, "terminal").splitlines():
-            run.listener.say(line)
+        for one in head(plan, given.model.name, given.recipe, given.target, given.choice.reason):
+            run.listener.say(str(one))
+        run.listener.say("")
         read_as_the_recipe_says(run.context, plan, given.choice, run.labelled, folder)
         _make_candidates(run)
         run.context.notes += run.workspace.notes

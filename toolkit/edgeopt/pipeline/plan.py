@@ -12,12 +12,12 @@ from edgeopt import steps
 from edgeopt.errors import EdgeoptError, Note, NoteKind, NotFoundError, UnsupportedError
 from edgeopt.pipeline.selection import Prefer
 from edgeopt.recipes.recipe import Recipe
-from edgeopt.report.document import Document, Section, Value
+from edgeopt.report.document import Document, Section, Table, Value
 from edgeopt.runtime.availability import is_compiled
 from edgeopt.steps import Step
 from edgeopt.system import registry
 from edgeopt.system.target import Target
-from edgeopt.system.text import plural
+from edgeopt.system.text import plural, shown_path
 from edgeopt.system.threads import engine_threads
 from edgeopt.system.toml import DURATION_MS, DURATION_S, THREADS, Within, require_ranges
 
@@ -199,19 +199,37 @@ def _left_out(name: str, step: Step, reason: str, hint: str = "") -> Note:
     return Note(NoteKind.SKIPPED, f"{step.without or f'no {name}'}: {reason}", hint)
 
 
+def head(plan: Plan, model: str, recipe: Recipe, target: Target, reason: str) -> tuple[Value, ...]:
+    """Return what will be done, in five short lines."""
+    return (
+        Value("model", f"{model} on {target.name}, {plural(plan.threads, 'thread')}", more=target.description),
+        Value("recipe", f"{recipe.name}: {reason}"),
+        Value("calib", SYNTHETIC if plan.synthetic else shown_path(plan.calib) if plan.calib else "none"),
+        Value("labels", shown_path(plan.eval) if plan.eval else "none: agreement with the original judges"),
+        Value("budget", f"{plan.budget_ms:.1f} ms a frame, {_kept(plan, recipe)}"),
+    )
+
+
 def describe(plan: Plan, model: str, recipe: Recipe, target: Target, reason: str) -> Document:
     """Return what `--dry-run` prints."""
-    kept = f"drop at most {plan.max_drop:g} {recipe.evaluation.metric}"
-    if plan.eval is None:
-        kept = f"agreement at least {recipe.least_agreement:g}"
-    values = (
-        Value("model", model),
-        Value("recipe", f"{recipe.name}: {reason}"),
-        Value("target", f"{target.name}: {target.description}; {plural(plan.threads, 'thread')}"),
-        Value("calib", "synthetic" if plan.synthetic else str(plan.calib or "none")),
-        Value("eval", str(plan.eval or "none: agreement with the float model judges")),
-        Value("budget", f"{plan.budget_ms:.1f} ms a frame, {kept}"),
-        *(Value("step", f"{name}: {step.does}") for name, step in plan.steps.items()),
+    rows = tuple((name, step.does) for name, step in plan.steps.items())
+    steps = Table(("step", "what it does"), rows, frozenset({"what it does"}))
+    data = (
+        ("model", model),
+        ("recipe", f"{recipe.name}: {reason}"),
+        ("target", f"{target.name}: {target.description}; {plural(plan.threads, 'thread')}"),
+        ("calib", SYNTHETIC if plan.synthetic else str(plan.calib or "none")),
+        ("eval", str(plan.eval or "none: agreement with the float model judges")),
+        ("budget", f"{plan.budget_ms:.1f} ms a frame, {_kept(plan, recipe)}"),
+        *(("step", f"{name}: {step.does}") for name, step in plan.steps.items()),
     )
-    data = [(one.label, one.text) for one in values]
-    return Document("optimize", model, f"Plan for {model}", data, (Section(values=values, notes=plan.notes),))
+    what = Section(values=head(plan, model, recipe, target, reason))
+    return Document(
+        "optimize", model, f"Plan for {model}", data, (what, Section(table=steps), Section(notes=plan.notes))
+    )
+
+
+def _kept(plan: Plan, recipe: Recipe) -> str:
+    if plan.eval is None:
+        return f"agreement at least {recipe.least_agreement:g}"
+    return f"drop at most {plan.max_drop:g} {recipe.evaluation.metric}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 
+from edgeopt.errors import Note, NoteKind
 from edgeopt.pipeline.quantize_result import QuantizeResult, Tried
 from edgeopt.report.document import Document, Outcome, Section, Value, Verdict, make_table
 
@@ -26,7 +27,9 @@ def summarize(result: QuantizeResult) -> Document:
         data=result.as_json(),
         sections=(
             Section("Forms that were tried", make_table(result.tried, columns, chosen=chosen), is_detail=True),
-            Section(notes=result.notes),
+            Section(notes=_notes(result, NoteKind.WARNING, NoteKind.SKIPPED)),
+            Section("Why", values=(Value("why", result.reason),), is_detail=True),
+            Section("What was decided", notes=_notes(result, NoteKind.CHOICE, NoteKind.INFO), is_detail=True),
         ),
         verdict=_verdict(result),
     )
@@ -35,14 +38,15 @@ def summarize(result: QuantizeResult) -> Document:
 def _verdict(result: QuantizeResult) -> Verdict:
     chosen = result.chosen
     if chosen is None:
-        return Verdict(Outcome.FAIL, "the float model stays: no INT8 form is fast and accurate enough", _why(result))
-    facts = [*_why(result), Value("form", chosen.name)]
+        why = (Value("why", result.reason),)
+        return Verdict(Outcome.FAIL, "the float model stays: no INT8 form is fast and accurate enough", why)
+    facts = [Value("form", chosen.name)]
     agrees = f"agrees with the float model in {chosen.agreement:.3f}"
     if chosen.score is None:
         facts.append(Value("accuracy", f"{agrees}; no labels judge it"))
     else:
-        figures = f"{result.metric} {chosen.score:.4f}, was {result.baseline:.4f}"
-        facts.append(Value("accuracy", f"{figures}: loses {chosen.drop} on {result.pictures} pictures; {agrees}"))
+        figures = f"{result.metric} {chosen.score:.4f} (was {result.baseline:.4f})"
+        facts.append(Value("accuracy", f"{figures}, drop {chosen.drop}, {result.max_drop:g} allowed", more=agrees))
     return Verdict(
         Outcome.DONE,
         f"{result.file} is estimated {chosen.speed_ratio:.2f}x as fast as the float model",
@@ -51,5 +55,5 @@ def _verdict(result: QuantizeResult) -> Verdict:
     )
 
 
-def _why(result: QuantizeResult) -> tuple[Value, ...]:
-    return (Value("why", result.reason),)
+def _notes(result: QuantizeResult, *kinds: NoteKind) -> tuple[Note, ...]:
+    return tuple(one for one in result.notes if one.kind in kinds)

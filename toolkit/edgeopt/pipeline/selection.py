@@ -12,6 +12,10 @@ from edgeopt.pipeline.candidate import BASELINE, Candidate
 from edgeopt.recipes.recipe import LEAST_AGREEMENT
 from edgeopt.system.text import format_bytes
 
+_MOST_LIGHTER = 2
+_USABLE = 0.8
+"""Share of the original's metric, or agreement with it, that a model keeps to which an app may degrade."""
+
 
 class Prefer(StrEnum):
     """What is wanted of the chosen candidate."""
@@ -130,6 +134,33 @@ def choose(marked: Sequence[Candidate], wish: Wish, is_faster: IsFaster) -> Chos
         return Chosen(BASELINE, _only_baseline(marked))
     best = next(iter(unbeaten), max(proven, key=_speed))
     return Chosen(best.name, _reason(best, marked, wish))
+
+
+def lighter_than(chosen: Candidate, marked: Sequence[Candidate]) -> tuple[Candidate, ...]:
+    """Return what an app may degrade to: measured faster than the choice, less accurate, and still a model.
+
+    The fastest, and before it the one that loses least; the fastest first.
+    """
+    mine = chosen.speed.high if chosen.speed else 1.0
+    fit = [
+        one
+        for one in marked
+        if not one.unfit
+        and one.speed
+        and one.speed.low > mine
+        and _loss(one) > _loss(chosen)
+        and _is_usable(one, marked[0])
+    ]
+    by_speed = sorted(fit, key=lambda one: -_speed(one))
+    kinder = sorted(by_speed[1:], key=_loss)[: _MOST_LIGHTER - 1]
+    return (*by_speed[:1], *kinder)
+
+
+def _is_usable(one: Candidate, baseline: Candidate) -> bool:
+    """Whether a candidate keeps most of what the original answers."""
+    if one.score and baseline.score:
+        return one.score.value >= _USABLE * baseline.score.value
+    return (one.agreement or 0.0) >= _USABLE
 
 
 def is_answered(marked: Sequence[Candidate], wish: Wish) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from edgeopt.errors import Note, NoteKind
 from edgeopt.measurement.statistics.quantile import StageTime
@@ -19,6 +20,7 @@ from edgeopt.system.text import format_bytes, plural
 
 _SHOWN_FROM = 0.01
 """Share of the frame from which a stage gets a column."""
+_LESS_TIMES = ("load", "upload", "download", "p99 ms", "postprocess", "preprocess", "p50 ms")
 
 Columns = dict[str, Callable[[Candidate], str]]
 
@@ -33,8 +35,8 @@ def summarize(report: Report) -> Document:
             figures=stage_charts(report),
             is_detail=not _is_timed(report),
         ),
-        Section("Why", values=_why(report), is_detail=True),
-        Section("Notes", values=_how(report), notes=_shared_notes(report)),
+        Section("Notes", notes=_shared_notes(report, NoteKind.WARNING, NoteKind.SKIPPED)),
+        Section("Why", values=_why(report), notes=_shared_notes(report, NoteKind.CHOICE), is_detail=True),
         Section("How to read it", text=_READING, figures=_pictures(report), is_detail=True),
         *(_candidate(one) for one in report.candidates),
         _tensors(report),
@@ -65,22 +67,25 @@ def candidate_line(one: Candidate) -> str:
     """Return one line about a candidate that was just made."""
     score = f"{one.score.metric} {one.score.value:.4f}" if one.score else ""
     simulated = f"{one.simulated.value:.4f} with the device's numbers" if one.simulated else ""
-    parts = (format_bytes(one.size_bytes), score, simulated, one.placement, one.unfit)
+    parts = (f"{format_bytes(one.size_bytes):>8}", score, simulated, one.placement, one.unfit)
     resumed = "from disk" if one.is_resumed else ""
-    return f"{one.name:<14} {'  '.join(part for part in (*parts, resumed) if part)}"
+    return f"{one.name:<14}  {'  '.join(part for part in (*parts, resumed) if part)}"
 
 
 def _columns(report: Report) -> Columns:
     device = f"{report.metric} {'simulated' if report.untimed else 'on device'}"
     return {
         "candidate": lambda one: one.name,
-        "size": lambda one: format_bytes(one.size_bytes),
+        "speed": _speed,
+        "proof": lambda one: str(one.speed.verdict) if one.speed else "",
         report.metric: _score,
         device: lambda one: f"{one.simulated.value:.4f}" if one.simulated else "",
-        "drop": _drop,
-        "speed": _speed,
-        "frame p50/p99": lambda one: _times(one.latency.frame) if one.latency else "not measured",
-        f"budget {report.budget_ms:.1f} ms": lambda one: one.latency.verdict if one.latency else "INCONCLUSIVE",
+        "drop": lambda one: "" if one.drop is None or one.name == BASELINE else f"{one.drop:+.4f}",
+        "95 % of the drop": lambda one: "" if one.name == BASELINE else one.drop_interval,
+        "p50 ms": lambda one: _ms(one.latency.frame.p50_ms) if one.latency else "",
+        "p99 ms": lambda one: _ms(one.latency.frame.p99_ms) if one.latency else "",
+        f"{report.budget_ms:.1f} ms": lambda one: one.latency.verdict if one.latency else "",
+        "size": lambda one: format_bytes(one.size_bytes),
         "": lambda one: "chosen" if one.name == report.chosen else "front" if one.on_front else "",
     }
 
@@ -102,7 +107,8 @@ def _stage_columns(report: Report) -> Columns:
 
 def _table(report: Report, columns: Columns) -> Table:
     chosen = [one.name for one in report.candidates].index(report.chosen)
-    return make_table(report.candidates, columns, words=[""], chosen=chosen)
+    less = ["", "95 % of the drop", f"{report.budget_ms:.1f} ms", report.metric, "size", *_LESS_TIMES, "drop"]
+    return make_table(report.candidates, columns, words=["", "proof"], less=less, chosen=chosen)
 
 
 def _is_timed(report: Report) -> bool:
@@ -115,47 +121,45 @@ def _score(one: Candidate) -> str:
     return "n/a" if one.agreement is None else f"agree {one.agreement:.3f}"
 
 
-def _drop(one: Candidate) -> str:
-    known = one.name != BASELINE and one.drop is not None
-    return f"{one.drop:+.4f} {one.drop_interval}".rstrip() if known else ""
-
-
 def _speed(one: Candidate) -> str:
     if one.name == BASELINE:
         return "1.00x"
-    return f"{one.speed} {one.speed.verdict}" if one.speed else "not measured"
+    return str(one.speed) if one.speed else "not measured"
 
 
 def _times(time: StageTime | None) -> str:
-    if time is None:
-        return "n/a"
-    return " / ".join("n/a" if value is None else f"{value:.2f}" for value in (time.p50_ms, time.p99_ms))
+    return "n/a" if time is None else f"{_ms(time.p50_ms)} / {_ms(time.p99_ms)}"
+
+
+def _ms(value: float | None) -> str:
+    return "n/a" if value is None else f"{value:.2f}"
 
 
 def _refused(report: Report) -> tuple[Value, ...]:
     return tuple(Value("refused", f"{one.name}: {one.refused}") for one in report.candidates if one.refused)
 
 
-def _shared_notes(report: Report) -> tuple[Note, ...]:
-    """Return the notes worth a line, each once, those of candidates with their names."""
+def _shared_notes(report: Report, *kinds: NoteKind) -> tuple[Note, ...]:
+    """Return the notes of some kinds, each once, those of candidates with their names."""
     owners: dict[Note, list[str]] = {note: [] for note in report.notes}
     for one in report.candidates:
         for note in dict.fromkeys(one.notes):
             if note not in report.notes:
                 owners.setdefault(note, []).append(one.name)
     return tuple(
-        Note(note.kind, f"{', '.join(names)}: {note.detail}" if names else note.detail, note.hint)
+        replace(note, detail=f"{', '.join(names)}: {note.detail}") if names else note
         for note, names in owners.items()
-        if note.kind is not NoteKind.INFO
+        if note.kind in kinds
     )
 
 
 def _why(report: Report) -> tuple[Value, ...]:
-    return (Value("chosen", report.reason), Value("verdict", report.verdict_line))
-
-
-def _how(report: Report) -> tuple[Value, ...]:
-    known = {"calibrated": report.calibrated_on, "machine": report.trust}
+    known = {
+        "chosen": report.reason,
+        "verdict": report.verdict_line,
+        "calibrated": report.calibrated_on,
+        "machine": report.trust,
+    }
     return tuple(Value(label, text) for label, text in known.items() if text)
 
 

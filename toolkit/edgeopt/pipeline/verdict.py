@@ -40,35 +40,44 @@ def _sentence(report: Report) -> str:
         return f"{best.name} is chosen for its accuracy; its speed is not measured yet"
     if not is_proven(best):
         return f"{best.name} is {best.size_bytes / first.size_bytes:.0%} of the original's size and not proven slower"
-    return f"{best.name} is {best.speed} as fast as the original"
+    return f"{best.name} is {best.speed} as fast as the original{_kept(best)}"
+
+
+def _kept(best: Candidate) -> str:
+    """Return that what was chosen kept its accuracy, where anything judged it."""
+    return "" if best.drop is None and best.agreement is None else " and keeps its accuracy"
 
 
 def _facts(report: Report) -> list[Value]:
     best, first = report.best, report.candidates[0]
-    known = {
-        "budget": _budget(report),
-        "accuracy": _accuracy(best, first, report.max_drop) if best is not first else "",
-        "size": f"{format_bytes(best.size_bytes)}, was {format_bytes(first.size_bytes)}" if best is not first else "",
-        "machine": f"{report.noise}: believe no close figure" if report.noise else "",
-        "report": str(report.folder / "report.html"),
-    }
-    return [Value(label, text) for label, text in known.items() if text]
+    size = f"{format_bytes(best.size_bytes)}, was {format_bytes(first.size_bytes)}"
+    found = [
+        _budget(report),
+        Value("accuracy", _accuracy(best, first, report.max_drop) if best is not first else ""),
+        Value("size", size if best is not first else ""),
+        Value("machine", f"{report.noise}: believe no close figure" if report.noise else "", more=report.trust),
+        Value("report", str(report.folder / "report.html"), is_command=True),
+    ]
+    return [one for one in found if one.text]
 
 
-def _budget(report: Report) -> str:
+def _budget(report: Report) -> Value:
+    """Return what the frames prove; where nobody asked for the budget, nothing else says it."""
     if report.best.latency is None:
-        return f"not measured: {report.untimed}"
+        return Value("budget", f"not measured: {report.untimed}")
     found = report.best.latency
-    no_gate = "" if is_judged(report) or found.verdict == "PASS" else f"{found.verdict}, but nobody asked: "
-    return f"{no_gate}{found.detail}"
+    if report.budget_asked:
+        return Value("budget", found.detail)
+    word = {"FAIL": "missed: ", "INCONCLUSIVE": "not decided: "}.get(found.verdict, "")
+    return Value("budget", f"{word}{found.detail}", more="the target's own; --budget makes it a gate")
 
 
 def _accuracy(best: Candidate, first: Candidate, max_drop: float) -> str:
     """Return what the choice loses: on labels, or else how far its answers are the original's."""
     score = best.simulated or best.score
     if best.drop is not None and score and first.score:
-        change = f"{score.metric} {score.value:.4f}, was {first.score.value:.4f}"
-        return f"{change}: loses {best.drop:+.4f} {best.drop_interval}".rstrip() + f", {max_drop:g} allowed"
+        drop = f"drop {best.drop:+.4f} {best.drop_interval}".rstrip()
+        return f"{score.metric} {score.value:.4f} (was {first.score.value:.4f}), {drop}, {max_drop:g} allowed"
     if best.agreement is not None:
         return f"agrees with the original in {best.agreement:.3f}; no labels judge it"
     return ""

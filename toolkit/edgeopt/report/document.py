@@ -6,7 +6,7 @@ Texts are as they came from models and files: a format makes them harmless.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -15,6 +15,8 @@ from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_MISSED, EXIT_NOISY, EXIT_PASS
 from edgeopt.report.figures import Figure
 
 T = TypeVar("T")
+LABEL = 10
+"""Columns of a label in plain text; a blank follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,9 @@ class Table:
     heads: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     words: frozenset[str] = frozenset()
-    """Heads of columns that hold words, not numbers: aligned left, and folded where a line is too short."""
+    """Heads of columns that hold words, not numbers: aligned left; the last is folded where a line is too short."""
+    less: tuple[str, ...] = ()
+    """Heads of columns that a narrow terminal leaves out, the least important first."""
     chosen: int | None = None
     """The row that a reader looks for."""
 
@@ -34,6 +38,7 @@ def make_table(
     columns: Mapping[str, Callable[[T], str]],
     *,
     words: Collection[str] = (),
+    less: Sequence[str] = (),
     chosen: int | None = None,
 ) -> Table:
     """Return one row an item; a column that says nothing of any item is left out.
@@ -42,12 +47,13 @@ def make_table(
         items: What the rows are about.
         columns: Head to what a cell says of an item; the first names it.
         words: See `Table.words`.
+        less: See `Table.less`.
         chosen: See `Table.chosen`.
     """
     items, (first, *_) = tuple(items), columns
     cells = {head: [cell(one) for one in items] for head, cell in columns.items()}
     told = {head: column for head, column in cells.items() if head == first or any(column)}
-    return Table(tuple(told), tuple(zip(*told.values(), strict=True)), frozenset(words), chosen)
+    return Table(tuple(told), tuple(zip(*told.values(), strict=True)), frozenset(words), tuple(less), chosen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +64,11 @@ class Value:
     text: str
     is_command: bool = False
     """Whether the text is copied as a whole: it is never folded."""
+    more: str = ""
+    """What else is known, for a page: a terminal has no room for it."""
+
+    def __str__(self) -> str:
+        return f"{self.label:<{LABEL}} {self.text}"
 
 
 @dataclass(frozen=True, slots=True)

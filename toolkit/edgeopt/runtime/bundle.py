@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,10 +21,15 @@ from edgeopt.system.files import write_beside
 from edgeopt.system.target import Target
 from edgeopt.system.toml import Within, parse_table, read_object
 
-SCHEMA = 2
+SCHEMA = 3
 MANIFEST = "manifest.json"
-_REMEDY = "copy the bundle again, or make it with this edgeopt: edgeopt optimize"
+REMEDY = "copy the bundle again, or make it with this edgeopt: edgeopt optimize"
 _MOST_ARTEFACTS = 16
+_MOST_LIGHTER = 2
+_MOST_SAMPLES = 64
+_MOST_TEST_BYTES = 64 << 20
+_MOST_BYTES = 4 << 20
+"""Of a manifest; that of a thousand class names has 60 KiB."""
 _MOST_THREADS = 1024
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
@@ -46,6 +51,43 @@ class Port:
 
 
 @dataclass(frozen=True, slots=True)
+class Expected:
+    """What was measured of a model when the bundle was made; None where nothing was."""
+
+    accuracy: float | None = None
+    """In the metric of the bundle's `expected`."""
+    agreement: float | None = None
+    """With the original's answers."""
+    frame_p50_ms: float | None = None
+    frame_p99_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseLimit:
+    """How far numbers may be off those of the bundle's maker, relative to how they differ among themselves."""
+
+    rounding: Annotated[float, Within(0, 1)]
+    """More is told."""
+    wrong: Annotated[float, Within(0, 1)]
+    """More is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class SelfTest:
+    """The file of stored inputs and of the numbers that each model made of them."""
+
+    file: str
+    sha256: str
+    size_bytes: int
+    samples: Annotated[int, Within(1, _MOST_SAMPLES)]
+
+    def __post_init__(self) -> None:
+        _require_name(self.file)
+        if self.size_bytes > _MOST_TEST_BYTES:
+            raise ValueError(f"{self.file} has {self.size_bytes >> 20} MiB")
+
+
+@dataclass(frozen=True, slots=True)
 class Artefact:
     """One model file of a bundle, and how it was opened when it was measured."""
 
@@ -63,10 +105,17 @@ class Artefact:
     """Measured or asked for; 0: one per physical core, where nothing was measured on the device."""
     inputs: tuple[Port, ...] = ()
     outputs: tuple[Port, ...] = ()
+    noise_limits: Mapping[str, NoiseLimit] = field(default_factory=dict)
+    """By output, for its numbers on the stored inputs; an absent output is not compared."""
+    expected: Expected = Expected()
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.file) or self.file == MANIFEST:
-            raise ValueError(f"{self.file!r} is no name of a file in the bundle's folder")
+        _require_name(self.file)
+
+
+def _require_name(file: str) -> None:
+    if not _NAME.fullmatch(file) or file == MANIFEST:
+        raise ValueError(f"{file!r} is no name of a file in the bundle's folder")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +130,9 @@ class Bundle:
     """Accuracy and latency as measured when the bundle was made, and where."""
     tools: Mapping[str, str]
     lighter: tuple[Artefact, ...] = ()
-    """Faster and less accurate than the first, within what was allowed or not: for an app that must degrade."""
+    """Measured faster and less accurate than the first, the fastest first: for an app that must degrade."""
+    selftest: SelfTest | None = None
+    """None: no numbers are compared when it is loaded."""
 
     @property
     def model(self) -> Path:
@@ -130,6 +181,9 @@ def write_bundle(
     recipe: Recipe,
     expected: Mapping[str, Any],
     tools: Mapping[str, str],
+    *,
+    lighter: Sequence[tuple[Artefact, bytes]] = (),
+    selftest: tuple[SelfTest, bytes] | None = None,
 ) -> Bundle:
     """Write a bundle; the manifest comes last, so that a torn bundle is none.
 
@@ -140,18 +194,25 @@ def write_bundle(
         recipe: Bound to the model.
         expected: Accuracy and latency, as JSON.
         tools: Versions of the packages that made it.
+        lighter: As `models`; they run only where an app asks for them.
+        selftest: Stored inputs and numbers.
 
     Raises:
         InvalidFileError: If the folder is not writable or the disk is full.
     """
-    for artefact, data in models:
-        write_beside(folder / artefact.file, data)
+    files = {artefact.file: data for artefact, data in (*models, *lighter)}
+    files |= {selftest[0].file: selftest[1]} if selftest else {}
+    for name, data in files.items():
+        write_beside(folder / name, data)
     scoring = dataclasses.replace(recipe.evaluation, labels="", calib="")  # the data of a recipe is not deployed
     deployed = dataclasses.replace(recipe, folder=Path(), labels="", model="", match=(), evaluation=scoring)
-    artefacts = tuple(artefact for artefact, _ in models)
+    artefacts, others = (tuple(artefact for artefact, _ in each) for each in (models, lighter))
+    test = selftest[0] if selftest else None
     manifest = {
         "schema": SCHEMA,
         "artefacts": [dataclasses.asdict(one) for one in artefacts],
+        "lighter": [dataclasses.asdict(one) for one in others],
+        "selftest": dataclasses.asdict(test) if test else None,
         "target": dataclasses.asdict(target),
         "recipe": {key: value for key, value in dataclasses.asdict(deployed).items() if key != "folder"},
         "expected": dict(expected),
@@ -159,7 +220,12 @@ def write_bundle(
     }
     sealed = {**manifest, "sha256": _seal(manifest)}
     write_beside(folder / MANIFEST, json.dumps(sealed, indent=2, allow_nan=False) + "\n")
-    return Bundle(folder, artefacts, target, deployed, dict(expected), dict(tools))
+    return Bundle(folder, artefacts, target, deployed, dict(expected), dict(tools), others, test)
+
+
+def make_selftest(file: str, data: bytes, samples: int) -> SelfTest:
+    """Return what a manifest says of a file of stored inputs."""
+    return SelfTest(file, hashlib.sha256(data).hexdigest(), len(data), samples)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,14 +238,18 @@ class _Manifest:
     recipe: Recipe
     expected: Mapping[str, Any]
     tools: Mapping[str, str]
+    lighter: tuple[Artefact, ...]
+    selftest: SelfTest | None
 
     def __post_init__(self) -> None:
+        if len(self.lighter) > _MOST_LIGHTER:
+            raise ValueError(f"it names {len(self.lighter)} lighter models, more than {_MOST_LIGHTER}")
         if not 1 <= len(self.artefacts) <= _MOST_ARTEFACTS:
             raise ValueError(f"it names {len(self.artefacts)} models, not 1 to {_MOST_ARTEFACTS}")
 
 
 def read_bundle(path: Path) -> Bundle:
-    """Read a bundle and check the hash of its manifest and of every artefact.
+    """Read a bundle and check the hash of its manifest and of every file that it names.
 
     Raises:
         InvalidFileError: If it is no bundle, of another schema, names a file outside its folder, or is damaged.
@@ -189,13 +259,14 @@ def read_bundle(path: Path) -> Bundle:
     if not file.is_file():
         raise InvalidFileError(f"{path} is no bundle: it holds no {MANIFEST}", remedy="make one with edgeopt optimize")
     _require_inside(folder, file)
-    values = read_object(file, schema=SCHEMA, remedy=_REMEDY)
+    values = read_object(file, schema=SCHEMA, remedy=REMEDY, most_bytes=_MOST_BYTES)
     if values.get("sha256") != _seal(values):
-        raise InvalidFileError(f"{file} differs from its own hash", remedy=_REMEDY)
+        raise InvalidFileError(f"{file} differs from its own hash", remedy=REMEDY)
     said = parse_table(_Manifest, values, str(file))
-    bundle = Bundle(folder, said.artefacts, said.target, said.recipe, said.expected, said.tools)
-    for artefact in bundle.artefacts:
-        _check(bundle, artefact)
+    tools, lighter, selftest = said.tools, said.lighter, said.selftest
+    bundle = Bundle(folder, said.artefacts, said.target, said.recipe, said.expected, tools, lighter, selftest)
+    for one in (*bundle.artefacts, *lighter, *((selftest,) if selftest else ())):
+        require_whole(bundle, one)
     return bundle
 
 
@@ -215,17 +286,18 @@ def _require_inside(folder: Path, path: Path) -> None:
         )
 
 
-def _check(bundle: Bundle, artefact: Artefact) -> None:
-    """Raise unless the file is in the folder, as long as the manifest says, and has its hash."""
-    path = bundle.path_of(artefact)
+def require_whole(bundle: Bundle, named: Artefact | SelfTest) -> None:
+    """Raise InvalidFileError unless a file is in the folder, as long as the manifest says, and has its hash."""
+    path = bundle.folder / named.file
     _require_inside(bundle.folder, path)
     try:
         if not path.is_file():
-            raise InvalidFileError(f"{path} is missing", remedy=_REMEDY)
-        is_whole = path.stat().st_size == artefact.size_bytes
-        with path.open("rb") as file:
-            is_whole = is_whole and hashlib.file_digest(file, "sha256").hexdigest() == artefact.sha256
+            raise InvalidFileError(f"{path} is missing", remedy=REMEDY)
+        is_whole = path.stat().st_size == named.size_bytes
+        if is_whole:
+            with path.open("rb") as file:
+                is_whole = hashlib.file_digest(file, "sha256").hexdigest() == named.sha256
     except OSError as error:
-        raise InvalidFileError(f"{path} cannot be read: {error.strerror}", remedy=_REMEDY) from error
+        raise InvalidFileError(f"{path} cannot be read: {error.strerror}", remedy=REMEDY) from error
     if not is_whole:
-        raise InvalidFileError(f"{path} differs from its hash in {MANIFEST}", remedy=_REMEDY)
+        raise InvalidFileError(f"{path} differs from its hash in {MANIFEST}", remedy=REMEDY)

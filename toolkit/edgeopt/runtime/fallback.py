@@ -1,13 +1,16 @@
-"""Which of a bundle's models runs here: the first that opens, and why those before it do not."""
+"""Which of a bundle's models runs here: the first that opens and whose numbers are right."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from edgeopt.errors import EdgeoptError, Note, NoteKind
+from edgeopt.errors import EdgeoptError, Note, NoteKind, UnavailableError
 from edgeopt.executors import Session
-from edgeopt.runtime.bundle import Artefact, Bundle
+from edgeopt.graph.tensors import Sample
+from edgeopt.runtime.bundle import Artefact, Bundle, require_whole
 from edgeopt.runtime.opening import Opening, opening_of
+from edgeopt.runtime.selftest import Stored, check, read_stored
+from edgeopt.tasks import Task, make_task
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +21,12 @@ class Opened:
     opening: Opening
     """How it was opened."""
     session: Session
+    task: Task
+    """Bound to the session's tensors."""
     notes: tuple[Note, ...]
-    """Why artefacts before it do not run, and where it runs on fewer threads than it was measured on."""
+    """Why artefacts before it do not run, and what is not as it was measured."""
+    samples: tuple[Sample, ...] = ()
+    """The stored inputs of the bundle."""
 
 
 def open_first(bundle: Bundle, threads: int = 0, *, strict: bool = False) -> Opened:
@@ -31,15 +38,18 @@ def open_first(bundle: Bundle, threads: int = 0, *, strict: bool = False) -> Ope
         strict: Whether the first one opens or none does.
 
     Raises:
+        InvalidFileError: If the stored inputs are damaged.
         EdgeoptError: If none opens; with `strict` what is wrong with the first.
     """
     notes: list[Note] = []
+    stored = read_stored(bundle)
     for artefact in bundle.artefacts:
         try:
-            opened = open_artefact(bundle, artefact, threads)
+            opened = _open(bundle, artefact, stored, threads)
         except EdgeoptError as error:
             if strict:
-                raise
+                problem = f"{artefact.file} cannot be used, and strict forbids the others: {error.problem}"
+                raise UnavailableError(problem, remedy=error.remedy) from error
             notes.append(Note(NoteKind.WARNING, f"{artefact.file} not used: {error.problem}", error.remedy))
             continue
         return replace(opened, notes=(*notes, *opened.notes))
@@ -50,7 +60,7 @@ def open_first(bundle: Bundle, threads: int = 0, *, strict: bool = False) -> Ope
 
 
 def open_artefact(bundle: Bundle, artefact: Artefact, threads: int = 0) -> Opened:
-    """Open one artefact of a bundle as it was measured.
+    """Open one artefact of a bundle as it was measured, and test its numbers on the stored inputs.
 
     Args:
         bundle: It is of.
@@ -58,11 +68,26 @@ def open_artefact(bundle: Bundle, artefact: Artefact, threads: int = 0) -> Opene
         threads: 0: as it was measured, but no more than logical cores.
 
     Raises:
+        InvalidFileError: If its file, or the test, is damaged.
+        UnavailableError: If its numbers are wrong on this device.
         EdgeoptError: If it does not open.
     """
+    require_whole(bundle, artefact)
+    return _open(bundle, artefact, read_stored(bundle), threads)
+
+
+def _open(bundle: Bundle, artefact: Artefact, stored: Stored | None, threads: int) -> Opened:
     opening = opening_of(artefact)
     opening = opening.with_threads(threads) if threads else opening
-    return Opened(artefact, opening, opening.open(bundle.path_of(artefact)), _fewer_cores(artefact, threads))
+    session = opening.open(bundle.path_of(artefact))
+    try:
+        task = make_task(bundle.recipe, session.inputs, session.outputs, evaluating=False)
+        notes = check(stored, bundle, artefact, session, task) if stored else ()
+    except BaseException:
+        session.close()
+        raise
+    notes = (*notes, *_fewer_cores(artefact, threads))
+    return Opened(artefact, opening, session, task, notes, stored.samples if stored else ())
 
 
 def _fewer_cores(artefact: Artefact, asked: int) -> tuple[Note, ...]:

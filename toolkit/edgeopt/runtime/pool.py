@@ -15,12 +15,9 @@ from edgeopt.runtime.stats.ring import NOT_RUN, StageRing
 from edgeopt.system.threads import logical_cores
 from edgeopt.tasks import FrameTask
 
-STAGES = ("preprocess", "upload", "execute", "download", "postprocess")
-"""What a runtime does with one frame, in this order."""
 _LEAST = 4
 """Frames on their way at once, at most, where there are fewer cores: one in each stage, and one that waits."""
 Feed = Callable[[FrameTask, Sample], tuple[Tensors, Any]]
-_NONE_RUN = (NOT_RUN,) * len(STAGES)
 _clock = time.perf_counter_ns
 
 
@@ -36,9 +33,10 @@ class Work:
         "_geometry",
         "_inputs",
         "_leased",
+        "_not_run",
         "_outputs",
+        "_parts",
         "_pool",
-        "_session",
         "_task",
         "_turn",
         "times_ns",
@@ -53,13 +51,15 @@ class Work:
             session: Nobody else runs on it, or all take turns.
             turn: Held while it runs.
         """
-        self._pool, self._task, self._session, self._turn = pool, task, session, turn
+        self._pool, self._task, self._turn = pool, task, turn
+        self._parts = tuple(enumerate((part for _, part in session.stages), 1))
         self._inputs: Tensors | None = None
         self._outputs: Tensors | None = None
         self._geometry: Any = None
         self._leased = False
         self._begun = 0
-        self.times_ns = [NOT_RUN] * len(STAGES)
+        self._not_run = [NOT_RUN] * (len(self._parts) + 2)
+        self.times_ns = [*self._not_run]
         """What each of `Runtime.stages` took; -1 for one that did not run yet."""
 
     def __enter__(self) -> Work:
@@ -93,16 +93,15 @@ class Work:
         if self._inputs is None:
             raise ValueError("execute comes after preprocess")
         inputs, self._inputs = self._inputs, None
-        session, times = self._session, self.times_ns
+        value: Any = inputs
         with self._turn:
-            begun = _clock()
-            uploaded = session.upload(inputs)
-            sent = _clock()
-            results = session.execute(uploaded)
-            done = _clock()
-            self._outputs = session.download(results)
-            received = _clock()
-        times[1], times[2], times[3] = sent - begun, done - sent, received - done
+            before = _clock()
+            for place, part in self._parts:
+                value = part(value)
+                after = _clock()
+                self.times_ns[place] = after - before
+                before = after
+        self._outputs = value
 
     def postprocess(self, *, raw: bool = False) -> Any:
         """Return the answer; with `raw` the model's outputs by name.
@@ -117,7 +116,7 @@ class Work:
         outputs, self._outputs = self._outputs, None
         answer = dict(outputs) if raw else self._task.postprocess(outputs, self._geometry)
         done = _clock()
-        self.times_ns[4] = done - begun
+        self.times_ns[-1] = done - begun
         self._pool.ring.record(self.times_ns, done - self._begun)
         self._begun = 0
         return answer
@@ -135,7 +134,7 @@ class Work:
         """Mark it as taken; its pool does this."""
         self._leased = True
         self._begun = 0
-        self.times_ns[:] = _NONE_RUN
+        self.times_ns[:] = self._not_run
         return self
 
     def _require_lease(self) -> None:
@@ -159,13 +158,16 @@ class Pool:
             feed: Checks a frame and makes the inputs of it.
             most: Works at once; 0: as many as there are logical cores, at least 4.
         """
-        self.feed, self.ring = feed, StageRing(STAGES)
+        first, last = (task := make_task()).stages
+        self.stages = (first, *(name for name, _ in session.stages), last)
+        """What is done with one frame, in this order."""
+        self.feed, self.ring = feed, StageRing(self.stages)
         self._session, self._make_task = session, make_task
         self._most = most or max(_LEAST, logical_cores())
         self._changed = Condition()
         self._sessions = [session]
         self._turn = Lock()
-        self._free = [Work(self, make_task(), session, self._turn)]
+        self._free = [Work(self, task, session, self._turn)]
         self._made, self._out, self._closed = 1, 0, False
 
     def take(self, timeout_s: float | None = None) -> Work:

@@ -16,7 +16,7 @@ import numpy as np
 from edgeopt.graph.tensors import Sample, Tensors, TensorSpec, require_names
 from edgeopt.runtime.bundle import Artefact, Bundle, read_bundle
 from edgeopt.runtime.fallback import Opened, open_artefact, open_first
-from edgeopt.runtime.pool import STAGES, Pool, Work
+from edgeopt.runtime.pool import Pool, Work
 from edgeopt.runtime.stats import Stats
 from edgeopt.runtime.stats.ring import StageRing
 from edgeopt.system.threads import engine_threads
@@ -25,9 +25,6 @@ from edgeopt.tasks import FrameTask, Task, make_task
 
 class Runtime:
     """A loaded bundle, for any number of threads: each frame has buffers of its own, the weights are there once."""
-
-    stages = STAGES
-    """What is done with one frame, in this order; `Work.times_ns` has their times."""
 
     def __init__(self, bundle: Bundle, opened: Opened, threads: int = 0) -> None:
         """Bind an open artefact to its bundle; applications call `load`.
@@ -41,20 +38,22 @@ class Runtime:
         self.session = opened.session
         self.notes = opened.notes
         """Why artefacts before this one do not run."""
-        self.task = self._make_task()
-        self._threads = threads
+        self.task = opened.task
+        self._threads, self._samples = threads, opened.samples
         self._pool = Pool(opened.session, self._make_task, self._feed)
+        self.stages = self._pool.stages
+        """What is done with one frame, in this order; `Work.times_ns` has their times."""
 
     @classmethod
     def load(
         cls, path: str | Path | Bundle, *, threads: int | None = None, warmup: bool = True, strict: bool = False
     ) -> Runtime:
-        """Open a bundle: check its hashes, open the first artefact that this machine can run.
+        """Open a bundle: check its hashes, open the first artefact that runs here and whose numbers are right.
 
         Args:
             path: The bundle's folder, or the output folder of `edgeopt optimize`; or a bundle that was read already.
             threads: None: as the artefact was measured, but no more than logical cores.
-            warmup: Run once before the first frame comes.
+            warmup: Run stored inputs before the first frame comes.
             strict: Refuse to fall back: the first artefact runs, or none.
 
         Raises:
@@ -156,10 +155,11 @@ class Runtime:
         return task.preprocess(frame)
 
     def _warm_up(self) -> None:
-        """Run once on a grey picture, where the bundle takes pictures."""
-        if size := self.bundle.recipe.input.size:
-            self.predict(np.full((*size, 3), 128, np.uint8))
-            self._pool.ring = StageRing(STAGES)  # that was no frame of the app's
+        """Run the stored inputs, or a grey picture where there are none and the bundle takes pictures."""
+        size = self.bundle.recipe.input.size
+        for sample in self._samples or ([np.full((*size, 3), 128, np.uint8)] if size else []):
+            self.predict(sample)
+        self._pool.ring = StageRing(self.stages)  # those were no frames of the app's
 
 
 def _require_picture(frame: object) -> None:

@@ -33,12 +33,13 @@ class _ArrayError(ValueError):
     """Why an array is not read, in one line."""
 
 
-def read_archive(path: Path, *, remedy: str) -> dict[str, NDArray[Any]]:
+def read_archive(path: Path, *, remedy: str, most_bytes: int | None = None) -> dict[str, NDArray[Any]]:
     """Return the arrays of an .npz by name.
 
     Args:
         path: Of a regular file.
         remedy: What to do where it is wrong.
+        most_bytes: It may unpack to; None: half of the free memory.
 
     Raises:
         InvalidFileError: If it is none, holds something else than plain arrays, or more than memory takes.
@@ -47,14 +48,14 @@ def read_archive(path: Path, *, remedy: str) -> dict[str, NDArray[Any]]:
     try:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
-            if reason := _why_refused(members):
+            if reason := _why_refused(members, most_bytes):
                 raise InvalidFileError(f"{path}: {reason}", remedy=remedy)
             return {one.filename.removesuffix(".npy"): _read_member(archive, one) for one in members}
     except _DAMAGED as error:
         raise InvalidFileError(f"{path} is no .npz: {_why_damaged(error)}", remedy=remedy) from error
 
 
-def _why_refused(members: list[zipfile.ZipInfo]) -> str:
+def _why_refused(members: list[zipfile.ZipInfo], most_bytes: int | None) -> str:
     """Return what an archive holds that is no array, or that memory does not hold; empty where it may be read."""
     if len(members) > _MOST_ARRAYS:
         return f"it holds {len(members)} arrays, more than {_MOST_ARRAYS}"
@@ -67,6 +68,8 @@ def _why_refused(members: list[zipfile.ZipInfo]) -> str:
     if len(set(names)) < len(names):
         return "two arrays have one name"
     needed, free = sum(one.file_size for one in members), psutil.virtual_memory().available
+    if most_bytes is not None and needed > most_bytes:
+        return f"it unpacks to {needed >> 20} MiB, more than {most_bytes >> 20} MiB"
     if needed > _MOST_SHARE * free:
         return f"it unpacks to {needed >> 20} MiB, more than half of the {free >> 20} MiB of memory that are free"
     return ""

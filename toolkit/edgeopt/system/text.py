@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 import re
 import reprlib
+import textwrap
+from pathlib import Path
+from unicodedata import east_asian_width
 
 from edgeopt.errors import EdgeoptError
 
@@ -12,6 +15,9 @@ _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.
 _MOST_SECONDS = 30 * 86400.0
 _DRIVES = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 """What drives a terminal, breaks a line, turns the direction of text, or cannot be written at all."""
+_CUT = "..."
+_LEAST_FOLDED = 30
+"""Columns of a text that is folded, whatever the terminal's width."""
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 60
 
@@ -93,3 +99,42 @@ def short(value: object) -> str:
 def printable(text: str) -> str:
     """Return one line in which nothing drives a terminal: names from files come in as they are, and go out so."""
     return _DRIVES.sub(lambda one: one[0].encode("unicode_escape").decode("ascii"), text)
+
+
+def shown_path(path: Path) -> str:
+    """Return a path as short as it can be typed here: relative to the folder where the program runs, if it is below."""
+    try:
+        return str(path.absolute().relative_to(Path.cwd()))
+    except (ValueError, OSError):
+        return str(path)
+
+
+def columns(text: str) -> int:
+    """Return how many columns a terminal takes for a text."""
+    return len(text) + sum(east_asian_width(one) in "WF" for one in text)
+
+
+def fold(text: str, width: int, head: str = "") -> list[str]:
+    """Return lines of at most `width` columns, blanks under the head; words, names and paths are never broken.
+
+    Args:
+        text: One line.
+        width: Of the terminal; 0: the line stays as long as it is.
+        head: Comes before the first line, a label for example.
+    """
+    if not width or columns(head) + columns(text) <= width:
+        return [f"{head}{text}".rstrip()]
+    room = max(_LEAST_FOLDED, width - columns(head))
+    lines = textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False)
+    return [f"{' ' * columns(head) if number else head}{line}" for number, line in enumerate(lines or [""])]
+
+
+def shorten(text: str, width: int) -> str:
+    """Return a name in at most `width` columns: its two ends tell more than its middle."""
+    if columns(text) <= width:
+        return text
+    kept = max(2, width - len(_CUT))
+    ends = text[: (kept + 1) // 2], text[-(kept // 2) :]
+    while columns(_CUT.join(ends)) > width and len(ends[0]) > 1:
+        ends = ends[0][:-1], ends[1][-(len(ends[0]) - 1) :]
+    return _CUT.join(ends)

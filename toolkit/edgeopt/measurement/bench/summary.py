@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 from edgeopt.errors import EXIT_NOISY, NoteKind
 from edgeopt.measurement.bench import charts
@@ -21,7 +22,7 @@ from edgeopt.measurement.statistics.quantile import Quantile, RoundsQuantile, Su
 from edgeopt.measurement.statistics.trend import Steadiness, Warmup
 from edgeopt.report.document import Document, Judgement, Outcome, Section, Table, Value, Verdict, make_table
 from edgeopt.report.figures import Limit
-from edgeopt.system.text import format_bytes, format_ms, plural
+from edgeopt.system.text import format_bytes, format_ms, plural, shown_path
 
 _TOP_NODES = 10
 
@@ -34,6 +35,7 @@ def summarize(result: BenchResult) -> Document:
     found: list[Section | None] = [
         Section(values=_what_ran(result)),
         Section("Stages (ms)", _stage_table(result), values=_about_times(result), figures=charts.time_charts(result)),
+        Section("How to read the stages", values=_about_shares(result), is_detail=result.passes.attribution.valid),
         _under_load(result.load) if result.plan.rate_per_s is not None or result.plan.workers > 1 else None,
         _sustained(passes.sustained) if passes.sustained else None,
         _capacity(passes.capacity, charts.budget_of(result)) if passes.capacity else None,
@@ -41,8 +43,8 @@ def summarize(result: BenchResult) -> Document:
         _cold(passes.cold) if passes.cold else None,
         _operators(passes.profile) if passes.profile else None,
         Section("Resources", values=_resources(result), figures=charts.draw_memory(result.memory)),
-        Section("Trust", values=_trust(result)),
-        _diagnosis(result),
+        Section("Trust", values=_trust(result), is_detail=True),
+        *_diagnosis(result),
         Section(
             text="Everything else, with intervals of every figure: `bench.json`. Raw samples: `samples.npz`.",
             is_detail=True,
@@ -63,11 +65,12 @@ def summarize(result: BenchResult) -> Document:
 def _what_ran(result: BenchResult) -> Values:
     subject = result.setup.subject
     threads = plural(subject.threads, "thread")
-    target = f"{subject.target.name} ({subject.executor})"
+    target = f"{subject.target.name}, {subject.executor}"
     return (
-        Value("model", f"{subject.name}, recipe {subject.recipe.name}, target {target}, {threads}"),
+        Value("model", f"{subject.name} on {target}, {threads}"),
+        Value("recipe", subject.recipe.name),
         Value("load", str(result.plan)),
-        Value("pictures", f"{len(result.setup.pictures)} of {result.setup.pictures.source}"),
+        Value("pictures", f"{len(result.setup.pictures)} of {shown_path(Path(result.setup.pictures.source))}"),
     )
 
 
@@ -92,43 +95,50 @@ def _stage_table(result: BenchResult) -> Table:
         "share": lambda one: share(one[0], "mean_ratio"),
         "tail": lambda one: share(one[0], "tail_ratio"),
     }
-    return make_table((ordered | result.waits).items(), columns)
+    less = ("p1", "p5", "tail", "min", "p95", "mean", "max", "p90", "share", "p99")
+    return make_table((ordered | result.waits).items(), columns, less=less)
 
 
 def _about_times(result: BenchResult) -> Values:
     frame = result.load.response or result.load.service
     name = "response" if result.plan.rate_per_s is not None and result.load.response else "frame"
-    lines = [Value(label, f"{name} {_quantile(one)}") for label, one in (("p50", frame.p50), ("p99", frame.p99))]
+    lines = [_quantile(label, name, one) for label, one in (("p50", frame.p50), ("p99", frame.p99))]
     if rounds := result.passes.rounds:
-        lines += [Value("rounds", f"{label} {_over_rounds(one)}") for label, one in rounds.quantiles.items()]
-    lines.append(Value("warm-up", _warmup(result.warmup, int(result.samples.warmup.sum()))))
-    marks = result.passes.attribution
-    lines.append(Value("marks", f"{marks}{'' if marks.valid else ': do NOT believe the shares'}"))
-    lines.append(Value("share", "of the mean frame; tail: of the frames at or above p99"))
+        lines += [_over_rounds(label, one) for label, one in rounds.quantiles.items()]
+    lines.append(_warmup(result.warmup, int(result.samples.warmup.sum())))
     return tuple(lines)
 
 
-def _over_rounds(one: RoundsQuantile) -> str:
+def _about_shares(result: BenchResult) -> Values:
+    """Return what the shares are of, and how far to believe them."""
+    marks = result.passes.attribution
+    return (
+        Value("marks", f"{marks}{'' if marks.valid else ': do NOT believe the shares'}"),
+        Value("share", "of the mean frame; tail: of the frames at or above p99"),
+    )
+
+
+def _over_rounds(label: str, one: RoundsQuantile) -> Value:
+    together = f"all frames together {one.pooled}"
     if one.value_ns is None:
-        return f"n/a: {one.note}; all frames together {one.pooled}"
+        return Value("rounds", f"{label} n/a: {one.note}", more=together)
     spread = "" if one.spread_ratio is None else f", {one.spread_ratio:.1%} apart"
-    note = f"; {one.note}" if one.note else ""
-    return f"{one} ms over {len(one.rounds_ns)} processes{spread}; all frames together {one.pooled}{note}"
+    told = f"{label} {one} ms over {len(one.rounds_ns)} processes{spread}"
+    return Value("rounds", told, more="; ".join(filter(None, (together, one.note))))
 
 
-def _quantile(one: Quantile) -> str:
+def _quantile(label: str, what: str, one: Quantile) -> Value:
     if one.value_ns is None:
-        return f"n/a: {one.note}"
+        return Value(label, f"n/a: {one.note}")
     worth = "" if one.n_effective >= one.n else f", worth {one.n_effective:.0f} independent ones"
-    note = f"; {one.note}" if one.note else ""
-    return f"{one} ms (95 %), {one.n} frames{worth}{note}"
+    return Value(label, f"{what} {one} ms, {one.n} frames{worth}", more=one.note)
 
 
-def _warmup(found: Warmup, marked: int) -> str:
-    first = f"first {format_ms(found.first_ns)}, second {format_ms(found.second_ns)} ms"
+def _warmup(found: Warmup, marked: int) -> Value:
     ratio = "" if found.first_ratio is None else f", first over steady {found.first_ratio:.2g}"
-    status = "steady" if found.status is Steadiness.STEADY else f"NOT_STEADY: {'; '.join(found.reasons)}"
-    return f"{plural(marked, 'frame')} ({first}{ratio}); then {status}"
+    status = "steady" if found.status is Steadiness.STEADY else f"NOT STEADY: {'; '.join(found.reasons)}"
+    first = f"first {format_ms(found.first_ns)}, second {format_ms(found.second_ns)} ms{ratio}"
+    return Value("warm-up", f"{plural(marked, 'frame')}, then {status}", more=first)
 
 
 def _under_load(load: LoadResult) -> Section:
@@ -275,7 +285,7 @@ def _resources(result: BenchResult) -> Values:
     each = "n/a" if cpu.per_inference_ms is None else f"{cpu.per_inference_ms / 1000:.3g} CPU seconds an inference"
     late = f"; {cpu.late} of {cpu.frames} frames began late" if cpu.late else ""
     lines = [Value("cpu", f"{each} at {cpu.fps:.4g} a second, {cpu.cores:.2f} cores busy{late}")]
-    lines.append(Value("memory", _memory(result)))
+    lines.append(_memory(result))
     if passes.energy is not None:
         lines.append(Value("energy", str(passes.energy)))
     if passes.cost is not None:
@@ -283,19 +293,16 @@ def _resources(result: BenchResult) -> Values:
     return tuple(lines)
 
 
-def _memory(result: BenchResult) -> str:
+def _memory(result: BenchResult) -> Value:
     trace, growth = result.memory, result.growth
-    peak = "peak n/a" if trace.peak_bytes is None else f"peak {format_bytes(trace.peak_bytes)} since {trace.peak_since}"
-    parts = [peak]
-    if trace.arena_bytes is not None:
-        parts.append(f"arena {format_bytes(trace.arena_bytes)}")
+    peak = "peak n/a" if trace.peak_bytes is None else f"peak {format_bytes(trace.peak_bytes)}"
+    arena = "" if trace.arena_bytes is None else f", arena {format_bytes(trace.arena_bytes)}"
     if growth is None:
-        parts.append("growth n/a: the run is too short")
-    else:
-        each = growth.per_frame
-        slope = "" if each is None else f", {each.value:+.3g} bytes a frame [{each.low:.3g}, {each.high:.3g}]"
-        parts.append(f"{growth.grown_mib:+.2g} MiB in {growth.seconds:.0f} s after warm-up{slope}")
-    return "; ".join(parts)
+        return Value("memory", f"{peak}{arena}; growth n/a: the run is too short", more=f"since {trace.peak_since}")
+    each = growth.per_frame
+    slope = "" if each is None else f"; {each.value:+.3g} bytes a frame [{each.low:.3g}, {each.high:.3g}]"
+    grown = f"{growth.grown_mib:+.2g} MiB in {growth.seconds:.0f} s after warm-up"
+    return Value("memory", f"{peak}{arena}; {grown}", more=f"since {trace.peak_since}{slope}")
 
 
 def _cost(found: InferenceCost, result: BenchResult) -> str:
@@ -324,12 +331,13 @@ def _reason(one: Reason) -> str:
     return f"{one} (measured {one.measured:.3g}, limit {one.allowed:.3g})"
 
 
-def _diagnosis(result: BenchResult) -> Section:
+def _diagnosis(result: BenchResult) -> Iterator[Section]:
+    """Yield what stands out with the command that mends it, one line each; then the evidence, for a page."""
     notes = tuple(note for note in result.notes if note.kind is not NoteKind.INFO)
-    why = (Value("why", result.why),) if result.why else ()
-    commands = dict.fromkeys(one.do for one in result.findings)
-    do = (Value("then" if i else "first", one, is_command=True) for i, one in enumerate(commands))
-    return Section("Diagnosis", values=(*why, *do), notes=notes)
+    found = [line for one in result.findings for line in (Value("why", one.what), Value("do", one.do, is_command=True))]
+    yield Section("Diagnosis", values=tuple(found), notes=notes)
+    if result.why:
+        yield Section("Evidence", values=(Value("why", result.why),), is_detail=True)
 
 
 def _judgement(result: BenchResult) -> Judgement:
@@ -340,8 +348,8 @@ def _judgement(result: BenchResult) -> Judgement:
 
 def _verdict(result: BenchResult) -> Verdict:
     trust, found = result.trust, result.budget
-    no_gate = "" if result.budget_asked else " (the target's; --budget makes it a gate)"
-    facts = [Value("budget", f"{found.detail}{no_gate}")]
+    no_gate = "" if result.budget_asked else "the target's own; --budget makes it a gate"
+    facts = [Value("budget", found.detail, more=no_gate)]
     if trust.level is not TrustLevel.TRUSTED:
         facts.append(Value("machine", f"{trust.level.upper()}: {', '.join(one.name for one in trust.reasons)}"))
     commands = [one.do for one in result.findings if one.do.startswith("edgeopt ")]
@@ -355,9 +363,8 @@ def _outcome(result: BenchResult) -> Outcome:
 
 
 def _times(result: BenchResult) -> str:
-    """Return what one frame of the load takes, from its arrival where frames arrive."""
-    times = (result.load.response or result.load.service) if result.plan.rate_per_s is not None else None
-    what = "an answer" if times else "a frame"
-    shown = times or result.load.service
-    slow = f", 1 in 100 more than {format_ms(shown.p99.value_ns)} ms" if shown.p99.value_ns is not None else ""
-    return f"{result.name}: half of the frames have {what} within {format_ms(shown.p50.value_ns)} ms{slow}"
+    """Return what one frame takes; where frames arrive, from its arrival to its answer."""
+    response = result.load.response if result.plan.rate_per_s is not None else None
+    shown, what = (response, "is answered within") if response else (result.load.service, "takes at most")
+    slow = "" if shown.p99.value_ns is None else f"; 1 in 100 takes more than {format_ms(shown.p99.value_ns)} ms"
+    return f"every other frame {what} {format_ms(shown.p50.value_ns)} ms{slow}"

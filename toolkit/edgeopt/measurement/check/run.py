@@ -370,6 +370,7 @@ def _update(run: _Run, file: Path, recipe: str | None, limits: Check) -> CheckRe
     write_baseline(baseline, file)
     notes: tuple[Note, ...] = ()
     if trust.level is not TrustLevel.TRUSTED:
-        detail = "written on a noisy machine: only a check in turns with the model itself can judge its latency"
-        notes = (Note(NoteKind.WARNING, detail, "keep the model, or write it again on a quiet machine"),)
+        hint = "keep the model, or write it again on a quiet machine"
+        more = "only a check in turns with the model itself can judge its latency"
+        notes = (Note(NoteKind.WARNING, "written on a noisy machine", hint, more=more),)
     return CheckReport(run.now.label, str(file), (), limits, str(trust), notes, 0.0, updated=True)

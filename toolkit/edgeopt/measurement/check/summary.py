@@ -17,12 +17,23 @@ def summarize(report: CheckReport) -> Document:
         data=report.as_json(),
         sections=(
             Section(table=_table(report)),
-            Section(values=(Value("machine", report.trust),), notes=report.notes),
+            Section(values=tuple(_detail(one) for one in report.results if _is_worth_a_line(one))),
+            Section(notes=report.notes),
+            Section("Details", values=tuple(map(_detail, report.results)), is_detail=True),
         ),
         verdict=_verdict(report),
         judgements=tuple(Judgement(one.name, one.verdict, one.detail, one.is_blocked) for one in report.results),
         seconds=report.seconds,
     )
+
+
+def _detail(one: CheckResult) -> Value:
+    return Value(one.name, one.detail)
+
+
+def _is_worth_a_line(one: CheckResult) -> bool:
+    """Whether a reader asks why; that the machine was too noisy is told once, in the verdict."""
+    return one.verdict in (CheckVerdict.FAIL, CheckVerdict.INCONCLUSIVE) and not one.is_blocked
 
 
 _SAID = {
@@ -34,7 +45,9 @@ _SAID = {
 
 def _verdict(report: CheckReport) -> Verdict:
     """Return what fails first, then what is not decided, then what passes."""
+    level, _, reasons = report.trust.partition("; ")
     facts = [Value("baseline", f"{report.baseline}{' written' if report.updated else ''}")]
+    facts.append(Value("machine", level, more=reasons))
     if left := _names(report, CheckVerdict.SKIPPED):
         facts.append(Value("not checked", ", ".join(left)))
     if report.updated:
@@ -55,9 +68,8 @@ def _table(report: CheckReport) -> Table:
         "verdict": lambda one: str(one.verdict),
         "measured": lambda one: _value(one.measured, one.unit),
         "allowed": lambda one: _value(one.allowed, one.unit),
-        "detail": lambda one: one.detail,
     }
-    return make_table(report.results, columns, words=["verdict", "detail"])
+    return make_table(report.results, columns, words=["verdict"])
 
 
 def _value(value: float | None, unit: str) -> str:

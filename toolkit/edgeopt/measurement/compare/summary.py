@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from edgeopt.measurement.compare.result import Compared, Comparison
-from edgeopt.measurement.statistics.quantile import StageTime
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.report.document import Document, Outcome, Section, Table, Value, Verdict, make_table
 from edgeopt.system.text import format_bytes
@@ -22,9 +21,10 @@ def summarize(result: Comparison) -> Document:
         title=f"Compared with {result.rows[0].label}",
         data=result.as_json(),
         sections=(
-            Section(table=_subjects(result)),
-            Section(table=_ratios(result)),
-            Section(values=_how(result), notes=result.notes),
+            Section("Times in ms", _subjects(result)),
+            Section(f"Speed as a multiple of {result.rows[0].label}'s", _ratios(result)),
+            Section(notes=result.notes),
+            Section("How to read it", values=_how(result), is_detail=True),
         ),
         verdict=_verdict(result),
     )
@@ -44,29 +44,36 @@ def _verdict(result: Comparison) -> Verdict:
     ratio = best.ratios["frame"]
     outcome = _OUTCOMES.get(ratio.verdict, Outcome.NOT_DECIDED)
     equal = f", equal within {ratio.margin:.1%}" if outcome is Outcome.EQUIVALENT else ""
-    facts = [Value("accuracy", f"{best.label} loses {best.drop}")] if best.drop else []
+    facts = [Value("accuracy", f"{best.label} drops {best.drop}")] if best.drop else []
+    if outcome is Outcome.NOT_DECIDED and (more := _to_decide(result, ratio)):
+        facts.append(Value("to decide", more))
     if result.trust:
-        facts.append(Value("machine", str(result.trust)))
+        reasons = ", ".join(one.name for one in result.trust.reasons)
+        facts.append(Value("machine", f"{result.trust.level.upper()}{f': {reasons}' if reasons else ''}"))
     return Verdict(outcome, f"{best.label} is {ratio} as fast as {first.label}, whole frames{equal}", tuple(facts))
 
 
 def _subjects(result: Comparison) -> Table:
     scored = result.rows[0].scored
 
-    def time(part: str) -> Callable[[Compared], str]:
-        return lambda one: _time(one.times[part])
+    def time(part: str, name: str) -> Callable[[Compared], str]:
+        return lambda one: _ms(getattr(one.times[part], name))
 
-    columns: dict[str, Callable[[Compared], str]] = {
-        "model": lambda one: one.label,
-        "size": lambda one: "" if one.size_bytes is None else format_bytes(one.size_bytes),
+    columns: dict[str, Callable[[Compared], str]] = {"model": lambda one: one.label}
+    columns |= {f"{part} p50": time(part, "p50_ms") for part in result.parts}
+    columns |= {f"{part} p99": time(part, "p99_ms") for part in result.parts}
+    columns |= {
         scored.accuracy.metric if scored else "metric": lambda one: (
             f"{one.scored.accuracy.value:.4f}" if one.scored else ""
         ),
         "drop": lambda one: str(one.drop) if one.drop else "",
-        **{f"{part} p50/p99": time(part) for part in result.parts},
+        "size": lambda one: "" if one.size_bytes is None else format_bytes(one.size_bytes),
         "front": lambda one: "front" if one.on_front else "",
     }
-    return make_table(result.rows, columns, words=["front"])
+    stages = [one for one in reversed(result.parts) if one not in ("frame", "execute")]
+    kept = ["frame p99", "drop", "frame p50"]
+    less = [*(f"{one} p99" for one in (*stages, "execute")), *(f"{one} p50" for one in stages), "front", "size"]
+    return make_table(result.rows, columns, words=["front"], less=[*less, "execute p50", *kept])
 
 
 def _ratios(result: Comparison) -> Table:
@@ -80,13 +87,14 @@ def _ratios(result: Comparison) -> Table:
         "to decide": lambda one: _to_decide(result, one[2]),
     }
     judged = [(row, part, ratio) for row in result.rows for part, ratio in row.ratios.items()]
-    return make_table(judged, columns, words=["part", "verdict", "to decide"])
+    return make_table(judged, columns, words=["part", "verdict", "to decide"], less=["margin", "to decide"])
 
 
 def _how(result: Comparison) -> tuple[Value, ...]:
+    """Return how the figures are to be read; a terminal's reader finds them in the docs."""
     first = result.rows[0].label
     values = [
-        Value("times", "ms, p50 / p99 of single frames"),
+        Value("times", "ms of single frames"),
         Value("speed", f"as a multiple of {first}'s; FASTER or SLOWER beyond the margin"),
         Value("front", f"nothing else is proven better in {result.front_axes}"),
     ]
@@ -101,8 +109,8 @@ def _how(result: Comparison) -> tuple[Value, ...]:
     return tuple(values)
 
 
-def _time(time: StageTime) -> str:
-    return " / ".join("n/a" if value is None else f"{value:.3f}" for value in (time.p50_ms, time.p99_ms))
+def _ms(value: float | None) -> str:
+    return "n/a" if value is None else f"{value:.3f}"
 
 
 def _to_decide(result: Comparison, ratio: Ratio) -> str:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,36 @@ _UNMARKED: Final = 5
 _PROGRESS_NS: Final = 250_000_000
 _BEGUN, _LOADED, _PREPARED = 1, 2, 3
 """Places in a row of instants."""
+
+
+class Marked(Protocol):
+    """Frames run with marks, one row each: of a model, or of anything else that has stages."""
+
+    def __len__(self) -> int:
+        """Return how many ran with marks."""
+        ...
+
+    def run(self, index: int) -> int:
+        """Run the frame `index` (modulo the number of frames) with marks; return its service time in ns."""
+        ...
+
+    def run_unmarked(self, index: int) -> int:
+        """Run the frame `index` as an application would; return its service time in ns."""
+        ...
+
+    @property
+    def frame_ns(self) -> NDArray[np.int64]:
+        """(n,) service times so far."""
+        ...
+
+    @property
+    def input_id(self) -> NDArray[np.int64]:
+        """(n,) which frame each row ran."""
+        ...
+
+    def samples(self, warmup: NDArray[np.bool_], *, zero_ns: int, epoch_ns: int, variant: str = "") -> Samples:
+        """Return all rows, their instants relative to the clock's `zero_ns`."""
+        ...
 
 
 class MarkedFrames:
@@ -151,7 +181,29 @@ def run_frames(
     Raises:
         ValueError: If there is no frame.
     """
-    marked, epoch_ns, zero_ns = MarkedFrames(frames, task, session, clock), time.time_ns(), clock()
+    return run_marked(
+        MarkedFrames(frames, task, session, clock),
+        seconds=seconds,
+        min_frames=min_frames,
+        clock=clock,
+        on_progress=on_progress,
+        warmup_s=warmup_s,
+        variant=variant,
+    )
+
+
+def run_marked(
+    marked: Marked,
+    *,
+    seconds: float,
+    min_frames: int,
+    clock: Clock = time.perf_counter_ns,
+    on_progress: Callable[[int, float], None] | None = None,
+    warmup_s: float = 2.0,
+    variant: str = "",
+) -> Samples:
+    """Run marked frames one after the other; the rest is as in `run_frames`."""
+    epoch_ns, zero_ns = time.time_ns(), clock()
     walls: list[tuple[int, int]] = []
     reported, spent_ns, warmup_s = zero_ns, 0, min(warmup_s, seconds)
     while not _is_enough(marked, spent_ns, warmup_s, seconds, min_frames):
@@ -166,7 +218,7 @@ def run_frames(
     return _with_walls(samples, walls)
 
 
-def _is_enough(marked: MarkedFrames, spent_ns: int, warmup_s: float, seconds: float, min_frames: int) -> bool:
+def _is_enough(marked: Marked, spent_ns: int, warmup_s: float, seconds: float, min_frames: int) -> bool:
     if spent_ns < (warmup_s + seconds) * 1e9 or len(marked) < max(min_frames, _BLOCK):
         return False
     warm = find_warmup(marked.frame_ns, min_s=warmup_s, input_id=marked.input_id)

@@ -37,8 +37,13 @@ class GivenPipeline:
     """As the file says it, with its paths; of a bundle the bundle's."""
     target: Target
     """Of the first model."""
-    brings_target: bool
-    """Whether it is a bundle, which no target can be given to."""
+    asked_target: str
+    """As the user wrote it; empty for a bundle, which brings its own."""
+
+    @property
+    def brings_target(self) -> bool:
+        """Whether it is a bundle, which no target can be given to."""
+        return not self.asked_target
 
     def open(self) -> Pipeline:
         """Return it loaded, ready to run."""
@@ -63,7 +68,7 @@ def open_pipeline(asked: str, *, target: str, threads: int, code: Path | None, f
         calls = load_calls(bundle.description, code)
         with Pipeline.load(bundle.folder, stages=calls, warmup=False) as pipeline:
             device = next(iter(pipeline.models.values())).bundle.target
-        return GivenPipeline(asked, bundle, calls, code, bundle.description, device, True)
+        return GivenPipeline(asked, bundle, calls, code, bundle.description, device, "")
     description = read_description(Path(asked))
     calls = load_calls(description, code)
     models = {stage.name: open_model(description, stage, target) for stage in description.models}
@@ -75,7 +80,7 @@ def open_pipeline(asked: str, *, target: str, threads: int, code: Path | None, f
         write_original(folder / name, given, used)
     written = write_pipeline(folder, description, bundles, {}, package_versions())
     device = next(iter(models.values())).target
-    return GivenPipeline(asked, written, calls, code, description, device, False)
+    return GivenPipeline(asked, written, calls, code, description, device, target)
 
 
 def open_model(description: Description, stage: Stage, target: str) -> Given:

@@ -58,12 +58,12 @@ class BudgetResult:
 
     @property
     def detail(self) -> str:
-        """What was counted and what that proves, without the verdict."""
+        """What was counted and what that proves at `confidence`, without the verdict."""
         counts = f"{self.misses} of {self.n} frames over {self.budget_ms:.4g} ms"
         failed = self.verdict is Verdict.FAIL
         bound = f"at least {self.miss_low_ratio:.2%}" if failed else f"at most {self.miss_high_ratio:.2%}"
-        proof = f"{bound} miss ({self.confidence:.0%} sure), {self.max_miss_ratio:.2%} allowed"
-        more = f"; {self.frames_needed} more frames would decide" if self.frames_needed else ""
+        proof = f"{bound} miss, {100 * self.max_miss_ratio:.4g}% allowed"
+        more = f"; {self.frames_needed} more would decide" if self.frames_needed else ""
         return f"{counts}; {proof}{more}"
 
 

@@ -1,22 +1,38 @@
-"""Plain text for a terminal; in a pipe, lines that are never cut or folded."""
+"""Plain text for a terminal; in a pipe, lines that are never cut or folded.
+
+A table fits the terminal: it leaves columns out, the least important first, and never a digit.
+"""
 
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Iterator, Sequence
-from unicodedata import east_asian_width
 
-from edgeopt.report.document import Document, Section, Table, Value, Verdict
+from edgeopt.report.document import LABEL, Document, Outcome, Section, Table, Value, Verdict
 from edgeopt.report.formats import Format, Paper
+from edgeopt.system.text import columns, fold, shorten
 
-_LABEL = 10
-"""Columns of a label; a blank follows."""
 _NAME = 36
 """Columns of a row's name, where width is short; a longer one keeps its two ends."""
-_LEAST = 30
-"""Columns of words that are folded, whatever the terminal's width."""
-_BOLD, _GREEN, _RED, _YELLOW, _PLAIN = (f"\x1b[{code}m" for code in (1, 32, 31, 33, 0))
+_SHORT_NAME = 16
+"""The same where leaving columns out is not enough."""
+_LEAST_WORDS = 30
+"""Columns of the words at the end of a row, below which columns are left out instead."""
+_GAP = "  "
+_MARK = "* "
+"""Before the row that a reader looks for: colours say it too, where there are any."""
+_BOLD, _DIM, _GREEN, _RED, _YELLOW, _PLAIN = (f"\x1b[{code}m" for code in (1, 2, 32, 31, 33, 0))
+_TONES = {
+    Outcome.PASS: 42,
+    Outcome.DONE: 42,
+    Outcome.FASTER: 42,
+    Outcome.FAIL: 41,
+    Outcome.SLOWER: 41,
+    Outcome.NOT_DECIDED: 43,
+    Outcome.NOISY: 43,
+    Outcome.EQUIVALENT: 46,
+}
+"""The background of a verdict's word."""
 _COLOURS = {
     "PASS": _GREEN,
     "FASTER": _GREEN,
@@ -31,100 +47,112 @@ _VERDICT = re.compile(rf"\b({'|'.join(_COLOURS)})\b")
 
 
 def _render(document: Document, paper: Paper) -> str:
-    sections = [one for one in document.sections if not one.is_detail]
-    blocks = [list(_section(one, paper)) for one in sections]
+    blocks = [list(_section(one, paper)) for one in document.sections if not one.is_detail]
     blocks += [list(_verdict(document.verdict, paper))] if document.verdict else []
-    return "".join(f"{line}\n" for number, block in enumerate(filter(None, blocks)) for line in _apart(number, block))
-
-
-def _apart(number: int, block: list[str]) -> list[str]:
-    return ["", *block] if number else block
+    return "\n".join("".join(f"{line}\n" for line in block) for block in blocks if block)
 
 
 def _section(section: Section, paper: Paper) -> Iterator[str]:
     if section.title:
         yield _styled(section.title, _BOLD, paper)
     if section.table and section.table.rows:
-        yield from _tables(section.table, paper)
+        yield from _table(section.table, paper)
     if section.text:
-        yield from _folded(section.text, paper.width)
-    for one in (*section.values, *(Value(note.kind, str(note)) for note in section.notes)):
-        yield from _value(one, paper)
+        yield from fold(section.text, paper.width)
+    lines = (*section.values, *(Value(note.kind, str(note)) for note in section.notes))
+    yield from _values(lines, paper, max(LABEL, *(len(one.label) for one in lines)) if lines else LABEL)
 
 
 def _verdict(verdict: Verdict, paper: Paper) -> Iterator[str]:
-    values = (
-        *verdict.facts,
-        Value("bundle", verdict.bundle, is_command=True),
-        Value("next", verdict.next_command, is_command=True),
-    )
-    for one in (Value(str(verdict.outcome), verdict.sentence), *(one for one in values if one.text)):
-        yield from _value(one, paper)
+    """Yield the verdict's word and sentence, then what it rests on, all under one another."""
+    where = (Value("bundle", verdict.bundle, is_command=True), Value("next", verdict.next_command, is_command=True))
+    facts = [one for one in (*verdict.facts, *where) if one.text]
+    size = max(len(verdict.outcome), *(len(one.label) for one in facts), LABEL) if facts else LABEL
+    first, *others = fold(verdict.sentence, paper.width, f"{verdict.outcome:<{size}} ")
+    if paper.is_coloured:
+        word = f"\x1b[1;30;{_TONES[verdict.outcome]}m{verdict.outcome}{_PLAIN}"
+        first = f"{word}{_styled(first[len(verdict.outcome) :], _BOLD, paper)}"
+        others = [_styled(line, _BOLD, paper) for line in others]
+    yield from (first, *others)
+    yield from _values(facts, paper, size)
 
 
-def _value(value: Value, paper: Paper) -> Iterator[str]:
-    width = 0 if value.is_command else paper.width
-    label = f"{value.label:<{_LABEL}} "
-    for line in _folded(value.text, width, label):
-        yield _highlighted(line, paper)
+def _values(values: Sequence[Value], paper: Paper, size: int) -> Iterator[str]:
+    """Yield each value beside its label; a label that stands above itself is told once."""
+    before = ""
+    for one in values:
+        label = "" if one.label == before else one.label
+        before = one.label
+        lines = fold(one.text, 0 if one.is_command else paper.width, f"{label:<{size}} ")
+        first = lines[0]
+        yield f"{_styled(first[: len(label)], _DIM, paper)}{_highlighted(first[len(label) :], paper)}"
+        yield from (_highlighted(line, paper) for line in lines[1:])
 
 
-def _folded(text: str, width: int, head: str = "") -> list[str]:
-    """Return lines of at most `width`, blanks under the head; words and names are never broken."""
-    if not width or len(head) + len(text) <= width:
-        return [f"{head}{text}".rstrip()]
-    lines = textwrap.wrap(text, max(_LEAST, width - len(head)), break_long_words=False, break_on_hyphens=False)
-    return [f"{' ' * len(head) if number else head}{line}" for number, line in enumerate(lines or [""])]
+def _table(table: Table, paper: Paper) -> Iterator[str]:
+    kept, name = _fitting(table, paper.width)
+    rows = [[shorten(row[0], name) if name else row[0], *(row[i] for i in kept[1:])] for row in _cells(table)]
+    sizes = [max(map(columns, column)) for column in zip(*rows, strict=True)]
+    words = [table.heads[i] in table.words for i in kept]
+    for place, row in enumerate(rows):
+        is_chosen = table.chosen is not None and place == table.chosen + 1
+        mark = "" if table.chosen is None else _MARK if is_chosen else " " * len(_MARK)
+        cells = [
+            f"{_blank(cell, size)}{cell}" if number and not is_words else f"{cell}{_blank(cell, size)}"
+            for number, (cell, size, is_words) in enumerate(zip(row, sizes, words, strict=True))
+        ]
+        head, last = f"{mark}{_GAP.join([*cells[:-1], ''])}", cells[-1].rstrip() if words[-1] else cells[-1]
+        style = _BOLD if not place else _GREEN if is_chosen else ""
+        for line in fold(last, paper.width if words[-1] else 0, head):
+            yield _styled(line, style, paper) if style else _highlighted(line, paper)
 
 
-def _tables(table: Table, paper: Paper) -> Iterator[str]:
-    """Yield the table; one that is too wide is cut into several, each with the first column."""
-    rows = [(_name(first, paper.width), *others) for first, *others in (table.heads, *table.rows)]
-    sizes = [max(map(_columns, column)) for column in zip(*rows, strict=True)]
-    least = [*sizes[:-1], min(sizes[-1], _LEAST)] if table.heads[-1] in table.words else sizes
-    is_right = [i > 0 and head not in table.words for i, head in enumerate(table.heads)]
-    for number, part in enumerate(_parts(least, paper.width)):
-        if number:
-            yield ""
-        gap = "  " if _fits([least[i] for i in part], 2, paper.width) else " "
-        for place, row in enumerate(rows):
-            cells = [f"{_blank(row[i], sizes[i])}{row[i]}" if is_right[i] else row[i] for i in part]
-            padded = [f"{cell}{_blank(cell, sizes[i])}" for i, cell in zip(part[:-1], cells, strict=False)]
-            width = paper.width if table.heads[part[-1]] in table.words else 0
-            style = _GREEN if place - 1 == table.chosen else "" if place else _BOLD
-            for line in _folded(cells[-1], width, gap.join([*padded, ""])):
-                yield _styled(line, style, paper) if style else _highlighted(line, paper)
+def _fitting(table: Table, width: int) -> tuple[list[int], int]:
+    """Return the columns that fit beside each other, and the most columns of a name; 0: as long as it is."""
+    kept = list(range(len(table.heads)))
+    if not width:
+        return kept, 0
+    name, left = _NAME, list[int]()
+    for i in _least_first(table):
+        if _width(table, kept, name) <= width or len(kept) == 2:
+            break
+        kept.remove(i)
+        left.append(i)
+    for i in reversed(left):  # a wide column may have made room for narrow ones
+        if _width(table, more := sorted([*kept, i]), name) <= width:
+            kept = more
+    over = _width(table, kept, name) - width
+    if over > 0:
+        name = max(_SHORT_NAME, min(name, max(columns(row[0]) for row in _cells(table))) - over)
+    return kept, name
 
 
-def _name(text: str, width: int) -> str:
-    return text if not width or len(text) <= _NAME else f"{text[: _NAME // 2 - 2]}...{text[1 - _NAME // 2 :]}"
+def _least_first(table: Table) -> list[int]:
+    """Return all columns but the first, in the order in which they are left out: numbers from the right, then words."""
+    named = [table.heads.index(one) for one in table.less if one in table.heads[1:]]
+    others = [i for i in range(len(table.heads) - 1, 0, -1) if i not in named]
+    return [*named, *sorted(others, key=lambda i: table.heads[i] in table.words)]
 
 
-def _parts(sizes: Sequence[int], width: int) -> list[list[int]]:
-    """Return the columns of each part: as many as fit beside the first one, a blank between them."""
-    parts = [[0]]
-    for i in range(1, len(sizes)):
-        if len(parts[-1]) > 1 and not _fits([sizes[j] for j in (*parts[-1], i)], 1, width):
-            parts.append([0])
-        parts[-1].append(i)
-    return parts
+def _width(table: Table, kept: Sequence[int], name: int) -> int:
+    """Return the columns of the widest row, the words at its end folded."""
+    sizes = [max(columns(row[i]) for row in _cells(table)) for i in kept]
+    sizes[0] = min(sizes[0], name)
+    if table.heads[kept[-1]] in table.words:
+        sizes[-1] = min(sizes[-1], _LEAST_WORDS)
+    return sum(sizes) + len(_GAP) * (len(sizes) - 1) + (len(_MARK) if table.chosen is not None else 0)
 
 
-def _fits(sizes: Sequence[int], gap: int, width: int) -> bool:
-    return not width or sum(sizes) + gap * (len(sizes) - 1) <= width
+def _cells(table: Table) -> tuple[tuple[str, ...], ...]:
+    return (table.heads, *table.rows)
 
 
 def _blank(text: str, size: int) -> str:
-    return " " * (size - _columns(text))
-
-
-def _columns(text: str) -> int:
-    """Return how many columns a terminal takes for a text."""
-    return len(text) + sum(east_asian_width(one) in "WF" for one in text)
+    return " " * (size - columns(text))
 
 
 def _styled(text: str, style: str, paper: Paper) -> str:
-    return f"{style}{text}{_PLAIN}" if paper.is_coloured and style else text
+    return f"{style}{text}{_PLAIN}" if paper.is_coloured and style and text else text
 
 
 def _highlighted(line: str, paper: Paper) -> str:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, Final
 
 import numpy as np
 
@@ -24,7 +24,9 @@ from edgeopt.runtime.schedule.turns import Terms
 from edgeopt.runtime.stats.ring import StageRing
 from edgeopt.system import registry
 
-_TRIALS = 3
+TURN: Final = "turn"
+"""The stage in which a frame waits for its turn."""
+_TRIALS: Final = 3
 _clock = time.perf_counter_ns
 
 
@@ -47,9 +49,6 @@ class Model:
 class Scheduled:
     """A model with its lane and its runtime, if that is loaded."""
 
-    STAGES: ClassVar[tuple[str, ...]] = ("turn", *Runtime.stages)
-    """What becomes of a frame; `turn` is the wait for its turn."""
-
     name: str
     model: Model
     cores: tuple[int, ...] | None
@@ -65,7 +64,8 @@ class Scheduled:
     is_leaving: bool = False
     """Whether it is unloaded as soon as these frames are done."""
     used_ns: int = 0
-    ring: StageRing = field(default_factory=lambda: StageRing(Scheduled.STAGES))
+    ring: StageRing = field(default_factory=lambda: StageRing((TURN,)))
+    """Of the stages of `turn` and the runtime, once it was loaded."""
 
     def load(self) -> str | None:
         """Load the bundle on its cores and learn how long it runs; return why its frames cannot go together, if asked.
@@ -78,6 +78,8 @@ class Scheduled:
         with held_to(self.cores):
             self.runtime = Runtime.load(_sharing(bundle) if self.leaves_cores else bundle, threads=self.model.threads)
             reason = self._try_batches(self.runtime)
+        if self.ring.stages != (stages := (TURN, *self.runtime.stages)):
+            self.ring = StageRing(stages)
         if self.model.memory_mib is None:
             self.size_bytes = max(self.size_bytes, resident_bytes() - before)
         return reason

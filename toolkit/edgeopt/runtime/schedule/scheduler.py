@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from threading import Condition, Lock
@@ -154,22 +153,29 @@ class Scheduler:
             EdgeoptError: If it cannot be loaded.
         """
         one = self._models[name]
-        with self._in_use(one):
+        self._hold(one)
+        try:
             assert one.runtime is not None
-            seat = Seat(one.runtime, partial(self.serve, name, stream=stream), one.ring.stats)
+            seat = Seat(one.runtime, partial(self.serve, name, stream=stream), lambda: one.ring.stats())
+        finally:
+            self._let_go(one)
         return cast("Runtime", seat)
 
     def serve(self, name: str, frame: Sample, *, stream: int = 0) -> tuple[Any, tuple[int, ...]]:
-        """Return what `predict` does, and the times of `Scheduled.STAGES`."""
-        one, arrived = self._models[name], _clock()
-        one.ring.feed()
+        """Return what `predict` does, and the times of `turn` and of the runtime's stages."""
+        one, arrived, held = self._models[name], _clock(), _Frame(frame)
         try:
-            with self._in_use(one):
-                held = _Frame(frame)
+            try:
+                self._hold(one)
+            finally:
+                one.ring.feed()  # after the load: a ring counts from the first one on
+            try:
                 ticket = one.lane.enter(name, stream, held)
                 assert ticket.turn is not None
                 if ticket.is_first:
                     _run(one, ticket.turn)
+            finally:
+                self._let_go(one)
             if held.error is not None:
                 raise held.error
         except BaseException:
@@ -180,23 +186,21 @@ class Scheduler:
         one.ring.record(times, age, age, is_missed=budget is not None and age > budget * 1e6)
         return held.answer, times
 
-    @contextmanager
-    def _in_use(self, one: Scheduled) -> Iterator[None]:
-        """Keep a model in memory; load it first if it is not."""
+    def _hold(self, one: Scheduled) -> None:
+        """Keep a model in memory until `_let_go`; load it first if it is not."""
         if not self._take(one):
             with self._loading:
                 if not self._take(one):
                     self._load(one, "a frame came for it")
                     self._take(one)
-        try:
-            yield
-        finally:
-            with self._state:
-                one.users -= 1
-                one.used_ns = _clock()
-                self._state.notify_all()
-                runtime = one.take_out() if self._is_closed and not one.users else None
-            _close([runtime])
+
+    def _let_go(self, one: Scheduled) -> None:
+        with self._state:
+            one.users -= 1
+            one.used_ns = _clock()
+            self._state.notify_all()
+            runtime = one.take_out() if self._is_closed and not one.users else None
+        _close([runtime])
 
     def _take(self, one: Scheduled) -> bool:
         with self._state:

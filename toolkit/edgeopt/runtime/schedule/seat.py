@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 from edgeopt.executors import Session
 from edgeopt.graph.tensors import Sample
 from edgeopt.runtime.bundle import Artefact, Bundle
 from edgeopt.runtime.runtime import Runtime
-from edgeopt.runtime.schedule.model import Scheduled
+from edgeopt.runtime.schedule.model import TURN
 from edgeopt.runtime.stats import Stats
 
 Serve = Callable[[Sample], tuple[Any, tuple[int, ...]]]
@@ -18,8 +18,6 @@ Serve = Callable[[Sample], tuple[Any, tuple[int, ...]]]
 
 class Seat:
     """What `Scheduler.runtime` returns."""
-
-    stages: ClassVar[tuple[str, ...]] = Scheduled.STAGES
 
     def __init__(self, runtime: Runtime, serve: Serve, stats: Callable[[], Stats]) -> None:
         """Bind to a model; a scheduler does this.
@@ -31,6 +29,7 @@ class Seat:
         """
         self.bundle: Bundle = replace(runtime.bundle, lighter=())  # a stream opens no second model past the scheduler
         self.artefact: Artefact = runtime.artefact
+        self.stages = (TURN, *runtime.stages)
         self.session: Session = runtime.session
         self._serve, self.stats = serve, stats
 

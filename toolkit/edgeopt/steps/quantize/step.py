@@ -143,8 +143,8 @@ def open_search(model: Model, context: Context, setting: Setting, time_limit_s: 
         leads = ranked(tried, context.least_agreement)[0] is one and one.is_valid(context.least_agreement)
         if leads:
             context.files.write(draft, one.outcome.model.data)
-        told = f"estimated {one.speed_ratio:.2f}x the float model, agreement {one.agreement:.3f}"
-        context.listener.say(f"  {one.name}: {told}{', the best so far' if leads else ''}")
+        told = f"  {'*' if leads else ' '} ~{one.speed_ratio:.2f}x  agrees {one.agreement:.3f}  {one.name}"
+        context.listener.say(told)
 
     buffers = Buffers(engine.target, engine.threads, context.inputs(1, model)[0])
     judge = _judge(context, model, setting, buffers)

@@ -50,8 +50,8 @@ class Findings:
         if self.calibration.spread_ratio >= _ALIKE:
             return noted
         alike = f"they differ by {self.calibration.spread_ratio:.2%} of the spread inside one image"
-        detail = f"the {self.calibration.images} calibration images are alike: {alike}"
-        return (Note(NoteKind.WARNING, detail, "give images of different scenes"), *noted)
+        detail = f"the {self.calibration.images} calibration images are alike"
+        return (Note(NoteKind.WARNING, detail, "give images of different scenes", more=alike), *noted)
 
     def _without_grid(self) -> Iterator[Note]:
         found = {name: one for name, one in self.calibration.observations.items() if one.why_no_grid}

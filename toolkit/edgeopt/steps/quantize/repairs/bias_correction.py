@@ -9,10 +9,15 @@ section 4.2.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from edgeopt.graph.graph import attribute
+from edgeopt.steps.quantize.repairs import Layer, Search, Setting, WeightRepair
 
 
 def mean_shift(
@@ -35,3 +40,29 @@ def mean_shift(
     channels = group[:, None] * per_group + np.arange(per_group)
     shift: NDArray[np.float64] = (taps * mean[channels] - quantized_taps * quantized_mean[channels]).sum(axis=1)
     return shift.astype(np.float32)
+
+
+class BiasCorrection(WeightRepair):
+    """Biases of convolutions are corrected in every variant."""
+
+    order: ClassVar[int] = 20
+    is_always_made: ClassVar[bool] = True
+
+    def told(self, setting: Setting) -> str:
+        """Return nothing: every variant has it."""
+        return ""
+
+    def settings(self, search: Search) -> Iterator[Setting]:
+        """Yield nothing, as no variant is without it."""
+        yield from ()
+
+    def repair(self, layer: Layer) -> Layer:
+        """Return the layer with the mean error of its integers taken out of its bias."""
+        if layer.bias is None:
+            return layer
+        means = layer.samples.mean(axis=0), layer.inputs.mean(axis=0)
+        shift = mean_shift(layer.weight, layer.quantized.real, *means, attribute(layer.node, "group", 1))
+        return replace(layer, bias=layer.bias + shift)
+
+
+REPAIR = BiasCorrection()

@@ -11,7 +11,8 @@ equation 4, alpha = 1/2).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from edgeopt.graph.graph import Graph, Node, attribute
 from edgeopt.steps.quantize.calibration.calibrate import Observation
 from edgeopt.steps.quantize.patterns import has_weights, name_of, reads_along
+from edgeopt.steps.quantize.repairs import ModelRepair, Search, Setting
 
 _HOMOGENEOUS = ("Relu", "LeakyRelu")
 _MOST = 2.0**6
@@ -84,3 +86,26 @@ def factors(activation: NDArray[np.float64], reading: NDArray[np.float64]) -> ND
         limit = np.log(_MOST)
         result[live] = np.exp(np.clip(logs - logs.mean(), -limit, limit))
     return result
+
+
+class Equalization(ModelRepair):
+    """Pairs of convolutions are equalized."""
+
+    order: ClassVar[int] = 30
+    keeps_operators: ClassVar[bool] = True
+
+    def told(self, setting: Setting) -> str:
+        """Return that it is."""
+        return "equalized"
+
+    def settings(self, search: Search) -> Iterator[Setting]:
+        """Yield it where a pair allows it; a rescaled model has been mended already."""
+        if search.has_time("equalized") and equalize(search.graph(), search.seen) and not search.setting("rescaling"):
+            yield True
+
+    def edit(self, graph: Graph, seen: Mapping[str, Observation], setting: Setting, prepared: Any) -> int:
+        """Equalize every pair that allows it."""
+        return equalize(graph, seen)
+
+
+REPAIR = Equalization()

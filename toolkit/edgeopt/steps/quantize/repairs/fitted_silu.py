@@ -17,8 +17,9 @@ c are looked for on a grid, and then around its best.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,8 @@ from edgeopt.graph.graph import Graph, Node, Value
 from edgeopt.steps.quantize.activations import hard_swish, silu
 from edgeopt.steps.quantize.calibration.calibrate import Observation
 from edgeopt.steps.quantize.patterns import has_weights, name_of, silu_sigmoid
+from edgeopt.steps.quantize.repairs import ModelRepair, Search, Setting
+from edgeopt.system.target import Int8Rules
 
 _OPSET = 14
 """First opset with HardSwish."""
@@ -38,6 +41,9 @@ _COARSE = 4
 """Every how many-th sample the grid is tried on; around its best all count, as fewer gave worse fits."""
 _STEPS, _SHRINK = 10, 0.7
 _SHOWN = 3
+_EXACT_SHARES = (0.1, 0.2, 0.3, 0.5)
+"""Of all numbers that SiLUs compute, in a model that computes the others as fitted HardSwishes. On YOLOX-nano the
+first tenth costs 0.2 of 4.6 ms; without it 0.006 AP are lost, with it none (means of four to five calibrations)."""
 _ROUNDING = 1e-12
 """Below this share of a channel's power a variance is rounding: the channel never changes."""
 
@@ -209,3 +215,49 @@ def _place(graph: Graph, node: Node, x: Value, fit: Fit) -> None:
     offset = graph.add_initializer(f"{name}_offset", fit.offset.reshape(shape))
     made = graph.insert("Add", [made, offset], name=f"{name}_fitted", before=node).outputs[0]
     graph.bypass(node, keep=made)
+
+
+class FittedSilu(ModelRepair):
+    """The SiLUs in the setting, by what they make, are computed as the HardSwish that fits them best."""
+
+    order: ClassVar[int] = 40
+    follows_form: ClassVar[bool] = True
+    keeps: ClassVar[tuple[type, ...]] = (Fit,)
+
+    def told(self, setting: Setting) -> str:
+        """Return how many."""
+        return f"{len(_names(setting))} SiLU as fitted HardSwish"
+
+    def settings(self, search: Search) -> Iterator[Setting]:
+        """Yield all SiLUs but more and more of the worst, until the answers agree."""
+        if not search.rules.fitted_silu or not search.agrees or search.was_tried("fitted_silu"):
+            return  # what is spoiled without fits already may be mended before they are tried again
+        for share in _EXACT_SHARES:
+            if not search.has_time("SiLU as fitted HardSwish") or not search.prepared("fitted_silu"):
+                return
+            yield frozenset(fit.name for fit in keep_worst(search.prepared("fitted_silu"), share))
+            if not search.is_last_in_need:
+                return
+
+    def prepare(self, graph: Graph, seen: Mapping[str, Observation], rules: Int8Rules) -> tuple[Fit, ...]:
+        """Return the fit of each SiLU; none where the target gains nothing from it."""
+        return fit_silus(graph, seen) if rules.fitted_silu else ()
+
+    def edit(self, graph: Graph, seen: Mapping[str, Observation], setting: Setting, prepared: Any) -> int:
+        """Write HardSwish in place of the SiLUs in the setting."""
+        return place_fits(graph, _chosen(prepared, setting))
+
+    def notes(self, prepared: Any, setting: Setting) -> tuple[Note, ...]:
+        """Return how many, and where that is coarsest."""
+        return (note_of(_chosen(prepared, setting)),)
+
+
+def _names(setting: Setting) -> frozenset[str]:
+    return setting if isinstance(setting, frozenset) else frozenset()
+
+
+def _chosen(fits: Sequence[Fit], setting: Setting) -> list[Fit]:
+    return [one for one in fits if one.name in _names(setting)]
+
+
+REPAIR = FittedSilu()

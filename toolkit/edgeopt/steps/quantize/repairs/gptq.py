@@ -9,12 +9,20 @@ Source: Frantar et al., GPTQ, ICLR 2023, equations 2 and 3, with damping of 1 % 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import ClassVar
+
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeopt.graph.graph import attribute
 from edgeopt.steps.quantize.grids.weights import MOST, MOST_OF_TWO, QuantizedWeight
+from edgeopt.steps.quantize.repairs import Layer, Search, Setting, WeightRepair
 
 _DAMPING = 0.01
+_MOST_COLUMNS = 2048
+"""Above it the inverse of a layer's inputs takes longer than the rest of the search."""
 _BLOCK = 32
 """Columns whose errors are carried on beyond the block in one product."""
 
@@ -101,3 +109,34 @@ def rounded(
     return QuantizedWeight(
         np.ascontiguousarray(np.moveaxis(steps.reshape(shape), 0, weight.axis)), weight.scale, weight.axis
     )
+
+
+class Gptq(WeightRepair):
+    """1x1 convolutions and matrices are rounded with their inputs."""
+
+    order: ClassVar[int] = 10
+    is_slow: ClassVar[bool] = True
+
+    def told(self, setting: Setting) -> str:
+        """Return that they are."""
+        return "rounded with inputs"
+
+    def settings(self, search: Search) -> Iterator[Setting]:
+        """Yield it."""
+        yield True
+
+    def by_rule(self, search: Search) -> Setting:
+        """Return True: it never makes the answer worse."""
+        return True
+
+    def repair(self, layer: Layer) -> Layer:
+        """Return the layer with its weight rounded, where it is a matrix of not too many columns."""
+        node, weight = layer.node, layer.weight
+        is_pointwise = attribute(node, "group", 1) == 1 and set(weight.shape[2:]) == {1}
+        if not (weight.ndim == 2 or is_pointwise) or layer.inputs.shape[1] > _MOST_COLUMNS:
+            return layer
+        reduces = layer.scheme.reduces_range(layer.graph, node)
+        return replace(layer, quantized=rounded(layer.quantized, weight, layer.inputs, reduce_range=reduces))
+
+
+REPAIR = Gptq()

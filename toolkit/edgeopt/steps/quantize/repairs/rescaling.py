@@ -12,7 +12,8 @@ runs it a hundred times slower once its layout is changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,9 @@ from numpy.typing import NDArray
 from edgeopt.graph.graph import Graph, Node, Value, attribute
 from edgeopt.steps.quantize.calibration.calibrate import Observation
 from edgeopt.steps.quantize.patterns import channel_axis, has_weights, name_of
+from edgeopt.steps.quantize.repairs import ModelRepair, Search, Setting
 from edgeopt.steps.quantize.repairs.equalization import factors
+from edgeopt.system.text import plural
 
 _MOST = 2.0**12
 """Between the largest and the mean channel; a channel of almost nothing is not blown up to noise."""
@@ -131,3 +134,30 @@ def channel_scales(largest: NDArray[np.float64]) -> NDArray[np.float32]:
 
 def _stored(graph: Graph, value: Value, numbers: NDArray[np.float32]) -> Value:
     return graph.add_initializer(f"{name_of(value)}_channels", numbers.astype(np.float32).reshape(1, -1, 1, 1))
+
+
+class Rescaling(ModelRepair):
+    """Channels of the tensors in the setting are scaled alike."""
+
+    order: ClassVar[int] = 10
+
+    def told(self, setting: Setting) -> str:
+        """Return how many tensors."""
+        return f"{plural(len(_names(setting)), 'tensor')} rescaled"
+
+    def settings(self, search: Search) -> Iterator[Setting]:
+        """Yield the tensors that the best variant keeps in float though rescaling would let a grid hold them."""
+        if search.has_time("rescaled tensors"):
+            graph = search.best_graph()
+            yield frozenset(name for name in search.unheld() if is_rescalable(graph, name))
+
+    def edit(self, graph: Graph, seen: Mapping[str, Observation], setting: Setting, prepared: Any) -> int:
+        """Rescale the tensors in the setting."""
+        return rescale(graph, seen, sorted(_names(setting)))
+
+
+def _names(setting: Setting) -> frozenset[str]:
+    return setting if isinstance(setting, frozenset) else frozenset()
+
+
+REPAIR = Rescaling()

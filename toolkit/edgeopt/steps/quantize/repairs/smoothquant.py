@@ -14,7 +14,8 @@ ICML 2023, equation 4.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,7 @@ from edgeopt.graph.graph import Graph, Node, Value, attribute
 from edgeopt.steps.quantize.calibration.calibrate import Observation
 from edgeopt.steps.quantize.formats.matmul_integer import plain_products
 from edgeopt.steps.quantize.patterns import name_of, reads_along
+from edgeopt.steps.quantize.repairs import ModelRepair, Search, Setting
 
 ALPHAS = (0.5, 0.25, 0.75)
 """In the order in which they are worth trying."""
@@ -122,3 +124,34 @@ def _scale(graph: Graph, node: Node, readers: list[Node], scale: NDArray[np.floa
     for product in readers:
         scaled = _rows(graph, product) * scale.reshape(-1, 1)
         graph.set_input(product, 1, scaled.T if attribute(product, "transB", 0) else scaled)
+
+
+class SmoothQuant(ModelRepair):
+    """Normalised activations are smoothed by the alpha in the setting."""
+
+    order: ClassVar[int] = 20
+    tries_first_form: ClassVar[bool] = True
+
+    def told(self, setting: Setting) -> str:
+        """Return alpha."""
+        return f"smoothed by {_alpha(setting):g}"
+
+    def settings(self, search: Search) -> Iterator[Setting]:
+        """Yield each alpha: layers may leave their islands, so all are timed."""
+        if smoothable(search.graph()):
+            yield from ALPHAS
+
+    def by_rule(self, search: Search) -> Setting:
+        """Return the first alpha where something can be smoothed."""
+        return ALPHAS[0] if smoothable(search.graph()) else False
+
+    def edit(self, graph: Graph, seen: Mapping[str, Observation], setting: Setting, prepared: Any) -> int:
+        """Smooth every activation that allows it."""
+        return smooth(graph, seen, _alpha(setting))
+
+
+def _alpha(setting: Setting) -> float:
+    return setting if isinstance(setting, float) else 0.0
+
+
+REPAIR = SmoothQuant()

@@ -60,12 +60,17 @@ class KeptTensor:
     saved_agreement: float | None
     """What agreement loses when it is quantized after all; None where that was not tried."""
 
-    def __str__(self) -> str:
-        cost = "" if self.cost_ms is None else f", costs {self.cost_ms:.2f} ms"
-        if self.cost_ms is not None and self.cost_ms <= 0:
-            cost = f", is {-self.cost_ms:.2f} ms faster so"
-        saved = "" if self.saved_agreement is None else f" and saves {self.saved_agreement:.3f} agreement"
-        return f"{self.name!r} ({self.score_db:.1f} dB) stays in float{cost}{saved}"
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """That it stays in float, what that costs, and what it saves; without their full stops."""
+        said = [f"The tensor {self.name!r} stays in float: one scale holds it with {self.score_db:.1f} dB only"]
+        if self.cost_ms is not None:
+            more = "more" if self.cost_ms > 0 else "less"
+            said.append(f"In float its layers take {abs(self.cost_ms):.2f} ms {more} than on integers")
+        if self.saved_agreement is not None:
+            lower = "lower" if self.saved_agreement >= 0 else "higher"
+            said.append(f"On integers the agreement would be {abs(self.saved_agreement):.3f} {lower}")
+        return tuple(said)
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ def integer_share(graph: Graph, scheme: Scheme) -> Note:
     """Return how many of the layers with weights run on integers."""
     weighted = candidates(graph, scheme.rules)
     count = len(weighted) - len(_float_layers(graph, scheme))
-    return Note(NoteKind.CHOICE, f"{count} of {plural(len(weighted), 'weighted layer')} in INT8")
+    return Note(NoteKind.CHOICE, f"INT8 covers {count} of {plural(len(weighted), 'weighted layer')}")
 
 
 def why_float(graph: Graph, scheme: Scheme, variant: Variant) -> Iterator[Note]:
@@ -76,16 +76,17 @@ def why_float(graph: Graph, scheme: Scheme, variant: Variant) -> Iterator[Note]:
     lacking, heads = _without_integers(graph, scheme.rules, form), _heads(graph, scheme.rules, form)
     fast = _nodes(graph, variant.front)
     if last := [node for node in candidates(graph, scheme.rules) if node in tail]:
-        detail = f"{plural(len(last), 'prediction layer')} keep float outputs: one scale cannot hold boxes and scores"
+        outputs = f"the outputs of {plural(len(last), 'prediction layer')} stay in float"
+        detail = f"{outputs}: one scale cannot hold boxes and scores"
         yield Note(NoteKind.CHOICE, detail, _names(last))
     if others := [node for node in layers if node in lacking]:
-        detail = f"{plural(len(others), 'layer')} in float: form {form} has integers for {WRITERS[form].only} only"
+        detail = f"{_stay(others)} in float: the form {form} has integers for {WRITERS[form].only} only"
         yield Note(NoteKind.CHOICE, detail, _names(others))
     if faster := [node for node in layers if node in fast and node not in lacking]:
-        detail = f"{plural(len(faster), 'layer')} in float because integers are slower"
+        detail = f"{_stay(faster)} in float because integers are slower there"
         yield Note(NoteKind.CHOICE, detail, _names(faster))
     if spoiled := [node for node in layers if node not in (tail - heads) | fast | lacking]:
-        detail = f"{plural(len(spoiled), 'layer')} in float: {_why_tensors(scheme, variant.kept)}"
+        detail = f"{_stay(spoiled)} in float: {_why_tensors(scheme, variant.kept)}"
         yield Note(NoteKind.CHOICE, detail, _names(spoiled))
 
 
@@ -121,7 +122,11 @@ def _why_tensors(scheme: Scheme, kept: Set[str]) -> str:
     said = [f"no scale holds infinity or NaN ({', '.join(endless[:3])})"] if endless else []
     said += [f"one scale cannot hold {plural(len(bad), 'tensor')} ({', '.join(bad[:3])})"] if bad else []
     said += [f"the answer suffers most from {plural(len(asked), 'tensor')} ({', '.join(asked[:3])})"] if asked else []
-    return ", ".join(said)
+    return "; ".join(said)
+
+
+def _stay(layers: list[Node]) -> str:
+    return f"{plural(len(layers), 'layer')} {'stays' if len(layers) == 1 else 'stay'}"
 
 
 def _names(nodes: list[Node]) -> str:

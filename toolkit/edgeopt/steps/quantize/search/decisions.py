@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,6 @@ from edgeopt.steps.quantize.calibration.calibrate import Calibration, Observatio
 from edgeopt.steps.quantize.calibration.findings import Findings
 from edgeopt.steps.quantize.forms import WRITERS
 from edgeopt.steps.quantize.grids.histogram import Histogram
-from edgeopt.steps.quantize.repairs.fitted_silu import Fit
 from edgeopt.steps.quantize.scheme import Scheme, open_graph
 from edgeopt.steps.quantize.search.sources import Sources
 from edgeopt.steps.quantize.search.variant import Variant
@@ -43,8 +43,8 @@ class Decisions:
 
     variant: Variant
     scheme: Scheme
-    fits: tuple[Fit, ...] = ()
-    """Of the SiLUs that are computed as HardSwish."""
+    prepared: Mapping[str, Any] = field(default_factory=dict)
+    """What its repairs of the float model computed before, by name."""
     extremes: Mapping[str, Extremes] = field(default_factory=dict)
     """By tensor; nothing where the float model was not changed first."""
 
@@ -57,10 +57,10 @@ def decisions_of(sources: Sources, variant: Variant, scheme: Scheme) -> Decision
         variant: What was made.
         scheme: What of it runs on integers, weights and biases repaired.
     """
-    is_changed = variant.equalized or variant.smoothing or variant.rescaled
-    seen = sources.findings.calibration.observations if is_changed else {}
+    names = [name for name, _ in variant.model_repairs]
+    seen = sources.seen if names else {}
     extremes = {name: Extremes(one.low, one.high, one.axis) for name, one in seen.items()}
-    return Decisions(variant, scheme, tuple(sources.fits_of(variant)) if variant.fitted else (), extremes)
+    return Decisions(variant, scheme, {name: sources.prepared(name) for name in names}, extremes)
 
 
 def make_again(model: Model, decisions: Decisions) -> Outcome:
@@ -75,7 +75,7 @@ def make_again(model: Model, decisions: Decisions) -> Outcome:
         name: Observation(one.low, one.high, _NOTHING, np.zeros((0, len(one.low)), np.float32), one.axis)
         for name, one in decisions.extremes.items()
     }
-    sources = Sources(model, Findings(Calibration(seen, 0, 0.0), {}, {}), scheme.rules, (), decisions.fits)
+    sources = Sources(model, Findings(Calibration(seen, 0, 0.0), {}, {}), scheme.rules, (), dict(decisions.prepared))
     graph = open_graph(sources.model_of(variant))
     changes = WRITERS[variant.form].place(graph, scheme)
     return Outcome(graph.to_model(), changes)

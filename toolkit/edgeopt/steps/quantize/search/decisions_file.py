@@ -17,7 +17,7 @@ from edgeopt.system.environment import package_versions
 from edgeopt.system.toml import read_object
 
 DECISIONS = "decisions.json"
-_SCHEMA = 2
+_SCHEMA = 3
 _MOST_BYTES = 4 << 30
 _REMEDY = "name the output folder of edgeopt optimize, or its report.json"
 

@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Mapping, Set
 from dataclasses import fields
 from enum import StrEnum
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -21,20 +22,28 @@ from edgeopt.steps.quantize.grids.affine import Affine
 from edgeopt.steps.quantize.grids.ranges import Method
 from edgeopt.steps.quantize.grids.weights import QuantizedWeight
 from edgeopt.steps.quantize.keep_float.layer_times import BorderTime, LayerTime, LayerTimes
-from edgeopt.steps.quantize.repairs.fitted_silu import Fit
+from edgeopt.steps.quantize.repairs import all_repairs
 from edgeopt.steps.quantize.scheme import NhwcOptions, Scheme
 from edgeopt.steps.quantize.search.decisions import Decisions, Extremes
 from edgeopt.steps.quantize.search.variant import Variant
 from edgeopt.system.target import Granularity, Int8Rules
 
 _TYPE = "type"
-_KINDS: Mapping[str, Any] = {
+_KINDS: dict[str, Any] = {
     one.__name__: one
     for one in (
-        *(Decisions, Extremes, Variant, NhwcOptions, Scheme, Affine, QuantizedWeight, Int8Rules, Fit),
+        *(Decisions, Extremes, Variant, NhwcOptions, Scheme, Affine, QuantizedWeight, Int8Rules),
         *(LayerTimes, LayerTime, BorderTime, Form, Method, Granularity, Note, NoteKind),
     )
 }
+
+
+@cache
+def _kinds() -> Mapping[str, Any]:
+    """Return all types that are kept, by name: ours, and those of repairs."""
+    return _KINDS | {kind.__name__: kind for one in all_repairs().values() for kind in one.keeps}
+
+
 _MOST_NUMBERS = 1 << 31
 """Of one array."""
 
@@ -58,7 +67,7 @@ def to_plain(value: Any) -> Any:
         return {_TYPE: "map", "of": {str(key): to_plain(one) for key, one in value.items()}}
     if isinstance(value, list | tuple):
         return [to_plain(one) for one in value]
-    if type(value).__name__ in _KINDS:
+    if type(value).__name__ in _kinds():
         held = {one.name: to_plain(getattr(value, one.name)) for one in fields(value)}
         return {_TYPE: type(value).__name__, **held}
     raise TypeError(f"{type(value).__name__} is not kept")
@@ -81,7 +90,7 @@ def from_plain(value: Any) -> Any:
         return frozenset(held["of"])
     if kind == "map":
         return {name: from_plain(one) for name, one in held["of"].items()}
-    made = _KINDS[kind]
+    made = _kinds()[kind]
     if issubclass(made, StrEnum):
         return made(held["is"])
     return made(**{name: from_plain(one) for name, one in held.items()})

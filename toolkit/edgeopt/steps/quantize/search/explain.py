@@ -20,7 +20,7 @@ from edgeopt.steps.quantize.search.variant import Variant
 from edgeopt.system.text import plural
 
 _MOST_EXPLAINED, _MOST_UNTRIED = 3, 4
-_MORE_TIME = "edgeopt quantize --time-limit 10m searches longer"
+_MORE_TIME = "--time-limit 10m searches longer"
 
 
 def kept_tensors(
@@ -82,17 +82,23 @@ def reason(
         times: Of layers, where they were measured.
         kept: Tensors that stay in float.
     """
-    said = [f"{attempt.name}: estimated {attempt.speed_ratio:.2f}x the float model, agreement {attempt.agreement:.3f}"]
+    told = f"{attempt.name} is about {attempt.speed_ratio:.2f} times as fast as the float model"
+    said = [f"{told}, and its agreement is {attempt.agreement:.3f}"]
     if not attempt.is_valid(least_agreement):
-        wanted = f"faster than float with an agreement of {least_agreement:.2f}"
-        said.append(f"not good enough: it must be {wanted}")
+        wanted = f"faster than float, with an agreement of {least_agreement:.2f} or more"
+        said.append(f"That is not good enough: it must be {wanted}")
     if variant.front and times is not None:
         layers, saved_ms = plural(len(variant.front), "layer"), _saved_ms(variant, times.layers)
-        said.append(f"{layers} in float: {saved_ms:.2f} ms less than on integers, borders apart")
-    said += [str(one) for one in kept]
-    said += [note.detail for note in attempt.outcome.notes if note.kind is NoteKind.CHOICE]
-    said += [f"{one.name} gave {one.speed_ratio:.2f}x and {one.agreement:.3f}" for one in others]
+        said.append(f"Float saves {saved_ms:.2f} ms in {layers}, without what conversions at the borders cost")
+    said += [sentence for one in kept for sentence in one.sentences]
+    said += [_capital(note.detail) for note in attempt.outcome.notes if note.kind is NoteKind.CHOICE]
+    compared = [f"{one.name} ({one.speed_ratio:.2f} times as fast, agreement {one.agreement:.3f})" for one in others]
+    said += [f"Other forms: {'; '.join(compared)}"] if compared else []
     return ". ".join(said) + "."
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _saved_ms(variant: Variant, layers: Mapping[str, LayerTime]) -> float:
@@ -116,5 +122,5 @@ def cut_short(untried: Iterable[str], attempts: int) -> Iterator[Note]:
     left = tuple(untried)
     if left:
         more = f" and {len(left) - _MOST_UNTRIED} more" if len(left) > _MOST_UNTRIED else ""
-        detail = f"the search ran out of time after {plural(attempts, 'form')}; untried: "
-        yield Note(NoteKind.WARNING, f"{detail}{'; '.join(left[:_MOST_UNTRIED])}{more}", _MORE_TIME, left)
+        detail = f"the search ran out of time after {plural(attempts, 'form')}"
+        yield Note(NoteKind.WARNING, detail, _MORE_TIME, left, f"untried: {'; '.join(left[:_MOST_UNTRIED])}{more}")

@@ -8,7 +8,8 @@ from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.steps.quantize.calibration.findings import Findings
 from edgeopt.steps.quantize.forms import WRITERS
-from edgeopt.steps.quantize.repairs.weights import repair_weights
+from edgeopt.steps.quantize.repairs import weight_repairs
+from edgeopt.steps.quantize.repairs._weights import repair_weights
 from edgeopt.steps.quantize.scheme import Scheme, open_graph
 from edgeopt.steps.quantize.search.choose import choose_scheme, integer_share, why_float
 from edgeopt.steps.quantize.search.variant import Variant
@@ -25,11 +26,12 @@ def make_variant(
         findings: Of this model.
         rules: What INT8 form the target runs.
         variant: What to make.
-        ends_at_s: On the monotonic clock; layers after it are not rounded with their inputs.
+        ends_at_s: On the monotonic clock; slow repairs leave layers after it as they are.
     """
     graph = open_graph(model)
     scheme = choose_scheme(graph, findings, rules, variant)
     notes = (*findings.notes, integer_share(graph, scheme), *why_float(graph, scheme, variant))
-    scheme = repair_weights(graph, scheme, findings.calibration, rounding=variant.rounding, ends_at_s=ends_at_s)
+    repairs = [name for name, one in weight_repairs().items() if one.is_always_made or variant.setting(name)]
+    scheme = repair_weights(graph, scheme, findings.calibration, repairs, ends_at_s=ends_at_s)
     changes = WRITERS[variant.form].place(graph, scheme)
     return Outcome(graph.to_model(), changes, notes), scheme

@@ -20,8 +20,7 @@ from edgeopt.steps.quantize.keep_float.front import fastest_front
 from edgeopt.steps.quantize.keep_float.layer_times import LayerTimes, time_layers
 from edgeopt.steps.quantize.keep_float.layers import fastest_float
 from edgeopt.steps.quantize.patterns import is_silu, key
-from edgeopt.steps.quantize.repairs.fitted_silu import keep_worst
-from edgeopt.steps.quantize.repairs.smoothquant import ALPHAS
+from edgeopt.steps.quantize.repairs import Repair, all_repairs, model_repairs, weight_repairs
 from edgeopt.steps.quantize.scheme import open_graph
 from edgeopt.steps.quantize.search.state import SearchState
 from edgeopt.steps.quantize.search.variant import ALL_SUMS, Variant, first_variant
@@ -32,9 +31,6 @@ _STRICTER_DB = (13.0, 16.0, 20.0)
 _BORDER_WEIGHTS = (4.0, 2.0, 1.0)
 """A border is one or two passes over the tensor where the engine joins them with others, four where it does not or
 where caches are shared with other programs."""
-_EXACT_SHARES = (0.1, 0.2, 0.3, 0.5)
-"""Of all numbers that SiLUs compute, in a model that computes the others as fitted HardSwishes. On YOLOX-nano the
-first tenth costs 0.2 of 4.6 ms; without it 0.006 AP are lost, with it none (means of four to five calibrations)."""
 
 
 def proposals(state: SearchState, forms: Sequence[Form], threads: int) -> Iterator[Proposal]:
@@ -54,9 +50,8 @@ def proposals(state: SearchState, forms: Sequence[Form], threads: int) -> Iterat
         return
     for variant in _faster(state, first_variant(order[0])):
         yield variant, None
-    for change in _more_accurate(state):
-        best = state.best()
-        yield change(best), best
+    for variant in _more_accurate(state):
+        yield variant, state.best()
     for variant in _last(state, is_dynamic=Form.DYNAMIC in order[1:]):
         yield variant, None
 
@@ -75,16 +70,27 @@ def _forms(state: SearchState, forms: Sequence[Form], threads: int) -> Iterator[
 
 
 def _faster(state: SearchState, first: Variant) -> Iterator[Variant]:
-    """Yield changes that may change the operators: rescaling, smoothing, ways of writing, fits."""
-    if state.has_time("rescaled tensors") and (scaled := state.rescalable()):
-        yield replace(state.best(), rescaled=scaled)
-    if state.sources.can_smooth:
-        for variant in dict.fromkeys((state.best(), first)):
-            yield replace(variant, smoothing=ALPHAS[0])
-        for alpha in ALPHAS[1:]:  # layers may leave their islands, so all are timed
-            yield replace(state.best(), smoothing=alpha)
+    """Yield changes that may change the operators: repairs of the float model, and ways of writing between them."""
+    for name, repair in model_repairs().items():
+        if not repair.keeps_operators and not repair.follows_form:
+            yield from _repaired(state, name, repair, first if repair.tries_first_form else None)
     yield from _ways(state, state.best())
-    yield from _fits(state)
+    yield from _behind_the_form(state)
+
+
+def _repaired(state: SearchState, name: str, repair: Repair, first: Variant | None = None) -> Iterator[Variant]:
+    """Yield the best so far with a repair, in all its settings; the first setting also on another variant."""
+    for i, setting in enumerate(repair.settings(state)):
+        if setting:
+            yield state.best().repaired(**{name: setting})
+            if first is not None and i == 0:
+                yield first.repaired(**{name: setting})
+
+
+def _behind_the_form(state: SearchState) -> Iterator[Variant]:
+    for name, repair in model_repairs().items():
+        if repair.follows_form:
+            yield from _repaired(state, name, repair)
 
 
 def _ways(state: SearchState, start: Variant) -> Iterator[Variant]:
@@ -98,38 +104,24 @@ def _ways(state: SearchState, start: Variant) -> Iterator[Variant]:
         yield replace(start, options=replace(start.options, integer_silu=True))
 
 
-def _fits(state: SearchState) -> Iterator[Variant]:
-    """Yield SiLUs as fitted HardSwishes, without more and more of the worst, until the answers agree."""
-    start = state.best()
-    if not state.agrees or any(variant.fitted for variant in state.attempts):
-        return  # what is spoiled without fits already may be mended before they are tried again
-    for share in _EXACT_SHARES:
-        if not state.sources.rules.fitted_silu:
-            return
-        if not state.has_time("SiLU as fitted HardSwish") or not state.sources.fits:
-            return
-        variant = replace(start, fitted=frozenset(fit.name for fit in keep_worst(state.sources.fits, share)))
-        yield variant
-        made = state.attempts.get(variant)
-        if made is None or made.agreement >= state.least_agreement:
-            return
-
-
-def _more_accurate(state: SearchState) -> Iterator[Callable[[Variant], Variant]]:
+def _more_accurate(state: SearchState) -> Iterator[Variant]:
     """Yield changes that leave the operators as they are."""
-    yield lambda best: replace(best, rounding=True)
+    for name, weights in weight_repairs().items():
+        yield from _repaired(state, name, weights)
     for method in NEXT_METHODS:
-        yield lambda best, method=method: replace(best, method=method)  # type: ignore[misc]
-    if state.has_time("equalized") and state.sources.can_equalize and not state.best().rescaled:
-        yield lambda best: replace(best, equalized=True)
+        yield replace(state.best(), method=method)
+    for name, repair in model_repairs().items():
+        if repair.keeps_operators:
+            yield from _repaired(state, name, repair)
 
 
 def _last(state: SearchState, *, is_dynamic: bool) -> Iterator[Variant]:
-    """Yield what is left: fits again, grids for each picture, and more float where the best does not agree."""
-    yield from _fits(state)
+    """Yield what is left: repairs behind the form, grids for each picture, more float where the best does not agree."""
+    yield from _behind_the_form(state)
     if is_dynamic:  # slower than grids for all pictures, but labels may refuse those
-        alpha = state.best().smoothing or (ALPHAS[0] if state.sources.can_smooth else 0.0)
-        yield replace(first_variant(Form.DYNAMIC), smoothing=alpha, rounding=True)
+        by_rule = {name: repair.by_rule(state) for name, repair in all_repairs().items()}
+        settings = {name: state.setting(name) or setting for name, setting in by_rule.items() if setting}
+        yield first_variant(Form.DYNAMIC).repaired(**settings)
     if not state.agrees:
         yield from _more_float(state)
 

@@ -76,6 +76,7 @@ def search_int8(
     sources = Sources(model, findings, rules, few)
     state = SearchState(sources, agreement, speed, least_agreement, started + time_limit_s)
     for variant, like in proposals(state, forms, threads):
+        state.last = variant
         if variant in state.attempts or variant in state.refused:
             continue
         if state.attempts and not state.has_time(str(variant)):

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from edgeopt.errors import EdgeoptError, NoteKind
 from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.steps.quantize.calibration.findings import NO_GRID_DB
+from edgeopt.steps.quantize.calibration.observation import Observation
 from edgeopt.steps.quantize.forms import WRITERS
 from edgeopt.steps.quantize.keep_float.layer_times import LayerTimes
 from edgeopt.steps.quantize.keep_float.sensitivity import sensitivities_db
-from edgeopt.steps.quantize.repairs.fitted_silu import note_of
-from edgeopt.steps.quantize.repairs.rescaling import is_rescalable
+from edgeopt.steps.quantize.repairs import Setting, find_repair, weight_repairs
 from edgeopt.steps.quantize.scheme import Scheme, open_graph
 from edgeopt.steps.quantize.search.attempt import Attempt, KeptTensor, Refusal, for_labels, ranked
 from edgeopt.steps.quantize.search.choose import choose_scheme, why_float
@@ -24,6 +25,7 @@ from edgeopt.steps.quantize.search.explain import kept_tensors, reason
 from edgeopt.steps.quantize.search.make import make_variant
 from edgeopt.steps.quantize.search.sources import Sources
 from edgeopt.steps.quantize.search.variant import Variant
+from edgeopt.system.target import Int8Rules
 
 _MOST_CONFIRMED, _AS_FAST = 4, 0.98
 """Openings that may be measured again, and the share of the first speed that confirms it."""
@@ -49,10 +51,12 @@ class SearchState:
     sensitivities_db: dict[str, float] = field(default_factory=dict)
     untried: dict[str, None] = field(default_factory=dict)
     """What the time was over for, in the order of the search."""
+    last: Variant | None = None
+    """The last proposal."""
     longest_s: float = 0.0
     """Of one attempt."""
-    _unrounded: float | None = None
-    """Agreement of the best variant without rounding."""
+    _quick: float | None = None
+    """Agreement of the best variant without slow repairs."""
 
     def judge(self, variant: Variant, outcome: Outcome, scheme: Scheme, like: Variant | None) -> None:
         """Measure what was made of a variant and keep it as an attempt; refuse what is the float model again.
@@ -66,8 +70,8 @@ class SearchState:
         if not _has_integers(outcome):
             self.refused[variant] = self._is_float(variant, scheme)
             return
-        if variant.fitted:
-            outcome = outcome.noted(note_of(self.sources.fits_of(variant)))
+        for name, setting in variant.model_repairs:
+            outcome = outcome.noted(*find_repair(name).notes(self.sources.prepared(name), setting))
         known = self.attempts[like] if like is not None else None
         is_known = known is not None and known.outcome.model.op_counts == outcome.model.op_counts
         speed = known.speed_ratio if known is not None and is_known else self.speed(outcome.model)
@@ -148,12 +152,12 @@ class SearchState:
         return () if self.is_over else kept_tensors(self.sources, best, self.times, self._lost, last_s)
 
     def _lost(self, forced: Variant) -> float:
-        """Return the agreement that a variant of the best loses; without rounding, as that is quick to make."""
-        best = self.best()
-        if self._unrounded is None:
-            plain = replace(best, rounding=False)
-            self._unrounded = self._agreement_of(plain) if best.rounding else self.attempts[best].agreement
-        return self._unrounded - self._agreement_of(replace(forced, rounding=False))
+        """Return the agreement that a variant of the best loses; without slow repairs, as that is quick to make."""
+        best, slow = self.best(), {name: False for name, one in weight_repairs().items() if one.is_slow}
+        if self._quick is None:
+            plain = best.repaired(**slow)
+            self._quick = self.attempts[best].agreement if plain == best else self._agreement_of(plain)
+        return self._quick - self._agreement_of(forced.repaired(**slow))
 
     def _agreement_of(self, variant: Variant) -> float:
         model, findings = self.sources.of(variant)
@@ -164,11 +168,46 @@ class SearchState:
         graph, scheme = self._best_scheme()
         return frozenset(WRITERS[self.best().form].tensors(graph, scheme))
 
-    def rescalable(self) -> frozenset[str]:
-        """Return the tensors that the best variant keeps in float though rescaling would let one grid hold them."""
-        graph, scheme = self._best_scheme()
-        bad = (name for name, score_db in scheme.bad_db.items() if score_db > NO_GRID_DB)
-        return frozenset(name for name in bad if is_rescalable(graph, name))
+    def graph(self) -> Graph:
+        """Return the float model as it came, to be looked at or changed."""
+        return open_graph(self.sources.model)
+
+    def best_graph(self) -> Graph:
+        """Return the float model that the best variant is made of, to be looked at."""
+        return open_graph(self.sources.model_of(self.best()))
+
+    @property
+    def seen(self) -> Mapping[str, Observation]:
+        """What calibration saw of the model as it came."""
+        return self.sources.seen
+
+    @property
+    def rules(self) -> Int8Rules:
+        """What INT8 form the target runs."""
+        return self.sources.rules
+
+    def unheld(self) -> tuple[str, ...]:
+        """Return the tensors that the best variant keeps in float because no grid holds them."""
+        _, scheme = self._best_scheme()
+        return tuple(name for name, score_db in scheme.bad_db.items() if score_db > NO_GRID_DB)
+
+    @property
+    def is_last_in_need(self) -> bool:
+        """Whether the last variant was made and does not agree well enough."""
+        last = self.attempts.get(self.last) if self.last is not None else None
+        return last is not None and last.agreement < self.least_agreement
+
+    def prepared(self, name: str) -> Any:
+        """Return what a repair has prepared."""
+        return self.sources.prepared(name)
+
+    def setting(self, name: str) -> Setting:
+        """Return how the best variant is repaired by a repair."""
+        return self.best().setting(name)
+
+    def was_tried(self, name: str) -> bool:
+        """Whether any variant so far has a repair."""
+        return any(variant.setting(name) for variant in self.attempts)
 
     def _best_scheme(self) -> tuple[Graph, Scheme]:
         best = self.best()

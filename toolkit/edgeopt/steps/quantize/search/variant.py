@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from edgeopt.steps.quantize.forms import Form
 from edgeopt.steps.quantize.grids.ranges import FIRST_METHOD, Method
 from edgeopt.steps.quantize.keep_float.islands import LEAST_DB
+from edgeopt.steps.quantize.repairs import ModelRepair, Setting, find_repair
 from edgeopt.steps.quantize.scheme import NhwcOptions
 from edgeopt.system.text import plural
 
@@ -26,18 +27,10 @@ class Variant:
     """Keys of layers that stay in float because they are faster so."""
     least_db: float = LEAST_DB
     """Tensors whose normalised SQNR is below it stay in float, with their neighbours."""
-    rounding: bool = False
-    """Whether weights are rounded with the inputs of their layer (GPTQ)."""
     method: Method = FIRST_METHOD
     """How activation ranges are chosen."""
-    equalized: bool = False
-    """Whether the float model is equalized first."""
-    smoothing: float = 0.0
-    """Alpha with which the float model is smoothed first; 0: it is not."""
-    rescaled: frozenset[str] = frozenset()
-    """Tensors whose channels are scaled alike in the float model first."""
-    fitted: frozenset[str] = frozenset()
-    """SiLUs that become fitted HardSwishes in the float model first."""
+    repairs: tuple[tuple[str, Setting], ...] = ()
+    """Names of repairs in their order, and how each is made; see `repaired`."""
     kept: frozenset[str] = frozenset()
     """Tensors that stay in float whatever their score."""
     forced: frozenset[str] = frozenset()
@@ -48,15 +41,31 @@ class Variant:
         words += [f"{plural(len(self.front), 'layer')} in float for speed"] if self.front else []
         words += ["integer SiLU"] if self.options.integer_silu else []
         words += [_SUMS[self.options.direct_up_to]] if self.form is Form.NHWC else []
-        words += ["rounded with inputs"] if self.rounding else []
+        words += self._told(of_the_model=False)
         words += [f"islands below {self.least_db:.0f} dB"] if self.least_db != LEAST_DB else []
         words += [f"{self.method} ranges"] if self.method is not FIRST_METHOD else []
-        words += ["equalized"] if self.equalized else []
-        words += [f"smoothed by {self.smoothing:g}"] if self.smoothing else []
-        words += [f"{plural(len(self.rescaled), 'tensor')} rescaled"] if self.rescaled else []
-        words += [f"{len(self.fitted)} SiLU as fitted HardSwish"] if self.fitted else []
+        words += self._told(of_the_model=True)
         words += [f"{plural(len(self.kept), 'sensitive tensor')} in float"] if self.kept else []
         return ", ".join(word for word in words if word)
+
+    def _told(self, *, of_the_model: bool) -> list[str]:
+        known = [(find_repair(name), setting) for name, setting in self.repairs]
+        return [one.told(setting) for one, setting in known if isinstance(one, ModelRepair) == of_the_model]
+
+    def setting(self, repair: str) -> Setting:
+        """Return how it is repaired by a repair; False: not at all."""
+        return dict(self.repairs).get(repair, False)
+
+    def repaired(self, **settings: Setting) -> Variant:
+        """Return the variant with other settings of the repairs that are named; False takes one out."""
+        wanted = {name: setting for name, setting in (dict(self.repairs) | settings).items() if setting}
+        ordered = sorted(wanted.items(), key=lambda one: (find_repair(one[0]).order, one[0]))
+        return replace(self, repairs=tuple(ordered))
+
+    @property
+    def model_repairs(self) -> tuple[tuple[str, Setting], ...]:
+        """What of its repairs changes the float model."""
+        return tuple(one for one in self.repairs if isinstance(find_repair(one[0]), ModelRepair))
 
 
 def first_variant(form: Form) -> Variant:

@@ -1,0 +1,174 @@
+"""The examples in other languages, built and run as their pages say, give the answers of the Python runtime."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import json
+import re
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import onnxruntime
+import pytest
+from fixture_brief import briefly
+
+import edgeopt
+from edgeopt.runtime.bundle import read_bundle
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+PICTURES = ROOT / "models" / "digits_detector" / "calib"
+HEADERS = tuple(Path(one) / "onnxruntime" for one in ("/usr/include", "/usr/local/include"))
+SIZES = ((160, 160), (240, 500), (97, 61))
+"""Height and width: as the model has it, wider, smaller."""
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle of the shipped detector whose models hold both parts."""
+    with briefly():
+        report = edgeopt.optimize(
+            "digits_detector",
+            out=tmp_path_factory.mktemp("examples") / "out",
+            steps=("embed-preprocess", "embed-postprocess"),
+            threads=1,
+        )
+    assert report.bundle is not None
+    return report.bundle
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Pictures of several sizes, without loss."""
+    folder = tmp_path_factory.mktemp("pictures")
+    chosen = sorted(PICTURES.iterdir())[1 : 1 + len(SIZES)]
+    for i, (source, (height, width)) in enumerate(zip(chosen, SIZES, strict=True)):
+        cv2.imwrite(str(folder / f"{i}.png"), cv2.resize(cv2.imread(str(source)), (width, height)))
+    return sorted(folder.iterdir())
+
+
+@pytest.fixture(scope="module")
+def wanted(bundle: Path, pictures: list[Path]) -> list[list[dict[str, Any]]]:
+    """Python's answers."""
+    with edgeopt.Runtime.load(bundle) as runtime:
+        answers = [runtime.task.as_json(runtime.predict(cv2.imread(str(one)))) for one in pictures]
+    assert all(one["detections"] for one in answers)
+    return [one["detections"] for one in answers]
+
+
+def require_same(found: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> None:
+    """Compare two answers: engines of other versions may differ in the last digits."""
+    assert [one["class"] for one in found] == [one["class"] for one in wanted]
+    for mine, theirs in zip(found, wanted, strict=True):
+        assert mine["score"] == pytest.approx(theirs["score"], abs=2e-3)
+        np.testing.assert_allclose(mine["box"], theirs["box"], atol=0.2)
+
+
+def tools(*names: str) -> list[str]:
+    missing = [name for name in names if shutil.which(name) is None]
+    if missing:
+        pytest.skip(f"{' and '.join(missing)} not installed")
+    return [str(shutil.which(name)) for name in names]
+
+
+@pytest.fixture(scope="module")
+def library() -> Path:
+    """ONNX Runtime's library of the Python wheel, with headers on this machine that fit it."""
+    found = sorted(Path(onnxruntime.__file__).parent.glob("capi/libonnxruntime.so.*"))
+    if not found:
+        pytest.skip("this wheel of onnxruntime holds no libonnxruntime.so")
+    if not any((one / "onnxruntime_cxx_api.h").is_file() for one in HEADERS):
+        pytest.skip("no headers of ONNX Runtime: run examples/onnxruntime_headers.sh /usr/local/include")
+    return found[-1]
+
+
+def built(language: str, library: Path, folder: Path) -> Path:
+    """Build an example in a folder of its own; skip where a library for it is not installed."""
+    cmake, _ = tools("cmake", "g++" if language == "cpp" else "gcc")
+    given = ["-DCMAKE_BUILD_TYPE=Debug", f"-DONNXRUNTIME_LIBRARY={library}"]
+    made = subprocess.run(
+        [cmake, "-S", str(EXAMPLES / language), "-B", str(folder), *given], capture_output=True, text=True
+    )
+    missing = re.search(r"(Could not find \w+ using the following files: \S+|could not find any of[^.]*)", made.stderr)
+    if made.returncode and (missing or "nlohmann_json" in made.stderr):
+        pytest.skip(" ".join(made.stderr.split())[:200])
+    assert made.returncode == 0, made.stderr
+    subprocess.run([cmake, "--build", str(folder)], check=True, capture_output=True, text=True)
+    return folder / "edgeopt_run"
+
+
+@pytest.mark.parametrize("language", ["cpp", "c"])
+def test_a_program_gives_pythons_answers(language, library, bundle, pictures, wanted, tmp_path):
+    program = built(language, library, tmp_path / "build")
+    for picture, answer in zip(pictures, wanted, strict=True):
+        shown = subprocess.run([program, bundle, picture], capture_output=True, text=True, check=True)
+        require_same(json.loads(shown.stdout)["detections"], answer)
+    torn = shutil.copytree(bundle, tmp_path / "torn")
+    (torn / "model.onnx").write_bytes(b"torn")
+    refused = subprocess.run([program, torn, pictures[0]], capture_output=True, text=True)
+    assert "model.onnx not used" in refused.stderr
+    plain = json.loads((bundle / "manifest.json").read_text("utf-8"))
+    plain["recipe"]["embedded"] = []
+    (torn / "manifest.json").write_text(json.dumps(plain), "utf-8")
+    refused = subprocess.run([program, torn, pictures[0]], capture_output=True, text=True)
+    assert refused.returncode == 1
+    assert "embed-preprocess" in refused.stderr
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture
+def site(bundle: Path, pictures: list[Path], tmp_path: Path) -> Iterator[str]:
+    """The page with its package, bundle and pictures, served on the loopback."""
+    (npm,) = tools("npm")
+    folder = shutil.copytree(
+        EXAMPLES / "web", tmp_path / "web", ignore=shutil.ignore_patterns("node_modules", "bundle")
+    )
+    quick = ["--no-audit", "--no-fund", "--ignore-scripts", "--fetch-retries=0", "--fetch-timeout=20000"]
+    installed = subprocess.run([npm, "install", *quick], cwd=folder, capture_output=True, text=True)
+    if installed.returncode:
+        pytest.skip(f"npm reaches no onnxruntime-web: {' '.join(installed.stderr.split())[:200]}")
+    shutil.copytree(bundle, folder / "bundle")
+    for one in pictures:
+        shutil.copy(one, folder)
+    handler = functools.partial(Quiet, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/index.html"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_page_gives_pythons_answers(site, pictures, wanted, tmp_path):
+    tools("chromium")
+    from chromium import chromium_page  # needs fork and pipes, which Windows has not
+
+    with chromium_page(tmp_path / "profile") as page:
+        page.open(f"{site}?picture={pictures[1].name}")
+        answer = json.loads(page.wait_for("document.getElementById('answer')?.textContent"))
+        shown = page.value("[...document.querySelectorAll('#table td:first-child')].map((one) => one.textContent)")
+        assert page.value("canvas.width") == 720
+        require_same(answer["detections"], wanted[1])
+        assert shown == [one["class"] for one in wanted[1]]
+        assert page.console == []
+        page.open(f"{site}?bundle=nowhere")
+        said = page.wait_for("document.querySelector('#status.failed')?.textContent")
+        assert "404" in said
+
+
+def test_the_manifest_names_what_an_app_feeds_and_reads(bundle):
+    first = read_bundle(bundle).artefacts[0]
+    assert [(one.name, one.dtype, one.shape) for one in first.inputs] == [("frame", "uint8", (None, None, 3))]
+    told = {one.name: (one.dtype, one.shape) for one in first.outputs}
+    assert told == {"boxes": ("float32", (None, 4)), "scores": ("float32", (None,)), "classes": ("int64", (None,))}

@@ -1,0 +1,143 @@
+"""The `bench` of a pipeline as a document."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from edgeopt.errors import NoteKind
+from edgeopt.measurement.charts import StagedRun, TimedRun, draw_percentiles, draw_stages, draw_times
+from edgeopt.measurement.pipelines.figures import StageCost
+from edgeopt.measurement.pipelines.result import PipelineBench
+from edgeopt.measurement.resources.trust import TrustLevel
+from edgeopt.measurement.samples import FRAME, OVERHEAD
+from edgeopt.measurement.statistics.budget import Verdict as BudgetVerdict
+from edgeopt.measurement.statistics.quantile import Quantile, Summary
+from edgeopt.report.document import Document, Judgement, Outcome, Section, Table, Value, Verdict, make_table
+from edgeopt.report.figures import Emphasis, Figure, Limit
+from edgeopt.system.text import format_ms, plural
+
+
+def summarize(result: PipelineBench) -> Document:
+    """Return what a reader sees: each stage of the file against the budget, then what is timed in it."""
+    notes = tuple(note for note in result.notes if note.kind is not NoteKind.INFO)
+    do = dict.fromkeys(one.do for one in result.findings)
+    why = " ".join(map(str, result.findings))
+    return Document(
+        command="bench",
+        subject=result.name,
+        title=f"{result.name}, a pipeline",
+        data=result.as_json(),
+        sections=(
+            Section(values=_what_ran(result)),
+            Section("Stages against the budget", _costs(result), values=_sum(result), figures=_figures(result)),
+            Section("Times (ms)", _times(result), values=_quantiles(result)),
+            Section("Trust", values=_trust(result)),
+            Section(
+                "Diagnosis",
+                values=(Value("why", why), *(Value("then" if i else "first", one) for i, one in enumerate(do))),
+                notes=notes,
+            ),
+        ),
+        verdict=_verdict(result),
+        judgements=(Judgement.by_exit("budget", result.exit_code, str(result.budget)),) if result.budget_asked else (),
+    )
+
+
+def _what_ran(result: PipelineBench) -> tuple[Value, ...]:
+    description, given = result.given.description, result.given
+    stages = ", ".join(one.name for one in description.stages)
+    return (
+        Value("pipeline", f"{description.name}: {stages}"),
+        Value("target", given.target.name),
+        Value("load", "closed loop, one frame after the other"),
+        Value("pictures", f"{len(result.pictures)} of {result.pictures.source}"),
+    )
+
+
+def _costs(result: PipelineBench) -> Table:
+    def runs(one: StageCost) -> str:
+        return f"{one.runs_mean:.3g}, most {one.runs_most}" if one.kind == "model" else ""
+
+    columns: dict[str, Callable[[StageCost], str]] = {
+        "stage": lambda one: one.name,
+        "ms a frame": lambda one: format_ms(one.mean_ms * 1e6),
+        "of the frame": lambda one: f"{one.share_ratio:.0%}",
+        "of the budget": lambda one: f"{one.budget_ratio:.0%}",
+        "runs a frame": runs,
+    }
+    return make_table(result.costs, columns)
+
+
+def _sum(result: PipelineBench) -> tuple[Value, ...]:
+    stages = sum(one.mean_ms for one in result.costs)
+    told = f"stages {format_ms(stages * 1e6)} + between them {format_ms(result.between_ms * 1e6)}"
+    whole = f"= frame {format_ms(result.frame_ms * 1e6)} ms (mean), of a budget of {result.budget_ms:.4g} ms"
+    return (Value("sum", f"{told} {whole}"),)
+
+
+def _times(result: PipelineBench) -> Table:
+    summary = {name: one for name, one in result.summary.items() if name != FRAME} | {FRAME: result.summary[FRAME]}
+    columns: dict[str, Callable[[tuple[str, Summary]], str]] = {
+        "stage": lambda one: one[0],
+        "mean": lambda one: format_ms(one[1].mean_ns),
+        "p50": lambda one: format_ms(one[1].p50.value_ns),
+        "p90": lambda one: format_ms(one[1].p90.value_ns),
+        "p99": lambda one: format_ms(one[1].p99.value_ns),
+        "max": lambda one: format_ms(one[1].max_ns),
+    }
+    return make_table(summary.items(), columns)
+
+
+def _quantiles(result: PipelineBench) -> tuple[Value, ...]:
+    frame = result.summary[FRAME]
+    lines = [Value(label, _quantile(one)) for label, one in (("p50", frame.p50), ("p99", frame.p99))]
+    return (
+        *lines,
+        Value("warm-up", f"{plural(int(result.samples.warmup.sum()), 'frame')}; then {result.warmup.status}"),
+    )
+
+
+def _quantile(one: Quantile) -> str:
+    return f"frame {one} ms (95 %), {one.n} frames" if one.value_ns is not None else f"n/a: {one.note}"
+
+
+def _trust(result: PipelineBench) -> tuple[Value, ...]:
+    trust, machine = result.trust, result.environment
+    told = f"{machine.cpu}, {plural(machine.cores, 'core')}, {machine.system}"
+    return (
+        Value("trust", f"{trust.level.upper()}{'' if trust.reasons else ': nothing disturbed the run'}"),
+        *(Value("because", str(one)) for one in trust.reasons),
+        Value("machine", f"{told}; fingerprint {machine.hash}"),
+    )
+
+
+def _figures(result: PipelineBench) -> tuple[Figure, ...]:
+    budget = Limit(f"budget {result.budget_ms:g} ms", result.budget_ms)
+    times = {name: one.stage_time for name, one in result.summary.items()}
+    stages = {name: one for name, one in times.items() if name not in (FRAME, OVERHEAD)}
+    run = TimedRun(result.name, result.samples, Emphasis.CHOSEN)
+    drawn = (
+        draw_stages([StagedRun(result.name, times[FRAME], stages, Emphasis.CHOSEN)], budget),
+        draw_percentiles([run], budget),
+        draw_times([run], budget),
+    )
+    return tuple(one for one in drawn if one)
+
+
+def _verdict(result: PipelineBench) -> Verdict:
+    frame, trust = result.summary[FRAME], result.trust
+    slow = f", 1 in 100 more than {format_ms(frame.p99.value_ns)} ms" if frame.p99.value_ns is not None else ""
+    stage = next(one for one in result.findings if one.rule == "stage")
+    no_gate = "" if result.budget_asked else " (the target's; --budget makes it a gate)"
+    facts = [Value("budget", f"{result.budget.detail}{no_gate}"), Value("mend", f"{stage.what}: {stage.evidence}")]
+    if trust.level is not TrustLevel.TRUSTED:
+        facts.append(Value("machine", f"{trust.level.upper()}: {', '.join(one.name for one in trust.reasons)}"))
+    commands = [one.do for one in result.findings if one.do.startswith("edgeopt ")]
+    is_pass = result.budget.verdict is BudgetVerdict.PASS
+    outcome = Outcome.PASS if is_pass else Outcome.DONE
+    return Verdict(
+        Outcome.by_exit(result.exit_code) if result.budget_asked else outcome,
+        f"{result.name}: half of the frames take at most {format_ms(frame.p50.value_ns)} ms{slow}",
+        tuple(facts),
+        next_command=next(iter(commands), ""),
+    )

@@ -1,0 +1,263 @@
+"""What goes into a bundle: the choice, what a device falls back to, what an app degrades to, and their test."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from edgeopt.errors import EdgeoptError, Note, NoteKind
+from edgeopt.executors import Session
+from edgeopt.executors.onnxruntime.providers import CPU, TENSORRT
+from edgeopt.graph.model import load_model
+from edgeopt.graph.tensors import Sample
+from edgeopt.pipeline.candidate import Candidate
+from edgeopt.pipeline.embedding import Embedding, embed
+from edgeopt.pipeline.run import Run
+from edgeopt.pipeline.selection import lighter_than
+from edgeopt.recipes.preprocess import Preprocess
+from edgeopt.recipes.recipe import Recipe
+from edgeopt.runtime.availability import load_executor
+from edgeopt.runtime.bundle import (
+    Artefact,
+    Bundle,
+    Expected,
+    SelfTest,
+    make_artefact,
+    make_selftest,
+    write_bundle,
+)
+from edgeopt.runtime.fallback import open_artefact
+from edgeopt.runtime.selftest import FILE, MOST_SAMPLES, Recorded, Rows, choose_samples, pack, record, run_rows
+from edgeopt.steps._context import Engine
+from edgeopt.system.environment import package_versions, read_environment
+from edgeopt.system.target import Target
+from edgeopt.system.text import format_bytes
+from edgeopt.tasks import make_task
+
+_TEST_MS = 500.0
+"""What the stored inputs may take when a bundle is loaded."""
+_HALF = ("fp16", "bf16")
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One model of a bundle."""
+
+    name: str
+    """Of its file there."""
+    file: str
+    """Of the output folder."""
+    candidate: Candidate
+    precision: str
+    target: Target
+    """Whose engine opens it, with which options."""
+    threads: int
+    judged_as: Engine | None = None
+    """What computes its numbers here; None: as the candidate was judged."""
+
+
+def deploy(run: Run, candidates: Sequence[Candidate], best: Candidate) -> tuple[Path, tuple[Note, ...]]:
+    """Write the bundle; return its folder, and what the user should know of it.
+
+    Args:
+        run: With its workspace.
+        candidates: With what was measured, the baseline first.
+        best: The choice.
+
+    Raises:
+        InvalidFileError: If the disk is full.
+    """
+    embedded = embed(run, best)
+    recipe = embedded.recipe or _recipe_of_bundle(run)
+    chain = _chain(run, candidates, best)
+    lighter = [_part(run, f"lighter-{i}.onnx", one) for i, one in enumerate(lighter_than(best, candidates), 1)]
+    notes, parts = [*embedded.notes], [*chain, *lighter]
+    samples = _samples(run, candidates, notes)
+    recorder = _Recorder(run, embedded, samples, notes)
+    recorded = [recorder.record(part) if samples else None for part in parts]
+    models = [_packed(run, part, embedded, one) for part, one in zip(parts, recorded, strict=True)]
+    selftest = _selftest(samples, recorded) if any(recorded) else None
+    folder = run.workspace.path("bundle")
+    bundle = write_bundle(
+        folder,
+        models[: len(chain)],
+        run.context.target,
+        recipe,
+        {**_expected(run, best), **embedded.expected},
+        package_versions(),
+        lighter=models[len(chain) :],
+        selftest=selftest,
+    )
+    if TENSORRT in run.context.target.providers and not run.untimed:
+        open_artefact(bundle, bundle.artefacts[0]).session.close()  # builds its engines into the bundle
+    return folder, (*notes, _size_of(bundle))
+
+
+def _chain(run: Run, candidates: Sequence[Candidate], best: Candidate) -> list[_Part]:
+    """Return the choice and what comes after it, in the order in which a device tries them."""
+    device = run.context.target if run.by_rule else run.engine_of(best).target
+    file = best.compiled or best.file
+    first = _part(run, f"model{Path(file).suffix}", best)
+    chain = [replace(first, file=file, precision=_precision_on_device(run, best), target=device)]
+    if best.compiled and run.engine_of(best).executor.takes_onnx:
+        chain.append(replace(chain[0], name="fallback-onnx.onnx", file=best.file))
+    own = run.context.engine.target
+    floats = [one for one in candidates if one.precision == own.float_precision and not one.profile and not one.refused]
+    is_float = best.precision == own.float_precision and not best.profile and not run.by_rule
+    if not is_float:
+        halves = [
+            one for one in candidates if one.precision in _HALF and one not in (best, *floats) and not one.refused
+        ]
+        chain += [_part(run, "fallback-half.onnx", one) for one in halves[-1:] if _is_faster(one, floats[-1])]
+        chain.append(_part(run, "fallback.onnx", floats[-1]))
+    return [*chain, *_on_processor(run, candidates, chain)]
+
+
+def _is_faster(one: Candidate, other: Candidate) -> bool:
+    """Whether one is measured faster than another, or nothing is measured."""
+    mine, its = _p50_ms(one), _p50_ms(other)
+    return mine is None or its is None or mine < its
+
+
+def _p50_ms(one: Candidate) -> float | None:
+    return one.latency.frame.p50_ms if one.latency else None
+
+
+def _on_processor(run: Run, candidates: Sequence[Candidate], chain: Sequence[_Part]) -> list[_Part]:
+    """Return the float model on ONNX Runtime's own kernels, which every device has, unless the chain ends there."""
+    last = chain[-1]
+    if last.target.executor == "onnxruntime" and last.target.providers == (CPU,):
+        return []
+    target = replace(run.context.engine.target, executor="onnxruntime", providers=(CPU,), options={})
+    full = [one for one in candidates if one.precision == "fp32" and not one.profile and not one.refused]
+    one = full[-1] if full else candidates[0]
+    same = next((part.name for part in chain if part.file == one.file), "fallback-cpu.onnx")
+    engine = Engine(target, load_executor("onnxruntime"), run.context.engine.threads)
+    return [_Part(same, one.file, one, "fp32", target, 0, engine)]
+
+
+def _part(run: Run, name: str, one: Candidate) -> _Part:
+    """Return a candidate as a part, opened there as it was here: this machine's cores say nothing of another's."""
+    asked = run.plan.threads if run.plan.threads_asked else 0
+    engine = run.engine_of(one)
+    return _Part(name, one.file, one, one.precision, engine.target, asked if run.untimed else engine.threads)
+
+
+def _precision_on_device(run: Run, best: Candidate) -> str:
+    """Return the target's own word for a candidate that was checked on this machine's processor."""
+    if not run.by_rule:
+        return best.precision
+    is_integer = best.precision.startswith("w8")
+    return next((one for one in run.context.target.precisions if one.startswith("w8") == is_integer), best.precision)
+
+
+def _packed(run: Run, part: _Part, embedded: Embedding, recorded: Recorded | None) -> tuple[Artefact, bytes]:
+    one, how = part.candidate, (part.precision, part.target, part.threads)
+    if part.file == one.compiled:
+        data = run.workspace.read(part.file)
+        made = make_artefact(part.name, data, *how)
+    else:
+        model = embedded.put_into(load_model(run.workspace.path(part.file), one.name))
+        data = model.data
+        made = make_artefact(part.name, data, *how, model.inputs, model.outputs)
+    score = one.simulated or one.score
+    frame = one.latency.frame if one.latency and part.judged_as is None else None
+    expected = Expected(
+        accuracy=score.value if score else None,
+        agreement=one.agreement,
+        frame_p50_ms=frame.p50_ms if frame else None,
+        frame_p99_ms=frame.p99_ms if frame else None,
+    )
+    return replace(made, expected=expected, noise_limits=recorded.limits if recorded else {}), data
+
+
+def _expected(run: Run, best: Candidate) -> dict[str, object]:
+    score = best.simulated or best.score
+    return {
+        "metric": run.context.recipe.evaluation.metric,
+        "accuracy": score.value if score else None,
+        "images": score.n if score else 0,
+        "agreement": best.agreement,
+        "frame_p50_ms": _p50_ms(best),
+        "frame_p99_ms": best.latency.frame.p99_ms if best.latency else None,
+        "machine": read_environment().hash if best.latency else None,
+    }
+
+
+def _recipe_of_bundle(run: Run) -> Recipe:
+    """Return the recipe without a picture's size where arrays were given, and nothing says how one becomes them."""
+    recipe = run.context.recipe
+    if not recipe.takes_arrays or run.context.frames.tensors is None or recipe.preprocess != Preprocess():
+        return recipe
+    return replace(recipe, input=replace(recipe.input, size=()))
+
+
+def _samples(run: Run, candidates: Sequence[Candidate], notes: list[Note]) -> tuple[Sample, ...]:
+    """Return the inputs of the test: as many as a device runs in half a second, four at most."""
+    slowest_ms = max(_p50_ms(one) or 0.0 for one in candidates)
+    count = MOST_SAMPLES if not slowest_ms else max(1, min(MOST_SAMPLES, int(_TEST_MS / slowest_ms)))
+    frames = run.context.frames.spread(count)
+    kept = choose_samples([frames.read(i) for i in range(len(frames))], run.context.recipe.input.size)
+    if not kept:
+        told = "no test of its numbers: its inputs are larger than a bundle stores, or are text"
+        notes.append(Note(NoteKind.SKIPPED, f"the bundle has {told}"))
+    return kept
+
+
+class _Recorder:
+    """Runs the models of a bundle here, as they were judged."""
+
+    def __init__(self, run: Run, embedded: Embedding, samples: Sequence[Sample], notes: list[Note]) -> None:
+        self._run, self._embedded, self._samples, self._notes = run, embedded, samples, notes
+        self._recipe = embedded.recipe or run.context.recipe
+
+    @cached_property
+    def _original(self) -> Sequence[Mapping[str, Rows]]:
+        """What the model as given makes of the samples."""
+        session = self._run.context.open(self._embedded.put_into(self._run.context.original))
+        task = make_task(self._recipe, session.inputs, session.outputs, evaluating=False)
+        try:
+            return run_rows(session, task, self._samples)
+        finally:
+            session.close()
+
+    def record(self, part: _Part) -> Recorded | None:
+        """Return what a model makes of the samples; None where it does not run here."""
+        try:
+            session = self._open(part)
+            try:
+                task = make_task(self._recipe, session.inputs, session.outputs, evaluating=False)
+                names = {one.name for one in session.outputs}
+                known = self._original if all(names <= one.keys() for one in self._original) else ()
+                elsewhere = self._run.by_rule and part.judged_as is None
+                return record(session, task, self._samples, part.precision, original=known, elsewhere=elsewhere)
+            finally:
+                session.close()
+        except EdgeoptError as error:
+            told = f"the numbers of the bundle's {part.name} are not tested: {error.problem}"
+            self._notes.append(Note(NoteKind.WARNING, told, error.remedy))
+            return None
+
+    def _open(self, part: _Part) -> Session:
+        one = part.candidate
+        model = load_model(self._run.workspace.path(one.file), one.name)
+        if one.compiled:
+            return self._run.open_candidate(one, model)
+        engine = part.judged_as or self._run.engine_of(one)
+        return engine.open(self._embedded.put_into(model), part.precision if part.judged_as else one.precision)
+
+
+def _selftest(samples: Sequence[Sample], recorded: Sequence[Recorded | None]) -> tuple[SelfTest, bytes]:
+    data = pack(samples, recorded)
+    return make_selftest(FILE, data, len(samples)), data
+
+
+def _size_of(bundle: Bundle) -> Note:
+    """Return what each file of a bundle weighs."""
+    sizes = {one.file: one.size_bytes for one in (*bundle.artefacts, *bundle.lighter)}
+    if bundle.selftest:
+        sizes[bundle.selftest.file] = bundle.selftest.size_bytes
+    told = ", ".join(f"{name} {format_bytes(size)}" for name, size in sizes.items())
+    return Note(NoteKind.INFO, f"the bundle has {format_bytes(sum(sizes.values()))}: {told}")

@@ -1,0 +1,340 @@
+"""The numbers of a bundle's models on stored inputs: as they were where it was made, and whether they are so here.
+
+A processor, a driver or a version of an engine may compute something else than what was judged: sums in 16 bits that
+saturate, a broken kernel, another arithmetic. A model whose numbers are wrong here is not used.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeopt.errors import InvalidFileError, Note, NoteKind, UnavailableError
+from edgeopt.executors import Session, arithmetic
+from edgeopt.graph.tensors import Frame, Sample
+from edgeopt.runtime.bundle import REMEDY, Artefact, Bundle, NoiseLimit
+from edgeopt.system.archives import read_archive
+from edgeopt.tasks import FrameTask
+
+FILE = "selftest.npz"
+MOST_SAMPLES = 4
+_INPUTS = "inputs"
+"""The array of the inputs' names; empty where pictures are stored."""
+_MOST_STORED = 2 << 20
+"""Bytes of the inputs of one bundle before they are compressed, the first sample apart."""
+_MOST_SAMPLE = 16 << 20
+"""Bytes of one sample: a model with larger inputs is not tested."""
+_MOST_BYTES = 64 << 20
+"""Of what a file unpacks to."""
+_MOST_CHECKED = 4096
+"""Numbers of one output of one sample."""
+_STRIDE = 2_654_435_761
+"""A prime: rows so far apart lie all over an output."""
+_FEW_ROWS = 16
+"""Below, no spread of a single channel is known."""
+_ROUNDING = {"fp32": 0.004, "fp16": 0.02, "bf16": 0.02}
+_ROUNDING_INT8, _ROUNDING_ELSEWHERE = 0.02, 0.05
+_OF_SENSITIVITY = 0.05
+"""Share of the noise that one level in the inputs makes: a model that magnifies that magnifies rounding too."""
+_TOO_SENSITIVE = 1.0
+"""From here an output is in another order, or follows chance: it is not judged."""
+_WRONG = 3.0
+"""Times the noise of rounding, from where numbers are wrong; noise between is told."""
+
+Rows = NDArray[Any]
+"""(rows, channels): some rows of an output, those of all samples one after the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What a model makes of the stored inputs."""
+
+    expected: Mapping[str, Rows]
+    """By output, of all samples one after the other."""
+    positions: Sequence[Mapping[str, NDArray[np.int32]]]
+    """Which rows, for each sample by output."""
+    limits: Mapping[str, NoiseLimit]
+    """By output; one that cannot be judged is absent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The inputs of a bundle's test, and what each of its models made of them."""
+
+    samples: tuple[Sample, ...]
+    arrays: Mapping[str, NDArray[Any]]
+    """`expected_MODEL_OUTPUT` and `rows_MODEL_SAMPLE_OUTPUT`, all counted from 0."""
+
+
+def choose_samples(samples: Sequence[Sample], size: Sequence[int]) -> tuple[Sample, ...]:
+    """Return what of some samples is stored: a few, pictures no larger than the model's input.
+
+    Args:
+        samples: Pictures or inputs by name.
+        size: Height and width of the model's input; empty where it takes no picture.
+    """
+    kept: list[Sample] = []
+    stored = 0
+    for sample in samples[:MOST_SAMPLES]:
+        small = dict(sample) if isinstance(sample, Mapping) else _small(sample, size)
+        arrays = list(small.values()) if isinstance(small, dict) else [small]
+        needed = sum(one.nbytes for one in arrays)
+        if needed > _MOST_SAMPLE or any(one.dtype.kind not in "fiub" for one in arrays):
+            return ()
+        if kept and stored + needed > _MOST_STORED:
+            break
+        kept.append(small)
+        stored += needed
+    return tuple(kept)
+
+
+def _small(frame: Frame, size: Sequence[int]) -> Frame:
+    """Return a picture scaled so that its longer side is no longer than the input's."""
+    factor = max(size) / max(frame.shape[:2])
+    if factor >= 1:
+        return np.ascontiguousarray(frame)
+    width, height = (max(round(side * factor), 1) for side in frame.shape[1::-1])
+    return np.asarray(cv2.resize(frame, (width, height), interpolation=cv2.INTER_AREA), np.uint8)
+
+
+def record(
+    session: Session,
+    task: FrameTask,
+    samples: Sequence[Sample],
+    precision: str,
+    *,
+    original: Sequence[Mapping[str, Rows]] = (),
+    elsewhere: bool = False,
+) -> Recorded:
+    """Run a model on samples, and find out how far its numbers may be off on another device.
+
+    What rounding may do is known by its arithmetic, and grows with what the model makes of inputs that are moved by one
+    level. Wrong are numbers that lie further from these than the float model's: its accuracy here proves nothing there.
+
+    Args:
+        session: The model as it was judged.
+        task: Bound to it.
+        samples: From `choose_samples`.
+        precision: Its scheme, for example `w8a8+bf16`.
+        original: What the float model makes of the samples, from `run_rows`; empty: nothing is known of it.
+        elsewhere: Whether the device computes with another engine than this session, or its simulator.
+
+    Raises:
+        EdgeoptError: If the engine fails.
+    """
+    outputs = run_rows(session, task, samples)
+    positions = [{name: _telling(rows) for name, rows in each.items()} for each in outputs]
+    expected = _picked(outputs, positions)
+    moved = _picked(run_rows(session, task, [_moved(one) for one in samples]), positions)
+    meant = _picked(original, positions) if original else expected
+    least = _ROUNDING_INT8 if precision.startswith("w") else _ROUNDING[arithmetic(precision)]
+    if session.simulated or elsewhere:
+        least = max(least, _ROUNDING_ELSEWHERE)
+    limits = {}
+    for name, here in expected.items():
+        sensitivity = noise(moved[name], here)
+        if sensitivity < _TOO_SENSITIVE:
+            rounding = max(least, _OF_SENSITIVITY * sensitivity)
+            wrong = min(max(_WRONG * rounding, noise(meant[name], here)), _TOO_SENSITIVE)
+            limits[name] = NoiseLimit(round(rounding, 5), round(wrong, 5))
+    return Recorded(expected, positions, limits)
+
+
+def pack(samples: Sequence[Sample], recorded: Sequence[Recorded | None]) -> bytes:
+    """Return the file of a test: a compressed .npz of plain arrays.
+
+    Args:
+        samples: That were run.
+        recorded: Of each model in the order of the bundle, the lighter ones last; None where it was not run.
+    """
+    names = [*samples[0]] if isinstance(samples[0], Mapping) else []
+    arrays: dict[str, NDArray[Any]] = {_INPUTS: np.array(names, np.str_)}
+    for i, sample in enumerate(samples):
+        if isinstance(sample, Mapping):
+            arrays |= {f"input_{i}_{j}": np.asarray(sample[name]) for j, name in enumerate(names)}
+        else:
+            arrays[f"frame_{i}"] = sample
+    for i, one in enumerate(recorded):
+        if one is not None:
+            arrays |= {f"expected_{i}_{j}": found for j, found in enumerate(one.expected.values())}
+            for k, each in enumerate(one.positions):
+                arrays |= {f"rows_{i}_{k}_{j}": rows for j, rows in enumerate(each.values())}
+    file = io.BytesIO()
+    np.savez_compressed(file, allow_pickle=False, **arrays)
+    return file.getvalue()
+
+
+def read_stored(bundle: Bundle) -> Stored | None:
+    """Return the test of a bundle, whose files were checked against their hashes; None where it has none.
+
+    Raises:
+        InvalidFileError: If it is no archive of such arrays, or unpacks to more than 64 MiB.
+    """
+    if bundle.selftest is None:
+        return None
+    path = bundle.folder / bundle.selftest.file
+    arrays = read_archive(path, remedy=REMEDY, most_bytes=_MOST_BYTES)
+    try:
+        names = arrays[_INPUTS].astype(np.str_).reshape(-1).tolist()
+        samples = [_sample(arrays, names, i) for i in range(bundle.selftest.samples)]
+    except KeyError as error:
+        raise InvalidFileError(f"{path} lacks the array {error.args[0]}", remedy=REMEDY) from error
+    except ValueError as error:
+        raise InvalidFileError(f"{path}: {error}", remedy=REMEDY) from error
+    return Stored(tuple(samples), arrays)
+
+
+def _sample(arrays: Mapping[str, NDArray[Any]], names: Sequence[str], place: int) -> Sample:
+    if names:
+        return {name: arrays[f"input_{place}_{j}"] for j, name in enumerate(names)}
+    frame = arrays[f"frame_{place}"]
+    if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != "uint8" or not frame.size:
+        raise ValueError(f"frame_{place} is no picture")
+    return frame
+
+
+def check(stored: Stored, bundle: Bundle, artefact: Artefact, session: Session, task: FrameTask) -> tuple[Note, ...]:
+    """Run a model on the stored inputs and compare its numbers; return what the user should know of them.
+
+    Raises:
+        UnavailableError: If they are wrong on this device.
+        EdgeoptError: If it does not run.
+    """
+    place = (*bundle.artefacts, *bundle.lighter).index(artefact)
+    try:
+        outputs = run_rows(session, task, stored.samples)
+    except (ValueError, KeyError) as error:
+        raise InvalidFileError(f"{FILE} does not fit {artefact.file}: {error}", remedy=REMEDY) from error
+    notes = []
+    for i, spec in enumerate(session.outputs):
+        limit, wanted = artefact.noise_limits.get(spec.name), stored.arrays.get(f"expected_{place}_{i}")
+        if limit is None or wanted is None:
+            continue
+        none = np.empty(0, np.int32)
+        places = [{spec.name: stored.arrays.get(f"rows_{place}_{k}_{i}", none)} for k in range(len(outputs))]
+        off = noise(_picked(outputs, places)[spec.name], wanted)
+        told = f"output {spec.name} is {_off(off)} ({100 * limit.rounding:.2g} % is rounding)"
+        if not off <= limit.wrong:
+            raise UnavailableError(f"its numbers are wrong on this device: {told}", remedy=_OPTIMIZE_HERE)
+        if off > limit.rounding:
+            notes.append(Note(NoteKind.WARNING, f"{artefact.file}: {told}", f"accuracy may differ: {_OPTIMIZE_HERE}"))
+    return tuple(notes)
+
+
+_OPTIMIZE_HERE = "run edgeopt optimize for this device"
+
+
+def _off(share: float) -> str:
+    return f"{100 * share:.2g} % off what was measured" if np.isfinite(share) else "NaN, infinite or of another shape"
+
+
+def run_rows(session: Session, task: FrameTask, samples: Sequence[Sample]) -> list[dict[str, Rows]]:
+    """Run a model; return for each sample all numbers of each output as (rows, channels).
+
+    Raises:
+        EdgeoptError: If the engine fails.
+    """
+    found = []
+    for sample in samples:
+        outputs = session.run(task.preprocess(sample)[0])
+        found.append({one.name: _rows_of(np.asarray(outputs[one.name])) for one in session.outputs})
+    return found
+
+
+def _rows_of(output: NDArray[Any]) -> Rows:
+    """Return (rows, channels) of an output; channels stay together: boxes and scores have scales of their own."""
+    if output.dtype.kind not in "fiub":
+        output = np.zeros((1, 1), np.float32) if output.dtype.kind in "OSUV" else output.astype(np.float32)
+    if output.ndim < 2 or not output.size:
+        return output.reshape(1, -1)[:, :_MOST_CHECKED].copy()
+    axis = 1 if output.ndim > 2 and 1 < output.shape[1] <= output.shape[-1] else output.ndim - 1
+    rows = np.moveaxis(output, axis, -1).reshape(-1, output.shape[axis])
+    return rows[:, :_MOST_CHECKED].copy()  # the next run may write over it
+
+
+def _telling(rows: Rows) -> NDArray[np.int32]:
+    """Return which rows of one output are compared: half those that stand out most, half from all over it."""
+    most = max(_MOST_CHECKED // max(rows.shape[1], 1), 1)
+    if len(rows) <= most:
+        return np.arange(len(rows), dtype=np.int32)
+    finite = np.nan_to_num(rows.astype(np.float64), posinf=0, neginf=0)
+    standing_out = np.abs((finite - finite.mean(axis=0)) / (finite.std(axis=0) + 1e-12)).sum(axis=1)
+    chosen = [
+        *np.argsort(-standing_out, kind="stable")[: most // 2],
+        *(np.arange(most - most // 2) * _STRIDE % len(rows)),
+    ]
+    return np.unique(chosen).astype(np.int32)
+
+
+def _picked(
+    outputs: Sequence[Mapping[str, Rows]], positions: Sequence[Mapping[str, NDArray[np.int32]]]
+) -> dict[str, Rows]:
+    """Return by output the chosen rows of all samples; none where it has other rows than when they were chosen."""
+    found = {}
+    for name in positions[0]:
+        pairs = [(one[name], kept[name]) for one, kept in zip(outputs, positions, strict=True) if name in one]
+        fits = all(kept.dtype == np.int32 and kept.ndim == 1 for _, kept in pairs) and all(
+            not len(kept) or 0 <= kept.min() <= kept.max() < len(rows) for rows, kept in pairs
+        )
+        alike = len({rows.shape[1] for rows, _ in pairs}) == 1
+        found[name] = np.concatenate([rows[kept] for rows, kept in pairs]) if fits and alike else np.empty((0, 0))
+    return found
+
+
+def noise(found: NDArray[Any], expected: NDArray[Any]) -> float:
+    """Return how far numbers are from those expected, relative to how these differ among themselves.
+
+    0: equal; 1.4: nothing in common; infinite: another shape, or NaN where a number was. Each channel counts alike,
+    whatever its unit; whole numbers by the share that differ.
+
+    Args:
+        found: (rows, channels).
+        expected: (rows, channels).
+    """
+    if found.shape != expected.shape or found.dtype.kind != expected.dtype.kind:
+        return np.inf
+    if expected.dtype.kind != "f":
+        return float(np.mean(found != expected)) if expected.size else 0.0
+    there = np.isfinite(expected)
+    if not np.array_equal(there, np.isfinite(found)):
+        return np.inf
+    if not expected.size:
+        return 0.0
+    wanted = np.where(there, expected, 0).astype(np.float64)
+    error = np.where(there, found, 0).astype(np.float64) - wanted
+    if len(wanted) < _FEW_ROWS:
+        wanted, error = wanted.reshape(-1, 1), error.reshape(-1, 1)
+    spread, errors = wanted.var(axis=0), (error**2).mean(axis=0)
+    if not errors.any():
+        return 0.0
+    least = 0.01 * float(np.median(spread)) or 0.01 * float(spread.mean())  # a channel that is all but constant
+    scale = spread + least
+    return float(np.sqrt(np.mean(errors / scale))) if least else np.inf
+
+
+def _moved(sample: Sample) -> Sample:
+    """Return a sample with its numbers moved by one level of 8 bits, up and down; whole numbers stay."""
+    if not isinstance(sample, Mapping):
+        return np.asarray(np.clip(sample.astype(np.int16) + _signs(sample.shape), 0, 255), np.uint8)
+    return {name: _moved_array(value) for name, value in sample.items()}
+
+
+def _moved_array(array: NDArray[Any]) -> NDArray[Any]:
+    if array.dtype.kind != "f" or not array.size:
+        return array
+    level = float(array.max() - array.min()) / 255
+    moved: NDArray[Any] = (array + level * _signs(array.shape)).astype(array.dtype)
+    return moved
+
+
+def _signs(shape: Sequence[int]) -> NDArray[np.int16]:
+    """Return -1, 0 and 1 without a pattern, the same everywhere."""
+    count = int(np.prod(shape))
+    mixed = (np.arange(count, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(33)
+    return (mixed % np.uint64(3)).astype(np.int16).reshape(shape) - np.int16(1)
