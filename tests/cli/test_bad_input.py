@@ -310,7 +310,7 @@ def test_the_step_quantize_alone_is_refused_where_a_compiler_judges(model):
 @pytest.mark.skipif(find_spec("onnxruntime_qnn") is not None, reason="Qualcomm's package is here")
 def test_the_choosing_npu_names_every_package_when_none_is_here(model):
     shown = refuse("optimize", model, "-t", "npu")
-    assert "qualcomm-htp-v73: onnxruntime_qnn not installed; pip install 'edgeopt[cpu,qnn]'" in shown
+    assert "qualcomm-htp-v73: onnxruntime_qnn not installed (pip install 'edgeopt[cpu,qnn]')" in shown
     assert "intel-npu: " in shown
 
 

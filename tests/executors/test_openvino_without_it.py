@@ -32,7 +32,7 @@ def run_blocked(code: str) -> str:
 
 def test_without_the_package_the_reason_ends_with_what_to_install():
     code = "from edgeopt.executors.openvino import EXECUTOR; print(EXECUTOR.why_unavailable())"
-    assert run_blocked(code).strip().endswith("pip install 'edgeopt[openvino]'")
+    assert run_blocked(code).strip().endswith("(pip install 'edgeopt[openvino]')")
 
 
 def test_without_the_package_opening_a_model_is_one_clear_error():

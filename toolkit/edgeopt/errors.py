@@ -72,6 +72,22 @@ class StepError(EdgeoptError):
     """A step failed; the candidates made before it are on disk."""
 
 
+class Missing(str):
+    """Why something cannot run here, as one text; also its parts."""
+
+    reason: str
+    remedy: str
+    """What brings it; empty: nothing is known to."""
+    is_elsewhere: bool
+    """Whether only another machine can have it."""
+
+    def __new__(cls, reason: str, remedy: str = "", *, is_elsewhere: bool = False) -> Missing:
+        """Join the parts to one text."""
+        made = super().__new__(cls, f"{reason} ({remedy})" if remedy else reason)
+        made.reason, made.remedy, made.is_elsewhere = reason, remedy, is_elsewhere
+        return made
+
+
 class NoteKind(StrEnum):
     """What a note is about; reports group by it."""
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from edgeopt.cli._values import FormatName, Number, Shape, Whole
+from edgeopt.cli._values import FormatName, Number, RecipeName, Shape, TargetName, Whole
 
 TERMINAL = "terminal"
 F = TypeVar("F", bound=Callable[..., Any])
@@ -35,11 +35,17 @@ def source_option(default: str) -> Callable[[F], F]:
 
 
 device_option = click.option(
-    "--target", "-t", required=True, metavar="NAME|FILE", help="The device: a name of edgeopt targets, or a TOML file."
+    "--target",
+    "-t",
+    required=True,
+    type=TargetName(),
+    metavar="NAME|FILE",
+    help="The device: a name of edgeopt targets, or a TOML file.",
 )
 target_option = click.option(
     "--target",
     "-t",
+    type=TargetName(),
     default="cpu",
     metavar="NAME|FILE",
     show_default=True,
@@ -48,6 +54,7 @@ target_option = click.option(
 recipe_option = click.option(
     "--recipe",
     "-r",
+    type=RecipeName(),
     metavar="NAME|FILE",
     show_default="read from the model",
     help="How the model is fed and read: a name of edgeopt models, or a TOML file.",

@@ -19,10 +19,14 @@ def show(document: Document, form: str) -> None:
     """Print a document."""
     from edgeopt.report.formats import Paper, render
 
-    is_terminal = sys.stdout.isatty()
-    width = shutil.get_terminal_size().columns if is_terminal else 0
-    paper = Paper(width, is_coloured=is_terminal and not os.environ.get("NO_COLOR"))
+    width = _width()
+    paper = Paper(width, is_coloured=bool(width) and not os.environ.get("NO_COLOR"))
     click.echo(render(document, form, paper), nl=False)
+
+
+def _width() -> int:
+    """Return the columns of the terminal; 0 where the output is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
 
 
 def show_line(line: str, *, err: bool = False) -> None:

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.system.text import parse_duration_s, parse_ratio, parse_shape, short
@@ -80,6 +81,12 @@ class FormatName(click.ParamType[str]):
 
         return f"[{'|'.join(names())}]"
 
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Return the formats that begin so."""
+        from edgeopt.report.formats import names
+
+        return [CompletionItem(name) for name in names() if name.startswith(incomplete)]
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the name."""
         from edgeopt.report.formats import find
@@ -89,6 +96,46 @@ class FormatName(click.ParamType[str]):
         except EdgeoptError as error:
             self.fail(f"{error.problem}; {error.remedy}", param, ctx)
         return str(value)
+
+
+class _Known(click.ParamType[str]):
+    """A name of something shipped, or a path; a shell completes both."""
+
+    name = "text"
+    folder = ""
+    """Where the shipped ones lie, below the package's data."""
+    file = ""
+    """What tells them: a pattern below that folder."""
+
+    def known(self) -> list[str]:
+        """Return the names of all that is shipped."""
+        from edgeopt.system import assets
+
+        folder = assets.folder(self.folder)
+        return sorted(path.relative_to(folder).parts[0].removesuffix(".toml") for path in folder.glob(self.file))
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Return the names that begin so, or else what files do."""
+        names = [CompletionItem(name) for name in self.known() if name.startswith(incomplete)]
+        return names or [CompletionItem(incomplete, type="file")]
+
+
+class TargetName(_Known):
+    """A target."""
+
+    folder, file = "targets", "*.toml"
+
+
+class RecipeName(_Known):
+    """A recipe."""
+
+    folder, file = "models", "*/recipe.toml"
+
+
+class ModelName(_Known):
+    """A model."""
+
+    folder, file = "models", "*/*.onnx"
 
 
 class Counts(click.ParamType[tuple[int, ...]]):

@@ -19,7 +19,7 @@ from edgeopt.cli._options import (
 )
 from edgeopt.cli._output import show
 from edgeopt.cli._progress import Progress
-from edgeopt.cli._values import Counts, Duration, Number, Share, Whole
+from edgeopt.cli._values import Counts, Duration, ModelName, Number, Share, Whole
 
 _POSITIVE = Number(min=0, min_open=True)
 
@@ -35,7 +35,7 @@ class _LoadOption(click.Option):
 
 
 @click.command()
-@click.argument("model")
+@click.argument("model", type=ModelName())
 @target_option
 @recipe_option
 @shape_option

@@ -18,11 +18,11 @@ from edgeopt.cli._options import (
 )
 from edgeopt.cli._output import show
 from edgeopt.cli._progress import Progress
-from edgeopt.cli._values import Duration, Names, Number, Whole
+from edgeopt.cli._values import Duration, ModelName, Names, Number, Whole
 
 
 @click.command()
-@click.argument("model")
+@click.argument("model", type=ModelName())
 @click.option("--baseline", "-b", required=True, type=click.Path(path_type=Path), help="The file to check against.")
 @click.option("--update", is_flag=True, help="Write the baseline from this run; nothing is checked.")
 @target_option

@@ -18,11 +18,11 @@ from edgeopt.cli._options import (
 )
 from edgeopt.cli._output import show
 from edgeopt.cli._progress import Progress
-from edgeopt.cli._values import Duration, Share
+from edgeopt.cli._values import Duration, ModelName, Share
 
 
 @click.command()
-@click.argument("subjects", nargs=-1, metavar="A B [C]...")
+@click.argument("subjects", nargs=-1, type=ModelName(), metavar="A B [C]...")
 @target_option
 @recipe_option
 @shape_option

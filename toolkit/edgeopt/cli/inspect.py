@@ -6,11 +6,14 @@ import click
 
 from edgeopt.cli._options import format_option, recipe_option, shape_option
 from edgeopt.cli._output import show
+from edgeopt.cli._values import ModelName, TargetName
 
 
 @click.command()
-@click.argument("model")
-@click.option("--target", "-t", metavar="NAME|FILE", help="Also show where this device runs each node.")
+@click.argument("model", type=ModelName())
+@click.option(
+    "--target", "-t", type=TargetName(), metavar="NAME|FILE", help="Also show where this device runs each node."
+)
 @recipe_option
 @shape_option
 @click.option("--quantized", is_flag=True, help="Show the integer tensors instead: type, scale, zero point.")

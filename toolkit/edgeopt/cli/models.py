@@ -2,37 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from edgeopt.cli._options import format_option
 from edgeopt.cli._output import show
+from edgeopt.cli._values import RecipeName
 
 if TYPE_CHECKING:
     from edgeopt.recipes.recipe import Recipe
+    from edgeopt.report.document import Document
+
+_KEYS = ("name", "task", "description", "model", "license")
 
 
 @click.command()
+@click.argument("name", required=False, type=RecipeName())
 @format_option
-def models(*, form: str) -> None:
-    """List the shipped models and recipes."""
-    from edgeopt.recipes.recipe import read_recipe
-    from edgeopt.report.document import Document, Section, make_table
+def models(*, name: str | None, form: str) -> None:
+    """List the shipped models and recipes; or show the one called NAME."""
+    from edgeopt.recipes.recipe import find_recipe, read_recipe
     from edgeopt.system import assets
 
-    recipes = [read_recipe(folder / "recipe.toml") for folder in assets.model_folders().values()]
-    keys = ("name", "task", "description", "model", "license")
-    columns: dict[str, Callable[[Recipe], str]] = {
-        "name": lambda one: one.name,
-        "what": lambda one: "model" if one.model else "recipe",
-        "task": lambda one: one.task,
-        "description": lambda one: one.description,
+    if name is not None:
+        show(_one(find_recipe(name)), form)
+        return
+    show(_all([read_recipe(folder / "recipe.toml") for folder in assets.model_folders().values()]), form)
+
+
+def _all(recipes: Sequence[Recipe]) -> Document:
+    from edgeopt.report.document import Document, Section, make_table
+
+    def table(head: str, found: Sequence[Recipe]) -> Section:
+        columns: dict[str, Callable[[Recipe], str]] = {
+            head: lambda one: one.name,
+            "task": lambda one: one.task,
+            "what it is for": lambda one: one.description,
+        }
+        return Section(table=make_table(found, columns, words=["task", "what it is for"], less=["task"]))
+
+    whole, read = [one for one in recipes if one.model], [one for one in recipes if not one.model]
+    data = [{key: getattr(one, key) for key in _KEYS} for one in recipes]
+    hint = Section(text="edgeopt models NAME shows one of them; --recipe takes its name.")
+    return Document(
+        "models", "models", "Shipped models and recipes", data, (table("model", whole), table("recipe", read), hint)
+    )
+
+
+def _one(recipe: Recipe) -> Document:
+    from edgeopt.report.document import Document, Section, Value
+    from edgeopt.system.text import shown_path
+
+    known = {
+        "recipe" if not recipe.model else "model": recipe.name,
+        "for": recipe.description,
+        "task": recipe.task,
+        "pictures": "x".join(map(str, recipe.input.size)),
+        "classes": str(len(recipe.class_names) or ""),
+        "metric": recipe.evaluation.metric,
+        "labels": shown_path(labels) if (labels := recipe.path_of(recipe.evaluation.labels)) else "",
+        "calib": shown_path(calib) if (calib := recipe.path_of(recipe.evaluation.calib)) else "",
+        "license": recipe.license,
+        "file": shown_path(recipe.folder / "recipe.toml"),
     }
-    table = make_table(recipes, columns, words=["what", "task", "description"])
-    data = [{key: getattr(one, key) for key in keys} for one in recipes]
-    show(Document("models", "models", "Shipped models and recipes", data, (Section(table=table),)), form)
+    values = [Value(label, text) for label, text in known.items() if text]
+    command = f"edgeopt optimize {recipe.name if recipe.model else f'MODEL --recipe {recipe.name}'} --target cpu"
+    data = {key: getattr(recipe, key) for key in _KEYS}
+    sections = (Section(values=(*values, Value("next", command, is_command=True))),)
+    return Document("models", recipe.name, f"Recipe {recipe.name}", data, sections)
 
 
 COMMAND = models

@@ -17,7 +17,7 @@ from edgeopt.cli._options import (
 )
 from edgeopt.cli._output import show
 from edgeopt.cli._progress import Progress
-from edgeopt.cli._values import Duration, Names, Number
+from edgeopt.cli._values import Duration, ModelName, Names, Number
 
 
 class _WithSteps(click.Command):
@@ -33,7 +33,7 @@ class _WithSteps(click.Command):
 
 
 @click.command(cls=_WithSteps)
-@click.argument("model")
+@click.argument("model", type=ModelName())
 @device_option
 @click.option("--out", "-o", type=click.Path(path_type=Path), show_default="out/MODEL-TARGET", help="Folder to write.")
 @recipe_option

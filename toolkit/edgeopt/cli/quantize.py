@@ -17,11 +17,11 @@ from edgeopt.cli._options import (
 )
 from edgeopt.cli._output import show
 from edgeopt.cli._progress import Progress
-from edgeopt.cli._values import Duration
+from edgeopt.cli._values import Duration, ModelName
 
 
 @click.command()
-@click.argument("model")
+@click.argument("model", type=ModelName())
 @device_option
 @click.option(
     "--calib",

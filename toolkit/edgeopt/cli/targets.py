@@ -2,48 +2,122 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import click
 
 from edgeopt.cli._options import format_option
 from edgeopt.cli._output import show
+from edgeopt.cli._values import TargetName
 
 if TYPE_CHECKING:
-    from edgeopt.system.target import Target
+    from edgeopt.report.document import Document, Table, Value
+    from edgeopt.runtime.reach import Reach
 
 
 @click.command()
+@click.argument("name", required=False, type=TargetName())
 @format_option
-def targets(*, form: str) -> None:
-    """List the device profiles, and which of them run here."""
-    from edgeopt.report.document import Document, Section, make_table
-    from edgeopt.runtime.availability import why_unavailable
+def targets(*, name: str | None, form: str) -> None:
+    """List the device profiles, and which of them run here; or show the one called NAME."""
+    from edgeopt.errors import NotFoundError
+    from edgeopt.runtime.reach import find_reach
+
+    found = find_reach()
+    if name is None:
+        show(_all(found), form)
+        return
+    named = {one.name: one for one in found}
+    if name not in named:
+        raise NotFoundError("target", name, named)
+    show(_one(named[name]), form)
+
+
+def _all(found: Sequence[Reach]) -> Document:
+    from edgeopt.report.document import Document, Section
+    from edgeopt.runtime.reach import Where
+
+    tables = [_table(where, [one for one in found if one.where is where]) for where in Where]
+    hint = Section(text="edgeopt targets NAME shows one of them, and what it lacks here.")
+    sections = (*(Section(table=one) for one in tables if one.rows), hint)
+    return Document("targets", "targets", "Device profiles", [asdict(one.target) for one in found], sections)
+
+
+def _table(where: str, found: Sequence[Reach]) -> Table:
+    """Return one row a target, or a family of chips that differ in nothing else."""
+    from edgeopt.report.document import Table
+    from edgeopt.runtime.reach import family
+
+    rows: dict[tuple[str, str], list[Reach]] = {}
+    for one in found:
+        head = one.name.rpartition("-")[0]
+        rows.setdefault((one.reason, head if one.remedy and _is_npu(one) else one.name), []).append(one)
+    cells = tuple((family([one.name for one in row]), _precisions(row), _device(row)) for row in rows.values())
+    return Table((where, "precisions", "device"), cells, frozenset({"precisions", "device"}), less=("precisions",))
+
+
+def _is_npu(one: Reach) -> bool:
+    return getattr(one.target, "device", "") == "npu"
+
+
+def _precisions(row: Sequence[Reach]) -> str:
+    return ", ".join(dict.fromkeys(word for one in row for word in getattr(one.target, "precisions", ())))
+
+
+def _device(row: Sequence[Reach]) -> str:
+    """Return what the device is; of a family what its descriptions share, then its chips."""
+    first, *others = (one.target.description.split() for one in row)
+    if not others:
+        return row[0].target.description
+    shared = takewhile(lambda words: len(set(words)) == 1, zip(first, *others, strict=False))
+    chips = ", ".join(one.name.rpartition("-")[2] for one in row)
+    return f"{' '.join(words[0] for words in shared)}: {chips}"
+
+
+def _one(found: Reach) -> Document:
+    from edgeopt.report.document import Document, Section, Value
     from edgeopt.system import assets
-    from edgeopt.system.target import Choice, Target, read_target, target_names
+    from edgeopt.system.target import Choice
+    from edgeopt.system.text import shown_path
 
-    found = [read_target(assets.folder("targets") / f"{name}.toml") for name in target_names()]
+    target, data = found.target, asdict(found.target) | {"runs": str(found.where), "reason": found.why_not}
+    file = Value("file", shown_path(assets.folder("targets") / f"{target.name}.toml"))
+    here = [Value("runs", f"{found.where}{f': {found.reason}' if found.reason else ''}")]
+    here += [Value("get it", found.remedy, is_command=True)] if found.remedy else []
+    next_one = Value("next", f"edgeopt optimize MODEL --target {target.name}", is_command=True)
+    if isinstance(target, Choice):
+        facts = [Value("device", target.description), Value("one of", ", ".join(target.choose))]
+    else:
+        facts = _facts(found)
+    sections = (Section(values=(Value("target", target.name), *facts, *here, file, next_one)),)
+    return Document("targets", target.name, f"Target {target.name}", data, sections)
 
-    targets = [one for one in found if isinstance(one, Target)]
-    here = {one.name for one in targets if not (one.why_not_here() or why_unavailable(one))}
 
-    def runs(one: Target | Choice) -> bool:
-        return not here.isdisjoint(one.choose) if isinstance(one, Choice) else one.name in here
+def _facts(found: Reach) -> list[Value]:
+    from edgeopt.report.document import Value
+    from edgeopt.system.target import Choice
 
-    def what(one: Target | Choice) -> str:
-        return f"{one.description}: one of {', '.join(one.choose)}" if isinstance(one, Choice) else one.description
-
-    columns: dict[str, Callable[[Target | Choice], str]] = {
-        "name": lambda one: one.name,
-        "precisions": lambda one: "" if isinstance(one, Choice) else ", ".join(one.precisions),
-        "runs here": lambda one: "yes" if runs(one) else "no",
-        "device": what,
+    target = found.target
+    assert not isinstance(target, Choice)
+    rules = target.int8
+    known = {
+        "device": f"{target.device}: {target.description}",
+        "form": target.form,
+        "engine": f"{target.executor}: {', '.join(target.providers)}",
+        "precisions": ", ".join(target.precisions),
+        "INT8": f"{rules.activation_dtype} activations, {rules.weight_dtype} weights {rules.weight_granularity}"
+        if any(one.startswith("w8a8") for one in target.precisions)
+        else "",
+        "budget": f"{target.budget_ms:.1f} ms a frame, unless --budget says otherwise",
+        "opset": str(target.opset),
+        "shapes": "every dimension a number" if target.static_only else "",
+        "options": ", ".join(f"{key}={value}" for key, value in target.options.items()),
+        "also tries": ", ".join(target.alternatives),
     }
-    table = make_table(found, columns, words=["device", "precisions", "runs here"])
-    data = [asdict(target) for target in found]
-    show(Document("targets", "targets", "Device profiles", data, (Section(table=table),)), form)
+    return [Value(label, text) for label, text in known.items() if text]
 
 
 COMMAND = targets

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from edgeopt.errors import InvalidFileError, NotFoundError, UnavailableError, UnsupportedError
+from edgeopt.errors import InvalidFileError, Missing, NotFoundError, UnavailableError, UnsupportedError
 from edgeopt.executors import Executor, Placement, SessionOptions, Source, Staged
 from edgeopt.graph.tensors import Tensors, TensorSpec, require_names
 from edgeopt.system.files import write_beside
@@ -117,8 +117,8 @@ class OpenVino(Executor):
         try:
             devices = self.devices()
         except Exception as error:  # a broken installation fails in the loader, with any class of error
-            return f"{_sentence(error)}; {_REMEDY}"
-        return None if devices else f"OpenVINO finds no device; {_REMEDY}"
+            return Missing(_sentence(error), _REMEDY)
+        return None if devices else Missing("OpenVINO finds no device", _REMEDY)
 
     def why_no_provider(self, providers: tuple[str, ...]) -> str | None:
         """Return None if the device is here; without it OpenVINO's wheels compile nothing for it on Linux."""

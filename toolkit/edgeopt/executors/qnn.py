@@ -7,6 +7,7 @@ that the NPU does not take is an error that names the node and the reason, never
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -16,7 +17,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from edgeopt.errors import InvalidFileError, MissingDependencyError, StepError, UnavailableError, UnsupportedError
+from edgeopt.errors import (
+    InvalidFileError,
+    Missing,
+    MissingDependencyError,
+    StepError,
+    UnavailableError,
+    UnsupportedError,
+)
 from edgeopt.executors import Executor, Placement, SessionOptions, Source, Staged
 from edgeopt.graph.tensors import Tensors, TensorSpec, require_names
 from edgeopt.system.messages import Message
@@ -125,7 +133,8 @@ class Qnn(Executor):
         """Return None if both packages are installed."""
         missing = [name for name in ("onnxruntime", "onnxruntime_qnn") if find_spec(name) is None]
         if missing:
-            return f"{' and '.join(missing)} not installed; {_INSTALL} (Linux and Windows only)"
+            what = f"{' and '.join(missing)} not installed"
+            return Missing(what, _INSTALL, is_elsewhere=sys.platform == "darwin")
         return None
 
     def check(self, options: SessionOptions) -> None:

@@ -24,6 +24,7 @@ import numpy as np
 from edgeopt.errors import (
     EdgeoptError,
     InvalidFileError,
+    Missing,
     MissingDependencyError,
     NotFoundError,
     StepError,
@@ -182,10 +183,10 @@ class Rknn(Executor):
         """Return None if the environment is named, is there, and has the package."""
         python = os.environ.get(VARIABLE, "")
         if not python:
-            return f"{VARIABLE} is not set: rknn-toolkit2 needs an environment of its own; {_INSTALL}"
+            return Missing(f"{VARIABLE} is not set: rknn-toolkit2 needs an environment of its own", _INSTALL)
         if not Path(python).is_file():
-            return f"{VARIABLE} names {python}, which is no file; {_INSTALL}"
-        return None if _version_in(python) else f"{python} ({VARIABLE}) has no package rknn-toolkit2; {_INSTALL}"
+            return Missing(f"{VARIABLE} names {python}, which is no file", _INSTALL)
+        return None if _version_in(python) else Missing(f"{python} ({VARIABLE}) has no package rknn-toolkit2", _INSTALL)
 
     def check(self, options: SessionOptions) -> None:
         """Refuse options that the compiler does not know, before any work. Raises as `open`."""

@@ -67,6 +67,16 @@ class Value:
     more: str = ""
     """What else is known, for a page: a terminal has no room for it."""
 
+    @classmethod
+    def of_note(cls, note: Note) -> Value:
+        """Return a note beside its kind."""
+        return cls(note.kind, str(note), more=note.more)
+
+    @property
+    def whole(self) -> str:
+        """The text and what else is known."""
+        return "; ".join(part for part in (self.text, self.more) if part)
+
     def __str__(self) -> str:
         return f"{self.label:<{LABEL}} {self.text}"
 

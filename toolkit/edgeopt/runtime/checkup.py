@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Final
+from typing import Any, Final
 
 from edgeopt import executors
-from edgeopt.errors import EXIT_ERROR, EXIT_PASS, EdgeoptError, Note, NoteKind
-from edgeopt.report.document import Document, Section, Value
-from edgeopt.runtime.availability import find_device, why_absent, why_unavailable
-from edgeopt.system import assets, registry
+from edgeopt.errors import EXIT_ERROR, EXIT_PASS, Note, NoteKind
+from edgeopt.report.document import Document, Section, Table, Value
+from edgeopt.runtime.reach import Reach, Where, family, find_reach
+from edgeopt.system import registry
 from edgeopt.system.environment import Environment, read_environment
-from edgeopt.system.target import Choice, read_target, target_names
+from edgeopt.system.target import Target
 from edgeopt.system.text import plural
 from edgeopt.system.threads import cpu_quota
 
@@ -21,11 +21,11 @@ _RUNTIMES = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-directml", "onnxrunt
 
 @dataclass(frozen=True, slots=True)
 class Checkup:
-    """One reason a part, empty where the part runs."""
+    """What runs here; one reason a part that does not."""
 
     environment: Environment
     executors: Mapping[str, str]
-    targets: Mapping[str, str]
+    targets: tuple[Reach, ...]
     notes: tuple[Note, ...]
 
     @property
@@ -33,44 +33,71 @@ class Checkup:
         """1 when no engine can run a model."""
         return EXIT_PASS if not self.executors.get("onnxruntime") else EXIT_ERROR
 
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values: a text a part, empty where it runs."""
+        return {
+            "environment": asdict(self.environment),
+            "executors": dict(self.executors),
+            "targets": {one.name: one.why_not for one in self.targets},
+            "notes": [asdict(one) for one in self.notes],
+        }
+
 
 def examine() -> Checkup:
     """Return the state of this machine."""
     environment = read_environment()
     names = [name for name in registry.names(executors) if name != "null"]
     engines = {name: registry.load(executors, name).EXECUTOR.why_unavailable() or "" for name in names}
-    absent = {name: why_absent(name) for name in names if not engines[name]}
-    targets = {name: _why_not(name, absent) for name in target_names()}
-    return Checkup(environment, engines, targets, tuple(note for check in _CHECKS if (note := check(environment))))
+    return Checkup(environment, engines, find_reach(), tuple(note for check in _CHECKS if (note := check(environment))))
 
 
 def summarize(found: Checkup) -> Document:
     """Return the document that `edgeopt doctor` shows."""
     machine = found.environment
     cores = plural(machine.cores, "core")
-    targets: dict[str, list[str]] = {}
-    for name, reason in found.targets.items():
-        targets.setdefault(reason, []).append(name)
     values = (
         Value("machine", f"{machine.cpu}, {machine.architecture}, {cores}, {machine.memory_mib} MiB"),
         Value("can do", ", ".join(machine.instructions) or "nothing that INT8 gains by"),
         Value("system", f"{machine.system}, Python {machine.python}"),
         Value("packages", ", ".join(f"{name} {version}" for name, version in machine.packages.items())),
-        *(Value("executor", f"{name}: {reason or 'runs'}") for name, reason in found.executors.items()),
-        *(Value("target", f"{', '.join(names)}: {reason or 'runs here'}") for reason, names in targets.items()),
     )
-    return Document("doctor", machine.cpu, "This machine", asdict(found), (Section(values=values, notes=found.notes),))
+    sections = (
+        Section(values=values, notes=found.notes),
+        Section(table=_runs(found)),
+        *(Section(table=table) for table in (_missing(found), _elsewhere(found)) if table.rows),
+        Section(text="edgeopt targets NAME shows one of them."),
+    )
+    return Document("doctor", machine.cpu, "This machine", found.as_json(), sections)
 
 
-def _why_not(name: str, absent: Mapping[str, str | None]) -> str:
-    target = read_target(assets.folder("targets") / f"{name}.toml")
-    if not isinstance(target, Choice):
-        return target.why_not_here() or why_unavailable(target) or absent.get(target.executor) or ""
-    try:
-        find_device(name)
-    except EdgeoptError:
-        return f"none of its profiles fits: {', '.join(target.choose)}"
-    return ""
+def _runs(found: Checkup) -> Table:
+    """Return what runs here, engine by engine."""
+    engines = {name: list[str]() for name, reason in found.executors.items() if not reason}
+    for one in found.targets:
+        if one.executor:
+            engines.setdefault(one.executor, []).append(one.name)
+    rows = tuple((name, ", ".join(names) or "no target: it checks other engines") for name, names in engines.items())
+    return Table(("runs here", "targets"), rows, frozenset({"targets"}))
+
+
+def _missing(found: Checkup) -> Table:
+    """Return what could run here, by what brings it."""
+    brings: dict[str, list[str]] = {}
+    for one in found.targets:
+        if one.where is Where.MISSING and isinstance(one.target, Target):
+            brings.setdefault(one.remedy or one.reason, []).append(one.name)
+    rows = tuple((family(names), remedy) for remedy, names in brings.items())
+    return Table(("missing here", "what brings it"), rows, frozenset({"what brings it"}))
+
+
+def _elsewhere(found: Checkup) -> Table:
+    """Return what this machine will never run, by the reason."""
+    reasons: dict[str, list[str]] = {}
+    for one in found.targets:
+        if one.where is Where.ELSEWHERE:
+            reasons.setdefault(one.reason, []).append(one.name)
+    rows = tuple((reason, ", ".join(names)) for reason, names in reasons.items())
+    return Table(("on another machine", "targets"), rows, frozenset({"targets"}))
 
 
 def _no_runtime(environment: Environment) -> Note | None:

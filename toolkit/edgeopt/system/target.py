@@ -77,6 +77,8 @@ class Target:
     description: str
     providers: tuple[str, ...]
     precisions: tuple[str, ...]
+    form: str = ""
+    """How a model is written for it, in one clause."""
     int8: Int8Rules = field(default_factory=Int8Rules)
     threads: Annotated[int, THREADS] = 0
     """0: as many as this machine has physical cores."""

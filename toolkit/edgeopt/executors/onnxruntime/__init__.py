@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from edgeopt.errors import InvalidFileError, UnavailableError, UnsupportedError
+from edgeopt.errors import InvalidFileError, Missing, UnavailableError, UnsupportedError
 from edgeopt.executors import Executor, Placement, SessionOptions, Source, Staged
 from edgeopt.executors.onnxruntime.binding import Binding
 from edgeopt.executors.onnxruntime.drivers import preload_libraries, why_no_driver, why_not_loaded
@@ -17,6 +17,7 @@ from edgeopt.executors.onnxruntime.providers import (
     CPU,
     CUDA,
     DIRECTML,
+    PROVIDERS,
     TENSORRT,
     dead_provider,
     lists_nodes,
@@ -189,7 +190,9 @@ class OnnxRuntime(Executor):
         try:
             import onnxruntime  # noqa: F401
         except ImportError as error:
-            return f"{error}; pip install 'edgeopt[cpu]' (or [gpu], [directml], [webgpu]: one of them, never two)"
+            return Missing(
+                str(error), "pip install 'edgeopt[cpu]', or [gpu], [directml], [webgpu]: one of them, never two"
+            )
         return None
 
     def why_no_provider(self, providers: tuple[str, ...]) -> str | None:
@@ -197,7 +200,10 @@ class OnnxRuntime(Executor):
         try:
             self.require_providers(providers)
         except UnavailableError as error:
-            return f"{error.problem} ({error.remedy.split(';')[0]})"
+            facts, remedy = PROVIDERS.get(providers[0]), error.remedy.split(";")[0]
+            if facts and facts.is_elsewhere:
+                return Missing(f"{facts.title} exists on {facts.exists_on} only", remedy, is_elsewhere=True)
+            return Missing(error.problem, remedy)
         return None
 
     def require_providers(self, providers: tuple[str, ...]) -> None:

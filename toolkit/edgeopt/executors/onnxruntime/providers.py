@@ -42,6 +42,16 @@ class Provider:
     lists_nodes: bool = True
     """Whether that list shows at least one node of the provider if it runs any."""
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether no build for this system has it."""
+        return self.system not in ("", sys.platform)
+
+    @property
+    def exists_on(self) -> str:
+        """The only system it exists on, as people say."""
+        return {"win32": "Windows", "darwin": "Apple's systems"}[self.system]
+
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
@@ -130,12 +140,14 @@ PROVIDERS: Mapping[str, Provider] = {
         "CoreML",
         "pip install 'edgeopt[cpu]' on a Mac",
         "it needs macOS or, with onnxruntime-objc, iOS",
+        system="darwin",
         options=_COREML_OPTIONS,
     ),
     "VitisAIExecutionProvider": Provider(
         "Vitis AI",
         "take onnxruntime-vitisai from AMD's Ryzen AI Software",
         "it needs Windows and an AMD processor with an NPU",
+        system="win32",
         options=_VITISAI_OPTIONS,
     ),
 }
@@ -204,8 +216,8 @@ def missing_provider(name: str, version: str) -> UnavailableError:
     facts = PROVIDERS.get(name)
     if facts is None:
         return UnavailableError(problem, remedy="install a build that has it in an environment of its own")
-    if facts.system not in ("", sys.platform):
-        problem += f", and no build for this system has: {facts.title} exists on Windows only"
+    if facts.is_elsewhere:
+        problem += f", and no build for this system has: {facts.title} exists on {facts.exists_on} only"
     return UnavailableError(problem, remedy=f"{facts.install} in an environment of its own; {facts.needs}")
 
 

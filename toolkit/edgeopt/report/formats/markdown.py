@@ -42,7 +42,7 @@ def _section(section: Section) -> Iterator[str]:
     for figure in section.figures:
         if figure.file:
             yield f"![{escape(figure.title)}]({escape(figure.file)})"
-    yield from _list(Value(one.kind, str(one), more=one.more) for one in section.notes)
+    yield from _list(map(Value.of_note, section.notes))
 
 
 def _table(table: Table) -> Iterator[str]:
@@ -51,7 +51,7 @@ def _table(table: Table) -> Iterator[str]:
 
 
 def _list(values: Iterable[Value]) -> Iterator[str]:
-    if lines := [f"- {escape(one.label)}: {escape('; '.join(filter(None, (one.text, one.more))))}" for one in values]:
+    if lines := [f"- {escape(one.label)}: {escape(one.whole)}" for one in values]:
         yield "\n".join(lines)
 
 

@@ -18,6 +18,8 @@ _SHORT_NAME = 16
 """The same where leaving columns out is not enough."""
 _LEAST_WORDS = 30
 """Columns of the words at the end of a row, below which columns are left out instead."""
+_MOST_WORDS = 60
+"""The same where a column that the table itself calls less important may go."""
 _GAP = "  "
 _MARK = "* "
 """Before the row that a reader looks for: colours say it too, where there are any."""
@@ -59,7 +61,7 @@ def _section(section: Section, paper: Paper) -> Iterator[str]:
         yield from _table(section.table, paper)
     if section.text:
         yield from fold(section.text, paper.width)
-    lines = (*section.values, *(Value(note.kind, str(note)) for note in section.notes))
+    lines = (*section.values, *map(Value.of_note, section.notes))
     yield from _values(lines, paper, max(LABEL, *(len(one.label) for one in lines)) if lines else LABEL)
 
 
@@ -108,38 +110,42 @@ def _table(table: Table, paper: Paper) -> Iterator[str]:
 
 
 def _fitting(table: Table, width: int) -> tuple[list[int], int]:
-    """Return the columns that fit beside each other, and the most columns of a name; 0: as long as it is."""
+    """Return the columns that fit beside each other, and the most columns of a name; 0: as long as it is.
+
+    What the table itself calls less important is left out before the words at the end are folded, the rest after.
+    """
     kept = list(range(len(table.heads)))
     if not width:
         return kept, 0
-    name, left = _NAME, list[int]()
-    for i in _least_first(table):
-        if _width(table, kept, name) <= width or len(kept) == 2:
+    named = [table.heads.index(one) for one in table.less if one in table.heads[1:]]
+    others = [i for i in reversed(kept[1:]) if i not in named]
+    kept = _fewer(table, kept, named, width, _MOST_WORDS)
+    kept = _fewer(table, kept, sorted(others, key=lambda i: table.heads[i] in table.words), width, _LEAST_WORDS)
+    over = _width(table, kept, _NAME, _LEAST_WORDS) - width
+    longest = min(_NAME, max(columns(row[0]) for row in _cells(table)))
+    return kept, max(_SHORT_NAME, longest - over) if over > 0 else _NAME
+
+
+def _fewer(table: Table, kept: list[int], least_first: Sequence[int], width: int, words: int) -> list[int]:
+    """Return the columns without as many of the less important ones as it takes; a name and one more stay."""
+    left = list[int]()
+    for i in least_first:
+        if _width(table, kept, _NAME, words) <= width or len(kept) == 2:
             break
-        kept.remove(i)
+        kept = [one for one in kept if one != i]
         left.append(i)
     for i in reversed(left):  # a wide column may have made room for narrow ones
-        if _width(table, more := sorted([*kept, i]), name) <= width:
+        if _width(table, more := sorted([*kept, i]), _NAME, words) <= width:
             kept = more
-    over = _width(table, kept, name) - width
-    if over > 0:
-        name = max(_SHORT_NAME, min(name, max(columns(row[0]) for row in _cells(table))) - over)
-    return kept, name
+    return kept
 
 
-def _least_first(table: Table) -> list[int]:
-    """Return all columns but the first, in the order in which they are left out: numbers from the right, then words."""
-    named = [table.heads.index(one) for one in table.less if one in table.heads[1:]]
-    others = [i for i in range(len(table.heads) - 1, 0, -1) if i not in named]
-    return [*named, *sorted(others, key=lambda i: table.heads[i] in table.words)]
-
-
-def _width(table: Table, kept: Sequence[int], name: int) -> int:
-    """Return the columns of the widest row, the words at its end folded."""
+def _width(table: Table, kept: Sequence[int], name: int, words: int) -> int:
+    """Return the columns of the widest row, its name shortened and the words at its end folded."""
     sizes = [max(columns(row[i]) for row in _cells(table)) for i in kept]
     sizes[0] = min(sizes[0], name)
     if table.heads[kept[-1]] in table.words:
-        sizes[-1] = min(sizes[-1], _LEAST_WORDS)
+        sizes[-1] = min(sizes[-1], words)
     return sum(sizes) + len(_GAP) * (len(sizes) - 1) + (len(_MARK) if table.chosen is not None else 0)
 
 

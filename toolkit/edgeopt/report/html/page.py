@@ -92,7 +92,7 @@ def _key_figures(figures: tuple[KeyFigure, ...]) -> Markup | None:
 def _section(section: Section, folder: Path | None) -> Markup | None:
     figures = [drawn for one in section.figures if (drawn := draw(one, folder))]
     table = _table(section.table, section.title) if section.table and section.table.rows else None
-    notes = [Value(one.kind, str(one)) for one in section.notes]
+    notes = [Value.of_note(one) for one in section.notes]
     if not (figures or table or section.text or section.values or notes):
         return None
     text = tag("p", section.text, class_="reading") if section.text else None
@@ -152,7 +152,7 @@ def _values(values: Iterable[Value]) -> Markup | None:
 
 def _told(value: Value) -> Markup:
     if not value.is_command:
-        return tag("dd", _highlighted(value.text))
+        return tag("dd", _highlighted(value.whole))
     copy = tag("button", "Copy", type="button", class_="copy", hidden=True)
     return tag("dd", tag("code", value.text), copy, class_="command")
 
