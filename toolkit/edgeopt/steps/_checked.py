@@ -70,6 +70,8 @@ class Expectation:
             return refusal
         if drift.is_within(self.tolerance):
             return None
+        if drift == TOTAL:
+            return "an output is missing, has another shape, or is NaN or infinite where it was not"
         return f"it changes the outputs ({drift.sqnr_db:.0f} dB signal to noise)"
 
 

@@ -1,7 +1,7 @@
 """The child process that holds Rockchip's compiler and simulator: one model, then it ends.
 
-It runs in the user's other environment, which has rknn-toolkit2 and an old NumPy, and nothing of ours but this folder;
-Python 3.8 will do. Standard output is the channel, so what the library prints there goes into a file instead.
+It runs in the user's other environment, which has rknn-toolkit2 and an old NumPy, and nothing of ours but this package,
+so with Python 3.11 or later. Standard output is the channel, so what the library prints there goes into a file instead.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _Worker:
         results = self._rknn.inference(inputs=inputs, data_format=formats)
         if results is None:
             raise RuntimeError("inference returned nothing")
-        return Message({}, {name: one for (name, _, _), one in zip(self._outputs, results)})  # noqa: B905, Python 3.8
+        return Message({}, {name: one for (name, _, _), one in zip(self._outputs, results, strict=True)})
 
     def _must(self, what: str, code: int) -> None:
         if code != _OK:

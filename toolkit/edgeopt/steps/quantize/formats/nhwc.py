@@ -6,23 +6,21 @@ QuantizeLinear in the wrong layout, or runs them as two integer passes. Here eve
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import cast
 
 import numpy as np
 
 from edgeopt.graph.graph import AttributeValue, Graph, Node, Value, attribute
 from edgeopt.steps.quantize.formats._float_guards import guarded_layers
-from edgeopt.steps.quantize.formats._layouts import Forms, to_last
+from edgeopt.steps.quantize.formats._layouts import to_last
+from edgeopt.steps.quantize.formats._nhwc_layers import LayerWriter, has_kernel, written
 from edgeopt.steps.quantize.formats.matmul_integer import place_matrices, plain_products
-from edgeopt.steps.quantize.formats.qdq import limiter_behind
 from edgeopt.steps.quantize.grids.affine import Affine
-from edgeopt.steps.quantize.grids.weights import QuantizedWeight, quantize_bias, smallest_scale_for_bias
+from edgeopt.steps.quantize.grids.weights import QuantizedWeight
 from edgeopt.steps.quantize.patterns import key, name_of, silu_sigmoid
 from edgeopt.steps.quantize.scheme import Scheme, candidates, data_inputs
-from edgeopt.steps.quantize.spatial import centred_window, is_pointwise, repeats_of
+from edgeopt.steps.quantize.spatial import centred_window, repeats_of
 
 _MICROSOFT = "com.microsoft"
 _ELEMENTWISE = frozenset(
@@ -35,21 +33,19 @@ _POSITIONS = (1, 2)
 """Axes of rows and columns with channels last."""
 _OPSET_OF_AXES_AS_INPUT = 18
 """First opset whose ReduceMean reads its axes; before, they are an attribute."""
-_CONV_ATTRIBUTES = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
 _RESIZE_ATTRIBUTES = ("coordinate_transformation_mode", "mode", "nearest_mode")
 _POOL_ATTRIBUTES = ("auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "strides")
 
 
-class _Lowering:
+class _Lowering(LayerWriter):
     """One walk over the graph."""
 
     def __init__(self, graph: Graph, scheme: Scheme) -> None:
-        self.graph, self.scheme, self.options = graph, scheme, scheme.options
-        self.forms = Forms(graph)
+        super().__init__(graph, scheme)
         self.counts: dict[str, int] = {}
         self._pools: dict[tuple[Value, Affine], tuple[int, Value]] = {}
         self._rules: Mapping[str, Callable[[Node], bool]] = {
-            "Conv": self._conv,
+            "Conv": self.convolution,
             "Mul": self._mul,
             "Add": self._both_float,
             "Concat": self._concat,
@@ -87,91 +83,6 @@ class _Lowering:
             if value is not None and self.forms.is_lowered(value):
                 self.graph.set_input(node, i, self.forms.nchw(value))
 
-    def _grid(self, value: Value) -> Affine:
-        return self.scheme.affines[name_of(value)]
-
-    def _insert(
-        self,
-        op: str,
-        inputs: Sequence[Value | None],
-        like: Node,
-        attributes: Mapping[str, AttributeValue] | None = None,
-        domain: str = _MICROSOFT,
-    ) -> Value:
-        """Add a node named after the one it stands for, so that its time can be told."""
-        made = self.graph.insert(op, inputs, attributes, domain=domain, name=f"{key(like)}_{op}")
-        return made.outputs[0]
-
-    # Weighted ops
-
-    def _conv(self, node: Node) -> bool:
-        direct = key(node) in self.scheme.float_sums
-        if not (direct or self.scheme.is_integer(node)) or not has_kernel(self.graph, node):
-            return False
-        source = node.inputs[0]
-        assert source is not None
-        grid = self._grid(source)
-        if direct or self._may_be_direct(node):
-            self.forms.put_float(node.outputs[0], self._pointwise(node, self.forms.integer(source, grid), grid))
-            return True
-        limiter = limiter_behind(self.graph, self.scheme, node)
-        made = (limiter or node).outputs[0]
-        to = self._grid(made)
-        integers = self._integer_conv(node, self.forms.integer(source, grid), grid, to)
-        self.forms.put_integer(made, to, integers)
-        return True
-
-    def _may_be_direct(self, node: Node) -> bool:
-        sums = math.prod(self.graph.shape(node.outputs[0]) or (self.options.direct_up_to + 1,))
-        return sums <= self.options.direct_up_to and is_pointwise(self.graph, node) and self._is_read_as_float(node)
-
-    def _is_read_as_float(self, node: Node) -> bool:
-        """Whether what follows is computed in float anyway."""
-        made = node.outputs[0]
-        readers = self.graph.consumers(made)
-        smooth = any(silu_sigmoid(self.graph, reader) is not None for reader in readers)
-        return smooth and not self.options.integer_silu
-
-    def _weights(self, node: Node, grid: Affine) -> tuple[QuantizedWeight, np.ndarray]:
-        weight = self.graph.constant(node.inputs[1])
-        bias = self.graph.constant(node.inputs[2]) if len(node.inputs) > 2 else None
-        assert weight is not None
-        real_bias = self.scheme.biases.get(key(node), np.zeros(weight.shape[0], np.float32) if bias is None else bias)
-        smallest = smallest_scale_for_bias(real_bias, grid.scale)
-        return self.scheme.quantized_weight(self.graph, node, smallest), real_bias
-
-    def _integer_conv(self, node: Node, integers: Value, grid: Affine, to: Affine) -> Value:
-        weight, bias = self._weights(node, grid)
-        add = self.graph.add_initializer
-        stored: list[Value | None] = [
-            add(f"{node.name}_weight", weight.values),
-            add(f"{node.name}_weight_scale", weight.scale),
-            add(f"{node.name}_weight_zero_point", np.zeros(weight.scale.shape, np.int8)),
-        ]
-        sums = add(f"{node.name}_bias", quantize_bias(bias, grid.scale, weight.scale))
-        kept = {"channels_last": 1, **_attributes(node, _CONV_ATTRIBUTES)}
-        inputs = [integers, *self.forms.grid(grid), *stored, *self.forms.grid(to), sums]
-        return self._insert("QLinearConv", inputs, node, kept)
-
-    def _pointwise(self, node: Node, integers: Value, grid: Affine) -> Value:
-        """A 1x1 convolution in NHWC is one matrix product over all positions."""
-        weight, bias = self._weights(node, grid)
-        scale, zero = self.forms.grid(grid)
-        add = self.graph.add_initializer
-        matrix = np.ascontiguousarray(weight.values[:, :, 0, 0].T)
-        inputs = [
-            integers,
-            add(f"{node.name}_weight", matrix),
-            scale,
-            add(f"{node.name}_weight_scale", weight.scale),
-            zero,
-            add(f"{node.name}_weight_zero_point", np.zeros(weight.scale.shape, np.int8)),
-            add(f"{node.name}_bias", bias.astype(np.float32)),
-        ]
-        return self._insert("MatMulIntegerToFloat", inputs, node)
-
-    # What lies between
-
     def _elementwise(self, node: Node) -> bool:
         source, made = node.inputs[0], node.outputs[0]
         if self.forms.is_lowered(made):
@@ -181,8 +92,8 @@ class _Lowering:
         if node.op_type == "Sigmoid" and self._is_gate_alone(node):
             return True  # its Mul makes both
         inputs: list[Value | None] = [self.forms.nhwc(source), *node.inputs[1:]]
-        kept = _attributes(node, node.attributes)
-        self.forms.put_float(made, self._insert(node.op_type, inputs, node, kept, node.domain))
+        kept = written(node, node.attributes)
+        self.forms.put_float(made, self.insert(node.op_type, inputs, node, kept, node.domain))
         return True
 
     def _is_gate_alone(self, sigmoid: Node) -> bool:
@@ -203,7 +114,7 @@ class _Lowering:
         if self.options.integer_silu and grids and self.scheme.is_integer(node):
             self._integer_silu(node, sigmoid, source, grids[0])
         else:
-            real = self._insert("QuickGelu", [self.forms.nhwc(source)], node, {"alpha": 1.0})
+            real = self.insert("QuickGelu", [self.forms.nhwc(source)], node, {"alpha": 1.0})
             self.forms.put_float(node.outputs[0], real)
         return True
 
@@ -220,12 +131,12 @@ class _Lowering:
 
     def _integer_silu(self, node: Node, sigmoid: Node, source: Value, grid: Affine) -> None:
         integers = self.forms.integer(source, grid)
-        gate, to = self._grid(sigmoid.outputs[0]), self._grid(node.outputs[0])
+        gate, to = self.grid(sigmoid.outputs[0]), self.grid(node.outputs[0])
         inputs: list[Value | None] = [integers, *self.forms.grid(grid), *self.forms.grid(gate)]
-        opened = self._insert("QLinearSigmoid", inputs, sigmoid)
+        opened = self.insert("QLinearSigmoid", inputs, sigmoid)
         self.forms.put_integer(sigmoid.outputs[0], gate, opened)
         inputs = [integers, *self.forms.grid(grid), opened, *self.forms.grid(gate), *self.forms.grid(to)]
-        self.forms.put_integer(node.outputs[0], to, self._insert("QLinearMul", inputs, node))
+        self.forms.put_integer(node.outputs[0], to, self.insert("QLinearMul", inputs, node))
 
     def _both_float(self, node: Node) -> bool:
         """Two float tensors of four dimensions in NHWC; a scale and a shift by constants stay as they are."""
@@ -235,7 +146,7 @@ class _Lowering:
         if not flat or len(ready) != 2:
             return False
         inputs: list[Value | None] = [self.forms.nhwc(one) for one in sources]
-        self.forms.put_float(node.outputs[0], self._insert(node.op_type, inputs, node, domain=""))
+        self.forms.put_float(node.outputs[0], self.insert(node.op_type, inputs, node, domain=""))
         return True
 
     def _concat(self, node: Node) -> bool:
@@ -245,15 +156,15 @@ class _Lowering:
             return False
         axis = attribute(node, "axis", 1) % rank
         if self.scheme.is_integer(node) and axis == 1 and rank == 4:
-            grid = self._grid(made)
+            grid = self.grid(made)
             integers: list[Value | None] = [self.forms.integer(one, grid) for one in parts]
-            self.forms.put_integer(made, grid, self._insert("Concat", integers, node, {"axis": 3}, ""))
+            self.forms.put_integer(made, grid, self.insert("Concat", integers, node, {"axis": 3}, ""))
             return True
         if len(parts) < len(node.inputs) or not all(self._is_last(one) for one in parts):
             return False
         real: list[Value | None] = [self.forms.nhwc(one) for one in parts]
         last = to_last(rank).index(axis)
-        self.forms.put_float(made, self._insert("Concat", real, node, {"axis": last}, ""))
+        self.forms.put_float(made, self.insert("Concat", real, node, {"axis": last}, ""))
         return True
 
     def _is_last(self, value: Value | None) -> bool:
@@ -269,7 +180,7 @@ class _Lowering:
         if before[:2] != after[:2] or len(after) < 3:
             return False
         shape = self.graph.add_initializer(f"{node.name}_shape", np.array([after[i] for i in to_last(len(after))]))
-        self.forms.put_float(made, self._insert("Reshape", [self.forms.nhwc(source), shape], node, domain=""))
+        self.forms.put_float(made, self.insert("Reshape", [self.forms.nhwc(source), shape], node, domain=""))
         return True
 
     def _transpose(self, node: Node) -> bool:
@@ -288,7 +199,7 @@ class _Lowering:
         simple = len(node.outputs) == 1 and attribute(node, "storage_order", 0) == 0
         if source is None or not self.scheme.is_integer(node) or self.graph.rank(made) != 4 or not simple:
             return False
-        grid = self._grid(made)
+        grid = self.grid(made)
         window = centred_window(node)
         integers = self.forms.integer(source, grid)
         smaller = self._pools.get((source, grid))
@@ -297,8 +208,8 @@ class _Lowering:
             kept: dict[str, AttributeValue] = {"kernel_shape": (rest, rest), "pads": (rest // 2,) * 4}
             integers = smaller[1]
         else:
-            kept = _attributes(node, _POOL_ATTRIBUTES)
-        pooled = self._insert("NhwcMaxPool", [integers], node, kept)
+            kept = written(node, _POOL_ATTRIBUTES)
+        pooled = self.insert("NhwcMaxPool", [integers], node, kept)
         self.forms.put_integer(made, grid, pooled)
         if window is not None:
             self._pools[source, grid] = window, pooled
@@ -319,16 +230,14 @@ class _Lowering:
             return True
         scales = (np.array(after) / before)[list(to_last(4))].astype(np.float32)
         inputs = [integers, None, self.graph.add_initializer(f"{node.name}_scales", scales)]
-        self.forms.put_integer(
-            made, grid, self._insert("Resize", inputs, node, _attributes(node, _RESIZE_ATTRIBUTES), "")
-        )
+        self.forms.put_integer(made, grid, self.insert("Resize", inputs, node, written(node, _RESIZE_ATTRIBUTES), ""))
         return True
 
     def _read_grid(self, value: Value) -> Affine:
         """Return the grid on which a Concat wants the tensor if it alone reads it: there are fewer values before."""
         reader = self.graph.sole_consumer(value)
         joined = reader is not None and reader.op_type == "Concat" and self.scheme.is_integer(reader)
-        return self._grid(reader.outputs[0] if reader is not None and joined else value)
+        return self.grid(reader.outputs[0] if reader is not None and joined else value)
 
     def _repeat(self, node: Node, integers: Value, before: tuple[int, ...], repeats: tuple[int, int]) -> Value:
         """Repeat rows and columns; Resize visits each byte of a nearest neighbour alone, Tile copies whole pixels."""
@@ -337,9 +246,9 @@ class _Lowering:
         apart = add(f"{node.name}_apart", np.array([n * h, 1, w, 1, c]))
         often = add(f"{node.name}_repeats", np.array([1, down, 1, across, 1]))
         together = add(f"{node.name}_shape", np.array([n, h * down, w * across, c]))
-        rows = self._insert("Reshape", [integers, apart], node, domain="")
-        tiled = self._insert("Tile", [rows, often], node, domain="")
-        return self._insert("Reshape", [tiled, together], node, domain="")
+        rows = self.insert("Reshape", [integers, apart], node, domain="")
+        tiled = self.insert("Tile", [rows, often], node, domain="")
+        return self.insert("Reshape", [tiled, together], node, domain="")
 
     def _global_pool(self, node: Node) -> bool:
         source, made = node.inputs[0], node.outputs[0]
@@ -351,7 +260,7 @@ class _Lowering:
             kept["axes"] = _POSITIONS
         else:
             inputs.append(self.graph.add_initializer(f"{node.name}_axes", np.array(_POSITIONS)))
-        self.forms.put_float(made, self._insert("ReduceMean", inputs, node, kept, ""))
+        self.forms.put_float(made, self.insert("ReduceMean", inputs, node, kept, ""))
         return True
 
     def _same(self, node: Node) -> bool:
@@ -363,21 +272,6 @@ class _Lowering:
         if not self.forms.grids_of(source):
             self.forms.put_float(made, self.forms.nhwc(source))
         return True
-
-
-def _attributes(node: Node, names: Iterable[str]) -> dict[str, AttributeValue]:
-    """Return those attributes of a node that are written."""
-    found: dict[str, AttributeValue] = {}
-    for name in names:
-        if (value := attribute(node, name, cast("AttributeValue | None", None))) is not None:
-            found[name] = value
-    return found
-
-
-def has_kernel(graph: Graph, node: Node) -> bool:
-    """Whether the engine has an integer op for a convolution: of pictures, not of series or volumes."""
-    weight = graph.constant(node.inputs[1]) if node.op_type == "Conv" else None
-    return weight is not None and weight.ndim == 4
 
 
 def lowered_layers(graph: Graph) -> set[Node]:
