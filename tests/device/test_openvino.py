@@ -24,7 +24,7 @@ from edgeopt.steps.quantize.api import Form, open_graph, quantize
 from edgeopt.steps.quantize.calibration.findings import study
 from edgeopt.steps.quantize.inspection.engine_fusion import fusion_notes
 from edgeopt.steps.quantize.repairs.fitted_silu import fit_silus, place_fits
-from edgeopt.system.environment import cpu_flags
+from edgeopt.system.processor import cpu_flags
 from edgeopt.system.target import find_target
 
 _REASON = EXECUTOR.why_unavailable()

@@ -15,7 +15,7 @@ from edgeopt.measurement.bench.stored import read_stored
 from edgeopt.pipeline.device_results import merge_results
 from edgeopt.pipeline.optimize import optimize
 from edgeopt.pipeline.result import read_report
-from edgeopt.system.environment import cpu_architecture
+from edgeopt.system.processor import cpu_architecture
 
 ELSEWHERE = "cpu-arm64" if cpu_architecture() == "x86-64" else "cpu-x86-avx2"
 

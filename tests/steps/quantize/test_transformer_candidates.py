@@ -15,7 +15,7 @@ from edgeopt.recipes.recipe import find_recipe
 from edgeopt.steps.convert.precisions import CONVERSIONS, eight_bits, four_bits, is_converted, why_not_converted
 from edgeopt.steps.quantize.formats.dynamic import make_dynamic
 from edgeopt.steps.quantize.search.attempt import Attempt, for_labels
-from edgeopt.system.environment import cpu_architecture
+from edgeopt.system.processor import cpu_architecture
 from edgeopt.system.target import Target, find_target
 
 FAR = "raspberry-pi-5" if cpu_architecture() == "x86-64" else "cpu-x86-vnni"

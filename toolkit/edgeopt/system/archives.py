@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-import psutil
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
@@ -67,9 +66,12 @@ def _why_refused(members: list[zipfile.ZipInfo], most_bytes: int | None) -> str:
             return f"{short(one.filename)} is no array"
     if len(set(names)) < len(names):
         return "two arrays have one name"
-    needed, free = sum(one.file_size for one in members), psutil.virtual_memory().available
+    needed = sum(one.file_size for one in members)
     if most_bytes is not None and needed > most_bytes:
         return f"it unpacks to {needed >> 20} MiB, more than {most_bytes >> 20} MiB"
+    import psutil
+
+    free = psutil.virtual_memory().available
     if needed > _MOST_SHARE * free:
         return f"it unpacks to {needed >> 20} MiB, more than half of the {free >> 20} MiB of memory that are free"
     return ""

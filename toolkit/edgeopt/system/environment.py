@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from edgeopt.system.facts import Reader, machine_facts, moment_facts, provenance_facts, software_facts
+from edgeopt.system.processor import cpu_architecture, cpu_flags, cpu_name
 from edgeopt.system.text import short
 from edgeopt.system.threads import physical_cores
 
 PROC, SYSTEM = Path("/proc"), Path("/sys")
-_ARCHITECTURES = {"amd64": "x86-64", "x86_64": "x86-64", "aarch64": "arm64", "arm64": "arm64"}
 _PACKAGES = (
     "edgeopt",
     "numpy",
@@ -191,47 +189,6 @@ class Environment:
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"these are no facts of a machine: {error!r}") from error
-
-
-@cache
-def cpu_architecture() -> str:
-    """Return `x86-64`, `arm64`, or the system's own word."""
-    return _ARCHITECTURES.get(platform.machine().lower(), platform.machine().lower())
-
-
-def _cpuinfo() -> dict[str, str]:
-    try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
-    except OSError:
-        return {}
-    pairs = [line.split(":", 1) for line in lines if ":" in line]
-    return {key.strip().lower(): value.strip() for key, value in reversed(pairs)}
-
-
-@cache
-def cpu_flags() -> frozenset[str]:
-    """Return the processor's instruction flags in Linux words (`avx512_vnni`, `asimddp`, `i8mm`)."""
-    info = _cpuinfo()
-    if found := info.get("flags") or info.get("features"):
-        return frozenset(found.split())
-    if cpu_architecture() == "arm64":  # Apple silicon and Windows on Arm all have the dot product
-        return frozenset({"asimd", "asimddp"})
-    return _flags_of_opencv()
-
-
-def _flags_of_opencv() -> frozenset[str]:
-    """Return the flags that OpenCV reads by CPUID; macOS and Windows have no /proc/cpuinfo."""
-    import cv2
-
-    numbers = {"avx": 10, "avx2": 11, "avx512_vnni": 23}  # CV_CPU_AVX, CV_CPU_AVX2, CV_CPU_AVX_512VNNI of cvdef.h
-    return frozenset(name for name, number in numbers.items() if cv2.checkHardwareSupport(number))
-
-
-@cache
-def cpu_name() -> str:
-    """Return the processor's own name."""
-    info = _cpuinfo()
-    return info.get("model name") or info.get("hardware") or platform.processor() or platform.machine()
 
 
 def package_versions() -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from edgeopt.errors import InvalidFileError, NotFoundError, UnavailableError
 from edgeopt.system import assets
-from edgeopt.system.environment import cpu_architecture, cpu_flags
+from edgeopt.system.processor import cpu_architecture, cpu_flags
 from edgeopt.system.text import short
 from edgeopt.system.toml import DURATION_MS, THREADS, Within, parse_table, read_toml
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import psutil
-
 from edgeopt.errors import EdgeoptError
 from edgeopt.system.text import plural
 
@@ -34,6 +32,8 @@ def engine_threads(asked: int, preferred: int = 0, workers: int = 1) -> int:
 
 def physical_cores() -> int:
     """Return how many cores this process may use: physical, within affinity and quota, at least one."""
+    import psutil
+
     logical = logical_cores()
     physical = min(psutil.cpu_count(logical=False) or logical, logical)
     quota = cpu_quota()

@@ -1,0 +1,50 @@
+"""What the processor is called and which instructions it has."""
+
+from __future__ import annotations
+
+import platform
+from functools import cache
+from pathlib import Path
+
+_ARCHITECTURES = {"amd64": "x86-64", "x86_64": "x86-64", "aarch64": "arm64", "arm64": "arm64"}
+
+
+@cache
+def cpu_architecture() -> str:
+    """Return `x86-64`, `arm64`, or the system's own word."""
+    return _ARCHITECTURES.get(platform.machine().lower(), platform.machine().lower())
+
+
+def _cpuinfo() -> dict[str, str]:
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return {}
+    pairs = [line.split(":", 1) for line in lines if ":" in line]
+    return {key.strip().lower(): value.strip() for key, value in reversed(pairs)}
+
+
+@cache
+def cpu_flags() -> frozenset[str]:
+    """Return the processor's instruction flags in Linux words (`avx512_vnni`, `asimddp`, `i8mm`)."""
+    info = _cpuinfo()
+    if found := info.get("flags") or info.get("features"):
+        return frozenset(found.split())
+    if cpu_architecture() == "arm64":  # Apple silicon and Windows on Arm all have the dot product
+        return frozenset({"asimd", "asimddp"})
+    return _flags_of_opencv()
+
+
+def _flags_of_opencv() -> frozenset[str]:
+    """Return the flags that OpenCV reads by CPUID; macOS and Windows have no /proc/cpuinfo."""
+    import cv2
+
+    numbers = {"avx": 10, "avx2": 11, "avx512_vnni": 23}  # CV_CPU_AVX, CV_CPU_AVX2, CV_CPU_AVX_512VNNI of cvdef.h
+    return frozenset(name for name, number in numbers.items() if cv2.checkHardwareSupport(number))
+
+
+@cache
+def cpu_name() -> str:
+    """Return the processor's own name."""
+    info = _cpuinfo()
+    return info.get("model name") or info.get("hardware") or platform.processor() or platform.machine()
