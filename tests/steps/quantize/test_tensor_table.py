@@ -3,7 +3,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from edgeopt.steps.quantize.inspection.table import COLUMNS, tensors_json, worst_tensors
+from edgeopt.steps.quantize.inspection.table import COLUMNS, LayerRow, tensors_json, timed_layers, worst_tensors
+from edgeopt.steps.quantize.keep_float.layer_times import BorderTime, LayerTime, LayerTimes
 from edgeopt.steps.quantize.search.attempt import KeptTensor, SearchResult
 
 FOUND = SearchResult(
@@ -14,6 +15,7 @@ FOUND = SearchResult(
     sensitivities_db={"bad": 12.0},
     kept=(KeptTensor("worse", 1.0, -0.2, 0.5),),
     rounded=frozenset({"good", "bad"}),
+    times=LayerTimes({"worse": LayerTime(250_000, 100_000)}, BorderTime(0.0, 0.0)),
 )
 
 
@@ -27,7 +29,16 @@ def test_the_file_holds_every_tensor_the_worst_first() -> None:
         "answer_sqnr_db": None,
         "rounded": False,
         "kept": {"cost_ms": -0.2, "saved_agreement": 0.5},
+        "float_ms": 0.25,
+        "integer_ms": 0.1,
     }
+
+
+def test_layers_that_were_timed_tell_what_integers_save(tmp_path: Path) -> None:
+    file = tmp_path / "tensors.json"
+    file.write_text(tensors_json(FOUND))
+    assert timed_layers(file) == (LayerRow("worse", 1.0, None, 0.25, 0.1, is_kept=True),)
+    assert timed_layers(tmp_path / "absent.json") == ()
 
 
 def test_the_worst_rows_are_those_on_integers_or_kept_from_them(tmp_path: Path) -> None:

@@ -70,6 +70,7 @@ from edgeopt.cli._values import Duration, ModelName, Names, Number, Whole
 @click.option("--judge-noisy", is_flag=True, help="On a noisy machine too, judge times that were measured in turns.")
 @click.option("--junit", type=click.Path(path_type=Path), help="Also write JUnit XML into this file.")
 @click.option("--markdown", type=click.Path(path_type=Path), help="Also write Markdown into this file.")
+@click.option("--html", type=click.Path(path_type=Path), help="Also write a page with charts into this file.")
 @format_option
 @click.pass_context
 def check(
@@ -92,6 +93,7 @@ def check(
     judge_noisy: bool,
     junit: Path | None,
     markdown: Path | None,
+    html: Path | None,
     form: str,
     **limits: float | None,
 ) -> None:
@@ -114,7 +116,7 @@ def check(
     from edgeopt.report.formats import render
     from edgeopt.system.files import require_writable, write_beside
 
-    files = {name: file for name, file in (("junit", junit), ("markdown", markdown)) if file}
+    files = {name: file for name, file in (("junit", junit), ("markdown", markdown), ("html", html)) if file}
     for file in files.values():
         require_writable(file)
     with Progress(quiet=form != TERMINAL) as progress:

@@ -25,7 +25,7 @@ def key_figures(report: Report) -> tuple[KeyFigure, ...]:
         value = frame.p50_ms if frame.p99_ms is None else frame.p99_ms
         label = "Frame time, p50" if frame.p99_ms is None else "Frame time, p99"
         if value is not None:
-            found.append(KeyFigure(label, ms(value), f"budget {report.budget_ms:g} ms"))
+            found.append(KeyFigure(label, ms(value), f"budget {report.budget_ms:.4g} ms"))
     if accuracy := _accuracy(best):
         lost = f"{-best.drop:+.4f} against {_accuracy_or(first)}" if best.drop is not None else ""
         found.append(KeyFigure(report.metric, f"{accuracy.value:.4f}", lost or "of the original"))
@@ -66,7 +66,7 @@ def stage_charts(report: Report) -> tuple[Figure, ...]:
 
 def budget_of(report: Report) -> Limit:
     """Return the budget as a line."""
-    return Limit(f"budget {report.budget_ms:g} ms", report.budget_ms)
+    return Limit(f"budget {report.budget_ms:.4g} ms", report.budget_ms)
 
 
 def samples_of(report: Report, one: Candidate) -> Samples | None:
@@ -127,9 +127,7 @@ def _point(report: Report, one: Candidate, *, is_scored: bool) -> Point | None:
     samples = samples_of(report, one)
     found = quantile(samples.steady().served().frame_ns, 0.5) if samples else None
     x = Estimate(p50, *_ends_ms(found))
-    return Point(
-        one.name, x, y, facts_of(report, one), _emphasis(report, one), one.on_front or one.name == report.chosen
-    )
+    return Point(one.name, x, y, facts_of(report, one), _emphasis(report, one))
 
 
 def _ends_ms(found: Quantile | None) -> tuple[float | None, float | None]:

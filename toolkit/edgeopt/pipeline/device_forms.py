@@ -22,7 +22,7 @@ from edgeopt.pipeline.summary import candidate_line
 from edgeopt.steps._context import AGREEMENT_PICTURES, CHECKED_PICTURES, Setting, numbered, out_of_time
 from edgeopt.steps.compile import forms_for
 from edgeopt.steps.compile._form import DeviceForm
-from edgeopt.steps.compile._partition_svg import PICTURE, draw_partition
+from edgeopt.steps.compile._partition_files import partition_files
 from edgeopt.steps.compile._placement import Partition
 from edgeopt.system.threads import physical_cores
 from edgeopt.tasks import Task
@@ -77,7 +77,8 @@ def _add_form(run: Run, name: str, form: DeviceForm, parent: Candidate) -> Candi
     candidate = score_candidate(run, name, parent.name, steps, form, Setting(run.context.engine, "fp32", name))
     candidate = replace(candidate, precision=form.precision, executor=device.executor, profile=device.name)
     partition = form.place()
-    run.workspace.write(candidate.file.replace("model.onnx", PICTURE), draw_partition(partition))
+    for file, text in partition_files(partition).items():
+        run.workspace.write(candidate.file.replace("model.onnx", file), text)
     candidate = replace(candidate, placement=partition.verdict)
     try:
         candidate = _proven(run, candidate, form, partition)

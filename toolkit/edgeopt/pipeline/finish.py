@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.graph.model import load_model
+from edgeopt.graph.tensors import Frame
 from edgeopt.measurement.accuracy.bootstrap import Drop, why_unsure
 from edgeopt.measurement.accuracy.evaluate import answers
 from edgeopt.pipeline.candidate import Candidate
@@ -19,7 +20,7 @@ from edgeopt.pipeline.run import Run
 from edgeopt.pipeline.selection import choose, mark
 from edgeopt.pipeline.summary import write_report
 from edgeopt.recipes.recognise import Choice
-from edgeopt.report.contact_sheet import write_sheet
+from edgeopt.report.contact_sheet import ANSWERS, write_pairs, write_sheet
 from edgeopt.runtime.availability import is_compiled
 from edgeopt.steps._context import CALIBRATION, CALIBRATION_PICTURES
 from edgeopt.system.environment import read_environment
@@ -126,10 +127,11 @@ def _write_pictures(run: Run, best: Candidate) -> None:
         "original": (run.context.original, run.context.open(run.context.original)),
         f"chosen: {best.name}": (model, run.open_candidate(best, model)),
     }
-    drawn = {}
+    drawn: dict[str, list[Frame]] = {}
     for title, (one, session) in columns.items():
         task = run.context.task(one, evaluating=False)
         found = answers(session, task, frames)
         session.close()
         drawn[title] = [task.draw(frames.picture(i), answer) for i, answer in enumerate(found)]
     write_sheet(run.workspace.path("answers.png"), drawn)
+    write_pairs(run.workspace.path(ANSWERS), *drawn.values())

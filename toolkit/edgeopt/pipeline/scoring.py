@@ -17,7 +17,7 @@ from edgeopt.pipeline.candidate import BASELINE, RESUMED, Candidate
 from edgeopt.pipeline.run import Run, model_file
 from edgeopt.pipeline.summary import candidate_line
 from edgeopt.steps._context import CHECKED_PICTURES, Context, Setting, reference_answers
-from edgeopt.steps.compile._partition_svg import PICTURE, draw_partition
+from edgeopt.steps.compile._partition_files import partition_files
 from edgeopt.steps.compile._placement import explain_placement
 from edgeopt.tasks import Task
 
@@ -85,7 +85,8 @@ def _judged_by_rule(run: Run, name: str, model: Model) -> str:
     if not run.by_rule or name == BASELINE:
         return ""
     partition = explain_placement(model, run.context.target)
-    run.workspace.write(model_file(name).replace("model.onnx", PICTURE), draw_partition(partition))
+    for file, text in partition_files(partition).items():
+        run.workspace.write(model_file(name).replace("model.onnx", file), text)
     return partition.verdict
 
 

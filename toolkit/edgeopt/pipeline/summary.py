@@ -9,13 +9,12 @@ from edgeopt.errors import Note, NoteKind
 from edgeopt.measurement.statistics.quantile import StageTime
 from edgeopt.pipeline.candidate import BASELINE, Candidate
 from edgeopt.pipeline.charts import key_figures, overview, stage_charts
+from edgeopt.pipeline.detail_charts import answers, layer_chart, placement_map
 from edgeopt.pipeline.result import Report
 from edgeopt.pipeline.verdict import is_judged, judge
 from edgeopt.report.document import Document, Judgement, Section, Table, Value, make_table
-from edgeopt.report.figures import Figure, Picture
 from edgeopt.report.formats import write_pages
-from edgeopt.steps.compile._partition_svg import PICTURE
-from edgeopt.steps.quantize.inspection.table import COLUMNS, TENSORS, worst_tensors
+from edgeopt.steps.quantize.inspection.table import COLUMNS, TENSORS, timed_layers, worst_tensors
 from edgeopt.system.text import format_bytes, plural
 
 _SHOWN_FROM = 0.01
@@ -35,11 +34,13 @@ def summarize(report: Report) -> Document:
             figures=stage_charts(report),
             is_detail=not _is_timed(report),
         ),
+        Section("Answers", figures=answers(report), is_detail=True),
+        Section("Where the nodes run", figures=placement_map(report, report.best), is_detail=True),
         Section("Notes", notes=_shared_notes(report, NoteKind.WARNING, NoteKind.SKIPPED)),
         Section("Why", values=_why(report), notes=_shared_notes(report, NoteKind.CHOICE), is_detail=True),
-        Section("How to read it", text=_READING, figures=_pictures(report), is_detail=True),
-        *(_candidate(one) for one in report.candidates),
         _tensors(report),
+        Section("How to read it", text=_READING, is_detail=True),
+        *(_candidate(report, one) for one in report.candidates),
         Section("Where this was measured", values=_facts(report), notes=_infos(report), is_detail=True),
     ]
     return Document(
@@ -47,7 +48,7 @@ def summarize(report: Report) -> Document:
         subject=report.model,
         title=f"{report.model} on {report.target}",
         data=report.as_json(),
-        sections=tuple(one for one in sections if one.table or one.values or one.notes or one.text),
+        sections=tuple(one for one in sections if one.table or one.values or one.notes or one.text or one.figures),
         verdict=judge(report),
         key_figures=key_figures(report),
         judgements=(Judgement.by_exit("budget", report.exit_code, report.verdict_line),) if is_judged(report) else (),
@@ -175,12 +176,7 @@ _READING = (
 )
 
 
-def _pictures(report: Report) -> tuple[Figure, ...]:
-    is_there = (report.folder / "answers.png").is_file()
-    return (Picture(title="Answers before and after", text="", file="answers.png"),) if is_there else ()
-
-
-def _candidate(one: Candidate) -> Section:
+def _candidate(report: Report, one: Candidate) -> Section:
     """Return what made a candidate, and what it does to answers and time."""
     as_it_is = f"{one.parent} as it is" if one.parent else "the model as it came"
     processes = f", {one.speed.processes} fresh processes" if one.speed and one.speed.processes > 1 else ""
@@ -194,8 +190,7 @@ def _candidate(one: Candidate) -> Section:
         "execute": f"{one.execute} {one.execute.verdict}" if one.execute else "",
         "placement": one.placement,
     }
-    drawn = one.file.replace("model.onnx", PICTURE)
-    figures = (Picture(title="Where the nodes run", text=one.placement, file=drawn),) if one.placement else ()
+    figures = placement_map(report, one) if one is not report.best else ()
     values = tuple(Value(label, text) for label, text in known.items() if text)
     return Section(
         f"Candidate {one.name}", values=values, figures=figures, notes=one.notes, is_detail=True, is_folded=True
@@ -213,8 +208,9 @@ def _tensors(report: Report) -> Section:
         "SQNR on the tensor's grid: channel by channel, of the whole tensor, and of the answer with this tensor alone "
         "on integers. All tensors: candidates/*/tensors.json."
     )
-    title = "Tensors that suffer most from integers"
-    return Section(title, Table(COLUMNS, rows, frozenset(COLUMNS[-1:])), text, is_detail=True)
+    layers = next((layers for file in files if (layers := timed_layers(file))), ())
+    title, table = "Tensors that suffer most from integers", Table(COLUMNS, rows, frozenset(COLUMNS[-1:]))
+    return Section(title, table, text, figures=layer_chart(layers), is_detail=True)
 
 
 def _facts(report: Report) -> tuple[Value, ...]:

@@ -1,4 +1,4 @@
-"""Drawn pictures side by side: one row a frame, one column a model."""
+"""Drawn pictures: side by side on one sheet, one row a frame, one column a model; and each as a file of its own."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ import numpy as np
 from edgeopt.graph.tensors import Frame
 from edgeopt.recipes.drawing import write_text
 from edgeopt.system.files import write_beside
+
+ANSWERS = "answers"
+"""Folder of single pictures."""
+_QUALITY = 82
 
 
 def write_sheet(path: Path, columns: Mapping[str, Sequence[Frame]]) -> None:
@@ -31,6 +35,31 @@ def write_sheet(path: Path, columns: Mapping[str, Sequence[Frame]]) -> None:
     if not done:
         raise ValueError("the sheet cannot be encoded as PNG")
     write_beside(path, bytes(data.tobytes()))
+
+
+def write_pairs(folder: Path, before: Sequence[Frame], after: Sequence[Frame]) -> None:
+    """Write each picture as a JPEG of its own: `1-before.jpg`, `1-after.jpg`, ...; pictures of an earlier run go.
+
+    Args:
+        folder: Where they go.
+        before: Drawn pictures.
+        after: As many, equally large.
+
+    Raises:
+        InvalidFileError: If the folder is not writable or the disk is full.
+    """
+    for old in folder.glob("*.jpg"):
+        old.unlink(missing_ok=True)
+    for number, pair in enumerate(zip(before, after, strict=True), 1):
+        for word, picture in zip(("before", "after"), pair, strict=True):
+            _, data = cv2.imencode(".jpg", picture, [cv2.IMWRITE_JPEG_QUALITY, _QUALITY])
+            write_beside(folder / f"{number}-{word}.jpg", bytes(data.tobytes()))
+
+
+def find_pairs(folder: Path) -> tuple[tuple[str, str], ...]:
+    """Return the names of the files of each pair that `write_pairs` wrote."""
+    names = [f"{number}-{{}}.jpg" for number in range(1, len([*folder.glob("*-before.jpg")]) + 1)]
+    return tuple((name.format("before"), name.format("after")) for name in names)
 
 
 def _title(text: str, width: int) -> Frame:

@@ -81,8 +81,6 @@ class Point:
     y: Estimate
     facts: Facts = ()
     emphasis: Emphasis = Emphasis.PLAIN
-    on_front: bool = False
-    """Whether nothing is better in both figures."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,7 +49,7 @@ def key_figures(result: BenchResult) -> tuple[KeyFigure, ...]:
     passes = result.passes
     if passes.capacity and passes.capacity.rate_per_s:
         rate = f"{passes.capacity.rate_per_s:.4g} per s"
-        found.append(KeyFigure("Capacity", rate, f"highest rate within {result.setup.budget_ms:g} ms"))
+        found.append(KeyFigure("Capacity", rate, f"highest rate within {result.setup.budget_ms:.4g} ms"))
     else:
         found.append(KeyFigure("Throughput", f"{result.load.throughput_per_s:.4g} per s", str(result.plan)))
     if result.memory.peak_bytes is not None:
@@ -89,7 +89,7 @@ def time_charts(result: BenchResult) -> tuple[Figure, ...]:
 
 def budget_of(result: BenchResult) -> Limit:
     """Return the budget as a line."""
-    return Limit(f"budget {result.setup.budget_ms:g} ms", result.setup.budget_ms)
+    return Limit(f"budget {result.setup.budget_ms:.4g} ms", result.setup.budget_ms)
 
 
 def _lines(name: str, pairs: Sequence[tuple[float, float | None]], emphasis: Emphasis) -> tuple[Line, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -39,6 +39,9 @@ class CheckResult:
     """`x` is a ratio to the baseline; else the metric's name, or `nodes`."""
     is_blocked: bool = False
     """Whether only the noise of the machine keeps it from a verdict."""
+    low: float | None = None
+    high: float | None = None
+    """`low` to `high` is the 95 % interval of `measured`; None where it is no estimate."""
 
     def __str__(self) -> str:
         return f"{self.verdict} {self.name}: {self.detail}"
@@ -106,16 +109,17 @@ def judge_time(
         return CheckResult(name, CheckVerdict.INCONCLUSIVE, None, allowed, why_none)
     measured, low, high = 1 / ratio.speedup, 1 / ratio.high, 1 / ratio.low
     shown = f"{measured:.3f} [{low:.3f}, {high:.3f}] of the baseline's, {allowed:.3f} allowed"
+    found = CheckResult(name, CheckVerdict.INCONCLUSIVE, measured, allowed, shown, low=low, high=high)
     if blocked:
         detail = f"{shown}; the machine is too noisy: {blocked}"
-        return CheckResult(name, CheckVerdict.INCONCLUSIVE, measured, allowed, detail, is_blocked=True)
+        return replace(found, detail=detail, is_blocked=True)
     if high <= allowed:
-        return CheckResult(name, CheckVerdict.PASS, measured, allowed, shown)
+        return replace(found, verdict=CheckVerdict.PASS)
     if low > max(allowed, 1 + ratio.margin):
-        return CheckResult(name, CheckVerdict.FAIL, measured, allowed, shown)
+        return replace(found, verdict=CheckVerdict.FAIL)
     null = f"; the baseline differs from itself by up to {ratio.margin:.1%}" if low > allowed else ""
     detail = f"{shown}{null}; more {option} would decide"
-    return CheckResult(name, CheckVerdict.INCONCLUSIVE, measured, allowed, detail)
+    return replace(found, detail=detail)
 
 
 def judge_accuracy(drop: Drop | None, now: Scored, allowed: float, why_none: str = "") -> CheckResult:

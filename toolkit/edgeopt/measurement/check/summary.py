@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from edgeopt.measurement.check.charts import ratio_charts
 from edgeopt.measurement.check.result import CheckReport, CheckResult, CheckVerdict
 from edgeopt.report.document import Document, Judgement, Outcome, Section, Table, Value, Verdict, make_table
 
@@ -16,7 +17,7 @@ def summarize(report: CheckReport) -> Document:
         title=f"edgeopt check {report.name}: {report.verdict}",
         data=report.as_json(),
         sections=(
-            Section(table=_table(report)),
+            Section(table=_table(report), figures=ratio_charts(report)),
             Section(values=tuple(_detail(one) for one in report.results if _is_worth_a_line(one))),
             Section(notes=report.notes),
             Section("Details", values=tuple(map(_detail, report.results)), is_detail=True),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from edgeopt.measurement.compare import charts
 from edgeopt.measurement.compare.result import Compared, Comparison
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.report.document import Document, Outcome, Section, Table, Value, Verdict, make_table
@@ -21,12 +22,14 @@ def summarize(result: Comparison) -> Document:
         title=f"Compared with {result.rows[0].label}",
         data=result.as_json(),
         sections=(
-            Section("Times in ms", _subjects(result)),
+            Section("Times in ms", _subjects(result), figures=charts.overview(result)),
             Section(f"Speed as a multiple of {result.rows[0].label}'s", _ratios(result)),
+            Section("Where the time goes", figures=charts.time_charts(result), is_detail=True),
             Section(notes=result.notes),
             Section("How to read it", values=_how(result), is_detail=True),
         ),
         verdict=_verdict(result),
+        key_figures=charts.key_figures(result),
     )
 
 

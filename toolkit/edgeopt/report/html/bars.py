@@ -24,8 +24,8 @@ def draw_bars(figure: Bars) -> Markup:
     drawing = canvas(
         height,
         *across(x, height, grid=True),
-        *(_bar(one, figure.parts, styles, x, _TOP + _ROW * i) for i, one in enumerate(figure.bars)),
         *([limit_across(figure.limit, x, height)] if figure.limit and is_drawn else []),
+        *(_bar(one, figure.parts, styles, x, _TOP + _ROW * i) for i, one in enumerate(figure.bars)),
         kind="rows",
         label=figure.text,
     )

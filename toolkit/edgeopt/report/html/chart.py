@@ -8,7 +8,7 @@ from edgeopt.report.figures import Axis, Emphasis, Facts, Figure, Limit
 from edgeopt.report.html.axis import Range, axis_title
 from edgeopt.report.html.markup import Attribute, Markup, join, number, percent, tag
 
-NARROW = 640
+NARROW = 420
 """Pixels that a chart is wide for sure on a screen; labels are placed as if it were."""
 
 
@@ -108,9 +108,8 @@ def far_note(limit: Limit | None, axis: Axis, longest: float) -> Markup | None:
     if limit is None:
         return None
     times = limit.value / longest if longest else 0.0
-    return tag(
-        "p", f"{limit.label} lies beyond the right end, at {times:.0f} times the longest {axis.label}.", class_="far"
-    )
+    text = f"The {limit.label} lies far to the right, at {times:.0f} times the longest {axis.label}."
+    return tag("p", text, class_="far")
 
 
 def key_of(entries: Sequence[tuple[str, str]]) -> Markup | None:

@@ -34,7 +34,7 @@ def draw_lines(figure: Lines) -> Markup:
         data_x_unit=figure.x.unit,
         data_y_unit=figure.y.unit,
     )
-    far = tag("p", f"{figure.limit.label} lies above the top.", class_="far") if figure.limit and not is_drawn else None
+    far = tag("p", f"The {figure.limit.label} lies far above.", class_="far") if figure.limit and not is_drawn else None
     key = key_of([(f"line {styles[one.name]}", one.name) for one in figure.lines])
     return wrap(figure, tag("div", drawing, far), marks=[(one.name, one.facts) for one in figure.lines], key=key)
 

@@ -73,7 +73,7 @@ def _head(document: Document) -> Markup:
         "header",
         tag("p", brand, f" {document.command} · {document.title}", class_="kicker"),
         tag("p", outcome, class_="state"),
-        tag("h1", f"{verdict.sentence[:1].upper()}{verdict.sentence[1:]}."),
+        tag("h1", verdict.sentence),
         _key_figures(document.key_figures),
         _values([*verdict.facts, *(one for one in (where, command) if one.text)]),
     )

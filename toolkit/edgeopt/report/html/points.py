@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from edgeopt.report.figures import Emphasis, Point, Points
 from edgeopt.report.html.axis import Range, is_far, make_range
-from edgeopt.report.html.chart import NARROW, across, canvas, down, far_note, limit_across, mark, stretched, wrap
+from edgeopt.report.html.chart import NARROW, across, canvas, down, far_note, limit_across, mark, wrap
 from edgeopt.report.html.markup import Markup, number, percent, tag
 
 _HEIGHT = 320.0
 _RADIUS = {Emphasis.CHOSEN: 7.0, Emphasis.FIRST: 5.0, Emphasis.PLAIN: 5.0, Emphasis.FAINT: 4.0}
 _LETTER, _LINE = 7.0, 15.0
 """Pixels of a label's letter and line."""
+_ALL, _LONGEST = 12, 30
+"""So many points are all named; so many letters of a name are shown."""
 
 
 def draw_points(figure: Points) -> Markup:
@@ -27,7 +29,6 @@ def draw_points(figure: Points) -> Markup:
         *down(y, _HEIGHT),
         *across(x, _HEIGHT),
         *([limit_across(figure.limit, x, _HEIGHT)] if figure.limit and is_drawn else []),
-        *_front(figure, x, y),
         *(_point(one, x, y) for one in faint_first),
         *_labels(figure, x, y),
         kind="upright",
@@ -57,25 +58,17 @@ def _point(one: Point, x: Range, y: Range) -> Markup:
     return mark(one.name, one.facts, *shapes, emphasis=one.emphasis, **place)
 
 
-def _front(figure: Points, x: Range, y: Range) -> list[Markup]:
-    """Return the line through what nothing beats."""
-    front = sorted((one for one in figure.points if one.on_front), key=lambda one: one.x.value)
-    if len(front) < 2:
-        return []
-    places = [f"{number(1000 * x.at(one.x.value))} {number(_HEIGHT * (1 - y.at(one.y.value)))}" for one in front]
-    return [stretched(_HEIGHT, tag("path", class_="front", d=f"M{'L'.join(places)}"))]
-
-
 def _labels(figure: Points, x: Range, y: Range) -> list[Markup]:
     """Return the names of what stands out, and of the others where there is room."""
     taken = [_box(point, x, y, "", 0) for point in figure.points]
-    order = sorted(figure.points, key=lambda one: [*Emphasis].index(one.emphasis))
+    named = [one for one in figure.points if len(figure.points) <= _ALL or one.emphasis is not Emphasis.FAINT]
+    order = sorted(named, key=lambda one: [*Emphasis].index(one.emphasis))
     found = []
     for one in order:
         choices = [(side, line) for line in (0, -1, 1) for side in _sides(x.at(one.x.value))]
         for side, line in choices:
             box = _box(one, x, y, side, line)
-            if not any(_overlap(box, other) for other in taken):
+            if box[0] >= 0 and box[2] <= NARROW and not any(_overlap(box, other) for other in taken):
                 taken.append(box)
                 found.append(_label(one, x, y, side, line))
                 break
@@ -91,7 +84,7 @@ def _box(one: Point, x: Range, y: Range, side: str, line: int) -> tuple[float, f
     at, up = NARROW * x.at(one.x.value), _HEIGHT * (1 - y.at(one.y.value)) + _LINE * line
     if not side:
         return at - 6, up - 6, at + 6, up + 6
-    wide = _LETTER * len(one.name)
+    wide = _LETTER * len(_short(one.name))
     left = at + 11 if side == "start" else at - 11 - wide
     return left, up - _LINE / 2, left + wide, up + _LINE / 2
 
@@ -100,10 +93,14 @@ def _overlap(one: tuple[float, float, float, float], other: tuple[float, float, 
     return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
+def _short(name: str) -> str:
+    return name if len(name) <= _LONGEST else f"{name[: _LONGEST // 3]}…{name[1 - _LONGEST * 2 // 3 :]}"
+
+
 def _label(one: Point, x: Range, y: Range, side: str, line: int) -> Markup:
     return tag(
         "text",
-        one.name,
+        _short(one.name),
         class_=f"name {one.emphasis}",
         x=percent(x.at(one.x.value)),
         y=_HEIGHT * (1 - y.at(one.y.value)) + _LINE * line,

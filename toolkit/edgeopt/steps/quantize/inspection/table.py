@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,8 @@ def tensor_rows(result: SearchResult) -> list[dict[str, Any]]:
 
     Of each: `sqnr_db` on its grid, `channel_sqnr_db` the same normalised channel by channel, `answer_sqnr_db` of the
     answer with this tensor alone quantized (the worst only, else null), `rounded` whether the best form has it on
-    integers, and of a tensor that stays in float what that costs and saves (those that were tried, else null).
+    integers, of a tensor that stays in float what that costs and saves (those that were tried, else null), and
+    `float_ms` and `integer_ms` of the layer that makes it, where that was timed.
     """
     kept = {one.name: {"cost_ms": one.cost_ms, "saved_agreement": one.saved_agreement} for one in result.kept}
     return [
@@ -36,9 +38,55 @@ def tensor_rows(result: SearchResult) -> list[dict[str, Any]]:
             "answer_sqnr_db": result.sensitivities_db.get(name),
             "rounded": name in result.rounded,
             "kept": kept.get(name),
+            **_layer(result, name),
         }
         for name, score in sorted(result.scores_db.items(), key=lambda item: (item[1], item[0]))
     ]
+
+
+def _layer(result: SearchResult, name: str) -> dict[str, float | None]:
+    """Return how long the layer that makes a tensor takes both ways; None where it was not timed."""
+    time = result.times.layers.get(name) if result.times else None
+    float_ms, integer_ms = (time.float_ns / 1e6, time.integer_ns / 1e6) if time else (None, None)
+    return {"float_ms": float_ms, "integer_ms": integer_ms}
+
+
+@dataclass(frozen=True, slots=True)
+class LayerRow:
+    """One layer: what integers cost its output in accuracy, and what they save in time."""
+
+    name: str
+    """Of the tensor that it makes."""
+    sqnr_db: float
+    """Of that tensor on its grid, mean over channels."""
+    answer_db: float | None
+    """Of the answer with this tensor alone on integers; None where that was not tried."""
+    float_ms: float
+    integer_ms: float
+    is_kept: bool
+    """Whether it was kept in float for its accuracy."""
+
+
+def timed_layers(file: Path) -> tuple[LayerRow, ...]:
+    """Return the layers that were timed both ways; none where the file is absent or tells no times.
+
+    Args:
+        file: What `tensors_json` gave.
+    """
+    if not file.is_file():
+        return ()
+    return tuple(
+        LayerRow(
+            name=one["name"],
+            sqnr_db=one["channel_sqnr_db"],
+            answer_db=one["answer_sqnr_db"],
+            float_ms=one["float_ms"],
+            integer_ms=one["integer_ms"],
+            is_kept=one["kept"] is not None,
+        )
+        for one in json.loads(file.read_text("utf-8"))["tensors"]
+        if one.get("float_ms") is not None and one.get("integer_ms") is not None
+    )
 
 
 def worst_tensors(file: Path, most: int = _SHOWN) -> tuple[tuple[str, ...], ...]:
