@@ -20,7 +20,8 @@ def escape(text: str) -> str:
 def _render(document: Document, _: Paper) -> str:
     blocks = [f"# {escape(document.title)}", *(_verdict(document.verdict) if document.verdict else ())]
     for section in document.sections:
-        blocks += _section(section)
+        told = [*_section(section)]  # nothing where there are charts only
+        blocks += [f"## {escape(section.title)}", *told] if section.title and told else told
     return "\n\n".join(blocks) + "\n"
 
 
@@ -32,8 +33,6 @@ def _verdict(verdict: Verdict) -> Iterator[str]:
 
 
 def _section(section: Section) -> Iterator[str]:
-    if section.title:
-        yield f"## {escape(section.title)}"
     if section.table and section.table.rows:
         yield "\n".join(_table(section.table))
     if section.text:
