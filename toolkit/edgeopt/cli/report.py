@@ -8,10 +8,11 @@ import click
 
 from edgeopt.cli._options import format_option
 from edgeopt.cli._output import show
+from edgeopt.errors import EXIT_PASS
 
 
 @click.command()
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("folders", nargs=-1, required=True, metavar="FOLDER...", type=click.Path(path_type=Path))
 @click.option(
     "--merge",
     "results",
@@ -20,19 +21,38 @@ from edgeopt.cli._output import show
     metavar="RESULT",
     help="What `edgeopt bench BUNDLE -o RESULT` wrote on the device; repeatable.",
 )
+@click.option("--html", type=click.Path(path_type=Path), help="Also write a page with charts into this file.")
 @format_option
 @click.pass_context
-def report(ctx: click.Context, *, folder: Path, results: tuple[Path, ...], form: str) -> None:
-    """Show the report of an earlier optimize.
+def report(
+    ctx: click.Context, *, folders: tuple[Path, ...], results: tuple[Path, ...], html: Path | None, form: str
+) -> None:
+    """Show the report of an earlier run, or several runs side by side.
 
-    FOLDER is what `edgeopt optimize` wrote; the exit codes are the same. --merge joins it with results of a device.
+    FOLDER is what `edgeopt optimize` or `edgeopt bench -o` wrote. Of one optimize the exit codes are the same, and
+    --merge joins it with results of a device.
     """
+    from edgeopt.measurement.bench.stored import is_stored
     from edgeopt.pipeline.device_results import merge_results
+    from edgeopt.pipeline.runs import is_report, read_runs
+    from edgeopt.pipeline.runs_summary import summarize_runs
     from edgeopt.pipeline.summary import summarize
+    from edgeopt.report.formats import write_page
+    from edgeopt.system.files import require_writable
 
-    found = merge_results(folder, results)
-    show(summarize(found), form)
-    ctx.exit(found.exit_code)
+    if results and len(folders) > 1:
+        raise click.UsageError("--merge joins results with one FOLDER")
+    if html:
+        require_writable(html)
+    if len(folders) == 1 and (results or is_report(folders[0]) or not is_stored(folders[0])):
+        found = merge_results(folders[0], results)
+        document, exit_code, pictures = summarize(found), found.exit_code, folders[0]
+    else:
+        document, exit_code, pictures = summarize_runs(read_runs(folders)), EXIT_PASS, None
+    if html:
+        write_page(document, html, pictures)
+    show(document, form)
+    ctx.exit(exit_code)
 
 
 COMMAND = report

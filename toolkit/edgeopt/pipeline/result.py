@@ -14,6 +14,7 @@ from edgeopt.system.text import format_bytes, short
 from edgeopt.system.toml import parse_table, read_object
 
 SCHEMA = 3
+RESULT = "report.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,7 @@ def read_report(folder: Path) -> Report:
     Raises:
         InvalidFileError: If there is none, it is damaged, or of another version.
     """
-    path = folder / "report.json"
+    path = folder / RESULT
     remedy = "name the output folder of edgeopt optimize"
     values = read_object(path, schema=SCHEMA, remedy=remedy)
     known = {key: value for key, value in values.items() if key not in ("schema", "folder", "bundle", "verdict")}

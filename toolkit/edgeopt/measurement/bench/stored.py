@@ -26,6 +26,10 @@ class StoredResult:
     environment: Environment
     trust: str
     """`trusted`, `noisy` or `invalid`."""
+    target: str
+    executor: str
+    threads: int
+    budget_ms: float
 
 
 def is_stored(path: Path) -> bool:
@@ -50,6 +54,10 @@ def read_stored(path: Path) -> StoredResult:
             samples=Samples.read(file.with_name(RAW)),
             environment=Environment.from_json(values["environment"]),
             trust=str(values["trust"]["level"]),
+            target=str(values["target"]),
+            executor=str(values["executor"]),
+            threads=int(values["threads"]),
+            budget_ms=float(values["budget"]["budget_ms"]),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InvalidFileError(f"{file} is no result of edgeopt bench: {error!r}", remedy=remedy) from error

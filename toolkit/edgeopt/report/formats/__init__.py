@@ -27,7 +27,7 @@ class Paper:
     """Columns; 0: lines are as long as they are."""
     is_coloured: bool = False
     folder: Path | None = None
-    """In which the document will lie; None: nowhere, pictures are not to be had."""
+    """In which the document's pictures lie; None: they are not to be had."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,20 @@ def write_pages(document: Document, folder: Path, stem: str) -> None:
     for name in sorted(names(), key="json".__eq__):  # what is read again comes last: then all is there
         if suffix := find(name).suffix:
             write_beside(folder / f"{stem}{suffix}", render(document, name, Paper(folder=folder)))
+
+
+def write_page(document: Document, file: Path, pictures: Path | None) -> None:
+    """Write a document as HTML.
+
+    Args:
+        document: What it shows.
+        file: Where it goes.
+        pictures: The folder in which the document's pictures lie; None: it has none.
+
+    Raises:
+        InvalidFileError: If the file cannot be written.
+    """
+    write_beside(file, render(document, "html", Paper(folder=pictures)))
 
 
 def _printable(value: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from edgeopt.report.figures import Emphasis, Point, Points
 from edgeopt.report.html.axis import Range, is_far, make_range
 from edgeopt.report.html.chart import NARROW, across, canvas, down, far_note, limit_across, mark, wrap
@@ -61,6 +63,7 @@ def _point(one: Point, x: Range, y: Range) -> Markup:
 def _labels(figure: Points, x: Range, y: Range) -> list[Markup]:
     """Return the names of what stands out, and of the others where there is room."""
     taken = [_box(point, x, y, "", 0) for point in figure.points]
+    taken += [box for point in figure.points for box in _whiskers(point, x, y)]
     named = [one for one in figure.points if len(figure.points) <= _ALL or one.emphasis is not Emphasis.FAINT]
     order = sorted(named, key=lambda one: [*Emphasis].index(one.emphasis))
     found = []
@@ -87,6 +90,15 @@ def _box(one: Point, x: Range, y: Range, side: str, line: int) -> tuple[float, f
     wide = _LETTER * len(_short(one.name))
     left = at + 11 if side == "start" else at - 11 - wide
     return left, up - _LINE / 2, left + wide, up + _LINE / 2
+
+
+def _whiskers(one: Point, x: Range, y: Range) -> Iterator[tuple[float, float, float, float]]:
+    """Yield the boxes of a point's whiskers in pixels."""
+    at, up = NARROW * x.at(one.x.value), _HEIGHT * (1 - y.at(one.y.value))
+    if one.x.low is not None and one.x.high is not None:
+        yield NARROW * x.at(one.x.low), up - 1, NARROW * x.at(one.x.high), up + 1
+    if one.y.low is not None and one.y.high is not None:
+        yield at - 1, _HEIGHT * (1 - y.at(one.y.high)), at + 1, _HEIGHT * (1 - y.at(one.y.low))
 
 
 def _overlap(one: tuple[float, float, float, float], other: tuple[float, float, float, float]) -> bool:
