@@ -22,7 +22,15 @@ from edgeopt.report.html.points import draw_points
 _HERE = Path(__file__).parent
 _OUTCOME = re.compile(r"\b(PASS|FAIL|INCONCLUSIVE|NOISY|INVALID|FASTER|SLOWER|EQUIVALENT|UNCONFIRMED|SKIPPED)\b")
 """In cells and values; the outcome of the whole is told apart."""
-_TONES = {"PASS": "good", "FASTER": "good", "FAIL": "bad", "SLOWER": "bad", "INVALID": "bad", "DONE": "plain", "EQUIVALENT": "plain"}
+_TONES = {
+    "PASS": "good",
+    "FASTER": "good",
+    "FAIL": "bad",
+    "SLOWER": "bad",
+    "INVALID": "bad",
+    "DONE": "plain",
+    "EQUIVALENT": "plain",
+}
 
 
 def make_page(document: Document, data: str, folder: Path | None) -> str:
