@@ -146,9 +146,9 @@ def test_the_bundle_runs_and_gives_the_models_answers(finished):
 def test_run_prints_an_answer_for_every_frame(finished, tmp_path):
     folder = find_recipe("digits_detector").folder / "eval" / "images"
     shown = CliRunner().invoke(
-        cli, ["run", str(finished.folder), str(folder), "--limit", "3", "--json", "--draw", str(tmp_path)]
+        cli, ["run", str(finished.folder), str(folder), "--limit", "3", "--json", "--save", str(tmp_path)]
     )
-    rows = [json.loads(line) for line in shown.output.splitlines()]
+    rows = [json.loads(line) for line in shown.stdout.splitlines()]
     assert len(rows) == 3
     assert all(rows[0]["detections"][0]["class"] in "0123456789" for _ in rows)
     assert len(list(tmp_path.glob("*.png"))) == 3

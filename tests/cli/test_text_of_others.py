@@ -70,7 +70,7 @@ def test_no_command_lets_a_name_drive_the_terminal(place, tmp_path):
     ran(place, "optimize", model, *given, *steps, "--dry-run")
     ran(place, "optimize", model, *given, *steps)
     ran(place, "report", out)
-    assert "\\x1b[31m" in ran(place, "run", out, pictures, "--draw", tmp_path / "drawn")
+    assert "\\x1b[31m" in ran(place, "run", out, pictures, "--save", tmp_path / "drawn")
     assert len(list((tmp_path / "drawn").iterdir())) == 3
     quick = ("--seconds", 0.3, "--threads", 1, "--source", pictures)
     ran(place, "compare", model, model, *given, *quick, "-o", tmp_path / "compared")

@@ -121,7 +121,7 @@ def test_a_task_of_another_package_is_scored_deployed_told_and_drawn(installed: 
     assert "0.png: ground " in told.stdout
     shown = json.loads(CliRunner().invoke(cli, [*command, "--json"]).stdout)
     assert sum(shown["shares"].values()) == pytest.approx(1)
-    assert CliRunner().invoke(cli, [*command, "--draw", str(installed / "drawn")]).exit_code == 0
+    assert CliRunner().invoke(cli, [*command, "--save", str(installed / "drawn")]).exit_code == 0
     assert cv2.imread(str(installed / "drawn" / "0.png")).shape == (28 + 320 + 4, 320, 3)
 
 

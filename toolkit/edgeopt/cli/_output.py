@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from edgeopt.report.document import Document
 
 
-def show(document: Document, form: str) -> None:
-    """Print a document."""
+def show(document: Document, form: str, *, err: bool = False) -> None:
+    """Print a document, or say it beside what a program reads."""
     from edgeopt.report.formats import Paper, render
 
-    width = _width()
+    width = _width(err=err)
     paper = Paper(width, is_coloured=bool(width) and not os.environ.get("NO_COLOR"))
-    click.echo(render(document, form, paper), nl=False)
+    click.echo(render(document, form, paper), nl=False, err=err)
 
 
-def _width() -> int:
+def _width(*, err: bool = False) -> int:
     """Return the columns of the terminal; 0 where the output is none."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+    return shutil.get_terminal_size().columns if (sys.stderr if err else sys.stdout).isatty() else 0
 
 
 def show_line(line: str, *, err: bool = False) -> None:

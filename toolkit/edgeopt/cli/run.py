@@ -3,70 +3,157 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgeopt.cli._live_line import live_line
 from edgeopt.cli._options import threads_option
-from edgeopt.cli._output import show_line
-from edgeopt.cli._values import Whole
-from edgeopt.errors import EdgeoptError
+from edgeopt.cli._output import show, show_line
+from edgeopt.cli._status import StatusLine
+from edgeopt.cli._values import Duration, Number, Share, Whole
+
+if TYPE_CHECKING:
+    from edgeopt.errors import Note
+    from edgeopt.pipeline.live import Listener
+    from edgeopt.runtime.stream import Event, StreamResult, StreamStats
+    from edgeopt.tasks import Task
+
+_EVERY_S = 0.25
+"""Between two lines of figures: counting percentiles takes a millisecond."""
 
 
 @click.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.argument("source", type=click.Path(path_type=Path))
+@click.argument("source")
+@click.option("--view", is_flag=True, help="Show the answers on a page of this machine; prints its address.")
 @click.option(
-    "--draw", type=click.Path(path_type=Path), help="Write each frame with its answer drawn into this folder."
+    "--save",
+    type=click.Path(path_type=Path),
+    help="Write the frames with their answers drawn: into a video (.mp4, .avi, .mkv, .mov), or a folder of pictures.",
 )
-@click.option("--limit", type=Whole(min=1), help="Stop after so many frames.")
+@click.option(
+    "--fps",
+    type=Number(min=0, max=1000, min_open=True),
+    show_default="a camera's own; a file: as fast as it is answered",
+    help="Frames a second that come from a file, or are asked of a camera.",
+)
+@click.option(
+    "--budget",
+    type=Duration("ms"),
+    show_default="the target's, no gate",
+    help="Time from a frame to its answer, such as 33ms: a gate.",
+)
+@click.option(
+    "--max-miss", type=Share(), default="1%", show_default=True, help="Share of the frames that may be late or lost."
+)
+@click.option(
+    "--queue",
+    default="latest",
+    show_default=True,
+    help="Which frames wait while the model is busy: fifo, bounded:K or latest.",
+)
+@click.option("--no-degrade", is_flag=True, help="Never skip frames or take a lighter model where frames are late.")
+@click.option("--limit", type=Whole(min=1), help="Stop after so many answers.")
 @threads_option("as measured")
-@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON for each frame.")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON for each answer.")
+@click.pass_context
 def run(
-    *, bundle: Path, source: Path, draw: Path | None, limit: int | None, threads: int | None, as_json: bool
+    ctx: click.Context,
+    /,
+    *,
+    bundle: Path,
+    source: str,
+    budget: float | None,
+    max_miss: float,
+    threads: int | None,
+    as_json: bool,
+    no_degrade: bool,
+    **wishes: Any,
 ) -> None:
-    """Run BUNDLE on SOURCE, and print an answer for each frame.
+    """Run BUNDLE on SOURCE, and print how it keeps up.
 
-    SOURCE is a picture, a folder of pictures, a video or an .npz.
+    SOURCE is a picture, a folder of pictures, a video, an .npz, a camera's number, or an address (RTSP, RTMP, HLS).
+    Pictures are answered in one line each. Ctrl-C ends with the summary.
+
+    \b
+    Exit codes:
+      0  the budget is met, or none was asked for
+      1  an error
+      2  the budget is missed, proven
+      3  not decided
     """
-    from edgeopt.recipes.feeding import fed
-    from edgeopt.recipes.frames import open_frames
-    from edgeopt.report.contact_sheet import write_sheet
-    from edgeopt.runtime.runtime import Runtime
+    from edgeopt.pipeline.live import LiveOptions, run_live
+    from edgeopt.pipeline.live_summary import summarize
 
-    runtime = Runtime.load(bundle, threads=threads)
-    task = runtime.task
-    frames = fed(open_frames(source), runtime.bundle.recipe, runtime.session.inputs)
-    for note in (*runtime.notes, *frames.notes):
-        show_line(f"{note.kind}: {note}", err=True)
-    if draw and (frames.tensors is not None or not task.is_drawable):
-        raise EdgeoptError(f"tensors cannot be drawn ({source})", remedy="leave --draw out, or pass --json")
-    drawings = _drawings(draw, source, frames.names) if draw else ()
-    for i in range(min(len(frames), limit or len(frames))):
-        frame = frames.read(i)
-        answer = runtime.predict(frame)
-        name, problem = frames.names[i], "" if task.count(answer) else runtime.why_no_answer(frame)
-        if as_json:
-            told = {"problem": problem} if problem else task.as_json(answer)
-            click.echo(json.dumps({"frame": name, **told}, allow_nan=False))
-        else:
-            show_line(f"{name}: {f'no answer: {problem}' if problem else task.as_text(answer)}")
-        if draw:
-            write_sheet(drawings[i], {drawings[i].stem: [task.draw(frames.picture(i), answer)]})
+    budget_ms = budget * 1000 if budget else None
+    options = LiveOptions(budget_ms=budget_ms, max_miss_ratio=max_miss, degrade=not no_degrade, **wishes)
+    listener = _listener(as_json)
+    try:
+        result = run_live(bundle, source, options, listener, threads or 0)
+    finally:
+        listener.end()
+    show(summarize(result), "terminal", err=as_json)
+    if result.failure is not None:
+        raise result.failure
+    ctx.exit(result.exit_code)
 
 
-def _drawings(folder: Path, source: Path, names: Sequence[str]) -> tuple[Path, ...]:
-    """Return a file of its own for each frame, none of them a picture of the source."""
-    from edgeopt.system.files import require_writable
+def _listener(as_json: bool) -> Listener:
+    """Return what prints a run."""
+    from edgeopt.pipeline import live
 
-    if folder.resolve() in (source.resolve(), source.resolve().parent):
-        raise EdgeoptError(f"{folder} holds the pictures themselves", remedy="choose another folder with --draw")
-    require_writable(folder / "drawing.png")
-    stems = Counter(Path(name).stem for name in names)
-    return tuple(folder / f"{Path(name).stem if stems[Path(name).stem] == 1 else name}.png" for name in names)
+    class Printed(live.Listener):
+        """Answers on the standard output, all else on the standard error."""
+
+        def __init__(self) -> None:
+            self._status, self._by_line, self._lines, self._due_s = StatusLine(), False, 0, 0.0
+
+        def begin(self, task: Task, notes: tuple[Note, ...], view: str, *, by_line: bool) -> None:
+            self._task, self._by_line = task, by_line and not as_json
+            for note in notes:
+                show_line(f"{note.kind}: {note}", err=True)
+            if view:
+                show_line(f"view: {view}", err=True)
+
+        def hear(self, result: StreamResult, problem: str) -> None:
+            if as_json:
+                told = {"problem": problem} if problem else self._task.as_json(result.answer)
+                click.echo(json.dumps({**_figures(result), **told}, allow_nan=False))
+            elif self._by_line:
+                said = f"no answer: {problem}" if problem else self._task.as_text(result.answer)
+                show_line(f"{result.name}: {said}")
+                self._lines += 1
+
+        def tick(self, figures: Callable[[], StreamStats], total: int | None) -> None:
+            if self._status.is_live and not self._by_line and monotonic() >= self._due_s:
+                self._status.show(live_line(figures(), total, self._status.width))
+                self._due_s = monotonic() + _EVERY_S
+
+        def event(self, event: Event) -> None:
+            self._status.clear()
+            show_line(str(event), err=True)
+
+        def end(self) -> None:
+            self._status.clear()
+            if self._lines:
+                click.echo()
+
+    return Printed()
 
 
-INTERRUPTED = "the answers so far were printed, and drawn if asked for"
+def _figures(result: StreamResult) -> dict[str, Any]:
+    return {
+        "frame": result.name,
+        "index": result.index,
+        "age_ms": result.age_ns / 1e6,
+        "latency_ms": result.latency_ns / 1e6,
+        "missed": result.missed,
+        "artefact": result.artefact,
+    }
+
+
 COMMAND = run

@@ -18,10 +18,10 @@ Colour = tuple[int, int, int]
 WHITE = (255, 255, 255)
 
 
-def scaled(frame: Frame) -> Frame:
-    """Return a copy of the frame that is `HEIGHT` pixels high."""
-    width = max(int(frame.shape[1] * HEIGHT / frame.shape[0]), 1)
-    return np.asarray(cv2.resize(frame, (width, HEIGHT), interpolation=cv2.INTER_AREA), np.uint8)
+def scaled(frame: Frame, height: int = HEIGHT) -> Frame:
+    """Return a copy of the frame that is so many pixels high."""
+    width = max(int(frame.shape[1] * height / frame.shape[0]), 1)
+    return np.asarray(cv2.resize(frame, (width, height), interpolation=cv2.INTER_AREA), np.uint8)
 
 
 def class_colour(index: int) -> Colour:
@@ -34,14 +34,20 @@ def class_colour(index: int) -> Colour:
 def draw_box(drawn: Frame, box: Sequence[float], text: str, colour: Colour) -> None:
     """Draw a box, left, top, right, bottom in pixels, with a text above it."""
     left, top, right, bottom = (int(v) for v in box)
-    cv2.rectangle(drawn, (left, top), (right, bottom), colour, 2)
-    write_text(drawn, text, (left, max(top - 4, 12)), colour)
+    cv2.rectangle(drawn, (left, top), (right, bottom), colour, round(2 * _size(drawn)))
+    write_text(drawn, text, (left, max(top - 4, round(12 * _size(drawn)))), colour)
 
 
 def write_text(drawn: Frame, text: str, place: tuple[int, int], colour: Colour = WHITE) -> None:
-    """Write a line on a dark ground, its lower left corner at a place (x, y) in pixels."""
-    (width, height), _ = cv2.getTextSize(text, cv2.FONT_HERSHEY_SIMPLEX, 0.45, 1)
+    """Write a line on a dark ground, its lower left corner at a place (x, y) in pixels; larger in a large picture."""
+    font, weight = 0.45 * _size(drawn), round(_size(drawn))
+    (width, height), _ = cv2.getTextSize(text, cv2.FONT_HERSHEY_SIMPLEX, font, weight)
     left = max(min(place[0], drawn.shape[1] - width), 0)
     corner = (left + width, place[1] + 4)
     cv2.rectangle(drawn, (left, place[1] - height - 2), corner, (32, 32, 32), cv2.FILLED)
-    cv2.putText(drawn, text, (left, place[1]), cv2.FONT_HERSHEY_SIMPLEX, 0.45, colour, 1, cv2.LINE_AA)
+    cv2.putText(drawn, text, (left, place[1]), cv2.FONT_HERSHEY_SIMPLEX, font, colour, weight, cv2.LINE_AA)
+
+
+def _size(drawn: Frame) -> float:
+    """Return how many times as large marks are as in a small picture."""
+    return max(1.0, float(drawn.shape[0]) / 600)

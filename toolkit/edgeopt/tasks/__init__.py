@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from edgeopt import tasks
 from edgeopt.graph.tensors import Frame, Sample, Tensors, TensorSpec
+from edgeopt.recipes.drawing import HEIGHT
 from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.metrics import Counts, Evidence, find_metric, metrics_of
 from edgeopt.recipes.recipe import Recipe
@@ -114,8 +115,8 @@ class Task(FrameTask, Protocol):
         """Return plain values by name, all finite or None."""
         ...
 
-    def draw(self, frame: Frame, answer: Any) -> Frame:
-        """Return a copy of the frame, `recipes.drawing.HEIGHT` pixels high, that shows the answer.
+    def draw(self, frame: Frame, answer: Any, height: int = HEIGHT) -> Frame:
+        """Return a copy of the frame, so many pixels high, that shows the answer.
 
         Raises:
             UnsupportedError: If the task is not `is_drawable`.

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError, NotFoundError
 from edgeopt.graph.tensors import Frame, Sample, Tensors, TensorSpec
-from edgeopt.recipes.drawing import scaled, write_text
+from edgeopt.recipes.drawing import HEIGHT, scaled, write_text
 from edgeopt.recipes.embedded import CLASSES, SCORES, Embedded, picture_feed
 from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.labels.classes import ClassLabels
@@ -122,9 +122,9 @@ class Classification(FrameTask):
             ]
         }
 
-    def draw(self, frame: Frame, answer: Classes) -> Frame:
+    def draw(self, frame: Frame, answer: Classes, height: int = HEIGHT) -> Frame:
         """Return a copy of the frame with the best class in its corner."""
-        drawn = scaled(frame)
+        drawn = scaled(frame, height)
         if len(answer):
             write_text(drawn, f"{self._recipe.class_name(int(answer.indices[0]))} {answer.scores[0]:.2f}", (4, 18))
         return drawn

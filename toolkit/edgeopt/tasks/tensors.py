@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import NotFoundError, UnsupportedError
 from edgeopt.graph.tensors import Frame, Sample, Tensors, TensorSpec
+from edgeopt.recipes.drawing import HEIGHT
 from edgeopt.recipes.embedded import picture_feed
 from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.metrics import Metric, metrics_on_labels, require_metric_of
@@ -81,9 +82,9 @@ class TensorsAsTheyAre(FrameTask):
         """Return `outputs` by name, each with `dtype`, `shape` and `values` in order; None where not finite."""
         return {"outputs": {name: _as_json(np.asarray(value)) for name, value in answer.items()}}
 
-    def draw(self, frame: Frame, answer: Tensors) -> NoReturn:
+    def draw(self, frame: Frame, answer: Tensors, height: int = HEIGHT) -> NoReturn:
         """Refuse: outputs have no place in a picture."""
-        raise UnsupportedError("tensors cannot be drawn", remedy="leave --draw out, or pass --json")
+        raise UnsupportedError("tensors cannot be drawn", remedy="leave --save and --view out, or pass --json")
 
     def score(self, answers: Sequence[Tensors], labels: Labels) -> Accuracy:
         """Refuse: no labels say what the outputs should be."""

@@ -271,15 +271,16 @@ class Server:
     def _fail(self, job: _Job, failure: Exception) -> None:
         self._desk.ring.fail()
         self._failures += 1
-        reason = failure.problem if isinstance(failure, EdgeoptError) else str(failure) or type(failure).__name__
-        self._desk.tell(EventKind.FAILED, f"frame {job.item.index} ({job.item.name}): {reason}")
-        if job.item.index == 0 or self._failures >= _MOST_FAILURES:
-            told = (
-                f"{self._failures} frames in a row have failed, the last" if self._failures > 1 else "the first frame"
-            )
-            remedy = failure.remedy if isinstance(failure, EdgeoptError) else "feed frames that the model takes"
-            self._error = EdgeoptError(f"{told} ({job.item.name}): {reason}", remedy=remedy)
-            self._error.__cause__ = failure
+        known = failure if isinstance(failure, EdgeoptError) else None
+        reason = known.problem if known else str(failure) or type(failure).__name__
+        if job.item.index and self._failures < _MOST_FAILURES:
+            self._desk.tell(EventKind.FAILED, f"frame {job.item.index} ({job.item.name}): {reason}")
+            return
+        several = f"{self._failures} frames in a row have failed, the last ({job.item.name}): {reason}"
+        problem = several if self._failures > 1 else f"the first frame ({job.item.name}) has failed: {reason}"
+        remedy = known.remedy if known else "feed frames that the model takes"
+        self._error = known if known and self._failures == 1 else EdgeoptError(problem, remedy=remedy)
+        self._error.__cause__ = None if self._error is known else failure
 
 
 def _run(job: _Job) -> tuple[Any, tuple[int, ...]]:

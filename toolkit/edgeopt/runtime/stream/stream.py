@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from edgeopt.errors import EdgeoptError, UnavailableError
 from edgeopt.recipes.feeding import fed
@@ -50,7 +50,7 @@ class Stream:
         runtime: Runtime,
         source: Any,
         *,
-        fps: float | None = 30.0,
+        fps: float | Literal["own"] | None = 30.0,
         budget_ms: float = 33.0,
         queue: str = "latest",
         degrade: Degradation | None = _RULES,
@@ -67,8 +67,9 @@ class Stream:
             runtime: Stays open when the stream ends.
             source: A camera's number, a path of a video, picture or folder, an address (RTSP, RTMP, HLS), or frames to
                 iterate over.
-            fps: Rate at which a file or an iterator is read; a camera is asked for it; an address has its own. None: an
-                iterator's frames come as fast as it yields them, a file's when they are wanted, so that none is lost.
+            fps: Rate at which a file or an iterator is read; a camera is asked for it; an address has its own. `own`:
+                the rate that is written in the file. None: an iterator's frames come as fast as it yields them, a
+                file's when they are wanted, so that none is lost.
             budget_ms: From the capture of a frame to its answer.
             queue: `latest`: the newest frame wins, and none is begun that is older than the budget. `fifo`: all wait.
                 `bounded:8`: as many wait, the others are refused.
@@ -85,7 +86,10 @@ class Stream:
         Raises:
             EdgeoptError: If an argument is out of range, or the source does not open.
         """
-        _require(fps is None or (math.isfinite(fps) and 0 < fps <= 10_000), f"{fps} frames per second", "up to 10000")
+        rate = None if fps == "own" else fps
+        _require(
+            rate is None or (math.isfinite(rate) and 0 < rate <= 10_000), f"{fps} frames per second", "up to 10000"
+        )
         _require(math.isfinite(budget_ms) and budget_ms > 0, f"a budget of {budget_ms} ms", "such as 33")
         _require(math.isfinite(hang_s) and hang_s > 0, f"hang_s of {hang_s}", "in seconds")
         _require(math.isfinite(give_up_s) and give_up_s > 0, f"give_up_s of {give_up_s}", "in seconds")
@@ -94,7 +98,7 @@ class Stream:
         self.budget_ms, self.queue = float(budget_ms), policy
         self._clockwork = clockwork or Machine()
         inputs = runtime.session.inputs
-        wishes = Wishes(fps, give_up_s, lambda frames: fed(frames, runtime.bundle.recipe, inputs))
+        wishes = Wishes(rate, give_up_s, lambda frames: fed(frames, runtime.bundle.recipe, inputs))
         self.source = open_source(source, wishes)
         self._give_up_ns = round(give_up_s * 1e9)
         self._ring = StageRing(("wait", *runtime.stages))
@@ -107,7 +111,7 @@ class Stream:
             most_bytes=most_waiting_mib << 20,
             on_event=on_event,
         )
-        self._capture = Capture(self.source, self._desk, fps)
+        self._capture = Capture(self.source, self._desk, self.source.fps if fps == "own" else rate)
         if degrade is not None and self._capture.is_on_demand:
             degrade = None  # no frame of a file comes too fast
         self._course = Course(self._desk, runtime, degrade, self._budget_ns)
@@ -150,6 +154,11 @@ class Stream:
                 raise error
             raise StopIteration
         return self._hand_over(served)
+
+    @property
+    def is_on_demand(self) -> bool:
+        """Whether a frame is read when it is wanted, so that none can be lost."""
+        return self._capture.is_on_demand
 
     def stop(self) -> None:
         """End the stream: frames that wait or are on their way are given up, threads end, the source is closed."""
@@ -270,8 +279,10 @@ class Stream:
                 )
                 if told is not None:
                     self._server.pipeline(on=told)
-                if self._trial.is_over and told is not None and (outcome := self._trial.outcome):
-                    self._desk.tell(EventKind.PIPELINING, str(outcome))
+                if told and (outcome := self._trial.outcome) is not None:
+                    periods = f"{outcome.serial_period_ms:.1f} ms to {outcome.pipelined_period_ms:.1f} ms a frame"
+                    reason = f"stages overlap: {periods}, {outcome.added_age_ms:+.1f} ms of age"
+                    self._desk.tell(EventKind.PIPELINING, reason)
             self._server.rung = self._course.record(served.item.index, served.rung, latency, missed=missed)
 
 

@@ -122,9 +122,9 @@ class Detection(FrameTask):
             ]
         }
 
-    def draw(self, frame: Frame, answer: Detections) -> Frame:
+    def draw(self, frame: Frame, answer: Detections, height: int = HEIGHT) -> Frame:
         """Return a copy of the frame with its boxes, those above `SHOWN_ABOVE`."""
-        drawn, scale = scaled(frame), HEIGHT / frame.shape[0]
+        drawn, scale = scaled(frame, height), height / frame.shape[0]
         for box, score, label in zip(answer.boxes, answer.scores, answer.classes.tolist(), strict=True):
             if score >= SHOWN_ABOVE:
                 text = f"{self._recipe.class_name(label)} {score:.2f}"

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from edgeopt.errors import EdgeoptError
+from edgeopt.errors import EdgeoptError, Note
 from edgeopt.graph.tensors import Sample
 from edgeopt.recipes.frames import Frames
 from edgeopt.runtime.stream.events import EventKind
@@ -52,6 +52,26 @@ class Watch(Protocol):
 
 class Source(Protocol):
     """An open source. One thread reads it."""
+
+    @property
+    def name(self) -> str:
+        """What it is, for people; no password."""
+        ...
+
+    @property
+    def fps(self) -> float | None:
+        """The rate that is written on it; None: it says nothing."""
+        ...
+
+    @property
+    def holds_pictures(self) -> bool:
+        """Whether its frames are pictures, not the model's inputs themselves."""
+        ...
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """What is to know of it before."""
+        ...
 
     @property
     def is_live(self) -> bool:

@@ -9,13 +9,14 @@ from typing import Any, Final
 import cv2
 import numpy as np
 
-from edgeopt.errors import UnavailableError
+from edgeopt.errors import Note, UnavailableError
 from edgeopt.graph.tensors import Frame
 from edgeopt.runtime.stream.sources import Captured, Watch
 
 _OPEN_MS: Final = 5000
 _READ_MS: Final = 5000
 """A read that takes longer ends as if the source had gone; FFmpeg's own limit is 30 s."""
+_MOST_FPS: Final = 1000.0
 _FIRST_PAUSE_S: Final = 0.25
 _LONGEST_PAUSE_S: Final = 8.0
 
@@ -53,11 +54,19 @@ def read_frame(capture: Any) -> Frame | None:
     return np.asarray(frame, np.uint8) if done and frame is not None else None
 
 
+def fps_of(capture: Any) -> float | None:
+    """Return the rate that a capture tells of, or None."""
+    told = float(capture.get(cv2.CAP_PROP_FPS))
+    return told if 1 <= told <= _MOST_FPS else None
+
+
 class Live:
     """A source that goes on for ever: where it goes away it is opened again, with pauses that grow."""
 
     is_live = True
     is_paced = True
+    holds_pictures = True
+    notes: tuple[Note, ...] = ()
     count: int | None = None
 
     def __init__(self, name: str, capture: Any, reopen: Callable[[], Any | None], give_up_s: float) -> None:
@@ -69,7 +78,8 @@ class Live:
             reopen: Opens it again; None where it cannot.
             give_up_s: After so long without a frame the source is gone.
         """
-        self._name, self._capture, self._reopen, self._give_up_s = name, capture, reopen, give_up_s
+        self.name, self._capture, self._reopen, self._give_up_s = name, capture, reopen, give_up_s
+        self.fps = fps_of(capture)
         self._frames = 0
 
     def read(self, watch: Watch) -> Captured | None:
@@ -84,7 +94,7 @@ class Live:
         if frame is None:
             return None
         self._frames += 1
-        return Captured(frame, f"{self._name}#{self._frames - 1}")
+        return Captured(frame, f"{self.name}#{self._frames - 1}")
 
     def _return(self, watch: Watch) -> Frame | None:
         """Open it again until a frame comes; None when the stream is stopped."""
@@ -96,11 +106,11 @@ class Live:
             frame = read_frame(self._capture) if self._capture is not None else None
             gone_s = (watch.now_ns - away_ns) / 1e9
             if frame is not None:
-                watch.gap(gone_s, f"{self._name} was away for {gone_s:.1f} s, opened again at attempt {attempts}")
+                watch.gap(gone_s, f"{self.name} was away for {gone_s:.1f} s, opened again at attempt {attempts}")
                 return frame
             if gone_s > self._give_up_s:
                 raise UnavailableError(
-                    f"{self._name} has given no frame for {gone_s:.0f} s, after {self._frames} before",
+                    f"{self.name} has given no frame for {gone_s:.0f} s, after {self._frames} before",
                     remedy="look after the camera, or allow longer gaps with give_up_s",
                 )
         return None

@@ -46,10 +46,10 @@ class _Segments(Live):
         frame = read_frame(self._capture)
         if frame is None:
             if self.count and self._frames < self.count // 2:
-                watch.tell(EventKind.STALLED, f"{self._name} ended at frame {self._frames} of about {self.count}")
+                watch.tell(EventKind.STALLED, f"{self.name} ended at frame {self._frames} of about {self.count}")
             return None
         self._frames += 1
-        return Captured(frame, f"{self._name}#{self._frames - 1}")
+        return Captured(frame, f"{self.name}#{self._frames - 1}")
 
 
 def _fits(given: Any) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from edgeopt.errors import Note
 from edgeopt.graph.tensors import Sample
 from edgeopt.recipes.frames import Frames
 from edgeopt.runtime.stream.sources import Captured, Kind, Source, Watch, Wishes
@@ -15,6 +16,10 @@ from edgeopt.runtime.stream.sources import Captured, Kind, Source, Watch, Wishes
 class _Iterated:
     is_live = False
     is_paced = True
+    name = "frames of the app"
+    fps: float | None = None
+    holds_pictures = True
+    notes: tuple[Note, ...] = ()
 
     def __init__(self, frames: Iterable[Sample]) -> None:
         self._frames: Iterator[Sample] = iter(frames)

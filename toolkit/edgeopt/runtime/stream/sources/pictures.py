@@ -14,10 +14,13 @@ class Pictures:
 
     is_live = False
     is_paced = False
+    fps: float | None = 2.0
+    """As many as a person can look at."""
 
-    def __init__(self, frames: Frames) -> None:
+    def __init__(self, frames: Frames, name: str) -> None:
         """Take open frames."""
         self.frames, self.count, self._next = frames, len(frames), 0
+        self.name, self.notes, self.holds_pictures = name, frames.notes, frames.tensors is None
 
     def read(self, watch: Watch) -> Captured | None:
         """Return the next one."""
@@ -41,7 +44,8 @@ def _fits(given: Any) -> bool:
 
 
 def _open(given: Frames | str | Path, wishes: Wishes) -> Source:
-    return Pictures(wishes.fit(given if isinstance(given, Frames) else open_frames(Path(given))))
+    frames = given if isinstance(given, Frames) else open_frames(Path(given))
+    return Pictures(wishes.fit(frames), str(frames.source if isinstance(given, Frames) else given))
 
 
 SOURCE = Kind("a picture or a folder of pictures", _fits, _open)

@@ -7,10 +7,10 @@ from typing import Any
 
 import cv2
 
-from edgeopt.errors import InvalidFileError
+from edgeopt.errors import InvalidFileError, Note
 from edgeopt.recipes.frames import VIDEOS
 from edgeopt.runtime.stream.sources import Captured, Kind, Source, Watch, Wishes
-from edgeopt.runtime.stream.sources._capture import read_frame
+from edgeopt.runtime.stream.sources._capture import fps_of, read_frame
 from edgeopt.system.files import require_regular
 
 _MOST_FRAMES = 10**7
@@ -19,10 +19,12 @@ _MOST_FRAMES = 10**7
 class _Video:
     is_live = False
     is_paced = False
+    holds_pictures = True
+    notes: tuple[Note, ...] = ()
 
     def __init__(self, path: Path) -> None:
         require_regular(path, remedy="pass a video, a folder of pictures, an address or a camera's number")
-        self._path, self._capture = path, cv2.VideoCapture(str(path))
+        self.name, self._stem, self._capture = str(path), path.stem, cv2.VideoCapture(str(path))
         self._next, self._frames = read_frame(self._capture), 0
         if self._next is None:
             self._capture.release()
@@ -30,6 +32,7 @@ class _Video:
                 f"{path} does not decode as a video", remedy="convert it to MP4 (H.264) or to pictures"
             )
         told = self._capture.get(cv2.CAP_PROP_FRAME_COUNT)
+        self.fps = fps_of(self._capture)
         self.count = int(told) if 0 < told <= _MOST_FRAMES else None
 
     def read(self, watch: Watch) -> Captured | None:
@@ -40,7 +43,7 @@ class _Video:
         if frame is None:
             return None
         self._frames += 1
-        return Captured(frame, f"{self._path.stem}#{self._frames - 1}")
+        return Captured(frame, f"{self._stem}#{self._frames - 1}")
 
     def close(self) -> None:
         self._capture.release()

@@ -1,0 +1,245 @@
+"""A bundle on a source, for a person: answers told, shown and saved, and the budget judged."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from edgeopt.errors import EXIT_PASS, EdgeoptError, Note
+from edgeopt.graph.tensors import Frame
+from edgeopt.measurement.statistics.budget import BudgetResult, judge_budget
+from edgeopt.recipes.drawing import HEIGHT
+from edgeopt.recipes.frames import VIDEOS
+from edgeopt.runtime.outputs import Output, Shown
+from edgeopt.runtime.outputs.pictures import PictureFolder
+from edgeopt.runtime.outputs.video import Video
+from edgeopt.runtime.outputs.view import View
+from edgeopt.runtime.runtime import Runtime
+from edgeopt.runtime.stream import Degradation, Event, Stream, StreamResult, StreamStats
+from edgeopt.runtime.stream.sources.pictures import Pictures
+from edgeopt.tasks import Task
+
+_MOST_JUDGED: Final = 10**6
+"""Frames that are judged at most, the last ones: nine hours at 30 a second."""
+_FILM_PER_S: Final = 30.0
+"""Of a saved video whose source does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveOptions:
+    """What is asked of a run."""
+
+    fps: float | None = None
+    """None: a camera's own rate, and every frame of a file."""
+    budget_ms: float | None = None
+    """None: the target's, which judges nothing."""
+    max_miss_ratio: float = 0.01
+    queue: str = "latest"
+    degrade: bool = True
+    limit: int | None = None
+    """Answers after which it ends."""
+    save: Path | None = None
+    """A video, or a folder for pictures."""
+    view: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LiveResult:
+    """How a run went."""
+
+    bundle: str
+    source: str
+    stats: StreamStats
+    is_on_demand: bool
+    """Whether frames were read when they were wanted, so that none could be lost."""
+    budget: BudgetResult | None
+    """None: none was asked for. Lost frames are misses."""
+    seconds: float
+    saved: str
+    """What was saved, in a clause; empty: nothing was to be."""
+    viewed: str
+    """Where it was shown, and how often; empty: nowhere."""
+    interrupted: bool
+    failure: EdgeoptError | None
+    """What ended it after its first answer: the source is gone, or the disk is full."""
+
+    @property
+    def exit_code(self) -> int:
+        """0 where no budget was asked for."""
+        return EXIT_PASS if self.budget is None else self.budget.verdict.exit_code
+
+
+class Listener:
+    """Hears of a run; whoever shows more takes its place."""
+
+    def begin(self, task: Task, notes: tuple[Note, ...], view: str, *, by_line: bool) -> None:
+        """Hear what is to know before.
+
+        Args:
+            task: It tells answers.
+            notes: About the bundle and the source.
+            view: Address of the page; empty: there is none.
+            by_line: Whether the source has few frames, so that each answer is worth a line.
+        """
+
+    def hear(self, result: StreamResult, problem: str) -> None:
+        """Hear an answer, or why there is none."""
+
+    def tick(self, figures: Callable[[], StreamStats], total: int | None) -> None:
+        """Be asked after each frame whether it is time to show figures."""
+
+    def event(self, event: Event) -> None:
+        """Hear what happened, in any thread."""
+
+    def end(self) -> None:
+        """Hear that it is over."""
+
+
+class _Judged:
+    """Which frames kept the budget, in their order: one byte each, lost ones too."""
+
+    def __init__(self) -> None:
+        self._missed = bytearray()
+        self._next: int | None = None
+
+    def record(self, result: StreamResult) -> None:
+        """Hear of a served frame; what lies between two was lost, what lies before the first was the start."""
+        if self._next is not None:
+            self._missed += b"\x01" * min(result.index - self._next, _MOST_JUDGED)
+        self._missed.append(result.missed)
+        self._next = result.index + 1
+        if len(self._missed) > 2 * _MOST_JUDGED:
+            del self._missed[:-_MOST_JUDGED]
+
+    def judge(self, budget_ms: float, max_miss_ratio: float) -> BudgetResult:
+        missed = np.frombuffer(bytes(self._missed[-_MOST_JUDGED:]), np.bool_)
+        return judge_budget(np.zeros(len(missed), np.int64), budget_ms, max_miss_ratio, lost=missed)
+
+
+def run_live(bundle: Path, source: str, options: LiveOptions, listener: Listener, threads: int = 0) -> LiveResult:
+    """Run a bundle on a source until it ends, the limit is reached or the user interrupts.
+
+    Args:
+        bundle: Its folder.
+        source: A camera's number, a path or an address.
+        options: What is asked for.
+        listener: Hears of it.
+        threads: Of the engine; 0: as measured.
+
+    Raises:
+        EdgeoptError: If it gives no answer at all; what ends it later is `LiveResult.failure`.
+    """
+    with Runtime.load(bundle, threads=threads or None) as runtime:
+        budget_ms = options.budget_ms or runtime.bundle.target.budget_ms
+        with Stream(
+            runtime,
+            source,
+            fps=options.fps or ("own" if options.view else None),
+            budget_ms=budget_ms,
+            queue=options.queue,
+            degrade=Degradation() if options.degrade else None,
+            on_event=listener.event,
+        ) as stream:
+            return _run(runtime, stream, source, bundle, options, listener, budget_ms)
+
+
+def _run(
+    runtime: Runtime,
+    stream: Stream,
+    source: str,
+    bundle: Path,
+    options: LiveOptions,
+    listener: Listener,
+    budget_ms: float,
+) -> LiveResult:
+    judged, began_s, count, interrupted = _Judged(), time.monotonic(), 0, False
+    failure: EdgeoptError | None = None
+    with _outputs(runtime, stream, source, bundle, options) as outputs:
+        view = next((one.address for one in outputs if isinstance(one, View)), "")
+        listener.begin(
+            runtime.task, (*runtime.notes, *stream.source.notes), view, by_line=isinstance(stream.source, Pictures)
+        )
+        try:
+            for count, result in enumerate(stream, start=1):
+                judged.record(result)
+                listener.hear(result, _problem(runtime, stream, result))
+                shown = Shown(result, lambda frame, answer: runtime.task.draw(frame, answer, _height(frame)))
+                for output in outputs:
+                    output.put(shown)
+                listener.tick(stream.stats, stream.source.count)
+                if count == options.limit:
+                    break
+        except KeyboardInterrupt:
+            interrupted = True
+        except EdgeoptError as error:
+            if not count:
+                raise
+            failure = error
+        stream.stop()
+        seconds = time.monotonic() - began_s
+        saved = "".join(one.close() for one in outputs if not isinstance(one, View))
+        viewed = "".join(one.close() for one in outputs if isinstance(one, View))
+    return LiveResult(
+        bundle=str(bundle),
+        source=stream.source.name,
+        stats=stream.stats(),
+        is_on_demand=stream.is_on_demand,
+        budget=judged.judge(budget_ms, options.max_miss_ratio) if options.budget_ms else None,
+        seconds=seconds,
+        saved=saved,
+        viewed=viewed,
+        interrupted=interrupted,
+        failure=failure,
+    )
+
+
+def _problem(runtime: Runtime, stream: Stream, result: StreamResult) -> str:
+    """Return why there is no answer, where there is time to find out."""
+    if runtime.task.count(result.answer) or not stream.is_on_demand:
+        return ""
+    return runtime.why_no_answer(result.frame)
+
+
+def _height(frame: Frame) -> int:
+    """Return how high a frame is drawn: as it came, but small ones larger, so that texts can be read."""
+    return max(HEIGHT, int(frame.shape[0]))
+
+
+@contextmanager
+def _outputs(
+    runtime: Runtime, stream: Stream, source: str, bundle: Path, options: LiveOptions
+) -> Iterator[tuple[Output, ...]]:
+    """Open what was asked for, and close it whatever happens: what was saved stays."""
+    if (options.save or options.view) and not (runtime.task.is_drawable and stream.source.holds_pictures):
+        raise EdgeoptError(f"tensors cannot be drawn ({source})", remedy="leave --save and --view out, or pass --json")
+    opened: list[Output] = []
+    try:
+        if options.save:
+            opened.append(_saver(stream, source, options.save, options.fps))
+        if options.view:
+            opened.append(View(lambda: _figures(stream, bundle)))
+        yield tuple(opened)
+    finally:
+        for one in opened:
+            one.close()
+
+
+def _saver(stream: Stream, source: str, path: Path, fps: float | None) -> Output:
+    if path.suffix.lower() in VIDEOS:
+        return Video(path, fps or stream.source.fps or _FILM_PER_S)
+    if isinstance(stream.source, Pictures):
+        return PictureFolder(path, stream.source.frames.names, Path(source))
+    return PictureFolder(path)
+
+
+def _figures(stream: Stream, bundle: Path) -> dict[str, Any]:
+    stats = stream.stats()
+    events = [str(one) for one in stats.events]
+    told = stats.to_json() | {"bundle": bundle.name, "source": stream.source.name, "note": events[-1] if events else ""}
+    return {name: value for name, value in told.items() if name != "events"}
