@@ -114,6 +114,11 @@ def test_inspect_counts_the_work_once_the_shape_is_given(model):
     assert inspect(str(model), shapes={"x": (1, 3, 8, 12)}).multiply_adds == 4 * 8 * 12 * 27
 
 
+def test_inspect_counts_behind_sizes_that_follow_from_the_inputs():
+    """Its Resizes read their sizes from Shape, Slice and Concat."""
+    assert inspect("digits_detector").multiply_adds == 42_035_200
+
+
 @pytest.mark.parametrize(
     ("asked", "told"),
     [

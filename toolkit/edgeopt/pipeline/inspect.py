@@ -6,13 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from edgeopt.errors import EdgeoptError
+from edgeopt.graph.graph import Graph
 from edgeopt.graph.integers import Integers, read_integers
-from edgeopt.graph.model import find_model, fix_inputs, load_model
+from edgeopt.graph.model import Model, find_model, fix_inputs, load_model
 from edgeopt.graph.multiply_adds import count_multiply_adds, count_numbers
 from edgeopt.graph.tensors import TensorSpec
+from edgeopt.passes import Phase, passes_of
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.runtime.availability import find_device
 from edgeopt.steps.compile._placement import Partition, explain_placement
+
+_STATIC = ("fold_constants", "make_shape_static", "make_slice_static")
+"""Passes that compute sizes which follow from the inputs'."""
+_MOST_ROUNDS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +82,7 @@ def inspect(
         size_bytes=loaded.size_bytes,
         opset=loaded.opset,
         parameters=count_numbers(loaded),
-        multiply_adds=count_multiply_adds(loaded),
+        multiply_adds=_multiply_adds(loaded),
         integers=read_integers(loaded),
         inputs=loaded.inputs,
         outputs=loaded.outputs,
@@ -85,3 +91,19 @@ def inspect(
         target=device.name if device else "",
         partition=explain_placement(loaded, device) if device else None,
     )
+
+
+def _multiply_adds(model: Model) -> int | None:
+    """Count; sizes that follow from the inputs, but which shape inference does not follow, are computed first."""
+    known = count_multiply_adds(model)
+    if known is not None or not all(isinstance(size, int) and size > 0 for one in model.inputs for size in one.shape):
+        return known
+    try:
+        graph, passes = Graph.from_model(model), passes_of(Phase.SIMPLIFY)
+        for _ in range(_MOST_ROUNDS):
+            graph.infer_shapes()
+            if not sum(passes[name](graph) for name in _STATIC):
+                break
+        return count_multiply_adds(graph.to_model())
+    except EdgeoptError:
+        return None
