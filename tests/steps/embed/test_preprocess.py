@@ -14,9 +14,11 @@ from onnx import TensorProto, helper
 
 from edgeopt.errors import UnsupportedError
 from edgeopt.graph.model import Model
+from edgeopt.measurement.given import open_given
 from edgeopt.recipes.embedded import BOXES, FRAME, FRAME_OFFSET, FRAME_SCALE
 from edgeopt.recipes.preprocess import Anchor, Colour, Input, Layout, PictureInput, Preprocess, Resize
 from edgeopt.recipes.recipe import Recipe, find_recipe
+from edgeopt.steps.embed_postprocess import embed_postprocess
 from edgeopt.steps.embed_preprocess import embed_preprocess
 
 SIZE = (48, 64)
@@ -124,3 +126,13 @@ def test_a_recipe_of_tensors_is_refused():
     wanted = Input(size=SIZE)
     with pytest.raises(UnsupportedError, match="takes tensors"):
         embed_preprocess(passing_through(wanted, 3), bound(replace(wanted, size=()), MODES["stretch"], "tensors"))
+
+
+def test_what_stands_between_the_parts_stays_byte_by_byte():
+    given = open_given("digits_detector", "cpu", None)
+    made = embed_postprocess(embed_preprocess(given.model, given.recipe), given.recipe)
+    before, after = given.model.proto.graph, made.proto.graph
+    kept = {one.name: one.SerializeToString() for one in before.node}
+    assert {one.name: one.SerializeToString() for one in after.node if one.name in kept} == kept
+    weights = {one.name: one.raw_data for one in after.initializer}
+    assert all(weights[one.name] == one.raw_data for one in before.initializer)

@@ -13,7 +13,7 @@ from edgeopt.executors.onnxruntime.providers import CPU, TENSORRT
 from edgeopt.graph.model import load_model
 from edgeopt.graph.tensors import Sample
 from edgeopt.pipeline.candidate import Candidate
-from edgeopt.pipeline.embedding import Embedding, embed
+from edgeopt.pipeline.embedding import Embedding
 from edgeopt.pipeline.run import Run
 from edgeopt.pipeline.selection import lighter_than
 from edgeopt.recipes.preprocess import Preprocess
@@ -58,18 +58,20 @@ class _Part:
     """What computes its numbers here; None: as the candidate was judged."""
 
 
-def deploy(run: Run, candidates: Sequence[Candidate], best: Candidate) -> tuple[Path, tuple[Note, ...]]:
+def deploy(
+    run: Run, candidates: Sequence[Candidate], best: Candidate, embedded: Embedding
+) -> tuple[Path, tuple[Note, ...]]:
     """Write the bundle; return its folder, and what the user should know of it.
 
     Args:
         run: With its workspace.
         candidates: With what was measured, the baseline first.
         best: The choice.
+        embedded: What the models are to hold of the recipe.
 
     Raises:
         InvalidFileError: If the disk is full.
     """
-    embedded = embed(run, best)
     recipe = embedded.recipe or _recipe_of_bundle(run)
     chain = _chain(run, candidates, best)
     lighter = [_part(run, f"lighter-{i}.onnx", one) for i, one in enumerate(lighter_than(best, candidates), 1)]
@@ -79,13 +81,14 @@ def deploy(run: Run, candidates: Sequence[Candidate], best: Candidate) -> tuple[
     recorded = [recorder.record(part) if samples else None for part in parts]
     models = [_packed(run, part, embedded, one) for part, one in zip(parts, recorded, strict=True)]
     selftest = _selftest(samples, recorded) if any(recorded) else None
+    inside = embedded.inside.expected if embedded.inside else {}
     folder = run.workspace.path("bundle")
     bundle = write_bundle(
         folder,
         models[: len(chain)],
         run.context.target,
         recipe,
-        {**_expected(run, best), **embedded.expected},
+        {**_expected(run, best), **inside},
         package_versions(),
         lighter=models[len(chain) :],
         selftest=selftest,
@@ -170,6 +173,8 @@ def _packed(run: Run, part: _Part, embedded: Embedding, recorded: Recorded | Non
         frame_p50_ms=frame.p50_ms if frame else None,
         frame_p99_ms=frame.p99_ms if frame else None,
     )
+    if embedded.inside and embedded.name == one.name and part.judged_as is None:
+        expected = replace(expected, **embedded.inside.expected)
     return replace(made, expected=expected, noise_limits=recorded.limits if recorded else {}), data
 
 

@@ -13,8 +13,8 @@ from edgeopt.measurement.accuracy.acceptance import keeps_accuracy
 from edgeopt.measurement.accuracy.evaluate import answers
 from edgeopt.measurement.fresh_process.turns import Runnable
 from edgeopt.measurement.interleaved import Pace, take_turns
-from edgeopt.measurement.statistics.ratio import Ratio
 from edgeopt.pipeline.candidate import Candidate
+from edgeopt.pipeline.result import Inside
 from edgeopt.pipeline.run import Run
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.steps import Step
@@ -32,11 +32,13 @@ class Embedding:
     """What the models of a bundle hold; without steps, nothing."""
 
     context: Context
+    name: str = ""
+    """Of the chosen candidate."""
     steps: Mapping[str, Step] = field(default_factory=dict)
     recipe: Recipe | None = None
     """Of the bundle; None: nothing is embedded."""
-    expected: Mapping[str, Any] = field(default_factory=dict)
-    """What is measured of the chosen model with the parts inside, in the words of the manifest."""
+    inside: Inside | None = None
+    """What is measured of the chosen model with the parts inside."""
     notes: Sequence[Note] = ()
 
     def put_into(self, model: Model) -> Model:
@@ -54,7 +56,7 @@ def embed(run: Run, best: Candidate) -> Embedding:
     if not steps:
         return nothing
     parts = [step.embeds for step in steps.values() if step.embeds]
-    asked = Embedding(run.context, steps, run.context.recipe.with_embedded(*parts))
+    asked = Embedding(run.context, best.name, steps, run.context.recipe.with_embedded(*parts))
     run.listener.say(f"putting {' and '.join(parts)} into {best.name}")
     try:
         return _checked(run, best, asked)
@@ -81,14 +83,8 @@ def _checked(run: Run, best: Candidate, asked: Embedding) -> Embedding:
     if not keeps_accuracy(drop, agreement, run.plan.max_drop, LEAST_AGREEMENT):
         lost = f"agrees with itself in {agreement:.3f} only" if drop is None else f"would drop {drop:.4f} in all"
         raise EdgeoptError(f"{best.name} {lost} with {_told(asked)} inside", remedy="leave the step out")
-    expected: dict[str, Any] = {"agreement": best.agreement}
-    told = f"{_told(asked)} inside {best.name}: agrees with itself in {agreement:.3f}"
-    if score:
-        told, expected = f"{told}, {score}", {"accuracy": score.value, "images": score.n}
-    if not run.untimed:
-        frames, ratio = _timed(run, best, before, after)
-        told, expected = f"{told}, whole frames {ratio} its speed", {**expected, **frames}
-    return replace(asked, expected=expected, notes=(Note(NoteKind.INFO, told),))
+    inside = Inside(tuple(map(str, asked.recipe.embedded)), agreement, score)
+    return replace(asked, inside=inside if run.untimed else _timed(run, best, inside, before, after))
 
 
 def _told(asked: Embedding) -> str:
@@ -137,10 +133,11 @@ def _score(run: Run, best: Candidate, asked: Embedding, model: Model) -> Accurac
 _THRESHOLDS = ("score_threshold", "iou_threshold", "max_detections")
 
 
-def _timed(run: Run, best: Candidate, before: Runnable, after: Runnable) -> tuple[dict[str, Any], Ratio]:
-    """Return the times of whole frames for the manifest, and how fast they are beside the model alone."""
+def _timed(run: Run, best: Candidate, inside: Inside, before: Runnable, after: Runnable) -> Inside:
+    """Return it with the times of whole frames, in turns with the same model alone."""
     seconds = min(SECONDS, max(run.context.ends_at - monotonic(), 0.0))
-    name = f"{best.name} with {' and '.join(after.recipe.embedded)}"
+    name = f"{best.name} with {' and '.join(inside.parts)}"
     turns = take_turns({best.name: before.open, name: after.open}, run.timed, Pace(seconds), workers=run.plan.threads)
     frame = turns.samples[name].summary()["frame"].stage_time
-    return {"frame_p50_ms": frame.p50_ms, "frame_p99_ms": frame.p99_ms}, turns.ratio(name, "frame")
+    speed = turns.ratio(name, "frame")
+    return replace(inside, frame_p50_ms=frame.p50_ms, frame_p99_ms=frame.p99_ms, speed=speed)

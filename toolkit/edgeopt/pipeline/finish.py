@@ -13,6 +13,7 @@ from edgeopt.measurement.accuracy.bootstrap import Drop, why_unsure
 from edgeopt.measurement.accuracy.evaluate import answers
 from edgeopt.pipeline.candidate import Candidate
 from edgeopt.pipeline.deploy import deploy
+from edgeopt.pipeline.embedding import embed
 from edgeopt.pipeline.measure import Decision
 from edgeopt.pipeline.plan import calibrated_steps
 from edgeopt.pipeline.result import Report
@@ -54,7 +55,8 @@ def conclude(run: Run, choice: Choice, decision: Decision | None) -> Report:
     off_target = "" if best.profile or not is_compiled(run.context.target) else _why_off_target(candidates)
     if off_target:
         notes.append(Note(NoteKind.WARNING, f"nothing runs on {run.context.target.name}: {off_target}"))
-    bundle, of_bundle = deploy(run, candidates, best)
+    embedded = embed(run, best)
+    bundle, of_bundle = deploy(run, candidates, best, embedded)
     notes += of_bundle
     report = Report(
         model=run.context.original.name,
@@ -79,6 +81,7 @@ def conclude(run: Run, choice: Choice, decision: Decision | None) -> Report:
         foreign_runtime=foreign,
         trust=str(decision.trust) if decision else "",
         notes=tuple(dict.fromkeys(notes)),
+        inside=embedded.inside,
     )
     try:
         _write_pictures(run, best)

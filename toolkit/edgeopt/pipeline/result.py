@@ -8,13 +8,42 @@ from pathlib import Path
 from typing import Any
 
 from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_MISSED, EXIT_OF, EXIT_PASS, InvalidFileError, Note
+from edgeopt.measurement.statistics.ratio import Ratio
 from edgeopt.pipeline.candidate import Candidate
 from edgeopt.system.environment import Environment
 from edgeopt.system.text import format_bytes, short
 from edgeopt.system.toml import parse_table, read_object
+from edgeopt.tasks import Accuracy
 
 SCHEMA = 3
 RESULT = "report.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """What the bundle's models hold of the recipe, and what that made of the chosen one."""
+
+    parts: tuple[str, ...]
+    agreement: float
+    """Of its answers with those of the same model alone, 0 to 1."""
+    score: Accuracy | None = None
+    """With the parts inside; None without labels."""
+    frame_p50_ms: float | None = None
+    frame_p99_ms: float | None = None
+    speed: Ratio | None = None
+    """Of whole frames, against the same model alone; None where nothing is measured here."""
+
+    @property
+    def expected(self) -> dict[str, Any]:
+        """What of it the manifest says in place of the model's own figures."""
+        accuracy = {"accuracy": self.score.value} if self.score else {}
+        return {**accuracy, "frame_p50_ms": self.frame_p50_ms, "frame_p99_ms": self.frame_p99_ms}
+
+    def __str__(self) -> str:
+        told = [f"{' and '.join(self.parts)}: answers agree in {self.agreement:.3f} with the model alone"]
+        told += [str(self.score).partition(" (")[0]] if self.score else []
+        told += [f"frames {self.speed} as fast"] if self.speed else []
+        return ", ".join(told)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +78,8 @@ class Report:
     """Why nothing runs on the target's own device; empty where the chosen candidate does."""
     trust: str = ""
     """TRUSTED, or NOISY or INVALID with the reasons; empty where nothing was measured."""
+    inside: Inside | None = None
+    """None where nothing of the recipe is embedded."""
 
     def __post_init__(self) -> None:
         if [one.name for one in self.candidates].count(self.chosen) != 1:

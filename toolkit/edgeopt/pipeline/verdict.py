@@ -54,6 +54,7 @@ def _facts(report: Report) -> list[Value]:
     found = [
         _budget(report),
         Value("accuracy", _accuracy(best, first, report.max_drop) if best is not first else ""),
+        Value("embedded", str(report.inside) if report.inside else ""),
         Value("size", size if best is not first else ""),
         Value("machine", f"{report.noise}: believe no close figure" if report.noise else "", more=report.trust),
         Value("report", str(report.folder / "report.html"), is_command=True),

@@ -1,0 +1,173 @@
+"""Embedded parts of the recipe: the models give Python's answers, judged by plain ONNX Runtime."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import cv2
+import numpy as np
+import onnxruntime as ort
+import pytest
+from fixture_brief import briefly
+from fixture_bundles import packed
+
+import edgeopt
+from edgeopt import Runtime
+from edgeopt.errors import NoteKind
+from edgeopt.measurement.accuracy.evaluate import open_labelled
+from edgeopt.measurement.given import Given, open_given
+from edgeopt.pipeline.plan import Options, all_steps, make_plan
+from edgeopt.pipeline.result import read_report
+from edgeopt.recipes.recipe import Recipe, find_recipe
+from edgeopt.runtime.bundle import read_bundle, write_bundle
+from edgeopt.steps.embed_postprocess import embed_postprocess
+from edgeopt.steps.embed_preprocess import embed_preprocess
+from edgeopt.system.target import find_target
+from edgeopt.tasks import make_task
+
+DIGITS = Path(__file__).parents[2] / "models" / "digits_detector"
+BOTH = ("embed-preprocess", "embed-postprocess")
+PICTURES = 24
+CASES = {
+    "digits_detector": ("digits_detector", None, None, 0.97, 0.01),
+    "YOLOX": ("models/yolox_nano_416.onnx", "yolox", "coco/instances_val.json", 0.97, 0.01),
+    "SqueezeNet": ("models/squeezenet_224.onnx", "imagenet_caffe", "imagenet/val_labels.csv", 0.99, 0.0),
+}
+"""Model, recipe, labels; least agreement of the answers, most of the metric that may differ."""
+
+
+def as_evaluated(recipe: Recipe) -> Recipe:
+    """Return a recipe with the thresholds of its evaluation for applications too."""
+    low = {name: getattr(recipe.evaluation, name) for name in ("score_threshold", "iou_threshold", "max_detections")}
+    return replace(recipe, postprocess=replace(recipe.postprocess, **low))
+
+
+def opened(case: str, data: Path) -> tuple[Given, Path]:
+    model, recipe, labels, *_ = CASES[case]
+    given = open_given(model if recipe is None else str(data / model), "cpu", recipe)
+    return given, data / labels if labels else given.recipe.path_of(given.recipe.evaluation.labels)
+
+
+def skip_without(case: str, request: pytest.FixtureRequest) -> Path:
+    return Path() if CASES[case][1] is None else request.getfixturevalue("data")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_plain_onnx_runtime_gives_the_tasks_answers(case, request):
+    given, labels = opened(case, skip_without(case, request))
+    recipe, labelled = as_evaluated(given.recipe), open_labelled(labels)
+    model = embed_postprocess(embed_preprocess(given.model, recipe), recipe)
+    alone = ort.InferenceSession(given.model.data, providers=["CPUExecutionProvider"])
+    whole = ort.InferenceSession(model.data, providers=["CPUExecutionProvider"])
+    task = make_task(recipe, given.model.inputs, given.model.outputs, evaluating=True)
+    reader = make_task(recipe.with_embedded(*_parts()), model.inputs, model.outputs, evaluating=True)
+    positions = range(min(PICTURES, len(labelled.frames)))
+    expected, found = [], []
+    for i in positions:
+        frame = labelled.frames.picture(i)
+        inputs, geometry = task.preprocess(frame)
+        outputs = dict(zip([one.name for one in alone.get_outputs()], alone.run(None, dict(inputs)), strict=True))
+        expected.append(task.postprocess(outputs, geometry))
+        outputs = dict(zip([one.name for one in whole.get_outputs()], whole.run(None, {"frame": frame}), strict=True))
+        found.append(reader.postprocess(outputs, reader.preprocess(frame)[1]))
+    least, most = CASES[case][3:]
+    assert task.agreement(found, expected) >= least
+    kept = labelled.labels.select([*positions])
+    assert abs(task.score(expected, kept).value - task.score(found, kept).value) <= most
+
+
+def _parts():
+    return [step.embeds for step in all_steps().values() if step.embeds]
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Labels of a few pictures of the shipped detector."""
+    shipped = DIGITS / "eval" / "instances.json"
+    labels = json.loads(shipped.read_text("utf-8"))
+    kept = labels["images"][:16]
+    for one in kept:
+        one["file_name"] = str(next(DIGITS.joinpath("eval").rglob(Path(one["file_name"]).name)))
+    ids = {one["id"] for one in kept}
+    boxes = [one for one in labels["annotations"] if one["image_id"] in ids]
+    file = tmp_path_factory.mktemp("few") / "labels.json"
+    file.write_text(json.dumps({**labels, "images": kept, "annotations": boxes}), "utf-8")
+    return str(file)
+
+
+@pytest.fixture(scope="module")
+def bundles(few: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Bundles of the shipped detector with each part alone and none, and one with both as `optimize` makes it."""
+    folder, target = tmp_path_factory.mktemp("embedded"), find_target("cpu-x86-vnni")
+    given = open_given("digits_detector", "cpu", None)
+    models = {"none": given.model, "pre": embed_preprocess(given.model, given.recipe)}
+    models["post"] = embed_postprocess(given.model, given.recipe)
+    parts = {"none": (), "pre": _parts()[:1], "post": _parts()[1:]}
+    for name, model in models.items():
+        recipe = given.recipe.with_embedded(*parts[name])
+        write_bundle(folder / name, [packed("model.onnx", "fp32", model.data, target, 1)], target, recipe, {}, {})
+    with briefly():
+        edgeopt.optimize("digits_detector", out=folder / "both", steps=BOTH, threads=1, eval=few)
+    return {name: folder / name for name in (*models, "both")}
+
+
+@pytest.mark.parametrize("part", ["pre", "post", "both"])
+def test_a_runtime_gives_the_same_answers_from_an_embedded_bundle(bundles, part):
+    files = sorted((DIGITS / "calib").iterdir())[:12]
+    frames = [cv2.resize(cv2.imread(str(one)), (60 + 40 * i, 300 - 20 * i)) for i, one in enumerate(files)]
+    with Runtime.load(bundles["none"]) as plain, Runtime.load(bundles[part]) as embedded:
+        assert embedded.artefact.file == "model.onnx"
+        assert not embedded.notes
+        wanted, found = plain.predict_batch(frames), embedded.predict_batch(frames)
+        assert plain.task.agreement(found, wanted) >= (0.999 if part == "post" else 0.97)
+        if part == "post":
+            np.testing.assert_allclose(found[0].boxes, wanted[0].boxes, atol=1e-2)
+
+
+def test_the_report_and_the_manifest_say_what_is_inside(bundles):
+    report = read_report(bundles["both"])
+    assert report.inside is not None
+    assert report.inside.parts == ("preprocess", "postprocess")
+    assert report.inside.agreement > 0.97
+    assert report.inside.score is not None
+    assert abs(report.inside.score.value - report.candidates[0].score.value) < 0.01
+    assert "embedded" in (bundles["both"] / "report.md").read_text("utf-8")
+    bundle = read_bundle(bundles["both"])
+    assert bundle.recipe.embedded == ("preprocess", "postprocess")
+    assert bundle.expected["accuracy"] == report.inside.score.value
+    assert bundle.artefacts[0].expected.frame_p50_ms == report.inside.frame_p50_ms
+
+
+def test_a_manifest_is_enough_for_an_app(bundles):
+    manifest = json.loads((bundles["both"] / "bundle" / "manifest.json").read_text("utf-8"))
+    first = manifest["artefacts"][0]
+    assert first["inputs"] == [{"name": "frame", "dtype": "uint8", "shape": [None, None, 3]}]
+    assert [one["name"] for one in first["outputs"]] == ["boxes", "scores", "classes"]
+    assert manifest["recipe"]["class_names"] == [str(digit) for digit in range(10)]
+
+
+def test_the_steps_are_off_and_the_word_default_adds_to_the_others():
+    recipe, target = find_recipe("yolox"), find_target("cpu-x86-vnni")
+    plain = make_plan(recipe, target, Options(calib="synthetic"), 1)
+    assert not {*BOTH} & plain.steps.keys()
+    asked = make_plan(recipe, target, Options(calib="synthetic", steps=("default", *BOTH)), 1)
+    assert asked.steps.keys() == {*plain.steps, *BOTH}
+    left = make_plan(recipe, target, Options(calib="synthetic", steps=("default", *BOTH), skip=BOTH), 1)
+    assert left.steps.keys() == plain.steps.keys()
+
+
+@pytest.mark.parametrize("target", ["qualcomm-htp-v73", "nvidia-cuda"])
+def test_a_target_of_fixed_shapes_or_another_device_says_why_not(target):
+    plan = make_plan(find_recipe("yolox"), find_target(target), Options(calib="synthetic", steps=("fuse", *BOTH)), 1)
+    assert not {*BOTH} & plan.steps.keys()
+    told = [one.detail for one in plan.notes if one.kind is NoteKind.SKIPPED]
+    assert sum("embed" in one for one in told) == 2
+
+
+def test_what_cannot_be_embedded_is_a_warning_and_the_bundle_is_written(brief, tmp_path):
+    report = edgeopt.optimize("digits_detector", out=tmp_path, recipe="tensors", steps=("fuse", *BOTH), threads=1)
+    told = [str(one) for one in report.notes if "embedded" in str(one)]
+    assert len(told) == 1
+    assert read_bundle(tmp_path).recipe.embedded == ()
