@@ -129,7 +129,7 @@ def test_the_search_reports_each_attempt_and_says_why_the_first_won() -> None:
     best = found.attempts[0]
     assert "QLinearConv" in best.outcome.model.op_counts
     assert best.agreement > 0.99
-    assert found.reason.startswith(f"{best.name} is about 1.50 times as fast as the float model, and its agreement is")
+    assert found.reason.startswith(f"{best.name}: about 1.50 times as fast as the float model. Its agreement is")
     assert "; int8 qdq (1.10 times as fast" in found.reason
 
 
@@ -203,7 +203,7 @@ def test_all_that_labels_may_judge_say_why() -> None:
     found = searched(model)
     for most in (1, 2, 3):
         for one in for_labels(found.attempts, most):
-            told = f"{one.name} is about 1.20 times as fast as the float model, and its agreement is"
+            told = f"{one.name}: about 1.20 times as fast as the float model. Its agreement is"
             assert one.reason.startswith(f"{told} {one.agreement:.3f}.")
             assert "weighted layers" in one.reason
     assert found.reason == found.attempts[0].reason

@@ -125,8 +125,8 @@ def test_the_reason_tells_the_choice_its_costs_and_the_others() -> None:
     kept = KeptTensor("t", 4.2, 0.25, 0.1)
     told = reason(variant, best, [other], 0.85, times, (kept,))
     assert told == (
-        "a is about 1.40 times as fast as the float model, and its agreement is 0.950. "
-        "Float saves 0.50 ms in 1 layer, without what conversions at the borders cost. "
+        "a: about 1.40 times as fast as the float model. Its agreement is 0.950. "
+        "Float saves 0.50 ms in 1 layer. What conversions at the borders cost is not counted. "
         "The tensor 't' stays in float: one scale holds it with 4.2 dB only. "
         "In float its layers take 0.25 ms more than on integers. On integers the agreement would be 0.100 lower. "
         "Two layers stay in float. "

@@ -82,14 +82,15 @@ def reason(
         times: Of layers, where they were measured.
         kept: Tensors that stay in float.
     """
-    told = f"{attempt.name} is about {attempt.speed_ratio:.2f} times as fast as the float model"
-    said = [f"{told}, and its agreement is {attempt.agreement:.3f}"]
+    said = [f"{attempt.name}: about {attempt.speed_ratio:.2f} times as fast as the float model"]
+    said.append(f"Its agreement is {attempt.agreement:.3f}")
     if not attempt.is_valid(least_agreement):
         wanted = f"faster than float, with an agreement of {least_agreement:.2f} or more"
         said.append(f"That is not good enough: it must be {wanted}")
     if variant.front and times is not None:
         layers, saved_ms = plural(len(variant.front), "layer"), _saved_ms(variant, times.layers)
-        said.append(f"Float saves {saved_ms:.2f} ms in {layers}, without what conversions at the borders cost")
+        said.append(f"Float saves {saved_ms:.2f} ms in {layers}")
+        said.append("What conversions at the borders cost is not counted")
     said += [sentence for one in kept for sentence in one.sentences]
     said += [_capital(note.detail) for note in attempt.outcome.notes if note.kind is NoteKind.CHOICE]
     compared = [f"{one.name} ({one.speed_ratio:.2f} times as fast, agreement {one.agreement:.3f})" for one in others]
