@@ -1,0 +1,191 @@
+"""The accuracy of a whole pipeline: its last answers against labels, or against the original's answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgeopt.errors import EdgeoptError, InvalidFileError
+from edgeopt.measurement.accuracy.bootstrap import Drop, Scored, drop_between, require_telling, score
+from edgeopt.measurement.accuracy.evaluate import LabelledFrames, Progress, open_labelled
+from edgeopt.measurement.pipelines.likeness import alike, alike_on_crops
+from edgeopt.recipes.frames import Frames, open_frames
+from edgeopt.runtime.pipelines.crop import Crops
+from edgeopt.runtime.pipelines.description import FRAME, Description
+from edgeopt.runtime.pipelines.pipeline import Answer, Pipeline
+from edgeopt.system.toml import read_json
+from edgeopt.tasks import Accuracy
+
+PICTURES = 64
+"""Without labels, agreement is judged on so many, evenly spread."""
+_TWICE = 4
+"""Pictures that are answered twice: an answer that differs from itself compares with nothing."""
+EQUAL = "equal"
+"""The metric of labels that are answers: the share of frames with the right one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """How accurate one combination is."""
+
+    agreement: float
+    scored: Scored | None = None
+    accuracy: Accuracy | None = None
+    drop: float | None = None
+    interval: Drop | None = None
+
+    @property
+    def loss(self) -> float:
+        """What it loses, 0 or more: what seems gained is chance."""
+        return max(0.0, 1 - self.agreement if self.drop is None else self.drop)
+
+
+class Judge:
+    """What a pipeline answered before anything was changed, and the labels, if there are any."""
+
+    def __init__(self, original: Pipeline, pictures: Frames, labels: Path | None, tell: Progress | None) -> None:
+        """Answer all pictures with the original.
+
+        Args:
+            original: With the models as they came.
+            pictures: Unlabelled.
+            labels: Of the last stage's answers; None: agreement judges.
+            tell: Hears progress.
+
+        Raises:
+            EdgeoptError: If a stage fails, the labels do not fit, or the original does not agree with itself.
+        """
+        self._description, self._tell = original.description, tell
+        self._last = original.description.stages[-1]
+        self._labelled: LabelledFrames | None = None
+        self._expected: Sequence[Any] = ()
+        self.frames = pictures.spread(PICTURES)
+        if labels is not None:
+            self._read(labels, pictures)
+        self.answers = self._answer(original, "answers of the original")
+        self._require_repeatable(original)
+        self.baseline = self._judge(original, self.answers)
+        if self.baseline.scored is not None:
+            require_telling(self.baseline.scored, "without eval, agreement judges")
+
+    @property
+    def metric(self) -> str:
+        """What is judged by."""
+        return self.baseline.accuracy.metric if self.baseline.accuracy else "agreement"
+
+    def judge(self, pipeline: Pipeline, what: str) -> Judged:
+        """Return how accurate a pipeline of other forms is.
+
+        Args:
+            pipeline: Of the same stages.
+            what: For progress.
+        """
+        return self._judge(pipeline, self._answer(pipeline, what))
+
+    def _answer(self, pipeline: Pipeline, what: str) -> list[Answer]:
+        found = []
+        for i in range(len(self.frames)):
+            found.append(pipeline.predict(self.frames.picture(i)))
+            if self._tell:
+                self._tell(what, i + 1, len(self.frames))
+        return found
+
+    def _judge(self, pipeline: Pipeline, answers: Sequence[Answer]) -> Judged:
+        agreement = float(np.mean([self._alike(pipeline, *pair) for pair in zip(answers, self.answers, strict=True)]))
+        if self._labelled is not None:
+            task = pipeline.models[self._last.name].task
+            scored = score(task, [one.last for one in answers], self._labelled.labels)
+            before = getattr(self, "baseline", None)
+            interval = drop_between(before.scored, scored) if before and before.scored else None
+            drop = before.accuracy.value - scored.accuracy.value if before and before.accuracy else 0.0
+            return Judged(agreement, scored, scored.accuracy, drop, interval)
+        if self._expected:
+            right = [alike(plain(one.last), wanted) == 1 for one, wanted in zip(answers, self._expected, strict=True)]
+            accuracy = Accuracy(EQUAL, float(np.mean(right)), len(right))
+            before = getattr(self, "baseline", None)
+            drop = before.accuracy.value - accuracy.value if before and before.accuracy else 0.0
+            return Judged(agreement, None, accuracy, drop)
+        return Judged(agreement)
+
+    def _alike(self, pipeline: Pipeline, found: Answer, reference: Answer) -> float:
+        """Return how far the last answers to one picture are alike."""
+        if self._last.kind == "crop":
+            return alike(found.last.boxes, reference.last.boxes)
+        if self._last.kind != "model":
+            return alike(found.last, reference.last)
+        task, source = pipeline.models[self._last.name].task, self._last.takes[0]
+        cut, cut_before = (FRAME if source == FRAME else one.stages[source] for one in (found, reference))
+        if isinstance(cut, Crops) and isinstance(cut_before, Crops):
+            return alike_on_crops(task, found.last, reference.last, cut, cut_before)
+        is_many = isinstance(found.last, list) and isinstance(reference.last, list)
+        if is_many and len(found.last) != len(reference.last):
+            return 0.0
+        return task.agreement(*([one.last] if not is_many else one.last for one in (found, reference)))
+
+    def _require_repeatable(self, original: Pipeline) -> None:
+        for i in range(min(_TWICE, len(self.frames))):
+            again = original.predict(self.frames.picture(i))
+            if self._alike(original, again, self.answers[i]) < 1:
+                raise EdgeoptError(
+                    f"stage {self._last.name} answers {self.frames.names[i]} differently a second time, "
+                    "so that no other answer can be compared with it",
+                    remedy="let it return plain values that depend on what it takes alone",
+                )
+
+    def _read(self, labels: Path, pictures: Frames) -> None:
+        """Read labels: a JSON of answers, or what labels a task's answers to whole frames."""
+        is_of_task = self._last.kind == "model" and self._last.takes[0] == FRAME
+        if is_of_task:
+            self._labelled = open_labelled(labels)
+            self.frames = self._labelled.frames
+            return
+        folder, expected = read_expected(labels)
+        self.frames = open_frames(folder, list(expected))
+        self._expected = [expected[name] for name in self.frames.names]
+        del pictures
+
+
+def read_expected(path: Path) -> tuple[Path, Mapping[str, Any]]:
+    """Return the folder of the pictures, and the right answer to each by its file name.
+
+    Args:
+        path: A JSON object of file names and answers; the pictures lie beside it, or in a folder `images` there.
+
+    Raises:
+        InvalidFileError: If it is none, or no picture is there.
+    """
+    remedy = 'write {"frame.jpg": answer, ...}, the pictures beside it or in images/'
+    said = read_json(path, remedy=remedy)
+    if not isinstance(said, dict) or not said:
+        raise InvalidFileError(f"{path} holds no answers by the name of the picture", remedy=remedy)
+    for folder in (path.parent, path.parent / "images"):
+        if all((folder / name).is_file() for name in said):
+            return folder, said
+    missing = next(name for name in said if not (path.parent / name).is_file())
+    raise InvalidFileError(f"{path} names {missing[:200]}, which is not there", remedy=remedy)
+
+
+def plain(answer: Any) -> Any:
+    """Return an answer as JSON would hold it, to be compared with what a file says."""
+    try:
+        return json.loads(json.dumps(answer, default=_plain))
+    except (TypeError, ValueError):
+        return answer
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    raise TypeError
+
+
+def labels_of(description: Description, asked: str) -> Path | None:
+    """Return the labels that the command or the description names."""
+    return Path(asked) if asked else description.path_of(description.eval)
