@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from edgeopt.cli._options import (
     TERMINAL,
+    code_option,
     device_option,
     format_option,
     max_drop_option,
@@ -18,6 +20,9 @@ from edgeopt.cli._options import (
 from edgeopt.cli._output import show
 from edgeopt.cli._progress import Progress
 from edgeopt.cli._values import Duration, ModelName, Names, Number
+
+if TYPE_CHECKING:
+    from edgeopt.pipeline.plan import Options
 
 
 class _WithSteps(click.Command):
@@ -75,6 +80,7 @@ class _WithSteps(click.Command):
 )
 @click.option("--time-limit", type=Duration("s"), help="Stop making candidates after this, such as 5m.")
 @threads_option("all cores, or one where it is as fast")
+@code_option
 @click.option(
     "--prefer",
     type=click.Choice(["speed", "size"]),
@@ -104,13 +110,14 @@ def optimize(
     replay: str,
     time_limit: float | None,
     threads: int | None,
+    code: Path | None,
     prefer: str,
     form: str,
 ) -> None:
     """Make MODEL fast on a device, and prove it.
 
-    MODEL is an ONNX file, or the name of a shipped model. Writes every candidate, a bundle for the runtime, and a
-    report.
+    MODEL is an ONNX file, the name of a shipped model, or the .toml file of a pipeline, whose models are chosen
+    together. Writes every candidate, a bundle for the runtime, and a report.
 
     \b
     Exit codes:
@@ -120,6 +127,7 @@ def optimize(
       3  not decided
       4  the machine was too noisy to decide
     """
+    from edgeopt.measurement.pipelines.given import is_pipeline
     from edgeopt.pipeline.optimize import optimize as run
     from edgeopt.pipeline.optimize import show_plan
     from edgeopt.pipeline.plan import Options
@@ -142,6 +150,12 @@ def optimize(
         shapes=dict(shapes),
         prefer=Prefer(prefer),
     )
+    if is_pipeline(model):
+        if recipe is not None or dry_run:
+            raise click.UsageError("--recipe and --dry-run are for a single model; stages name their own recipes")
+        ctx.exit(_optimize_pipeline(model, target, code, out, options, form))
+    if code is not None:
+        raise click.UsageError("--code is for a pipeline, and a single model calls nothing; leave it out")
     if dry_run:
         show(show_plan(model, target=target, recipe=recipe, options=options), form)
         return
@@ -149,6 +163,19 @@ def optimize(
         report = run(model, target=target, out=out, recipe=recipe, options=options, listener=progress)
     show(summarize(report), form)
     ctx.exit(report.exit_code)
+
+
+def _optimize_pipeline(
+    model: str, target: str, code: Path | None, out: Path | None, options: Options, form: str
+) -> int:
+    """Optimize a pipeline and show it; return the exit code."""
+    from edgeopt.pipeline.joint.optimize import optimize_pipeline
+    from edgeopt.pipeline.joint.summary import summarize
+
+    with Progress(quiet=form != TERMINAL) as progress:
+        report = optimize_pipeline(model, target=target, code=code, out=out, options=options, listener=progress)
+    show(summarize(report), form)
+    return report.exit_code
 
 
 INTERRUPTED = "finished candidates are on disk; the same command with --resume takes them up"

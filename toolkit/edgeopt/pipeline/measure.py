@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.measurement.fresh_process.turns import FreshTurns
-from edgeopt.measurement.interleaved import AGAIN, HERE, Machine, Pace, Turns, take_turns
-from edgeopt.measurement.load.workers import Pipeline
+from edgeopt.measurement.interleaved import AGAIN, HERE, Machine, Opened, Pace, Turns, take_turns
 from edgeopt.measurement.resources.trust import Trust, TrustLevel, judge_trust
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.budget import judge_budget
@@ -61,7 +60,7 @@ class Decision:
 class Bench:
     """What candidates are measured on."""
 
-    openers: Mapping[str, Callable[[], Pipeline]]
+    openers: Mapping[str, Callable[[], Opened]]
     """By name, the baseline first."""
     frames: Frames
     budget_ms: float

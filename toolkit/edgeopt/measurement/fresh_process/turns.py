@@ -14,13 +14,14 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
 from edgeopt.executors import Source
 from edgeopt.graph.tensors import Sample, TensorSpec
 from edgeopt.measurement.fresh_process.start import run_child
-from edgeopt.measurement.interleaved import Pace, Turns, join_legs, take_turns
+from edgeopt.measurement.interleaved import Opened, Pace, Turns, join_legs, take_turns
 from edgeopt.measurement.load.workers import Pipeline
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.ratio import Ratio, ratio_of_rounds
@@ -53,6 +54,14 @@ class Runnable:
         """
         session = self.opening.open(self.source)
         return make_task(self.recipe, self.inputs, self.outputs, evaluating=False), session
+
+
+class Openable(Protocol):
+    """What can be opened in another process: plain values that say how."""
+
+    def open(self) -> Opened:
+        """Return it open, ready to run."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +108,7 @@ def feed_of(frames: Frames) -> Feed:
     return Feed(chosen.source, chosen.names, tuple(chosen))
 
 
-def run_fresh(runnables: Mapping[str, Runnable], feed: Feed, pace: Pace, *, workers: int, seed: int) -> Turns:
+def run_fresh(runnables: Mapping[str, Openable], feed: Feed, pace: Pace, *, workers: int, seed: int) -> Turns:
     """Run models in turns in one fresh process.
 
     Args:

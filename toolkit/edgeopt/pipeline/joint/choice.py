@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from edgeopt.pipeline.candidate import BASELINE
+
 
 @dataclass(frozen=True, slots=True)
 class Form:
@@ -39,7 +41,7 @@ class Combination:
         return {one.stage: one.name for one in self.forms}
 
     def __str__(self) -> str:
-        return ", ".join(f"{one.stage} {one.name}" for one in self.forms)
+        return ", ".join(f"{one.stage} {'original' if one.name == BASELINE else one.name}" for one in self.forms)
 
 
 def front_of(fixed_ms: float, forms: Sequence[Sequence[Form]]) -> tuple[Combination, ...]:

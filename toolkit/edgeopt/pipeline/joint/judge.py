@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,16 +60,17 @@ class Judge:
         Raises:
             EdgeoptError: If a stage fails, the labels do not fit, or the original does not agree with itself.
         """
-        self._description, self._tell = original.description, tell
+        self._tell = tell
         self._last = original.description.stages[-1]
         self._labelled: LabelledFrames | None = None
         self._expected: Sequence[Any] = ()
         self.frames = pictures.spread(PICTURES)
         if labels is not None:
-            self._read(labels, pictures)
+            self._read(labels)
+        self._before: Judged | None = None
         self.answers = self._answer(original, "answers of the original")
         self._require_repeatable(original)
-        self.baseline = self._judge(original, self.answers)
+        self.baseline = self._before = self._judge(original, self.answers)
         if self.baseline.scored is not None:
             require_telling(self.baseline.scored, "without eval, agreement judges")
 
@@ -90,27 +91,34 @@ class Judge:
     def _answer(self, pipeline: Pipeline, what: str) -> list[Answer]:
         found = []
         for i in range(len(self.frames)):
-            found.append(pipeline.predict(self.frames.picture(i)))
+            found.append(self._without_pictures(pipeline.predict(self.frames.picture(i))))
             if self._tell:
                 self._tell(what, i + 1, len(self.frames))
         return found
+
+    def _without_pictures(self, answer: Answer) -> Answer:
+        """Keep what is compared: views of all frames would be all frames."""
+        kept = {name: answer.stages[name] for name in (*self._last.takes, self._last.name) if name in answer.stages}
+        light = {name: replace(one, pictures=()) if isinstance(one, Crops) else one for name, one in kept.items()}
+        return replace(answer, stages=light)
 
     def _judge(self, pipeline: Pipeline, answers: Sequence[Answer]) -> Judged:
         agreement = float(np.mean([self._alike(pipeline, *pair) for pair in zip(answers, self.answers, strict=True)]))
         if self._labelled is not None:
             task = pipeline.models[self._last.name].task
             scored = score(task, [one.last for one in answers], self._labelled.labels)
-            before = getattr(self, "baseline", None)
-            interval = drop_between(before.scored, scored) if before and before.scored else None
-            drop = before.accuracy.value - scored.accuracy.value if before and before.accuracy else 0.0
-            return Judged(agreement, scored, scored.accuracy, drop, interval)
+            before = self._before.scored if self._before else None
+            interval = drop_between(before, scored) if before else None
+            return Judged(agreement, scored, scored.accuracy, self._drop(scored.accuracy), interval)
         if self._expected:
             right = [alike(plain(one.last), wanted) == 1 for one, wanted in zip(answers, self._expected, strict=True)]
             accuracy = Accuracy(EQUAL, float(np.mean(right)), len(right))
-            before = getattr(self, "baseline", None)
-            drop = before.accuracy.value - accuracy.value if before and before.accuracy else 0.0
-            return Judged(agreement, None, accuracy, drop)
+            return Judged(agreement, None, accuracy, self._drop(accuracy))
         return Judged(agreement)
+
+    def _drop(self, accuracy: Accuracy) -> float:
+        before = self._before.accuracy if self._before else None
+        return before.value - accuracy.value if before else 0.0
 
     def _alike(self, pipeline: Pipeline, found: Answer, reference: Answer) -> float:
         """Return how far the last answers to one picture are alike."""
@@ -129,7 +137,7 @@ class Judge:
 
     def _require_repeatable(self, original: Pipeline) -> None:
         for i in range(min(_TWICE, len(self.frames))):
-            again = original.predict(self.frames.picture(i))
+            again = self._without_pictures(original.predict(self.frames.picture(i)))
             if self._alike(original, again, self.answers[i]) < 1:
                 raise EdgeoptError(
                     f"stage {self._last.name} answers {self.frames.names[i]} differently a second time, "
@@ -137,7 +145,7 @@ class Judge:
                     remedy="let it return plain values that depend on what it takes alone",
                 )
 
-    def _read(self, labels: Path, pictures: Frames) -> None:
+    def _read(self, labels: Path) -> None:
         """Read labels: a JSON of answers, or what labels a task's answers to whole frames."""
         is_of_task = self._last.kind == "model" and self._last.takes[0] == FRAME
         if is_of_task:
@@ -147,7 +155,6 @@ class Judge:
         folder, expected = read_expected(labels)
         self.frames = open_frames(folder, list(expected))
         self._expected = [expected[name] for name in self.frames.names]
-        del pictures
 
 
 def read_expected(path: Path) -> tuple[Path, Mapping[str, Any]]:

@@ -125,6 +125,14 @@ class Pipeline:
         for model in self.models.values():
             model.close()
 
+    def with_models(self, models: Mapping[str, Runtime]) -> Pipeline:
+        """Return a pipeline of the same stages with other models in some of them; it shares all else with this one.
+
+        Args:
+            models: Loaded, by the name of the stage; whoever loaded them closes them.
+        """
+        return Pipeline(self.description, {**self.models, **models}, self._calls, clock=self._clock)
+
     @property
     def notes(self) -> tuple[Note, ...]:
         """Why artefacts that were preferred do not run, of all models."""

@@ -1,7 +1,8 @@
-"""The example of the page runs: its file is the page's, its classifier is made, its look-up answers."""
+"""The example of the page runs: its file is the page's, its classifier is made, it is optimized and it answers."""
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 import shutil
@@ -11,8 +12,11 @@ from pathlib import Path
 
 import cv2
 import pytest
+from click.testing import CliRunner
 
+from edgeopt.cli import cli
 from edgeopt.measurement.pipelines.given import open_pipeline
+from edgeopt.runtime.pipelines import Pipeline
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "pipeline"
@@ -51,3 +55,20 @@ def test_the_page_runs_on_its_bundle(example, tmp_path, monkeypatch, capsys):
     products, runs, lookup_ms = capsys.readouterr().out.splitlines()
     assert len(literal_eval(products)) == int(runs) >= 5
     assert float(lookup_ms) > 0
+
+
+def test_optimize_makes_chooses_and_writes_what_the_app_loads(example, tmp_path, brief):
+    wishes = ["--target", "cpu", "--code", str(example), "--threads", "1", "--steps", "fuse,quantize"]
+    asked = ["optimize", str(example / "pipeline.toml"), *wishes, "--time-limit", "9s", "-o", str(tmp_path / "out")]
+    shown = CliRunner().invoke(cli, asked)
+    assert shown.exit_code in (0, 2, 3, 4), shown.output
+    said = json.loads((tmp_path / "out" / "report.json").read_text("utf-8"))
+    assert {one["name"] for one in said["after"]} == {"load", "detect", "crop", "recognise", "lookup"}
+    assert [forms[0]["stage"] for forms in said["forms"]] == ["detect", "recognise"]
+    assert said["forms"][0][0]["name"] == said["forms"][1][0]["name"] == "baseline"
+    runs = next(one for one in said["after"] if one["name"] == "recognise")
+    assert runs["runs_most"] > runs["runs_mean"] > 1
+    assert (tmp_path / "out" / "models" / "recognise" / "report.md").is_file()
+    with Pipeline.load(tmp_path / "out", stages={"lookup": lambda crops, digits: len(digits)}) as pipeline:
+        picture = sorted((ROOT / "models" / "digits_detector" / "calib").glob("*.jpg"))[1]
+        assert pipeline.predict(cv2.imread(str(picture))).last >= 5

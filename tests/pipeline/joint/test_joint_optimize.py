@@ -1,0 +1,229 @@
+"""`optimize` of a pipeline: scripted forms are weighed in the whole, and the example runs as a user runs it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import cv2
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from fixture_pipelines import boxes, changed, classifier, described, detector
+
+from edgeopt.cli import cli
+from edgeopt.errors import EdgeoptError
+from edgeopt.measurement.pipelines.given import GivenPipeline
+from edgeopt.measurement.statistics.quantile import StageTime
+from edgeopt.measurement.statistics.ratio import Change, Ratio
+from edgeopt.pipeline.candidate import BASELINE, Candidate, Latency
+from edgeopt.pipeline.joint.forms import ModelForms, time_ratio, weigh
+from edgeopt.pipeline.joint.judge import Judge, plain, read_expected
+from edgeopt.pipeline.joint.observe import observe_original
+from edgeopt.pipeline.joint.optimize import _Joint, optimize_pipeline
+from edgeopt.pipeline.plan import Options
+from edgeopt.pipeline.run import Silence
+from edgeopt.recipes.frames import open_frames
+from edgeopt.runtime.pipelines import Pipeline
+from edgeopt.runtime.pipelines.bundle import read_pipeline, write_pipeline
+
+MS = 1_000_000
+CODE = "def find(crops, classes):\n    return sorted(int(one.indices[0]) for one in classes)\n"
+FOUND = [boxes((0, 0, 4, 4, 0.9), (4, 4, 8, 8, 0.8))]
+LOST = [boxes((0, 0, 4, 4, 0.9), (4, 4, 8, 8, 0.1))]
+"""The second box is below the threshold: half of the answer is gone."""
+
+
+@pytest.fixture
+def pictures(tmp_path) -> Path:
+    (tmp_path / "pictures").mkdir()
+    for i in range(4):
+        cv2.imwrite(str(tmp_path / "pictures" / f"{i}.png"), np.full((8, 8, 3), 40 * i, np.uint8))
+    return tmp_path / "pictures"
+
+
+@pytest.fixture
+def code(tmp_path) -> Path:
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "shop.py").write_text(CODE, "utf-8")
+    return tmp_path / "app"
+
+
+def scripted(folder: Path) -> tuple[ModelForms, ModelForms]:
+    """Return forms: a detector that is faster for nothing or loses half of the boxes, a classifier that errs."""
+    made = {
+        "detect": {
+            BASELINE: detector(folder / "d0", FOUND, 6 * MS),
+            "fuse": detector(folder / "d1", FOUND, 4 * MS),
+            "int8": detector(folder / "d2", LOST, 2 * MS),
+        },
+        "recognise": {
+            BASELINE: classifier(folder / "r0", [1], 3 * MS),
+            "int8": classifier(folder / "r1", [2], 1 * MS),
+        },
+    }
+    ratios = {"detect": {BASELINE: 1.0, "fuse": 4 / 6, "int8": 2 / 6}, "recognise": {BASELINE: 1.0, "int8": 1 / 3}}
+    detect, recognise = (ModelForms(name, 1, made[name], ratios[name]) for name in made)
+    return detect, recognise
+
+
+def joint(folder: Path, pictures: Path, code: Path, **options: object) -> _Joint:
+    models = scripted(folder / "made")
+    bundles = {one.stage: one.bundles[BASELINE] for one in models}
+    bundle = write_pipeline(folder / "out" / "combinations" / BASELINE, described(), bundles, {}, {})
+    calls = {"lookup": __import__("runpy").run_path(str(code / "shop.py"))["find"]}
+    target = SimpleNamespace(name="script", budget_ms=40.0)
+    given = GivenPipeline("pipeline.toml", bundle, calls, code, described(), target, "cpu")
+    frames = open_frames(pictures)
+    with given.open() as pipeline:
+        original = observe_original(pipeline, frames, folder / "out" / "inputs", None)
+    return _Joint(given, frames, (original, models), folder / "out", Options(**options), Silence(), 0.0)
+
+
+def test_a_form_is_weighed_by_what_the_whole_loses(tmp_path, pictures, code):
+    run = joint(tmp_path, pictures, code)
+    with run._load(BASELINE) as pipeline:
+        judge = Judge(pipeline, run._pictures, None, None)
+        detect, recognise = weigh(run._models, run._original, pipeline, judge)
+    assert [(one.name, round(one.loss, 3)) for one in detect] == [(BASELINE, 0), ("fuse", 0), ("int8", round(1 / 3, 3))]
+    assert [(one.name, one.loss) for one in recognise] == [(BASELINE, 0), ("int8", 1)]
+    assert [one.frame_ms / detect[0].frame_ms for one in detect] == pytest.approx([1, 4 / 6, 2 / 6])
+    assert (run._original.runs["recognise"] == 2).all()
+    assert len(list((tmp_path / "out" / "inputs" / "recognise").glob("*.png"))) == 8
+    assert not (tmp_path / "out" / "inputs" / "detect").exists()
+
+
+def test_what_is_chosen_together_is_measured_whole_and_written(tmp_path, pictures, code, brief):
+    report = joint(tmp_path, pictures, code, budget_ms=11.5).conclude()
+    assert report.measured is not None
+    assert report.measured.names == {"detect": "fuse", "recognise": BASELINE}
+    assert [one.name for one in report.candidates] == [BASELINE, "joint"]
+    assert report.candidates[1].agreement == 1
+    is_proven = report.candidates[1].speed.verdict is Change.FASTER
+    assert (report.chosen == "joint") == is_proven  # which of the two is the machine's affair
+    assert report.chosen_forms["detect"] == ("fuse" if is_proven else BASELINE)
+    assert [one.name for one in report.after] == ["load", "detect", "crop", "recognise", "lookup"]
+    said = json.loads((tmp_path / "out" / "report.json").read_text("utf-8"))
+    assert said["kind"] == "pipeline"
+    page = (tmp_path / "out" / "report.md").read_text("utf-8")
+    for word in ("detect", "crop", "recognise", "lookup", "fuse", "the whole loses"):
+        assert word in page
+    made = read_pipeline(tmp_path / "out")
+    assert made.expected["forms"] == dict(report.chosen_forms)
+    assert made.description.budget_ms == 11.5
+    with Pipeline.load(tmp_path / "out", stages={"lookup": lambda crops, found: len(found)}) as pipeline:
+        assert pipeline.predict(np.zeros((8, 8, 3), np.uint8)).last == 2
+
+
+def test_models_stay_where_the_budget_is_met_or_nothing_may_be_lost(tmp_path, pictures, code, brief):
+    run = joint(tmp_path, pictures, code)
+    run._models = tuple(
+        ModelForms(one.stage, 1, {n: b for n, b in one.bundles.items() if n != "fuse"}, one.time_ratio)
+        for one in run._models
+    )
+    report = run.conclude()
+    assert report.measured is None
+    assert report.chosen == BASELINE
+    assert len(report.candidates) == 1
+    assert report.reason.startswith("the models stay as they came")
+
+
+def timed(name: str, execute_ms: float, low: float = 0.0, high: float = 0.0) -> Candidate:
+    stages = {"load": StageTime(9.0, 9.0, None), "execute": StageTime(execute_ms, execute_ms, None)}
+    speed = Ratio(10 / execute_ms, low, high, Change.UNCONFIRMED) if low else None
+    return Candidate(
+        name, "", (), "fp32", "m.onnx", 1, latency=Latency(9, stages["execute"], stages, "PASS", ""), speed=speed
+    )
+
+
+def test_no_gain_is_counted_on_where_none_was_measured():
+    original = timed(BASELINE, 10.0)
+    assert time_ratio(timed("fuse", 5.0, 1.1, 1.4), original) == 0.5  # pictures that are read are no part of it
+    assert time_ratio(timed("fuse", 5.0, 0.9, 1.4), original) == 1.0
+    assert time_ratio(original, original) == 1.0
+
+
+def test_labels_of_answers_judge_the_whole(tmp_path, pictures, code):
+    run = joint(tmp_path, pictures, code)
+    expected = {f"{i}.png": [1, 1] if i else [1, 2] for i in range(4)}
+    (pictures / "answers.json").write_text(json.dumps(expected), "utf-8")
+    with run._load(BASELINE) as pipeline:
+        judge = Judge(pipeline, run._pictures, pictures / "answers.json", None)
+        assert (judge.metric, judge.baseline.accuracy.value) == ("equal", 0.75)
+        assert [one.loss for one in weigh(run._models, run._original, pipeline, judge)[0]] == [0, 0, 0.75]
+
+
+def test_labels_that_are_none_are_one_line(tmp_path, pictures):
+    file = pictures / "answers.json"
+    for text, problem in (
+        ("[]", "holds no answers"),
+        ('{"x.png": 1}', "names x.png, which is not there"),
+        ("{", "is not JSON"),
+    ):
+        file.write_text(text, "utf-8")
+        with pytest.raises(EdgeoptError, match=problem):
+            read_expected(file)
+    assert plain({"a": np.float32(1.5), "b": (np.arange(2), {3})}) == {"a": 1.5, "b": [[0, 1], [3]]}
+
+
+def test_an_answer_that_differs_from_itself_judges_nothing(tmp_path, pictures, code):
+    (code / "shop.py").write_text(
+        "from itertools import count\nN = count()\ndef find(*_):\n    return next(N)\n", "utf-8"
+    )
+    run = joint(tmp_path, pictures, code)
+    with (
+        run._load(BASELINE) as pipeline,
+        pytest.raises(EdgeoptError, match=r"stage lookup answers 0.png differently a second time"),
+    ):
+        Judge(pipeline, run._pictures, None, None)
+
+
+def test_a_model_that_is_fed_nothing_ends_the_run(tmp_path, pictures, code):
+    bundles = {
+        "detect": detector(tmp_path / "d", [boxes()]),
+        "recognise": classifier(tmp_path / "r", [1]),
+    }
+    made = write_pipeline(tmp_path / "bundle", described(), bundles, {}, {})
+    with (
+        Pipeline.load(made.folder, stages={"lookup": len}) as pipeline,
+        pytest.raises(EdgeoptError, match="stage lookup failed"),
+    ):
+        observe_original(pipeline, open_frames(pictures), tmp_path / "inputs", None)
+    with (
+        Pipeline.load(made.folder, stages={"lookup": lambda *_: 0}) as pipeline,
+        pytest.raises(EdgeoptError, match="stage recognise is fed nothing in any of the pictures: crop gives nothing"),
+    ):
+        observe_original(pipeline, open_frames(pictures), tmp_path / "inputs", None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ([], "names no pictures"),
+        (["--calib", "{pictures}"], "code of an app runs only from a place that you name"),
+        (["--calib", "{pictures}", "--prefer", "size"], "a pipeline is chosen by its budget"),
+        (["--calib", "{pictures}", "--replay", "x"], "a pipeline has no replay"),
+        (["--recipe", "yolox"], "--recipe and --dry-run are for a single model"),
+        (["--calib", "{pictures}", "--code", "{code}", "-o", "{pictures}"], "holds something else"),
+        (["--calib", "{pictures}", "--code", "{code}"], "stage detect: no model file or shipped model named"),
+    ],
+)
+def test_wrong_use_is_one_line_before_any_work(tmp_path, pictures, code, monkeypatch, arguments, problem):
+    file = tmp_path / "pipeline.toml"
+    lines = ['name = "shop"']
+    for stage in changed("detect", model="absent.onnx")["stage"]:
+        lines += ["[[stage]]", *(f"{key} = {json.dumps(value)}" for key, value in stage.items())]
+    file.write_text("\n".join(lines), "utf-8")
+    monkeypatch.chdir(tmp_path)
+    given = [one.format(pictures=pictures, code=code) for one in arguments]
+    shown = CliRunner().invoke(cli, ["optimize", str(file), "--target", "cpu", *given])
+    assert shown.exit_code == 1
+    assert problem in shown.output
+    assert "Traceback" not in shown.output
+
+
+def test_a_bundle_is_chosen_already(tmp_path, pictures, code):
+    run = joint(tmp_path, pictures, code)
+    with pytest.raises(EdgeoptError, match="is a bundle: its models were chosen"):
+        optimize_pipeline(run._folder / "combinations" / BASELINE)

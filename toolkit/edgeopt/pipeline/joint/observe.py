@@ -1,0 +1,130 @@
+"""The original pipeline on its calibration pictures: what each stage takes, how often models run, what each is fed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeopt.errors import EdgeoptError
+from edgeopt.measurement.accuracy.evaluate import Progress
+from edgeopt.recipes.frames import Frames
+from edgeopt.runtime.pipelines.crop import Crops
+from edgeopt.runtime.pipelines.description import FRAME, Stage
+from edgeopt.runtime.pipelines.pipeline import Answer, Pipeline, names_of
+from edgeopt.steps._context import CALIBRATION_PICTURES
+from edgeopt.system.files import write_beside
+from edgeopt.system.order_statistic import order_statistic
+
+_REPEATS = 2
+"""Of each picture the fastest counts: what disturbs the machine goes, what the picture holds stays."""
+_MOST_INPUTS = 512
+"""Pictures, or samples, that a model behind others is calibrated on."""
+_MOST_TAIL = 3.0
+
+
+@dataclass(frozen=True)
+class Original:
+    """What the pipeline does before anything is changed."""
+
+    frame_ms: float
+    """Mean over the pictures."""
+    model_ms: Mapping[str, float]
+    """Mean a frame of each stage with a model, all its runs together."""
+    runs: Mapping[str, NDArray[np.int64]]
+    """(pictures,) how often each model ran."""
+    tail_ratio: float
+    """What a slow frame takes over the mean one: by what the pictures hold, not by what disturbs the machine."""
+
+    @property
+    def fixed_ms(self) -> float:
+        """What a frame takes outside the models."""
+        return max(0.0, self.frame_ms - sum(self.model_ms.values()))
+
+
+def observe_original(pipeline: Pipeline, frames: Frames, folder: Path, tell: Progress | None) -> Original:
+    """Run the pictures, and keep what each model behind others is fed.
+
+    Args:
+        pipeline: With the models as they came; each is warm.
+        frames: Calibration pictures.
+        folder: Where the inputs go: `folder/STAGE`.
+        tell: Hears progress.
+
+    Raises:
+        EdgeoptError: If a stage fails, or a model is fed nothing in any picture.
+    """
+    chosen = frames.spread(CALIBRATION_PICTURES)
+    stages = pipeline.description.models
+    inputs = {one.name: _Inputs(folder / one.name, one, len(chosen)) for one in stages if one.takes[0] != FRAME}
+    times, runs, whole = [], [], []
+    for i in range(len(chosen)):
+        frame, best = chosen.picture(i), None
+        for _ in range(_REPEATS):
+            began = time.perf_counter_ns()
+            answer = pipeline.predict(frame)
+            took = time.perf_counter_ns() - began
+            if best is None or took < best[0]:
+                best = took, answer
+        assert best is not None
+        whole.append(best[0])
+        times.append(best[1].times_ns)
+        runs.append([best[1].runs[one.name] for one in stages])
+        for one in inputs.values():
+            one.keep(best[1])
+        if tell:
+            tell("what each stage takes", i + 1, len(chosen))
+    for one in inputs.values():
+        one.finish()
+    table = np.maximum(np.array(times, np.int64), 0)
+    places = {name: place for place, name in enumerate(pipeline.stages)}
+    mean_ns = float(np.mean(whole))
+    slow_ns = order_statistic(np.sort(np.array(whole, np.int64)), 0.99)
+    return Original(
+        frame_ms=mean_ns / 1e6,
+        model_ms={one.name: sum(float(table[:, places[n]].mean()) for n in names_of(one)) / 1e6 for one in stages},
+        runs={one.name: np.array(runs, np.int64)[:, i] for i, one in enumerate(stages)},
+        tail_ratio=min(max(slow_ns / mean_ns, 1.0), _MOST_TAIL),
+    )
+
+
+class _Inputs:
+    """What one model is fed, on disk: pictures, or samples of arrays."""
+
+    def __init__(self, folder: Path, stage: Stage, frames: int) -> None:
+        self.folder, self._stage = folder, stage
+        self._each = max(1, _MOST_INPUTS // frames)
+        self._count, self._samples = 0, list[Mapping[str, NDArray[Any]]]()
+
+    def keep(self, answer: Answer) -> None:
+        """Write what the model took of one frame."""
+        given = answer.stages[self._stage.takes[0]]
+        if isinstance(given, Crops):
+            given = given.pictures
+        for one in (given if isinstance(given, list | tuple) else [given])[: self._each]:
+            if isinstance(one, Mapping):
+                self._samples.append({name: np.asarray(value) for name, value in one.items()})
+                continue
+            is_ok, data = cv2.imencode(".png", np.ascontiguousarray(one))
+            assert is_ok
+            self._count += 1
+            write_beside(self.folder / f"{self._count:05d}.png", data.tobytes())
+
+    def finish(self) -> None:
+        """Write samples of arrays as one file."""
+        if self._samples:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            names = self._samples[0]
+            arrays: dict[str, Any] = {name: np.concatenate([one[name] for one in self._samples]) for name in names}
+            np.savez(self.folder / "inputs.npz", **arrays)
+        elif not self._count:
+            raise EdgeoptError(
+                f"stage {self._stage.name} is fed nothing in any of the pictures: {self._stage.takes[0]} gives nothing",
+                remedy="pass pictures that hold what the pipeline looks for: calib in its file, or --calib",
+            )
