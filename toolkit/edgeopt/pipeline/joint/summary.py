@@ -161,7 +161,6 @@ def _combinations(report: JointReport, limit: Limit) -> Points | None:
             Estimate(one.loss),
             (("takes", ms(one.frame_ms)), ("loses", f"{one.loss:.4f}")),
             Emphasis.CHOSEN if one == report.measured else Emphasis.PLAIN,
-            on_front=True,
         )
         for one in report.front
     )
