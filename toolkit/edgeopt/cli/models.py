@@ -27,12 +27,13 @@ def models(*, name: str | None, form: str) -> None:
     from edgeopt.system import assets
 
     if name is not None:
-        show(_one(find_recipe(name)), form)
+        show(show_recipe(find_recipe(name)), form)
         return
-    show(_all([read_recipe(folder / "recipe.toml") for folder in assets.model_folders().values()]), form)
+    show(list_recipes([read_recipe(folder / "recipe.toml") for folder in assets.model_folders().values()]), form)
 
 
-def _all(recipes: Sequence[Recipe]) -> Document:
+def list_recipes(recipes: Sequence[Recipe]) -> Document:
+    """Return what is shown of all recipes."""
     from edgeopt.report.document import Document, Section, make_table
 
     def table(head: str, found: Sequence[Recipe]) -> Section:
@@ -51,7 +52,8 @@ def _all(recipes: Sequence[Recipe]) -> Document:
     )
 
 
-def _one(recipe: Recipe) -> Document:
+def show_recipe(recipe: Recipe) -> Document:
+    """Return what is shown of one recipe."""
     from edgeopt.report.document import Document, Section, Value
     from edgeopt.system.text import shown_path
 

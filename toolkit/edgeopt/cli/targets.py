@@ -28,15 +28,16 @@ def targets(*, name: str | None, form: str) -> None:
 
     found = find_reach()
     if name is None:
-        show(_all(found), form)
+        show(list_targets(found), form)
         return
     named = {one.name: one for one in found}
     if name not in named:
         raise NotFoundError("target", name, named)
-    show(_one(named[name]), form)
+    show(show_target(named[name]), form)
 
 
-def _all(found: Sequence[Reach]) -> Document:
+def list_targets(found: Sequence[Reach]) -> Document:
+    """Return what is shown of all targets."""
     from edgeopt.report.document import Document, Section
     from edgeopt.runtime.reach import Where
 
@@ -77,7 +78,8 @@ def _device(row: Sequence[Reach]) -> str:
     return f"{' '.join(words[0] for words in shared)}: {chips}"
 
 
-def _one(found: Reach) -> Document:
+def show_target(found: Reach) -> Document:
+    """Return what is shown of one target."""
     from edgeopt.report.document import Document, Section, Value
     from edgeopt.system import assets
     from edgeopt.system.target import Choice

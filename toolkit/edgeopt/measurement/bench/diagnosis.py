@@ -91,7 +91,8 @@ def _ms(value: float) -> str:
     return f"{value:.3g} ms" if value < 1000 else f"{value:.0f} ms"
 
 
-def _bench(figures: Figures, *options: str) -> str:
+def again(figures: Figures, *options: str) -> str:
+    """Return the command that measures the same model again, with other options."""
     target = [f"--target {figures.target}"] if figures.target else []
     return " ".join(["edgeopt bench", figures.model, *target, *options])
 
@@ -113,7 +114,7 @@ def find_distrust(figures: Figures) -> Finding | None:
         "distrust",
         what,
         "; ".join(map(str, trust.reasons)),
-        f"stop what disturbed it ({trust.reasons[0].name}), then {_bench(figures, '--seconds 60')}",
+        f"stop what disturbed it ({trust.reasons[0].name}), then {again(figures, '--seconds 60')}",
     )
 
 
@@ -123,7 +124,7 @@ def find_bad_attribution(figures: Figures) -> Finding | None:
     if found is None or found.valid or not found.n:
         return None
     what = "Timing the stages changes the time of a frame, so do not believe their shares"
-    return Finding("attribution", what, str(found), _bench(figures, "--seconds 30"))
+    return Finding("attribution", what, str(found), again(figures, "--seconds 30"))
 
 
 def find_unsteady(figures: Figures) -> Finding | None:
@@ -135,7 +136,7 @@ def find_unsteady(figures: Figures) -> Finding | None:
         "unsteady",
         "The times never settled",
         "; ".join(found.reasons) or "no stretch of the run is steady",
-        _bench(figures, "--minutes 5"),
+        again(figures, "--minutes 5"),
     )
 
 
@@ -174,12 +175,12 @@ def _what_queues(figures: Figures) -> tuple[str, str]:
     offered, capacity, busy = figures.offered_per_s, figures.capacity_per_s, figures.utilisation
     if offered and capacity and offered > capacity:
         what = f"Frames arrive faster than they are served: {offered:.3g} against {capacity:.3g} a second"
-        return what, _bench(figures, *_load_at(figures, 0.9 * capacity))
+        return what, again(figures, *_load_at(figures, 0.9 * capacity))
     if busy is not None and busy < _FULL:
-        return "Frames arrive in bursts and wait", _bench(figures, "--find-capacity")
+        return "Frames arrive in bursts and wait", again(figures, "--find-capacity")
     if figures.queue and figures.queue != "latest":
-        return "Most of the delay is waiting in the queue", _bench(figures, "--queue latest")
-    return "More frames arrive than are served in time", _bench(figures, "--find-capacity")
+        return "Most of the delay is waiting in the queue", again(figures, "--queue latest")
+    return "More frames arrive than are served in time", again(figures, "--find-capacity")
 
 
 def find_oversubscription(figures: Figures) -> Finding | None:
@@ -192,7 +193,7 @@ def find_oversubscription(figures: Figures) -> Finding | None:
         "oversubscription",
         "The engine has more threads than cores",
         f"{threads} threads on {cores:.3g} cores",
-        _bench(figures, f"--threads {fit}"),
+        again(figures, f"--threads {fit}"),
     )
 
 
@@ -217,10 +218,10 @@ def find_bound(figures: Figures) -> Finding | None:
         return None
     if stage not in _BESIDE_THE_MODEL:
         what = f"The stage {stage} takes the largest part of a frame"
-        return Finding(stage, what, _stage_evidence(figures, stage), _bench(figures, "--trace trace.json"))
+        return Finding(stage, what, _stage_evidence(figures, stage), again(figures, "--trace trace.json"))
     subject, do, option = _BESIDE_THE_MODEL[stage]
     what = f"{subject} takes the largest part of a frame, so a faster model helps little"
-    return Finding(stage, what, _stage_evidence(figures, stage), f"{do}, then {_bench(figures, option)}")
+    return Finding(stage, what, _stage_evidence(figures, stage), f"{do}, then {again(figures, option)}")
 
 
 def find_execute_bound(figures: Figures) -> Finding | None:
@@ -247,7 +248,7 @@ def find_growth(figures: Figures) -> Finding | None:
         f"The stage {growth.stage} takes longer the more a frame shows, so crowded frames are slow",
         f"{_ms(growth.few_ms)} where few things are found, {_ms(growth.many_ms)} where many are; "
         f"rank correlation {growth.correlation:.2f} over {growth.frames} frames",
-        f"raise score_threshold or lower max_detections in the recipe, then {_bench(figures, '--recipe recipe.toml')}",
+        f"raise score_threshold or lower max_detections in the recipe, then {again(figures, '--recipe recipe.toml')}",
     )
 
 
@@ -261,7 +262,7 @@ def find_transfer_bound(figures: Figures) -> Finding | None:
         "transfer",
         f"Copying between host and device takes {sum(parts.values()):.0%} of the frame",
         f"{larger} alone takes {_stage_evidence(figures, larger)}",
-        _bench(figures, "--batch 1,2,4,8"),
+        again(figures, "--batch 1,2,4,8"),
     )
 
 
@@ -278,7 +279,7 @@ def find_tail_stage(figures: Figures) -> Finding | None:
         f"The stage {name} makes the slow frames slow",
         f"p99 is {p99 / p50:.1f} times p50; {name} takes {share.tail_ratio:.0%} of slow frames and "
         f"{share.mean_ratio:.0%} of all frames",
-        _bench(figures, "--trace trace.json"),
+        again(figures, "--trace trace.json"),
     )
 
 
@@ -291,7 +292,7 @@ def find_first_run(figures: Figures) -> Finding | None:
         "first run",
         "The first inference is slow, so run one before the first real frame",
         f"{_ms(first)} against {_ms(steady)} later",
-        _bench(figures, "--cold"),
+        again(figures, "--cold"),
     )
 
 
@@ -304,7 +305,7 @@ def find_session_cost(figures: Figures) -> Finding | None:
         "cold start",
         "Most of a cold start is creating the session",
         f"{_ms(session)} of the {_ms(whole)} to the first answer",
-        f"compare the starts from the saved optimized graph: {_bench(figures, '--cold')}",
+        f"compare the starts from the saved optimized graph: {again(figures, '--cold')}",
     )
 
 
@@ -317,7 +318,7 @@ def find_slowdown(figures: Figures) -> Finding | None:
         "sustained",
         "The device gets slower while it works",
         f"the last fifth of the run takes {ratio:.2f} times as long as the first, at least {figures.sustained_low:.2f}",
-        f"cool the device, or plan with the later figure, then {_bench(figures, '--minutes 10')}",
+        f"cool the device, or plan with the later figure, then {again(figures, '--minutes 10')}",
     )
 
 
@@ -330,7 +331,7 @@ def find_memory_growth(figures: Figures) -> Finding | None:
         "memory",
         "Memory grows while it runs",
         f"{grown:.3g} MiB in this run, {growth.value:.3g} MiB an hour, at least {growth.low:.3g}",
-        _bench(figures, "--minutes 10"),
+        again(figures, "--minutes 10"),
     )
 
 
@@ -343,7 +344,7 @@ def find_undecided(figures: Figures) -> Finding | None:
         "budget",
         "The run is too short to decide about the budget",
         f"{found.misses} of {found.n} frames missed it; {found.frames_needed} more would decide",
-        _bench(figures, f"--budget {found.budget_ms:.4g}ms", f"--frames {found.n + found.frames_needed}"),
+        again(figures, f"--budget {found.budget_ms:.4g}ms", f"--frames {found.n + found.frames_needed}"),
     )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from edgeopt.errors import EXIT_PASS, Note, NoteKind
 from edgeopt.measurement.bench.attribution import StageShare, share_stages
-from edgeopt.measurement.bench.diagnosis import Finding, explain, find_all
+from edgeopt.measurement.bench.diagnosis import Finding, again, explain, find_all
 from edgeopt.measurement.bench.figures import Figures, make_figures
 from edgeopt.measurement.bench.options import BenchOptions
 from edgeopt.measurement.bench.passes import Passes
@@ -181,6 +181,10 @@ class BenchResult:
     def why(self) -> str:
         """The findings as a paragraph: where the time goes, and why."""
         return explain(self.figures, self.findings)
+
+    def repeat(self, *options: str) -> str:
+        """Return the command that measures the same as was asked for, with other options."""
+        return self._repeat_wishes(again(self.figures, *options))
 
     def _repeat_wishes(self, do: str) -> str:
         """Put into a command what the user asked for, unless it asks for something else itself."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from edgeopt.errors import EXIT_NOISY, NoteKind
+from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_NOISY, NoteKind
 from edgeopt.measurement.bench import charts
 from edgeopt.measurement.bench.result import BenchResult
 from edgeopt.measurement.fresh_process.start import POINTS, ColdStart, ColdWay
@@ -352,8 +352,14 @@ def _verdict(result: BenchResult) -> Verdict:
     facts = [Value("budget", found.detail, more=no_gate)]
     if trust.level is not TrustLevel.TRUSTED:
         facts.append(Value("machine", f"{trust.level.upper()}: {', '.join(one.name for one in trust.reasons)}"))
-    commands = [one.do for one in result.findings if one.do.startswith("edgeopt ")]
-    return Verdict(_outcome(result), _times(result), tuple(facts), next_command=next(iter(commands), ""))
+    return Verdict(_outcome(result), _times(result), tuple(facts), next_command=_next_command(result))
+
+
+def _next_command(result: BenchResult) -> str:
+    """Return what would decide, where nothing is decided; else the first thing to mend that takes a command alone."""
+    if result.budget_asked and result.exit_code in (EXIT_NOISY, EXIT_INCONCLUSIVE):
+        return result.repeat("--seconds 60")
+    return next((one.do for one in result.findings if one.do.startswith("edgeopt ")), "")
 
 
 def _outcome(result: BenchResult) -> Outcome:
@@ -365,6 +371,6 @@ def _outcome(result: BenchResult) -> Outcome:
 def _times(result: BenchResult) -> str:
     """Return what one frame takes; where frames arrive, from its arrival to its answer."""
     response = result.load.response if result.plan.rate_per_s is not None else None
-    shown, what = (response, "is answered within") if response else (result.load.service, "takes at most")
+    shown, what = (response, "are answered within") if response else (result.load.service, "take at most")
     slow = "" if shown.p99.value_ns is None else f"; 1 in 100 takes more than {format_ms(shown.p99.value_ns)} ms"
-    return f"every other frame {what} {format_ms(shown.p50.value_ns)} ms{slow}"
+    return f"half of the frames {what} {format_ms(shown.p50.value_ns)} ms{slow}"

@@ -69,14 +69,15 @@ def _subjects(result: Comparison) -> Table:
         scored.accuracy.metric if scored else "metric": lambda one: (
             f"{one.scored.accuracy.value:.4f}" if one.scored else ""
         ),
-        "drop": lambda one: str(one.drop) if one.drop else "",
+        "drop": lambda one: f"{one.drop.value:+.4f}" if one.drop else "",
+        "95 % of the drop": lambda one: f"[{one.drop.low:+.4f}, {one.drop.high:+.4f}]" if one.drop else "",
         "size": lambda one: "" if one.size_bytes is None else format_bytes(one.size_bytes),
         "front": lambda one: "front" if one.on_front else "",
     }
     stages = [one for one in reversed(result.parts) if one not in ("frame", "execute")]
-    kept = ["frame p99", "drop", "frame p50"]
-    less = [*(f"{one} p99" for one in (*stages, "execute")), *(f"{one} p50" for one in stages), "front", "size"]
-    return make_table(result.rows, columns, words=["front"], less=[*less, "execute p50", *kept])
+    tails, medians = [f"{one} p99" for one in (*stages, "execute")], [f"{one} p50" for one in stages]
+    less = ["95 % of the drop", *tails, *medians, "front", "size", "execute p50", "frame p99", "drop", "frame p50"]
+    return make_table(result.rows, columns, words=["front"], less=less)
 
 
 def _ratios(result: Comparison) -> Table:

@@ -12,10 +12,10 @@ from edgeopt.report.document import LABEL, Document, Outcome, Section, Table, Va
 from edgeopt.report.formats import Format, Paper
 from edgeopt.system.text import columns, fold, shorten
 
-_NAME = 36
-"""Columns of a row's name, where width is short; a longer one keeps its two ends."""
+_NAME_RATIO = 3
+"""A row's name takes this part of the width where columns would go for a longer one; it keeps its two ends."""
 _SHORT_NAME = 16
-"""The same where leaving columns out is not enough."""
+"""Columns of a name where leaving columns out is not enough."""
 _LEAST_WORDS = 30
 """Columns of the words at the end of a row, below which columns are left out instead."""
 _MOST_WORDS = 60
@@ -121,21 +121,21 @@ def _fitting(table: Table, width: int) -> tuple[list[int], int]:
     others = [i for i in reversed(kept[1:]) if i not in named]
     kept = _fewer(table, kept, named, width, _MOST_WORDS)
     kept = _fewer(table, kept, sorted(others, key=lambda i: table.heads[i] in table.words), width, _LEAST_WORDS)
-    over = _width(table, kept, _NAME, _LEAST_WORDS) - width
-    longest = min(_NAME, max(columns(row[0]) for row in _cells(table)))
-    return kept, max(_SHORT_NAME, longest - over) if over > 0 else _NAME
+    longest = max(columns(row[0]) for row in _cells(table))
+    rest = _width(table, kept, longest, _LEAST_WORDS) - longest
+    return kept, max(_SHORT_NAME, width - rest)
 
 
 def _fewer(table: Table, kept: list[int], least_first: Sequence[int], width: int, words: int) -> list[int]:
     """Return the columns without as many of the less important ones as it takes; a name and one more stay."""
     left = list[int]()
     for i in least_first:
-        if _width(table, kept, _NAME, words) <= width or len(kept) == 2:
+        if _width(table, kept, width // _NAME_RATIO, words) <= width or len(kept) == 2:
             break
         kept = [one for one in kept if one != i]
         left.append(i)
     for i in reversed(left):  # a wide column may have made room for narrow ones
-        if _width(table, more := sorted([*kept, i]), _NAME, words) <= width:
+        if _width(table, more := sorted([*kept, i]), width // _NAME_RATIO, words) <= width:
             kept = more
     return kept
 

@@ -1,0 +1,43 @@
+"""Screens at three widths are as they were; `python tests/update_screens.py` writes them anew."""
+
+from __future__ import annotations
+
+import pytest
+from screens import DOCUMENTS, FOLDER, UPDATE, WIDTHS, screens
+
+from edgeopt.system.text import columns
+
+
+@pytest.fixture(scope="module")
+def shown():
+    return screens()
+
+
+def test_every_screen_is_as_it_was(shown):
+    stored = {one.name: one.read_text("utf-8") for one in FOLDER.iterdir()}
+    assert stored.keys() == shown.keys(), UPDATE
+    for name, text in shown.items():
+        assert text == stored[name], f"{name} changed; if that is wanted: {UPDATE}"
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_no_line_is_wider_than_the_terminal_but_commands(shown, width):
+    for name in DOCUMENTS:
+        for line in shown[f"{name}.{width}.txt"].splitlines():
+            assert columns(line) <= width or "edgeopt " in line, (name, line)
+
+
+def test_a_wider_terminal_shows_every_figure_of_a_narrower_one(shown):
+    for name in DOCUMENTS:
+        narrow, *wider = ({*shown[f"{name}.{width}.txt"].split()} for width in WIDTHS)
+        for words in wider:
+            lost = {word for word in narrow - words if word[0].isdigit()}
+            assert not lost, (name, lost)
+
+
+@pytest.mark.parametrize("name", ["optimize", "optimize-stays", "bench", "compare", "check", "quantize"])
+def test_the_verdict_is_the_last_block(shown, name):
+    verdict = DOCUMENTS[name]().verdict
+    last = shown[f"{name}.80.txt"].split("\n\n")[-1]
+    assert last.startswith(f"{verdict.outcome} ")
+    assert last.rstrip().endswith(verdict.next_command)
