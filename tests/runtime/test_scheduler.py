@@ -122,8 +122,9 @@ def test_frames_of_four_streams_go_together_and_what_is_no_frame_fails_alone(fol
     monkeypatch.setattr(turns, "_ACTIVE_NS", 10**15)
     with Scheduler({"free": Model(folders["free"], Terms(max_batch=4, max_delay_ms=60_000))}) as scheduler:
         assert not scheduler.notes
-        known = scheduler._models["free"].lane._turns._models["free"].seen_ns
-        known.update(dict.fromkeys(range(4), time.perf_counter_ns()))  # so that the first frame waits for the others
+        for stream in range(4):  # so that the first frame waits for the others
+            known = scheduler._models["free"].lane._turns
+            known.withdraw(known.offer("free", time.perf_counter_ns(), stream))
         sizes.clear()
         for place in (0, 4):
             given = frames[place : place + 4]

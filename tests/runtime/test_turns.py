@@ -112,6 +112,25 @@ def test_rhythm_expects_no_more_than_jitter_allows_and_none_where_there_is_none(
     assert Rhythm().expected(5) is None
 
 
+def test_a_rate_that_the_app_knows_needs_no_learning():
+    terms = {"doors": Terms(priority=1, fps=30), "faces": Terms()}
+    arrivals = [*camera("doors", 1000 / 30, 200), *((i * 20.0 + 1, "faces", 0) for i in range(10))]
+    runs = simulate(terms, arrivals, lambda name, _: 10 if name == "doors" else 15)
+    assert max(run.waited_ms for run in of(runs, "doors")[1:]) == 0
+
+
+def test_frames_that_waited_elsewhere_tell_no_rhythm():
+    turns, now = Turns({"a": Terms(priority=1, fps=10), "b": Terms()}), 0
+    for _ in range(12):  # as a worker brings a backlog: each frame as soon as the one before is done
+        turns.offer("a", now)
+        turn = turns.decide(now)
+        now += 5 * MS
+        turns.done(turn, now)
+    turns.learn("b", 1, 50 * MS)
+    turns.offer("b", now)
+    assert turns.decide(now) is None  # the next is due 100 ms after the first, not after the last
+
+
 BATCHED = Terms(max_batch=4, max_delay_ms=6)
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.measurement.load.arrivals import Phases
+from edgeopt.measurement.load.beside import parse_beside
 from edgeopt.measurement.load.models import Load, OpenLoad, examples, parse_load
 from edgeopt.measurement.load.models.closed import Closed
 from edgeopt.measurement.load.run import LoadPlan
@@ -62,6 +63,8 @@ class BenchOptions:
     """Fresh processes for the headline quantiles; 0: none."""
     find_capacity: bool = False
     batches: tuple[Annotated[int, Within(1, 4096)], ...] = ()
+    beside: str | None = None
+    """Another model on the same cores, such as `other.onnx@15fps`; without a rate one frame after the other."""
     cold: bool = False
     repeats: Annotated[int, Within(1, 1000)] | None = None
     """Starts of each way of a cold start; None: 10."""
@@ -121,10 +124,20 @@ def _contradictions(options: BenchOptions) -> Iterator[tuple[bool, str, str]]:
     yield from _wrong_load(options, load)
     yield from _wrong_length(options)
     yield from _wrong_cost(options)
+    if options.beside is not None:
+        parse_beside(options.beside)
+        needs = "write --load fps:30 with it, the rate that has to be kept"
+        yield not isinstance(load, OpenLoad), f"--beside has no meaning {_where(load)}", needs
+        several = f"--beside measures one worker of each model, not {options.workers}"
+        yield options.workers > 1, several, "leave --workers out"
+
+
+def _where(load: Load) -> str:
+    return "in a closed loop" if isinstance(load, Closed) else f"for {load}"
 
 
 def _wrong_load(options: BenchOptions, load: Load) -> Iterator[tuple[bool, str, str]]:
-    where = "in a closed loop" if isinstance(load, Closed) else f"for {load}"
+    where = _where(load)
     if isinstance(load, Closed):
         parse_queue(options.queue)
         arriving = f"write --load {examples(lambda kind: issubclass(kind, OpenLoad))} with it: frames arrive there"

@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 
 from edgeopt.measurement.bench.attribution import Attribution, check_attribution
+from edgeopt.measurement.bench.neighbour import Neighbour, measure_beside
 from edgeopt.measurement.bench.options import COLD_REPEATS, PROBE_SECONDS, price_machine
 from edgeopt.measurement.bench.process_rounds import Rounds, run_rounds
 from edgeopt.measurement.bench.setup import Setup
 from edgeopt.measurement.fresh_process.start import ColdStart, run_cold_start
 from edgeopt.measurement.load.batch import BatchPoint, sweep_batches
+from edgeopt.measurement.load.beside import Beside
 from edgeopt.measurement.load.capacity import Capacity, find_capacity, probe_seconds
 from edgeopt.measurement.load.closed_loop import run_frames
 from edgeopt.measurement.load.result import LoadResult, summarize_load
@@ -49,6 +51,7 @@ class Passes:
     capacity: Capacity | None = None
     cost: InferenceCost | None = None
     batches: tuple[BatchPoint, ...] = ()
+    beside: Beside | None = None
     cold: ColdStart | None = None
     profile: Profile | None = None
     profile_text: str | None = None
@@ -79,6 +82,7 @@ def run_passes(setup: Setup, observed: Observed, meters: Meters | None, tell: Te
         capacity=capacity,
         cost=_cost(setup, capacity, energy),
         batches=_sweep(setup, tell) if options.batches else (),
+        beside=_run_beside(setup, setup.neighbour, tell) if setup.neighbour else None,
         cold=_start_cold(setup, tell) if options.cold else None,
         profile=parse_profile(text) if text and options.profile else None,
         profile_text=text if options.trace else None,
@@ -177,6 +181,10 @@ def _sweep(setup: Setup, tell: Tell | None) -> tuple[BatchPoint, ...]:
     with _told(tell, "batches"), closing(setup.subject.open_again()[1]) as session:
         task, options = setup.subject.task, setup.options
         return sweep_batches(setup.readers, task, session, options.batches, seconds=options.measure_s)
+
+
+def _run_beside(setup: Setup, other: Neighbour, tell: Tell | None) -> Beside:
+    return measure_beside(setup.subject, setup.readers, setup.plan, other, setup.options, tell)
 
 
 def _start_cold(setup: Setup, tell: Tell | None) -> ColdStart:

@@ -297,6 +297,8 @@ def _passes(passes: Passes) -> dict[str, Any]:
         found["cost"] = asdict(passes.cost) | {"per_thousand": passes.cost.per_thousand}
     if passes.batches:
         found["batches"] = [_batch(point) for point in passes.batches]
+    if passes.beside is not None:
+        found["beside"] = passes.beside.to_json()
     if passes.cold is not None:
         found["cold"] = passes.cold.to_json()
     if passes.profile is not None:

@@ -8,6 +8,7 @@ from functools import partial
 
 from edgeopt.errors import EdgeoptError, Note, UnsupportedError
 from edgeopt.graph.tensors import Sample
+from edgeopt.measurement.bench.neighbour import Neighbour, open_neighbour
 from edgeopt.measurement.bench.options import BenchOptions, plan_load
 from edgeopt.measurement.load.run import LoadPlan
 from edgeopt.measurement.load.workers import Pipeline
@@ -34,6 +35,7 @@ class Setup:
     pipelines: tuple[Pipeline, ...]
     """One a worker."""
     notes: tuple[Note, ...]
+    neighbour: Neighbour | None = None
 
     @property
     def budget_ms(self) -> float:
@@ -71,6 +73,7 @@ def open_setup(model: str, *, target: str, recipe: str | None, options: BenchOpt
         sizes=options.shapes,
     )
     pictures, notes = choose_frames(subject.recipe, options.source, subject.inputs)
+    neighbour = open_neighbour(options, target)
     setup = Setup(
         asked=model,
         asked_target="" if subject.brings_target else target,
@@ -82,6 +85,7 @@ def open_setup(model: str, *, target: str, recipe: str | None, options: BenchOpt
         readers=tuple(partial(pictures.read, i) for i in range(len(pictures))),
         pipelines=((subject.task, subject.session), *(subject.open_again() for _ in range(plan.workers - 1))),
         notes=(*subject.notes, *notes),
+        neighbour=neighbour,
     )
     _require_possible(setup)
     return setup

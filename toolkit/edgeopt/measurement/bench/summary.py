@@ -11,6 +11,7 @@ from edgeopt.measurement.bench import charts
 from edgeopt.measurement.bench.result import BenchResult
 from edgeopt.measurement.fresh_process.start import POINTS, ColdStart, ColdWay
 from edgeopt.measurement.load.batch import BatchPoint
+from edgeopt.measurement.load.beside import Arrangement, Beside, Share
 from edgeopt.measurement.load.capacity import Capacity, Probe
 from edgeopt.measurement.load.result import LoadResult, LoadStatus
 from edgeopt.measurement.load.sustained import Sustained, Window
@@ -40,6 +41,7 @@ def summarize(result: BenchResult) -> Document:
         _sustained(passes.sustained) if passes.sustained else None,
         _capacity(passes.capacity, charts.budget_of(result)) if passes.capacity else None,
         _batches(passes.batches) if passes.batches else None,
+        _beside(passes.beside) if passes.beside else None,
         _cold(passes.cold) if passes.cold else None,
         _operators(passes.profile) if passes.profile else None,
         Section("Resources", values=_resources(result), figures=charts.draw_memory(result.memory)),
@@ -232,6 +234,38 @@ def _batches(points: Sequence[BatchPoint]) -> Section:
         "p50 a frame": lambda one: format_ms(one.latency.p50.value_ns and one.latency.p50.value_ns / one.size),
     }
     return Section("Batches (ms)", make_table(points, columns), figures=charts.draw_batches(points))
+
+
+def _beside(found: Beside) -> Section:
+    names = [found.share(place, Arrangement.ALONE).name for place in (0, 1)]
+    columns: dict[str, Callable[[Share], str]] = {
+        "model": lambda one: one.name if one.arrangement is Arrangement.ALONE else "",
+        "runs": lambda one: str(one.arrangement),
+        "p50": lambda one: f"{one.p50_ms:.2f}",
+        "p99": lambda one: f"{one.p99_ms:.2f}",
+        "p99 to alone": lambda one: "" if one.p99_ratio is None else str(one.p99_ratio),
+        "per s": lambda one: f"{one.answers_per_s:.4g}",
+        "dropped": lambda one: str(one.dropped),
+        "frames": lambda one: str(one.frames),
+    }
+    less = ("frames", "dropped", "per s", "p50")
+    turns = "in turns" if found.in_turns else "cores of their own"
+    cores = {name: ", ".join(map(str, held)) for name, held in found.cores.items() if held}
+    where = "; ".join(f"{name} on {held}" for name, held in cores.items())
+    values = (
+        Value("scheduled", f"{turns}, {names[0]} first", more=where),
+        Value("p99 kept", _kept(found)),
+        Value("p99 to alone", "times as fast as alone; 1x: as if nobody else ran"),
+    )
+    table = make_table(found.shares, columns, words=["model", "runs"], less=less)
+    return Section("Two models on one device (ms)", table, values=values)
+
+
+def _kept(found: Beside) -> str:
+    name = found.share(0, Arrangement.ALONE).name
+    kept, beside = (found.share(0, one).p99_ratio for one in (Arrangement.SCHEDULED, Arrangement.BESIDE))
+    told = {True: "kept within 10 %", False: "NOT kept within 10 %", None: "NOT DECIDED: measure longer with --seconds"}
+    return f"{name} {kept} of alone when scheduled: {told[found.is_kept]}; {beside} without"
 
 
 def _cold(found: ColdStart) -> Section:

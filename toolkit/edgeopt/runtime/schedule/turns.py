@@ -3,7 +3,7 @@
 1. Who waited for `patience_ms` without a turn goes, whatever its priority: nobody starves.
 2. Otherwise the highest priority goes; among equals the frame that is due first, then the one that came first.
 3. A model of lower priority begins only what is done before a frame of a higher one is expected. A frame is expected
-   where its stream has a rhythm; one that comes out of rhythm waits for a single run at most.
+   where its stream has a rhythm, or the app says its rate; one out of rhythm waits for a single run at most.
 4. Frames of one model go together, up to `max_batch`, as many as the oldest's budget allows. Where more streams are
    active than frames wait, it waits for theirs: no longer than `max_delay_ms`, and only while the budget allows.
 """
@@ -25,6 +25,7 @@ NEVER: Final = math.inf
 _KEPT: Final = 16
 _SAFE: Final = 0.9
 """A run is taken to last as long as this quantile of the last runs."""
+_AT_ONCE_NS: Final = 1_000_000
 _ACTIVE_NS: Final = 1_000_000_000
 """A stream that brought no frame for so long is not waited for."""
 
@@ -37,6 +38,8 @@ class Terms:
     """The higher goes first."""
     budget_ms: float | None = None
     """From a frame's arrival to its answer."""
+    fps: float | None = None
+    """Frames a second of each stream; None: learnt from those that come at a steady pace."""
     patience_ms: float = 1000.0
     """A frame that waits so long, while its model had no turn, goes next."""
     max_batch: int = 1
@@ -45,9 +48,10 @@ class Terms:
     """How long the first of them may wait for the others."""
 
     def __post_init__(self) -> None:
-        positive = (self.patience_ms, self.max_batch, math.inf if self.budget_ms is None else self.budget_ms)
+        given = [one for one in (self.budget_ms, self.fps) if one is not None]
+        positive = (self.patience_ms, self.max_batch, *given)
         if not (min(positive) > 0 and 0 <= self.max_delay_ms < math.inf):
-            raise ValueError("patience_ms, budget_ms and max_batch are above 0, max_delay_ms is not below 0")
+            raise ValueError("patience_ms, budget_ms, fps and max_batch are above 0, max_delay_ms is not below 0")
 
 
 @dataclass(slots=True, eq=False)
@@ -80,15 +84,31 @@ class Turn:
 
 
 @dataclass(slots=True)
+class _Stream:
+    """What is known of one stream of a model."""
+
+    rhythm: Rhythm
+    came_ns: int = 0
+    """When its last frame was offered."""
+    done_ns: int = -_ACTIVE_NS
+    """When its last turn was over."""
+    on_their_way: int = 0
+
+    def offer(self, now_ns: int) -> None:
+        """Take in a frame. One that comes as soon as the one before is done has waited for that elsewhere."""
+        self.rhythm.note(now_ns, is_exact=bool(self.on_their_way) or now_ns - self.done_ns > _AT_ONCE_NS)
+        self.came_ns = now_ns
+        self.on_their_way += 1
+
+
+@dataclass(slots=True)
 class _Model:
     """What is known of one model."""
 
     terms: Terms
     waiting: deque[Ticket] = field(default_factory=deque)
     had_turn_ns: int = 0
-    rhythms: dict[int, Rhythm] = field(default_factory=dict)
-    seen_ns: dict[int, int] = field(default_factory=dict)
-    """When each stream brought its last frame."""
+    streams: dict[int, _Stream] = field(default_factory=dict)
     times_ns: dict[int, deque[int]] = field(default_factory=dict)
     """Of the last runs, by their number of frames."""
 
@@ -121,7 +141,7 @@ class _Model:
     def gathers_until_ns(self, now_ns: int) -> float:
         """Return until when it waits for frames of other streams; what is not in the future is: not at all."""
         size, first = self.size(now_ns), self.waiting[0]
-        active = sum(now_ns - seen <= _ACTIVE_NS for seen in self.seen_ns.values())
+        active = sum(now_ns - one.came_ns <= _ACTIVE_NS for one in self.streams.values())
         if len(self.waiting) >= min(self.terms.max_batch, active):
             return 0.0
         delay = first.arrived_ns + self.terms.max_delay_ms * 1e6
@@ -150,9 +170,11 @@ class Turns:
     def offer(self, name: str, now_ns: int, stream: int = 0) -> Ticket:
         """Let a frame wait for its turn."""
         model = self._models[name]
-        model.rhythms.setdefault(stream, Rhythm()).note(now_ns)
-        model.seen_ns[stream] = now_ns
-        budget = model.terms.budget_ms
+        terms = model.terms
+        if stream not in model.streams:
+            model.streams[stream] = _Stream(Rhythm(int(1e9 / terms.fps) if terms.fps else 0))
+        model.streams[stream].offer(now_ns)
+        budget = terms.budget_ms
         ticket = Ticket(name, stream, now_ns, NEVER if budget is None else now_ns + budget * 1e6)
         model.waiting.append(ticket)
         return ticket
@@ -160,7 +182,9 @@ class Turns:
     def withdraw(self, ticket: Ticket) -> None:
         """Forget a frame that waits; one that had its turn stays."""
         if ticket.turn is None:
-            self._models[ticket.name].waiting.remove(ticket)
+            model = self._models[ticket.name]
+            model.waiting.remove(ticket)
+            model.streams[ticket.stream].on_their_way -= 1
 
     def decide(self, now_ns: int) -> Turn | None:
         """Return the frames that run now; None: one turn is not over, or nobody may begin yet."""
@@ -185,7 +209,11 @@ class Turns:
             now_ns: Now.
             is_typical: Whether its time says how long the next ones take: not where it failed.
         """
-        self._models[turn.name].had_turn_ns = now_ns
+        model = self._models[turn.name]
+        model.had_turn_ns = now_ns
+        for one in turn.tickets:
+            stream = model.streams[one.stream]
+            stream.done_ns, stream.on_their_way = now_ns, stream.on_their_way - 1
         self._running, turn.is_over = None, True
         if is_typical:
             self.learn(turn.name, len(turn.tickets), now_ns - turn.begun_ns)
@@ -225,8 +253,8 @@ class Turns:
         """Yield from when to when the next frame of each stream of a higher priority is due."""
         for model in self._models.values():
             if model.terms.priority > priority and not model.waiting:
-                for rhythm in model.rhythms.values():
-                    if (window := rhythm.expected(now_ns)) is not None:
+                for stream in model.streams.values():
+                    if (window := stream.rhythm.expected(now_ns)) is not None:
                         yield window
 
     def _ask_again(self, when_ns: float) -> None:
