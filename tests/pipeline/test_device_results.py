@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
@@ -15,6 +16,8 @@ from edgeopt.measurement.bench.stored import read_stored
 from edgeopt.pipeline.device_results import merge_results
 from edgeopt.pipeline.optimize import optimize
 from edgeopt.pipeline.result import read_report
+from edgeopt.pipeline.runs import differences, read_runs
+from edgeopt.system.environment import Environment, Fact, Use
 from edgeopt.system.processor import cpu_architecture
 
 ELSEWHERE = "cpu-arm64" if cpu_architecture() == "x86-64" else "cpu-x86-avx2"
@@ -92,9 +95,9 @@ def test_a_result_of_another_model_or_engine_is_refused(place, key, value, said)
 def test_the_command_shows_a_report_and_merges(place):
     shown = CliRunner().invoke(cli, ["report", str(place / "out")])
     assert shown.exit_code == 3
-    assert "latency: not measured" in shown.output
+    assert "not measured: this machine is not the target" in shown.output
     shown = CliRunner().invoke(cli, ["report", str(place / "out"), "--merge", str(place / "brought")])
-    assert (shown.exit_code, "verdict    PASS" in shown.output) in ((0, True), (4, False)), shown.output
+    assert (shown.exit_code, "\nPASS  " in shown.output) in ((0, True), (4, False)), shown.output
 
 
 def test_a_folder_without_a_report_is_one_clear_line(tmp_path):
@@ -103,3 +106,38 @@ def test_a_folder_without_a_report_is_one_clear_line(tmp_path):
     (tmp_path / "report.json").write_text('{"schema": 3}')
     with pytest.raises(InvalidFileError, match="no report of edgeopt optimize"):
         read_report(tmp_path)
+
+
+def test_runs_lie_side_by_side(place):
+    merge_results(place / "out", [place / "brought"])
+    page = place / "page.html"
+    both = [str(place / "out"), str(place / "brought")]
+    shown = CliRunner().invoke(cli, ["report", *both, "--html", str(page), "--json"])
+    assert shown.exit_code == 0, shown.output
+    one, other = json.loads(shown.output)["runs"]
+    assert (one["label"], one["command"], one["target"]) == ("out", "optimize", ELSEWHERE)
+    assert (other["label"], other["command"], other["chosen"]) == ("brought", "bench", "")
+    assert one["latency"]["frame"] == other["latency"]["frame"]
+    assert one["accuracy"]["metric"] == "AP"
+    text = page.read_text("utf-8")
+    assert text.count("<figure") >= 2
+    assert 'data-name="brought"' in text
+
+
+def test_a_folder_without_a_run_and_merging_into_several_are_refused(place, tmp_path):
+    (tmp_path / "empty").mkdir()
+    shown = CliRunner().invoke(cli, ["report", str(place / "out"), str(tmp_path / "empty")])
+    assert shown.exit_code == 1
+    assert "holds no earlier run" in shown.output
+    both = [str(place / "out"), str(place / "out"), "--merge", str(place / "brought")]
+    shown = CliRunner().invoke(cli, ["report", *both])
+    assert shown.exit_code == 1
+    assert "--merge joins results with one FOLDER" in shown.output
+
+
+def test_what_differs_between_machines_is_told_where_all_know_it(place):
+    here = read_stored(place / "brought").environment
+    other = Environment({**here.facts, "cpu.model": Fact(Use.CRITICAL, "Cortex-A76"), "new": Fact(Use.CRITICAL, 1)})
+    run = read_runs([place / "brought"])[0]
+    told = differences([run, replace(run, environment=other)])
+    assert dict(told) == {"cpu.model": (here.cpu, "Cortex-A76")}

@@ -15,6 +15,8 @@ _LETTER, _LINE = 7.0, 15.0
 """Pixels of a label's letter and line."""
 _ALL, _LONGEST = 12, 30
 """So many points are all named; so many letters of a name are shown."""
+Box = tuple[float, float, float, float]
+"""Left, top, right and bottom in pixels."""
 
 
 def draw_points(figure: Points) -> Markup:
@@ -69,20 +71,24 @@ def _labels(figure: Points, x: Range, y: Range) -> list[Markup]:
     found = []
     for one in order:
         choices = [(side, line) for line in (0, -1, 1) for side in _sides(x.at(one.x.value))]
-        for side, line in choices:
-            box = _box(one, x, y, side, line)
-            if box[0] >= 0 and box[2] <= NARROW and not any(_overlap(box, other) for other in taken):
-                taken.append(box)
-                found.append(_label(one, x, y, side, line))
-                break
+        free = [choice for choice in choices if _is_free(_box(one, x, y, *choice), taken)]
+        if not free and one.emphasis not in (Emphasis.CHOSEN, Emphasis.FIRST):
+            continue  # what matters most is named at any price
+        side, line = free[0] if free else choices[2]
+        taken.append(_box(one, x, y, side, line))
+        found.append(_label(one, x, y, side, line))
     return found
+
+
+def _is_free(box: Box, taken: list[Box]) -> bool:
+    return box[0] >= 0 and box[2] <= NARROW and not any(_overlap(box, other) for other in taken)
 
 
 def _sides(at: float) -> tuple[str, str]:
     return ("start", "end") if at < 0.6 else ("end", "start")
 
 
-def _box(one: Point, x: Range, y: Range, side: str, line: int) -> tuple[float, float, float, float]:
+def _box(one: Point, x: Range, y: Range, side: str, line: int) -> Box:
     """Return left, top, right and bottom in pixels; of the dot itself without a side."""
     at, up = NARROW * x.at(one.x.value), _HEIGHT * (1 - y.at(one.y.value)) + _LINE * line
     if not side:
@@ -92,7 +98,7 @@ def _box(one: Point, x: Range, y: Range, side: str, line: int) -> tuple[float, f
     return left, up - _LINE / 2, left + wide, up + _LINE / 2
 
 
-def _whiskers(one: Point, x: Range, y: Range) -> Iterator[tuple[float, float, float, float]]:
+def _whiskers(one: Point, x: Range, y: Range) -> Iterator[Box]:
     """Yield the boxes of a point's whiskers in pixels."""
     at, up = NARROW * x.at(one.x.value), _HEIGHT * (1 - y.at(one.y.value))
     if one.x.low is not None and one.x.high is not None:
@@ -101,7 +107,7 @@ def _whiskers(one: Point, x: Range, y: Range) -> Iterator[tuple[float, float, fl
         yield at - 1, _HEIGHT * (1 - y.at(one.y.high)), at + 1, _HEIGHT * (1 - y.at(one.y.low))
 
 
-def _overlap(one: tuple[float, float, float, float], other: tuple[float, float, float, float]) -> bool:
+def _overlap(one: Box, other: Box) -> bool:
     return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
