@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from chromium import chromium_page
 from click.testing import CliRunner, Result
 from fixture_bundles import packed
 from rtsp_server import RtspServer, why_absent
@@ -92,7 +94,9 @@ def test_a_video_loses_no_frame_and_its_json_is_lines(bundle, video, tmp_path):
 def test_a_budget_is_a_gate(bundle, video, budget, code, word):
     shown = ran(bundle, video, "--budget", budget, "--no-degrade")
     assert shown.exit_code == code, shown.output
-    assert shown.stdout.splitlines()[-1].startswith(f"{word} ")
+    verdict, *after = shown.stdout.splitlines()[-1 if code == 3 else -2 :]
+    assert verdict.startswith(f"{word} ")
+    assert after == ([] if code == 3 else [f"next       edgeopt bench {bundle} --budget 0.001ms"])
     assert ran(bundle, video, "--budget", "10s", "--max-miss", "50%").exit_code == 0
 
 
@@ -103,7 +107,7 @@ def test_a_video_of_which_frames_were_lost_stands_still_for_them(bundle, video, 
     assert counts, shown.stdout
     fed, served, dropped = (int(one or 0) for one in counts.groups())
     assert fed == served + dropped == 40
-    assert "late or lost" in shown.stdout.splitlines()[-1]
+    assert "frames late or lost, the budget is 10000 ms: " in shown.stdout
     assert served <= frames_of(tmp_path / "out.avi") <= 40
     assert "queue      latest" in shown.stdout
 
@@ -190,14 +194,16 @@ def test_a_full_disk_is_one_error_and_what_was_saved_plays(bundle, video, tmp_pa
     assert list((tmp_path / "drawn").glob("*.png")) == []
 
 
-def test_ctrl_c_ends_with_the_summary(bundle, video):
-    process = started(bundle, video, "--fps", 1, "--json")
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_and_a_service_that_is_stopped_end_with_the_summary(bundle, video, tmp_path, how):
+    process = started(bundle, video, "--fps", 1, "--json", "--save", tmp_path / "out.mp4")
     assert process.stdout is not None
     assert json.loads(process.stdout.readline())["index"] == 0
-    process.send_signal(signal.SIGINT)
+    process.send_signal(how)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 0
     assert "answered until it was interrupted" in err
+    assert frames_of(tmp_path / "out.mp4") >= 1
     assert "Traceback" not in err
 
 
@@ -277,6 +283,28 @@ def test_a_page_of_this_machine_shows_the_stream(bundle, video):
     assert f"view       http://127.0.0.1:{port}/ was opened 1 time" in out
     with pytest.raises(OSError):
         HTTPConnection("127.0.0.1", port, timeout=2).connect()
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="no browser: apt-get install chromium")
+def test_a_browser_shows_the_page(bundle, video, tmp_path):
+    process = started(bundle, video, "--fps", 4, "--view")
+    assert process.stderr is not None
+    address = process.stderr.readline().split()[1]
+    with chromium_page(tmp_path) as page:
+        page.open(address)
+        page.wait_for("(document.querySelector('img') || {}).naturalWidth > 0")
+        page.wait_for(
+            "document.querySelectorAll('dd').length === 7 && document.querySelectorAll('#bar span').length > 2"
+        )
+        assert page.value("document.title") == "edgeopt run"
+        assert page.value("document.querySelector('h1').textContent") == f"{bundle.name} on {video}"
+        told = page.value("document.getElementById('legend').textContent")
+        assert "execute " in told
+        assert told.endswith("the whole bar is the budget of 33.3 ms")
+        assert page.console == []
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode == 0
 
 
 @pytest.fixture

@@ -68,7 +68,7 @@ def test_going_up_in_vain_makes_it_wait_longer(script):
     """The heavy model seems to fit each time, and never does."""
     heavy = times((20, 80), (10**5, 40))
     rules = Degradation(window=20, calm_windows=2, room_ratio=1.2)
-    stats, _ = run(script, 6000, heavy, times((20, 24), (10**5, 9)), degrade=rules)
+    stats, _ = run(script, 1600, heavy, times((20, 24), (10**5, 9)), degrade=rules)
     downs = [one.frame for one in stats.events if one.kind is EventKind.DEGRADED]
     ups = [one.frame for one in stats.events if one.kind is EventKind.RECOVERED]
     stays = [up - down for down, up in zip(downs, ups, strict=False)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
@@ -92,6 +93,7 @@ def run(
     budget_ms = budget * 1000 if budget else None
     options = LiveOptions(budget_ms=budget_ms, max_miss_ratio=max_miss, degrade=not no_degrade, **wishes)
     listener = _listener(as_json)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a service that is stopped ends its video like Ctrl-C
     try:
         result = run_live(bundle, source, options, listener, threads or 0)
     finally:

@@ -168,10 +168,10 @@ def _run(
         try:
             for count, result in enumerate(stream, start=1):
                 judged.record(result)
-                listener.hear(result, _problem(runtime, stream, result))
                 shown = Shown(result, lambda frame, answer: runtime.task.draw(frame, answer, _height(frame)))
                 for output in outputs:
                     output.put(shown)
+                listener.hear(result, _problem(runtime, stream, result))
                 listener.tick(stream.stats, stream.source.count)
                 if count == options.limit:
                     break

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from shlex import quote
 
 from edgeopt.errors import EXIT_MISSED, Note, NoteKind
 from edgeopt.pipeline.live import LiveResult
@@ -99,12 +100,15 @@ def _verdict(result: LiveResult) -> Verdict:
         age = f", p50 {_ms(stats.age.p50_ms)} ms, p99 {_ms(stats.age.p99_ms)} ms" if stats.served else ""
         return Verdict(Outcome.DONE, f"{plural(stats.served, 'frame')} answered{end}{age}")
     how = "late" if result.is_on_demand else "late or lost"
-    counts = f"{judged.misses} of {plural(judged.n, 'frame')} {how}, the budget is {judged.budget_ms:.4g} ms"
+    counts = f"{judged.misses} of {plural(judged.n, 'frame')} {how}, the budget is {judged.budget_ms:g} ms"
     failed = result.exit_code == EXIT_MISSED
     bound = f"at least {judged.miss_low_ratio:.2%}" if failed else f"at most {judged.miss_high_ratio:.2%}"
     proof = f"{bound} miss ({judged.confidence:.0%} sure), {judged.max_miss_ratio:.2%} may"
     more = f"; {judged.frames_needed} more frames would decide" if judged.frames_needed else ""
-    return Verdict(Outcome.by_exit(result.exit_code), f"{counts}: {proof}{more}{end}")
+    bench = f"edgeopt bench {quote(result.bundle)} --budget {judged.budget_ms:g}ms"
+    return Verdict(
+        Outcome.by_exit(result.exit_code), f"{counts}: {proof}{more}{end}", next_command=bench if failed else ""
+    )
 
 
 def _judgement(result: LiveResult) -> Judgement:

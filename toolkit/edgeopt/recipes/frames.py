@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import stat
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,7 +32,9 @@ _MOST_FRAMES = 10**7
 _STREAM = 256
 """Samples of a stream: a decision of a hundred that changes is seen."""
 
-cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # what does not decode is our message, not OpenCV's
+# What does not open or decode is our message, not OpenCV's or FFmpeg's, which reads its level when it is first used.
+cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
+os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ class Course:
             rules: None: it stays there.
             budget_ns: Of a frame.
         """
-        levels = levels_of(runtime)
+        levels = levels_of(runtime, smaller_input=rules is not None and rules.smaller_input)
         self.rung = Rung(levels[0].name, runtime)
         self._desk, self._levels, self._own = desk, levels, runtime
         self._ladder = None if rules is None else Ladder(rules, budget_ns, tuple(one.keep_every for one in levels))

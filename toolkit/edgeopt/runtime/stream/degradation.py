@@ -21,6 +21,9 @@ class Degradation:
     """So many windows in a row must be good before it goes up; twice as many after each time that going up failed."""
     room_ratio: float = 0.8
     """It goes up only where the frame would take less than this share of its limit there."""
+    smaller_input: bool = False
+    """Whether the last level may run the model on a smaller input, where its shape is free: nobody has measured what
+    that costs in accuracy."""
 
     def __post_init__(self) -> None:
         if self.window < 2 or not 0 <= self.most_missed_ratio < 1 or self.calm_windows < 1 or not self.room_ratio > 0:

@@ -17,6 +17,8 @@ from edgeopt.runtime.stream.events import Event, EventKind
 
 _EVENTS: Final = 256
 """The last ones are kept."""
+_OBJECTS_BYTES: Final = 512
+"""Of Python's own objects around a frame."""
 WHEN_TAKEN: Final = -1
 """In place of an instant: the frame lies in its source until somebody wants it, and is captured when it is taken."""
 
@@ -31,6 +33,8 @@ class Waiting:
     captured_ns: int
     """Or `WHEN_TAKEN`."""
     size_bytes: int
+    is_on_demand: bool = False
+    """Whether it lay in its source until it was taken: it grows old there at nobody's cost."""
 
 
 class Desk:
@@ -169,7 +173,7 @@ class Desk:
             self._bytes -= item.size_bytes
             self.changes.notify()
             if item.captured_ns == WHEN_TAKEN:
-                item.captured_ns = self.now_ns
+                item.captured_ns, item.is_on_demand = self.now_ns, True
             if not self.is_stale(item):
                 return item
             self.ring.drop()
@@ -177,7 +181,9 @@ class Desk:
 
     def is_stale(self, item: Waiting) -> bool:
         """Whether a frame would surely be answered too late, where the newest frame is what counts."""
-        return self.policy.kind is QueueKind.LATEST and self.now_ns - item.captured_ns > self._budget_ns
+        if item.is_on_demand or self.policy.kind is not QueueKind.LATEST:
+            return False
+        return self.now_ns - item.captured_ns > self._budget_ns
 
     def end(self, error: Exception | None) -> None:
         """Say that no further frame comes, and why."""
@@ -196,6 +202,6 @@ class Desk:
 
 
 def size_of(sample: Sample) -> int:
-    """Return the bytes of a frame; 0 for what is none, which its run will say."""
+    """Return about what a frame takes in memory."""
     arrays = sample.values() if isinstance(sample, Mapping) else [sample]
-    return sum(one.nbytes for one in arrays if isinstance(one, np.ndarray))
+    return _OBJECTS_BYTES + sum(one.nbytes for one in arrays if isinstance(one, np.ndarray))

@@ -1,13 +1,20 @@
-"""The levels a stream may go down: all frames, every second one, lighter models of the bundle."""
+"""The levels a stream may go down: all frames, every second one, lighter models of the bundle, a smaller input."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
 
+from edgeopt.runtime.bundle import Artefact
 from edgeopt.runtime.runtime import Runtime
 
 FULL = "full"
+_AREA: Final = 0.5
+"""Of a smaller input, of the full one."""
+_STEP: Final = 32
+"""Pixels: networks halve their input five times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +36,34 @@ class Level:
     keep_every: int = 1
 
 
-def levels_of(runtime: Runtime) -> tuple[Level, ...]:
+def levels_of(runtime: Runtime, *, smaller_input: bool = False) -> tuple[Level, ...]:
     """Return the levels of a bundle, full quality first.
 
     Args:
         runtime: What runs at level 0.
+        smaller_input: Whether the last level may be the lightest model at half the area, where its input is free.
     """
-    lighter = [
-        Level(f"lighter model {one.file}", lambda one=one: runtime.with_artefact(one))  # type: ignore[misc]
-        for one in runtime.bundle.lighter
-        if one != runtime.artefact
-    ]
-    return Level(FULL, lambda: runtime), Level("every 2nd frame", lambda: runtime, keep_every=2), *lighter
+    lighter = [one for one in reversed(runtime.bundle.lighter) if one != runtime.artefact]  # the fastest comes last
+    levels = [Level(FULL, lambda: runtime), Level("every 2nd frame", lambda: runtime, keep_every=2)]
+    levels += [Level(f"lighter model {one.file}", partial(runtime.with_artefact, one)) for one in lighter]
+    size = smaller_size(runtime) if smaller_input else None
+    if size is not None:
+        artefact = lighter[-1] if lighter else runtime.artefact
+        levels.append(Level(f"input of {size[0]}x{size[1]}", partial(_with_size, runtime, artefact, size)))
+    return tuple(levels)
+
+
+def smaller_size(runtime: Runtime) -> tuple[int, int] | None:
+    """Return height and width of about half the area; None where the model has one size only."""
+    size, inputs = runtime.bundle.recipe.input.size, runtime.session.inputs
+    if not size or len(inputs) != 1 or sum(not isinstance(one, int) for one in inputs[0].shape[1:]) < 2:
+        return None
+    height, width = (max(_STEP, round(side * _AREA**0.5 / _STEP) * _STEP) for side in size)
+    return (height, width) if height * width < size[0] * size[1] else None
+
+
+def _with_size(runtime: Runtime, artefact: Artefact, size: tuple[int, int]) -> Runtime:
+    """Return a runtime of its own for another input size; the stored answers of the full one do not hold for it."""
+    bundle = runtime.bundle
+    smaller = replace(bundle, artefacts=(artefact,), recipe=bundle.recipe.with_size(*size), selftest=None, lighter=())
+    return Runtime.load(smaller)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -19,8 +18,6 @@ _READ_MS: Final = 5000
 _MOST_FPS: Final = 1000.0
 _FIRST_PAUSE_S: Final = 0.25
 _LONGEST_PAUSE_S: Final = 8.0
-
-os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")  # what a source lacks is our message, not FFmpeg's warning
 
 
 def open_network(address: str) -> Any | None:
