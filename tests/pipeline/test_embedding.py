@@ -17,6 +17,7 @@ import edgeopt
 from edgeopt import Runtime
 from edgeopt.errors import NoteKind
 from edgeopt.measurement.accuracy.evaluate import open_labelled
+from edgeopt.measurement.compare.run import compare
 from edgeopt.measurement.given import Given, open_given
 from edgeopt.pipeline.plan import Options, all_steps, make_plan
 from edgeopt.pipeline.result import read_report
@@ -171,3 +172,8 @@ def test_what_cannot_be_embedded_is_a_warning_and_the_bundle_is_written(brief, t
     told = [str(one) for one in report.notes if "embedded" in str(one)]
     assert len(told) == 1
     assert read_bundle(tmp_path).recipe.embedded == ()
+
+
+def test_compare_says_that_a_threshold_inside_lowers_ap(bundles, few):
+    found = compare(bundles["none"], bundles["both"], eval=few, seconds=0.5)
+    assert any("drops boxes below 0.3" in str(note) for note in found.notes)

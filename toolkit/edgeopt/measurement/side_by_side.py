@@ -13,12 +13,14 @@ from edgeopt.measurement.accuracy.bootstrap import Scored, score
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, Progress, answers
 from edgeopt.measurement.interleaved import Pace, Turns, take_turns
 from edgeopt.measurement.subject import Subject, open_subject
+from edgeopt.recipes.embedded import Embedded
 from edgeopt.recipes.feeding import fed
 from edgeopt.recipes.frames import Frames
 from edgeopt.recipes.input_shapes import Shapes
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.recognise import ARRAYS_RECIPE
 from edgeopt.tasks import make_task
+from edgeopt.tasks.detection.decoders import DECODERS
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,17 @@ def notes_on(sides: Sequence[Side]) -> tuple[Note, ...]:
     ):
         if len(set(values)) > 1:
             notes.append(Note(NoteKind.WARNING, f"{what} differ: {', '.join(values)}", "the ratio includes that"))
+    inside = {side.label: side.subject.recipe for side in sides if _drops_boxes(side.subject.recipe)}
+    for label, recipe in inside.items():
+        told = f"the model in {label} drops boxes below {recipe.postprocess.score_threshold:g}, which lowers AP"
+        notes.append(Note(NoteKind.WARNING, told, "compare AP with models that drop them too"))
     return tuple(dict.fromkeys(notes))
+
+
+def _drops_boxes(recipe: Recipe) -> bool:
+    """Whether boxes that AP counts stay inside the model: its threshold is an application's."""
+    is_inside = recipe.postprocess.decoder in DECODERS and Embedded.POSTPROCESS in recipe.embedded
+    return is_inside and recipe.postprocess.score_threshold > recipe.evaluation.score_threshold
 
 
 def label_notes(labelled: LabelledFrames | None, scored: Mapping[str, Scored]) -> tuple[Note, ...]:
