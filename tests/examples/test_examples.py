@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,17 @@ import numpy as np
 import onnxruntime
 import pytest
 from fixture_brief import briefly
+from fixture_bundles import packed
+from onnx import TensorProto, helper
 
 import edgeopt
-from edgeopt.runtime.bundle import read_bundle
+from edgeopt.graph.model import Model
+from edgeopt.recipes.embedded import Embedded
+from edgeopt.recipes.recipe import find_recipe
+from edgeopt.runtime.bundle import read_bundle, write_bundle
+from edgeopt.steps.embed_postprocess import embed_postprocess
+from edgeopt.steps.embed_preprocess import embed_preprocess
+from edgeopt.system.target import find_target
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -42,6 +51,32 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
     assert report.bundle is not None
     return report.bundle
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle of a classifier whose scores are the means of the channels."""
+    ends = [
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)]
+        for name, shape in (("x", (1, 3, 24, 24)), ("y", (1, 3, 1, 1)))
+    ]
+    graph = helper.make_graph([helper.make_node("GlobalAveragePool", ["x"], ["y"])], "means", *ends)
+    model = Model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), "means")
+    recipe = replace(find_recipe("imagenet").with_size(24, 24), class_names=("red", "green", "blue"))
+    made = embed_postprocess(embed_preprocess(model, recipe), recipe)
+    target, folder = find_target("cpu-x86-vnni"), tmp_path_factory.mktemp("classifier")
+    models = [packed("model.onnx", "fp32", made.data, target, 1)]
+    write_bundle(folder, models, target, recipe.with_embedded(*Embedded), {}, {})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def named(classifier: Path, pictures: list[Path]) -> list[dict[str, Any]]:
+    """Python's classes of the first picture."""
+    with edgeopt.Runtime.load(classifier) as runtime:
+        found = runtime.task.as_json(runtime.predict(cv2.imread(str(pictures[0]))))["classes"]
+    assert {one["class"] for one in found} == {"red", "green", "blue"}
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +104,13 @@ def require_same(found: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> N
     for mine, theirs in zip(found, wanted, strict=True):
         assert mine["score"] == pytest.approx(theirs["score"], abs=2e-3)
         np.testing.assert_allclose(mine["box"], theirs["box"], atol=0.2)
+
+
+def require_named(found: list[dict[str, Any]], named: list[dict[str, Any]]) -> None:
+    """Compare the classes of two answers."""
+    keys = ("class", "index")
+    assert [[one[key] for key in keys] for one in found] == [[one[key] for key in keys] for one in named]
+    np.testing.assert_allclose([one["score"] for one in found], [one["score"] for one in named], atol=2e-3)
 
 
 def tools(*names: str) -> list[str]:
@@ -105,11 +147,13 @@ def built(language: str, library: Path, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("language", ["cpp", "c"])
-def test_a_program_gives_pythons_answers(language, library, bundle, pictures, wanted, tmp_path):
+def test_a_program_gives_pythons_answers(language, library, bundle, classifier, pictures, wanted, named, tmp_path):
     program = built(language, library, tmp_path / "build")
     for picture, answer in zip(pictures, wanted, strict=True):
         shown = subprocess.run([program, bundle, picture], capture_output=True, text=True, check=True)
         require_same(json.loads(shown.stdout)["detections"], answer)
+    shown = subprocess.run([program, classifier, pictures[0]], capture_output=True, text=True, check=True)
+    require_named(json.loads(shown.stdout)["classes"], named)
     torn = shutil.copytree(bundle, tmp_path / "torn")
     (torn / "model.onnx").write_bytes(b"torn")
     refused = subprocess.run([program, torn, pictures[0]], capture_output=True, text=True)
@@ -128,7 +172,7 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 
 
 @pytest.fixture
-def site(bundle: Path, pictures: list[Path], tmp_path: Path) -> Iterator[str]:
+def site(bundle: Path, classifier: Path, pictures: list[Path], tmp_path: Path) -> Iterator[str]:
     """The page with its package, bundle and pictures, served on the loopback."""
     (npm,) = tools("npm")
     folder = shutil.copytree(
@@ -139,6 +183,7 @@ def site(bundle: Path, pictures: list[Path], tmp_path: Path) -> Iterator[str]:
     if installed.returncode:
         pytest.skip(f"npm reaches no onnxruntime-web: {' '.join(installed.stderr.split())[:200]}")
     shutil.copytree(bundle, folder / "bundle")
+    shutil.copytree(classifier, folder / "classifier")
     for one in pictures:
         shutil.copy(one, folder)
     handler = functools.partial(Quiet, directory=str(folder))
@@ -150,7 +195,7 @@ def site(bundle: Path, pictures: list[Path], tmp_path: Path) -> Iterator[str]:
         thread.join()
 
 
-def test_a_page_gives_pythons_answers(site, pictures, wanted, tmp_path):
+def test_a_page_gives_pythons_answers(site, pictures, wanted, named, tmp_path):
     tools("chromium")
     from chromium import chromium_page  # needs fork and pipes, which Windows has not
 
@@ -162,6 +207,9 @@ def test_a_page_gives_pythons_answers(site, pictures, wanted, tmp_path):
         require_same(answer["detections"], wanted[1])
         assert shown == [one["class"] for one in wanted[1]]
         assert page.console == []
+        page.open(f"{site}?bundle=classifier&picture={pictures[0].name}")
+        page.wait_for("document.getElementById('answer')?.textContent.includes('classes')")
+        require_named(json.loads(page.value("document.getElementById('answer').textContent"))["classes"], named)
         page.open(f"{site}?bundle=nowhere")
         said = page.wait_for("document.querySelector('#status.failed')?.textContent")
         assert "404" in said

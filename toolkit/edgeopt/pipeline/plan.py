@@ -147,7 +147,7 @@ def make_plan(recipe: Recipe, target: Target, options: Options, threads: int, qu
         if name not in asked or name in options.skip:
             continue
         if step.why_not(target):
-            if options.steps is not None:
+            if name in wanted:
                 notes.append(_left_out(name, step, step.why_not(target)))
         elif reason := _why_left_out(name, step, target, quantized, is_calibrated=synthetic or calib is not None):
             notes.append(reason)
