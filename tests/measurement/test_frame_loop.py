@@ -14,9 +14,10 @@ from edgeopt.executors.null import Null, NullSession, Script
 from edgeopt.graph.tensors import Frame, Tensors, TensorSpec
 from edgeopt.measurement.bench.attribution import check_attribution
 from edgeopt.measurement.clock import ScriptedClock, cost_of_reading_ns
-from edgeopt.measurement.interleaved import run_interleaved
+from edgeopt.measurement.interleaved import HERE, Machine, Pace, run_interleaved, take_turns
 from edgeopt.measurement.load.closed_loop import run_frames
 from edgeopt.measurement.statistics.ratio import Change, ratio_of_rounds, round_logs
+from edgeopt.recipes.frames import synthetic_frames
 from edgeopt.recipes.labels import Labels
 from edgeopt.system import registry
 from edgeopt.tasks import Accuracy, FrameTask
@@ -198,6 +199,18 @@ def test_interleaved_variants_get_the_same_frames_and_are_compared_by_stage():
     assert ratios["postprocess"].verdict is Change.EQUIVALENT
     with pytest.raises(ValueError, match="two variants"):
         run_interleaved([PICTURE], {"base": variants["base"]}, seconds=1.0, clock=clock)
+
+
+@pytest.mark.parametrize("enough", [None, 40])
+def test_turns_tell_between_rounds_how_much_is_over_and_end_at_all_of_it(enough):
+    clock, told = ScriptedClock(), list[tuple[int, int]]()
+    openers = {"base": lambda: (ScriptedTask(clock.advance), opened(clock))}
+    machine = Machine(clock=clock, read=HERE.read, measure_anchor=HERE.measure_anchor)
+    pace = Pace(2.0, enough=enough, most_legs=2)
+    take_turns(openers, synthetic_frames((4, 4)), pace, machine=machine, tell=lambda *one: told.append(one))
+    assert told == sorted(told)
+    assert told[-1] == (100, 100)
+    assert len(told) >= 10
 
 
 def test_a_scripted_clock_moves_only_forward_and_only_when_told():

@@ -167,6 +167,7 @@ def run_interleaved(
     least_rounds: int = MIN_ROUNDS,
     seed: int = 0,
     clock: Clock = time.perf_counter_ns,
+    on_round: Callable[[float], None] | None = None,
 ) -> Mapping[str, Samples]:
     """Run blocks of frames of each variant in turns (A B B A) and return one run per variant.
 
@@ -181,6 +182,7 @@ def run_interleaved(
         least_rounds: Two or more.
         seed: Of the order.
         clock: Nanoseconds that never go back.
+        on_round: Hears after each round which share of the run is over.
 
     Raises:
         ValueError: If there is no frame, a block is empty or there are not two variants.
@@ -200,6 +202,9 @@ def run_interleaved(
             for index in range(first, first + block):
                 marked[name].run(index)
         rounds += 1
+        if on_round:
+            spent = max((clock() - zero_ns) / max(seconds * 1e9, 1.0), 0.0 if enough is None else rounds / wanted)
+            on_round(min(1.0, spent, rounds / least_rounds))
     return {name: _samples(run, name, block, zero_ns, epoch_ns) for name, run in marked.items()}
 
 
@@ -312,6 +317,7 @@ def take_turns(
     workers: int = 1,
     seed: int = 0,
     machine: Machine = HERE,
+    tell: Callable[[int, int], None] | None = None,
 ) -> Turns:
     """Run whole frames of all models in turns, and of a second copy of the first.
 
@@ -325,6 +331,7 @@ def take_turns(
         workers: Threads of a session.
         seed: Of the order.
         machine: Its clock and sensors.
+        tell: Hears between rounds how many hundredths are over, of how many.
     """
     first = next(iter(openers))
     opened_by = {**openers, first + AGAIN: openers[first]}
@@ -342,7 +349,7 @@ def take_turns(
             block = max(pace.least_block, min(25, round(pace.block_seconds / frame_s)))
             least_s = 2 * pace.least_rounds * block * frame_s * len(opened)
             count = max(1, min(count, int(pace.seconds / max(least_s, _OPENINGS * open_s))))
-        began = clock()
+        began, before = clock(), len(legs) / count
         legs.append(
             run_interleaved(
                 readers,
@@ -353,6 +360,7 @@ def take_turns(
                 least_rounds=pace.least_rounds,
                 seed=seed + len(legs),
                 clock=clock,
+                on_round=partial(_tell_share, tell, before, count) if tell else None,
             )
         )
         spent_ns += clock() - began
@@ -362,6 +370,11 @@ def take_turns(
         anchors.append(machine.measure_anchor())
     samples = {name: join_legs([leg[name] for leg in legs]) for name in opened_by}
     return Turns(samples, tuple(readings), tuple(anchors), workers, spent_ns / 1e9)
+
+
+def _tell_share(tell: Callable[[int, int], None], before: float, legs: int, share: float) -> None:
+    """Tell how far all legs are, of which this one has done a share."""
+    tell(round(100 * (before + share / legs)), 100)
 
 
 def join_legs(legs: Sequence[Samples]) -> Samples:

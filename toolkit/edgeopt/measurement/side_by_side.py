@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from edgeopt.errors import Note, NoteKind, UnsupportedError
@@ -102,7 +103,9 @@ def _side(label: str, given: str, subject: Subject) -> Side:
     return Side(label, given, subject, model.size_bytes, model.fingerprint)
 
 
-def run_in_turns(sides: Sequence[Side], frames: Frames, *, seconds: float, seed: int = 0) -> Turns:
+def run_in_turns(
+    sides: Sequence[Side], frames: Frames, *, seconds: float, seed: int = 0, tell: Progress | None = None
+) -> Turns:
     """Run whole frames of all sides in turns, and of a second copy of the first.
 
     Args:
@@ -110,9 +113,11 @@ def run_in_turns(sides: Sequence[Side], frames: Frames, *, seconds: float, seed:
         frames: Where the pictures come from; reading one is the stage `load`.
         seconds: How long to run frames; five rounds run whatever it says.
         seed: Of the order.
+        tell: Hears progress.
     """
-    openers = {side.label: side.subject.open_again for side in sides}
-    return take_turns(openers, frames, Pace(seconds), workers=sides[0].subject.threads, seed=seed)
+    openers, workers = {side.label: side.subject.open_again for side in sides}, sides[0].subject.threads
+    told = partial(tell, "measure in turns") if tell else None
+    return take_turns(openers, frames, Pace(seconds), workers=workers, seed=seed, tell=told)
 
 
 def score_side(side: Side, labelled: LabelledFrames, tell: Progress | None = None) -> Scored:

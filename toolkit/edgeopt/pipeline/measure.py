@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.measurement.fresh_process.turns import FreshTurns
@@ -84,7 +85,10 @@ def measure_and_choose(candidates: Sequence[Candidate], bench: Bench, wish: Wish
         wish: What a candidate must keep, and what is wanted of it.
     """
     pace = Pace(bench.seconds, enough=FRAMES_FOR_P99, least_block=_LEAST_BLOCK)
-    turns = take_turns(bench.openers, bench.frames, pace, workers=bench.workers, seed=bench.seed, machine=bench.machine)
+    told = partial(bench.tell, "measure in turns") if bench.tell else None
+    turns = take_turns(
+        bench.openers, bench.frames, pace, workers=bench.workers, seed=bench.seed, machine=bench.machine, tell=told
+    )
     timed = [_with_turns(one, turns, bench) for one in candidates]
     marked = mark(timed, wish)
     proof = _Proof(turns, bench)

@@ -382,8 +382,10 @@ def _judgement(result: BenchResult) -> Judgement:
 
 def _verdict(result: BenchResult) -> Verdict:
     trust, found = result.trust, result.budget
-    no_gate = "" if result.budget_asked else "the target's own; --budget makes it a gate"
-    facts = [Value("budget", found.detail, more=no_gate)]
+    facts = [Value("budget", found.detail)]
+    if not result.budget_asked:
+        word = {BudgetVerdict.FAIL: "missed: ", BudgetVerdict.INCONCLUSIVE: "not decided: "}.get(found.verdict, "")
+        facts = [Value("budget", f"{word}{found.detail}", more="the target's own; --budget makes it a gate")]
     if trust.level is not TrustLevel.TRUSTED:
         facts.append(Value("machine", f"{trust.level.upper()}: {', '.join(one.name for one in trust.reasons)}"))
     return Verdict(_outcome(result), _times(result), tuple(facts), next_command=_next_command(result))

@@ -252,7 +252,7 @@ def _why_not_stored(stored: Baseline, now: Environment, why_gone: str) -> str:
 def _check_latency(run: _Run, stored: Baseline, limits: Check, why_not: str) -> tuple[list[CheckResult], str, str]:
     """Return the results, why the machine blocks times (empty: it does not), and its trust in words."""
     if run.then:
-        turns = run_in_turns(run.sides, run.frames, seconds=run.seconds, seed=run.seed)
+        turns = run_in_turns(run.sides, run.frames, seconds=run.seconds, seed=run.seed, tell=run.tell)
         trust, parts = turns.trust, [part for part in _parts(run.now) if part in turns.parts]
         ratios: dict[str, Ratio | None] = {part: turns.ratio(run.now.label, part) for part in parts}
         blocked = "" if run.judge_noisy and trust.level is not TrustLevel.INVALID else _noise(trust)

@@ -75,7 +75,7 @@ def compare(
         seed: Of the order of turns.
         out: Where `compare.json`, `compare.md` and the raw samples go; None: nowhere.
         shapes: Whole shapes of inputs by name, for what models leave free; a bundle has its own.
-        tell: Called while accuracy is measured.
+        tell: Hears progress.
 
     Raises:
         EdgeoptError: If fewer than two are given, models and results are mixed, one cannot be opened, or results come
@@ -108,7 +108,7 @@ def compare(
         frames, notes = choose_frames(sides[0].subject.recipe, source, sides[0].subject.inputs)
         require_fed(sides, frames)
         scored = {side.label: score_side(side, labelled, tell) for side in sides} if labelled else {}
-        turns = run_in_turns(sides, frames, seconds=seconds, seed=seed)
+        turns = run_in_turns(sides, frames, seconds=seconds, seed=seed, tell=tell)
         notes = (*notes_on(sides), *notes, *label_notes(labelled, scored))
         result = _compare_turns(sides, turns, scored, margin, str(frames.source), notes)
         close(sides)
