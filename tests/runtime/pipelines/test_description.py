@@ -57,12 +57,11 @@ def test_a_wrong_file_is_one_line(values, problem, remedy):
     assert remedy in caught.value.remedy
 
 
-def test_a_file_is_told_from_a_target_and_paths_are_relative_to_it(tmp_path):
+def test_paths_are_relative_to_the_file(tmp_path):
     file = tmp_path / "pipeline.toml"
     file.write_text('name = "p"\ncalib = "pictures"\n[[stage]]\nname = "a"\nmodel = "a.onnx"\n', "utf-8")
-    (tmp_path / "target.toml").write_text('name = "t"\n', "utf-8")
     found = read_description(file)
     assert found.path_of(found.calib) == tmp_path / "pictures"
     assert is_description(file)
-    assert not is_description(tmp_path / "target.toml")
-    assert not is_description(tmp_path / "absent.toml")
+    assert is_description(tmp_path / "absent.TOML")
+    assert not is_description(tmp_path / "a.onnx")

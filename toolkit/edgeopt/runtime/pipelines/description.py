@@ -118,10 +118,8 @@ class _File:
 
 
 def is_description(path: Path) -> bool:
-    """Return whether a path is a file that could describe a pipeline: TOML with stages in it."""
-    if path.suffix.lower() != ".toml" or not path.is_file():
-        return False
-    return "stage" in read_toml(path)
+    """Return whether a path is meant to be a description: no model is TOML."""
+    return path.suffix.lower() == ".toml"
 
 
 def read_description(path: Path) -> Description:
