@@ -22,6 +22,7 @@ from edgeopt.pipeline.joint.forms import ModelForms, time_ratio, weigh
 from edgeopt.pipeline.joint.judge import Judge, plain, read_expected
 from edgeopt.pipeline.joint.observe import observe_original
 from edgeopt.pipeline.joint.optimize import _Joint, optimize_pipeline
+from edgeopt.pipeline.joint.result import read_joint_report
 from edgeopt.pipeline.plan import Options
 from edgeopt.pipeline.run import Silence
 from edgeopt.recipes.frames import open_frames
@@ -109,6 +110,10 @@ def test_what_is_chosen_together_is_measured_whole_and_written(tmp_path, picture
     page = (tmp_path / "out" / "report.md").read_text("utf-8")
     for word in ("detect", "crop", "recognise", "lookup", "fuse", "the whole loses"):
         assert word in page
+    assert read_joint_report(tmp_path / "out") == report
+    shown = CliRunner().invoke(cli, ["report", str(tmp_path / "out")])
+    assert shown.exit_code == report.exit_code
+    assert "Forms of each model" in shown.output
     made = read_pipeline(tmp_path / "out")
     assert made.expected["forms"] == dict(report.chosen_forms)
     assert made.description.budget_ms == 11.5
@@ -204,6 +209,7 @@ def test_a_model_that_is_fed_nothing_ends_the_run(tmp_path, pictures, code):
         (["--calib", "{pictures}"], "code of an app runs only from a place that you name"),
         (["--calib", "{pictures}", "--prefer", "size"], "a pipeline is chosen by its budget"),
         (["--calib", "{pictures}", "--replay", "x"], "a pipeline has no replay"),
+        (["--calib", "{pictures}", "--steps", "default,embed-preprocess"], "embed-preprocess is for a single model"),
         (["--recipe", "yolox"], "--recipe and --dry-run are for a single model"),
         (["--calib", "{pictures}", "--code", "{code}", "-o", "{pictures}"], "holds something else"),
         (["--calib", "{pictures}", "--code", "{code}"], "stage detect: no model file or shipped model named"),

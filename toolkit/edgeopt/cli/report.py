@@ -34,6 +34,8 @@ def report(
     """
     from edgeopt.measurement.bench.stored import is_stored
     from edgeopt.pipeline.device_results import merge_results
+    from edgeopt.pipeline.joint.result import is_joint_report, read_joint_report
+    from edgeopt.pipeline.joint.summary import summarize as summarize_joint
     from edgeopt.pipeline.runs import is_report, read_runs
     from edgeopt.pipeline.runs_summary import summarize_runs
     from edgeopt.pipeline.summary import summarize
@@ -44,7 +46,12 @@ def report(
         raise click.UsageError("--merge joins results with one FOLDER")
     if html:
         require_writable(html)
-    if len(folders) == 1 and (results or is_report(folders[0]) or not is_stored(folders[0])):
+    if any(map(is_joint_report, folders)):
+        if results or len(folders) > 1:
+            raise click.UsageError("the report of a pipeline is shown alone: name one FOLDER, without --merge")
+        joint = read_joint_report(folders[0])
+        document, exit_code, pictures = summarize_joint(joint), joint.exit_code, folders[0]
+    elif len(folders) == 1 and (results or is_report(folders[0]) or not is_stored(folders[0])):
         found = merge_results(folders[0], results)
         document, exit_code, pictures = summarize(found), found.exit_code, folders[0]
     else:

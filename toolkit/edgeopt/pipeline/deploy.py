@@ -59,7 +59,7 @@ class _Part:
 
 
 def deploy(
-    run: Run, candidates: Sequence[Candidate], best: Candidate, embedded: Embedding
+    run: Run, candidates: Sequence[Candidate], best: Candidate, embedded: Embedding, folder: Path | None = None
 ) -> tuple[Path, tuple[Note, ...]]:
     """Write the bundle; return its folder, and what the user should know of it.
 
@@ -68,6 +68,7 @@ def deploy(
         candidates: With what was measured, the baseline first.
         best: The choice.
         embedded: What the models are to hold of the recipe.
+        folder: Where it goes; None: `bundle` in the output folder.
 
     Raises:
         InvalidFileError: If the disk is full.
@@ -82,7 +83,7 @@ def deploy(
     models = [_packed(run, part, embedded, one) for part, one in zip(parts, recorded, strict=True)]
     selftest = _selftest(samples, recorded) if any(recorded) else None
     inside = embedded.inside.expected if embedded.inside else {}
-    folder = run.workspace.path("bundle")
+    folder = folder or run.workspace.path("bundle")
     bundle = write_bundle(
         folder,
         models[: len(chain)],

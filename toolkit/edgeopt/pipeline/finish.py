@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.graph.model import load_model
@@ -13,7 +14,7 @@ from edgeopt.measurement.accuracy.bootstrap import Drop, why_unsure
 from edgeopt.measurement.accuracy.evaluate import answers
 from edgeopt.pipeline.candidate import Candidate
 from edgeopt.pipeline.deploy import deploy
-from edgeopt.pipeline.embedding import embed
+from edgeopt.pipeline.embedding import Embedding, embed
 from edgeopt.pipeline.measure import Decision
 from edgeopt.pipeline.plan import calibrated_steps
 from edgeopt.pipeline.result import Report
@@ -31,13 +32,18 @@ from edgeopt.tasks import find_task
 _ON_DEVICE = "edgeopt bench BUNDLE on the device"
 
 
-def conclude(run: Run, choice: Choice, decision: Decision | None) -> Report:
+BundleOf = Callable[[Candidate, Candidate], Path | None]
+"""Says where a candidate, the original beside it, gets a bundle of its own; None: it gets none."""
+
+
+def conclude(run: Run, choice: Choice, decision: Decision | None, bundle_of: BundleOf | None = None) -> Report:
     """Choose, and write bundle and report.
 
     Args:
         run: With all its candidates.
         choice: Of the recipe.
         decision: By what was measured; None where nothing was.
+        bundle_of: Asked for every candidate; None: the choice alone gets a bundle.
     """
     candidates = decision.candidates if decision else mark(run.candidates, run.wish)
     chosen = decision.chosen if decision else choose(candidates, run.wish, lambda one, other: False)
@@ -58,6 +64,9 @@ def conclude(run: Run, choice: Choice, decision: Decision | None) -> Report:
     embedded = embed(run, best)
     bundle, of_bundle = deploy(run, candidates, best, embedded)
     notes += of_bundle
+    for one in candidates:
+        if bundle_of and (folder := bundle_of(one, candidates[0])):
+            deploy(run, candidates, one, Embedding(run.context), folder)
     report = Report(
         model=run.context.original.name,
         model_sha256=run.context.original.fingerprint,

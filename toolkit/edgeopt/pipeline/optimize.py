@@ -20,7 +20,7 @@ from edgeopt.measurement.threads import default_threads
 from edgeopt.pipeline.candidate import BASELINE, Candidate
 from edgeopt.pipeline.decide import decide
 from edgeopt.pipeline.device_forms import offer_forms
-from edgeopt.pipeline.finish import conclude
+from edgeopt.pipeline.finish import BundleOf, conclude
 from edgeopt.pipeline.other_engines import offer_engines
 from edgeopt.pipeline.plan import Options, describe, head, make_plan, require_no_clock
 from edgeopt.pipeline.replay import Replay, read_replay
@@ -63,6 +63,7 @@ def optimize(
     recipe: str | None = None,
     options: Options | None = None,
     listener: Listener | None = None,
+    bundle_of: BundleOf | None = None,
     **wishes: Any,
 ) -> Report:
     """Make a model fast on a target, measure it, and write candidates, bundle and report.
@@ -74,6 +75,7 @@ def optimize(
         recipe: Shipped name or path; None: read from the model.
         options: What to do; or give its fields by name: `calib="pictures/", budget_ms=33`.
         listener: Hears progress.
+        bundle_of: Says which candidates get a bundle beside the chosen one's, and where; None: none.
         **wishes: Fields of `Options`.
 
     Raises:
@@ -97,7 +99,7 @@ def optimize(
         read_as_the_recipe_says(run.context, plan, given.choice, run.labelled, folder)
         _make_candidates(run)
         run.context.notes += run.workspace.notes
-        return conclude(run, given.choice, decide(run))
+        return conclude(run, given.choice, decide(run), bundle_of)
 
 
 def _replay_of(options: Options) -> Replay | None:

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from edgeopt.pipeline.candidate import BASELINE, Candidate
 from edgeopt.pipeline.joint.choice import Form
 from edgeopt.pipeline.joint.judge import Judge
 from edgeopt.pipeline.joint.observe import Original
-from edgeopt.pipeline.result import Report
-from edgeopt.runtime.availability import find_device
-from edgeopt.runtime.bundle import make_artefact, read_bundle, write_bundle
 from edgeopt.runtime.pipelines.pipeline import Pipeline
 from edgeopt.runtime.runtime import Runtime
-from edgeopt.system.environment import package_versions
 
 
 @dataclass(frozen=True)
@@ -32,34 +28,30 @@ class ModelForms:
     """A run's time over the original's."""
 
 
-def write_forms(stage: str, report: Report, target: str, folder: Path) -> ModelForms:
-    """Write a bundle of each candidate that is faster than the original, as far as measured, and of the original.
+class FormBundles:
+    """Asks for a bundle of the original, and of each candidate that was measured faster: nothing else is of use."""
 
-    Args:
-        stage: The name of the stage.
-        report: Of `optimize` on its model.
-        target: As the user wrote it.
-        folder: Where the bundles go: `folder/CANDIDATE`.
-    """
-    made = read_bundle(report.bundle)
-    bundles, ratios = {}, {}
-    for one in report.candidates:
-        ratio = time_ratio(one, report.candidates[0])
-        if one.name != BASELINE and (one.unfit or one.compiled or ratio >= 1):
-            continue
-        device = find_device(one.profile or target)
-        device = replace(device, options={**device.options, **one.options})
-        data = (report.folder / one.file).read_bytes()
-        artefacts = [(make_artefact("model.onnx", data, one.precision, device, report.threads), data)]
-        if one.name != BASELINE:
-            first = report.candidates[0]
-            before = (report.folder / first.file).read_bytes()
-            own = find_device(target)
-            artefacts.append((make_artefact("fallback.onnx", before, first.precision, own, report.threads), before))
-        bundles[one.name] = folder / one.name
-        write_bundle(bundles[one.name], artefacts, made.target, made.recipe, {}, package_versions())
-        ratios[one.name] = ratio
-    return ModelForms(stage, report.threads, bundles, ratios)
+    def __init__(self, folder: Path) -> None:
+        """Name the place.
+
+        Args:
+            folder: Where the bundles go: `folder/CANDIDATE`.
+        """
+        self._folder = folder
+        self.bundles: dict[str, Path] = {}
+        self.time_ratio: dict[str, float] = {}
+
+    def __call__(self, one: Candidate, original: Candidate) -> Path | None:
+        """Return where a candidate's bundle goes; None where it is of no use."""
+        ratio = time_ratio(one, original)
+        if one.name != BASELINE and (one.unfit or ratio >= 1):
+            return None
+        self.bundles[one.name], self.time_ratio[one.name] = self._folder / one.name, ratio
+        return self.bundles[one.name]
+
+    def of(self, stage: str, threads: int) -> ModelForms:
+        """Return what was written, as the forms of a stage."""
+        return ModelForms(stage, threads, self.bundles, self.time_ratio)
 
 
 def time_ratio(one: Candidate, original: Candidate) -> float:

@@ -22,7 +22,7 @@ from edgeopt.measurement.pipelines.figures import StageCost, stage_costs
 from edgeopt.measurement.pipelines.given import GivenPipeline, beside, open_pipeline
 from edgeopt.pipeline.candidate import BASELINE
 from edgeopt.pipeline.joint.choice import Combination, choose_jointly, front_of
-from edgeopt.pipeline.joint.forms import ModelForms, weigh, write_forms
+from edgeopt.pipeline.joint.forms import FormBundles, ModelForms, weigh
 from edgeopt.pipeline.joint.judge import Judge, Judged, labels_of
 from edgeopt.pipeline.joint.observe import Original, observe_original
 from edgeopt.pipeline.joint.prove import JOINT, Proving, as_candidate, prove
@@ -30,7 +30,7 @@ from edgeopt.pipeline.joint.result import JointReport
 from edgeopt.pipeline.joint.summary import write_joint_report
 from edgeopt.pipeline.measure import Decision
 from edgeopt.pipeline.optimize import device_name, optimize
-from edgeopt.pipeline.plan import Options
+from edgeopt.pipeline.plan import Options, all_steps
 from edgeopt.pipeline.run import Silence
 from edgeopt.pipeline.selection import Prefer, Wish
 from edgeopt.recipes.frames import Frames, open_frames
@@ -97,6 +97,12 @@ def _require_possible(asked: Path, options: Options) -> None:
         raise EdgeoptError("a pipeline has no replay", remedy="leave --replay out")
     if options.shapes:
         raise EdgeoptError("--shape is for a single model", remedy="name shapes in the recipe of the stage")
+    known = all_steps()
+    if embedding := [name for name in options.steps or () if name in known and known[name].embeds]:
+        raise EdgeoptError(
+            f"{embedding[0]} is for a single model: the stages of a pipeline feed each other in Python",
+            remedy=f"leave {embedding[0]} out",
+        )
     if options.prefer is not Prefer.SPEED:
         raise EdgeoptError("a pipeline is chosen by its budget", remedy="leave --prefer out")
 
@@ -137,6 +143,7 @@ def _make_candidates(
         hears.say("")
         hears.say(f"stage {stage.name}: {stage.model}, {np.mean(original.runs[stage.name]):.3g} runs a frame")
         is_first = stage.takes[0] == FRAME
+        forms = FormBundles(folder / "forms" / stage.name)
         report = optimize(
             beside(description, stage.model),
             target=target,
@@ -151,13 +158,14 @@ def _make_candidates(
                 time_limit_s=each_s,
             ),
             listener=hears,
+            bundle_of=forms,
         )
         if report.untimed:
             raise UnavailableError(
                 f"a pipeline is chosen by what is measured, and {target} is not here: {report.untimed}",
                 remedy="run edgeopt optimize on the device itself",
             )
-        models.append(write_forms(stage.name, report, target, folder / "forms" / stage.name))
+        models.append(forms.of(stage.name, report.threads))
     return original, tuple(models)
 
 

@@ -8,13 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgeopt.errors import EXIT_OF, EXIT_PASS, Note
+from edgeopt.errors import EXIT_OF, EXIT_PASS, InvalidFileError, Note
 from edgeopt.measurement.pipelines.figures import StageCost
 from edgeopt.pipeline.candidate import BASELINE, Candidate
 from edgeopt.pipeline.joint.choice import Combination, Form
 from edgeopt.system.environment import Environment
+from edgeopt.system.toml import parse_table, read_json, read_object
 
 SCHEMA = 1
+KIND = "pipeline"
+_DERIVED = ("schema", "kind", "verdict", "chosen_forms", "folder", "bundle")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,5 +90,28 @@ class JointReport:
     def as_json(self) -> dict[str, Any]:
         """Return plain values."""
         values = dataclasses.asdict(self)
-        own = {"schema": SCHEMA, "kind": "pipeline", "verdict": self.verdict, "chosen_forms": dict(self.chosen_forms)}
+        own = {"schema": SCHEMA, "kind": KIND, "verdict": self.verdict, "chosen_forms": dict(self.chosen_forms)}
         return values | own | {"folder": str(self.folder), "bundle": str(self.bundle)}
+
+
+def is_joint_report(folder: Path) -> bool:
+    """Return whether a folder holds the report of a pipeline."""
+    path = folder / "report.json"
+    try:
+        values = read_json(path, remedy="")
+    except InvalidFileError:
+        return False
+    return isinstance(values, dict) and values.get("kind") == KIND
+
+
+def read_joint_report(folder: Path) -> JointReport:
+    """Return the report that a run wrote into its output folder.
+
+    Raises:
+        InvalidFileError: If there is none, it is damaged, or of another version.
+    """
+    path, remedy = folder / "report.json", "name the output folder of edgeopt optimize"
+    values = read_object(path, schema=SCHEMA, remedy=remedy)
+    known = {key: value for key, value in values.items() if key not in _DERIVED}
+    where = f"{path} is no report of a pipeline"
+    return parse_table(JointReport, known, where, {"folder": folder, "bundle": folder / "bundle"})
