@@ -20,6 +20,8 @@ def shown_help(*command: str) -> str:
     result = CliRunner(env={"COLUMNS": "110"}).invoke(
         cli, [*command, "--help"], prog_name="edgeopt", terminal_width=110
     )
+    if result.exit_code:  # an import that fails must not empty a page
+        raise RuntimeError(f"edgeopt {' '.join(command)} --help ended with {result.exit_code}") from result.exception
     return result.output.strip()
 
 

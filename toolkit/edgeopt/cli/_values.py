@@ -59,7 +59,7 @@ class Whole(click.IntRange):
 
 
 class Names(click.ParamType[tuple[str, ...]]):
-    """Names separated by commas."""
+    """Names separated by commas; an option that is `multiple` gives one tuple for all times it is written."""
 
     name = "names"
 
@@ -68,6 +68,12 @@ class Names(click.ParamType[tuple[str, ...]]):
         if isinstance(value, tuple):
             return value
         return tuple(one.strip() for one in value.split(",") if one.strip())
+
+
+def joined(ctx: click.Context, param: click.Parameter, value: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
+    """Return the names of every time that an option was written."""
+    del ctx, param
+    return tuple(name for names in value for name in names)
 
 
 class FormatName(click.ParamType[str]):

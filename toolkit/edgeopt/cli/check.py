@@ -18,7 +18,7 @@ from edgeopt.cli._options import (
 )
 from edgeopt.cli._output import show
 from edgeopt.cli._progress import Progress
-from edgeopt.cli._values import Duration, ModelName, Names, Number, Whole
+from edgeopt.cli._values import Duration, ModelName, Names, Number, Whole, joined
 
 
 @click.command()
@@ -64,8 +64,9 @@ from edgeopt.cli._values import Duration, ModelName, Names, Number, Whole
 @click.option(
     "--skip",
     type=Names(),
-    default="",
-    help="Checks to leave out: latency, accuracy, size, memory, cold_start, placement.",
+    multiple=True,
+    callback=joined,
+    help="Checks to leave out: latency, accuracy, size, memory, cold_start, placement; repeatable.",
 )
 @click.option("--judge-noisy", is_flag=True, help="On a noisy machine too, judge times that were measured in turns.")
 @click.option("--junit", type=click.Path(path_type=Path), help="Also write JUnit XML into this file.")

@@ -19,7 +19,7 @@ from edgeopt.cli._options import (
 )
 from edgeopt.cli._output import show
 from edgeopt.cli._progress import Progress
-from edgeopt.cli._values import Duration, ModelName, Names, Number
+from edgeopt.cli._values import Duration, ModelName, Names, Number, joined
 
 if TYPE_CHECKING:
     from edgeopt.pipeline.plan import Options
@@ -69,7 +69,7 @@ class _WithSteps(click.Command):
     show_default="default",
     help="Steps to do, of those below; the word default names all that are not off.",
 )
-@click.option("--skip", multiple=True, metavar="STEP", help="A step to leave out; repeatable.")
+@click.option("--skip", type=Names(), multiple=True, callback=joined, help="Steps to leave out; repeatable.")
 @click.option("--dry-run", is_flag=True, help="Print the plan and stop.")
 @click.option("--resume", is_flag=True, help="Keep the finished candidates of an interrupted run.")
 @click.option(
@@ -142,7 +142,7 @@ def optimize(
         budget_ms=1000 / fps if fps else budget * 1000 if budget else None,
         max_drop=max_drop,
         steps=steps,
-        skip=tuple(one for text in skip for one in text.split(",")),
+        skip=skip,
         threads=threads or 0,
         time_limit_s=time_limit,
         resume=resume,
