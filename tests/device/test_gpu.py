@@ -8,8 +8,9 @@ from npu_models import parse, spread
 
 from edgeopt.errors import UnsupportedError
 from edgeopt.executors import SessionOptions
-from edgeopt.executors.onnxruntime import EXECUTOR, OnnxRuntimeSession
+from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.providers import memory_of
+from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
 from edgeopt.system import assets
 from edgeopt.system.target import Target, read_target, target_names
 

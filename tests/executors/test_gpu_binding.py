@@ -10,8 +10,8 @@ import pytest
 from fixture_models import model, numbers
 
 from edgeopt.errors import UnsupportedError
-from edgeopt.executors.onnxruntime import OnnxRuntimeSession
 from edgeopt.executors.onnxruntime.binding import Binding
+from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
 from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import Tensors
 

@@ -8,7 +8,7 @@ from fixture_models import model, numbers
 
 from edgeopt.errors import NotFoundError
 from edgeopt.executors import SessionOptions
-from edgeopt.executors.onnxruntime import _KNOWN_ENTRIES, _WHERE, EXECUTOR, _listed, _session_options
+from edgeopt.executors.onnxruntime import _KNOWN_ENTRIES, EXECUTOR, _listed, _session_options
 from edgeopt.executors.onnxruntime.providers import (
     CPU,
     CUDA,
@@ -22,6 +22,7 @@ from edgeopt.executors.onnxruntime.providers import (
     plain_layout,
     split_entries,
 )
+from edgeopt.executors.onnxruntime.session import WHERE
 from edgeopt.executors.onnxruntime.tensorrt import tensorrt_options
 from edgeopt.system import assets
 from edgeopt.system.target import Target, read_target, target_names
@@ -167,4 +168,4 @@ def test_a_path_that_the_profile_gives_is_left_alone():
     ],
 )
 def test_where_in_its_source_onnxruntime_failed_is_left_out(said, told):
-    assert _WHERE.sub("", said) == told
+    assert WHERE.sub("", said) == told

@@ -142,3 +142,20 @@ def test_strict_forbids_falling_back_and_a_given_artefact_can_be_opened(tmp_path
             runtime.with_artefact(bundle.artefacts[0])
     with pytest.raises(EdgeoptError, match="refuses the model"):
         Runtime.load(tmp_path, strict=True)
+
+
+def test_an_answer_outlives_the_frames_after_it(folder, frames):
+    """The engine writes over its outputs with every frame; what an app holds stays."""
+    with Runtime.load(folder) as runtime:
+        found = [(runtime.predict(frame), runtime.predict(frame, raw=True)) for frame in frames]
+        for frame, (answer, raw) in zip(frames, found, strict=True):
+            again = runtime.predict(frame)
+            assert np.array_equal(answer.boxes, again.boxes)
+            assert np.array_equal(answer.scores, again.scores)
+            assert all(np.array_equal(value, raw[name]) for name, value in runtime.predict(frame, raw=True).items())
+        with runtime.begin() as work:
+            work.preprocess(frames[0])
+            work.execute()
+            outputs = work._outputs
+            answer = work.postprocess()
+            assert not any(np.shares_memory(one, answer.boxes) for one in outputs.values())

@@ -89,6 +89,17 @@ class Staged(Protocol):
         """
         return self.download(self.execute(self.upload(inputs)))
 
+    def beside(self, *, reuse: bool = False) -> Session | None:
+        """Return a session over the same weights that may run in another thread at the same time.
+
+        Itself where it may; None where all that run on it take turns. It is closed before this one.
+
+        Args:
+            reuse: Its outputs may lie in memory of its own, over which its next run writes: no copy, no new memory.
+        """
+        del reuse
+        return None
+
 
 class Session(Staged, Protocol):
     """A loaded model, ready to run."""
@@ -105,13 +116,6 @@ class Session(Staged, Protocol):
 
     def placement(self) -> tuple[Placement, ...]:
         """Return where each node of the optimized graph runs; empty if the engine does not say."""
-        ...
-
-    def beside(self) -> Session | None:
-        """Return a session over the same weights that may run in another thread at the same time.
-
-        Itself where it may; None where all that run on it take turns. It is closed before this one.
-        """
         ...
 
     @property

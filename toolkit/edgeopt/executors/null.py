@@ -121,7 +121,7 @@ class NullSession(Staged):
         """Return nothing: no node runs."""
         return ()
 
-    def beside(self) -> NullSession:
+    def beside(self, *, reuse: bool = False) -> NullSession:
         """Return itself: threads share the script."""
         return self
 

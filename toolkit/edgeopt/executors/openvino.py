@@ -8,6 +8,7 @@ bfloat16 wherever the processor can.
 from __future__ import annotations
 
 import sys
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -37,14 +38,26 @@ class OpenVinoSession(Staged):
 
     simulated: ClassVar[bool] = False
 
-    def __init__(self, compiled: Any, tensor: Any, device: str) -> None:
-        self._compiled, self._tensor, self._device = compiled, tensor, device
-        self._request = compiled.create_infer_request()
+    def __init__(self, compiled: Any, tensor: Any, device: str, *, reuse: bool = False) -> None:
+        """Wrap a compiled model.
+
+        Args:
+            compiled: An `openvino.CompiledModel`.
+            tensor: The class `openvino.Tensor`.
+            device: Its provider.
+            reuse: Outputs are the request's own memory: the next run writes over them.
+        """
+        self._compiled, self._tensor, self._device, self._reuse = compiled, tensor, device, reuse
         self.inputs = tuple(_spec(port) for port in compiled.inputs)
         self.outputs = tuple(_spec(port) for port in compiled.outputs)
         self._positions = {spec.name: i for i, spec in enumerate(self.inputs)}
         self._names = [spec.name for spec in self.outputs]
         self._held: list[Any] = [None] * len(self.inputs)
+
+    @cached_property
+    def _request(self) -> Any:
+        """Made when it is first needed: its memory is that of all activations."""
+        return self._compiled.create_infer_request()
 
     def upload(self, inputs: Tensors) -> None:
         """Hand the inputs to the request, which reads them where they are: leave them alone until `execute` is done.
@@ -64,12 +77,23 @@ class OpenVinoSession(Staged):
             self._held[position] = shared  # the request knows its address only and keeps no reference
 
     def execute(self, uploaded: Any) -> None:
-        """Run what was uploaded, and wait until it is done."""
-        self._request.infer()
+        """Run what was uploaded, and wait until it is done.
+
+        Raises:
+            UnsupportedError: If OpenVINO cannot run the model on these inputs.
+        """
+        try:
+            self._request.infer()
+        except RuntimeError as error:
+            raise UnsupportedError(
+                f"OpenVINO does not run the model on these inputs: {_sentence(error)}",
+                remedy="check the numbers and the shapes of the inputs",
+            ) from error
 
     def download(self, results: Any) -> Tensors:
-        """Copy the results out of the request: the next run writes over its memory."""
-        return {name: self._request.get_output_tensor(i).data.copy() for i, name in enumerate(self._names)}
+        """Copy the results out of the request, over whose memory the next run writes; with `reuse` show that memory."""
+        found = {name: self._request.get_output_tensor(i).data for i, name in enumerate(self._names)}
+        return found if self._reuse else {name: value.copy() for name, value in found.items()}
 
     def placement(self) -> tuple[Placement, ...]:
         """Return where each operation of the compiled graph runs; the reason names its kernel and precision."""
@@ -100,13 +124,14 @@ class OpenVinoSession(Staged):
             ) from error
         return bytes(blob.getvalue() if hasattr(blob, "getvalue") else blob)
 
-    def beside(self) -> OpenVinoSession:
+    def beside(self, *, reuse: bool = False) -> OpenVinoSession:
         """Return another request of the same compiled model: a request runs one inference at a time."""
-        return OpenVinoSession(self._compiled, self._tensor, self._device)
+        return OpenVinoSession(self._compiled, self._tensor, self._device, reuse=reuse)
 
     def close(self) -> None:
         """Free request and model."""
-        self._request = self._compiled = None
+        self.__dict__.pop("_request", None)
+        self._compiled = None
 
 
 class OpenVino(Executor):

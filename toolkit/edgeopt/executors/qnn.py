@@ -108,9 +108,6 @@ class QnnSession(Staged):
         """Return where each node of the optimized graph runs, from the graph assignment API."""
         return self._placement
 
-    def beside(self) -> None:
-        """Return None: the child runs one model at a time."""
-
     def close(self) -> None:
         """End the child."""
         self._worker.close()

@@ -40,9 +40,6 @@ class ReferenceSession(Staged):
         """Return every node: the evaluator runs all of them."""
         return tuple(Placement(node.name, node.op_type, "reference") for node in self._proto.graph.node)
 
-    def beside(self) -> None:
-        """Return None: some operators of the evaluator keep what they computed."""
-
     def close(self) -> None:
         """Free the evaluator."""
         self._evaluator = None

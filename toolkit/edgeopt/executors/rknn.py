@@ -155,9 +155,6 @@ class RknnSession(Staged):
         out.parent.mkdir(parents=True, exist_ok=True)
         return _moved(self.built, Path(shutil.copyfile(self.built.file, out)))
 
-    def beside(self) -> None:
-        """Return None: the child runs one model at a time."""
-
     def close(self) -> None:
         """End the child."""
         self._worker.close()

@@ -82,12 +82,21 @@ def _open(bundle: Bundle, artefact: Artefact, stored: Stored | None, threads: in
     session = opening.open(bundle.path_of(artefact))
     try:
         task = make_task(bundle.recipe, session.inputs, session.outputs, evaluating=False)
-        notes = check(stored, bundle, artefact, session, task) if stored else ()
+        notes = _tested(bundle, artefact, session, task, stored) if stored else ()
     except BaseException:
         session.close()
         raise
     notes = (*notes, *_fewer_cores(artefact, threads))
     return Opened(artefact, opening, session, task, notes, stored.samples if stored else ())
+
+
+def _tested(bundle: Bundle, artefact: Artefact, session: Session, task: Task, stored: Stored) -> tuple[Note, ...]:
+    """Compare numbers as frames will be run, and free the memory of that."""
+    beside = session.beside(reuse=not task.holds_outputs) or session
+    notes = check(stored, bundle, artefact, beside, task)
+    if beside is not session:
+        beside.close()
+    return notes
 
 
 def _fewer_cores(artefact: Artefact, asked: int) -> tuple[Note, ...]:

@@ -114,7 +114,10 @@ class Work:
             raise ValueError("postprocess comes after execute")
         begun = _clock()
         outputs, self._outputs = self._outputs, None
-        answer = dict(outputs) if raw else self._task.postprocess(outputs, self._geometry)
+        if raw:  # the next frame may be written over them
+            answer = {name: value.copy() for name, value in outputs.items()}
+        else:
+            answer = self._task.postprocess(outputs, self._geometry)
         done = _clock()
         self.times_ns[-1] = done - begun
         self._pool.ring.record(self.times_ns, done - self._begun)
@@ -162,13 +165,13 @@ class Pool:
         self.stages = (first, *(name for name, _ in session.stages), last)
         """What is done with one frame, in this order."""
         self.feed, self.ring = feed, StageRing(self.stages)
-        self._session, self._make_task = session, make_task
+        self._session, self._make_task, self._reuse = session, make_task, not task.holds_outputs
         self._most = most or max(_LEAST, logical_cores())
         self._changed = Condition()
         self._sessions = [session]
         self._turn = Lock()
-        self._free = [Work(self, task, session, self._turn)]
-        self._made, self._out, self._closed = 1, 0, False
+        self._made, self._out, self._closed = 0, 0, False
+        self._free = [self._another(task)]
 
     def take(self, timeout_s: float | None = None) -> Work:
         """Return a work that nobody else has; wait while all are taken.
@@ -181,7 +184,7 @@ class Pool:
         """
         with self._changed:
             if not self._free and self._made < self._most and not self._closed:
-                self._free.append(self._another())
+                self._free.append(self._another(self._make_task()))
             elif not self._free and not self._changed.wait_for(self._can_go, timeout_s):
                 raise UnavailableError(
                     f"none of the {self._most} frames that may be on their way at once was done within {timeout_s:g} s",
@@ -214,14 +217,15 @@ class Pool:
     def _can_go(self) -> bool:
         return bool(self._free) or self._closed
 
-    def _another(self) -> Work:
-        """Return a further work: on a session beside the first, or in turns with it."""
+    def _another(self, task: FrameTask) -> Work:
+        """Return a further work: on a session beside the one that holds the weights, or in turns on that one."""
         self._made += 1
-        beside = self._session.beside()
+        beside = self._session.beside(reuse=self._reuse)
         if beside is None:
-            return Work(self, self._make_task(), self._session, self._turn)
-        self._sessions.append(beside)
-        return Work(self, self._make_task(), beside, Lock())
+            return Work(self, task, self._session, self._turn)
+        if beside is not self._session:
+            self._sessions.append(beside)
+        return Work(self, task, beside, Lock())
 
     def _end(self) -> None:
         for one in reversed(self._sessions):

@@ -65,6 +65,11 @@ class FrameTask(Protocol):
         """What reports call `preprocess` and `postprocess`; the stages of the session lie between them."""
         return "preprocess", "postprocess"
 
+    @property
+    def holds_outputs(self) -> bool:
+        """Whether an answer may show the model's outputs themselves: the next frame must not write over them."""
+        return True
+
     def preprocess(self, frame: Sample) -> tuple[Tensors, Any]:
         """Return the model's inputs, arrays unchanged, and the geometry that `postprocess` needs."""
         ...

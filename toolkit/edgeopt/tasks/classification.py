@@ -72,6 +72,11 @@ class Classification(FrameTask):
         self._classes = _class_count(outputs[0]) - self._first
         self._is_probability = recipe.postprocess.decoder == "probabilities"
 
+    @property
+    def holds_outputs(self) -> bool:
+        """Whether the model itself gives the answer."""
+        return self._is_read
+
     def preprocess(self, frame: Sample) -> tuple[Tensors, Geometry]:
         """Return the input tensor; arrays stay unchanged."""
         if isinstance(frame, Mapping):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from edgeopt.errors import InvalidFileError, Missing, UnavailableError, UnsupportedError
-from edgeopt.executors import Executor, Placement, SessionOptions, Source, Staged
+from edgeopt.executors import Executor, Placement, SessionOptions, Source
 from edgeopt.executors.onnxruntime.binding import Binding
 from edgeopt.executors.onnxruntime.drivers import preload_libraries, why_no_driver, why_not_loaded
 from edgeopt.executors.onnxruntime.providers import (
@@ -27,14 +26,13 @@ from edgeopt.executors.onnxruntime.providers import (
     refusing_provider,
     split_entries,
 )
+from edgeopt.executors.onnxruntime.session import WHERE, OnnxRuntimeSession
 from edgeopt.executors.onnxruntime.tensorrt import tensorrt_options
-from edgeopt.graph.tensors import Tensors, TensorSpec
 from edgeopt.system.optional import require
 from edgeopt.system.text import short
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read once, when onnxruntime is first imported
 
-_DTYPES = {"float": "float32", "float16": "float16", "double": "float64"}
 _KNOWN_ENTRIES = frozenset(
     {
         "ep.context_enable",
@@ -77,17 +75,12 @@ MEMORY_REUSE = "enable_mem_reuse"
 """A field of ONNX Runtime's session options, not one of its entries: `0` gives every tensor a buffer of its own."""
 
 
-Placed = Callable[[], tuple[Placement, ...]]
 _WARNING, _ERROR, _FATAL = 2, 3, 4
 """ONNX Runtime's severities; the first is its default."""
 _MODEL_FAULTS = ("InvalidProtobuf", "InvalidGraph", "NoModel", "NoSuchFile")
 """Errors of ONNX Runtime that no provider has a part in."""
-_WHERE = re.compile(r"^/\S+:\d+ .*(?:\)|> \S.* was false\.) (?=[A-Z])")
-"""Where in ONNX Runtime's source an error was raised, which tells a user nothing."""
 
 
-_STATUS = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (?:Non-zero status code returned while running )?")
-"""A number and a name for what the rest of a message says in words."""
 _OWN_FP16 = (TENSORRT, "CoreMLExecutionProvider")
 """Providers that turn a float32 model into fp16 themselves."""
 _ONE_NODE = bytes.fromhex(
@@ -95,89 +88,6 @@ _ONE_NODE = bytes.fromhex(
     "42040a00100d"
 )
 """An ONNX model, y = Relu(x) of one number."""
-
-
-class OnnxRuntimeSession(Staged):
-    """One `InferenceSession` and the words of `Session`."""
-
-    simulated: ClassVar[bool] = False
-
-    def __init__(self, session: Any, binding: Binding | None = None, placed: Placed | None = None) -> None:
-        """Wrap a session.
-
-        Args:
-            session: An `InferenceSession`.
-            binding: Of it, where the device has memory of its own.
-            placed: Finds out where the nodes run; None: the session's own list is complete.
-        """
-        self._binding, self._session, self._placed = binding, session, placed
-        self._run = session.run
-        self._names = [output.name for output in session.get_outputs()]
-        self.inputs = tuple(_spec(one) for one in session.get_inputs())
-        self.outputs = tuple(_spec(one) for one in session.get_outputs())
-
-    def upload(self, inputs: Tensors) -> Any:
-        """Copy the inputs to the device; return them where its memory is the host's."""
-        if self._binding is None:
-            return inputs
-        return self._binding.upload(inputs)
-
-    def execute(self, uploaded: Any) -> Any:
-        """Run once; the results stay in the device's memory.
-
-        Raises:
-            UnsupportedError: If the device fails: it may lack a type, which no provider asks when a model is opened. On
-                the CPU: if a number of the inputs is none that the model takes, an index beyond a table for example.
-        """
-        if self._binding is None:
-            try:
-                return self._run(None, uploaded)
-            except Exception as error:  # pybind raises a class per status code, all below Exception
-                if not type(error).__module__.startswith("onnxruntime"):
-                    raise  # not the engine's words: a bug stays what it is
-                raise _not_run(error) from error
-        try:
-            return self._binding.execute()
-        except Exception as error:  # pybind raises a class per status code, all below Exception
-            reason = " ".join(str(error).split())
-            raise UnsupportedError(
-                f"the device does not run the model: {reason}", remedy="choose another precision or target"
-            ) from error
-
-    def download(self, results: Any) -> Tensors:
-        """Copy the results to the host, and name them."""
-        if self._binding is None:
-            return dict(zip(self._names, results, strict=True))
-        return self._binding.download(results)
-
-    def placement(self) -> tuple[Placement, ...]:
-        """Return where each node of the optimized graph runs, from the graph assignment API."""
-        return self.listed() if self._placed is None else self._placed()
-
-    def listed(self) -> tuple[Placement, ...]:
-        """Return what the API lists for this very session; after a change of layout it leaves nodes out."""
-        return tuple(
-            Placement(node.name, node.op_type, group.ep_name)
-            for group in self._session.get_provider_graph_assignment_info()
-            for node in group.get_nodes()
-        )
-
-    def end_profiling(self) -> Path:
-        """Stop the operator profile and return its file."""
-        return Path(self._session.end_profiling())
-
-    def beside(self) -> OnnxRuntimeSession | None:
-        """Return itself on the host, whose runs share nothing; on a device buffers of its own, where it allows that."""
-        if self._binding is None:
-            return self
-        again = self._binding.beside()
-        return None if again is None else OnnxRuntimeSession(self._session, again, self._placed)
-
-    def close(self) -> None:
-        """Free the session."""
-        if self._binding is not None:
-            self._binding.close()
-        self._session = self._run = self._binding = None
 
 
 class OnnxRuntime(Executor):
@@ -351,19 +261,10 @@ def _other_arithmetic(precision: str) -> UnsupportedError:
 
 
 def _refusal(error: Exception, providers: tuple[str, ...]) -> UnavailableError | InvalidFileError:
-    reason = _WHERE.sub("", str(error).strip().splitlines()[0])
+    reason = WHERE.sub("", str(error).strip().splitlines()[0])
     if providers[0] != CPU and type(error).__name__ not in _MODEL_FAULTS:
         return refusing_provider(providers[0], reason)
     return InvalidFileError(f"ONNX Runtime refuses the model: {reason}", remedy="check it with edgeopt inspect")
-
-
-def _not_run(error: Exception) -> UnsupportedError:
-    """Return what the user can act on."""
-    reason = _STATUS.sub("", _WHERE.sub("", " ".join(str(error).split())))
-    return UnsupportedError(
-        f"ONNX Runtime does not run the model on these inputs: {reason}",
-        remedy="check the numbers and the shapes of the inputs",
-    )
 
 
 def _require_placement(session: OnnxRuntimeSession, providers: tuple[str, ...]) -> None:
@@ -376,11 +277,6 @@ def _require_placement(session: OnnxRuntimeSession, providers: tuple[str, ...]) 
             f"{providers[0]} took none of the {len(placed)} nodes; all would run on the CPU",
             remedy="run edgeopt inspect MODEL --target T for the reasons, or choose --target cpu",
         )
-
-
-def _spec(value: Any) -> TensorSpec:
-    word = value.type.removeprefix("tensor(").removesuffix(")")
-    return TensorSpec(value.name, _DTYPES.get(word, word), tuple(value.shape))
 
 
 EXECUTOR = OnnxRuntime()

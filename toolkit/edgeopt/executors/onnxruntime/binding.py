@@ -1,16 +1,21 @@
-"""A session's inputs and outputs in its device's memory: upload, execute and download, each done when it returns.
+"""A session's inputs and outputs bound to memory: its device's, or buffers on the host that every run writes over.
 
-It opens no session, and it is for one run at a time.
+Upload, execute and download are each done when they return. A binding opens no session, and is for one run at a time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from edgeopt.graph.tensors import Tensors, require_names
+from edgeopt.graph.tensors import Tensors, TensorSpec, require_names
 
+_PLAIN = frozenset(
+    f"{kind}{bits}" for kind, sizes in (("float", (16, 32, 64)), ("int", (8, 16, 32, 64))) for bits in sizes
+) | {"uint8", "uint16", "uint32", "uint64", "bool"}
 _NEVER_WAITS = ("webgpu",)
 """Where synchronizing returns at once: unless results are fetched, all the time of a run would count as download."""
 
@@ -79,6 +84,53 @@ class Binding:
         """Free the buffers, and only then the session: they lie in its memory, and the process would die."""
         self._binding = None
         self._session = None
+
+
+class HostBinding:
+    """Inputs read where they lie, and outputs written into buffers of its own: the next run writes over them.
+
+    ONNX Runtime's own way copies every output into new memory, whose pages the system then has to clear.
+    """
+
+    def __init__(self, session: Any, outputs: Sequence[TensorSpec]) -> None:
+        """Reserve the outputs.
+
+        Args:
+            session: An `InferenceSession` on the host.
+            outputs: Its outputs; see `fits`.
+        """
+        self._binding = session.io_binding()
+        self._raw, self._run = self._binding._iobinding, session._sess.run_with_iobinding
+        self._names = frozenset(one.name for one in session.get_inputs())
+        self._held: dict[str, NDArray[Any]] = {}
+        self.results = {one.name: np.empty([int(str(n)) for n in one.shape], one.dtype) for one in outputs}
+        """By name; a run writes into them."""
+        for name, value in self.results.items():
+            self._binding.bind_output(name, "cpu", 0, value.dtype.type, value.shape, value.ctypes.data)
+
+    @staticmethod
+    def fits(outputs: Sequence[TensorSpec]) -> bool:
+        """Return whether memory can be reserved: shapes are known, and elements are numbers of NumPy's own."""
+        return all(one.is_static and one.dtype in _PLAIN for one in outputs)
+
+    def upload(self, inputs: Tensors) -> None:
+        """Tell where the inputs lie: leave them alone until `execute` is done.
+
+        Raises:
+            ValueError: If an input is missing or unknown.
+        """
+        if inputs.keys() != self._names:
+            require_names(inputs, self._names)
+        for name, value in inputs.items():
+            if value is self._held.get(name):
+                continue  # a preprocessing step that fills one array again and again
+            held = np.require(value, requirements=["C", "A"])
+            self._binding.bind_input(name, "cpu", 0, held.dtype.type, held.shape, held.ctypes.data)
+            self._held[name] = held  # the binding knows its address only
+
+    def execute(self) -> None:
+        """Run what was uploaded."""
+        self._run(self._raw, None)
 
 
 def _is_static(shape: Any) -> bool:

@@ -55,6 +55,10 @@ class _BatchTask:
     def stages(self) -> tuple[str, str]:
         return self.task.stages
 
+    @property
+    def holds_outputs(self) -> bool:
+        return self.task.holds_outputs
+
     def preprocess(self, frame: Sample) -> tuple[Tensors, Any]:
         inputs, geometry = self.task.preprocess(frame)
         batch: dict[str, NDArray[Any]] = {}

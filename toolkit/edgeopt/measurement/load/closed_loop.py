@@ -72,6 +72,7 @@ class MarkedFrames:
             raise ValueError("there is no frame to run")
         self._frames: Sequence[Any] = frames
         self._loads = callable(frames[0])
+        session = session if task.holds_outputs else session.beside(reuse=True) or session  # as a runtime has it
         self._task, self._session, self._clock = task, session, clock
         before, after = task.stages
         parts = session.stages

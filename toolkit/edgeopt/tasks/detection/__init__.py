@@ -62,6 +62,11 @@ class Detection(FrameTask):
             thresholds.max_detections,
         )
 
+    @property
+    def holds_outputs(self) -> bool:
+        """Whether the model itself gives the answer."""
+        return self._is_read
+
     def preprocess(self, frame: Sample) -> tuple[Tensors, Geometry]:
         """Return the input tensor, and where the frame lies in it; arrays stay unchanged and are the whole frame."""
         if isinstance(frame, Mapping):

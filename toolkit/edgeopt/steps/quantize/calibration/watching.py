@@ -15,7 +15,8 @@ from onnx import TensorProto, helper
 
 from edgeopt.errors import UnsupportedError
 from edgeopt.executors import SessionOptions
-from edgeopt.executors.onnxruntime import EXECUTOR, OnnxRuntimeSession
+from edgeopt.executors.onnxruntime import EXECUTOR
+from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
 from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import Tensors
 from edgeopt.steps.quantize.calibration.observation import NEVER, Part, Seen, Spread, draw_block

@@ -1,0 +1,161 @@
+"""One loaded model of ONNX Runtime: what runs it, and what its errors say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+from edgeopt.errors import UnsupportedError
+from edgeopt.executors import Placement, Staged
+from edgeopt.executors.onnxruntime.binding import Binding, HostBinding
+from edgeopt.graph.tensors import Tensors, TensorSpec
+
+_DTYPES = {"float": "float32", "float16": "float16", "double": "float64"}
+Placed = Callable[[], tuple[Placement, ...]]
+WHERE = re.compile(r"^/\S+:\d+ .*(?:\)|> \S.* was false\.) (?=[A-Z])")
+"""Where in ONNX Runtime's source an error was raised, which tells a user nothing."""
+_STATUS = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (?:Non-zero status code returned while running )?")
+"""A number and a name for what the rest of a message says in words."""
+
+
+class OnnxRuntimeSession(Staged):
+    """One `InferenceSession` and the words of `Session`."""
+
+    simulated: ClassVar[bool] = False
+
+    def __init__(self, session: Any, binding: Binding | None = None, placed: Placed | None = None) -> None:
+        """Wrap a session.
+
+        Args:
+            session: An `InferenceSession`.
+            binding: Of it, where the device has memory of its own.
+            placed: Finds out where the nodes run; None: the session's own list is complete.
+        """
+        self._binding, self._session, self._placed = binding, session, placed
+        self._run = session.run
+        self._names = [output.name for output in session.get_outputs()]
+        self.inputs = tuple(_spec(one) for one in session.get_inputs())
+        self.outputs = tuple(_spec(one) for one in session.get_outputs())
+
+    def upload(self, inputs: Tensors) -> Any:
+        """Copy the inputs to the device; return them where its memory is the host's."""
+        if self._binding is None:
+            return inputs
+        return self._binding.upload(inputs)
+
+    def execute(self, uploaded: Any) -> Any:
+        """Run once; the results stay in the device's memory.
+
+        Raises:
+            UnsupportedError: If the device fails: it may lack a type, which no provider asks when a model is opened. On
+                the CPU: if a number of the inputs is none that the model takes, an index beyond a table for example.
+        """
+        if self._binding is None:
+            try:
+                return self._run(None, uploaded)
+            except Exception as error:  # pybind raises a class per status code, all below Exception
+                if not type(error).__module__.startswith("onnxruntime"):
+                    raise  # not the engine's words: a bug stays what it is
+                raise _not_run(error) from error
+        try:
+            return self._binding.execute()
+        except Exception as error:  # pybind raises a class per status code, all below Exception
+            reason = " ".join(str(error).split())
+            raise UnsupportedError(
+                f"the device does not run the model: {reason}", remedy="choose another precision or target"
+            ) from error
+
+    def download(self, results: Any) -> Tensors:
+        """Copy the results to the host, and name them."""
+        if self._binding is None:
+            return dict(zip(self._names, results, strict=True))
+        return self._binding.download(results)
+
+    def placement(self) -> tuple[Placement, ...]:
+        """Return where each node of the optimized graph runs, from the graph assignment API."""
+        return self.listed() if self._placed is None else self._placed()
+
+    def listed(self) -> tuple[Placement, ...]:
+        """Return what the API lists for this very session; after a change of layout it leaves nodes out."""
+        return tuple(
+            Placement(node.name, node.op_type, group.ep_name)
+            for group in self._session.get_provider_graph_assignment_info()
+            for node in group.get_nodes()
+        )
+
+    def end_profiling(self) -> Path:
+        """Stop the operator profile and return its file."""
+        return Path(self._session.end_profiling())
+
+    def beside(self, *, reuse: bool = False) -> OnnxRuntimeSession | None:
+        """Return itself on the host, whose runs share nothing; on a device buffers of its own, where it allows that."""
+        if self._binding is None:
+            fits = reuse and HostBinding.fits(self.outputs)
+            return ReusingSession(self._session, self._placed) if fits else self
+        again = self._binding.beside()
+        return None if again is None else OnnxRuntimeSession(self._session, again, self._placed)
+
+    def close(self) -> None:
+        """Free the session."""
+        if self._binding is not None:
+            self._binding.close()
+        self._session = self._run = self._binding = None
+
+
+class ReusingSession(OnnxRuntimeSession):
+    """A session on the host whose every run writes into the same outputs."""
+
+    def __init__(self, session: Any, placed: Placed | None) -> None:
+        super().__init__(session, None, placed)
+        self._host: HostBinding | None = HostBinding(session, self.outputs)
+
+    def upload(self, inputs: Tensors) -> Tensors:
+        """Bind the inputs where they lie."""
+        if self._host is not None:
+            self._host.upload(inputs)
+        return inputs
+
+    def execute(self, uploaded: Tensors) -> Any:
+        """Run once. Where a model gives other shapes than it declares, this and further runs get new memory.
+
+        Raises:
+            UnsupportedError: If a number of the inputs is none that the model takes.
+        """
+        if self._host is not None:
+            try:
+                self._host.execute()
+            except Exception:  # the plain run says what is wrong, or that only the reserved memory was
+                results = super().execute(uploaded)
+                self._host = None
+                return results
+            return None
+        return super().execute(uploaded)
+
+    def download(self, results: Any) -> Tensors:
+        """Return the outputs, in memory over which the next run writes."""
+        return super().download(results) if results is not None or self._host is None else self._host.results
+
+    def beside(self, *, reuse: bool = False) -> OnnxRuntimeSession | None:
+        """Return a session over the same weights."""
+        return OnnxRuntimeSession(self._session, None, self._placed).beside(reuse=reuse)
+
+    def close(self) -> None:
+        """Free the buffers; the session is another's too."""
+        self._host = None
+        super().close()
+
+
+def _not_run(error: Exception) -> UnsupportedError:
+    """Return what the user can act on."""
+    reason = _STATUS.sub("", WHERE.sub("", " ".join(str(error).split())))
+    return UnsupportedError(
+        f"ONNX Runtime does not run the model on these inputs: {reason}",
+        remedy="check the numbers and the shapes of the inputs",
+    )
+
+
+def _spec(value: Any) -> TensorSpec:
+    word = value.type.removeprefix("tensor(").removesuffix(")")
+    return TensorSpec(value.name, _DTYPES.get(word, word), tuple(value.shape))
