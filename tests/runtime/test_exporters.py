@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import sys
 from pathlib import Path
@@ -11,9 +12,10 @@ from urllib.request import urlopen
 import pytest
 
 from edgeopt.errors import EdgeoptError, MissingDependencyError, NotFoundError
-from edgeopt.runtime.stats import exporters
+from edgeopt.runtime.stats import Stats, exporters
 from edgeopt.runtime.stats.exporters import export
 from edgeopt.runtime.stats.ring import StageRing
+from edgeopt.runtime.stream.result import StreamStats
 from edgeopt.system import registry
 
 STAGES = ("preprocess", "execute", "look up")
@@ -174,6 +176,17 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch, name, package, e
         export(name, {})
     assert caught.value.remedy == f"pip install 'edgeopt[{extra}]'"
     assert f"{package} is not installed" in str(caught.value)
+
+
+def test_figures_of_a_stream_are_exported_too(ring):
+    client = pytest.importorskip("prometheus_client")
+    from edgeopt.runtime.stats.exporters.prometheus import Collector
+
+    fields = {one.name: getattr(ring.stats(), one.name) for one in dataclasses.fields(Stats)}
+    others = {one.name: None for one in dataclasses.fields(StreamStats) if one.name not in fields}
+    registered = client.CollectorRegistry()
+    registered.register(Collector({"door": lambda: StreamStats(**fields, **others)}))
+    assert registered.get_sample_value("edgeopt_waiting_frames", {"name": "door"}) == 1
 
 
 def test_the_page_about_it_runs(capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +29,7 @@ from edgeopt.runtime.schedule.batch import Batches
 from edgeopt.runtime.schedule.cores import assign_cores, held_to, usable_cores
 from edgeopt.runtime.schedule.lane import Lane
 from edgeopt.runtime.schedule.memory import Loaded, who_goes
+from edgeopt.runtime.schedule.model import Scheduled
 from edgeopt.runtime.stream.stream import Stream
 from edgeopt.system.target import find_target
 
@@ -242,6 +244,29 @@ def test_a_stream_takes_a_model_of_a_scheduler(folders, frames):
         stats = stream.stats()
         assert list(stats.stages)[:2] == ["wait", "turn"]
         assert stats.served == scheduler.stats()["high"].served == 8
+
+
+def test_the_page_about_it_runs(folders, frames, capsys):
+    page = (Path(__file__).parents[2] / "docs" / "schedule.md").read_text("utf-8")
+    code = re.search(r"```python\n(.*?)```", page, re.DOTALL)[1]
+    for name, folder in (("doors", "fixed"), ("faces", "free")):
+        code = code.replace(f'"out/{name}/bundle"', repr(str(folders[folder])))
+    exec(code, {"frame": frames[0]})
+    assert float(capsys.readouterr().out) >= 0
+
+
+def refuse(*_: object) -> None:
+    raise UnavailableError("x", remedy="y")
+
+
+def test_a_model_that_does_not_run_is_not_taken_for_loaded(folders, monkeypatch):
+    with Scheduler({"one": Model(folders["one"], memory_mib=10)}, memory_limit_mib=15) as scheduler:
+        with monkeypatch.context() as patched:
+            patched.setattr(Scheduled, "_try_batches", refuse)
+            scheduler._models["one"].take_out().close()
+            with pytest.raises(UnavailableError, match="x"):
+                scheduler.predict("one", X)
+        assert scheduler.predict("one", X)["y"][0, 0] == 1
 
 
 def test_a_user_who_interrupts_leaves_the_lane_usable(monkeypatch):

@@ -210,6 +210,15 @@ def test_a_frame_that_is_taken_back_is_forgotten():
     assert turns.waiting == 0
 
 
+def test_streams_that_have_ended_are_forgotten():
+    turns, now = Turns({"a": Terms()}), 0
+    for stream in range(1000):
+        now += 100 * MS
+        turns.offer("a", now, stream)
+        turns.done(turns.decide(now), now + MS)
+    assert len(turns._models["a"].streams) <= 64
+
+
 @pytest.mark.parametrize("wrong", [{"patience_ms": 0}, {"budget_ms": -1}, {"max_batch": 0}, {"max_delay_ms": -1}])
 def test_terms_that_cannot_be_are_refused(wrong):
     with pytest.raises(ValueError, match="above 0"):

@@ -76,8 +76,14 @@ class Scheduled:
         before = resident_bytes()
         bundle = read_bundle(Path(self.model.path))
         with held_to(self.cores):
-            self.runtime = Runtime.load(_sharing(bundle) if self.leaves_cores else bundle, threads=self.model.threads)
-            reason = self._try_batches(self.runtime)
+            runtime = Runtime.load(_sharing(bundle) if self.leaves_cores else bundle, threads=self.model.threads)
+            try:
+                self.runtime = runtime
+                reason = self._try_batches(runtime)
+            except BaseException:
+                self.take_out()
+                runtime.close()
+                raise
         if self.ring.stages != (stages := (TURN, *self.runtime.stages)):
             self.ring = StageRing(stages)
         if self.model.memory_mib is None:

@@ -25,6 +25,7 @@ NEVER: Final = math.inf
 _KEPT: Final = 16
 _SAFE: Final = 0.9
 """A run is taken to last as long as this quantile of the last runs."""
+_MOST_STREAMS: Final = 64
 _AT_ONCE_NS: Final = 1_000_000
 _ACTIVE_NS: Final = 1_000_000_000
 """A stream that brought no frame for so long is not waited for."""
@@ -122,6 +123,13 @@ class _Model:
         bounds = [self.service_ns(one) * max(1.0, size / one) for one in self.times_ns]
         return min(bounds, default=0.0)
 
+    def forget(self, now_ns: int) -> None:
+        """Forget streams that have ended: an app may number each connection anew."""
+        if len(self.streams) >= _MOST_STREAMS:
+            gone = [one for one, it in self.streams.items() if not it.on_their_way and now_ns - it.came_ns > _ACTIVE_NS]
+            for one in gone:
+                del self.streams[one]
+
     def hungry_ns(self) -> float:
         """Return when its patience ends."""
         return max(self.waiting[0].arrived_ns, self.had_turn_ns) + self.terms.patience_ms * 1e6
@@ -172,6 +180,7 @@ class Turns:
         model = self._models[name]
         terms = model.terms
         if stream not in model.streams:
+            model.forget(now_ns)
             model.streams[stream] = _Stream(Rhythm(int(1e9 / terms.fps) if terms.fps else 0))
         model.streams[stream].offer(now_ns)
         budget = terms.budget_ms
