@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from edgeopt.cli._options import format_option
-from edgeopt.cli._output import show
-from edgeopt.errors import EXIT_PASS
+from edgeopt.cli._output import show, show_line
+from edgeopt.errors import EXIT_PASS, InvalidFileError
 
 
 @click.command()
@@ -21,7 +21,12 @@ from edgeopt.errors import EXIT_PASS
     metavar="RESULT",
     help="What `edgeopt bench BUNDLE -o RESULT` wrote on the device; repeatable.",
 )
-@click.option("--html", type=click.Path(path_type=Path), help="Also write a page with charts into this file.")
+@click.option(
+    "--html",
+    type=click.Path(path_type=Path),
+    show_default="report.html in a single FOLDER",
+    help="File for the page with charts.",
+)
 @format_option
 @click.pass_context
 def report(
@@ -56,9 +61,14 @@ def report(
         document, exit_code, pictures = summarize(found), found.exit_code, folders[0]
     else:
         document, exit_code, pictures = summarize_runs(read_runs(folders)), EXIT_PASS, None
+    show(document, form)
     if html:
         write_page(document, html, pictures)
-    show(document, form)
+    elif pictures:
+        try:
+            write_page(document, pictures / "report.html", pictures)
+        except InvalidFileError as error:  # a folder that is only read is shown all the same
+            show_line(f"warning: {error.problem} ({error.remedy})", err=True)
     ctx.exit(exit_code)
 
 

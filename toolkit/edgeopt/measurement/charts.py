@@ -139,9 +139,10 @@ def draw_stages(runs: Sequence[StagedRun], budget: Limit | None) -> Bars | None:
     bars = tuple(_bar(one, {n: means[one.name][n] for n in shown}, rest[one.name], has_rest=has_rest) for one in timed)
     largest = max(shown, key=lambda name: sum(means[one.name][name] for one in timed))
     share = sum(means[one.name][largest] for one in timed) / sum(_mean(one.frame) for one in timed)
+    tail = " The thin line ends at the frame's p99." if any(one.tail for one in bars) else ""
     return Bars(
         title="Where a frame's time goes",
-        text=f"Mean of each stage; {largest} takes {share:.0%}. The thin line ends at the frame's p99.",
+        text=f"Mean of each stage; {largest} takes {share:.0%}.{tail}",
         axis=Axis("time", "ms", from_zero=True),
         parts=(*shown, "between stages") if has_rest else tuple(shown),
         bars=bars,

@@ -27,7 +27,7 @@ def key_figures(report: Report) -> tuple[KeyFigure, ...]:
         if value is not None:
             found.append(KeyFigure(label, ms(value), f"budget {report.budget_ms:.4g} ms"))
     if accuracy := _accuracy(best):
-        lost = f"{-best.drop:+.4f} against {_accuracy_or(first)}" if best.drop is not None else ""
+        lost = f"{0.0 - best.drop:+.4f} against {_accuracy_or(first)}" if best.drop is not None else ""
         found.append(KeyFigure(report.metric, f"{accuracy.value:.4f}", lost or "of the original"))
     elif best.agreement is not None:
         found.append(KeyFigure("Agreement", f"{best.agreement:.3f}", "with the original's answers, no labels"))

@@ -30,7 +30,7 @@ _WORST = 3
 
 def answers(report: Report) -> tuple[Figure, ...]:
     """Return pictures with the original's answers and with those of what was chosen."""
-    title, sheet = "Answers before and after", "answers.png"
+    title, sheet = "Before and after", "answers.png"
     if not (report.folder / sheet).is_file():
         return ()
     pairs = tuple(

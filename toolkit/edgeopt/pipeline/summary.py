@@ -28,14 +28,11 @@ def summarize(report: Report) -> Document:
     """Return what a reader sees: candidates, stages, notes, then in detail what each candidate is."""
     sections = [
         Section(table=_table(report, _columns(report)), values=_refused(report), figures=overview(report)),
-        Section(
-            "Stages in ms, p50 / p99",
-            _table(report, _stage_columns(report)),
-            figures=stage_charts(report),
-            is_detail=not _is_timed(report),
-        ),
+        Section("Stages in ms, p50 / p99", _table(report, _stage_columns(report)), figures=stage_charts(report))
+        if _is_timed(report)
+        else Section(),
         Section("Answers", figures=answers(report), is_detail=True),
-        Section("Where the nodes run", figures=placement_map(report, report.best), is_detail=True),
+        Section("Placement", figures=placement_map(report, report.best), is_detail=True),
         Section("Notes", notes=_shared_notes(report, NoteKind.WARNING, NoteKind.SKIPPED)),
         Section("Why", values=_why(report), notes=_shared_notes(report, NoteKind.CHOICE), is_detail=True),
         _tensors(report),
@@ -225,5 +222,6 @@ def _facts(report: Report) -> tuple[Value, ...]:
         "latency": f"measured on {report.measured_on}" if report.measured_on else "",
         "fingerprint": machine.hash,
         "samples": "candidates/*/samples.npz; of fresh processes candidates/*/confirmed.npz",
+        "command": machine.command,
     }
-    return tuple(Value(label, text) for label, text in known.items() if text)
+    return tuple(Value(label, text, is_command=label == "command") for label, text in known.items() if text)

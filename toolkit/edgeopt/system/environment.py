@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -63,6 +64,7 @@ _SHAPES: Mapping[str, type | tuple[type, ...]] = {
     "cpu.instructions": (list, tuple),
     "cpu.cores": int,
     "memory.total_mib": int,
+    "code.arguments": (list, tuple),
     "code.packages": Mapping,
     "packages": Mapping,
 }
@@ -136,6 +138,13 @@ class Environment:
     def packages(self) -> Mapping[str, str]:
         """Versions of the packages that matter."""
         return {**(self._value("code.packages") or {}), **(self._value("packages") or {})}
+
+    @property
+    def command(self) -> str:
+        """The command line that made the result, as it is typed; empty where Python called the library."""
+        program, *others = self._value("code.arguments") or [""]
+        is_ours = Path(program).stem == "edgeopt" or Path(program).parts[-2:] == ("edgeopt", "__main__.py")
+        return shlex.join(["edgeopt", *others]) if is_ours else ""
 
     def _value(self, key: str) -> Any:
         fact = self.facts.get(key)

@@ -358,6 +358,7 @@ def _trust(result: BenchResult) -> Values:
     machine = result.environment
     told = f"{machine.cpu}, {plural(machine.cores, 'core')}, {machine.system}"
     lines.append(Value("machine", f"{told}; fingerprint {machine.hash}"))
+    lines.append(Value("command", machine.command or result.repeat(), is_command=True))
     return tuple(lines)
 
 

@@ -8,7 +8,7 @@ from edgeopt.measurement.compare import charts
 from edgeopt.measurement.compare.result import Compared, Comparison
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.report.document import Document, Outcome, Section, Table, Value, Verdict, make_table
-from edgeopt.system.text import format_bytes
+from edgeopt.system.text import format_bytes, plural
 
 Judged = tuple[Compared, str, Ratio]
 """What was compared, a part of its frame, and the ratio to the first."""
@@ -110,6 +110,9 @@ def _how(result: Comparison) -> tuple[Value, ...]:
         values.append(Value("null", f"{first} against itself: {null}"))
     if result.trust:
         values.append(Value("machine", str(result.trust)))
+    machine = result.environments[first]
+    values.append(Value("on", f"{machine.cpu}, {plural(machine.cores, 'core')}, {machine.system}"))
+    values += [Value("command", machine.command, is_command=True)] if machine.command else []
     return tuple(values)
 
 

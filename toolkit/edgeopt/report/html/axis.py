@@ -31,6 +31,8 @@ class Range:
     def ticks(self) -> list[tuple[float, str]]:
         """The places of round numbers, and the numbers."""
         values = _round_numbers(self)
+        if self.axis.scale is Scale.TAIL:
+            return [(self.at(value), f"{value:g}") for value in values]
         digits = _digits(values)
         return [(self.at(value), _shown(value, digits)) for value in values]
 
@@ -44,7 +46,7 @@ def make_range(axis: Axis, values: Iterable[float], limit: Limit | None = None) 
         limit: See `is_far`.
     """
     known = [*values]
-    if axis.from_zero:
+    if axis.from_zero or axis.scale is Scale.TAIL:
         known.append(0.0)
     if limit is not None and not is_far(limit, known):
         known.append(limit.value)

@@ -22,6 +22,6 @@ def draw_cells(figure: Cells) -> Markup:
         for one in figure.cells
     ]
     kinds = {one.kind: "refused" if one.is_refused else "taken" for one in figure.cells}
-    field = tag("div", *squares, class_="cells plot", role="group", aria_label=figure.text)
+    field = tag("div", *squares, class_="field plot", role="group", aria_label=figure.text)
     marks = [(one.name, one.facts) for one in figure.cells if one.is_refused]
     return wrap(figure, field, marks=marks, key=key_of([(f"cell {style}", kind) for kind, style in kinds.items()]))

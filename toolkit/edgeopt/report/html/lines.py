@@ -8,6 +8,8 @@ from edgeopt.report.html.chart import across, canvas, down, key_of, mark, stretc
 from edgeopt.report.html.markup import Markup, number, tag
 
 _HEIGHT = 260.0
+_FEW = 150
+"""Fewer dots than this are larger."""
 
 
 def draw_lines(figure: Lines) -> Markup:
@@ -22,8 +24,8 @@ def draw_lines(figure: Lines) -> Markup:
         _HEIGHT,
         *down(y, _HEIGHT),
         *across(x, _HEIGHT),
-        *([_limit(figure.limit, y)] if figure.limit and is_drawn else []),
         *(_line(one, styles[one.name], x, y, is_dotted=figure.is_dotted) for one in weak_first),
+        *([_limit(figure.limit, y)] if figure.limit and is_drawn else []),
         tag("line", class_="cursor", y1=0, y2=_HEIGHT, hidden=True),
         kind="upright lines",
         label=figure.text,
@@ -53,9 +55,15 @@ def _line(one: Line, style: str, x: Range, y: Range, *, is_dotted: bool) -> Mark
         f"{number(1000 * x.at(at))} {number(_HEIGHT * (1 - y.at(up)))}" for at, up in zip(one.xs, one.ys, strict=True)
     ]
     path = "".join(f"M{place}h0" for place in places) if is_dotted else f"M{'L'.join(places)}"
-    shape = tag("path", class_=f"{'dots' if is_dotted else 'curve'} {style}", d=path)
+    shape = tag("path", class_=f"{_kind(one, is_dotted=is_dotted)} {style}", d=path)
     values = " ".join(f"{at!r},{up!r}" for at, up in zip(one.xs, one.ys, strict=True))
     return mark(one.name, one.facts, stretched(_HEIGHT, shape), emphasis=one.emphasis, data_values=values)
+
+
+def _kind(one: Line, *, is_dotted: bool) -> str:
+    if not is_dotted:
+        return "curve"
+    return "dots few" if len(one.xs) < _FEW else "dots"
 
 
 def _limit(limit: Limit, y: Range) -> Markup:
