@@ -21,7 +21,7 @@ from edgeopt.measurement.pipelines.code import load_calls
 from edgeopt.measurement.pipelines.figures import StageCost, stage_costs
 from edgeopt.measurement.pipelines.given import GivenPipeline, beside, open_pipeline
 from edgeopt.pipeline.candidate import BASELINE
-from edgeopt.pipeline.joint.choice import Combination, choose_jointly, front_of
+from edgeopt.pipeline.joint.choice import Combination, Form, choose_jointly, front_of
 from edgeopt.pipeline.joint.forms import FormBundles, ModelForms, weigh
 from edgeopt.pipeline.joint.judge import Judge, Judged, labels_of
 from edgeopt.pipeline.joint.observe import Original, observe_original
@@ -41,7 +41,6 @@ from edgeopt.runtime.runtime import Runtime
 from edgeopt.steps._context import Listener
 from edgeopt.system.environment import package_versions, read_environment
 from edgeopt.system.files import require_writable, write_beside
-from edgeopt.system.text import plural
 
 MARK = "pipeline-run.json"
 _ROUNDS = 3
@@ -241,7 +240,7 @@ class _Joint:
             candidates=decision.candidates,
             measured=tried.combination,
             chosen=chosen.name,
-            reason=self._reason(tried),
+            reason=self._reason(tried, forms, self._may_lose(judge)),
             before=self._costs(decision, BASELINE),
             after=self._costs(decision, chosen.name),
             reports={one.stage: f"models/{one.stage}/report.md" for one in self._models},
@@ -349,11 +348,14 @@ class _Joint:
             for one in costs
         )
 
-    def _reason(self, tried: _Tried) -> str:
+    def _reason(self, tried: _Tried, forms: Sequence[Sequence[Form]], most_loss: float) -> str:
         chosen = tried.decision.chosen
+        lossy = [one for of_stage in forms for one in of_stage if one.loss > most_loss]
+        told = ", ".join(f"{one.stage} {one.name} loses {one.loss:.4f} of the whole" for one in lossy)
+        refused = f"; {told} ({most_loss:.4g} allowed)" if told else ""
         if tried.combination is None:
-            return "the models stay as they came: no combination of their forms is faster and accurate enough"
+            return f"the models stay as they came: no combination of their forms is faster and accurate enough{refused}"
         expected = f"{tried.combination.frame_ms:.3g} ms and a loss of {tried.combination.loss:.4f} were expected"
         if chosen.name == BASELINE:
-            return f"{chosen.reason}; tried together: {tried.combination} ({expected})"
-        return f"{chosen.reason}; together: {tried.combination} ({expected}), of {plural(len(self._models), 'model')}"
+            return f"{chosen.reason}; tried together: {tried.combination} ({expected}){refused}"
+        return f"{chosen.reason}; together: {tried.combination} ({expected}){refused}"

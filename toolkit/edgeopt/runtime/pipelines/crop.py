@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -54,53 +55,51 @@ def cut(stage: Stage, pictures: Crops, found: Sequence[Any]) -> Crops:
     Raises:
         UnsupportedError: If an answer holds no boxes.
     """
-    if not found:  # it ran on crops, and there were none
-        return Crops((), np.zeros((0, 4), np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64), 0)
-    parts = [_boxes_of(stage, number, answer) for number, answer in enumerate(found)]
-    boxes, scores, rows, parents = (np.concatenate(column) for column in zip(*parts, strict=True))
-    kept = np.flatnonzero(scores >= stage.least_score)
-    kept = kept[np.argsort(-scores[kept], kind="stable")]
+    boxes = [one for number, answer in enumerate(found) for one in _boxes_of(stage, number, answer)]
+    boxes.sort(key=lambda one: -one[0])  # stable: of equal scores the first
     edges: list[tuple[int, int, int, int]] = []
     cuts: list[Frame] = []
-    chosen: list[int] = []
+    places: list[tuple[int, int]] = []
     left_out = 0
-    for row in kept.tolist():
-        parent = int(parents[row])
+    for _, parent, row, box in boxes:  # few boxes: plain numbers are faster than arrays
         picture = pictures.pictures[parent]
-        left, top, right, bottom = _inside(boxes[row], stage.margin, picture.shape)
+        left, top, right, bottom = _inside(box, stage.margin, picture.shape)
         if right <= left or bottom <= top:  # it lies outside the picture
             continue
         if len(cuts) == stage.most:
             left_out += 1
             continue
         cuts.append(picture[top:bottom, left:right])
-        x, y = pictures.boxes[parent][:2].tolist()
+        x, y = pictures.boxes[parent, :2].tolist()
         edges.append((left + x, top + y, right + x, bottom + y))
-        chosen.append(row)
-    places = np.array(chosen, np.int64)
-    return Crops(tuple(cuts), np.array(edges, np.int64).reshape(-1, 4), rows[places], parents[places], left_out)
+        places.append((row, parent))
+    table = np.array(places, np.int64).reshape(-1, 2)
+    return Crops(tuple(cuts), np.array(edges, np.int64).reshape(-1, 4), table[:, 0], table[:, 1], left_out)
 
 
-def _boxes_of(stage: Stage, number: int, answer: Any) -> tuple[NDArray[np.float64], NDArray[np.float64], _Int, _Int]:
-    """Return (n, 4) boxes, (n,) scores, their places, and the picture that they are of."""
+def _boxes_of(stage: Stage, number: int, answer: Any) -> list[tuple[float, int, int, list[float]]]:
+    """Return score, picture, place and edges of each box that is finite and good enough."""
     boxes = getattr(answer, "boxes", None)
     if not isinstance(boxes, np.ndarray) or boxes.ndim != 2 or boxes.shape[1] != 4:
         raise UnsupportedError(
             f"stage {stage.crop} gives no boxes: {type(answer).__name__}", remedy="crop the boxes of a detector"
         )
-    scores = np.asarray(getattr(answer, "scores", np.ones(len(boxes))), np.float64)
-    return boxes.astype(np.float64), scores, np.arange(len(boxes)), np.full(len(boxes), number, np.int64)
+    scores = getattr(answer, "scores", None)
+    known = [1.0] * len(boxes) if scores is None else np.asarray(scores).tolist()
+    return [
+        (score, number, row, box)
+        for row, (score, box) in enumerate(zip(known, boxes.tolist(), strict=True))
+        if score >= stage.least_score and all(map(math.isfinite, box))
+    ]
 
 
-def _inside(box: NDArray[np.float64], margin: float, shape: Sequence[int]) -> tuple[int, int, int, int]:
+def _inside(box: Sequence[float], margin: float, shape: Sequence[int]) -> tuple[int, int, int, int]:
     """Return whole pixels of a box with its margin, inside the picture."""
-    left, top, right, bottom = box.tolist()
-    if not np.isfinite(box).all():
-        return 0, 0, 0, 0
+    left, top, right, bottom = box
     x, y = margin * (right - left), margin * (bottom - top)
     return (
-        max(0, int(np.floor(left - x))),
-        max(0, int(np.floor(top - y))),
-        min(shape[1], int(np.ceil(right + x))),
-        min(shape[0], int(np.ceil(bottom + y))),
+        max(0, math.floor(left - x)),
+        max(0, math.floor(top - y)),
+        min(shape[1], math.ceil(right + x)),
+        min(shape[0], math.ceil(bottom + y)),
     )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -73,7 +73,9 @@ class Pipeline:
         self.stages: tuple[str, ...] = tuple(name for stage in description.stages for name in names_of(stage))
         """Names of what is timed, in order: `detect.preprocess`, `crop`, `lookup`."""
         self._calls, self._clock = dict(calls), clock
-        self._places = {name: place for place, name in enumerate(self.stages)}
+        places = {name: place for place, name in enumerate(self.stages)}
+        self._steps = tuple((one, one.kind, places[names_of(one)[0]]) for one in description.stages)
+        self._taken = {one.name: one.takes[0] for one in description.models}
         self._ring = StageRing(self.stages)
 
     @classmethod
@@ -105,8 +107,10 @@ class Pipeline:
         with ExitStack() as opened:
             models = {}
             for stage in bundle.description.models:
-                with _named(stage):
+                try:
                     model = Runtime.load(bundle.model(stage.name), threads=threads, warmup=warmup, strict=strict)
+                except EdgeoptError as error:
+                    raise _failed(stage, error) from error
                 models[stage.name] = opened.enter_context(model)
             pipeline = cls(bundle.description, models, calls)
             opened.pop_all()
@@ -170,27 +174,28 @@ class Pipeline:
         times = [NOT_RUN] * len(self.stages)
         runs: dict[str, int] = {}
         answers: dict[str, Any] = {FRAME: frame}
-        clock, places = self._clock, self._places
-        for stage in self.description.stages:
-            with _named(stage):
-                if stage.kind == "model":
-                    given, place = answers[stage.takes[0]], places[f"{stage.name}.{PARTS[0]}"]
+        clock, calls = self._clock, self._calls
+        for stage, kind, place in self._steps:
+            try:
+                if kind == "model":
+                    given = answers[stage.takes[0]]
                     answers[stage.name], runs[stage.name] = self._run_model(stage, given, times, place)
                     continue
                 begun = clock()
-                if stage.kind == "crop":
+                if kind == "crop":
                     answers[stage.name] = self._cut(stage, frame, answers)
                 else:
-                    answers[stage.name] = self._calls[stage.name](*(answers[source] for source in stage.takes))
-                times[places[stage.name]] = clock() - begun
+                    answers[stage.name] = calls[stage.name](*[answers[source] for source in stage.takes])
+                times[place] = clock() - begun
+            except Exception as error:
+                raise _failed(stage, error) from error
         del answers[FRAME]
         return Answer(answers, tuple(times), runs)
 
     def _cut(self, stage: Stage, frame: Frame, answers: Mapping[str, Any]) -> Crops:
         """Cut out boxes of what the detector took: the frame, or crops of it."""
         found = answers[stage.crop]
-        detector = next(one for one in self.description.stages if one.name == stage.crop)
-        taken = answers[detector.takes[0]] if detector.kind == "model" else frame
+        taken = answers[self._taken[stage.crop]] if stage.crop in self._taken else frame
         if isinstance(taken, Crops):
             return cut(stage, taken, found)
         return cut(stage, whole(frame), [found])
@@ -260,14 +265,11 @@ def _require_boxes(description: Description, models: Mapping[str, Runtime]) -> N
             )
 
 
-@contextmanager
-def _named(stage: Stage) -> Iterator[None]:
-    """Turn what a stage fails with into one error that names it."""
-    try:
-        yield
-    except EdgeoptError as error:
-        raise EdgeoptError(f"stage {stage.name}: {error.problem}", remedy=error.remedy) from error
-    except Exception as error:
-        told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        remedy = f"mend {stage.call}" if stage.call else f"check what it is given: {' and '.join(stage.takes)}"
-        raise EdgeoptError(f"stage {stage.name} failed: {told}", remedy=remedy) from error
+def _failed(stage: Stage, error: Exception) -> EdgeoptError:
+    """Return one error that names the stage."""
+    if isinstance(error, EdgeoptError):
+        return EdgeoptError(f"stage {stage.name}: {error.problem}", remedy=error.remedy)
+    told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    sources = " and ".join(stage.takes or (stage.crop,))
+    remedy = f"mend {stage.call}" if stage.call else f"check what it is given: {sources}"
+    return EdgeoptError(f"stage {stage.name} failed: {told}", remedy=remedy)
