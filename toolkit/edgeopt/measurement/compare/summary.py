@@ -110,9 +110,9 @@ def _how(result: Comparison) -> tuple[Value, ...]:
         values.append(Value("null", f"{first} against itself: {null}"))
     if result.trust:
         values.append(Value("machine", str(result.trust)))
-    machine = result.environments[first]
-    values.append(Value("on", f"{machine.cpu}, {plural(machine.cores, 'core')}, {machine.system}"))
-    values += [Value("command", machine.command, is_command=True)] if machine.command else []
+    if machine := result.environments.get(first):
+        values.append(Value("on", f"{machine.cpu}, {plural(machine.cores, 'core')}, {machine.system}"))
+        values += [Value("command", machine.command, is_command=True)] if machine.command else []
     return tuple(values)
 
 
