@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
 import select
 import shutil
@@ -208,7 +207,7 @@ def test_ctrl_c_and_a_service_that_is_stopped_end_with_the_summary(bundle, video
 
 
 def test_a_line_follows_the_stream_on_a_terminal_of_80_columns(bundle, video):
-    leader, follower = pty.openpty()
+    leader, follower = pytest.importorskip("pty").openpty()
     command = [sys.executable, "-m", "edgeopt", "run", str(bundle), str(video), "--fps", "40"]
     environment = os.environ | {"COLUMNS": "80", "LINES": "24"}
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=follower, env=environment)

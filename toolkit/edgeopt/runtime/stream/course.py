@@ -6,12 +6,14 @@ from functools import partial
 from typing import Final
 
 from edgeopt.errors import EdgeoptError
+from edgeopt.runtime.pipelines.pipeline import Pipeline
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.runtime.stream.clockwork import Running
 from edgeopt.runtime.stream.degradation import Change, Degradation, Ladder
 from edgeopt.runtime.stream.desk import Desk
 from edgeopt.runtime.stream.events import EventKind
 from edgeopt.runtime.stream.rungs import Level, Rung, levels_of
+from edgeopt.runtime.stream.runner import Runner
 
 _JOIN_S: Final = 30.0
 
@@ -19,20 +21,20 @@ _JOIN_S: Final = 30.0
 class Course:
     """The level now. Whoever calls `record` holds the desk's lock."""
 
-    def __init__(self, desk: Desk, runtime: Runtime, rules: Degradation | None, budget_ns: int) -> None:
+    def __init__(self, desk: Desk, given: Runtime | Pipeline, rules: Degradation | None, budget_ns: int) -> None:
         """Begin at full quality.
 
         Args:
             desk: Frames are skipped there.
-            runtime: Of level 0.
+            given: What runs at level 0.
             rules: None: it stays there.
             budget_ns: Of a frame.
         """
-        levels = levels_of(runtime, smaller_input=rules is not None and rules.smaller_input)
-        self.rung = Rung(levels[0].name, runtime)
-        self._desk, self._levels, self._own = desk, levels, runtime
+        levels = levels_of(given, smaller_input=rules is not None and rules.smaller_input)
+        self._desk, self._levels, self._own = desk, levels, levels[0].open()
+        self.rung = Rung(levels[0].name, self._own)
         self._ladder = None if rules is None else Ladder(rules, budget_ns, tuple(one.keep_every for one in levels))
-        self._opened: dict[int, Runtime] = {0: runtime}
+        self._opened: dict[int, Runner] = {0: self._own}
         self._opening: Running | None = None
         self._since = 0
         """Frames before this one came in at another level."""
@@ -50,9 +52,9 @@ class Course:
         """Close the models that were opened here; call it when nothing runs any more."""
         if self._opening is not None:
             self._opening.join(_JOIN_S)
-        for runtime in {id(one): one for one in self._opened.values()}.values():
-            if runtime is not self._own:
-                runtime.close()
+        for runner in {id(one): one for one in self._opened.values()}.values():
+            if runner is not self._own:
+                runner.close()
 
     def _go(self, change: Change) -> None:
         level = self._levels[change.level]
@@ -67,7 +69,7 @@ class Course:
         """Open a model while the stream goes on."""
         assert self._ladder is not None
         try:
-            runtime = level.open()
+            runner = level.open()
         except EdgeoptError as error:
             with self._desk.changes:
                 self._ladder.leave_out(change.level)
@@ -75,16 +77,16 @@ class Course:
                 self._opening = None
             return
         with self._desk.changes:
-            self._opened[change.level] = runtime
+            self._opened[change.level] = runner
             self._opening = None
             if not self._desk.is_stopped:
-                self._move(change, runtime)
+                self._move(change, runner)
 
-    def _move(self, change: Change, runtime: Runtime) -> None:
+    def _move(self, change: Change, runner: Runner) -> None:
         assert self._ladder is not None
         level, is_down = self._levels[change.level], change.level > self._ladder.level
         self._ladder.moved(change.level)
-        self.rung = Rung(level.name, runtime, level.keep_every)
+        self.rung = Rung(level.name, runner, level.keep_every)
         self._desk.keep_every = level.keep_every
         self._since = self._desk.fed
         kind = EventKind.DEGRADED if is_down else EventKind.RECOVERED

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
 from edgeopt.runtime.bundle import Artefact
+from edgeopt.runtime.pipelines.pipeline import Pipeline
 from edgeopt.runtime.runtime import Runtime
+from edgeopt.runtime.stream.runner import Runner, name_of, runner_of
 
 FULL = "full"
 _AREA: Final = 0.5
@@ -22,9 +24,14 @@ class Rung:
     """What frames are run with at one level."""
 
     name: str
-    runtime: Runtime
+    runner: Runner
     keep_every: int = 1
     """One frame of so many is run."""
+
+    @property
+    def artefact(self) -> str:
+        """File of the model, or name of the pipeline."""
+        return name_of(self.runner)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,25 +39,30 @@ class Level:
     """A rung that may have to be opened first."""
 
     name: str
-    open: Callable[[], Runtime]
+    open: Callable[[], Runner]
     keep_every: int = 1
 
 
-def levels_of(runtime: Runtime, *, smaller_input: bool = False) -> tuple[Level, ...]:
-    """Return the levels of a bundle, full quality first.
+def levels_of(given: Runtime | Pipeline, *, smaller_input: bool = False) -> tuple[Level, ...]:
+    """Return the levels of a bundle, full quality first; a pipeline has no lighter models.
 
     Args:
-        runtime: What runs at level 0.
+        given: What runs at level 0.
         smaller_input: Whether the last level may be the lightest model at half the area, where its input is free.
     """
+    full = runner_of(given)
+    levels = [Level(FULL, lambda: full), Level("every 2nd frame", lambda: full, keep_every=2)]
+    return tuple(levels) if isinstance(given, Pipeline) else (*levels, *_lighter(given, smaller_input=smaller_input))
+
+
+def _lighter(runtime: Runtime, *, smaller_input: bool) -> Iterator[Level]:
     lighter = [one for one in reversed(runtime.bundle.lighter) if one != runtime.artefact]  # the fastest comes last
-    levels = [Level(FULL, lambda: runtime), Level("every 2nd frame", lambda: runtime, keep_every=2)]
-    levels += [Level(f"lighter model {one.file}", partial(runtime.with_artefact, one)) for one in lighter]
+    for one in lighter:
+        yield Level(f"lighter model {one.file}", partial(runtime.with_artefact, one))
     size = smaller_size(runtime) if smaller_input else None
     if size is not None:
         artefact = lighter[-1] if lighter else runtime.artefact
-        levels.append(Level(f"input of {size[0]}x{size[1]}", partial(_with_size, runtime, artefact, size)))
-    return tuple(levels)
+        yield Level(f"input of {size[0]}x{size[1]}", partial(_with_size, runtime, artefact, size))
 
 
 def smaller_size(runtime: Runtime) -> tuple[int, int] | None:

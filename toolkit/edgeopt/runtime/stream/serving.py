@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from edgeopt.errors import EdgeoptError
-from edgeopt.runtime.pool import Work
 from edgeopt.runtime.stream.clockwork import Running
 from edgeopt.runtime.stream.desk import Desk, Waiting
 from edgeopt.runtime.stream.events import EventKind
 from edgeopt.runtime.stream.rungs import Rung
+from edgeopt.runtime.stream.runner import Frame
 
 _MOST_FAILURES: Final = 8
 """So many frames in a row whose run ends in an error are no accident."""
@@ -46,7 +46,7 @@ class _Job:
     rung: Rung
     began_ns: int
     waited_for_frame: bool
-    work: Work | None = None
+    work: Frame | None = None
     """Set when it is preprocessed."""
 
 
@@ -233,7 +233,7 @@ class Server:
         while (job := self._next_to_prepare()) is not None:
             work = None
             try:
-                work = job.rung.runtime.begin(self._hang_ns / 1e9)
+                work = job.rung.runner.begin(self._hang_ns / 1e9)
                 work.preprocess(job.item.sample)
                 job.work, failure = work, None
             except Exception as error:
@@ -284,7 +284,7 @@ class Server:
 
 
 def _run(job: _Job) -> tuple[Any, tuple[int, ...]]:
-    work = job.work or job.rung.runtime.begin()
+    work = job.work or job.rung.runner.begin()
     with work:
         if job.work is None:
             work.preprocess(job.item.sample)

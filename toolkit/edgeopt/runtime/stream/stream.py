@@ -10,11 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import fields
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Literal
 
 from edgeopt.errors import EdgeoptError, UnavailableError
 from edgeopt.recipes.feeding import fed
+from edgeopt.recipes.frames import Frames
+from edgeopt.runtime.pipelines.pipeline import Pipeline
 from edgeopt.runtime.queueing import parse_queue
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.runtime.stats import Stats
@@ -34,7 +37,8 @@ from edgeopt.system.text import short
 
 _STALLED_NS: Final = 5 * 10**9
 _RULES: Final = Degradation()
-_JOIN_S: Final = 6.0
+_JOIN_S: Final = 1.0
+_JOIN_LIVE_S: Final = 6.0
 """A read of a network ends after 5 s."""
 
 
@@ -47,7 +51,7 @@ class Stream:
 
     def __init__(
         self,
-        runtime: Runtime,
+        runtime: Runtime | Pipeline,
         source: Any,
         *,
         fps: float | Literal["own"] | None = 30.0,
@@ -64,7 +68,7 @@ class Stream:
         """Open the source; threads start with the first result that is asked for, or with `with`.
 
         Args:
-            runtime: Stays open when the stream ends.
+            runtime: Stays open when the stream ends; its answers are those of `predict`.
             source: A camera's number, a path of a video, picture or folder, an address (RTSP, RTMP, HLS), or frames to
                 iterate over.
             fps: Rate at which a file or an iterator is read; a camera is asked for it; an address has its own. `own`:
@@ -97,8 +101,7 @@ class Stream:
         policy = parse_queue(queue)
         self.budget_ms, self.queue = float(budget_ms), policy
         self._clockwork = clockwork or Machine()
-        inputs = runtime.session.inputs
-        wishes = Wishes(rate, give_up_s, lambda frames: fed(frames, runtime.bundle.recipe, inputs))
+        wishes = Wishes(rate, give_up_s, partial(_fit, runtime))
         self.source = open_source(source, wishes)
         self._give_up_ns = round(give_up_s * 1e9)
         self._ring = StageRing(("wait", *runtime.stages))
@@ -116,8 +119,9 @@ class Stream:
             degrade = None  # no frame of a file comes too fast
         self._course = Course(self._desk, runtime, degrade, self._budget_ns)
         self._server = Server(self._desk, self._course.rung, round(hang_s * 1e9))
-        self._trial = Trial() if pipelined is None else None
-        self._pipelined = pipelined
+        is_whole = isinstance(runtime, Pipeline)  # nothing of it runs before execute
+        self._trial = Trial() if pipelined is None and not is_whole else None
+        self._pipelined = pipelined and not is_whole
         self._growth = Growth()
         self._stalled = self._closed = False
         self._captor: Running | None = None
@@ -171,7 +175,7 @@ class Stream:
             self._server.stop()
         if self._captor is None:
             self.source.close()
-        elif not self._captor.join(_JOIN_S):
+        elif not self._captor.join(_JOIN_LIVE_S if self.source.is_live else _JOIN_S):
             self._desk.tell(EventKind.LEFT_BEHIND, "the source is still in a read that does not return")
         if not self._server.join(_JOIN_S):
             self._desk.tell(EventKind.LEFT_BEHIND, "the model is still in a call that does not return")
@@ -190,7 +194,7 @@ class Stream:
             gaps=self._desk.gaps,
             gap_s=self._desk.gap_s,
             level=rung.name,
-            artefact=rung.runtime.artefact.file,
+            artefact=rung.artefact,
             pipelining=None if self._trial is None else self._trial.outcome,
             events=self._desk.events,
         )
@@ -249,7 +253,8 @@ class Stream:
         now = self._desk.now_ns
         age = now - item.captured_ns
         latency = served.done_ns - served.began_ns
-        times = (served.done_ns - item.captured_ns - sum(served.times_ns), *served.times_ns)
+        in_stages = sum(max(one, 0) for one in served.times_ns)  # below zero: the frame had no such stage
+        times = (served.done_ns - item.captured_ns - in_stages, *served.times_ns)
         missed = age > self._budget_ns
         self._ring.record(times, latency, age, is_missed=missed)
         self._growth.record(item.captured_ns, served.began_ns, now)
@@ -263,7 +268,7 @@ class Stream:
             latency_ns=latency,
             times_ns=dict(zip(self._ring.stages, times, strict=True)),
             missed=missed,
-            artefact=served.rung.runtime.artefact.file,
+            artefact=served.rung.artefact,
             level=served.rung.name,
         )
 
@@ -284,6 +289,11 @@ class Stream:
                     reason = f"stages overlap: {periods}, {outcome.added_age_ms:+.1f} ms of age"
                     self._desk.tell(EventKind.PIPELINING, reason)
             self._server.rung = self._course.record(served.item.index, served.rung, latency, missed=missed)
+
+
+def _fit(runtime: Runtime | Pipeline, frames: Frames) -> Frames:
+    """Return stored frames as the model takes them; a pipeline takes pictures."""
+    return frames if isinstance(runtime, Pipeline) else fed(frames, runtime.bundle.recipe, runtime.session.inputs)
 
 
 def _require(holds: bool, problem: str, example: str) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
 import cv2
 
 from edgeopt.errors import UnavailableError
+from edgeopt.recipes.frames import VIDEOS
 from edgeopt.runtime.stream.events import EventKind
 from edgeopt.runtime.stream.sources import Captured, Kind, Source, Watch, Wishes
 from edgeopt.runtime.stream.sources._capture import Live, open_network, read_frame
@@ -17,8 +19,8 @@ from edgeopt.runtime.stream.sources._capture import Live, open_network, read_fra
 _ADDRESS = re.compile(r"(rtsp|rtsps|rtmp|rtmps|udp|rtp|srt|http|https)://.+", re.IGNORECASE)
 _MOST_FRAMES = 10**7
 _LONGEST_STEP_MS = 10_000
-_PUSHED = ("rtsp", "rtsps", "rtmp", "rtmps", "udp", "rtp", "srt")
-"""Whoever sends decides when a frame comes; the others hand over whole segments or files as fast as the network is."""
+_STORED = frozenset({".m3u8", ".mpd", *VIDEOS})
+"""A web server hands these over as fast as the network is; all else comes when it is sent, MJPEG over HTTP too."""
 
 
 class _Segments(Live):
@@ -73,7 +75,9 @@ def _open(given: str, wishes: Wishes) -> Source:
             f"{shown} does not open as a video",
             remedy="check the address, name and password, and that the server is up: ffprobe ADDRESS",
         )
-    kind = Live if urlsplit(given).scheme.lower() in _PUSHED else _Segments
+    parts = urlsplit(given)
+    is_stored = parts.scheme.lower() in ("http", "https") and PurePosixPath(parts.path).suffix.lower() in _STORED
+    kind = _Segments if is_stored else Live
     return kind(shown, capture, reopen, wishes.give_up_s)
 
 

@@ -1,0 +1,112 @@
+"""What a stream runs frames with: a runtime as it is, or a pipeline, all of whose stages run in one piece."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Protocol
+
+from edgeopt.graph.tensors import Sample
+from edgeopt.runtime.pipelines.pipeline import Pipeline
+from edgeopt.runtime.runtime import Runtime
+
+
+class Frame(Protocol):
+    """One frame on its way; see `edgeopt.runtime.pool.Work`."""
+
+    @property
+    def times_ns(self) -> Sequence[int] | Any:
+        """What each stage took."""
+        ...
+
+    def __enter__(self) -> Any: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def preprocess(self, frame: Sample) -> None:
+        """Make the model's inputs."""
+        ...
+
+    def execute(self) -> None:
+        """Run."""
+        ...
+
+    def postprocess(self) -> Any:
+        """Return the answer."""
+        ...
+
+    def close(self) -> None:
+        """Give its buffers back."""
+        ...
+
+
+class Runner(Protocol):
+    """A loaded model, or several."""
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """What is timed, in order."""
+        ...
+
+    def begin(self, timeout_s: float | None = None) -> Frame:
+        """Take what one frame needs."""
+        ...
+
+    def close(self) -> None:
+        """Free it."""
+        ...
+
+
+def runner_of(given: Runtime | Pipeline) -> Runner:
+    """Return what a stream runs with."""
+    return _Whole(given) if isinstance(given, Pipeline) else given
+
+
+def name_of(runner: Runner) -> str:
+    """Return the file of the model, or the name of the pipeline."""
+    return runner.name if isinstance(runner, _Whole) else runner.artefact.file  # type: ignore[attr-defined]
+
+
+class _Whole:
+    """A pipeline."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.stages, self.name = pipeline.stages, pipeline.description.name
+        self._pipeline = pipeline
+
+    def begin(self, timeout_s: float | None = None) -> Frame:
+        """Return a frame: its models lease buffers for themselves."""
+        del timeout_s
+        return _WholeFrame(self._pipeline)
+
+    def close(self) -> None:
+        """Do nothing: the pipeline is the app's."""
+
+
+class _WholeFrame:
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._sample: Any = None
+        self._answer: Any = None
+        self.times_ns: tuple[int, ...] = ()
+
+    def __enter__(self) -> _WholeFrame:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def preprocess(self, frame: Sample) -> None:
+        self._sample = frame
+
+    def execute(self) -> None:
+        self._answer = self._pipeline.predict(self._sample)
+        self.times_ns = self._answer.times_ns
+
+    def postprocess(self) -> Any:
+        return self._answer
+
+    def close(self) -> None:
+        self._sample = self._answer = None
