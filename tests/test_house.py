@@ -106,7 +106,15 @@ def test_every_file_says_what_it_is(path):
 
 
 @pytest.mark.parametrize(
-    "module", ["runtime", "runtime.bundle", "executors.onnxruntime", "tasks.detection", "tasks.classification"]
+    "module",
+    [
+        "runtime",
+        "runtime.bundle",
+        "runtime.pipelines",
+        "executors.onnxruntime",
+        "tasks.detection",
+        "tasks.classification",
+    ],
 )
 def test_what_a_device_imports_is_light(module):
     code = f"import sys, edgeopt.{module}; print(*sorted({HEAVY!r} & sys.modules.keys()))"

@@ -7,6 +7,7 @@ edgeopt.compare("a.onnx", "b.onnx")                                what is faste
 edgeopt.check("model.onnx", baseline="baseline.json")              the regression gate
 edgeopt.Runtime.load("bundle").predict(frame)                      the answer for one frame
 edgeopt.Stream(runtime, "rtsp://camera/stream", budget_ms=33)      the answers for frames that keep coming
+edgeopt.Pipeline.load("bundle", stages={"lookup": find})           several models, the app's functions between them
 """
 
 from __future__ import annotations
@@ -21,14 +22,27 @@ if TYPE_CHECKING:
     from edgeopt.measurement.compare.run import compare
     from edgeopt.pipeline.optimize import optimize
     from edgeopt.pipeline.quantize import quantize
+    from edgeopt.runtime.pipelines.pipeline import Pipeline
     from edgeopt.runtime.runtime import Runtime
     from edgeopt.runtime.stream.stream import Stream
 
 __version__ = "0.1.0"
-__all__ = ["EdgeoptError", "Runtime", "Stream", "__version__", "bench", "check", "compare", "optimize", "quantize"]
+__all__ = [
+    "EdgeoptError",
+    "Pipeline",
+    "Runtime",
+    "Stream",
+    "__version__",
+    "bench",
+    "check",
+    "compare",
+    "optimize",
+    "quantize",
+]
 
 _HOMES = {
     "EdgeoptError": "edgeopt.errors",
+    "Pipeline": "edgeopt.runtime.pipelines",
     "Runtime": "edgeopt.runtime",
     "Stream": "edgeopt.runtime.stream",
     "bench": "edgeopt.measurement.bench.run",
