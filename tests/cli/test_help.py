@@ -60,3 +60,17 @@ def test_every_option_that_a_message_names_exists():
     commands = [cli.get_command(click.Context(cli), name) for name in cli.list_commands(click.Context(cli))]
     known = {flag for command in commands for option in command.params for flag in option.opts}
     assert named - known - OTHERS == set()
+
+
+def test_a_wrong_value_is_told_as_every_error_and_folded_on_a_terminal(monkeypatch):
+    wrong = ["optimize", "digits_detector", "-t", "cpu", "--budget", "abc"]
+    lines = CliRunner().invoke(cli, wrong, prog_name="edgeopt").output.splitlines()
+    assert lines[0] == "Usage: edgeopt optimize [OPTIONS] MODEL"
+    assert lines[-2:] == [
+        "error: Invalid value for '--budget': 'abc' is not a duration",
+        "  -> write a number with us, ms, s, m or h, for example 33ms",
+    ]
+    monkeypatch.setattr("edgeopt.cli._stderr_width", lambda: 50)
+    folded = CliRunner().invoke(cli, wrong, prog_name="edgeopt").output.splitlines()[-4:]
+    assert [line[:7] for line in folded] == ["error: ", " " * 7, "  -> wr", "     fo"]
+    assert all(len(line) <= 50 for line in folded)

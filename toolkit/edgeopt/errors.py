@@ -18,6 +18,8 @@ from enum import StrEnum
 
 _LONGEST = 1000
 """Characters of a problem: names and values out of files may have any length."""
+_MOST_KNOWN = 12
+"""Names that are told beside the nearest one."""
 EXIT_PASS, EXIT_ERROR, EXIT_MISSED, EXIT_INCONCLUSIVE, EXIT_NOISY = 0, 1, 2, 3, 4
 EXIT_OF: Mapping[str, int] = {
     "PASS": EXIT_PASS,
@@ -48,7 +50,8 @@ class NotFoundError(EdgeoptError):
         known = sorted(known)
         close = get_close_matches(name, known, n=1)
         choice = f"choose from: {', '.join(known)}" if known else f"no {kind} is installed"
-        remedy = f"did you mean {close[0]!r}? known: {', '.join(known)}" if close else choice
+        others = f" known: {', '.join(known)}" if len(known) <= _MOST_KNOWN else ""
+        remedy = f"did you mean {close[0]!r}?{others}" if close else choice
         super().__init__(f"no {kind} named {name!r}", remedy=remedy)
 
 

@@ -10,6 +10,7 @@ import shutil
 import sys
 from importlib import import_module
 from pkgutil import iter_modules
+from typing import IO, Any
 
 import click
 
@@ -68,10 +69,31 @@ _OF_THE_USER = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOO
 
 
 def _show_error(error: EdgeoptError) -> None:
-    width = shutil.get_terminal_size().columns if sys.stderr.isatty() else 0
-    for head, text in (("error: ", error.problem), ("  -> ", error.remedy)):
-        for line in fold(printable(text), width, head):
-            click.echo(line, err=True)
+    _show_lines(f"error: {error}")
+
+
+def _show_lines(text: str) -> None:
+    """Print what went wrong and the remedy, folded on a terminal."""
+    width = _stderr_width()
+    for line in text.split("\n"):
+        head = next((one for one in ("error: ", "  -> ") if line.startswith(one)), "")
+        for part in fold(printable(line.removeprefix(head)), width, head):
+            click.echo(part, err=True)
+
+
+def _stderr_width() -> int:
+    return shutil.get_terminal_size().columns if sys.stderr.isatty() else 0
+
+
+def _show_usage(error: click.UsageError, file: IO[Any] | None = None) -> None:
+    """Print how the command is called, then the error as every other one."""
+    del file
+    if error.ctx is not None:
+        click.echo(f"{error.ctx.get_usage()}\nTry '{error.ctx.command_path} --help' for help.\n", err=True)
+    _show_lines(f"error: {error.format_message()}")
+
+
+click.UsageError.show = _show_usage  # type: ignore[assignment,method-assign]
 
 
 def _what_is_left(command: str | None) -> str:

@@ -25,7 +25,7 @@ class Duration(click.ParamType[float]):
         try:
             return value if isinstance(value, float) else parse_duration_s(value, unit=self.unit)
         except EdgeoptError as error:
-            self.fail(f"{error.problem}; {error.remedy}", param, ctx)
+            self.fail(str(error), param, ctx)
 
 
 class Share(click.ParamType[float]):
@@ -38,7 +38,7 @@ class Share(click.ParamType[float]):
         try:
             return value if isinstance(value, float) else parse_ratio(value)
         except EdgeoptError as error:
-            self.fail(f"{error.problem}; {error.remedy}", param, ctx)
+            self.fail(str(error), param, ctx)
 
 
 class Number(click.FloatRange):
@@ -100,7 +100,7 @@ class FormatName(click.ParamType[str]):
         try:
             find(value)
         except EdgeoptError as error:
-            self.fail(f"{error.problem}; {error.remedy}", param, ctx)
+            self.fail(str(error), param, ctx)
         return str(value)
 
 
@@ -169,4 +169,4 @@ class Shape(click.ParamType[tuple[str, tuple[int, ...]]]):
         try:
             return value if isinstance(value, tuple) else parse_shape(value)
         except EdgeoptError as error:
-            self.fail(f"{error.problem}; {error.remedy}", param, ctx)
+            self.fail(str(error), param, ctx)

@@ -307,7 +307,9 @@ def _operators(found: Profile) -> Section:
     by_op = ", ".join(f"{op} {share:.0%}" for op, share in list(found.share_by_op().items())[:6])
     values = (
         Value("by op", by_op),
-        Value("pass", f"{found.runs} runs of their own; profiling slows nodes: believe the shares, not the times"),
+        Value(
+            "pass", f"{found.runs} runs of their own: believe the shares, not the times", more="profiling slows nodes"
+        ),
         Value("outside", f"{found.outside_ratio:.0%} of these runs lies between nodes, and in the profiler"),
     )
     table = make_table(found.top(_TOP_NODES), columns, words=["op", "provider", "output"])
