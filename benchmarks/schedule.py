@@ -22,6 +22,7 @@ import numpy as np
 import psutil
 
 from edgeopt.graph.model import find_model, load_model
+from edgeopt.measurement.load.beside import is_kept
 from edgeopt.measurement.statistics.ratio import ratio_of_rounds
 from edgeopt.recipes.frames import synthetic_frames
 from edgeopt.recipes.recognise import choose_recipe
@@ -31,7 +32,7 @@ from edgeopt.runtime.schedule import Model, Scheduler, Terms
 from edgeopt.system.order_statistic import order_statistic
 from edgeopt.system.target import find_target
 
-THREADS, WARMUP_S, MARGIN = 2, 1.0, 0.10
+THREADS, WARMUP_S = 2, 1.0
 BLOCKS = ("alone", "beside", "scheduled", "alone again")
 
 
@@ -65,10 +66,11 @@ def main() -> None:
     parser.add_argument("--recipe", help="of the second")
     parser.add_argument("--fps", type=float, default=15)
     parser.add_argument("--second-fps", type=float, default=15)
-    parser.add_argument("--seconds", type=float, default=120)
+    parser.add_argument("--seconds", type=float, default=160)
+    parser.add_argument("--rounds", type=int, default=20)
     asked = parser.parse_args()
     first, second = map(find_model, asked.models)
-    rounds = 8
+    rounds = asked.rounds
     block_s = WARMUP_S + asked.seconds / len(BLOCKS) / rounds
     with tempfile.TemporaryDirectory() as folder:
         paths = [bundle_of(first, None, Path(folder) / "1"), bundle_of(second, asked.recipe, Path(folder) / "2")]
@@ -102,8 +104,9 @@ def main() -> None:
     for name, found in times.items():
         whole, theirs = np.sort(np.concatenate(found)), others[name]
         p50, p99 = (order_statistic(whole, p) / 1e6 for p in (0.5, 0.99))
-        ratio = ratio_of_rounds(np.log(tails["alone"] / tails[name]), pairs=rounds, margin=MARGIN)
-        told = "" if name == "alone" else f", p99 {ratio} of alone: {ratio.verdict}"
+        ratio = ratio_of_rounds(np.log(tails["alone"] / tails[name]), pairs=rounds)
+        kept = {True: "kept", False: "LOST", None: "not decided"}[is_kept(ratio)]
+        told = "" if name == "alone" else f", p99 {ratio} of alone: {kept}"
         beside = np.sort(np.concatenate(theirs)) if theirs else whole[:0]
         other = f"; second p50 {order_statistic(beside, 0.5) / 1e6:.1f} ms" if len(beside) else ""
         print(f"{name:12} p50 {p50:6.1f}, p99 {p99:6.1f} ms, {len(whole)} frames{told}{other}")

@@ -14,7 +14,8 @@ from edgeopt.graph.tensors import TensorSpec
 from edgeopt.measurement.bench.options import BenchOptions, plan_load
 from edgeopt.measurement.bench.summary import summarize
 from edgeopt.measurement.load import beside
-from edgeopt.measurement.load.beside import Arrangement, Member, Wish, parse_beside, run_beside
+from edgeopt.measurement.load.beside import Arrangement, Member, Wish, is_kept, parse_beside, run_beside
+from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.report.formats import render
 from edgeopt.runtime.schedule.cores import usable_cores
@@ -69,6 +70,13 @@ def test_models_with_cores_of_their_own_take_no_turns(short):
     found = run(member("a", 1), member("b", 60, usable_cores()), None)
     assert not found.in_turns
     assert found.share(1, Arrangement.SCHEDULED).frames >= 2
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "kept"), [(0.93, 1.3, True), (0.92, 0.95, True), (0.5, 0.9, False), (0.85, 1.0, None)]
+)
+def test_a_p99_is_kept_where_its_whole_interval_is_within_a_tenth(low, high, kept):
+    assert is_kept(Ratio((low * high) ** 0.5, low, high, Change.INCONCLUSIVE)) is kept
 
 
 class Failing(NullSession):

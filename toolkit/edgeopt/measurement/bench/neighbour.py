@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from edgeopt import executors
-from edgeopt.errors import Note
+from edgeopt.errors import EdgeoptError, Note
 from edgeopt.graph.tensors import Sample
 from edgeopt.measurement.bench.options import BenchOptions
 from edgeopt.measurement.load.beside import Beside, Member, Wish, parse_beside, run_beside
@@ -44,9 +44,13 @@ def open_neighbour(options: BenchOptions, target: str) -> Neighbour | None:
     if options.beside is None:
         return None
     wish = parse_beside(options.beside)
-    subject = open_subject(wish.model, target=target, recipe=None, threads=options.threads)
-    subject.session.close()
-    pictures, notes = choose_frames(subject.recipe, None, subject.inputs)
+    try:
+        subject = open_subject(wish.model, target=target, recipe=None, threads=options.threads)
+        subject.session.close()
+        pictures, notes = choose_frames(subject.recipe, None, subject.inputs)
+    except EdgeoptError as error:
+        remedy = f"{error.remedy}; for --beside: give its bundle, which holds its recipe"
+        raise EdgeoptError(f"--beside {options.beside}: {error.problem}", remedy=remedy) from error
     return Neighbour(wish, subject, tuple(partial(pictures.read, i) for i in range(len(pictures))), notes)
 
 

@@ -25,7 +25,7 @@ from edgeopt.measurement.load.open_loop import run_open
 from edgeopt.measurement.load.run import LoadPlan, Tell
 from edgeopt.measurement.load.workers import Pipeline, run_together
 from edgeopt.measurement.samples import Samples
-from edgeopt.measurement.statistics.ratio import Change, Ratio, ratio_of_rounds
+from edgeopt.measurement.statistics.ratio import Ratio, ratio_of_rounds
 from edgeopt.runtime.queueing import LATEST, QueuePolicy
 from edgeopt.runtime.schedule.cores import held_to
 from edgeopt.runtime.schedule.lane import Lane
@@ -110,13 +110,19 @@ class Beside:
         """Whether the first keeps its p99 within a tenth of that alone by the scheduler; None: not decided."""
         ratio = self.share(0, Arrangement.SCHEDULED).p99_ratio
         assert ratio is not None
-        return {Change.FASTER: True, Change.EQUIVALENT: True, Change.SLOWER: False}.get(ratio.verdict)
+        return is_kept(ratio)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
         shares = [asdict(one) for one in self.shares]
         cores = {name: None if held is None else list(held) for name, held in self.cores.items()}
         return {"in_turns": self.in_turns, "cores": cores, "is_kept": self.is_kept, "shares": shares}
+
+
+def is_kept(ratio: Ratio, margin: float = _MARGIN) -> bool | None:
+    """Return whether what has this speed, with alone as 1, is at most a share slower; None: not decided."""
+    limit = 1 / (1 + margin)
+    return True if ratio.low >= limit else False if ratio.high < limit else None
 
 
 def parse_beside(text: str) -> Wish:
