@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -9,6 +10,8 @@ from typing import Any, TypeVar
 import click
 
 from edgeopt.cli._values import FormatName, Number, RecipeName, Shape, TargetName, Whole
+from edgeopt.errors import EXIT_ERROR, EXIT_INCONCLUSIVE, EXIT_MISSED, EXIT_NOISY, EXIT_PASS
+from edgeopt.system.threads import DEFAULT_THREADS
 
 TERMINAL = "terminal"
 F = TypeVar("F", bound=Callable[..., Any])
@@ -22,7 +25,37 @@ def format_option(command: F) -> F:
     )(short(command))
 
 
-def threads_option(default: str) -> Callable[[F], F]:
+def exit_codes(
+    passed: str = "the budget is met, or none was asked for",
+    missed: str = "the budget is missed, proven",
+    noisy: str = "the machine was too noisy to decide",
+    last: int = EXIT_NOISY,
+) -> Callable[[F], F]:
+    """Return a decorator that ends a command's help with its exit codes; it stands below all of click's.
+
+    Args:
+        passed: What 0 means.
+        missed: What it means that a budget or a check is missed.
+        noisy: What it means that the machine is too noisy.
+        last: The highest code with which the command ends.
+    """
+    meanings = {
+        EXIT_PASS: passed,
+        EXIT_ERROR: "an error",
+        EXIT_MISSED: missed,
+        EXIT_INCONCLUSIVE: "not decided",
+        EXIT_NOISY: noisy,
+    }
+    rows = "\n".join(f"  {code}  {meaning}" for code, meaning in meanings.items() if code <= last)
+
+    def end_with_codes(command: F) -> F:
+        command.__doc__ = f"{inspect.cleandoc(command.__doc__ or '')}\n\n\b\nExit codes:\n{rows}\n"
+        return command
+
+    return end_with_codes
+
+
+def threads_option(default: str = DEFAULT_THREADS) -> Callable[[F], F]:
     """Return `--threads`, which says what holds without it."""
     return click.option("--threads", type=Whole(min=1), show_default=default, help="Threads of the engine.")
 

@@ -10,6 +10,7 @@ import click
 from edgeopt.cli._options import (
     TERMINAL,
     code_option,
+    exit_codes,
     format_option,
     recipe_option,
     shape_option,
@@ -20,6 +21,7 @@ from edgeopt.cli._options import (
 from edgeopt.cli._output import show
 from edgeopt.cli._progress import Progress
 from edgeopt.cli._values import Counts, Duration, ModelName, Number, Share, Whole
+from edgeopt.system.threads import DEFAULT_THREADS
 
 _POSITIVE = Number(min=0, min_open=True)
 
@@ -85,7 +87,7 @@ class _LoadOption(click.Option):
 @click.option("--watts", type=_POSITIVE, show_default="as measured by --energy", help="Its power.")
 @click.option("--kwh-price", type=_POSITIVE, help="Price of a kWh.")
 @click.option("--cloud-price", type=_POSITIVE, help="Price of a rented hour, in place of a device.")
-@threads_option("physical cores, shared by the sessions")
+@threads_option(f"{DEFAULT_THREADS}, shared by the sessions")
 @code_option
 @click.option("--seed", type=Whole(min=0), default=0, show_default=True, help="Decides arrivals, phases and orders.")
 @click.option(
@@ -93,6 +95,7 @@ class _LoadOption(click.Option):
 )
 @format_option
 @click.pass_context
+@exit_codes()
 def bench(
     ctx: click.Context,
     /,
@@ -108,14 +111,6 @@ def bench(
     """Measure MODEL stage by stage, and say what to do about it.
 
     MODEL is an ONNX file, the name of a shipped model, a bundle, or a pipeline: its .toml file or bundle.
-
-    \b
-    Exit codes:
-      0  the budget is met, or none was asked for
-      1  an error
-      2  the budget is missed, proven
-      3  not decided
-      4  the machine was too noisy to decide
     """
     from edgeopt.measurement.bench.run import bench as run
     from edgeopt.measurement.bench.summary import summarize

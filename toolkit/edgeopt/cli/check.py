@@ -8,6 +8,7 @@ import click
 
 from edgeopt.cli._options import (
     TERMINAL,
+    exit_codes,
     format_option,
     recipe_option,
     seed_option,
@@ -74,6 +75,11 @@ from edgeopt.cli._values import Duration, ModelName, Names, Number, Whole, joine
 @click.option("--html", type=click.Path(path_type=Path), help="Also write a page with charts into this file.")
 @format_option
 @click.pass_context
+@exit_codes(
+    passed="every check passed, or the baseline was written",
+    missed="a check failed, proven",
+    noisy="the machine was too noisy to judge times",
+)
 def check(
     ctx: click.Context,
     /,
@@ -103,14 +109,6 @@ def check(
     The gate for continuous integration. MODEL is an ONNX file, the name of a shipped model, or a bundle. Latency,
     accuracy, size, memory, cold start and placement are checked; what is allowed comes from the options, then from
     [check] in the recipe.
-
-    \b
-    Exit codes:
-      0  every check passed, or the baseline was written
-      1  an error
-      2  a check failed, proven
-      3  not decided
-      4  the machine was too noisy to judge times
     """
     from edgeopt.measurement.check.run import check as run
     from edgeopt.measurement.check.summary import summarize

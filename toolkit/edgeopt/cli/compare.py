@@ -28,7 +28,7 @@ from edgeopt.cli._values import Duration, ModelName, Share
 @shape_option
 @source_option("those of the first recipe")
 @click.option("--eval", metavar="LABELS", help="Compare the accuracy too: labelled pictures, COCO JSON or CSV.")
-@threads_option("physical cores")
+@threads_option()
 @click.option(
     "--seconds", type=Duration("s"), default="20s", show_default=True, help="How long all together are measured."
 )

@@ -11,6 +11,7 @@ from edgeopt.cli._options import (
     TERMINAL,
     code_option,
     device_option,
+    exit_codes,
     format_option,
     max_drop_option,
     recipe_option,
@@ -90,6 +91,7 @@ class _WithSteps(click.Command):
 )
 @format_option
 @click.pass_context
+@exit_codes()
 def optimize(
     ctx: click.Context,
     *,
@@ -118,14 +120,6 @@ def optimize(
 
     MODEL is an ONNX file, the name of a shipped model, or the .toml file of a pipeline, whose models are chosen
     together. Writes every candidate, a bundle for the runtime, and a report.
-
-    \b
-    Exit codes:
-      0  the budget is met, or none was asked for
-      1  an error
-      2  the budget is missed, proven
-      3  not decided
-      4  the machine was too noisy to decide
     """
     from edgeopt.measurement.pipelines.given import is_pipeline
     from edgeopt.pipeline.optimize import optimize as run

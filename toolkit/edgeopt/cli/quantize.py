@@ -9,6 +9,7 @@ import click
 from edgeopt.cli._options import (
     TERMINAL,
     device_option,
+    exit_codes,
     format_option,
     max_drop_option,
     recipe_option,
@@ -18,6 +19,7 @@ from edgeopt.cli._options import (
 from edgeopt.cli._output import show
 from edgeopt.cli._progress import Progress
 from edgeopt.cli._values import Duration, ModelName
+from edgeopt.errors import EXIT_MISSED
 
 
 @click.command()
@@ -40,7 +42,7 @@ from edgeopt.cli._values import Duration, ModelName
 )
 @recipe_option
 @shape_option
-@threads_option("physical cores")
+@threads_option()
 @click.option("--time-limit", type=Duration("s"), default="3m", show_default=True, help="Stop searching after this.")
 @max_drop_option
 @click.option(
@@ -52,6 +54,11 @@ from edgeopt.cli._values import Duration, ModelName
 )
 @format_option
 @click.pass_context
+@exit_codes(
+    passed="an INT8 model was written",
+    missed="no INT8 form is fast and accurate enough: the float model stays",
+    last=EXIT_MISSED,
+)
 def quantize(
     ctx: click.Context,
     *,
@@ -71,12 +78,6 @@ def quantize(
     """Write the fastest INT8 form of MODEL that keeps its answers.
 
     The step quantize alone. The best form so far is written at once: the search may be interrupted.
-
-    \b
-    Exit codes:
-      0  an INT8 model was written
-      1  an error
-      2  no INT8 form is fast and accurate enough: the float model stays
     """
     from edgeopt.pipeline.quantize import quantize as run
     from edgeopt.pipeline.quantize_summary import summarize

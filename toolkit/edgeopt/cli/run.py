@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgeopt.cli._live_line import live_line
-from edgeopt.cli._options import threads_option
+from edgeopt.cli._options import exit_codes, threads_option
 from edgeopt.cli._output import show, show_line
 from edgeopt.cli._status import StatusLine
 from edgeopt.cli._values import Duration, Number, Share, Whole
+from edgeopt.errors import EXIT_INCONCLUSIVE
 
 if TYPE_CHECKING:
     from edgeopt.errors import Note
@@ -62,6 +63,7 @@ _EVERY_S = 0.25
 @threads_option("as measured")
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON for each answer.")
 @click.pass_context
+@exit_codes(last=EXIT_INCONCLUSIVE)
 def run(
     ctx: click.Context,
     /,
@@ -79,13 +81,6 @@ def run(
 
     SOURCE is a picture, a folder of pictures, a video, an .npz, a camera's number, or an address (RTSP, RTMP, HLS).
     Pictures are answered in one line each. Ctrl-C ends with the summary.
-
-    \b
-    Exit codes:
-      0  the budget is met, or none was asked for
-      1  an error
-      2  the budget is missed, proven
-      3  not decided
     """
     from edgeopt.pipeline.live import LiveOptions, run_live
     from edgeopt.pipeline.live_summary import summarize

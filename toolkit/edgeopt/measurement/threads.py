@@ -16,7 +16,7 @@ from edgeopt.recipes.recipe import Recipe
 from edgeopt.runtime.availability import require_engine
 from edgeopt.runtime.opening import opening_for
 from edgeopt.system.target import Target
-from edgeopt.system.threads import physical_cores
+from edgeopt.system.threads import engine_threads, physical_cores
 
 _SECONDS = 1.0
 _WORTH = 1.05
@@ -36,7 +36,7 @@ def default_threads(model: Model, recipe: Recipe, target: Target, asked: int) ->
         UnavailableError: If the target's engine is to be measured and is not here.
     """
     if asked or target.threads or target.why_not_here():
-        return physical_cores()
+        return engine_threads(0)
     require_engine(target, 1)
     return choose_threads(model, target, fixed_shapes(recipe, model.inputs), physical_cores())
 

@@ -16,7 +16,7 @@ from edgeopt.runtime.availability import (
 )
 from edgeopt.steps._context import Engine
 from edgeopt.system.target import Target, find_target
-from edgeopt.system.threads import physical_cores
+from edgeopt.system.threads import engine_threads
 
 _HOST = "cpu"
 """Where the float model is run and integer forms are checked for a device that is compiled for."""
@@ -63,7 +63,7 @@ def open_engines(target: Target, threads: int, cache_folder: str) -> Engines:
 
 def stand_in(host: Target) -> Engine:
     """Return this machine's processor as it judges for another device: without its own saturation."""
-    return replace(open_engine(host, physical_cores()), entries=UNFUSED)
+    return replace(open_engine(host, engine_threads(0)), entries=UNFUSED)
 
 
 def on_processor(target: Target) -> Target:

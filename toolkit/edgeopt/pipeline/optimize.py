@@ -32,7 +32,7 @@ from edgeopt.pipeline.start import open_calibration, read_as_the_recipe_says, re
 from edgeopt.report.document import Document
 from edgeopt.runtime.availability import is_by_rule, is_compiled, why_unavailable
 from edgeopt.steps._context import CALIBRATION_PICTURES, Listener, Setting, numbered, out_of_time
-from edgeopt.system.threads import physical_cores
+from edgeopt.system.threads import engine_threads
 
 
 def show_plan(model: str, *, target: str, recipe: str | None, options: Options) -> Document:
@@ -44,7 +44,7 @@ def show_plan(model: str, *, target: str, recipe: str | None, options: Options) 
     if replay := _replay_of(options):
         options = replace(options, threads=options.threads or replay.threads)
     given, pictures = read_given(model, target, recipe, options)
-    plan = make_plan(given.recipe, given.target, options, physical_cores(), why_not_again(given.model))
+    plan = make_plan(given.recipe, given.target, options, engine_threads(0), why_not_again(given.model))
     if replay:
         replay.require_same(given.model, given.target)
         labelled = open_labelled(plan.eval) if plan.eval and not plan.calib else None

@@ -101,6 +101,10 @@ def _place(nodes: Nodes, recipe: Recipe) -> _Place:
         scaled = nodes("Max", nodes.cast(nodes("Mul", sides, factor), "int64"), ints(1))
         left = nodes("Div", nodes("Sub", size, scaled), ints(2)) if recipe.preprocess.anchor is Anchor.CENTRE else ""
         return _Place(scaled, left or nodes("Identity", ints(0, 0)), nodes("Expand", factor, ints(2)))
+    if recipe.preprocess.resize is not Resize.CENTRE_CROP:
+        raise UnsupportedError(
+            f"embed-preprocess has no ONNX ops for resize = {recipe.preprocess.resize}", remedy="leave the step out"
+        )
     shorter = recipe.preprocess.crop_from or min(recipe.input.size)
     whole = nodes("Div", np.array([shorter], np.float64), nodes("ReduceMin", sides, keepdims=1))
     factor = nodes("Max", whole, nodes("ReduceMax", fitting, keepdims=1))

@@ -7,6 +7,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+DEFINITION = "order statistics x_(ceil(n p))"
+
 
 def order_statistic(ordered: NDArray[np.int64], p: float) -> int:
     """Return x_(ceil(n p)) of values in rising order, at least one of them."""

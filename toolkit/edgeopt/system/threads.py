@@ -8,6 +8,9 @@ from pathlib import Path
 from edgeopt.errors import EdgeoptError
 from edgeopt.system.text import plural
 
+DEFAULT_THREADS = "physical cores"
+"""What an engine gets where nobody says, in the words of the help."""
+
 
 def engine_threads(asked: int, preferred: int = 0, workers: int = 1) -> int:
     """Return how many threads an engine gets.

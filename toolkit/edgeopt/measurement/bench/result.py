@@ -29,6 +29,7 @@ from edgeopt.measurement.statistics.budget import BudgetResult
 from edgeopt.measurement.statistics.quantile import Summary
 from edgeopt.measurement.statistics.trend import Warmup
 from edgeopt.system.environment import Environment
+from edgeopt.system.order_statistic import DEFINITION
 from edgeopt.system.threads import physical_cores
 
 SCHEMA = 2
@@ -43,7 +44,7 @@ _WISHES = {
     "--jitter": "jitter_ms",
 }
 METHOD = (
-    "quantiles are order statistics x_(ceil(n p)); intervals are 95 %, binomial on the effective number of frames "
+    f"quantiles are {DEFINITION}; intervals are 95 %, binomial on the effective number of frames "
     "(n_effective); null where n is too small"
 )
 

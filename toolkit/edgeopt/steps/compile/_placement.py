@@ -22,7 +22,7 @@ from edgeopt.runtime.availability import why_unavailable
 from edgeopt.system import registry
 from edgeopt.system.target import Target
 from edgeopt.system.text import plural
-from edgeopt.system.threads import physical_cores
+from edgeopt.system.threads import engine_threads
 
 CPU = "CPU"
 STATIC, FOLDED, FLOAT32, OPSET = "fixed shapes", "simplify", "float32", "opset upgrade"
@@ -112,7 +112,7 @@ def _ask_compiler(model: Model, target: Target) -> Partition:
 
 def _ask(model: Model, target: Target) -> Partition:
     executor = registry.load(executors, target.executor).EXECUTOR
-    options = SessionOptions(target.providers, target.threads or physical_cores(), target.options)
+    options = SessionOptions(target.providers, target.threads or engine_threads(0), target.options)
     try:
         session = executor.open(model.data, options)
     except UnavailableError:
