@@ -4,8 +4,8 @@
     edgeopt optimize digits_detector -t cpu-x86-avx2 -o out/avx2
     python benchmarks/selftest.py out/vnni out/avx2
 
-Loads each bundle here, and on an emulated processor with AVX2 and without VNNI (`qemu-x86_64 -cpu max` of QEMU 7.2, Debian's
-qemu-user), and prints which model runs there and what is told. Loading takes minutes there.
+Loads each bundle here, and on an emulated processor with AVX2 and without VNNI (`qemu-x86_64 -cpu max` of QEMU 7.2,
+in Debian's qemu-user), and prints which model runs there and what is told. Loading takes a minute there.
 """
 
 from __future__ import annotations

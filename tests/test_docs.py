@@ -89,7 +89,7 @@ def test_the_python_page_runs(tmp_path):
     assert any(f"{one.name}: " in done.stdout for one in Verdict)  # which one is the machine's affair
 
 
-def test_the_readmes_python_example_runs_on_the_quick_starts_output(tmp_path, brief):
+def test_the_readmes_and_the_runtimes_examples_run_on_the_quick_starts_output(tmp_path, brief):
     import cv2
 
     from edgeopt.pipeline.optimize import optimize
@@ -100,7 +100,7 @@ def test_the_readmes_python_example_runs_on_the_quick_starts_output(tmp_path, br
     optimize(
         "digits_detector", target="cpu", out=tmp_path / "out" / "digits_detector-cpu", steps=("simplify",), threads=1
     )
-    code = blocks(ROOT / "README.md", "python")[0]
+    code = "\n".join((blocks(ROOT / "README.md", "python")[0], *blocks(ROOT / "docs" / "runtime.md", "python")))
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
