@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,13 +19,16 @@ from edgeopt.measurement.pipelines.given import GivenPipeline
 from edgeopt.measurement.statistics.quantile import StageTime
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.pipeline.candidate import BASELINE, Candidate, Latency
+from edgeopt.pipeline.joint.choice import Form, front_of
 from edgeopt.pipeline.joint.forms import ModelForms, time_ratio, weigh
-from edgeopt.pipeline.joint.judge import Judge, plain, read_expected
+from edgeopt.pipeline.joint.judge import Judge, Judged, plain, read_expected
 from edgeopt.pipeline.joint.observe import observe_original
-from edgeopt.pipeline.joint.optimize import _Joint, optimize_pipeline
+from edgeopt.pipeline.joint.optimize import _Joint, _Tried, optimize_pipeline
+from edgeopt.pipeline.joint.prove import JOINT
 from edgeopt.pipeline.joint.result import read_joint_report
 from edgeopt.pipeline.plan import Options
 from edgeopt.pipeline.run import Silence
+from edgeopt.pipeline.selection import Chosen
 from edgeopt.recipes.frames import open_frames
 from edgeopt.runtime.pipelines import Pipeline
 from edgeopt.runtime.pipelines.bundle import read_pipeline, write_pipeline
@@ -132,6 +136,58 @@ def test_models_stay_where_the_budget_is_met_or_nothing_may_be_lost(tmp_path, pi
     assert report.chosen == BASELINE
     assert len(report.candidates) == 1
     assert report.reason.startswith("the models stay as they came")
+
+
+class Scripted:
+    """What judging and measuring a combination would give, by the names of its forms."""
+
+    def __init__(self, losses: dict[str, float], misses: set[str]) -> None:
+        self.losses, self.misses, self.proven = losses, misses, list[str]()
+
+    def judge(self, combination, pipeline, judge):
+        return Judged(1 - self.losses.get(str(combination), combination.loss))
+
+    def prove(self, combination, judged, judge):
+        self.proven.append(str(combination))
+        verdict = "FAIL" if str(combination) in self.misses else "PASS"
+        latency = replace(timed(JOINT, 5.0).latency, verdict=verdict)
+        candidates = (timed(BASELINE, 10.0), replace(timed(JOINT, 5.0), latency=latency))
+        return _Tried(combination, judged, SimpleNamespace(candidates=candidates, chosen=Chosen(JOINT, "")))
+
+
+FRONT = front_of(
+    2.0,
+    [
+        [Form("detect", BASELINE, 10.0, 0.0), Form("detect", "int8", 6.0, 0.05)],
+        [Form("name", BASELINE, 8.0, 0.0), Form("name", "int8", 4.0, 0.08)],
+    ],
+)
+
+
+@pytest.mark.parametrize(
+    ("losses", "misses", "proven"),
+    [
+        ({}, set(), ["detect int8, name original"]),
+        # expected within the budget, and misses it as a whole: the next one is measured
+        ({}, {"detect int8, name original"}, ["detect int8, name original", "detect int8, name int8"]),
+        # loses more than expected: what loses less is left, and that is the original
+        ({"detect int8, name original": 0.3}, set(), []),
+        # together they lose more than both alone
+        (
+            {"detect int8, name int8": 0.3},
+            {"detect int8, name original"},
+            ["detect int8, name original"],
+        ),
+    ],
+)
+def test_what_fails_as_a_whole_is_followed_by_the_next(tmp_path, pictures, code, losses, misses, proven):
+    run, script = joint(tmp_path, pictures, code, budget_ms=17.0), Scripted(losses, misses)
+    run._judge, run._prove = script.judge, script.prove
+    run._original = replace(run._original, tail_ratio=1.0)
+    tried = run._try(FRONT, None, SimpleNamespace(baseline=Judged(1.0)))
+    assert [one for one in script.proven if one != "None"] == proven
+    assert tried.combination is None or str(tried.combination) in proven
+    assert len(run._notes) == bool(losses) + bool(misses)
 
 
 def timed(name: str, execute_ms: float, low: float = 0.0, high: float = 0.0) -> Candidate:

@@ -18,6 +18,7 @@ import numpy as np
 from edgeopt.errors import EdgeoptError, InvalidFileError, Note, NoteKind, UnavailableError
 from edgeopt.measurement.accuracy.acceptance import keeps_accuracy
 from edgeopt.measurement.pipelines.code import load_calls
+from edgeopt.measurement.pipelines.diagnosis import find_stage_to_mend
 from edgeopt.measurement.pipelines.figures import StageCost, stage_costs
 from edgeopt.measurement.pipelines.given import GivenPipeline, beside, open_pipeline
 from edgeopt.pipeline.candidate import BASELINE
@@ -243,6 +244,7 @@ class _Joint:
             reason=self._reason(tried, forms, self._may_lose(judge)),
             before=self._costs(decision, BASELINE),
             after=self._costs(decision, chosen.name),
+            mend=self._mend(decision, chosen.name),
             reports={one.stage: f"models/{one.stage}/report.md" for one in self._models},
             trust=str(decision.trust),
             environment=read_environment({"pipeline": self._given.description.name}),
@@ -260,10 +262,12 @@ class _Joint:
         """Return the combination that was chosen, proven as a whole; the original where none is proven."""
         limit_ms, most_loss = self._budget_ms / self._original.tail_ratio, self._may_lose(judge)
         kept: _Tried | None = None
+        seen: list[Combination] = []
         for _ in range(_ROUNDS):
             combination = choose_jointly(front, limit_ms, most_loss)
-            if combination is None or all(one.name == BASELINE for one in combination.forms):
+            if combination is None or combination in seen or all(one.name == BASELINE for one in combination.forms):
                 break
+            seen.append(combination)
             judged = self._judge(combination, pipeline, judge)
             if not keeps_accuracy(judged.drop, judged.agreement, self._wish.max_drop, self._wish.least_agreement):
                 told = f"{combination} loses {judged.loss:.4f} together, {combination.loss:.4f} was expected"
@@ -347,6 +351,12 @@ class _Joint:
             else one
             for one in costs
         )
+
+    def _mend(self, decision: Decision, name: str) -> str:
+        frame_ms = float(decision.samples[name].steady().frame_ns.mean()) / 1e6
+        costs = self._costs(decision, name)
+        found = find_stage_to_mend(self._given.description, costs, frame_ms, self._budget_ms, "measure it again", "")
+        return f"{found.what} ({found.evidence}): {found.do}"
 
     def _reason(self, tried: _Tried, forms: Sequence[Sequence[Form]], most_loss: float) -> str:
         chosen = tried.decision.chosen

@@ -53,6 +53,8 @@ class JointReport:
     """What each stage took with the models as they came."""
     after: tuple[StageCost, ...]
     """What each stage takes now."""
+    mend: str
+    """Which stage is to be mended first for more speed, and what would be left."""
     reports: Mapping[str, str]
     """The report of each model's own candidates, by stage, relative to the folder."""
     trust: str

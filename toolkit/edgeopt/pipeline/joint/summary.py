@@ -32,7 +32,7 @@ def summarize(report: JointReport) -> Document:
         Section("Forms of each model", _forms(report)),
         Section("Combinations worth looking at", _front(report), is_detail=True),
         Section("Notes", notes=notes),
-        Section("Why", values=(Value("choice", report.reason),), is_detail=True),
+        Section("Why", values=(Value("choice", report.reason), Value("mend", report.mend)), is_detail=True),
         Section("How to read it", text=_READING, is_detail=True),
         Section("Where this was measured", values=_facts(report), is_detail=True),
     )
@@ -218,6 +218,8 @@ def _verdict(report: JointReport) -> Verdict:
     if best.latency:
         gate = "" if report.budget_asked else " (the target's; --budget makes it a gate)"
         facts.append(Value("budget", f"{best.latency.detail}{gate}"))
+    if report.verdict != "PASS":
+        facts.append(Value("mend", report.mend))
     if not report.trust.startswith("TRUSTED"):
         facts.append(Value("machine", report.trust))
     outcome = Outcome.by_exit(report.exit_code) if report.budget_asked else Outcome.DONE
