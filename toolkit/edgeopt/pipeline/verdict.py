@@ -56,7 +56,11 @@ def _facts(report: Report) -> list[Value]:
         Value("accuracy", _accuracy(best, first, report.max_drop) if best is not first else ""),
         Value("embedded", str(report.inside) if report.inside else ""),
         Value("size", size if best is not first else ""),
-        Value("machine", f"{report.noise}: believe no close figure" if report.noise else "", more=report.trust),
+        Value(
+            "machine",
+            f"{report.noise}: believe no close figure" if report.noise else "",
+            more=report.trust.partition("; ")[2],
+        ),
         Value("report", str(report.folder / "report.html"), is_command=True),
     ]
     return [one for one in found if one.text]
