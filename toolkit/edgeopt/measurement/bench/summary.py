@@ -254,8 +254,7 @@ def _beside(found: Beside) -> Section:
     where = "; ".join(f"{name} on {held}" for name, held in cores.items())
     values = (
         Value("scheduled", f"{turns}, {names[0]} first", more=where),
-        Value("p99 kept", _kept(found)),
-        Value("p99 to alone", "times as fast as alone; 1x: as if nobody else ran"),
+        Value("p99 to alone", "times as fast as alone, over the rounds; 1x: as if nobody else ran"),
     )
     table = make_table(found.shares, columns, words=["model", "runs"], less=less)
     return Section("Two models on one device (ms)", table, values=values)
@@ -391,6 +390,8 @@ def _verdict(result: BenchResult) -> Verdict:
         facts = [Value("budget", f"{word}{found.detail}", more="the target's own; --budget makes it a gate")]
     if trust.level is not TrustLevel.TRUSTED:
         facts.append(Value("machine", f"{trust.level.upper()}: {', '.join(one.name for one in trust.reasons)}"))
+    if result.passes.beside is not None:
+        facts.append(Value("beside", _kept(result.passes.beside)))
     return Verdict(_outcome(result), _times(result), tuple(facts), next_command=_next_command(result))
 
 

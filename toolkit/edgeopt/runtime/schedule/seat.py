@@ -12,8 +12,7 @@ from edgeopt.runtime.bundle import Artefact, Bundle
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.runtime.schedule.model import TURN
 from edgeopt.runtime.stats import Stats
-
-Serve = Callable[[Sample], tuple[Any, tuple[int, ...]]]
+from edgeopt.runtime.whole_frame import Serve, WholeFrame
 
 
 class Seat:
@@ -37,44 +36,10 @@ class Seat:
         """Return the answer for one frame; see `Scheduler.predict`."""
         return self._serve(frame)[0]
 
-    def begin(self, timeout_s: float | None = None) -> SeatWork:
+    def begin(self, timeout_s: float | None = None) -> WholeFrame:
         """Take a frame's stages one by one; they all run in `execute`, in the frame's turn."""
         del timeout_s
-        return SeatWork(self._serve)
+        return WholeFrame(self._serve)
 
     def close(self) -> None:
         """Do nothing: the model is the scheduler's."""
-
-
-class SeatWork:
-    """One frame; see `edgeopt.runtime.pool.Work`."""
-
-    def __init__(self, serve: Serve) -> None:
-        self._serve = serve
-        self._frame: Sample | None = None
-        self._answer: Any = None
-        self.times_ns: tuple[int, ...] = ()
-
-    def preprocess(self, frame: Sample) -> None:
-        """Keep the frame."""
-        self._frame = frame
-
-    def execute(self) -> None:
-        """Wait for the turn, and run all stages."""
-        if self._frame is None:
-            raise ValueError("execute comes after preprocess")
-        self._answer, self.times_ns = self._serve(self._frame)
-
-    def postprocess(self) -> Any:
-        """Return the answer."""
-        return self._answer
-
-    def close(self) -> None:
-        """Forget the frame."""
-        self._frame = self._answer = None
-
-    def __enter__(self) -> SeatWork:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from edgeopt.graph.tensors import Sample
 from edgeopt.runtime.pipelines.pipeline import Pipeline
 from edgeopt.runtime.runtime import Runtime
+from edgeopt.runtime.whole_frame import WholeFrame
 
 
 class Frame(Protocol):
@@ -79,34 +80,11 @@ class _Whole:
     def begin(self, timeout_s: float | None = None) -> Frame:
         """Return a frame: its models lease buffers for themselves."""
         del timeout_s
-        return _WholeFrame(self._pipeline)
+        return WholeFrame(self._serve)
 
     def close(self) -> None:
         """Do nothing: the pipeline is the app's."""
 
-
-class _WholeFrame:
-    def __init__(self, pipeline: Pipeline) -> None:
-        self._pipeline = pipeline
-        self._sample: Any = None
-        self._answer: Any = None
-        self.times_ns: tuple[int, ...] = ()
-
-    def __enter__(self) -> _WholeFrame:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def preprocess(self, frame: Sample) -> None:
-        self._sample = frame
-
-    def execute(self) -> None:
-        self._answer = self._pipeline.predict(self._sample)
-        self.times_ns = self._answer.times_ns
-
-    def postprocess(self) -> Any:
-        return self._answer
-
-    def close(self) -> None:
-        self._sample = self._answer = None
+    def _serve(self, frame: Any) -> tuple[Any, tuple[int, ...]]:
+        answer = self._pipeline.predict(frame)
+        return answer, answer.times_ns
