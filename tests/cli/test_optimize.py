@@ -347,6 +347,19 @@ def test_calibration_tensors_of_another_shape_are_refused(tmp_path):
         optimize("digits_detector", target="cpu", out=tmp_path / "o", calib=str(tmp_path / "inputs.npz"))
 
 
+def test_the_bundle_tests_its_numbers_and_the_report_says_what_it_weighs(finished):
+    bundle = read_bundle(finished.bundle)
+    last = bundle.artefacts[-1]
+    assert (last.executor, last.providers, last.precision) == ("onnxruntime", ("CPUExecutionProvider",), "fp32")
+    assert all(one.noise_limits and one.expected.accuracy for one in (*bundle.artefacts, *bundle.lighter))
+    assert 1 <= bundle.selftest.samples <= 4
+    with edgeopt.Runtime.load(finished.bundle, strict=True) as runtime:
+        assert not [note for note in runtime.notes if "off what was measured" in note.detail]
+    (told,) = [note.detail for note in finished.notes if note.detail.startswith("the bundle has ")]
+    files = {one.name: one.stat().st_size for one in finished.bundle.iterdir() if one.name != "manifest.json"}
+    assert all(name in told for name in files)
+
+
 def test_the_bundles_fallback_opens_when_the_first_model_does_not(finished, tmp_path):
     """A device whose engine lacks the integer ops still gets an answer, and a note."""
     from edgeopt.runtime import bundle

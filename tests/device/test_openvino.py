@@ -360,7 +360,7 @@ def test_the_cpu_target_offers_both_engines_and_the_bundle_opens_on_the_one_that
     assert (first.executor, first.precision) == (report.best.executor, report.best.precision)
     runtime = Runtime.load(report.bundle, threads=1)
     assert runtime.notes == ()
-    assert type(runtime.session).__module__.endswith(report.best.executor)
+    assert report.best.executor in type(runtime.session).__module__
     told = (tmp_path / "o" / "report.md").read_text()
     assert "openvino-fp32" in told
     assert "openvino, fp32" in told
@@ -371,7 +371,9 @@ def test_the_target_openvino_cpu_runs_the_whole_line_on_openvino_alone(tmp_path,
     assert {one.executor for one in report.candidates} == {"openvino"}
     assert {one.precision for one in report.candidates} == ({"fp32", "bf16"} if HAS_BF16 else {"fp32"})
     assert all(one.drop < 0.01 for one in report.candidates[1:])
-    assert {one.executor for one in read_bundle(report.bundle).artefacts} == {"openvino"}
+    *first, last = read_bundle(report.bundle).artefacts
+    assert {one.executor for one in first} == {"openvino"}
+    assert (last.executor, last.precision) == ("onnxruntime", "fp32"), "a device without OpenVINO still answers"
     assert "OpenVinoSession" in type(Runtime.load(Path(report.bundle), threads=1).session).__name__
 
 

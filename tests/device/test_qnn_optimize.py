@@ -79,7 +79,8 @@ def test_a_resumed_run_simulates_nothing_again(out):
     assert shown.exit_code == 3, shown.output
     assert "from disk" in shown.output
     assert "agreement" not in shown.output
-    assert len(read_bundle(out).artefacts) == 2
+    executors = [one.executor for one in read_bundle(out).artefacts]
+    assert executors == ["qnn", "qnn", "onnxruntime"], "the binary, its ONNX form, the float model on the processor"
 
 
 def test_a_device_that_computes_something_else_gets_nothing_and_that_fails_the_run(tmp_path, monkeypatch):

@@ -201,9 +201,10 @@ def _recipe_of_bundle(run: Run) -> Recipe:
 
 
 def _samples(run: Run, candidates: Sequence[Candidate], notes: list[Note]) -> tuple[Sample, ...]:
-    """Return the inputs of the test: as many as a device runs in half a second, four at most."""
+    """Return the inputs of the test: as many as a device runs in half a second, four at most; one for a simulator."""
     slowest_ms = max(_p50_ms(one) or 0.0 for one in candidates)
     count = MOST_SAMPLES if not slowest_ms else max(1, min(MOST_SAMPLES, int(_TEST_MS / slowest_ms)))
+    count = 1 if any(one.compiled for one in candidates) else count
     frames = run.context.frames.spread(count)
     kept = choose_samples([frames.read(i) for i in range(len(frames))], run.context.recipe.input.size)
     if not kept:
@@ -218,6 +219,7 @@ class _Recorder:
     def __init__(self, run: Run, embedded: Embedding, samples: Sequence[Sample], notes: list[Note]) -> None:
         self._run, self._embedded, self._samples, self._notes = run, embedded, samples, notes
         self._recipe = embedded.recipe or run.context.recipe
+        self._known: dict[tuple[str, bool], Recorded | None] = {}
 
     @cached_property
     def _original(self) -> Sequence[Mapping[str, Rows]]:
@@ -231,6 +233,12 @@ class _Recorder:
 
     def record(self, part: _Part) -> Recorded | None:
         """Return what a model makes of the samples; None where it does not run here."""
+        key = part.candidate.name, part.judged_as is None
+        if key not in self._known:
+            self._known[key] = self._record(part)
+        return self._known[key]
+
+    def _record(self, part: _Part) -> Recorded | None:
         try:
             session = self._open(part)
             try:
@@ -247,11 +255,14 @@ class _Recorder:
             return None
 
     def _open(self, part: _Part) -> Session:
-        one = part.candidate
-        model = load_model(self._run.workspace.path(one.file), one.name)
+        """Open a model as it was judged; what was compiled as it is deployed, where its engine opens that here."""
+        one, run = part.candidate, self._run
+        engine = part.judged_as or run.engine_of(one)
+        if one.compiled and engine.executor.takes_onnx:
+            return engine.opening(one.precision).open(run.workspace.path(one.compiled))
+        model = load_model(run.workspace.path(one.file), one.name)
         if one.compiled:
-            return self._run.open_candidate(one, model)
-        engine = part.judged_as or self._run.engine_of(one)
+            return run.open_candidate(one, model)
         return engine.open(self._embedded.put_into(model), part.precision if part.judged_as else one.precision)
 
 
