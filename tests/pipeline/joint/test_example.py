@@ -16,6 +16,8 @@ from click.testing import CliRunner
 
 from edgeopt.cli import cli
 from edgeopt.measurement.pipelines.given import open_pipeline
+from edgeopt.pipeline.joint.judge import Judge
+from edgeopt.recipes.frames import open_frames
 from edgeopt.runtime.pipelines import Pipeline
 
 ROOT = Path(__file__).parents[3]
@@ -72,3 +74,17 @@ def test_optimize_makes_chooses_and_writes_what_the_app_loads(example, tmp_path,
     with Pipeline.load(tmp_path / "out", stages={"lookup": lambda crops, digits: len(digits)}) as pipeline:
         picture = sorted((ROOT / "models" / "digits_detector" / "calib").glob("*.jpg"))[1]
         assert pipeline.predict(cv2.imread(str(picture))).last >= 5
+
+
+def test_labels_of_boxes_judge_a_whole_that_ends_in_a_detector(tmp_path):
+    shipped = ROOT / "models" / "digits_detector"
+    file = tmp_path / "pipeline.toml"
+    file.write_text('name = "digits"\n[[stage]]\nname = "detect"\nmodel = "digits_detector"\n', "utf-8")
+    given = open_pipeline(str(file), target="cpu", threads=1, code=None, folder=tmp_path / "made")
+    with given.open() as pipeline:
+        judge = Judge(pipeline, open_frames(shipped / "calib"), shipped / "eval" / "instances.json", None)
+        assert judge.metric == "AP"
+        assert judge.baseline.accuracy.value > 0.7
+        again = judge.judge(pipeline, "again")
+        assert (again.drop, again.agreement, again.loss) == (0, 1, 0)
+        assert again.interval.low <= 0 <= again.interval.high

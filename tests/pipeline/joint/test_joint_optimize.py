@@ -87,6 +87,9 @@ def joint(folder: Path, pictures: Path, code: Path, **options: object) -> _Joint
 
 
 def test_a_form_is_weighed_by_what_the_whole_loses(tmp_path, pictures, code):
+    stale = tmp_path / "out" / "inputs" / "recognise" / "00099.png"
+    stale.parent.mkdir(parents=True)
+    stale.write_bytes(b"of an earlier run")
     run = joint(tmp_path, pictures, code)
     with run._load(BASELINE) as pipeline:
         judge = Judge(pipeline, run._pictures, None, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -99,6 +100,7 @@ class _Inputs:
 
     def __init__(self, folder: Path, stage: Stage, frames: int) -> None:
         self.folder, self._stage = folder, stage
+        shutil.rmtree(folder, ignore_errors=True)  # an earlier run may have had other pictures
         self._each = max(1, _MOST_INPUTS // frames)
         self._count, self._samples = 0, list[Mapping[str, NDArray[Any]]]()
 
