@@ -208,7 +208,7 @@ def test_ctrl_c_and_a_service_that_is_stopped_end_with_the_summary(bundle, video
 
 def test_a_line_follows_the_stream_on_a_terminal_of_80_columns(bundle, video):
     leader, follower = pytest.importorskip("pty").openpty()
-    command = [sys.executable, "-m", "edgeopt", "run", str(bundle), str(video), "--fps", "40"]
+    command = [sys.executable, "-m", "edgeopt", "run", str(bundle), str(video), "--fps", "40", "--no-degrade"]
     environment = os.environ | {"COLUMNS": "80", "LINES": "24"}
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=follower, env=environment)
     os.close(follower)
@@ -220,10 +220,10 @@ def test_a_line_follows_the_stream_on_a_terminal_of_80_columns(bundle, video):
             break
     os.close(leader)
     assert process.wait() == 0
-    lines = [line for line in shown.decode().split("\r") if line.strip()]
-    assert len(lines) >= 2
+    lines = [line for line in shown.decode().split("\r") if re.match(r"\d+/40 ", line)]
+    assert lines, shown
     assert all(len(line) < 80 for line in lines)
-    assert re.match(r"\d+/40  [\d.]+ fps  p50 [\d.]+ p99 [\d.]+ ms  .*missed.*\[.+[]>]", lines[-1]), lines
+    assert re.match(r"\d+/40  .*p50 [\d.]+ p99 [\d.]+ ms  .*missed.*\[.+[]>]", lines[-1]), lines
 
 
 @pytest.mark.parametrize("width", [10, 39, 79, 200])
@@ -238,7 +238,8 @@ def test_the_line_leaves_out_what_does_not_fit(bundle, width):
         line = live_line(stream.stats(), 10**6, width)
     assert len(line) <= width
     assert line[1:].startswith("/1000000"[: len(line) - 1])
-    assert ("[" in line) == (width >= 79)
+    assert ("[" in line) == (width > 10)
+    assert width < 79 or "missed  [" in line
 
 
 def read_until(stream: object, wanted: bytes, seconds: float = 20) -> bytes:

@@ -9,8 +9,8 @@ from edgeopt.system.text import printable
 if TYPE_CHECKING:
     from edgeopt.runtime.stream import StreamStats
 
-_BAR = 20
-"""Columns of the budget."""
+_BAR, _LEAST_BAR = 20, 8
+"""Columns of the budget, at most and at least."""
 _LETTERS = {"wait": ".", "preprocess": "p", "upload": "u", "execute": "#", "download": "d", "postprocess": "o"}
 
 
@@ -31,21 +31,27 @@ def live_line(stats: StreamStats, total: int | None, width: int) -> str:
         f"p50 {_ms(stats.age.p50_ms)} p99 {_ms(stats.age.p99_ms)} ms",
         f"{_share(stats.missed, stats.served)} missed",
         *([f"{_share(stats.dropped, stats.fed)} dropped"] if stats.dropped else []),
-        stage_bar(stats),
         *([stats.level] if stats.level != "full" else []),
     ]
     while len(parts) > 1 and len("  ".join(parts)) > width:
         parts.pop()
-    return printable("  ".join(parts))[:width]
+    line = printable("  ".join(parts))[:width]
+    room = min(width - len(line) - len("  []"), _BAR)
+    return f"{line}  {stage_bar(stats, room)}" if room >= _LEAST_BAR else line
 
 
-def stage_bar(stats: StreamStats) -> str:
-    """Return the median frame: a letter a stage, as long as its share of the budget; `>` where it is longer."""
+def stage_bar(stats: StreamStats, size: int) -> str:
+    """Return the median frame: a letter a stage, as long as its share of the budget; `>` where it is longer.
+
+    Args:
+        stats: Of the stream.
+        size: Columns of the budget.
+    """
     marks, passed_ms = "", 0.0
     for name, times in stats.stages.items():
         passed_ms += times.p50_ms or 0.0
-        marks = marks.ljust(min(round(_BAR * passed_ms / stats.budget_ms), _BAR + 1), _LETTERS.get(name, name[:1]))
-    return f"[{marks.ljust(_BAR)}]" if len(marks) <= _BAR else f"[{marks[:_BAR]}>"
+        marks = marks.ljust(min(round(size * passed_ms / stats.budget_ms), size + 1), _LETTERS.get(name, name[:1]))
+    return f"[{marks.ljust(size)}]" if len(marks) <= size else f"[{marks[:size]}>"
 
 
 def _ms(value: float | None) -> str:
@@ -53,4 +59,4 @@ def _ms(value: float | None) -> str:
 
 
 def _share(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.1f}%" if part else "0"
+    return f"{100 * part / whole:.1f}%" if 0 < part < 0.1 * whole else f"{100 * part / whole:.0f}%" if part else "0"

@@ -16,6 +16,11 @@ _OPEN_MS: Final = 5000
 _READ_MS: Final = 5000
 """A read that takes longer ends as if the source had gone; FFmpeg's own limit is 30 s."""
 _MOST_FPS: Final = 1000.0
+_USUAL_FPS: Final = 30.0
+_WAITED_RATIO: Final = 0.3
+"""Of a period: a frame that is read faster lay in a buffer."""
+_MOST_BUFFERED_S: Final = 2.0
+"""Of reading what lay in buffers; what is faster for longer is no camera."""
 _FIRST_PAUSE_S: Final = 0.25
 _LONGEST_PAUSE_S: Final = 8.0
 
@@ -65,6 +70,8 @@ class Live:
     holds_pictures = True
     notes: tuple[Note, ...] = ()
     count: int | None = None
+    begins_late = True
+    """Whether frames that were buffered while it opened are left out: they are old, and nobody knows how old."""
 
     def __init__(self, name: str, capture: Any, reopen: Callable[[], Any | None], give_up_s: float) -> None:
         """Take an open capture.
@@ -78,6 +85,7 @@ class Live:
         self.name, self._capture, self._reopen, self._give_up_s = name, capture, reopen, give_up_s
         self.fps = fps_of(capture)
         self._frames = 0
+        self._is_new = self.begins_late
 
     def read(self, watch: Watch) -> Captured | None:
         """Return the next frame; after a gap the first one that comes again.
@@ -85,13 +93,28 @@ class Live:
         Raises:
             UnavailableError: If the source stays away.
         """
-        frame = read_frame(self._capture) if self._capture is not None else None
+        frame = self._next_frame(watch)
         if frame is None:
             frame = self._return(watch)
         if frame is None:
             return None
         self._frames += 1
         return Captured(frame, f"{self.name}#{self._frames - 1}")
+
+    def _next_frame(self, watch: Watch) -> Frame | None:
+        """Return the next frame; just after opening, the first one that had to be waited for."""
+        if self._capture is None:
+            return None
+        was_new, self._is_new = self._is_new, False
+        if not was_new:
+            return read_frame(self._capture)
+        began_ns, waited_ns = watch.now_ns, _WAITED_RATIO * 1e9 / (self.fps or _USUAL_FPS)
+        while True:
+            asked_ns = watch.now_ns
+            frame = read_frame(self._capture)
+            now = watch.now_ns
+            if frame is None or now - asked_ns > waited_ns or now - began_ns > _MOST_BUFFERED_S * 1e9:
+                return frame
 
     def _return(self, watch: Watch) -> Frame | None:
         """Open it again until a frame comes; None when the stream is stopped."""
@@ -100,7 +123,8 @@ class Live:
             self.close()
             self._capture = self._reopen()
             attempts, pause_s = attempts + 1, min(2 * pause_s, _LONGEST_PAUSE_S)
-            frame = read_frame(self._capture) if self._capture is not None else None
+            self._is_new = self.begins_late
+            frame = self._next_frame(watch)
             gone_s = (watch.now_ns - away_ns) / 1e9
             if frame is not None:
                 watch.gap(gone_s, f"{self.name} was away for {gone_s:.1f} s, opened again at attempt {attempts}")

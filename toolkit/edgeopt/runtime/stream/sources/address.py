@@ -26,6 +26,8 @@ _STORED = frozenset({".m3u8", ".mpd", *VIDEOS})
 class _Segments(Live):
     """HLS, or a file on a web server: frames come at the times that are written on them."""
 
+    begins_late = False
+
     def __init__(self, name: str, capture: Any, reopen: Callable[[], Any | None], give_up_s: float) -> None:
         super().__init__(name, capture, reopen, give_up_s)
         told = float(capture.get(cv2.CAP_PROP_FRAME_COUNT))
