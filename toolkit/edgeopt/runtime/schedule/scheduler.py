@@ -281,23 +281,22 @@ def _close(runtimes: Sequence[Runtime | None]) -> None:
 def _run(one: Scheduled, turn: Turn) -> None:
     """Run the frames of a turn; where they fail together, each runs alone, so that only what is wrong fails."""
     frames: list[_Frame] = [ticket.load for ticket in turn.tickets]
-    failure: BaseException | None = UnavailableError("the run was interrupted", remedy="bring the frame again")
     try:
         try:
             _answer(one, frames)
         except Exception as error:  # each engine and task has its own classes
-            failure = error
-            if len(frames) > 1:
+            if len(frames) == 1:
+                frames[0].error = error
+            else:
                 for frame in frames:
                     _answer_alone(one, frame)
-                return
-            frames[0].error = error
-        failure = None
     finally:
+        is_whole = True
         for frame in frames:
-            if not frame.times_ns and frame.error is None:
-                frame.error = failure
-        one.lane.leave(turn, is_typical=failure is None and all(frame.error is None for frame in frames))
+            if not frame.times_ns:
+                is_whole = False
+                frame.error = frame.error or UnavailableError("the run was interrupted", remedy="bring the frame again")
+        one.lane.leave(turn, is_typical=is_whole)
 
 
 def _answer(one: Scheduled, frames: Sequence[_Frame]) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -112,16 +112,23 @@ class _Model:
     streams: dict[int, _Stream] = field(default_factory=dict)
     times_ns: dict[int, deque[int]] = field(default_factory=dict)
     """Of the last runs, by their number of frames."""
+    safe_ns: dict[int, int] = field(default_factory=dict)
+    """What such a run takes at most, most of the time."""
+
+    def learn(self, size: int, time_ns: int) -> None:
+        """Take in how long it ran for so many frames."""
+        times = self.times_ns.setdefault(size, deque(maxlen=_KEPT))
+        times.append(time_ns)
+        self.safe_ns[size] = order_statistic(np.sort(times), _SAFE)
 
     def service_ns(self, size: int) -> float:
         """Return how long a run of so many frames may take; 0 before the first run of any size.
 
         A size that never ran takes no longer than a larger one, and no longer a frame than a smaller one.
         """
-        if size in self.times_ns:
-            return float(order_statistic(np.sort(self.times_ns[size]), _SAFE))
-        bounds = [self.service_ns(one) * max(1.0, size / one) for one in self.times_ns]
-        return min(bounds, default=0.0)
+        if size in self.safe_ns:
+            return self.safe_ns[size]
+        return min((safe * max(1.0, size / one) for one, safe in self.safe_ns.items()), default=0.0)
 
     def forget(self, now_ns: int) -> None:
         """Forget streams that have ended: an app may number each connection anew."""
@@ -142,18 +149,26 @@ class _Model:
     def size(self, now_ns: int) -> int:
         """Return how many of the waiting frames go together by the oldest's budget; all, where it is lost already."""
         most = min(len(self.waiting), self.terms.max_batch)
+        if most == 1:
+            return 1
         due = self.waiting[0].due_ns
         fitting = [one for one in range(1, most + 1) if now_ns + self.service_ns(one) <= due]
         return fitting[-1] if fitting else most
 
     def gathers_until_ns(self, now_ns: int) -> float:
         """Return until when it waits for frames of other streams; what is not in the future is: not at all."""
+        if self.terms.max_batch == 1:
+            return 0.0
         size, first = self.size(now_ns), self.waiting[0]
         active = sum(now_ns - one.came_ns <= _ACTIVE_NS for one in self.streams.values())
         if len(self.waiting) >= min(self.terms.max_batch, active):
             return 0.0
         delay = first.arrived_ns + self.terms.max_delay_ms * 1e6
         return min(delay, first.due_ns - self.service_ns(size + 1))
+
+
+Waiting = Sequence[tuple[str, _Model]]
+"""Models of which a frame waits."""
 
 
 class Turns:
@@ -200,7 +215,8 @@ class Turns:
         self.again_ns = NEVER
         if self._running is not None:
             return None
-        chosen = self._hungry(now_ns) or self._next(now_ns)
+        waiting = [(name, model) for name, model in self._models.items() if model.waiting]
+        chosen = self._hungry(waiting, now_ns) or self._next(waiting, now_ns)
         if chosen is None:
             return None
         name, model = chosen
@@ -229,21 +245,19 @@ class Turns:
 
     def learn(self, name: str, size: int, time_ns: int) -> None:
         """Take in how long a model ran for so many frames."""
-        self._models[name].times_ns.setdefault(size, deque(maxlen=_KEPT)).append(time_ns)
+        self._models[name].learn(size, time_ns)
 
-    def _hungry(self, now_ns: int) -> tuple[str, _Model] | None:
+    def _hungry(self, waiting: Waiting, now_ns: int) -> tuple[str, _Model] | None:
         """Return the model that has waited longest beyond its patience."""
-        waiting = [(model.hungry_ns(), name, model) for name, model in self._models.items() if model.waiting]
-        first = min(waiting, key=lambda one: one[0], default=None)
-        if first is None:
+        if not waiting:
             return None
-        self._ask_again(first[0])
-        return (first[1], first[2]) if first[0] <= now_ns else None
+        first = min(waiting, key=lambda one: one[1].hungry_ns())
+        self._ask_again(ends := first[1].hungry_ns())
+        return first if ends <= now_ns else None
 
-    def _next(self, now_ns: int) -> tuple[str, _Model] | None:
+    def _next(self, waiting: Waiting, now_ns: int) -> tuple[str, _Model] | None:
         """Return the first model by priority that may begin now."""
         free_until = NEVER
-        waiting = [(name, model) for name, model in self._models.items() if model.waiting]
         for name, model in sorted(waiting, key=lambda one: one[1].rank()):
             until = model.gathers_until_ns(now_ns)
             if until > now_ns:
