@@ -1,8 +1,8 @@
 """The step `embed-preprocess`: the model takes the frame as it comes, of any height and width.
 
-Resize, colour, normalisation and layout become ONNX ops in float32, in front of whatever precision follows. Sizes are
-computed in float64, as `recipes/preprocess.py` does; pixels are interpolated by `Resize`, whose results differ from
-OpenCV's by at most one of 255 steps (docs/apps.md).
+Resize, colour, normalisation and layout become ONNX ops, in front of whatever precision follows. Sizes are computed in
+float64, as `recipes/preprocess.py` does. Pixels are interpolated by `Resize` in uint8: a whole frame in float32 would
+take longer than a small model. Its results differ from OpenCV's by at most one of 255 steps (docs/apps.md).
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _place(nodes: Nodes, recipe: Recipe) -> _Place:
     if recipe.preprocess.resize is Resize.STRETCH:
         return _Place(size, ints(0, 0), fitting)
     if recipe.preprocess.resize is Resize.LETTERBOX:
-        factor = nodes("ReduceMin", fitting, keepdims=1)
+        factor = _of_both(nodes, "Min", fitting)
         scaled = nodes("Max", nodes.cast(nodes("Mul", sides, factor), "int64"), ints(1))
         left = nodes("Div", nodes("Sub", size, scaled), ints(2)) if recipe.preprocess.anchor is Anchor.CENTRE else ""
         return _Place(scaled, left or nodes("Identity", ints(0, 0)), nodes("Expand", factor, ints(2)))
@@ -106,20 +106,24 @@ def _place(nodes: Nodes, recipe: Recipe) -> _Place:
             f"embed-preprocess has no ONNX ops for resize = {recipe.preprocess.resize}", remedy="leave the step out"
         )
     shorter = recipe.preprocess.crop_from or min(recipe.input.size)
-    whole = nodes("Div", np.array([shorter], np.float64), nodes("ReduceMin", sides, keepdims=1))
-    factor = nodes("Max", whole, nodes("ReduceMax", fitting, keepdims=1))
+    whole = nodes("Div", np.array([shorter], np.float64), _of_both(nodes, "Min", sides))
+    factor = nodes("Max", whole, _of_both(nodes, "Max", fitting))
     rounded = nodes.cast(nodes("Round", nodes("Mul", sides, factor)), "int64")
     scaled = nodes("Max", rounded, size)
     cut = nodes("Div", nodes("Sub", scaled, size), ints(2))
     return _Place(scaled, cut, nodes("Div", nodes.cast(scaled, "float64"), sides))
 
 
+def _of_both(nodes: Nodes, op: str, pair: str) -> str:
+    """Return Min or Max of two numbers. OpenVINO 2026.4 joins ReduceMin with a Div behind it, and divides wrongly."""
+    return nodes(op, nodes("Gather", pair, ints(0)), nodes("Gather", pair, ints(1)))
+
+
 def _resized(nodes: Nodes, place: _Place) -> str:
-    """Scale the frame; return whole numbers, (1, height, width, 3) float32."""
-    pixels = nodes.cast(nodes("Unsqueeze", FRAME, ints(0)), "float32")
+    """Scale the frame, then leave uint8: (1, height, width, 3) float32."""
     sizes = nodes("Concat", ints(1), place.size, ints(3), axis=0)
     how = {"mode": "linear", "coordinate_transformation_mode": "half_pixel"}
-    return nodes("Round", nodes("Resize", pixels, "", "", sizes, **how))
+    return nodes.cast(nodes("Resize", nodes("Unsqueeze", FRAME, ints(0)), "", "", sizes, **how), "float32")
 
 
 def _fitted(nodes: Nodes, recipe: Recipe, pixels: str, place: _Place) -> str:
