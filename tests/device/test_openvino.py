@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from npu_models import conv_relu, frames, numbers, parse, spread
+from onnx import TensorProto, helper
 
 from edgeopt.errors import InvalidFileError, NotFoundError, UnavailableError, UnsupportedError
 from edgeopt.executors import SessionOptions
@@ -18,8 +20,11 @@ from edgeopt.executors.reference import EXECUTOR as REFERENCE
 from edgeopt.graph.model import Model
 from edgeopt.pipeline.candidate import RESUMED
 from edgeopt.pipeline.optimize import optimize
+from edgeopt.recipes.preprocess import Input, PictureInput, Preprocess, Resize
+from edgeopt.recipes.recipe import find_recipe
 from edgeopt.runtime.bundle import read_bundle
 from edgeopt.runtime.runtime import Runtime
+from edgeopt.steps.embed_preprocess import embed_preprocess
 from edgeopt.steps.quantize.api import Form, open_graph, quantize
 from edgeopt.steps.quantize.calibration.findings import study
 from edgeopt.steps.quantize.inspection.engine_fusion import fusion_notes
@@ -394,3 +399,19 @@ def test_the_npu_target_says_what_is_missing(tmp_path):
     assert any(note.detail.startswith("not compiled: OpenVINO finds no NPU here") for note in report.notes)
     assert report.best.placement.endswith("on the NPU (by rule; not compiled: openvino)")
     assert report.verdict_line.startswith("latency: not measured (no device)")
+
+
+@pytest.mark.parametrize("resize", ["stretch", "centre_crop"])
+def test_embedded_preprocessing_has_the_pixels_of_the_task(resize):
+    """ReduceMin with a Div behind it is one wrong kernel here: nothing that is embedded may hold the two."""
+    wanted, how = Input(size=(48, 64)), Preprocess(resize=Resize(resize), crop_from=70 if resize != "stretch" else 0)
+    ends = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, (1, 3, 48, 64))] for name in ("x", "y")]
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", *ends)
+    model = Model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), "same")
+    recipe = replace(find_recipe("imagenet"), input=wanted, preprocess=how)
+    session = EXECUTOR.open(embed_preprocess(model, recipe).data, CPU)
+    for sides in ((48, 64), (90, 121), (37, 200), (20, 24)):
+        frame = np.random.default_rng(0).integers(0, 256, (*sides, 3), dtype=np.uint8)
+        tensor, _ = PictureInput(wanted, how, reuse=False)(frame)
+        assert np.abs(session.run({"frame": frame})["y"] - tensor).max() <= 1
+    session.close()
