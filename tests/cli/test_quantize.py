@@ -58,10 +58,12 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
 
 
 def test_attempts_are_told_as_they_come_and_preparing_is_said(result: SimpleNamespace) -> None:
-    assert result.said[0].startswith("simplify and fuse first: ")
-    assert "BatchNormalization can go into convolutions" in result.said[0]
-    assert len(result.said) == 1 + len(result.made.tried)
-    assert all("x  agrees 0." in line for line in result.said[1:])
+    head, (prepared, *attempts) = result.said[:6], result.said[6:]
+    assert [line[:8].strip() for line in head] == ["model", "recipe", "calib", "labels", "allowed", ""]
+    assert prepared.startswith("simplify and fuse first: ")
+    assert "BatchNormalization can go into convolutions" in prepared
+    assert len(attempts) == len(result.made.tried)
+    assert all("x  agrees 0." in line for line in attempts)
 
 
 def test_what_is_chosen_is_on_disk_and_runs_on_integers_and_nothing_else_is(result: SimpleNamespace) -> None:
@@ -160,7 +162,7 @@ def test_a_worse_attempt_does_not_replace_a_better_one(tmp_path: Path, monkeypat
     said = list[str]()
     monkeypatch.setattr("edgeopt.steps.quantize.step.search_int8", search_giving((2.0, 0.9), (1.2, 0.95)))
     quantize("digits_detector", out=tmp_path / "a.onnx", threads=1, say=said.append)
-    assert [line[:4] for line in said[1:]] == ["  * ", "    "], "the star is the best so far"
+    assert [line[:4] for line in said[7:]] == ["  * ", "    "], "the star is the best so far"
 
 
 def test_without_pictures_it_says_what_to_pass(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from edgeopt.pipeline.resume import finished_candidates, outcome_on_disk, stored
 from edgeopt.pipeline.run import Run, Silence
 from edgeopt.pipeline.scoring import add_candidate
 from edgeopt.pipeline.start import open_calibration, read_as_the_recipe_says, read_given, start_run
-from edgeopt.report.document import Document
+from edgeopt.report.document import Document, Value
 from edgeopt.runtime.availability import is_by_rule, is_compiled, why_unavailable
 from edgeopt.steps._context import CALIBRATION_PICTURES, Listener, Setting, numbered, out_of_time
 from edgeopt.system.threads import engine_threads
@@ -93,7 +93,8 @@ def optimize(
     folder = Path(out) if out else Path("out") / f"{given.model.name}-{device_name(target)}"
     run = start_run(given, pictures, plan, folder, asked.resume, replay, listener or Silence())
     with run.workspace:
-        for one in head(plan, given.model.name, given.recipe, given.target, given.choice.reason):
+        what = head(plan, given.model.name, given.recipe, given.target, given.choice.reason)
+        for one in (*what, *map(Value.of_note, plan.notes)):
             run.listener.say(str(one))
         run.listener.say("")
         read_as_the_recipe_says(run.context, plan, given.choice, run.labelled, folder)

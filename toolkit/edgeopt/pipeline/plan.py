@@ -199,14 +199,17 @@ def _left_out(name: str, step: Step, reason: str, hint: str = "") -> Note:
     return Note(NoteKind.SKIPPED, f"{step.without or f'no {name}'}: {reason}", hint)
 
 
-def head(plan: Plan, model: str, recipe: Recipe, target: Target, reason: str) -> tuple[Value, ...]:
-    """Return what will be done, in five short lines."""
+def head(
+    plan: Plan, model: str, recipe: Recipe, target: Target, reason: str, *, is_timed: bool = True
+) -> tuple[Value, ...]:
+    """Return what will be done, in five short lines; without `is_timed` no budget decides."""
+    kept = _kept(plan, recipe)
     return (
         Value("model", f"{model} on {target.name}, {plural(plan.threads, 'thread')}", more=target.description),
         Value("recipe", f"{recipe.name}: {reason}"),
         Value("calib", SYNTHETIC if plan.synthetic else shown_path(plan.calib) if plan.calib else "none"),
         Value("labels", shown_path(plan.eval) if plan.eval else "none: agreement with the original judges"),
-        Value("budget", f"{plan.budget_ms:.1f} ms a frame, {_kept(plan, recipe)}"),
+        Value("budget", f"{plan.budget_ms:.1f} ms a frame, {kept}") if is_timed else Value("allowed", kept),
     )
 
 

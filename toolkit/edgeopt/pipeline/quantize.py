@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 
@@ -16,7 +17,7 @@ from edgeopt.graph.model import Model, save_model
 from edgeopt.measurement.accuracy.evaluate import Progress, open_labelled
 from edgeopt.pipeline.engines import open_engine
 from edgeopt.pipeline.form_choice import FormChoice
-from edgeopt.pipeline.plan import Options, Plan, make_plan, require_uncompiled
+from edgeopt.pipeline.plan import Options, Plan, head, make_plan, require_uncompiled
 from edgeopt.pipeline.quantize_result import QuantizeResult
 from edgeopt.pipeline.replay import Replay, read_replay
 from edgeopt.pipeline.run import Ears
@@ -105,6 +106,10 @@ def quantize(
     require_writable(files.file)
     context = open_context(given, plan, engine, frames, files, Ears(say, tell))
     context.time_limit_s = None  # nothing comes after the search that it would have to leave time for
+    judged = replace(plan, eval=Path(eval) if eval else None)
+    for one in head(judged, given.model.name, given.recipe, given.target, given.choice.reason, is_timed=False):
+        context.listener.say(str(one))
+    context.listener.say("")
     read_as_the_recipe_says(context, plan, given.choice, labelled, files.file.parent)
     baseline = score_original(context, labelled)
     prepared, float_model = _prepare(context, plan)
