@@ -52,8 +52,9 @@ def quick_start(installed, tmp_path_factory):
 @pytest.mark.slow
 def test_the_wheel_does_the_quick_start(quick_start):
     out, printed = quick_start
-    assert "verdict" in printed
+    assert "\nbundle " in printed
     assert (out / "bundle" / "manifest.json").exists()
+    assert "<svg" in (out / "report.html").read_text("utf-8")
 
 
 @pytest.mark.slow

@@ -108,7 +108,10 @@ def _section(section: Section, folder: Path | None) -> Markup | None:
     inside = [charts, table, text, _values(section.values), _values(notes)]
     if section.is_folded and section.title:
         return tag("section", tag("details", tag("summary", tag("h2", section.title)), *inside))
-    return tag("section", tag("h2", section.title) if section.title else None, *inside)
+    if section.title:
+        return tag("section", tag("h2", section.title), *inside)
+    heading = tag("h2", "Overview", class_="unseen") if figures else None  # who hears the page finds charts below one
+    return tag("section", heading, *inside)
 
 
 def draw(figure: Figure, folder: Path | None) -> Markup | None:
