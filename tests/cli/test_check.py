@@ -397,8 +397,9 @@ def test_the_good_model_keeps_its_accuracy_size_memory_and_placement(gate):
 
 
 def test_every_check_has_a_result_and_the_files_say_the_same(gate, tmp_path):
-    junit, markdown = tmp_path / "j.xml", tmp_path / "m.md"
-    shown = run(gate, gate / "model.onnx", "--json", "--junit", junit, "--markdown", markdown, "--judge-noisy")
+    junit, markdown, html = tmp_path / "j.xml", tmp_path / "m.md", tmp_path / "p.html"
+    files = ["--junit", junit, "--markdown", markdown, "--html", html]
+    shown = run(gate, gate / "model.onnx", "--json", *files, "--judge-noisy")
     found = results_of(shown)
     assert list(found) == [
         "latency execute",
@@ -414,6 +415,11 @@ def test_every_check_has_a_result_and_the_files_say_the_same(gate, tmp_path):
     suite = ElementTree.parse(junit).getroot()[0]
     assert [case.get("name") for case in suite] == list(found)
     assert all(f"| {name} |" in markdown.read_text() for name in found)
+    ratios = {name: one for name, one in found.items() if one["unit"] == "x"}
+    assert all(f'data-name="{name}" ' in html.read_text("utf-8") for name in ratios)
+    assert all(f'data-value="{one["measured"]!r}"' in html.read_text("utf-8") for one in ratios.values())
+    memory = found["memory"]
+    assert memory["low"] <= memory["measured"] <= memory["high"]
     assert found["latency frame"]["measured"] > 0
     assert "MiB in a fresh process" in found["memory"]["detail"]
 

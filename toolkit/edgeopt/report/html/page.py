@@ -22,6 +22,8 @@ from edgeopt.report.html.points import draw_points
 _HERE = Path(__file__).parent
 _OUTCOME = re.compile(r"\b(PASS|FAIL|INCONCLUSIVE|NOISY|INVALID|FASTER|SLOWER|EQUIVALENT|UNCONFIRMED|SKIPPED)\b")
 """In cells and values; the outcome of the whole is told apart."""
+_LONG = 90
+"""Letters of a sentence from which it is set smaller."""
 _TONES = {
     "PASS": "good",
     "FASTER": "good",
@@ -74,14 +76,15 @@ def _head(document: Document) -> Markup:
     brand = tag("span", "edgeopt", class_="brand")
     if verdict is None:
         return tag("header", tag("p", brand, f" {document.command}", class_="kicker"), tag("h1", document.title))
+    title = document.title.removeprefix(f"edgeopt {document.command} ").removesuffix(f": {verdict.outcome}")
     outcome = tag("b", verdict.outcome, class_=f"outcome pill {_TONES.get(verdict.outcome, 'open')}")
     command = Value("next", verdict.next_command, is_command=True)
     where = Value("bundle", verdict.bundle)
     return tag(
         "header",
-        tag("p", brand, f" {document.command} · {document.title}", class_="kicker"),
+        tag("p", brand, f" {document.command} · {title}", class_="kicker"),
         tag("p", outcome, class_="state"),
-        tag("h1", verdict.sentence),
+        tag("h1", verdict.sentence, class_="long" if len(verdict.sentence) > _LONG else None),
         _key_figures(document.key_figures),
         _values([*verdict.facts, *(one for one in (where, command) if one.text)]),
     )
