@@ -71,7 +71,7 @@ class _LoadOption(click.Option):
 @click.option("--rounds", type=Whole(min=2), help="Fresh processes that run beside, for the p99 over processes.")
 @click.option("--find-capacity", is_flag=True, help="Search for the highest rate that keeps the budget.")
 @click.option("--batch", type=Counts(), help="Also measure these batch sizes, such as 1,2,4,8.")
-@click.option("--beside", help="Also run B, or B@15fps, on the same device: with and without turns.")
+@click.option("--beside", metavar="B[@15fps]", help="Also run another model here: side by side, then in turns.")
 @click.option("--cold", is_flag=True, help="Also time starts of fresh processes, with a warm and a cold page cache.")
 @click.option("--repeats", type=Whole(min=1), show_default="10", help="Starts of each kind for --cold.")
 @click.option(
