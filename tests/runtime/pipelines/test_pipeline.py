@@ -15,6 +15,7 @@ from edgeopt.errors import EdgeoptError, InvalidFileError
 from edgeopt.runtime.pipelines import Pipeline
 from edgeopt.runtime.pipelines import bundle as pipeline_bundle
 from edgeopt.runtime.pipelines.bundle import FILE, read_pipeline, write_pipeline
+from edgeopt.runtime.runtime import Runtime
 
 FRAME = np.zeros((8, 8, 3), np.uint8)
 MS = 1_000_000
@@ -147,6 +148,9 @@ def test_a_bundle_holds_names_of_functions_and_never_code_or_paths(tmp_path):
     assert [one["model"] for one in said["pipeline"]["stage"]] == ["detect", "", "recognise", ""]
     assert said["pipeline"]["stage"][3]["call"] == "shop:find"
     assert {one.name for one in bundle.folder.rglob("*") if one.is_file()} == {FILE, "manifest.json", "model.onnx"}
+    for folder in (tmp_path, bundle.folder):
+        with pytest.raises(InvalidFileError, match="is the bundle of a pipeline, not of one model"):
+            Runtime.load(folder)
     again = read_pipeline(tmp_path)  # the folder that holds it will do
     assert [one.takes for one in again.description.stages] == [one.takes for one in described().stages]
 

@@ -23,6 +23,8 @@ from edgeopt.system.toml import Within, parse_table, read_object
 
 SCHEMA = 3
 MANIFEST = "manifest.json"
+PIPELINE = "pipeline.json"
+"""The manifest of a bundle of several models, each with a bundle of its own below it."""
 REMEDY = "copy the bundle again, or make it with this edgeopt: edgeopt optimize"
 _MOST_ARTEFACTS = 16
 _MOST_LIGHTER = 2
@@ -218,7 +220,7 @@ def write_bundle(
         "expected": dict(expected),
         "tools": dict(tools),
     }
-    sealed = {**manifest, "sha256": _seal(manifest)}
+    sealed = {**manifest, "sha256": seal(manifest)}
     write_beside(folder / MANIFEST, json.dumps(sealed, indent=2, allow_nan=False) + "\n")
     return Bundle(folder, artefacts, target, deployed, dict(expected), dict(tools), others, test)
 
@@ -257,10 +259,15 @@ def read_bundle(path: Path) -> Bundle:
     folder = path if (path / MANIFEST).is_file() else path / "bundle"
     file = folder / MANIFEST
     if not file.is_file():
+        if (folder / PIPELINE).is_file() or (path / PIPELINE).is_file():
+            raise InvalidFileError(
+                f"{path} is the bundle of a pipeline, not of one model",
+                remedy="load it with edgeopt.Pipeline.load; edgeopt bench measures it",
+            )
         raise InvalidFileError(f"{path} is no bundle: it holds no {MANIFEST}", remedy="make one with edgeopt optimize")
-    _require_inside(folder, file)
+    require_inside(folder, file)
     values = read_object(file, schema=SCHEMA, remedy=REMEDY, most_bytes=_MOST_BYTES)
-    if values.get("sha256") != _seal(values):
+    if values.get("sha256") != seal(values):
         raise InvalidFileError(f"{file} differs from its own hash", remedy=REMEDY)
     said = parse_table(_Manifest, values, str(file))
     tools, lighter, selftest = said.tools, said.lighter, said.selftest
@@ -270,15 +277,19 @@ def read_bundle(path: Path) -> Bundle:
     return bundle
 
 
-def _seal(manifest: Mapping[str, Any]) -> str:
+def seal(manifest: Mapping[str, Any]) -> str:
     """Return the hash of what a manifest says, however it is laid out."""
     content = {key: value for key, value in manifest.items() if key != "sha256"}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _require_inside(folder: Path, path: Path) -> None:
-    """Raise where a link leads out of the folder."""
+def require_inside(folder: Path, path: Path) -> None:
+    """Raise where a link leads out of the folder.
+
+    Raises:
+        InvalidFileError: If so.
+    """
     if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
         raise InvalidFileError(
             f"{path} is a link out of the bundle",
@@ -289,7 +300,7 @@ def _require_inside(folder: Path, path: Path) -> None:
 def require_whole(bundle: Bundle, named: Artefact | SelfTest) -> None:
     """Raise InvalidFileError unless a file is in the folder, as long as the manifest says, and has its hash."""
     path = bundle.folder / named.file
-    _require_inside(bundle.folder, path)
+    require_inside(bundle.folder, path)
     try:
         if not path.is_file():
             raise InvalidFileError(f"{path} is missing", remedy=REMEDY)

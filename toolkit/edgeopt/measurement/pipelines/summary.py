@@ -128,8 +128,12 @@ def _verdict(result: PipelineBench) -> Verdict:
     frame, trust = result.summary[FRAME], result.trust
     slow = f", 1 in 100 more than {format_ms(frame.p99.value_ns)} ms" if frame.p99.value_ns is not None else ""
     stage = next(one for one in result.findings if one.rule == "stage")
+    worst = max(result.costs, key=lambda one: one.mean_ms)
     no_gate = "" if result.budget_asked else " (the target's; --budget makes it a gate)"
-    facts = [Value("budget", f"{result.budget.detail}{no_gate}"), Value("mend", f"{stage.what}: {stage.evidence}")]
+    facts = [
+        Value("budget", f"{result.budget.detail}{no_gate}"),
+        Value("mend", f"stage {worst.name}, {stage.evidence}"),
+    ]
     if trust.level is not TrustLevel.TRUSTED:
         facts.append(Value("machine", f"{trust.level.upper()}: {', '.join(one.name for one in trust.reasons)}"))
     commands = [one.do for one in result.findings if one.do.startswith("edgeopt ")]

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from edgeopt.errors import InvalidFileError
-from edgeopt.runtime.bundle import MANIFEST
+from edgeopt.runtime.bundle import MANIFEST, PIPELINE, require_inside, seal
 from edgeopt.runtime.pipelines.description import Description, parse_description
 from edgeopt.system.files import read_file, write_beside
 from edgeopt.system.toml import parse_table, read_object
 
 SCHEMA = 1
-FILE = "pipeline.json"
+FILE = PIPELINE
 _REMEDY = "copy the bundle again, or make it with this edgeopt: edgeopt optimize PIPELINE"
 
 
@@ -80,7 +80,7 @@ def write_pipeline(
         "expected": dict(expected),
         "tools": dict(tools),
     }
-    text = json.dumps({**manifest, "sha256": _seal(manifest)}, indent=2, allow_nan=False)
+    text = json.dumps({**manifest, "sha256": seal(manifest)}, indent=2, allow_nan=False)
     write_beside(folder / FILE, text + "\n")
     return PipelineBundle(folder, dataclasses.replace(deployed, folder=folder), dict(expected), dict(tools))
 
@@ -126,9 +126,9 @@ def read_pipeline(path: Path) -> PipelineBundle:
     if not file.is_file():
         remedy = "make one with edgeopt optimize PIPELINE.toml"
         raise InvalidFileError(f"{path} is no bundle of a pipeline: it holds no {FILE}", remedy=remedy)
-    _require_inside(folder, file)
+    require_inside(folder, file)
     values = read_object(file, schema=SCHEMA, remedy=_REMEDY)
-    if values.get("sha256") != _seal(values):
+    if values.get("sha256") != seal(values):
         raise InvalidFileError(f"{file} differs from its own hash", remedy=_REMEDY)
     said = parse_table(_Manifest, values, str(file))
     description = parse_description(said.pipeline, str(file), folder)
@@ -137,26 +137,12 @@ def read_pipeline(path: Path) -> PipelineBundle:
         raise InvalidFileError(f"{file} has models {', '.join(said.models)}, its stages others", remedy=_REMEDY)
     for stage, expected in said.models.items():
         manifest = folder / stage / MANIFEST
-        _require_inside(folder, folder / stage)
-        _require_inside(folder, manifest)
+        require_inside(folder, folder / stage)
+        require_inside(folder, manifest)
         if _hash(manifest) != expected:
             raise InvalidFileError(f"{manifest} differs from its hash in {FILE}", remedy=_REMEDY)
     return PipelineBundle(folder, description, said.expected, said.tools)
 
 
-def _require_inside(folder: Path, path: Path) -> None:
-    """Raise where a link leads out of the folder."""
-    if not path.resolve().is_relative_to(folder.resolve()):
-        raise InvalidFileError(
-            f"{path} is a link out of the bundle", remedy="put the files there: a bundle reads its own folder only"
-        )
-
-
 def _hash(file: Path) -> str:
     return hashlib.sha256(read_file(file, remedy=_REMEDY)).hexdigest()
-
-
-def _seal(manifest: Mapping[str, Any]) -> str:
-    """Return the hash of what a manifest says, however it is laid out."""
-    content = {key: value for key, value in manifest.items() if key != "sha256"}
-    return hashlib.sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).hexdigest()
