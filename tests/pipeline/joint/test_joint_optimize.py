@@ -261,6 +261,17 @@ def test_a_model_that_is_fed_nothing_ends_the_run(tmp_path, pictures, code):
         observe_original(pipeline, open_frames(pictures), tmp_path / "inputs", None)
 
 
+def test_features_that_a_model_is_fed_become_samples(tmp_path, pictures):
+    stages = [{"name": "features", "call": "app:make"}, {"name": "score", "model": "a.onnx"}]
+    bundles = {"score": classifier(tmp_path / "r", [1])}
+    made = write_pipeline(tmp_path / "bundle", described({"name": "p", "stage": stages}), bundles, {}, {})
+    make = {"features": lambda frame: {"x": np.full((1, 3, 8, 8), frame[0, 0, 0], np.float32)}}
+    with Pipeline.load(made.folder, stages=make) as pipeline:
+        observe_original(pipeline, open_frames(pictures), tmp_path / "inputs", None)
+    fed = open_frames(tmp_path / "inputs" / "score")
+    assert [float(one["x"][0, 0, 0, 0]) for one in fed] == [0, 40, 80, 120]
+
+
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [

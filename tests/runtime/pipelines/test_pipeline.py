@@ -142,6 +142,52 @@ def test_a_call_may_give_what_a_model_or_a_crop_takes(tmp_path):
         pipeline.predict(FRAME)
 
 
+def test_a_detector_on_crops_is_cropped_in_the_frame(tmp_path):
+    stages = [
+        {"name": "cars", "model": "a.onnx"},
+        {"name": "car", "crop": "cars"},
+        {"name": "plates", "model": "b.onnx"},
+        {"name": "plate", "crop": "plates"},
+        {"name": "read", "model": "c.onnx"},
+    ]
+    bundles = {
+        "cars": detector(tmp_path / "a", [boxes((0, 0, 4, 4, 0.9), (4, 4, 8, 8, 0.8))]),
+        "plates": detector(tmp_path / "b", [boxes((2, 2, 6, 6, 0.9))]),  # in a crop of 4 by 4 scaled to 8 by 8
+        "read": classifier(tmp_path / "c", [3]),
+    }
+    made = write_pipeline(tmp_path / "bundle", described({"name": "p", "stage": stages}), bundles, {}, {})
+    with Pipeline.load(made.folder) as pipeline:
+        answer = pipeline.predict(FRAME)
+        assert answer.runs == {"cars": 1, "plates": 2, "read": 2}
+        assert answer.stages["plate"].boxes.tolist() == [[1, 1, 3, 3], [5, 5, 7, 7]]
+        assert answer.stages["plate"].parents.tolist() == [0, 1]
+        assert [int(one.indices[0]) for one in answer.last] == [3, 3]
+
+
+@pytest.mark.parametrize(
+    ("made_of", "runs"),
+    [
+        (lambda frame: frame[:4], 1),
+        (lambda frame: [frame, frame[:4], frame], 3),
+        (lambda frame: {"x": np.zeros((1, 3, 8, 8), np.float32)}, 1),
+        (lambda frame: (), 0),
+    ],
+)
+def test_features_of_the_app_go_into_a_model(tmp_path, made_of, runs):
+    stages = [{"name": "features", "call": "app:make"}, {"name": "score", "model": "a.onnx"}]
+    bundles = {"score": classifier(tmp_path / "a", [3])}
+    made = write_pipeline(tmp_path / "bundle", described({"name": "p", "stage": stages}), bundles, {}, {})
+    with Pipeline.load(made.folder, stages={"features": made_of}) as pipeline:
+        answer = pipeline.predict(FRAME)
+        assert answer.runs["score"] == runs
+        assert isinstance(answer.last, list) == (runs != 1)
+    with (
+        Pipeline.load(made.folder, stages={"features": lambda frame: "a text"}) as pipeline,
+        pytest.raises(EdgeoptError, match="stage score failed: ValueError: a frame is an array"),
+    ):
+        pipeline.predict(FRAME)
+
+
 def test_a_bundle_holds_names_of_functions_and_never_code_or_paths(tmp_path):
     bundle = shop(tmp_path)
     said = json.loads((bundle.folder / FILE).read_text("utf-8"))
