@@ -140,5 +140,8 @@ def test_bench_tells_of_both_models(short, tmp_path):
     page = (tmp_path / "bench.md").read_text("utf-8")
     assert "Two models on one device" in page
     assert f"{asked} (2)" in page
+    (figure,) = next(one for one in summarize(result).sections if one.title.startswith("Two models")).figures
+    assert [bar.tail for bar in figure.bars] == [one.p99_ms for one in found.shares]
+    assert f"{asked} (2), scheduled" in (tmp_path / "bench.html").read_text("utf-8")
     told = {True: "kept within 10 %", False: "NOT kept within 10 %", None: "NOT DECIDED"}[found.is_kept]
     assert told in render(summarize(result), "terminal")

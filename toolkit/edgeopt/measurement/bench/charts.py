@@ -8,6 +8,7 @@ from edgeopt.measurement.bench.result import BenchResult
 from edgeopt.measurement.charts import StagedRun, TimedRun, draw_percentiles, draw_stages, draw_times, ms
 from edgeopt.measurement.fresh_process.start import POINTS, ColdStart
 from edgeopt.measurement.load.batch import BatchPoint
+from edgeopt.measurement.load.beside import Arrangement, Beside
 from edgeopt.measurement.load.capacity import Capacity, Probe
 from edgeopt.measurement.load.sustained import Sustained, Window
 from edgeopt.measurement.resources.energy import Energy
@@ -155,6 +156,27 @@ def draw_batches(points: Sequence[BatchPoint]) -> tuple[Figure, ...]:
     text = f"Batches of {most.size} serve the most frames, {most.throughput_per_s:.4g} per s."
     x, y = Axis("time of a batch, p50", "ms"), Axis("throughput", "frames per s")
     return (Points(title="Throughput against latency", text=text, x=x, y=y, points=shown),)
+
+
+def draw_beside(found: Beside) -> tuple[Figure, ...]:
+    """Return what a frame of each model takes in each arrangement."""
+    emphases = {Arrangement.ALONE: Emphasis.FIRST, Arrangement.BESIDE: Emphasis.FAINT}
+    bars = tuple(
+        Bar(
+            f"{one.name}, {one.arrangement}",
+            (one.p50_ms,),
+            (("p50", ms(one.p50_ms)), ("p99", ms(one.p99_ms)), ("p99 to alone", str(one.p99_ratio or "1"))),
+            one.p99_ms,
+            emphases.get(one.arrangement, Emphasis.CHOSEN),
+        )
+        for one in found.shares
+    )
+    first = found.share(0, Arrangement.ALONE)
+    beside, scheduled = (found.share(0, one) for one in (Arrangement.BESIDE, Arrangement.SCHEDULED))
+    tails = f"{ms(first.p99_ms)} alone, {ms(beside.p99_ms)} beside and {ms(scheduled.p99_ms)} scheduled"
+    text = f"1 in 100 frames of {first.name} takes more than {tails}."
+    axis = Axis("from arrival to answer", "ms", from_zero=True)
+    return (Bars(title="Two models on one device", text=text, axis=axis, parts=("p50",), bars=bars, tail="p99"),)
 
 
 def draw_cold(found: ColdStart) -> tuple[Figure, ...]:

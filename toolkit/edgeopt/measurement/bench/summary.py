@@ -257,7 +257,7 @@ def _beside(found: Beside) -> Section:
         Value("p99 to alone", "times as fast as alone, over the rounds; 1x: as if nobody else ran"),
     )
     table = make_table(found.shares, columns, words=["model", "runs"], less=less)
-    return Section("Two models on one device (ms)", table, values=values)
+    return Section("Two models on one device (ms)", table, values=values, figures=charts.draw_beside(found))
 
 
 def _kept(found: Beside) -> str:
