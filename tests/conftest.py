@@ -23,6 +23,7 @@ LONGEST = (
     "test_docs.py",
     "test_bench.py",
     "test_check.py",
+    "test_examples.py",
 )
 """From half a minute to minutes: begun first, so that no worker is left alone with one of them at the end."""
 

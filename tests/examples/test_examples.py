@@ -18,15 +18,15 @@ import cv2
 import numpy as np
 import onnxruntime
 import pytest
-from fixture_brief import briefly
 from fixture_bundles import packed
 from onnx import TensorProto, helper
 
 import edgeopt
 from edgeopt.graph.model import Model
+from edgeopt.measurement.given import open_given
 from edgeopt.recipes.embedded import Embedded
 from edgeopt.recipes.recipe import find_recipe
-from edgeopt.runtime.bundle import read_bundle, write_bundle
+from edgeopt.runtime.bundle import make_artefact, read_bundle, write_bundle
 from edgeopt.steps.embed_postprocess import embed_postprocess
 from edgeopt.steps.embed_preprocess import embed_preprocess
 from edgeopt.system.target import find_target
@@ -41,16 +41,16 @@ SIZES = ((160, 160), (240, 500), (97, 61))
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bundle of the shipped detector whose models hold both parts."""
-    with briefly():
-        report = edgeopt.optimize(
-            "digits_detector",
-            out=tmp_path_factory.mktemp("examples") / "out",
-            steps=("embed-preprocess", "embed-postprocess"),
-            threads=1,
-        )
-    assert report.bundle is not None
-    return report.bundle
+    """A bundle of the shipped detector, and of a fallback behind it, whose models hold both parts."""
+    given, target = open_given("digits_detector", "cpu", None), find_target("cpu-x86-vnni")
+    made = embed_postprocess(embed_preprocess(given.model, given.recipe), given.recipe)
+    folder = tmp_path_factory.mktemp("examples")
+    models = [
+        (make_artefact(name, made.data, "fp32", target, 1, made.inputs, made.outputs), made.data)
+        for name in ("model.onnx", "fallback.onnx")
+    ]
+    write_bundle(folder, models, target, given.recipe.with_embedded(*Embedded), {}, {})
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -156,8 +156,9 @@ def test_a_program_gives_pythons_answers(language, library, bundle, classifier, 
     require_named(json.loads(shown.stdout)["classes"], named)
     torn = shutil.copytree(bundle, tmp_path / "torn")
     (torn / "model.onnx").write_bytes(b"torn")
-    refused = subprocess.run([program, torn, pictures[0]], capture_output=True, text=True)
-    assert "model.onnx not used" in refused.stderr
+    shown = subprocess.run([program, torn, pictures[0]], capture_output=True, text=True, check=True)
+    assert "model.onnx not used" in shown.stderr
+    require_same(json.loads(shown.stdout)["detections"], wanted[0])
     plain = json.loads((bundle / "manifest.json").read_text("utf-8"))
     plain["recipe"]["embedded"] = []
     (torn / "manifest.json").write_text(json.dumps(plain), "utf-8")
