@@ -70,7 +70,7 @@ def test_the_bundle_answers_here_with_the_simulator(out):
 def test_a_simulated_bundle_is_not_benched(out):
     shown = CliRunner().invoke(cli, ["bench", str(out / "bundle")])
     assert shown.exit_code == 1
-    assert "not measured (no device)" in shown.output
+    assert "not measured: no device" in shown.output
 
 
 def test_a_resumed_run_simulates_nothing_again(out):

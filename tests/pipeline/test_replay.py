@@ -108,7 +108,7 @@ def test_quantize_makes_the_form_of_a_report_again_and_then_its_own(case, tmp_pa
     sources = {"a": folder / "first", "b": tmp_path / f"a.{DECISIONS}"}
     for name, source in sources.items():
         arguments = ["quantize", asked["model"], "-t", "cpu", "-r", "tensors", "--calib", asked["calib"]]
-        arguments += ["-o", str(tmp_path / f"{name}.onnx"), "--replay", str(source)]
+        arguments += ["-o", str(tmp_path / f"{name}.onnx"), "--replay", str(source), "--format", "markdown"]
         shown = CliRunner().invoke(cli, arguments)
         assert shown.exit_code == 0, shown.output
         assert f"as {source} decided" in shown.output
