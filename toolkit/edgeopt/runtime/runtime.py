@@ -53,7 +53,7 @@ class Runtime:
         Args:
             path: The bundle's folder, or the output folder of `edgeopt optimize`; or a bundle that was read already.
             threads: None: as the artefact was measured, but no more than logical cores.
-            warmup: Run stored inputs before the first frame comes.
+            warmup: Run a stored input through all stages before the first frame comes.
             strict: Refuse to fall back: the first artefact runs, or none.
 
         Raises:
@@ -155,9 +155,9 @@ class Runtime:
         return task.preprocess(frame)
 
     def _warm_up(self) -> None:
-        """Run the stored inputs, or a grey picture where there are none and the bundle takes pictures."""
+        """Run one stored input, or a grey picture where there is none and the bundle takes pictures."""
         size = self.bundle.recipe.input.size
-        for sample in self._samples or ([np.full((*size, 3), 128, np.uint8)] if size else []):
+        for sample in self._samples[:1] or ([np.full((*size, 3), 128, np.uint8)] if size else []):
             self.predict(sample)
         self._pool.ring = StageRing(self.stages)  # those were no frames of the app's
 

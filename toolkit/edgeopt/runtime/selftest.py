@@ -130,9 +130,8 @@ def record(
     """
     outputs = run_rows(session, task, samples)
     positions = [{name: _telling(rows) for name, rows in each.items()} for each in outputs]
-    expected = _picked(outputs, positions)
-    moved = _picked(run_rows(session, task, [_moved(one) for one in samples]), positions)
-    meant = _picked(original, positions) if original else expected
+    expected, meant = _joined(_chosen(outputs, positions)), _joined(_chosen(original or outputs, positions))
+    moved = _joined(run_rows(session, task, [_moved(one) for one in samples], positions))
     least = _ROUNDING_INT8 if precision.startswith("w") else _ROUNDING[arithmetic(precision)]
     if session.simulated or elsewhere:
         least = max(least, _ROUNDING_ELSEWHERE)
@@ -206,9 +205,13 @@ def check(stored: Stored, bundle: Bundle, artefact: Artefact, session: Session, 
         UnavailableError: If they are wrong on this device.
         EdgeoptError: If it does not run.
     """
-    place = (*bundle.artefacts, *bundle.lighter).index(artefact)
+    place, none = (*bundle.artefacts, *bundle.lighter).index(artefact), np.empty(0, np.int32)
+    positions = [
+        {one.name: stored.arrays.get(f"rows_{place}_{k}_{i}", none) for i, one in enumerate(session.outputs)}
+        for k in range(len(stored.samples))
+    ]
     try:
-        outputs = run_rows(session, task, stored.samples)
+        found = _joined(run_rows(session, task, stored.samples, positions))
     except (ValueError, KeyError) as error:
         raise InvalidFileError(f"{FILE} does not fit {artefact.file}: {error}", remedy=REMEDY) from error
     notes = []
@@ -216,9 +219,7 @@ def check(stored: Stored, bundle: Bundle, artefact: Artefact, session: Session, 
         limit, wanted = artefact.noise_limits.get(spec.name), stored.arrays.get(f"expected_{place}_{i}")
         if limit is None or wanted is None:
             continue
-        none = np.empty(0, np.int32)
-        places = [{spec.name: stored.arrays.get(f"rows_{place}_{k}_{i}", none)} for k in range(len(outputs))]
-        off = noise(_picked(outputs, places)[spec.name], wanted)
+        off = noise(found[spec.name], wanted)
         told = f"output {spec.name} is {_off(off)} ({100 * limit.rounding:.2g} % is rounding)"
         if not off <= limit.wrong:
             raise UnavailableError(f"its numbers are wrong on this device: {told}", remedy=_OPTIMIZE_HERE)
@@ -234,17 +235,36 @@ def _off(share: float) -> str:
     return f"{100 * share:.2g} % off what was measured" if np.isfinite(share) else "NaN, infinite or of another shape"
 
 
-def run_rows(session: Session, task: FrameTask, samples: Sequence[Sample]) -> list[dict[str, Rows]]:
-    """Run a model; return for each sample all numbers of each output as (rows, channels).
+def run_rows(
+    session: Session,
+    task: FrameTask,
+    samples: Sequence[Sample],
+    positions: Sequence[Mapping[str, NDArray[np.int32]]] = (),
+) -> list[dict[str, Rows]]:
+    """Run a model; return for each sample the numbers of each output as (rows, channels).
+
+    Args:
+        session: The model.
+        task: Bound to it.
+        samples: One or more.
+        positions: Which rows, for each sample by output; empty: all.
 
     Raises:
         EdgeoptError: If the engine fails.
     """
     found = []
-    for sample in samples:
+    for i, sample in enumerate(samples):
         outputs = session.run(task.preprocess(sample)[0])
-        found.append({one.name: _rows_of(np.asarray(outputs[one.name])) for one in session.outputs})
+        rows = {one.name: _rows_of(np.asarray(outputs[one.name])) for one in session.outputs}
+        kept = {name: _at(one, positions[i][name]) if positions else one.copy() for name, one in rows.items()}
+        found.append(kept)  # the next run may write over the outputs themselves
     return found
+
+
+def _chosen(
+    outputs: Sequence[Mapping[str, Rows]], positions: Sequence[Mapping[str, NDArray[np.int32]]]
+) -> list[dict[str, Rows]]:
+    return [{name: _at(one[name], each[name]) for name in each} for one, each in zip(outputs, positions, strict=True)]
 
 
 def _rows_of(output: NDArray[Any]) -> Rows:
@@ -252,10 +272,10 @@ def _rows_of(output: NDArray[Any]) -> Rows:
     if output.dtype.kind not in "fiub":
         output = np.zeros((1, 1), np.float32) if output.dtype.kind in "OSUV" else output.astype(np.float32)
     if output.ndim < 2 or not output.size:
-        return output.reshape(1, -1)[:, :_MOST_CHECKED].copy()
+        return output.reshape(1, -1)[:, :_MOST_CHECKED]
     axis = 1 if output.ndim > 2 and 1 < output.shape[1] <= output.shape[-1] else output.ndim - 1
     rows = np.moveaxis(output, axis, -1).reshape(-1, output.shape[axis])
-    return rows[:, :_MOST_CHECKED].copy()  # the next run may write over it
+    return rows[:, :_MOST_CHECKED]
 
 
 def _telling(rows: Rows) -> NDArray[np.int32]:
@@ -272,18 +292,21 @@ def _telling(rows: Rows) -> NDArray[np.int32]:
     return np.unique(chosen).astype(np.int32)
 
 
-def _picked(
-    outputs: Sequence[Mapping[str, Rows]], positions: Sequence[Mapping[str, NDArray[np.int32]]]
-) -> dict[str, Rows]:
-    """Return by output the chosen rows of all samples; none where it has other rows than when they were chosen."""
+def _at(rows: Rows, places: NDArray[np.int32]) -> Rows:
+    """Return a copy of chosen rows; none where the output has other rows than when they were chosen."""
+    if places.dtype != np.int32 or places.ndim != 1:
+        return np.empty((0, 0))
+    fits = not len(places) or 0 <= places.min() <= places.max() < len(rows)
+    return rows[places] if fits else np.empty((0, 0))
+
+
+def _joined(samples: Sequence[Mapping[str, Rows]]) -> dict[str, Rows]:
+    """Return by output the rows of all samples; none where their channels are not as many in each."""
     found = {}
-    for name in positions[0]:
-        pairs = [(one[name], kept[name]) for one, kept in zip(outputs, positions, strict=True) if name in one]
-        fits = all(kept.dtype == np.int32 and kept.ndim == 1 for _, kept in pairs) and all(
-            not len(kept) or 0 <= kept.min() <= kept.max() < len(rows) for rows, kept in pairs
-        )
-        alike = len({rows.shape[1] for rows, _ in pairs}) == 1
-        found[name] = np.concatenate([rows[kept] for rows, kept in pairs]) if fits and alike else np.empty((0, 0))
+    for name in samples[0]:
+        parts = [one[name] for one in samples]
+        alike = len({one.shape[1] for one in parts}) == 1
+        found[name] = np.concatenate(parts) if alike else np.empty((0, 0))
     return found
 
 
