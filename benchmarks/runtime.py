@@ -40,11 +40,11 @@ SECONDS = 15.0
 Call = Callable[[int], Any]
 
 
-def interval(values: NDArray[np.float64]) -> str:
-    """Return the mean with its 95 % bootstrap interval."""
-    means = np.random.default_rng(0).choice(values, (5000, len(values))).mean(axis=1)
-    low, high = np.percentile(means, [2.5, 97.5])
-    return f"{values.mean():.2f} [{low:.2f}, {high:.2f}]"
+def ratio(logs: NDArray[np.float64]) -> str:
+    """Return the geometric mean of the rounds with its 95 % bootstrap interval."""
+    means = np.random.default_rng(0).choice(logs, (5000, len(logs))).mean(axis=1)
+    middle, low, high = np.exp([logs.mean(), *np.percentile(means, [2.5, 97.5])])
+    return f"{middle:.2f}x [{low:.2f}, {high:.2f}]"
 
 
 def cost_us(bare: Call, wrapped: Call, block: int = 20) -> str:
@@ -129,10 +129,9 @@ def threads_at_once(folder: Path) -> None:
 
                 runs = {"pool": block(together), "lock": block(in_turns)}
                 found = run_blocks(runs, seconds=SECONDS, block=1, seed=0)
-            ratios = np.log(found["lock"] / found["pool"]).mean(axis=(1, 2))
+            logs = np.log(found["lock"] / found["pool"]).mean(axis=(1, 2))
             rate = 64e9 / np.median(found["pool"])
-            print(f"{threads} threads: {np.exp(ratios.mean()):.2f}x as many frames a second as with a lock", end=" ")
-            print(f"{interval(np.exp(ratios))}, {rate:.0f} frames/s")
+            print(f"{threads} threads: {ratio(logs)} as many frames as with a lock, {rate:.0f} a second")
 
 
 def memory(folder: Path) -> None:
