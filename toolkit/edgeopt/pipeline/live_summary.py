@@ -17,7 +17,7 @@ from edgeopt.system.text import format_ms, plural
 _FEW = 20
 """Pictures whose answers say more than their times."""
 _MOST_EVENTS = 8
-"""On a screen; the last ones."""
+"""The last ones; all that are kept are in the data."""
 
 
 def summarize(result: LiveResult) -> Document:
@@ -32,7 +32,7 @@ def summarize(result: LiveResult) -> Document:
         sections=(
             Section(values=tuple(_counts(result)), is_detail=is_short),
             Section("Stages (ms)", make_table(_rows(stats), _COLUMNS), is_detail=is_short),
-            Section(notes=tuple(_events(stats))),
+            Section(notes=tuple(_events(stats)), is_detail=True),  # a terminal saw them happen
         ),
         verdict=None if result.failure else _verdict(result),
         judgements=(_judgement(result),) if result.budget else (),

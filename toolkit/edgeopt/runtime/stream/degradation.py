@@ -122,9 +122,8 @@ class Ladder:
             every = self._keep_every[level]
             if every == 0 or (every > 1 and not fits):
                 continue
-            told = (
-                f"{ratio:.0%} of the last {self._rules.window} frames missed the budget of {self._budget_ns / 1e6:g} ms"
-            )
+            budget = f"the budget of {self._budget_ns / 1e6:.4g} ms"
+            told = f"{ratio:.0%} of the last {self._rules.window} frames missed {budget}"
             what = "they wait for each other" if fits else f"a frame takes {service / 1e6:.1f} ms"
             return Change(level, f"{told}: {what}")
         return None
