@@ -176,7 +176,9 @@ def draw_beside(found: Beside) -> tuple[Figure, ...]:
     tails = f"{ms(first.p99_ms)} alone, {ms(beside.p99_ms)} beside and {ms(scheduled.p99_ms)} scheduled"
     text = f"1 in 100 frames of {first.name} takes more than {tails}."
     axis = Axis("from arrival to answer", "ms", from_zero=True)
-    return (Bars(title="Two models on one device", text=text, axis=axis, parts=("p50",), bars=bars, tail="p99"),)
+    return (
+        Bars(title="Half of the frames, and 99 of 100", text=text, axis=axis, parts=("p50",), bars=bars, tail="p99"),
+    )
 
 
 def draw_cold(found: ColdStart) -> tuple[Figure, ...]:

@@ -264,7 +264,7 @@ def _kept(found: Beside) -> str:
     name = found.share(0, Arrangement.ALONE).name
     kept, beside = (found.share(0, one).p99_ratio for one in (Arrangement.SCHEDULED, Arrangement.BESIDE))
     told = {True: "kept within 10 %", False: "NOT kept within 10 %", None: "NOT DECIDED: measure longer with --seconds"}
-    return f"{name} {kept} of alone when scheduled: {told[found.is_kept]}; {beside} without"
+    return f"p99 of {name} scheduled: {kept} of alone, {told[found.is_kept]}; not scheduled: {beside}"
 
 
 def _cold(found: ColdStart) -> Section:
