@@ -54,7 +54,8 @@ def _table(runs: Sequence[EarlierRun]) -> Table:
         "device": lambda one: one.device,
         "machine": lambda one: one.trust.partition(";")[0],
     }
-    return make_table(runs, columns, words=["model", "target", "chosen", "device", "machine"])
+    less = ["machine", "device", "target", "size", "p99 ms", "model", "budget"]
+    return make_table(runs, columns, words=["model", "target", "chosen", "device", "machine"], less=less)
 
 
 def _ms(one: EarlierRun, part: str) -> str:

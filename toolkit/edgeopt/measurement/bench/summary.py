@@ -218,7 +218,7 @@ def _capacity(found: Capacity, budget: Limit) -> Section:
             "INVALID" if one.result.status is LoadStatus.INVALID else one.result.budget.verdict.upper()
         ),
     }
-    table = make_table(found.probes, columns, words=["verdict"])
+    table = make_table(found.probes, columns, words=["verdict"], less=["max", "p90", "offered", "dropped"])
     figures = charts.draw_capacity(found, budget)
     return Section("Latency over load (ms)", table, values=tuple(lines), figures=figures)
 

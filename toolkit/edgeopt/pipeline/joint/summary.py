@@ -70,7 +70,8 @@ def _wholes(report: JointReport) -> Table:
         "": lambda one: "chosen" if one.name == report.chosen else "",
     }
     place = [one.name for one in report.candidates].index(report.chosen)
-    return make_table(report.candidates, columns, words=["", "proof", "budget"], chosen=place)
+    less = ["", "size", "p99 ms", "budget", report.metric]
+    return make_table(report.candidates, columns, words=["", "proof", "budget"], less=less, chosen=place)
 
 
 def _accuracy(one: Candidate) -> str:
