@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgeopt.report.document import Document, Section
+from edgeopt.report.document import Document, Section, Table
 from edgeopt.report.figures import (
     Axis,
     BeforeAfter,
@@ -92,6 +92,14 @@ def test_what_is_not_there_is_not_shown(figure, tmp_path):
     assert draw(figure, tmp_path) is None
     page = render(Document("c", "s", "t", {}, (Section("Nothing", figures=(figure,)),)), "html", Paper(folder=tmp_path))
     assert "Nothing" not in page
+
+
+def test_a_column_that_nothing_told_is_not_shown():
+    table = Table(("at", "p50", "p99", "heat"), (("0 s", "1.2", "n/a", "n/a"), ("1 s", "1.3", "2.0", "n/a")))
+    page = render(Document("c", "s", "t", {}, (Section(table=table),)), "html")
+    assert page.count("<th ") == 3 + 2
+    assert "heat" not in page
+    assert page.count(">n/a<") == 1
 
 
 def test_pictures_lie_inside_the_page(tmp_path):

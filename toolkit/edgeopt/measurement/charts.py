@@ -61,10 +61,15 @@ def draw_percentiles(runs: Sequence[TimedRun], budget: Limit | None) -> Lines | 
         title="How slow the slow frames are",
         text=f"{of.name}: {told}.",
         x=Axis("percentile", "%", Scale.TAIL),
-        y=Axis("frame time", "ms", _scale([value for one in lines for value in one.ys])),
+        y=Axis(_measured(runs), "ms", _scale([value for one in lines for value in one.ys])),
         lines=lines,
         limit=budget,
     )
+
+
+def _measured(runs: Sequence[TimedRun]) -> str:
+    """Return what is drawn: where frames arrive from outside, waiting counts."""
+    return "frame time" if all(one.samples.intended_ns is None for one in runs) else "time from arrival to answer"
 
 
 def _percentiles(run: TimedRun) -> Line | None:
@@ -89,7 +94,7 @@ def draw_times(runs: Sequence[TimedRun], budget: Limit | None) -> Lines | None:
         title="Times in order",
         text=f"Every frame after the one before it, warm-up included.{thinned}",
         x=Axis("frame", from_zero=True),
-        y=Axis("frame time", "ms", _scale([value for one in lines for value in one.ys])),
+        y=Axis(_measured(runs), "ms", _scale([value for one in lines for value in one.ys])),
         lines=lines,
         limit=budget,
         is_dotted=True,

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -136,6 +137,7 @@ def draw(figure: Figure, folder: Path | None) -> Markup | None:
 
 
 def _table(table: Table, title: str) -> Markup:
+    table = _measured(table)
     head = tag("tr", *(tag("th", one, scope="col", class_=_kind(table, one, i)) for i, one in enumerate(table.heads)))
     rows = [
         tag(
@@ -147,6 +149,13 @@ def _table(table: Table, title: str) -> Markup:
     ]
     whole = tag("table", tag("thead", head), tag("tbody", *rows))
     return tag("div", whole, class_="scroll", tabindex="0", role="region", aria_label=title or "Figures")
+
+
+def _measured(table: Table) -> Table:
+    """Return the table without columns of figures that nothing told: no sensor, too few frames."""
+    columns = [column for column in zip(table.heads, *table.rows, strict=True) if not {*column[1:]} <= {"n/a"}]
+    heads, *rows = zip(*columns, strict=True)
+    return replace(table, heads=heads, rows=tuple(rows))
 
 
 def _cell(table: Table, text: str, column: int) -> Markup:
