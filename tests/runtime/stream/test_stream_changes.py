@@ -251,3 +251,12 @@ def test_a_source_that_does_not_open_is_one_line(script, source, told, capfd):
     assert "secret" not in str(caught.value)
     assert "\n" not in caught.value.problem
     assert capfd.readouterr() == ("", "")
+
+
+def test_overlapping_is_judged_on_one_level(script):
+    """The lighter model halves the period, not the overlap."""
+    rules = Degradation(window=25, calm_windows=2)
+    stats, results = run(script, 400, [80], [24], pipelined=None, degrade=rules)
+    assert kinds(stats.events) == [EventKind.DEGRADED]
+    assert stats.pipelining is None  # the camera is slower than the lighter model
+    assert results[-1].latency_ns == 24 * MS

@@ -288,7 +288,11 @@ class Stream:
                     periods = f"{outcome.serial_period_ms:.1f} ms to {outcome.pipelined_period_ms:.1f} ms a frame"
                     reason = f"stages overlap: {periods}, {outcome.added_age_ms:+.1f} ms of age"
                     self._desk.tell(EventKind.PIPELINING, reason)
-            self._server.rung = self._course.record(served.item.index, served.rung, latency, missed=missed)
+            rung = self._course.record(served.item.index, served.rung, latency, missed=missed)
+            if rung is not self._server.rung and self._trial is not None and not self._trial.is_over:
+                self._trial = Trial()  # two levels cannot be compared
+                self._server.pipeline(on=False)
+            self._server.rung = rung
 
 
 def _fit(runtime: Runtime | Pipeline, frames: Frames) -> Frames:
