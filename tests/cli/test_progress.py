@@ -83,6 +83,13 @@ def test_the_same_work_done_again_begins_at_nothing(terminal):
     assert lines_of(terminal)[-1].endswith("1/2")
 
 
+def test_work_that_is_told_of_late_is_judged_by_its_pace_since_then(terminal):
+    clock = Clock()
+    with Progress(stream=terminal, clock=clock) as progress:
+        follow(progress, clock, "search", [(0, 13), (4, 17)], 24)
+    assert lines_of(terminal)[-1].endswith("17/24  7 s left")
+
+
 def test_many_calls_draw_no_more_than_twenty_lines_a_second(terminal):
     clock = Clock()
     with Progress(stream=terminal, clock=clock) as progress:

@@ -31,6 +31,8 @@ class _Work:
     what: str
     of: int
     began_s: float
+    first: int
+    """What was done when it was first told of: that took time that nobody saw."""
     done: int = 0
     at_s: float = 0.0
     """When `done` last grew."""
@@ -38,9 +40,9 @@ class _Work:
     def left_s(self, now_s: float) -> float | None:
         """Return how long the rest takes at the pace so far; None where it says nothing, or was wrong."""
         took_s = self.at_s - self.began_s
-        if took_s < _TELLING_S or not 0 < self.done < self.of:
+        if took_s < _TELLING_S or not self.first < self.done < self.of:
             return None
-        left_s = took_s / self.done * (self.of - self.done) - (now_s - self.at_s)
+        left_s = took_s / (self.done - self.first) * (self.of - self.done) - (now_s - self.at_s)
         return left_s if left_s > 0 else None
 
 
@@ -56,7 +58,7 @@ class Progress:
     ) -> None:
         self._quiet, self._clock, self._stream = quiet, clock, stream or sys.stderr
         self._status = StatusLine(quiet=quiet, stream=self._stream, clock=clock)
-        self._work = _Work("", 0, 0.0)
+        self._work = _Work("", 0, 0.0, 0)
         self._told_s = clock()
         self._has_said = False
         filled, empty = ("━", "─") if _can_print("━─", self._stream) else ("#", "-")
@@ -77,7 +79,7 @@ class Progress:
         now_s, work = self._clock(), self._work
         is_new = what != work.what or of < work.of or (work.done >= work.of and done < of)
         if is_new:
-            work = self._work = _Work(what, of, now_s, at_s=now_s)
+            work = self._work = _Work(what, of, now_s, done, at_s=now_s)
         if done > work.done or of > work.of:
             work.done, work.of, work.at_s = max(done, work.done), of, now_s
         left_s = work.left_s(now_s)

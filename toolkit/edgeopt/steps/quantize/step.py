@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from time import monotonic
 
 from edgeopt.errors import Note, NoteKind
 from edgeopt.graph.model import Model
@@ -136,7 +138,7 @@ def open_search(model: Model, context: Context, setting: Setting, time_limit_s: 
     engine = setting.engine
     rules, measured = confirmed_rules(engine.target)
     pictures = context.frames.spread(CALIBRATION_PICTURES)
-    tried, draft = list[Attempt](), f"candidates/{setting.name}/{_DRAFT}"
+    tried, draft, began_s = list[Attempt](), f"candidates/{setting.name}/{_DRAFT}", monotonic()
 
     def attempted(one: Attempt) -> None:
         tried.append(one)
@@ -145,6 +147,9 @@ def open_search(model: Model, context: Context, setting: Setting, time_limit_s: 
             context.files.write(draft, one.outcome.model.data)
         told = f"  {'*' if leads else ' '} ~{one.speed_ratio:.2f}x  agrees {one.agreement:.3f}  {one.name}"
         context.listener.say(told)
+        if math.isfinite(time_limit_s):
+            spent_s = min(monotonic() - began_s, time_limit_s)
+            context.listener.progress("search, seconds at most", int(spent_s), math.ceil(time_limit_s))
 
     buffers = Buffers(engine.target, engine.threads, context.inputs(1, model)[0])
     judge = _judge(context, model, setting, buffers)
