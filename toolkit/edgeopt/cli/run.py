@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgeopt.cli._live_line import live_line
-from edgeopt.cli._options import exit_codes, threads_option
+from edgeopt.cli._options import code_option, exit_codes, threads_option
 from edgeopt.cli._output import show, show_line
 from edgeopt.cli._status import StatusLine
 from edgeopt.cli._values import Duration, Number, Share, Whole
@@ -21,8 +21,8 @@ from edgeopt.errors import EXIT_INCONCLUSIVE
 if TYPE_CHECKING:
     from edgeopt.errors import Note
     from edgeopt.pipeline.live import Listener
+    from edgeopt.pipeline.live_subject import Subject
     from edgeopt.runtime.stream import Event, StreamResult, StreamStats
-    from edgeopt.tasks import Task
 
 _EVERY_S = 0.25
 """Between two lines of figures: counting percentiles takes a millisecond."""
@@ -46,7 +46,7 @@ _EVERY_S = 0.25
 @click.option(
     "--budget",
     type=Duration("ms"),
-    show_default="the target's, no gate",
+    show_default="the bundle's, no gate",
     help="Time from a frame to its answer, such as 33ms: a gate.",
 )
 @click.option(
@@ -61,6 +61,7 @@ _EVERY_S = 0.25
 @click.option("--no-degrade", is_flag=True, help="Never skip frames or take a lighter model where frames are late.")
 @click.option("--limit", type=Whole(min=1), help="Stop after so many answers.")
 @threads_option("as measured")
+@code_option
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON for each answer.")
 @click.pass_context
 @exit_codes(last=EXIT_INCONCLUSIVE)
@@ -80,7 +81,7 @@ def run(
     """Run BUNDLE on SOURCE, and print how it keeps up.
 
     SOURCE is a picture, a folder of pictures, a video, an .npz, a camera's number, or an address (RTSP, RTMP, HLS).
-    Pictures are answered in one line each. Ctrl-C ends with the summary.
+    BUNDLE is that of a model or a pipeline. Pictures are answered in one line each. Ctrl-C ends with the summary.
     """
     from edgeopt.pipeline.live import LiveOptions, run_live
     from edgeopt.pipeline.live_summary import summarize
@@ -109,8 +110,8 @@ def _listener(as_json: bool) -> Listener:
         def __init__(self) -> None:
             self._status, self._by_line, self._lines, self._due_s = StatusLine(), False, 0, 0.0
 
-        def begin(self, task: Task, notes: tuple[Note, ...], view: str, *, by_line: bool) -> None:
-            self._task, self._by_line = task, by_line and not as_json
+        def begin(self, subject: Subject, notes: tuple[Note, ...], view: str, *, by_line: bool) -> None:
+            self._subject, self._by_line = subject, by_line and not as_json
             for note in notes:
                 show_line(f"{note.kind}: {note}", err=True)
             if view:
@@ -118,10 +119,10 @@ def _listener(as_json: bool) -> Listener:
 
         def hear(self, result: StreamResult, problem: str) -> None:
             if as_json:
-                told = {"problem": problem} if problem else self._task.as_json(result.answer)
+                told = {"problem": problem} if problem else self._subject.as_json(result.answer)
                 click.echo(json.dumps({**_figures(result), **told}, allow_nan=False))
             elif self._by_line:
-                said = f"no answer: {problem}" if problem else self._task.as_text(result.answer)
+                said = f"no answer: {problem}" if problem else self._subject.as_text(result.answer)
                 show_line(f"{result.name}: {said}")
                 self._lines += 1
 

@@ -12,18 +12,15 @@ from typing import Any, Final
 import numpy as np
 
 from edgeopt.errors import EXIT_PASS, EdgeoptError, Note
-from edgeopt.graph.tensors import Frame
 from edgeopt.measurement.statistics.budget import BudgetResult, judge_budget
-from edgeopt.recipes.drawing import HEIGHT
+from edgeopt.pipeline.live_subject import Subject, open_subject
 from edgeopt.recipes.frames import VIDEOS
 from edgeopt.runtime.outputs import Output, Shown
 from edgeopt.runtime.outputs.pictures import PictureFolder
 from edgeopt.runtime.outputs.video import Video
 from edgeopt.runtime.outputs.view import View
-from edgeopt.runtime.runtime import Runtime
 from edgeopt.runtime.stream import Degradation, Event, Stream, StreamResult, StreamStats
 from edgeopt.runtime.stream.sources.pictures import Pictures
-from edgeopt.tasks import Task
 
 _MOST_JUDGED: Final = 10**6
 """Frames that are judged at most, the last ones: nine hours at 30 a second."""
@@ -38,7 +35,7 @@ class LiveOptions:
     fps: float | None = None
     """None: a camera's own rate, and every frame of a file."""
     budget_ms: float | None = None
-    """None: the target's, which judges nothing."""
+    """None: the bundle's own, which judges nothing."""
     max_miss_ratio: float = 0.01
     queue: str = "latest"
     degrade: bool = True
@@ -47,6 +44,8 @@ class LiveOptions:
     save: Path | None = None
     """A video, or a folder for pictures."""
     view: bool = False
+    code: Path | None = None
+    """The folder of the functions that a pipeline calls; they are run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +53,7 @@ class LiveResult:
     """How a run went."""
 
     bundle: str
+    code: Path | None
     source: str
     stats: StreamStats
     is_on_demand: bool
@@ -78,11 +78,11 @@ class LiveResult:
 class Listener:
     """Hears of a run; whoever shows more takes its place."""
 
-    def begin(self, task: Task, notes: tuple[Note, ...], view: str, *, by_line: bool) -> None:
+    def begin(self, subject: Subject, notes: tuple[Note, ...], view: str, *, by_line: bool) -> None:
         """Hear what is to know before.
 
         Args:
-            task: It tells answers.
+            subject: It tells answers.
             notes: About the bundle and the source.
             view: Address of the page; empty: there is none.
             by_line: Whether the source has few frames, so that each answer is worth a line.
@@ -126,19 +126,20 @@ def run_live(bundle: Path, source: str, options: LiveOptions, listener: Listener
     """Run a bundle on a source until it ends, the limit is reached or the user interrupts.
 
     Args:
-        bundle: Its folder.
+        bundle: Its folder, of a model or a pipeline.
         source: A camera's number, a path or an address.
         options: What is asked for.
         listener: Hears of it.
-        threads: Of the engine; 0: as measured.
+        threads: Of each model; 0: as measured.
 
     Raises:
         EdgeoptError: If it gives no answer at all; what ends it later is `LiveResult.failure`.
     """
-    with Runtime.load(bundle, threads=threads or None) as runtime:
-        budget_ms = options.budget_ms or runtime.bundle.target.budget_ms
+    subject = open_subject(bundle, options.code, threads or None)
+    with subject.served as served:
+        budget_ms = options.budget_ms or subject.budget_ms
         with Stream(
-            runtime,
+            served,
             source,
             fps=options.fps or ("own" if options.view else None),
             budget_ms=budget_ms,
@@ -146,11 +147,11 @@ def run_live(bundle: Path, source: str, options: LiveOptions, listener: Listener
             degrade=Degradation() if options.degrade else None,
             on_event=listener.event,
         ) as stream:
-            return _run(runtime, stream, source, bundle, options, listener, budget_ms)
+            return _run(subject, stream, source, bundle, options, listener, budget_ms)
 
 
 def _run(
-    runtime: Runtime,
+    subject: Subject,
     stream: Stream,
     source: str,
     bundle: Path,
@@ -160,18 +161,18 @@ def _run(
 ) -> LiveResult:
     judged, began_s, count, interrupted = _Judged(), time.monotonic(), 0, False
     failure: EdgeoptError | None = None
-    with _outputs(runtime, stream, source, bundle, options) as outputs:
+    with _outputs(subject, stream, source, bundle, options) as outputs:
         view = next((one.address for one in outputs if isinstance(one, View)), "")
         listener.begin(
-            runtime.task, (*runtime.notes, *stream.source.notes), view, by_line=isinstance(stream.source, Pictures)
+            subject, (*subject.served.notes, *stream.source.notes), view, by_line=isinstance(stream.source, Pictures)
         )
         try:
             for count, result in enumerate(stream, start=1):
                 judged.record(result)
-                shown = Shown(result, lambda frame, answer: runtime.task.draw(frame, answer, _height(frame)))
+                shown = Shown(result, subject.draw)
                 for output in outputs:
                     output.put(shown)
-                listener.hear(result, _problem(runtime, stream, result))
+                listener.hear(result, subject.why_no_answer(result.frame, result.answer) if stream.is_on_demand else "")
                 listener.tick(stream.stats, stream.source.count)
                 if count == options.limit:
                     break
@@ -187,6 +188,7 @@ def _run(
         viewed = "".join(one.close() for one in outputs if isinstance(one, View))
     return LiveResult(
         bundle=str(bundle),
+        code=options.code,
         source=stream.source.name,
         stats=stream.stats(),
         is_on_demand=stream.is_on_demand,
@@ -199,25 +201,13 @@ def _run(
     )
 
 
-def _problem(runtime: Runtime, stream: Stream, result: StreamResult) -> str:
-    """Return why there is no answer, where there is time to find out."""
-    if runtime.task.count(result.answer) or not stream.is_on_demand:
-        return ""
-    return runtime.why_no_answer(result.frame)
-
-
-def _height(frame: Frame) -> int:
-    """Return how high a frame is drawn: as it came, but small ones larger, so that texts can be read."""
-    return max(HEIGHT, int(frame.shape[0]))
-
-
 @contextmanager
 def _outputs(
-    runtime: Runtime, stream: Stream, source: str, bundle: Path, options: LiveOptions
+    subject: Subject, stream: Stream, source: str, bundle: Path, options: LiveOptions
 ) -> Iterator[tuple[Output, ...]]:
     """Open what was asked for, and close it whatever happens: what was saved stays."""
-    if (options.save or options.view) and not (runtime.task.is_drawable and stream.source.holds_pictures):
-        raise EdgeoptError(f"tensors cannot be drawn ({source})", remedy="leave --save and --view out, or pass --json")
+    if options.save or options.view:
+        subject.require_drawable(pictures=stream.source.holds_pictures, source=source)
     opened: list[Output] = []
     try:
         if options.save:

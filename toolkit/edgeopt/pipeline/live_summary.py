@@ -105,7 +105,8 @@ def _verdict(result: LiveResult) -> Verdict:
     bound = f"at least {judged.miss_low_ratio:.2%}" if failed else f"at most {judged.miss_high_ratio:.2%}"
     proof = f"{bound} miss ({judged.confidence:.0%} sure), {judged.max_miss_ratio:.2%} may"
     more = f"; {judged.frames_needed} more frames would decide" if judged.frames_needed else ""
-    bench = f"edgeopt bench {quote(result.bundle)} --budget {judged.budget_ms:g}ms"
+    code = f" --code {quote(str(result.code))}" if result.code else ""
+    bench = f"edgeopt bench {quote(result.bundle)}{code} --budget {judged.budget_ms:g}ms"
     return Verdict(
         Outcome.by_exit(result.exit_code), f"{counts}: {proof}{more}{end}", next_command=bench if failed else ""
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from edgeopt.errors import EdgeoptError, InvalidFileError
 from edgeopt.measurement.accuracy.bootstrap import Drop, Scored, drop_between, require_telling, score
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, Progress, open_labelled
 from edgeopt.measurement.pipelines.likeness import alike, alike_on_crops
+from edgeopt.pipeline.plain import plain
 from edgeopt.recipes.frames import Frames, open_frames
 from edgeopt.runtime.pipelines.crop import Crops
 from edgeopt.runtime.pipelines.description import FRAME, Description
@@ -175,22 +175,6 @@ def read_expected(path: Path) -> tuple[Path, Mapping[str, Any]]:
             return folder, said
     missing = next(name for name in said if not (path.parent / name).is_file())
     raise InvalidFileError(f"{path} names {missing[:200]}, which is not there", remedy=remedy)
-
-
-def plain(answer: Any) -> Any:
-    """Return an answer as JSON would hold it, to be compared with what a file says."""
-    try:
-        return json.loads(json.dumps(answer, default=_plain))
-    except (TypeError, ValueError):
-        return answer
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.ndarray | np.generic):
-        return value.tolist()
-    if isinstance(value, set | frozenset):
-        return sorted(value)
-    raise TypeError
 
 
 def labels_of(description: Description, asked: str) -> Path | None:

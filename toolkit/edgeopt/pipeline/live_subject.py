@@ -1,0 +1,167 @@
+"""What `edgeopt run` runs, and how its answers are told and drawn: one model, or a pipeline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+from edgeopt.errors import EdgeoptError
+from edgeopt.graph.tensors import Frame
+from edgeopt.measurement.pipelines.code import load_calls
+from edgeopt.pipeline.plain import as_text, plain
+from edgeopt.recipes.drawing import HEIGHT
+from edgeopt.runtime.pipelines.bundle import is_pipeline_bundle, read_pipeline
+from edgeopt.runtime.pipelines.crop import Crops
+from edgeopt.runtime.pipelines.description import FRAME, Stage, is_description
+from edgeopt.runtime.pipelines.pipeline import Answer, Pipeline
+from edgeopt.runtime.runtime import Runtime
+from edgeopt.system.text import plural
+
+_NOT_DRAWN = "leave --save and --view out, or pass --json"
+
+
+class Subject(Protocol):
+    """A model or a pipeline, loaded."""
+
+    @property
+    def served(self) -> Runtime | Pipeline:
+        """What a stream runs."""
+        ...
+
+    @property
+    def budget_ms(self) -> float:
+        """Of a frame, where nobody asks for another."""
+        ...
+
+    def as_text(self, answer: Any) -> str:
+        """Return an answer in a line."""
+        ...
+
+    def as_json(self, answer: Any) -> dict[str, Any]:
+        """Return plain values by name, all finite or None."""
+        ...
+
+    def why_no_answer(self, frame: Any, answer: Any) -> str:
+        """Return why a frame has no answer; empty: it has one, or nobody knows."""
+        ...
+
+    def require_drawable(self, *, pictures: bool, source: str) -> None:
+        """Raise where answers cannot be drawn.
+
+        Args:
+            pictures: Whether the source holds pictures.
+            source: As the user wrote it.
+
+        Raises:
+            EdgeoptError: What cannot be drawn.
+        """
+        ...
+
+    def draw(self, frame: Frame, answer: Any) -> Frame:
+        """Return a copy of the frame that shows the answer; a small one becomes larger, so that texts can be read."""
+        ...
+
+
+def open_subject(bundle: Path, code: Path | None, threads: int | None) -> Subject:
+    """Return a bundle, loaded.
+
+    Args:
+        bundle: Of a model or a pipeline.
+        code: The folder of the functions that a pipeline calls.
+        threads: Of each model; None: as measured.
+
+    Raises:
+        EdgeoptError: If it is none, or does not open here.
+    """
+    if is_pipeline_bundle(bundle):
+        description = read_pipeline(bundle).description
+        return _Whole(Pipeline.load(bundle, stages=load_calls(description, code), threads=threads))
+    if is_description(bundle):
+        raise EdgeoptError(
+            f"{bundle} says what a pipeline is, and run takes its bundle",
+            remedy=f"make one: edgeopt optimize {bundle} --target cpu",
+        )
+    if code is not None:
+        raise EdgeoptError("--code is for a pipeline, and a single model calls nothing", remedy="leave it out")
+    return _Model(Runtime.load(bundle, threads=threads))
+
+
+class _Model:
+    def __init__(self, runtime: Runtime) -> None:
+        self.served, self._task = runtime, runtime.task
+        self.budget_ms = runtime.bundle.target.budget_ms
+
+    def as_text(self, answer: Any) -> str:
+        return self._task.as_text(answer)
+
+    def as_json(self, answer: Any) -> dict[str, Any]:
+        return self._task.as_json(answer)
+
+    def why_no_answer(self, frame: Any, answer: Any) -> str:
+        return "" if self._task.count(answer) else self.served.why_no_answer(frame)
+
+    def require_drawable(self, *, pictures: bool, source: str) -> None:
+        if not (pictures and self._task.is_drawable):
+            raise EdgeoptError(f"tensors cannot be drawn ({source})", remedy=_NOT_DRAWN)
+
+    def draw(self, frame: Frame, answer: Any) -> Frame:
+        return self._task.draw(frame, answer, _height(frame))
+
+
+class _Whole:
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.served = pipeline
+        self._stages = pipeline.description.stages
+        self._tasks = {name: model.task for name, model in pipeline.models.items()}
+        first = next(iter(pipeline.models.values()))
+        self.budget_ms = pipeline.description.budget_ms or first.bundle.target.budget_ms
+        self._drawn = next(filter(self._finds_boxes, self._stages), None)
+
+    def as_text(self, answer: Answer) -> str:
+        """Return what the last stage answers."""
+        last = self._stages[-1]
+        task = self._tasks.get(last.name)
+        if isinstance(answer.last, Crops):
+            return plural(len(answer.last), "picture")
+        if task is None:
+            return as_text(answer.last)
+        if isinstance(answer.last, list):
+            return " | ".join(map(task.as_text, answer.last)) or "nothing"
+        return task.as_text(answer.last)
+
+    def as_json(self, answer: Answer) -> dict[str, Any]:
+        """Return `last`, the answer of the last stage, `stages`, those of all by name, and `runs` of each model."""
+        stages = {name: self._told(name, one) for name, one in answer.stages.items()}
+        return {"last": stages[self._stages[-1].name], "stages": stages, "runs": dict(answer.runs)}
+
+    def why_no_answer(self, frame: Any, answer: Any) -> str:
+        """Return nothing: what a pipeline should find is the app's to know."""
+        del frame, answer
+        return ""
+
+    def require_drawable(self, *, pictures: bool, source: str) -> None:
+        """Only boxes in the frame itself have a place there."""
+        if not pictures:
+            raise EdgeoptError(f"tensors cannot be drawn ({source})", remedy=_NOT_DRAWN)
+        if self._drawn is None:
+            name = self.served.description.name
+            raise EdgeoptError(f"no stage of {name} finds boxes in the frame: nothing to draw", remedy=_NOT_DRAWN)
+
+    def draw(self, frame: Frame, answer: Answer) -> Frame:
+        """Show the boxes of the first stage that finds them in the frame."""
+        assert self._drawn is not None
+        name = self._drawn.name
+        return self._tasks[name].draw(frame, answer.stages[name], _height(frame))
+
+    def _finds_boxes(self, stage: Stage) -> bool:
+        return stage.name in self._tasks and stage.takes == (FRAME,) and self._tasks[stage.name].gives_boxes
+
+    def _told(self, name: str, answer: Any) -> Any:
+        task = self._tasks.get(name)
+        if task is None:
+            return plain(answer)
+        return [task.as_json(one) for one in answer] if isinstance(answer, list) else task.as_json(answer)
+
+
+def _height(frame: Frame) -> int:
+    return max(HEIGHT, int(frame.shape[0]))
