@@ -9,13 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from fixture_bundles import bundle_with_test, reseal
 from fixture_models import model, numbers
 
 from edgeopt.errors import EdgeoptError, InvalidFileError, UnavailableError
 from edgeopt.graph.model import Model, find_model, load_model
-from edgeopt.recipes.frames import open_frames
+from edgeopt.recipes.frames import open_frames, synthetic_like
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.runtime.bundle import MANIFEST, make_selftest, read_bundle
@@ -88,6 +89,42 @@ def test_a_real_detector_is_tested_on_pictures(tmp_path):
     assert all(np.array_equal(one, other) for one, other in zip(stored.samples, samples, strict=True))
     with Runtime.load(folder) as runtime:
         assert runtime.notes == ()
+
+
+def halved(given: Model, layer: str) -> bytes:
+    """Return a model with the weights of one layer halved."""
+    proto = onnx.ModelProto()
+    proto.CopyFrom(given.proto)
+    weights = next(one for one in proto.graph.initializer if one.name == layer)
+    weights.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(weights) * np.float32(0.5), layer))
+    return proto.SerializeToString()
+
+
+def test_made_up_pictures_tell_right_from_wrong_as_well(tmp_path):
+    real = load_model(DIGITS)
+    recipe = choose_recipe(None, DIGITS, real.inputs, real.outputs, real.metadata).recipe
+    samples = choose_samples([*synthetic_like(open_frames(DIGITS.parent / "calib"), recipe.input.size, 4)], (160, 160))
+    layers = [one.name for one in real.proto.graph.initializer if len(one.dims) == 4]
+    for layer in (layers[0], layers[len(layers) // 2], layers[-1]):
+        models = {"model.onnx": halved(real, layer), "fallback.onnx": real.data}
+        folder = bundle_with_test(tmp_path / layer.replace("/", "_"), real, recipe, samples, models).folder
+        with Runtime.load(folder) as runtime:
+            assert runtime.artefact.file == "fallback.onnx", layer
+            assert [note.detail.partition(":")[0] for note in runtime.notes] == ["model.onnx not used"]
+
+
+def test_made_up_arrays_take_over_only_types_shapes_and_ranges(tmp_path):
+    given = {"x": numbers(6, 3, 4) * 50 - 300, "ids": np.arange(60, dtype=np.int64).reshape(6, 10) + 7}
+    np.savez(tmp_path / "given.npz", **given)
+    made = synthetic_like(open_frames(tmp_path / "given.npz"), (), 4)
+    again = synthetic_like(open_frames(tmp_path / "given.npz"), (), 4)
+    for name, arrays in given.items():
+        drawn = np.stack([made.tensors(i)[name] for i in range(4)])
+        assert drawn.dtype == arrays.dtype
+        assert drawn.shape[1:] == made.tensors(0)[name].shape
+        assert arrays.min() <= drawn.min() < drawn.max() <= arrays.max()
+        assert np.array_equal(drawn, [again.tensors(i)[name] for i in range(4)])
+        assert not any(np.array_equal(one, other) for one in drawn for other in arrays)
 
 
 def test_samples_are_few_small_and_plain():

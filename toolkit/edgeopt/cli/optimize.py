@@ -89,6 +89,13 @@ class _WithSteps(click.Command):
     show_default=True,
     help="Choose what is proven fastest, or the smallest that is not proven slower.",
 )
+@click.option(
+    "--selftest",
+    type=click.Choice(["pictures", "synthetic", "off"]),
+    default="pictures",
+    show_default=True,
+    help="What the bundle stores to test its numbers: calibration pictures, made-up ones, or nothing.",
+)
 @format_option
 @click.pass_context
 @exit_codes()
@@ -114,6 +121,7 @@ def optimize(
     threads: int | None,
     code: Path | None,
     prefer: str,
+    selftest: str,
     form: str,
 ) -> None:
     """Make MODEL fast on a device, and prove it.
@@ -124,7 +132,7 @@ def optimize(
     from edgeopt.measurement.pipelines.given import is_pipeline
     from edgeopt.pipeline.optimize import optimize as run
     from edgeopt.pipeline.optimize import show_plan
-    from edgeopt.pipeline.plan import Options
+    from edgeopt.pipeline.plan import Options, SelfTestInputs
     from edgeopt.pipeline.selection import Prefer
     from edgeopt.pipeline.summary import summarize
 
@@ -143,6 +151,7 @@ def optimize(
         replay=replay,
         shapes=dict(shapes),
         prefer=Prefer(prefer),
+        selftest=SelfTestInputs(selftest),
     )
     if is_pipeline(model):
         if recipe is not None or dry_run:

@@ -14,8 +14,10 @@ from edgeopt.graph.model import load_model
 from edgeopt.graph.tensors import Sample
 from edgeopt.pipeline.candidate import Candidate
 from edgeopt.pipeline.embedding import Embedding
+from edgeopt.pipeline.plan import SelfTestInputs
 from edgeopt.pipeline.run import Run
 from edgeopt.pipeline.selection import lighter_than
+from edgeopt.recipes.frames import Frames, synthetic_like
 from edgeopt.recipes.preprocess import Preprocess
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.runtime.availability import load_executor
@@ -33,7 +35,7 @@ from edgeopt.runtime.selftest import FILE, MOST_SAMPLES, Recorded, Rows, choose_
 from edgeopt.steps._context import Engine
 from edgeopt.system.environment import package_versions, read_environment
 from edgeopt.system.target import Target
-from edgeopt.system.text import format_bytes
+from edgeopt.system.text import format_bytes, plural
 from edgeopt.tasks import make_task
 
 _TEST_MS = 500.0
@@ -202,15 +204,31 @@ def _recipe_of_bundle(run: Run) -> Recipe:
 
 def _samples(run: Run, candidates: Sequence[Candidate], notes: list[Note]) -> tuple[Sample, ...]:
     """Return the inputs of the test: as many as a device runs in half a second, four at most; one for a simulator."""
+    if run.plan.selftest is SelfTestInputs.OFF:
+        notes.append(Note(NoteKind.SKIPPED, "the bundle has no test of its numbers: --selftest off"))
+        return ()
     slowest_ms = max(_p50_ms(one) or 0.0 for one in candidates)
     count = MOST_SAMPLES if not slowest_ms else max(1, min(MOST_SAMPLES, int(_TEST_MS / slowest_ms)))
     count = 1 if any(one.compiled for one in candidates) else count
-    frames = run.context.frames.spread(count)
+    given = run.context.frames
+    is_made_up = run.plan.selftest is SelfTestInputs.SYNTHETIC
+    frames = synthetic_like(given, run.context.recipe.input.size, count) if is_made_up else given.spread(count)
     kept = choose_samples([frames.read(i) for i in range(len(frames))], run.context.recipe.input.size)
     if not kept:
         told = "no test of its numbers: its inputs are larger than a bundle stores, or are text"
         notes.append(Note(NoteKind.SKIPPED, f"the bundle has {told}"))
+    else:
+        notes.append(_stored(kept, frames))
     return kept
+
+
+def _stored(kept: Sequence[Sample], frames: Frames) -> Note:
+    """Return what of the given frames leaves with the bundle."""
+    inputs = plural(len(kept), "input")
+    if not frames.paths:
+        return Note(NoteKind.INFO, f"the bundle tests its numbers on {inputs} made up from a fixed seed")
+    told = f"the bundle tests its numbers on {inputs} out of {frames.source}, which every device gets"
+    return Note(NoteKind.INFO, told, "where that must not be, --selftest synthetic")
 
 
 class _Recorder:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
+from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -27,6 +28,17 @@ DEFAULT = "default"
 """The word for `--steps` that names all that run unless they are left out."""
 _QUANTIZED = "w8a8"
 """The scheme that INT8 models are made in."""
+
+
+class SelfTestInputs(StrEnum):
+    """What a bundle stores so that its numbers can be tested on another device."""
+
+    PICTURES = "pictures"
+    """Some of the calibration pictures, or of the arrays given in their place."""
+    SYNTHETIC = "synthetic"
+    """Made-up ones: nothing of what was given leaves with the bundle."""
+    OFF = "off"
+    """Nothing: wrong numbers stay unseen."""
 
 
 def all_steps() -> Mapping[str, Step]:
@@ -62,6 +74,8 @@ class Options:
     """Whole shapes of inputs by name, for what the model leaves free."""
     prefer: Prefer = Prefer.SPEED
     """What is wanted of the chosen candidate."""
+    selftest: SelfTestInputs = SelfTestInputs.PICTURES
+    """What the bundle stores to test its numbers."""
 
     def __post_init__(self) -> None:
         require_ranges(self)
@@ -87,6 +101,7 @@ class Plan:
     may_quantize: bool = True
     """Whether INT8 was asked for: without pictures its step falls away, but weights may still be integers."""
     prefer: Prefer = Prefer.SPEED
+    selftest: SelfTestInputs = SelfTestInputs.PICTURES
 
     @property
     def quantizes(self) -> bool:
@@ -140,6 +155,8 @@ def make_plan(recipe: Recipe, target: Target, options: Options, threads: int, qu
             raise NotFoundError("step", name, [DEFAULT, *known])
     if options.prefer not in tuple(Prefer):
         raise NotFoundError("preference", options.prefer, Prefer)
+    if options.selftest not in tuple(SelfTestInputs):
+        raise NotFoundError("self-test", options.selftest, SelfTestInputs)
     calib = _path(options.calib, recipe, recipe.evaluation.calib)
     synthetic = options.calib == SYNTHETIC
     planned, notes = dict[str, Step](), list[Note]()
@@ -173,6 +190,7 @@ def make_plan(recipe: Recipe, target: Target, options: Options, threads: int, qu
         notes=tuple(notes),
         may_quantize=not quantized and any(known[name].precision == _QUANTIZED for name in {*asked} - {*options.skip}),
         prefer=Prefer(options.prefer),
+        selftest=SelfTestInputs(options.selftest),
     )
 
 

@@ -290,6 +290,38 @@ def synthetic_tensors(inputs: Sequence[TensorSpec], shapes: Mapping[str, tuple[i
     return Frames(tuple(f"synthetic[{i}]" for i in range(count)), take, Path("synthetic"), tensors=take)
 
 
+def synthetic_like(frames: Frames, size: Sequence[int], count: int = 16) -> Frames:
+    """Return made-up frames in place of given ones: of arrays, only shapes, types and ranges are taken over.
+
+    Args:
+        frames: Pictures, or tensors by name.
+        size: Height and width of made-up pictures.
+        count: How many.
+    """
+    if frames.tensors is None:
+        return synthetic_frames(size, count)
+    given = [frames.tensors(i) for i in range(min(len(frames), count))]
+    chance = np.random.default_rng(0)
+    drawn = [{name: _drawn_like(chance, [one[name] for one in given]) for name in given[0]} for _ in range(count)]
+
+    def take(index: int) -> Tensors:
+        return drawn[index]
+
+    return Frames(tuple(f"synthetic[{i}]" for i in range(count)), take, Path("synthetic"), tensors=take)
+
+
+def _drawn_like(chance: np.random.Generator, arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Return an array of the first one's shape and type whose numbers lie evenly in the range of all."""
+    first = arrays[0]
+    if first.dtype.kind not in "fiub" or not first.size:
+        return np.zeros_like(first)
+    numbers = np.concatenate([one[np.isfinite(one)] for one in arrays])
+    low, high = (numbers.min(), numbers.max()) if numbers.size else (0, 0)
+    if first.dtype.kind == "f":
+        return np.asarray(chance.uniform(float(low), float(high), first.shape), first.dtype)
+    return np.asarray(chance.integers(int(low), int(high), first.shape, np.int64, endpoint=True), first.dtype)
+
+
 def _drawn(chance: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
     values = chance.random(shape) if np.dtype(dtype).kind == "f" else chance.integers(0, 2, shape)
     return np.asarray(values, dtype)
