@@ -127,6 +127,25 @@ def test_run_without_the_code_with_a_description_or_with_code_for_a_model_is_one
         assert shown.stderr.count("error: ") == 1
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["compare", "digits_detector"],
+        ["check", "--update", "-b", "base.json"],
+        ["inspect"],
+        ["inspect", "--quantized"],
+        ["quantize", "-t", "cpu"],
+    ],
+)
+def test_what_takes_a_single_model_says_so_and_who_takes_a_pipeline(command, example, bundle, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for given in (bundle, example / "pipeline.toml"):
+        shown = CliRunner().invoke(cli, [*command, str(given)])
+        assert shown.exit_code == 1
+        assert f"error: {given} is a pipeline, and this takes a single model" in shown.stderr
+        assert f"  -> edgeopt bench {given} measures it; here name one of its models" in shown.stderr
+
+
 def test_optimize_makes_chooses_and_writes_what_the_app_loads(example, tmp_path, brief):
     wishes = ["--target", "cpu", "--code", str(example), "--threads", "1", "--steps", "fuse,quantize"]
     asked = ["optimize", str(example / "pipeline.toml"), *wishes, "--time-limit", "9s", "-o", str(tmp_path / "out")]

@@ -165,7 +165,7 @@ def find_model(name: str) -> Path:
 
     Raises:
         NotFoundError: If it is neither.
-        InvalidFileError: If it is a folder, or lies where nothing may be read.
+        InvalidFileError: If it is a folder or a pipeline, or lies where nothing may be read.
     """
     path = Path(name)
     try:
@@ -173,6 +173,11 @@ def find_model(name: str) -> Path:
     except OSError as error:
         told = f"{name[:_MOST_TOLD]} cannot be read: {error.strerror}"
         raise InvalidFileError(told, remedy="name an ONNX file that may be read") from error
+    if _is_pipeline(path):
+        raise InvalidFileError(
+            f"{path} is a pipeline, and this takes a single model",
+            remedy=f"edgeopt bench {path} measures it; here name one of its models",
+        )
     if is_file:
         return path
     if is_folder and (path.suffix or name not in assets.model_folders()):
@@ -181,6 +186,15 @@ def find_model(name: str) -> Path:
     if name in shipped:
         return shipped[name]
     raise NotFoundError("model file or shipped model", name, shipped)
+
+
+def _is_pipeline(path: Path) -> bool:
+    """Return whether a path is the bundle of a pipeline or its description: no model is TOML, but recipes are."""
+    if path.is_dir():
+        return any((one / "pipeline.json").is_file() for one in (path, path / "bundle"))
+    if path.suffix.lower() != ".toml" or not path.is_file():
+        return False
+    return b"[[stage]]" in read_file(path, remedy="name an ONNX file that may be read", most_bytes=_MOST_FILE_BYTES)
 
 
 def _is_folder(path: Path) -> InvalidFileError:
