@@ -7,12 +7,13 @@ from dataclasses import asdict
 from shlex import quote
 
 from edgeopt.errors import EXIT_MISSED, Note, NoteKind
+from edgeopt.measurement.statistics.budget import BudgetResult
 from edgeopt.pipeline.live import LiveResult
 from edgeopt.report.document import Document, Judgement, Outcome, Section, Value, Verdict, make_table
 from edgeopt.runtime.stats import Times
 from edgeopt.runtime.stream import StreamStats
 from edgeopt.runtime.stream.rungs import FULL
-from edgeopt.system.text import format_ms, plural
+from edgeopt.system.text import format_budget, format_ms, plural
 
 _FEW = 20
 """Pictures whose answers say more than their times."""
@@ -61,7 +62,9 @@ def _counts(result: LiveResult) -> Iterator[Value]:
     yield Value("source", f"{result.source}, {result.seconds:.1f} s")
     parts = (("served", stats.served), ("dropped", stats.dropped), ("failed", stats.failed))
     told = ", ".join(f"{count} {word}" for word, count in parts if count or word == "served")
-    yield Value("frames", f"{stats.fed} fed: {told}; {stats.missed} of the served over {stats.budget_ms:.4g} ms")
+    yield Value(
+        "frames", f"{stats.fed} fed: {told}; {stats.missed} of the served over {format_budget(stats.budget_ms)} ms"
+    )
     if not result.is_on_demand:
         yield Value("queue", stats.queue + _growth(stats))
     if stats.answers_per_s is not None:
@@ -99,22 +102,23 @@ def _verdict(result: LiveResult) -> Verdict:
     if judged is None:
         age = f", p50 {_ms(stats.age.p50_ms)} ms, p99 {_ms(stats.age.p99_ms)} ms" if stats.served else ""
         return Verdict(Outcome.DONE, f"{plural(stats.served, 'frame')} answered{end}{age}")
-    how = "late" if result.is_on_demand else "late or lost"
-    counts = f"{judged.misses} of {plural(judged.n, 'frame')} {how}, the budget is {judged.budget_ms:g} ms"
-    failed = result.exit_code == EXIT_MISSED
-    bound = f"at least {judged.miss_low_ratio:.2%}" if failed else f"at most {judged.miss_high_ratio:.2%}"
-    proof = f"{bound} miss ({judged.confidence:.0%} sure), {judged.max_miss_ratio:.2%} may"
-    more = f"; {judged.frames_needed} more frames would decide" if judged.frames_needed else ""
     code = f" --code {quote(str(result.code))}" if result.code else ""
     bench = f"edgeopt bench {quote(result.bundle)}{code} --budget {judged.budget_ms:g}ms"
     return Verdict(
-        Outcome.by_exit(result.exit_code), f"{counts}: {proof}{more}{end}", next_command=bench if failed else ""
+        Outcome.by_exit(result.exit_code),
+        f"{_told(result, judged)}{end}",
+        next_command=bench if result.exit_code == EXIT_MISSED else "",
     )
 
 
 def _judgement(result: LiveResult) -> Judgement:
     assert result.budget is not None
-    return Judgement.by_exit(f"{result.bundle} budget", result.exit_code, result.budget.detail)
+    return Judgement.by_exit(f"{result.bundle} budget", result.exit_code, _told(result, result.budget))
+
+
+def _told(result: LiveResult, judged: BudgetResult) -> str:
+    """Return what the budget's frames prove; where frames can be lost, these are misses too."""
+    return judged.told("" if result.is_on_demand else " or lost")
 
 
 def _data(result: LiveResult) -> dict[str, object]:

@@ -77,6 +77,11 @@ def format_ms(nanoseconds: float | None) -> str:
     return f"{ms:.3f}" if ms < 1 else f"{ms:.2f}" if ms < 100 else f"{ms:.0f}"
 
 
+def format_budget(budget_ms: float) -> str:
+    """Return milliseconds that somebody asked for: four digits, and never a power of ten."""
+    return f"{budget_ms:.4g}" if budget_ms < 9999.5 else f"{budget_ms:.0f}"
+
+
 def format_bytes(size_bytes: int) -> str:
     """Return a size in KiB or MiB with three significant digits."""
     kib = size_bytes / 1024

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from edgeopt.errors import EXIT_OF
 from edgeopt.measurement.statistics.dependence import effective_count, longest_run
 from edgeopt.measurement.statistics.distributions import binomial_cdf, lower_bound, upper_bound
+from edgeopt.system.text import format_budget
 
 _MOST_FRAMES = 10_000_000  # 4 days at 30 fps: a run that long is no advice
 
@@ -59,7 +60,15 @@ class BudgetResult:
     @property
     def detail(self) -> str:
         """What was counted and what that proves at `confidence`, without the verdict."""
-        counts = f"{self.misses} of {self.n} frames over {self.budget_ms:.4g} ms"
+        return self.told()
+
+    def told(self, missed: str = "") -> str:
+        """Return `detail`.
+
+        Args:
+            missed: What else is a miss, behind the budget: ` or lost`; empty: only frames over it are.
+        """
+        counts = f"{self.misses} of {self.n} frames over {format_budget(self.budget_ms)} ms{missed}"
         failed = self.verdict is Verdict.FAIL
         bound = f"at least {self.miss_low_ratio:.2%}" if failed else f"at most {self.miss_high_ratio:.2%}"
         proof = f"{bound} miss, {100 * self.max_miss_ratio:.4g}% allowed"
