@@ -30,7 +30,7 @@ ITSELF.append(ITSELF)
         (["apple", "bread"], ["apple", "bread"], "apple, bread"),
         ({"a": np.float32(1.5), "b": (np.arange(2), {3})}, {"a": 1.5, "b": [[0, 1], [3]]}, "a 1.5, b 0, 1, 3"),
         ([Product("jam", 1 / 3)], [{"name": "jam", "price": 1 / 3}], "name jam, price 0.3333"),
-        ({7: float("nan"), "inf": np.float64("inf")}, {"7": None, "inf": None}, "7 , inf "),
+        ({7: float("nan"), "inf": np.float64("inf")}, {"7": None, "inf": None}, "7 n/a, inf n/a"),
         (np.zeros((4, 5, 3), np.uint8), {"height": 4, "width": 5}, "height 4, width 5"),
         (True, True, "yes"),
         (b"raw", "b'raw'", "b'raw'"),

@@ -54,7 +54,8 @@ def _plain(value: Any, deeper: int) -> Any:
 
 def as_text(answer: Any) -> str:
     """Return an answer in a line."""
-    return _text(plain(answer)) or "nothing"
+    told = plain(answer)
+    return "nothing" if told is None else _text(told) or "nothing"
 
 
 def _text(value: Any) -> str:
@@ -64,4 +65,4 @@ def _text(value: Any) -> str:
         return ", ".join(f"{name} {_text(one)}" for name, one in value.items())
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+    return "n/a" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
