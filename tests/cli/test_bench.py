@@ -227,7 +227,7 @@ def test_the_same_seed_gives_the_same_timetable():
 
 
 def test_commands_of_the_diagnosis_repeat_what_was_asked(cameras):
-    commands = [one.do for one in cameras[0].findings if "edgeopt bench" in one.do]
+    commands = [one.command for one in cameras[0].findings if "edgeopt bench" in one.command]
     assert commands
     source = str(edgeopt_pictures())
     for command in commands:
@@ -235,7 +235,7 @@ def test_commands_of_the_diagnosis_repeat_what_was_asked(cameras):
         assert command.count("--load ") == 1
         assert "--budget 33ms" in command
         assert "--streams 2" in command
-    assert cameras[0].findings[0].do in shown(cameras[0])
+    assert cameras[0].findings[0].command in shown(cameras[0])
 
 
 def test_every_option_that_the_diagnosis_names_exists():

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from edgeopt.measurement.bench.attribution import Attribution, StageShare
-from edgeopt.measurement.bench.diagnosis import RULES, Finding, explain, find_all
+from edgeopt.measurement.bench.diagnosis import RULES, explain, find_all
 from edgeopt.measurement.bench.figures import AnswerGrowth, Figures, growth_with_answers, make_figures, rank_correlation
+from edgeopt.measurement.finding import Finding, first_command, show_findings
 from edgeopt.measurement.load.models.fps import FixedRate
 from edgeopt.measurement.load.models.poisson import Poisson
 from edgeopt.measurement.resources.trust import Reason, Trust, TrustLevel
@@ -209,7 +210,7 @@ def test_a_rule_fires_on_its_evidence_and_only_then(rule: str, known: dict, said
     if said is None:
         assert rule not in found
     else:
-        assert said in f"{found[rule]} {found[rule].do}"
+        assert said in f"{found[rule]} {found[rule].do}; {found[rule].command}"
 
 
 def test_every_rule_has_cases_and_none_fires_without_figures():
@@ -223,10 +224,23 @@ def test_a_finding_quotes_a_command_of_edgeopt():
     for cases in CASES.values():
         for known, said in cases:
             for found in find_all(only(**known)) if said else ():
-                assert isinstance(found, Finding)
-                assert "edgeopt " in found.do
-                assert "m.onnx" in found.do
+                assert found.command.startswith("edgeopt ") or (not found.command and found.do)
+                assert "edgeopt " not in found.do
+                assert ("m.onnx" in found.command) == bool(found.command)
                 assert found.evidence
+
+
+def test_the_next_command_is_one_that_needs_nothing_else():
+    found = [Finding("a", "A", "1", "mend it", "edgeopt bench a"), Finding("b", "B", "2", "", "edgeopt bench b")]
+    assert first_command(found) == "edgeopt bench b"
+    assert first_command(found[:1]) == ""
+    assert [(one.label, one.text, one.is_command) for one in show_findings(found)] == [
+        ("why", "A", False),
+        ("do", "mend it", False),
+        ("run", "edgeopt bench a", True),
+        ("why", "B", False),
+        ("run", "edgeopt bench b", True),
+    ]
 
 
 def test_a_diagnosis_says_where_and_why():

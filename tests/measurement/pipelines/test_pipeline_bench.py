@@ -64,14 +64,14 @@ def test_the_stages_add_up_and_the_slow_look_up_is_named(tmp_path, monkeypatch):
             "without it a frame takes 10 ms, 30 ms below the budget"
         )
         assert found.do.startswith("make shop:find faster")
-        assert found.do.endswith("then edgeopt bench X")
+        assert found.command == "edgeopt bench X"
 
 
 @pytest.mark.parametrize(
     ("times_ns", "do"),
     [
-        ((30 * MS, 1 * MS), "edgeopt optimize X"),
-        ((1 * MS, 25 * MS), "lower `most` or raise `least_score` of stage crop, or edgeopt optimize X"),
+        ((30 * MS, 1 * MS), ""),
+        ((1 * MS, 25 * MS), "lower `most` or raise `least_score` of stage crop, or make its model faster"),
     ],
 )
 def test_a_slow_model_is_optimized_and_one_that_runs_often_runs_less(tmp_path, monkeypatch, times_ns, do):
@@ -79,7 +79,8 @@ def test_a_slow_model_is_optimized_and_one_that_runs_often_runs_less(tmp_path, m
     with opened(shop(tmp_path, times_ns=times_ns), {"lookup": lambda *_: None}, clock, monkeypatch) as pipeline:
         _, costs = measured(pipeline, clock)
         frame_ms = sum(one.mean_ms for one in costs)
-        assert find_stage_to_mend(pipeline.description, costs, frame_ms, 40.0, "", "edgeopt optimize X").do == do
+        found = find_stage_to_mend(pipeline.description, costs, frame_ms, 40.0, "", "edgeopt optimize X")
+        assert (found.do, found.command) == (do, "edgeopt optimize X")
 
 
 def test_a_frame_without_crops_counts_no_run(tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ from edgeopt.pipeline.candidate import BASELINE, Candidate
 from edgeopt.pipeline.result import Report
 from edgeopt.report.document import KeyFigure
 from edgeopt.report.figures import Axis, Emphasis, Estimate, Facts, Figure, Intervals, Limit, Point, Points, Row
-from edgeopt.system.text import format_bytes
+from edgeopt.system.text import format_budget, format_bytes
 
 
 def key_figures(report: Report) -> tuple[KeyFigure, ...]:
@@ -25,7 +25,7 @@ def key_figures(report: Report) -> tuple[KeyFigure, ...]:
         value = frame.p50_ms if frame.p99_ms is None else frame.p99_ms
         label = "Frame time, p50" if frame.p99_ms is None else "Frame time, p99"
         if value is not None:
-            found.append(KeyFigure(label, ms(value), f"budget {report.budget_ms:.4g} ms"))
+            found.append(KeyFigure(label, ms(value), f"budget {format_budget(report.budget_ms)} ms"))
     if accuracy := _accuracy(best):
         lost = f"{0.0 - best.drop:+.4f} against {_accuracy_or(first)}" if best.drop is not None else ""
         found.append(KeyFigure(report.metric, f"{accuracy.value:.4f}", lost or "of the original"))
@@ -66,7 +66,7 @@ def stage_charts(report: Report) -> tuple[Figure, ...]:
 
 def budget_of(report: Report) -> Limit:
     """Return the budget as a line."""
-    return Limit(f"budget {report.budget_ms:.4g} ms", report.budget_ms)
+    return Limit(f"budget {format_budget(report.budget_ms)} ms", report.budget_ms)
 
 
 def samples_of(report: Report, one: Candidate) -> Samples | None:

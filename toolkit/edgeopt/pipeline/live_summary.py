@@ -13,7 +13,7 @@ from edgeopt.report.document import Document, Judgement, Outcome, Section, Value
 from edgeopt.runtime.stats import Times
 from edgeopt.runtime.stream import StreamStats
 from edgeopt.runtime.stream.rungs import FULL
-from edgeopt.system.text import format_budget, format_ms, plural
+from edgeopt.system.text import format_budget, format_ms, plural, typed_duration
 
 _FEW = 20
 """Pictures whose answers say more than their times."""
@@ -103,7 +103,7 @@ def _verdict(result: LiveResult) -> Verdict:
         age = f", p50 {_ms(stats.age.p50_ms)} ms, p99 {_ms(stats.age.p99_ms)} ms" if stats.served else ""
         return Verdict(Outcome.DONE, f"{plural(stats.served, 'frame')} answered{end}{age}")
     code = f" --code {quote(str(result.code))}" if result.code else ""
-    bench = f"edgeopt bench {quote(result.bundle)}{code} --budget {judged.budget_ms:g}ms"
+    bench = f"edgeopt bench {quote(result.bundle)}{code} --budget {typed_duration(judged.budget_ms)}"
     return Verdict(
         Outcome.by_exit(result.exit_code),
         f"{_told(result, judged)}{end}",

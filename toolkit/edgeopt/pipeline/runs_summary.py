@@ -8,7 +8,7 @@ from edgeopt.measurement.charts import StagedRun, TimedRun, draw_percentiles, dr
 from edgeopt.pipeline.runs import SCHEMA, EarlierRun, differences
 from edgeopt.report.document import Document, Outcome, Section, Table, Value, Verdict, make_table
 from edgeopt.report.figures import Axis, Emphasis, Estimate, Facts, Figure, Limit, Point, Points
-from edgeopt.system.text import format_bytes, plural
+from edgeopt.system.text import format_budget, format_bytes, plural
 
 
 def summarize_runs(runs: Sequence[EarlierRun]) -> Document:
@@ -49,7 +49,9 @@ def _table(runs: Sequence[EarlierRun]) -> Table:
         "size": lambda one: "" if one.size_bytes is None else format_bytes(one.size_bytes),
         "p50 ms": lambda one: _ms(one, "p50_ms"),
         "p99 ms": lambda one: _ms(one, "p99_ms"),
-        "budget": lambda one: f"{one.budget_ms:.4g} ms {one.latency.verdict}" if one.latency else "not measured",
+        "budget": lambda one: (
+            f"{format_budget(one.budget_ms)} ms {one.latency.verdict}" if one.latency else "not measured"
+        ),
         "speed": lambda one: one.speed,
         "device": lambda one: one.device,
         "machine": lambda one: one.trust.partition(";")[0],
@@ -127,7 +129,7 @@ def _emphasis(place: int) -> Emphasis:
 def _budget(runs: Sequence[EarlierRun]) -> Limit | None:
     """Return the budget that all runs have; None where they have several."""
     found = {one.budget_ms for one in runs}
-    return Limit(f"budget {runs[0].budget_ms:.4g} ms", runs[0].budget_ms) if len(found) == 1 else None
+    return Limit(f"budget {format_budget(runs[0].budget_ms)} ms", runs[0].budget_ms) if len(found) == 1 else None
 
 
 def _differences(runs: Sequence[EarlierRun]) -> Table:

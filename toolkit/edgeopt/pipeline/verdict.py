@@ -9,7 +9,7 @@ from edgeopt.pipeline.candidate import BASELINE, Candidate
 from edgeopt.pipeline.result import Report
 from edgeopt.pipeline.selection import is_proven
 from edgeopt.report.document import Outcome, Value, Verdict
-from edgeopt.system.text import format_bytes
+from edgeopt.system.text import format_bytes, typed_duration
 
 
 def judge(report: Report) -> Verdict:
@@ -97,5 +97,5 @@ def _next_command(report: Report) -> str:
         return f"edgeopt bench {bundle}"
     if report.budget_asked and report.exit_code:
         longer = " --seconds 60" if report.exit_code in (EXIT_INCONCLUSIVE, EXIT_NOISY) else " --profile"
-        return f"edgeopt bench {bundle} --budget {report.budget_ms:.4g}ms{longer}"
+        return f"edgeopt bench {bundle} --budget {typed_duration(report.budget_ms)}{longer}"
     return f"edgeopt bench {bundle}"

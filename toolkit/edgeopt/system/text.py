@@ -79,7 +79,22 @@ def format_ms(nanoseconds: float | None) -> str:
 
 def format_budget(budget_ms: float) -> str:
     """Return milliseconds that somebody asked for: four digits, and never a power of ten."""
-    return f"{budget_ms:.4g}" if budget_ms < 9999.5 else f"{budget_ms:.0f}"
+    return _plain(budget_ms)
+
+
+def _plain(value: float) -> str:
+    """Return a number of four significant digits, never with an exponent: `33.33`, `10000`, `0.0001`."""
+    text = f"{value:.4g}"
+    return text if "e" not in text else f"{value:.0f}" if abs(value) >= 1 else f"{value:.9f}".rstrip("0").rstrip(".")
+
+
+def typed_duration(ms: float) -> str:
+    """Return a duration as a person would type it for an option: `33.33ms`, `10s`, `5m`, `500us`."""
+    for unit in ("h", "m", "s"):
+        value = ms / 1000 / _SECONDS[unit]
+        if value >= 1 and (unit == "s" or value == int(value)):
+            return f"{_plain(value)}{unit}"
+    return f"{_plain(ms)}ms" if ms >= 1 else f"{_plain(1000 * ms)}us"
 
 
 def format_bytes(size_bytes: int) -> str:

@@ -30,7 +30,7 @@ from edgeopt.report.figures import (
     Point,
     Points,
 )
-from edgeopt.system.text import format_bytes
+from edgeopt.system.text import format_budget, format_bytes
 
 _TOP_NODES = 15
 _MOST_WINDOWS_OF_MEMORY = 400
@@ -50,7 +50,7 @@ def key_figures(result: BenchResult) -> tuple[KeyFigure, ...]:
     passes = result.passes
     if passes.capacity and passes.capacity.rate_per_s:
         rate = f"{passes.capacity.rate_per_s:.4g} per s"
-        found.append(KeyFigure("Capacity", rate, f"highest rate within {result.setup.budget_ms:.4g} ms"))
+        found.append(KeyFigure("Capacity", rate, f"highest rate within {format_budget(result.setup.budget_ms)} ms"))
     else:
         found.append(KeyFigure("Throughput", f"{result.load.throughput_per_s:.4g} per s", str(result.plan)))
     if result.memory.peak_bytes is not None:
@@ -90,7 +90,7 @@ def time_charts(result: BenchResult) -> tuple[Figure, ...]:
 
 def budget_of(result: BenchResult) -> Limit:
     """Return the budget as a line."""
-    return Limit(f"budget {result.setup.budget_ms:.4g} ms", result.setup.budget_ms)
+    return Limit(f"budget {format_budget(result.setup.budget_ms)} ms", result.setup.budget_ms)
 
 
 def _lines(name: str, pairs: Sequence[tuple[float, float | None]], emphasis: Emphasis) -> tuple[Line, ...]:

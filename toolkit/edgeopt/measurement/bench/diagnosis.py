@@ -6,14 +6,15 @@ Each rule is a function of the figures and fires only on evidence, which it quot
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from edgeopt.executors import TRANSFERS
 from edgeopt.measurement.bench.figures import Figures
+from edgeopt.measurement.finding import Finding
 from edgeopt.measurement.resources.trust import TrustLevel
 from edgeopt.measurement.samples import OVERHEAD
 from edgeopt.measurement.statistics.budget import Verdict
 from edgeopt.measurement.statistics.trend import Steadiness
+from edgeopt.system.text import typed_duration
 
 _BOUND_RATIO = 0.3
 """A stage or the queue that takes this share of a frame is worth work of its own."""
@@ -45,22 +46,6 @@ _BESIDE_THE_MODEL = {
     "postprocess": ("Postprocessing", "raise score_threshold in the recipe", "--recipe recipe.toml"),
 }
 """By stage: what takes the time, what to do about it, and the option that measures it again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that the figures show."""
-
-    rule: str
-    what: str
-    """One sentence without its full stop."""
-    evidence: str
-    """The figures it rests on."""
-    do: str
-    """The exact command, or edit and command, to do about it."""
-
-    def __str__(self) -> str:
-        return f"{self.what} ({self.evidence})."
 
 
 Rule = Callable[[Figures], Finding | None]
@@ -114,7 +99,8 @@ def find_distrust(figures: Figures) -> Finding | None:
         "distrust",
         what,
         "; ".join(map(str, trust.reasons)),
-        f"stop what disturbed it ({trust.reasons[0].name}), then {again(figures, '--seconds 60')}",
+        f"stop what disturbed it: {trust.reasons[0].name}",
+        again(figures, "--seconds 60"),
     )
 
 
@@ -124,7 +110,7 @@ def find_bad_attribution(figures: Figures) -> Finding | None:
     if found is None or found.valid or not found.n:
         return None
     what = "Timing the stages changes the time of a frame, so do not believe their shares"
-    return Finding("attribution", what, str(found), again(figures, "--seconds 30"))
+    return Finding("attribution", what, str(found), command=again(figures, "--seconds 30"))
 
 
 def find_unsteady(figures: Figures) -> Finding | None:
@@ -136,7 +122,7 @@ def find_unsteady(figures: Figures) -> Finding | None:
         "unsteady",
         "The times never settled",
         "; ".join(found.reasons) or "no stretch of the run is steady",
-        again(figures, "--minutes 5"),
+        command=again(figures, "--minutes 5"),
     )
 
 
@@ -153,7 +139,7 @@ def find_provider_fallback(figures: Figures) -> Finding | None:
         "provider fallback",
         f"{total:.0%} of the model does not run on {figures.provider}",
         f"{most} runs {elsewhere[most]:.0%}; tensors are copied between the two",
-        f"edgeopt inspect {figures.model}{target}",
+        command=f"edgeopt inspect {figures.model}{target}",
     )
 
 
@@ -167,8 +153,8 @@ def find_queue_bound(figures: Figures) -> Finding | None:
     found += [f"{dropped:.1%} of the frames are dropped"] if dropped else []
     if figures.utilisation is not None:
         found.append(f"the workers are busy {figures.utilisation:.0%} of the time")
-    what, do = _what_queues(figures)
-    return Finding("queue", what, ", ".join(found), do)
+    what, command = _what_queues(figures)
+    return Finding("queue", what, ", ".join(found), command=command)
 
 
 def _what_queues(figures: Figures) -> tuple[str, str]:
@@ -193,7 +179,7 @@ def find_oversubscription(figures: Figures) -> Finding | None:
         "oversubscription",
         "The engine has more threads than cores",
         f"{threads} threads on {cores:.3g} cores",
-        again(figures, f"--threads {fit}"),
+        command=again(figures, f"--threads {fit}"),
     )
 
 
@@ -218,21 +204,21 @@ def find_bound(figures: Figures) -> Finding | None:
         return None
     if stage not in _BESIDE_THE_MODEL:
         what = f"The stage {stage} takes the largest part of a frame"
-        return Finding(stage, what, _stage_evidence(figures, stage), again(figures, "--trace trace.json"))
+        return Finding(stage, what, _stage_evidence(figures, stage), command=again(figures, "--trace trace.json"))
     subject, do, option = _BESIDE_THE_MODEL[stage]
     what = f"{subject} takes the largest part of a frame, so a faster model helps little"
-    return Finding(stage, what, _stage_evidence(figures, stage), f"{do}, then {again(figures, option)}")
+    return Finding(stage, what, _stage_evidence(figures, stage), do, again(figures, option))
 
 
 def find_execute_bound(figures: Figures) -> Finding | None:
     """The model itself takes the largest part."""
     if not _is_bound_by(figures, _MODEL):
         return None
-    remedy = f"edgeopt optimize {figures.model} --target {figures.target}"
-    if not figures.target:  # a bundle is what optimize made
-        remedy = "optimize the model it was made of with a smaller input, or allow more drop: --max-drop"
-    evidence = _stage_evidence(figures, _MODEL)
-    return Finding(_MODEL, "The model itself takes the largest part of a frame", evidence, remedy)
+    what, evidence = "The model itself takes the largest part of a frame", _stage_evidence(figures, _MODEL)
+    if figures.target:
+        return Finding(_MODEL, what, evidence, command=f"edgeopt optimize {figures.model} --target {figures.target}")
+    do = "optimize the model it was made of with a smaller input, or allow more drop: --max-drop"
+    return Finding(_MODEL, what, evidence, do)  # a bundle is what optimize made
 
 
 def find_growth(figures: Figures) -> Finding | None:
@@ -248,7 +234,8 @@ def find_growth(figures: Figures) -> Finding | None:
         f"The stage {growth.stage} takes longer the more a frame shows, so crowded frames are slow",
         f"{_ms(growth.few_ms)} where few things are found, {_ms(growth.many_ms)} where many are; "
         f"rank correlation {growth.correlation:.2f} over {growth.frames} frames",
-        f"raise score_threshold or lower max_detections in the recipe, then {again(figures, '--recipe recipe.toml')}",
+        "raise score_threshold or lower max_detections in the recipe",
+        again(figures, "--recipe recipe.toml"),
     )
 
 
@@ -262,7 +249,7 @@ def find_transfer_bound(figures: Figures) -> Finding | None:
         "transfer",
         f"Copying between host and device takes {sum(parts.values()):.0%} of the frame",
         f"{larger} alone takes {_stage_evidence(figures, larger)}",
-        again(figures, "--batch 1,2,4,8"),
+        command=again(figures, "--batch 1,2,4,8"),
     )
 
 
@@ -279,7 +266,7 @@ def find_tail_stage(figures: Figures) -> Finding | None:
         f"The stage {name} makes the slow frames slow",
         f"p99 is {p99 / p50:.1f} times p50; {name} takes {share.tail_ratio:.0%} of slow frames and "
         f"{share.mean_ratio:.0%} of all frames",
-        again(figures, "--trace trace.json"),
+        command=again(figures, "--trace trace.json"),
     )
 
 
@@ -292,7 +279,7 @@ def find_first_run(figures: Figures) -> Finding | None:
         "first run",
         "The first inference is slow, so run one before the first real frame",
         f"{_ms(first)} against {_ms(steady)} later",
-        again(figures, "--cold"),
+        command=again(figures, "--cold"),
     )
 
 
@@ -305,7 +292,8 @@ def find_session_cost(figures: Figures) -> Finding | None:
         "cold start",
         "Most of a cold start is creating the session",
         f"{_ms(session)} of the {_ms(whole)} to the first answer",
-        f"compare the starts from the saved optimized graph: {again(figures, '--cold')}",
+        "compare it with the start from the saved optimized graph",
+        again(figures, "--cold"),
     )
 
 
@@ -318,7 +306,8 @@ def find_slowdown(figures: Figures) -> Finding | None:
         "sustained",
         "The device gets slower while it works",
         f"the last fifth of the run takes {ratio:.2f} times as long as the first, at least {figures.sustained_low:.2f}",
-        f"cool the device, or plan with the later figure, then {again(figures, '--minutes 10')}",
+        "cool the device, or plan with the later figure",
+        again(figures, "--minutes 10"),
     )
 
 
@@ -331,7 +320,7 @@ def find_memory_growth(figures: Figures) -> Finding | None:
         "memory",
         "Memory grows while it runs",
         f"{grown:.3g} MiB in this run, {growth.value:.3g} MiB an hour, at least {growth.low:.3g}",
-        again(figures, "--minutes 10"),
+        command=again(figures, "--minutes 10"),
     )
 
 
@@ -340,11 +329,12 @@ def find_undecided(figures: Figures) -> Finding | None:
     found = figures.budget
     if found is None or found.verdict is not Verdict.INCONCLUSIVE or not found.frames_needed:
         return None
+    budget = f"--budget {typed_duration(found.budget_ms)}"
     return Finding(
         "budget",
         "The run is too short to decide about the budget",
         f"{found.misses} of {found.n} frames missed it; {found.frames_needed} more would decide",
-        again(figures, f"--budget {found.budget_ms:.4g}ms", f"--frames {found.n + found.frames_needed}"),
+        command=again(figures, budget, f"--frames {found.n + found.frames_needed}"),
     )
 
 

@@ -13,11 +13,12 @@ import numpy as np
 
 from edgeopt.errors import EXIT_PASS, Note, NoteKind
 from edgeopt.measurement.bench.attribution import StageShare, share_stages
-from edgeopt.measurement.bench.diagnosis import Finding, again, explain, find_all
+from edgeopt.measurement.bench.diagnosis import again, explain, find_all
 from edgeopt.measurement.bench.figures import Figures, make_figures
 from edgeopt.measurement.bench.options import BenchOptions
 from edgeopt.measurement.bench.passes import Passes
 from edgeopt.measurement.bench.setup import Setup
+from edgeopt.measurement.finding import Finding
 from edgeopt.measurement.load.batch import BatchPoint
 from edgeopt.measurement.load.result import LoadResult
 from edgeopt.measurement.load.run import LoadPlan, Observed
@@ -30,6 +31,7 @@ from edgeopt.measurement.statistics.quantile import Summary
 from edgeopt.measurement.statistics.trend import Warmup
 from edgeopt.system.environment import Environment
 from edgeopt.system.order_statistic import DEFINITION
+from edgeopt.system.text import typed_duration
 from edgeopt.system.threads import physical_cores
 
 SCHEMA = 2
@@ -176,7 +178,7 @@ class BenchResult:
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
         """What the rules of the diagnosis found, the most urgent first; their commands repeat the user's wishes."""
-        return tuple(replace(found, do=self._repeat_wishes(found.do)) for found in find_all(self.figures))
+        return tuple(replace(found, command=self._repeat_wishes(found.command)) for found in find_all(self.figures))
 
     @property
     def why(self) -> str:
@@ -187,12 +189,12 @@ class BenchResult:
         """Return the command that measures the same as was asked for, with other options."""
         return self._repeat_wishes(again(self.figures, *options))
 
-    def _repeat_wishes(self, do: str) -> str:
+    def _repeat_wishes(self, command: str) -> str:
         """Put into a command what the user asked for, unless it asks for something else itself."""
         name = f"edgeopt bench {shlex.quote(self.setup.asked)}"
-        wishes = {flag: value for flag, value in self._wishes().items() if f"{flag} " not in do}
+        wishes = {flag: value for flag, value in self._wishes().items() if f"{flag} " not in command}
         said = "".join(f" {flag} {shlex.quote(value)}" for flag, value in wishes.items())
-        return do.replace(name, name + said, 1)
+        return command.replace(name, name + said, 1)
 
     def _wishes(self) -> dict[str, str]:
         """The options that decide what is measured, where they differ from the defaults."""
@@ -204,7 +206,7 @@ class BenchResult:
         if asked.spin is not None:
             found["--spin"] = "on" if asked.spin else "off"
         if asked.budget_ms is not None:
-            found["--budget"] = f"{asked.budget_ms:.4g}ms"
+            found["--budget"] = typed_duration(asked.budget_ms)
         if asked.max_miss_ratio != default.max_miss_ratio:
             found["--max-miss"] = f"{asked.max_miss_ratio:.4g}"
         return found

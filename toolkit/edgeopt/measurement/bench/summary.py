@@ -9,6 +9,7 @@ from pathlib import Path
 from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_NOISY, NoteKind
 from edgeopt.measurement.bench import charts
 from edgeopt.measurement.bench.result import BenchResult
+from edgeopt.measurement.finding import first_command, show_findings
 from edgeopt.measurement.fresh_process.start import POINTS, ColdStart, ColdWay
 from edgeopt.measurement.load.batch import BatchPoint
 from edgeopt.measurement.load.beside import Arrangement, Beside, Share
@@ -368,10 +369,9 @@ def _reason(one: Reason) -> str:
 
 
 def _diagnosis(result: BenchResult) -> Iterator[Section]:
-    """Yield what stands out with the command that mends it, one line each; then the evidence, for a page."""
+    """Yield what stands out and what mends it; then the evidence, for a page."""
     notes = tuple(note for note in result.notes if note.kind is not NoteKind.INFO)
-    found = [line for one in result.findings for line in (Value("why", one.what), Value("do", one.do, is_command=True))]
-    yield Section("Diagnosis", values=tuple(found), notes=notes)
+    yield Section("Diagnosis", values=show_findings(result.findings), notes=notes)
     if result.why:
         yield Section("Evidence", values=(Value("why", result.why),), is_detail=True)
 
@@ -399,7 +399,7 @@ def _next_command(result: BenchResult) -> str:
     """Return what would decide, where nothing is decided; else the first thing to mend that takes a command alone."""
     if result.budget_asked and result.exit_code in (EXIT_NOISY, EXIT_INCONCLUSIVE):
         return result.repeat("--seconds 60")
-    return next((one.do for one in result.findings if one.do.startswith("edgeopt ")), "")
+    return first_command(result.findings)
 
 
 def _outcome(result: BenchResult) -> Outcome:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edgeopt.measurement.bench.diagnosis import Finding
+from edgeopt.measurement.finding import Finding
 from edgeopt.measurement.pipelines.figures import StageCost
 from edgeopt.runtime.pipelines.description import Description
+from edgeopt.system.text import format_budget
 
 _OFTEN = 2.0
 """Runs a frame from which fewer runs are worth as much as a faster model."""
@@ -32,25 +33,24 @@ def find_stage_to_mend(
     runs = f" in {worst.runs_mean:.3g} runs" if worst.kind == "model" and worst.runs_mean != 1 else ""
     evidence = (
         f"{worst.mean_ms:.3g} ms of a frame's {frame_ms:.3g} ms{runs}: {worst.share_ratio:.0%} of the frame, "
-        f"{worst.budget_ratio:.0%} of the budget of {budget_ms:.4g} ms; "
+        f"{worst.budget_ratio:.0%} of the budget of {format_budget(budget_ms)} ms; "
         f"without it a frame takes {left_ms:.3g} ms, {room}"
     )
     what = f"Mend the stage {worst.name} first: it takes most of a frame"
-    return Finding("stage", what, evidence, _what_to_do(description, worst, again, optimize))
+    return Finding("stage", what, evidence, *_what_to_do(description, worst, again, optimize))
 
 
-def _what_to_do(description: Description, worst: StageCost, again: str, optimize: str) -> str:
+def _what_to_do(description: Description, worst: StageCost, again: str, optimize: str) -> tuple[str, str]:
+    """Return it in words, and the command."""
     if worst.kind == "load":
-        return f"read smaller pictures, or raw camera frames, then {again}"
+        return "read smaller pictures, or raw camera frames", again
     stage = next(one for one in description.stages if one.name == worst.name)
     if stage.kind == "call":
-        return (
-            f"make {stage.call} faster: ask once a frame, keep what was answered, or ask beside the frame; then {again}"
-        )
+        return f"make {stage.call} faster: ask once a frame, keep what was answered, or ask beside the frame", again
     if stage.kind == "crop":
-        return f"lower `most` or `margin` of stage {stage.name}, then {again}"
+        return f"lower `most` or `margin` of stage {stage.name}", again
     if worst.runs_mean >= _OFTEN:
         cut = next((one.name for one in description.stages if one.name in stage.takes and one.kind == "crop"), "")
         fewer = f"lower `most` or raise `least_score` of stage {cut}" if cut else f"run {stage.name} less often"
-        return f"{fewer}, or {optimize}" if optimize else f"{fewer}, then {again}"
-    return optimize or f"give stage {stage.name} a smaller model, then {again}"
+        return (f"{fewer}, or make its model faster", optimize) if optimize else (fewer, again)
+    return ("", optimize) if optimize else (f"give stage {stage.name} a smaller model", again)

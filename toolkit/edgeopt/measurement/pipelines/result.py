@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import EXIT_PASS, Note
 from edgeopt.measurement.bench.diagnosis import (
-    Finding,
     find_distrust,
     find_first_run,
     find_tail_stage,
@@ -23,6 +22,7 @@ from edgeopt.measurement.bench.diagnosis import (
 from edgeopt.measurement.bench.figures import Figures, make_figures
 from edgeopt.measurement.bench.options import BenchOptions
 from edgeopt.measurement.bench.result import METHOD
+from edgeopt.measurement.finding import Finding
 from edgeopt.measurement.pipelines.diagnosis import find_stage_to_mend
 from edgeopt.measurement.pipelines.figures import StageCost, stage_costs
 from edgeopt.measurement.pipelines.given import GivenPipeline

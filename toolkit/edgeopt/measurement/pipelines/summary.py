@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from edgeopt.errors import NoteKind
 from edgeopt.measurement.charts import StagedRun, TimedRun, draw_percentiles, draw_stages, draw_times
+from edgeopt.measurement.finding import first_command, show_findings
 from edgeopt.measurement.pipelines.figures import StageCost
 from edgeopt.measurement.pipelines.result import PipelineBench
 from edgeopt.measurement.resources.trust import TrustLevel
@@ -14,14 +15,12 @@ from edgeopt.measurement.statistics.budget import Verdict as BudgetVerdict
 from edgeopt.measurement.statistics.quantile import Quantile, Summary
 from edgeopt.report.document import Document, Judgement, Outcome, Section, Table, Value, Verdict, make_table
 from edgeopt.report.figures import Emphasis, Figure, Limit
-from edgeopt.system.text import format_ms, plural
+from edgeopt.system.text import format_budget, format_ms, plural
 
 
 def summarize(result: PipelineBench) -> Document:
     """Return what a reader sees: each stage of the file against the budget, then what is timed in it."""
     notes = tuple(note for note in result.notes if note.kind is not NoteKind.INFO)
-    do = dict.fromkeys(one.do for one in result.findings)
-    why = " ".join(map(str, result.findings))
     return Document(
         command="bench",
         subject=result.name,
@@ -32,11 +31,8 @@ def summarize(result: PipelineBench) -> Document:
             Section("Stages against the budget", _costs(result), values=_sum(result), figures=_figures(result)),
             Section("Times (ms)", _times(result), values=_quantiles(result)),
             Section("Trust", values=_trust(result)),
-            Section(
-                "Diagnosis",
-                values=(Value("why", why), *(Value("then" if i else "first", one) for i, one in enumerate(do))),
-                notes=notes,
-            ),
+            Section("Diagnosis", values=show_findings(result.findings), notes=notes),
+            Section("Evidence", values=(Value("why", " ".join(map(str, result.findings))),), is_detail=True),
         ),
         verdict=_verdict(result),
         judgements=(Judgement.by_exit("budget", result.exit_code, str(result.budget)),) if result.budget_asked else (),
@@ -71,7 +67,7 @@ def _costs(result: PipelineBench) -> Table:
 def _sum(result: PipelineBench) -> tuple[Value, ...]:
     stages = sum(one.mean_ms for one in result.costs)
     told = f"stages {format_ms(stages * 1e6)} + between them {format_ms(result.between_ms * 1e6)}"
-    whole = f"= frame {format_ms(result.frame_ms * 1e6)} ms (mean), of a budget of {result.budget_ms:.4g} ms"
+    whole = f"= frame {format_ms(result.frame_ms * 1e6)} ms (mean), of a budget of {format_budget(result.budget_ms)} ms"
     return (Value("sum", f"{told} {whole}"),)
 
 
@@ -112,7 +108,7 @@ def _trust(result: PipelineBench) -> tuple[Value, ...]:
 
 
 def _figures(result: PipelineBench) -> tuple[Figure, ...]:
-    budget = Limit(f"budget {result.budget_ms:g} ms", result.budget_ms)
+    budget = Limit(f"budget {format_budget(result.budget_ms)} ms", result.budget_ms)
     times = {name: one.stage_time for name, one in result.summary.items()}
     stages = {name: one for name, one in times.items() if name not in (FRAME, OVERHEAD)}
     run = TimedRun(result.name, result.samples, Emphasis.CHOSEN)
@@ -136,12 +132,11 @@ def _verdict(result: PipelineBench) -> Verdict:
     ]
     if trust.level is not TrustLevel.TRUSTED:
         facts.append(Value("machine", f"{trust.level.upper()}: {', '.join(one.name for one in trust.reasons)}"))
-    commands = [one.do for one in result.findings if one.do.startswith("edgeopt ")]
     is_pass = result.budget.verdict is BudgetVerdict.PASS
     outcome = Outcome.PASS if is_pass else Outcome.DONE
     return Verdict(
         Outcome.by_exit(result.exit_code) if result.budget_asked else outcome,
         f"{result.name}: half of the frames take at most {format_ms(frame.p50.value_ns)} ms{slow}",
         tuple(facts),
-        next_command=next(iter(commands), ""),
+        next_command=first_command(result.findings),
     )

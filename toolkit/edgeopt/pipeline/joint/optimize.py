@@ -355,7 +355,7 @@ class _Joint:
     def _mend(self, decision: Decision, name: str) -> str:
         frame_ms = float(decision.samples[name].steady().frame_ns.mean()) / 1e6
         costs = self._costs(decision, name)
-        found = find_stage_to_mend(self._given.description, costs, frame_ms, self._budget_ms, "measure it again", "")
+        found = find_stage_to_mend(self._given.description, costs, frame_ms, self._budget_ms, again="", optimize="")
         return f"{found.what} ({found.evidence}): {found.do}"
 
     def _reason(self, tried: _Tried, forms: Sequence[Sequence[Form]], most_loss: float) -> str:

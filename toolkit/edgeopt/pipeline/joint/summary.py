@@ -14,7 +14,7 @@ from edgeopt.pipeline.joint.result import JointReport
 from edgeopt.report.document import Document, Judgement, KeyFigure, Outcome, Section, Table, Value, Verdict, make_table
 from edgeopt.report.figures import Axis, Emphasis, Estimate, Figure, Limit, Point, Points
 from edgeopt.report.formats import write_pages
-from edgeopt.system.text import format_bytes, format_ms, plural
+from edgeopt.system.text import format_budget, format_bytes, format_ms, plural
 
 _READING = (
     "A form's time is a run's time, as often as it runs in a frame; its loss is what the last answers of the whole "
@@ -137,7 +137,7 @@ def _front(report: JointReport) -> Table:
 
 
 def _figures(report: JointReport) -> tuple[Figure, ...]:
-    limit = Limit(f"budget {report.budget_ms:g} ms", report.budget_ms)
+    limit = Limit(f"budget {format_budget(report.budget_ms)} ms", report.budget_ms)
     staged = [
         StagedRun(
             "original" if one.name == BASELINE else one.name,
@@ -197,7 +197,9 @@ def _key_figures(report: JointReport) -> tuple[KeyFigure, ...]:
         proof = f"95 % interval {best.speed.low:.2f} to {best.speed.high:.2f}"
         found.append(KeyFigure("Speed, whole frames", f"{best.speed.speedup:.2f}x", proof))
     if best.latency and best.latency.frame.p50_ms is not None:
-        found.append(KeyFigure("Frame time, p50", ms(best.latency.frame.p50_ms), f"budget {report.budget_ms:g} ms"))
+        found.append(
+            KeyFigure("Frame time, p50", ms(best.latency.frame.p50_ms), f"budget {format_budget(report.budget_ms)} ms")
+        )
     if accuracy := _accuracy(best):
         found.append(KeyFigure(report.metric.capitalize(), accuracy, "of the last answers"))
     return tuple(found)

@@ -1,0 +1,39 @@
+"""One thing that measured figures show, and how a reader sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from edgeopt.report.document import Value
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that the figures show, and what to do about it: words, a command, or first the one, then the other."""
+
+    rule: str
+    what: str
+    """One sentence without its full stop."""
+    evidence: str
+    """The figures it rests on."""
+    do: str = ""
+    """What to do in words; empty where the command is all."""
+    command: str = ""
+    """What to type, after what the words say; empty where words are all."""
+
+    def __str__(self) -> str:
+        return f"{self.what} ({self.evidence})."
+
+
+def show_findings(findings: Iterable[Finding]) -> tuple[Value, ...]:
+    """Return what stands out, each with what to do and what to run, a line each."""
+    lines: list[Value] = []
+    for one in findings:
+        lines += [Value("why", one.what), Value("do", one.do), Value("run", one.command, is_command=True)]
+    return tuple(one for one in lines if one.text)
+
+
+def first_command(findings: Iterable[Finding]) -> str:
+    """Return the command of the first finding that needs nothing else; empty where there is none."""
+    return next((one.command for one in findings if one.command and not one.do), "")
