@@ -29,6 +29,8 @@ _MOST_BYTES = 256 << 20
 """Of one picture; OpenCV decodes up to 2^30 pixels."""
 _MOST_FRAMES = 10**7
 """Of a video, 90 hours; what damaged heads tell beyond it is no count."""
+_SHAPES = 40
+"""On a made-up picture."""
 _STREAM = 256
 """Samples of a stream: a decision of a hundred that changes is seen."""
 
@@ -293,13 +295,16 @@ def synthetic_tensors(inputs: Sequence[TensorSpec], shapes: Mapping[str, tuple[i
 def synthetic_like(frames: Frames, size: Sequence[int], count: int = 16) -> Frames:
     """Return made-up frames in place of given ones: of arrays, only shapes, types and ranges are taken over.
 
+    Pictures have shapes drawn on smooth colour: without edges, the parts of a model that look for objects stay silent.
+
     Args:
         frames: Pictures, or tensors by name.
         size: Height and width of made-up pictures.
         count: How many.
     """
     if frames.tensors is None:
-        return synthetic_frames(size, count)
+        smooth = synthetic_frames(size, count)
+        return replace(smooth, read=lambda i: _with_shapes(smooth.picture(i), np.random.default_rng([1, i])))
     given = [frames.tensors(i) for i in range(min(len(frames), count))]
     chance = np.random.default_rng(0)
     drawn = [{name: _drawn_like(chance, [one[name] for one in given]) for name in given[0]} for _ in range(count)]
@@ -308,6 +313,21 @@ def synthetic_like(frames: Frames, size: Sequence[int], count: int = 16) -> Fram
         return drawn[index]
 
     return Frames(tuple(f"synthetic[{i}]" for i in range(count)), take, Path("synthetic"), tensors=take)
+
+
+def _with_shapes(picture: Frame, chance: np.random.Generator) -> Frame:
+    """Draw filled and hollow ellipses and boxes of random colour on a picture."""
+    height, width = picture.shape[:2]
+    for _ in range(_SHAPES):
+        colour = tuple(map(int, chance.integers(0, 256, 3)))
+        x, y = map(int, chance.integers(0, (width, height)))
+        across, down = map(int, chance.integers(2, (max(3, width // 4), max(3, height // 4))))
+        line = int(chance.choice([cv2.FILLED, 2, 4]))
+        if chance.random() < 0.5:
+            cv2.ellipse(picture, (x, y), (across, down), float(chance.integers(180)), 0, 360, colour, line)
+        else:
+            cv2.rectangle(picture, (x, y), (x + across, y + down), colour, line)
+    return picture
 
 
 def _drawn_like(chance: np.random.Generator, arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
