@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -158,6 +159,12 @@ def test_the_pages_name_every_folder_and_no_path_that_is_missing():
             continue
         places = [PACKAGE / path, ROOT / path, ROOT / "toolkit" / path]
         assert any(place.exists() for place in places) or re.search(r"\b(x|fuse_x)\.(py|toml)$|/x/", path), path
+
+
+def test_no_two_files_of_tests_have_one_name():
+    """Both would be one module: pytest collects neither."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, times in names.items() if times > 1] == []
 
 
 @pytest.mark.parametrize("name", SHORTER)

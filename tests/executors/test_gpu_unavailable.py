@@ -55,7 +55,7 @@ def test_a_command_for_a_provider_that_is_not_here_says_so_in_one_line_and_exits
     problem, remedy = result.output.splitlines()[-2:]
     assert result.exit_code == 1
     assert problem.startswith(f"error: ONNX Runtime {onnxruntime.__version__} here has no {target.providers[0]}")
-    assert remedy.startswith(f"  -> {PROVIDERS[target.providers[0]].install} in an environment of its own")
+    assert remedy.startswith(f"  -> {PROVIDERS[target.providers[0]].install} in its own environment")
     assert not (tmp_path / "out").exists()
 
 
@@ -76,7 +76,7 @@ def test_the_executor_gives_the_same_reason_without_a_model(provider):
         pytest.skip(f"this ONNX Runtime has {provider}")
     reason = EXECUTOR.why_no_provider((provider, CPU))
     assert reason is not None
-    assert reason.endswith(f"({PROVIDERS[provider].install} in an environment of its own)")
+    assert reason.endswith(f"({PROVIDERS[provider].install} in its own environment)")
     with pytest.raises(UnavailableError, match=provider):
         EXECUTOR.open(NET.data, SessionOptions(providers=(provider, CPU)))
 

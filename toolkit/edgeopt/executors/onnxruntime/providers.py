@@ -218,7 +218,7 @@ def missing_provider(name: str, version: str) -> UnavailableError:
         return UnavailableError(problem, remedy="install a build that has it in an environment of its own")
     if facts.is_elsewhere:
         problem += f", and no build for this system has: {facts.title} exists on {facts.exists_on} only"
-    return UnavailableError(problem, remedy=f"{facts.install} in an environment of its own; {facts.needs}")
+    return UnavailableError(problem, remedy=f"{facts.install} in its own environment; {facts.needs}")
 
 
 def dead_provider(name: str, reason: str) -> UnavailableError:
