@@ -82,7 +82,7 @@ def test_run_tells_the_last_answers_names_the_stages_and_draws_the_boxes(example
     lines = shown.stdout.splitlines()
     assert lines[0] == "0001.jpg: apple"
     assert {"detect.execute", "crop", "recognise.postprocess", "lookup"} <= {line.split(" ")[0] for line in lines}
-    assert lines[-1] == f"next       edgeopt bench {bundle} --code {example} --budget 0.001ms"
+    assert lines[-1] == f"next       edgeopt bench {bundle} --code {example} --budget 1us"
     assert sorted(path.stem for path in (tmp_path / "drawn").iterdir()) == [f"{k:04}" for k in range(1, 21)]
     plain, drawn = (cv2.imread(str(path)) for path in (PICTURES / "0001.jpg", tmp_path / "drawn" / "0001.png"))
     assert np.abs(cv2.resize(plain, drawn.shape[1::-1]).astype(int) - drawn).max() > 200, "no box is drawn"
