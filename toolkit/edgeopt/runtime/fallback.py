@@ -93,10 +93,11 @@ def _open(bundle: Bundle, artefact: Artefact, stored: Stored | None, threads: in
 def _tested(bundle: Bundle, artefact: Artefact, session: Session, task: Task, stored: Stored) -> tuple[Note, ...]:
     """Compare numbers as frames will be run, and free the memory of that."""
     beside = session.beside(reuse=not task.holds_outputs) or session
-    notes = check(stored, bundle, artefact, beside, task)
-    if beside is not session:
-        beside.close()
-    return notes
+    try:
+        return check(stored, bundle, artefact, beside, task)
+    finally:
+        if beside is not session:
+            beside.close()
 
 
 def _fewer_cores(artefact: Artefact, asked: int) -> tuple[Note, ...]:

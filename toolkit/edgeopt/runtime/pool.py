@@ -219,8 +219,8 @@ class Pool:
 
     def _another(self, task: FrameTask) -> Work:
         """Return a further work: on a session beside the one that holds the weights, or in turns on that one."""
-        self._made += 1
         beside = self._session.beside(reuse=self._reuse)
+        self._made += 1  # one that could not be made does not count
         if beside is None:
             return Work(self, task, self._session, self._turn)
         if beside is not self._session:

@@ -40,7 +40,7 @@ class Runtime:
         """Why artefacts before this one do not run."""
         self.task = opened.task
         self._threads, self._samples = threads, opened.samples
-        self._pool = Pool(opened.session, self._make_task, self._feed)
+        self._pool = Pool(opened.session, self.make_task, self.feed)
         self.stages = self._pool.stages
         """What is done with one frame, in this order; `Work.times_ns` has their times."""
 
@@ -143,11 +143,16 @@ class Runtime:
             f"output {name} is NaN in {count} of {size}" for name, (count, size) in counts.items() if count
         )
 
-    def _make_task(self) -> Task:
+    def make_task(self) -> Task:
+        """Return a task with buffers of its own, bound to the model's tensors."""
         return make_task(self.bundle.recipe, self.session.inputs, self.session.outputs, evaluating=False)
 
-    def _feed(self, task: FrameTask, frame: Sample) -> tuple[Tensors, Any]:
-        """Return the inputs of a frame, or raise ValueError where it is none."""
+    def feed(self, task: FrameTask, frame: Sample) -> tuple[Tensors, Any]:
+        """Return the model's inputs of a frame and its geometry, made in the buffers of a task.
+
+        Raises:
+            ValueError: If it is no frame; see `predict`.
+        """
         if isinstance(frame, Mapping):
             _require_inputs(frame, self.session.inputs)
         else:

@@ -24,7 +24,7 @@ from edgeopt.measurement.load.result import LoadResult
 from edgeopt.measurement.load.run import LoadPlan, Observed
 from edgeopt.measurement.resources.energy import Energy, NotMeasured
 from edgeopt.measurement.resources.memory import Growth, MemoryTrace
-from edgeopt.measurement.resources.trust import Trust, TrustLevel
+from edgeopt.measurement.resources.trust import Trust
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.budget import BudgetResult
 from edgeopt.measurement.statistics.quantile import Summary
@@ -136,10 +136,7 @@ class BenchResult:
     @property
     def exit_code(self) -> int:
         """0, 2, 3, or 4 where a noisy machine blocks the gate; a budget that nobody asked for fails nothing."""
-        if not self.budget_asked:
-            return EXIT_PASS
-        level = self.trust.level
-        return self.budget.verdict.exit_code if level is TrustLevel.TRUSTED else level.exit_code
+        return self.trust.gate(self.budget.verdict.exit_code) if self.budget_asked else EXIT_PASS
 
     @cached_property
     def figures(self) -> Figures:

@@ -26,7 +26,7 @@ from edgeopt.measurement.finding import Finding
 from edgeopt.measurement.pipelines.diagnosis import find_stage_to_mend
 from edgeopt.measurement.pipelines.figures import StageCost, stage_costs
 from edgeopt.measurement.pipelines.given import GivenPipeline
-from edgeopt.measurement.resources.trust import Trust, TrustLevel
+from edgeopt.measurement.resources.trust import Trust
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.budget import BudgetResult
 from edgeopt.measurement.statistics.quantile import Summary
@@ -89,10 +89,7 @@ class PipelineBench:
     @property
     def exit_code(self) -> int:
         """0, 2, 3, or 4 where a noisy machine blocks the gate; a budget that nobody asked for fails nothing."""
-        if not self.budget_asked:
-            return EXIT_PASS
-        level = self.trust.level
-        return self.budget.verdict.exit_code if level is TrustLevel.TRUSTED else level.exit_code
+        return self.trust.gate(self.budget.verdict.exit_code) if self.budget_asked else EXIT_PASS
 
     @cached_property
     def figures(self) -> Figures:

@@ -87,6 +87,10 @@ class Trust:
     def __str__(self) -> str:
         return "; ".join([self.level.upper(), *map(str, self.reasons)])
 
+    def gate(self, exit_code: int) -> int:
+        """Return the exit code of a gate: its own where the machine was quiet, otherwise what the noise says."""
+        return exit_code if self.level is TrustLevel.TRUSTED else self.level.exit_code
+
     def lines(self) -> list[str]:
         """Return the verdict, then each threshold and each missing sensor, as text."""
         limits = [f"{name} <= {value:g}" for name, value in asdict(self.thresholds).items()]

@@ -56,7 +56,7 @@ class Batches:
         """
         size = len(frames)
         while len(self._tasks) < size:
-            self._tasks.append(self._runtime._make_task())
+            self._tasks.append(self._runtime.make_task())
         fed = [self._feed(place, frame, size) for place, frame in enumerate(frames)]
         batch = {spec.name: self._memory[size, spec.name] for spec in self._session.inputs}
         outputs, times = _run(self._session, batch)
@@ -72,7 +72,7 @@ class Batches:
     def _feed(self, place: int, frame: Sample, size: int) -> tuple[Any, int]:
         """Write the inputs of a frame into the batch; return its geometry and how long that took."""
         begun = _clock()
-        inputs, geometry = self._runtime._feed(self._tasks[place], frame)
+        inputs, geometry = self._runtime.feed(self._tasks[place], frame)
         for name, one in inputs.items():
             shape = (size * one.shape[0], *one.shape[1:])
             held = self._memory.get((size, name))
