@@ -8,7 +8,7 @@ import click
 
 from edgeopt.cli._options import format_option
 from edgeopt.cli._output import show, show_line
-from edgeopt.errors import EXIT_PASS, InvalidFileError
+from edgeopt.errors import InvalidFileError
 
 
 @click.command()
@@ -37,13 +37,7 @@ def report(
     FOLDER is what `edgeopt optimize` or `edgeopt bench -o` wrote. Of one optimize the exit codes are the same, and
     --merge joins it with results of a device.
     """
-    from edgeopt.measurement.bench.stored import is_stored
-    from edgeopt.pipeline.device_results import merge_results
-    from edgeopt.pipeline.joint.result import is_joint_report, read_joint_report
-    from edgeopt.pipeline.joint.summary import summarize as summarize_joint
-    from edgeopt.pipeline.runs import is_report, read_runs
-    from edgeopt.pipeline.runs_summary import summarize_runs
-    from edgeopt.pipeline.summary import summarize
+    from edgeopt.pipeline.stored_report import read_stored_report
     from edgeopt.report.formats import write_page
     from edgeopt.system.files import require_writable
 
@@ -51,25 +45,16 @@ def report(
         raise click.UsageError("--merge joins results with one FOLDER")
     if html:
         require_writable(html)
-    if any(map(is_joint_report, folders)):
-        if results or len(folders) > 1:
-            raise click.UsageError("the report of a pipeline is shown alone: name one FOLDER, without --merge")
-        joint = read_joint_report(folders[0])
-        document, exit_code, pictures = summarize_joint(joint), joint.exit_code, folders[0]
-    elif len(folders) == 1 and (results or is_report(folders[0]) or not is_stored(folders[0])):
-        found = merge_results(folders[0], results)
-        document, exit_code, pictures = summarize(found), found.exit_code, folders[0]
-    else:
-        document, exit_code, pictures = summarize_runs(read_runs(folders)), EXIT_PASS, None
-    show(document, form)
+    found = read_stored_report(folders, results)
+    show(found.document, form)
     if html:
-        write_page(document, html, pictures)
-    elif pictures:
+        write_page(found.document, html, found.pictures)
+    elif found.pictures:
         try:
-            write_page(document, pictures / "report.html", pictures)
+            write_page(found.document, found.pictures / "report.html", found.pictures)
         except InvalidFileError as error:  # a folder that is only read is shown all the same
             show_line(f"warning: {error.problem} ({error.remedy})", err=True)
-    ctx.exit(exit_code)
+    ctx.exit(found.exit_code)
 
 
 COMMAND = report
