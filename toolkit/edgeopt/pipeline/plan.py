@@ -17,6 +17,7 @@ from edgeopt.report.document import Document, Section, Table, Value
 from edgeopt.runtime.availability import is_compiled
 from edgeopt.steps import Step
 from edgeopt.system import registry
+from edgeopt.system.optional import how_to_install
 from edgeopt.system.target import Target
 from edgeopt.system.text import plural, shown_path
 from edgeopt.system.threads import engine_threads
@@ -209,7 +210,7 @@ def _why_left_out(name: str, step: Step, target: Target, quantized: str, *, is_c
         hint = "pass --calib FOLDER with about 100 unlabelled pictures from where the model will work"
         return _left_out(name, step, "there are no calibration pictures", hint)
     if step.package and find_spec(step.package) is None:
-        return _left_out(name, step, f"{step.package} is not installed", f"pip install 'edgeopt[{step.extra}]'")
+        return _left_out(name, step, f"{step.package} is not installed", how_to_install(step.extra))
     return None
 
 

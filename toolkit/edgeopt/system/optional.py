@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
 from edgeopt.errors import MissingDependencyError
+
+_BEFORE: Mapping[str, str] = {
+    "train": "torch's newest wheels for Linux bring gigabytes of CUDA, a CPU build that is there does too: "
+    "pip install torch --index-url https://download.pytorch.org/whl/cpu"
+}
+"""What to know of an extra before it is installed."""
+
+
+def how_to_install(extra: str) -> str:
+    """Return the command that brings an extra of edgeopt, and what to know before, in one line."""
+    known = _BEFORE.get(extra)
+    return f"pip install 'edgeopt[{extra}]'" + (f"; {known}" if known else "")
 
 
 def require(module: str, *, extra: str, purpose: str) -> Any:
@@ -20,6 +33,17 @@ def require(module: str, *, extra: str, purpose: str) -> Any:
         package = module.split(".")[0]
         is_absent = isinstance(error, ModuleNotFoundError) and error.name == package
         why = "is not installed" if is_absent else f"cannot be imported ({error})"
-        raise MissingDependencyError(
-            f"{package} {why}, which {purpose} needs", remedy=f"pip install 'edgeopt[{extra}]'"
-        ) from error
+        problem = f"{package} {why}, which {purpose} needs"
+        raise MissingDependencyError(problem, remedy=how_to_install(extra)) from error
+
+
+def require_torch(purpose: str) -> Any:
+    """Import torch, or say what to install.
+
+    Args:
+        purpose: What needs it, such as `training`.
+
+    Raises:
+        MissingDependencyError: If torch is not installed.
+    """
+    return require("torch", extra="train", purpose=purpose)
