@@ -211,8 +211,7 @@ class Graph:
     def add_initializer(self, name: str, array: Array) -> Value:
         """Store a constant under `name`, or a name close to it, and return its value."""
         value = Value(name=self.fresh_name(name))
-        value.const_value = ir.Tensor(np.ascontiguousarray(array).reshape(array.shape), name=value.name)
-        value.shape, value.type = ir.Shape(array.shape), ir.TensorType(value.const_value.dtype)
+        self.set_constant(value, array)
         self._graph.register_initializer(value)
         return value
 
@@ -227,6 +226,11 @@ class Graph:
             old = node.inputs[index]
             new = self.add_initializer((old.name if old is not None else None) or f"{node.name}_{index}", new)
         node.replace_input_with(index, new)
+
+    def set_constant(self, value: Value, array: Array) -> None:
+        """Store other numbers under the name of an initializer, for all that read it."""
+        value.const_value = ir.Tensor(np.ascontiguousarray(array).reshape(array.shape), name=value.name)
+        value.shape, value.type = ir.Shape(array.shape), ir.TensorType(value.const_value.dtype)
 
     def set_attribute(self, node: Node, name: str, value: AttributeValue | None) -> None:
         """Write an attribute; None removes it."""

@@ -1,0 +1,13 @@
+"""Dependency groups: which channels of a graph can only be removed together, and the graph without them.
+
+Source: G. Fang et al., DepGraph: Towards Any Structural Pruning (CVPR 2023); here over ONNX, with one label a channel.
+"""
+
+from __future__ import annotations
+
+from edgeopt.graph.groups.cutting import keep_channels
+from edgeopt.graph.groups.refusal import require_prunable
+from edgeopt.graph.groups.tracing import trace
+from edgeopt.graph.groups.types import ChannelGroups, Group, Pin, Use
+
+__all__ = ["ChannelGroups", "Group", "Pin", "Use", "keep_channels", "require_prunable", "trace"]

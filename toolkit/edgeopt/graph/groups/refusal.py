@@ -1,0 +1,47 @@
+"""Models from which no channels can be taken, each with what to do about it."""
+
+from __future__ import annotations
+
+from onnx import TensorProto
+
+from edgeopt.errors import InvalidFileError, UnsupportedError
+from edgeopt.graph.model import Model
+from edgeopt.graph.subgraphs import all_nodes, stored_tensors
+
+_QUANTIZED = frozenset(
+    {"ConvInteger", "DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "MatMulNBits", "QuantizeLinear"}
+)
+_SHOWN = 3
+
+
+def require_prunable(model: Model) -> None:
+    """Raise unless channels can be taken out of a model.
+
+    Raises:
+        UnsupportedError: If it is quantized already, or the number of its input's channels is not fixed.
+        InvalidFileError: If weights lie in another file that was not loaded.
+    """
+    quantized = [node for node in all_nodes(model.proto.graph) if _is_quantized(node.op_type)]
+    if quantized:
+        raise UnsupportedError(
+            f"{model.name} is quantized already: {quantized[0].op_type} {quantized[0].output[0]!r}",
+            remedy="prune the float model first, and quantize what comes out",
+        )
+    outside = [one.name for one in stored_tensors(model.proto.graph) if one.data_location == TensorProto.EXTERNAL]
+    if outside:
+        raise InvalidFileError(
+            f"{model.name} keeps weights in external data that is not loaded: {', '.join(outside[:_SHOWN])}",
+            remedy="keep the external data files beside the model, and name its file",
+        )
+    for one in model.inputs:
+        pictures = len(one.shape) in (4, 5) and "float" in one.dtype
+        if pictures and not isinstance(one.shape[1], int):
+            sizes = "x".join(str(size) if isinstance(size, int) else "1" for size in (1, 3, *one.shape[2:]))
+            raise UnsupportedError(
+                f"{model.name}: the number of channels of input {one.name!r} is not fixed",
+                remedy=f"fix the shape of the input, for example --shape {one.name}={sizes}",
+            )
+
+
+def _is_quantized(op: str) -> bool:
+    return op in _QUANTIZED or op.startswith("QLinear")

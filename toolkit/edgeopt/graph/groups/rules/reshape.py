@@ -1,0 +1,129 @@
+"""Reshape and Flatten: one channel becomes many entries, or many one; attention heads."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgeopt.graph.graph import Node, attribute
+from edgeopt.graph.groups.labels import FIXED
+from edgeopt.graph.groups.rules import Rule
+from edgeopt.graph.groups.rules._heads import head_axis
+from edgeopt.graph.groups.tracer import Dims, PinnedError, Tracer
+from edgeopt.graph.groups.types import Channels, channels
+
+_SPLITS = "splits channels into axes that are no attention heads"
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Neighbouring axes before and after that hold the same entries in the same order; none of them has size 1."""
+
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+
+
+def reshape(node: Node, at: Tracer) -> None:
+    """Carry labels over to the axis that holds their entries, and rewrite its size."""
+    before, after = at.dims(node.inputs[0]), at.dims(node.outputs[0])
+    if any(before[axis] == 1 for axis in at.axes(node.inputs[0])):
+        raise PinnedError("an axis of one channel is reshaped")
+    blocks = _blocks(before, after)
+    result: dict[int, Channels] = {}
+    for axis, labels in at.axes(node.inputs[0]).items():
+        block = next((one for one in blocks if axis in one.before), None)
+        if block is None or sum(one in at.axes(node.inputs[0]) for one in block.before) > 1:
+            raise PinnedError("the shapes around a Reshape are not known well enough")
+        sizes = [_size(before[one]) for one in block.before] if len(block.before) > 1 else [len(labels)]
+        shaped = labels.reshape([-1 if one == axis else 1 for one in block.before])
+        entries = channels(np.broadcast_to(shaped, sizes).reshape(-1))
+        where, carried = _onto(node, at, entries, block.after, after)
+        result[where] = carried
+    if node.op_type == "Reshape":
+        _rewrite(node, at, result)
+    at.give(node.outputs[0], result)
+
+
+def _onto(node: Node, at: Tracer, entries: Channels, axes: tuple[int, ...], dims: Dims) -> tuple[int, Channels]:
+    """Return the axis of a block that carries the labels of its entries, and the labels along it."""
+    if len(axes) == 1:
+        return axes[0], entries
+    shaped = entries.reshape([_size(dims[axis]) for axis in axes])
+    for place, axis in enumerate(axes):
+        rows = np.moveaxis(shaped, place, 0).reshape(shaped.shape[place], -1)
+        if (rows == rows[:, :1]).all():
+            return axis, channels(rows[:, 0])
+    axis_of_heads = head_axis(node, at, axes)
+    if axis_of_heads is None:
+        raise PinnedError(_SPLITS)
+    place = axes.index(axis_of_heads)
+    rows = np.moveaxis(shaped, place, 0).reshape(shaped.shape[place], -1)
+    for column in rows.T[1:]:
+        at.tie(node, channels(rows[:, 0]), channels(column), "a head has channels that stay")
+    at.splits.append((node, channels(rows[:, 0])))
+    return axis_of_heads, channels(np.where((rows == FIXED).any(1), FIXED, rows[:, 0]))
+
+
+def _rewrite(node: Node, at: Tracer, result: dict[int, Channels]) -> None:
+    given = attribute(node, "shape", None)
+    place: int | str = "shape" if given is not None else 1
+    values = tuple(int(one) for one in given) if given is not None else at.integers(node.inputs[1], "a shape")
+    for axis, labels in result.items():
+        if values[axis] > 0:
+            at.count(node, place, values, axis, labels)
+        elif values[axis] == 0 and not attribute(node, "allowzero", 0):
+            own = at.axes(node.inputs[0]).get(axis)
+            if own is None or not np.array_equal(own, labels):
+                raise PinnedError("the size of an axis is taken over from another one")
+
+
+def _size(dim: int | str | None) -> int:
+    if not isinstance(dim, int):
+        raise PinnedError("the shapes around a Reshape are not known well enough")
+    return dim
+
+
+def _blocks(before: Dims, after: Dims) -> list[Block]:
+    """Return the blocks of two shapes with the same entries, those of a size that is not known in between too."""
+    olds, news = ([axis for axis, size in enumerate(dims) if size != 1] for dims in (before, after))
+    found: list[Block] = []
+    while olds and news and _alike(before[olds[0]], after[news[0]]):
+        found.append(Block((olds.pop(0),), (news.pop(0),)))
+    behind: list[Block] = []
+    while olds and news and _alike(before[olds[-1]], after[news[-1]]):
+        behind.append(Block((olds.pop(),), (news.pop(),)))
+    unknown = [axis for axis in olds if not isinstance(before[axis], int)]
+    unknown_after = [axis for axis in news if not isinstance(after[axis], int)]
+    if len(unknown) == len(unknown_after) == 1 and (olds[0], news[0]) == (unknown[0], unknown_after[0]):
+        if _product(before, olds[1:]) != _product(after, news[1:]):
+            return [*found, *behind]
+        found.append(Block((olds.pop(0),), (news.pop(0),)))
+    elif unknown or unknown_after:
+        return [*found, *behind]
+    return [*found, *_known_blocks(before, olds, after, news), *behind]
+
+
+def _alike(one: int | str | None, other: int | str | None) -> bool:
+    return one == other and one is not None
+
+
+def _known_blocks(before: Dims, olds: list[int], after: Dims, news: list[int]) -> list[Block]:
+    found: list[Block] = []
+    while olds and news:
+        left, right = [olds.pop(0)], [news.pop(0)]
+        while (product := _product(before, left)) != (other := _product(after, right)):
+            shorter, rest = (left, olds) if product < other else (right, news)
+            if not rest:
+                return found
+            shorter.append(rest.pop(0))
+        found.append(Block(tuple(left), tuple(right)))
+    return found
+
+
+def _product(dims: Dims, axes: list[int]) -> int:
+    return math.prod(_size(dims[axis]) for axis in axes)
+
+
+RULES = {"Reshape": Rule(reshape), "Flatten": Rule(reshape)}

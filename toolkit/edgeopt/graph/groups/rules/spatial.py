@@ -1,0 +1,58 @@
+"""Ops over height and width: pooling, Resize, Pad."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from edgeopt.graph.graph import Node, attribute
+from edgeopt.graph.groups.labels import FIXED
+from edgeopt.graph.groups.rules import Rule
+from edgeopt.graph.groups.tracer import PinnedError, Tracer, positive
+from edgeopt.graph.groups.types import channels
+
+
+def pool(node: Node, at: Tracer) -> None:
+    """Pass on channels; along other axes values mix."""
+    if any(one.uses() or one.is_graph_output() for one in node.outputs[1:]):
+        raise PinnedError("places of maxima count the channels")
+    at.pin_other_axes(node, node.inputs[0], (0, 1), "channels lie along an axis that is pooled")
+    at.give(node.outputs[0], {axis: one for axis, one in at.axes(node.inputs[0]).items() if axis < 2})
+
+
+def resize(node: Node, at: Tracer) -> None:
+    """Pass on axes that keep their size; a size that counts channels is rewritten."""
+    before, after = at.dims(node.inputs[0]), at.dims(node.outputs[0])
+    axes = dict(at.axes(node.inputs[0]))
+    resized = attribute(node, "axes", tuple(range(len(before))))
+    order = [positive(int(one), len(before)) for one in resized]
+    for axis in [*axes]:
+        if before[axis] != after[axis] or attribute(node, "coordinate_transformation_mode", "") == "tf_crop_and_resize":
+            raise PinnedError("resizes along the channels")
+        if len(node.inputs) > 3 and node.inputs[3] is not None and axis in order:
+            sizes = at.integers(node.inputs[3], "the size of a Resize")
+            at.count(node, 3, sizes, order.index(axis), axes[axis])
+    at.give(node.outputs[0], axes)
+
+
+def pad(node: Node, at: Tracer) -> None:
+    """Put entries that stay around channels that are padded."""
+    rank = at.rank(node.inputs[0])
+    given = attribute(node, "pads", ())
+    pads = tuple(int(one) for one in given) if given else at.integers(node.inputs[1], "the width of a Pad")
+    order = list(range(rank))
+    if len(node.inputs) > 3 and node.inputs[3] is not None:
+        order = [positive(one, rank) for one in at.integers(node.inputs[3], "the axes of a Pad")]
+    axes = dict(at.axes(node.inputs[0]))
+    for axis in [*axes]:
+        if axis not in order:
+            continue
+        before, after = pads[order.index(axis)], pads[order.index(axis) + len(order)]
+        if min(before, after) < 0 or ((before or after) and attribute(node, "mode", "constant") != "constant"):
+            raise PinnedError("pads channels with values of other channels")
+        sides = [np.full(one, FIXED, np.int32) for one in (before, after)]
+        axes[axis] = channels(np.concatenate([sides[0], axes[axis], sides[1]]))
+    at.give(node.outputs[0], axes)
+
+
+_POOLS = ("AveragePool", "MaxPool", "LpPool", "GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
+RULES = {**{op: Rule(pool) for op in _POOLS}, "Resize": Rule(resize), "Upsample": Rule(resize), "Pad": Rule(pad)}

@@ -1,0 +1,145 @@
+"""Find the dependency groups of a graph: label the channels that nodes make, follow them, gather what is tied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx_ir as ir
+
+from edgeopt.graph.graph import Graph, Node, Value
+from edgeopt.graph.groups.labels import FIXED, Labels, components
+from edgeopt.graph.groups.rules import rules
+from edgeopt.graph.groups.tracer import ConstantUse, PinnedError, Tracer, name_of
+from edgeopt.graph.groups.types import ChannelGroups, Channels, Cut, Group, Pin, Plan, Use, channels
+from edgeopt.graph.model import Model
+
+
+def trace(model: Model) -> ChannelGroups:
+    """Return the groups of channels that can only be removed together.
+
+    Channels that no rule can follow are pinned, and so is all that they are tied to; nothing is guessed.
+
+    Args:
+        model: Any; shapes that are not fixed pin what hangs on them.
+    """
+    graph = Graph.from_model(model)
+    graph.infer_shapes()
+    at = Tracer(graph)
+    for node in graph.nodes():
+        _follow(node, at)
+    for value in graph.outputs:
+        at.pin_value(value, Pin(value.name or "", "output", "an output of the model keeps its shape"))
+    _pin_what_is_split(at)
+    return _groups(at)
+
+
+def _pin_what_is_split(at: Tracer) -> None:
+    """Let channels stay that a Reshape splits, unless a product of activations runs over them side by side."""
+    roots = at.labels.roots()
+    multiplied = {int(one) for labels in at.multiplied for one in roots[labels[labels != FIXED]]}
+    for node, labels in at.splits:
+        if not multiplied.intersection(roots[labels[labels != FIXED]].tolist()):
+            at.pin(node, labels, "splits channels into axes that are no attention heads")
+
+
+def _follow(node: Node, at: Tracer) -> None:
+    rule = rules().get(f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type)
+    read = [*node.inputs, *_captured(node)]
+    if not any(at.axes(value) for value in read) and not (rule is not None and rule.makes):
+        return None
+    if rule is None:
+        return _pin_inputs(read, node, at, f"{node.op_type} is not followed")
+    try:
+        rule.follow(node, at)
+    except PinnedError as error:
+        _pin_inputs(read, node, at, str(error))
+    return None
+
+
+def _pin_inputs(read: Iterable[Value | None], node: Node, at: Tracer, reason: str) -> None:
+    for value in read:
+        at.pin_value(value, Pin(name_of(node), node.op_type, reason))
+
+
+def _captured(node: Node) -> list[Value]:
+    """Return the values that subgraphs of a node read from outside of them."""
+    inner = [one.value for one in node.attributes.values() if isinstance(one.value, ir.Graph)]
+    nodes = [one for graph in inner for one in ir.traversal.RecursiveGraphIterator(graph)]
+    return [
+        *(value for one in nodes for value in one.inputs if value is not None),
+        *(v for g in inner for v in g.outputs),
+    ]
+
+
+def _groups(at: Tracer) -> ChannelGroups:
+    numbers = _Numbers(at.labels)
+    made, read = (_by_group(numbers, [_use(one) for one in at.uses if one.reads is reads]) for reads in (False, True))
+    changed = [Use("", name, axis, one) for name, axes in at.tensors.items() for axis, one in axes.items()]
+    carried = _by_group(numbers, changed)
+    groups = tuple(
+        Group(one.name, one.channels, tuple(made[i]), tuple(read[i]), tuple(carried[i]), one.pinned)
+        for i, one in enumerate(numbers.groups)
+    )
+    plan = Plan(
+        tuple(Cut(one.node, one.input, one.tensor, one.axis, numbers.of(one.labels)) for one in at.uses),
+        tuple(replace(one, channels=numbers.of(one.channels)) for one in at.sizes),
+        tuple(replace(one, channels=numbers.of(one.channels)) for one in changed),
+    )
+    return ChannelGroups(groups, tuple(at.pins.values()), plan)
+
+
+def _use(one: ConstantUse) -> Use:
+    return Use(one.node, one.tensor, one.axis, one.labels)
+
+
+def _by_group(numbers: _Numbers, uses: Iterable[Use]) -> list[list[Use]]:
+    """Return what each group has of these uses, in channels of its own."""
+    found: list[list[Use]] = [[] for _ in numbers.groups]
+    for use in uses:
+        whole = numbers.of(use.channels)
+        for i in np.unique(numbers.group_of[whole[whole != FIXED]]):
+            own = (whole >= numbers.starts[i]) & (whole < numbers.starts[i + 1])
+            found[i].append(replace(use, channels=channels(np.where(own, whole - numbers.starts[i], FIXED))))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    name: str
+    channels: int
+    pinned: str
+
+
+class _Numbers:
+    """One number for every channel, group after group; none for what stays in a group of which something can go."""
+
+    def __init__(self, labels: Labels) -> None:
+        self._roots = labels.roots()
+        reasons = np.full(len(self._roots), FIXED)
+        for i, (stay, _) in reversed([*enumerate(labels.pinned)]):
+            reasons[self._roots[stay]] = i  # the first reason is told
+        blocks = labels.blocks
+        joined = components(len(labels.makers), [(channels(blocks), channels(blocks[self._roots]))])
+        self._number = np.full(len(self._roots) + 1, FIXED, np.int32)  # the last entry is what a fixed label finds
+        self.groups: list[_Named] = []
+        self.starts = [0]
+        order = np.argsort(joined[blocks], kind="stable")
+        ends = np.flatnonzero(np.diff(joined[blocks][order])) + 1
+        for members in np.split(order, ends) if order.size else ():
+            roots = np.unique(self._roots[members])
+            free = roots[reasons[roots] == FIXED]
+            pinned = "" if len(free) else labels.pinned[reasons[roots[0]]][1]
+            if len(roots) == 1 and not pinned:
+                pinned = "it is one unit that cannot be divided"
+            shown = roots if pinned else free
+            self._number[shown] = np.arange(len(shown)) + self.starts[-1]
+            name = min(labels.makers[one] for one in np.unique(blocks[members]))
+            self.groups.append(_Named(name, len(shown), pinned))
+            self.starts.append(self.starts[-1] + len(shown))
+        self.group_of = np.repeat(np.arange(len(self.groups)), np.diff(self.starts))
+
+    def of(self, labels: Channels) -> Channels:
+        """Return the numbers of labels."""
+        return self._number[np.where(labels == FIXED, FIXED, self._roots[labels])]
