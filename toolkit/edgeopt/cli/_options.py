@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from edgeopt.cli._values import FormatName, Number, RecipeName, Shape, TargetName, Whole
+from edgeopt.cli._values import Amount, FormatName, Names, Number, RecipeName, Shape, TargetName, Whole, joined
 from edgeopt.errors import EXIT_ERROR, EXIT_INCONCLUSIVE, EXIT_MISSED, EXIT_NOISY, EXIT_PASS
 from edgeopt.system.threads import DEFAULT_THREADS
 
@@ -105,6 +105,21 @@ max_drop_option = click.option(
     type=Number(min=0, max=1),
     show_default="the recipe's, 0.01",
     help="How much of the metric may be lost.",
+)
+prune_option = click.option(
+    "--prune",
+    type=Amount(),
+    default="auto",
+    show_default=True,
+    help="Channels to remove: as many as pay on this machine, a share such as 0.3, or until 1.5x as fast.",
+)
+keep_layers_option = click.option(
+    "--keep-layers",
+    type=Names(),
+    multiple=True,
+    callback=joined,
+    metavar="NAMES",
+    help="Layers that are never pruned, by node, output or weight; repeatable.",
 )
 code_option = click.option(
     "--code",

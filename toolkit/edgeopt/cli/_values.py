@@ -58,6 +58,30 @@ class Whole(click.IntRange):
     name = "integer"
 
 
+class Amount(click.ParamType[str]):
+    """How much is pruned: `auto`, `off`, `0.3` or `1.5x`."""
+
+    name = "amount"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        """Return what help shows for the value."""
+        return "auto|RATIO|SPEEDUPx|off"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Return the words that begin so."""
+        return [CompletionItem(word) for word in ("auto", "off") if word.startswith(incomplete)]
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the text."""
+        from edgeopt.steps._pruning import parse_pruning
+
+        try:
+            parse_pruning(value)
+        except EdgeoptError as error:
+            self.fail(str(error), param, ctx)
+        return str(value)
+
+
 class Names(click.ParamType[tuple[str, ...]]):
     """Names separated by commas; an option that is `multiple` gives one tuple for all times it is written."""
 

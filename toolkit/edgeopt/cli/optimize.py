@@ -13,7 +13,9 @@ from edgeopt.cli._options import (
     device_option,
     exit_codes,
     format_option,
+    keep_layers_option,
     max_drop_option,
+    prune_option,
     recipe_option,
     shape_option,
     threads_option,
@@ -71,6 +73,8 @@ class _WithSteps(click.Command):
     help="Steps to do, of those below; the word default names all that are not off.",
 )
 @click.option("--skip", type=Names(), multiple=True, callback=joined, help="Steps to leave out; repeatable.")
+@prune_option
+@keep_layers_option
 @click.option("--dry-run", is_flag=True, help="Print the plan and stop.")
 @click.option("--resume", is_flag=True, help="Keep the finished candidates of an interrupted run.")
 @click.option(
@@ -114,6 +118,8 @@ def optimize(
     max_drop: float | None,
     steps: tuple[str, ...] | None,
     skip: tuple[str, ...],
+    prune: str,
+    keep_layers: tuple[str, ...],
     dry_run: bool,
     resume: bool,
     replay: str,
@@ -152,6 +158,8 @@ def optimize(
         shapes=dict(shapes),
         prefer=Prefer(prefer),
         selftest=SelfTestInputs(selftest),
+        prune=prune,
+        keep_layers=keep_layers,
     )
     if is_pipeline(model):
         if recipe is not None or dry_run:

@@ -17,7 +17,7 @@ from edgeopt.graph.integers import why_not_again
 from edgeopt.graph.outcome import Outcome
 from edgeopt.measurement.accuracy.evaluate import open_labelled
 from edgeopt.measurement.threads import default_threads
-from edgeopt.pipeline.candidate import BASELINE, Candidate
+from edgeopt.pipeline.candidate import BASELINE
 from edgeopt.pipeline.decide import decide
 from edgeopt.pipeline.device_forms import offer_forms
 from edgeopt.pipeline.finish import BundleOf, conclude
@@ -26,11 +26,14 @@ from edgeopt.pipeline.plan import Options, describe, head, make_plan, require_no
 from edgeopt.pipeline.replay import Replay, read_replay
 from edgeopt.pipeline.result import Report
 from edgeopt.pipeline.resume import finished_candidates, outcome_on_disk, stored_candidates
+from edgeopt.pipeline.rival_forms import Rival, going_on
+from edgeopt.pipeline.rivals import offer_rivals
 from edgeopt.pipeline.run import Run, Silence
 from edgeopt.pipeline.scoring import add_candidate
 from edgeopt.pipeline.start import open_calibration, read_as_the_recipe_says, read_given, start_run
 from edgeopt.report.document import Document, Value
 from edgeopt.runtime.availability import is_by_rule, is_compiled, why_unavailable
+from edgeopt.steps import Step
 from edgeopt.steps._context import CALIBRATION_PICTURES, Listener, Setting, numbered, out_of_time
 from edgeopt.system.threads import engine_threads
 
@@ -121,35 +124,59 @@ def _make_candidates(run: Run) -> None:
     known = next(iter(stored_candidates(run, BASELINE)), None)
     in_float = Setting(engine, engine.target.float_precision, BASELINE)
     parent = add_candidate(run, BASELINE, "", (), Outcome(run.context.original, {}), in_float, resumed=known)
-    model = run.context.original
-    last_float = model, parent
+    last_float = now = Rival(run.context.original, parent)
+    rivals, furthest = list[Rival](), list[Rival]()
     for name, step in run.plan.steps.items():
         if not step.in_line or (compiled and step.on_device):
             continue
         if monotonic() > run.context.ends_at:
             _warn(run, out_of_time(name))
             return
-        made: list[tuple[Candidate, Outcome]] = []
-        with _told_where_it_fails(run, f"step {name!r}"):
-            setting, steps = Setting(engine, step.precision or parent.precision, name), (*parent.steps, name)
-            finished = finished_candidates(run, name)
-            outcomes = [outcome_on_disk(run, one) for one in finished] or step.make(model, run.context, setting)
-            for i, outcome in enumerate(outcomes if step.precision else _changed(run, name, outcomes)):
-                taken_up = finished[i] if finished else None
-                one = add_candidate(run, numbered(name, i), parent.name, steps, outcome, setting, resumed=taken_up)
-                made.append((one, outcome))
-            run.workspace.finish(name, [one.file for one, _ in made])
-        kept = [(outcome.model, one) for one, outcome in made if run.wish.keeps(one)]
-        model, parent = kept[0] if kept else (model, parent)
-        if parent.precision == engine.target.float_precision:
-            last_float = model, parent
-    of_forms = [name for name, step in run.plan.steps.items() if step.on_device]
-    if compiled and of_forms:
-        with _told_where_it_fails(run, f"step {of_forms[-1]!r}"):
-            offer_forms(run, *last_float)
-    elif not (compiled or run.by_rule):
+        made = _make_step(run, name, step, furthest[-1] if step.beside and furthest else now)
+        kept = [one for one in made if run.wish.keeps(one.candidate)]
+        if step.beside:
+            rivals += made
+            furthest += made[:1] if run.plan.heals_after(name) else kept[:1]
+            continue
+        now = kept[0] if kept else now
+        if now.candidate.precision == engine.target.float_precision:
+            last_float = now
+    _offer_forms(run, last_float, rivals)
+
+
+def _make_step(run: Run, name: str, step: Step, parent: Rival) -> list[Rival]:
+    """Return what a step makes of a model: candidates, scored and stored; those on disk where it was finished."""
+    made: list[Rival] = []
+    with _told_where_it_fails(run, f"step {name!r}"):
+        engine = run.context.engine
+        setting = Setting(engine, step.precision or parent.candidate.precision, name)
+        finished, steps = finished_candidates(run, name), (*parent.candidate.steps, name)
+        outcomes = [outcome_on_disk(run, one) for one in finished] or step.make(parent.model, run.context, setting)
+        for i, outcome in enumerate(outcomes if step.precision else _changed(run, name, outcomes)):
+            taken_up = finished[i] if finished else None
+            whose = parent.candidate.name
+            one = add_candidate(run, numbered(name, i), whose, steps, outcome, setting, resumed=taken_up)
+            made.append(Rival(outcome.model, one))
+        run.workspace.finish(name, [one.candidate.file for one in made])
+    return made
+
+
+def _offer_forms(run: Run, dense: Rival, rivals: Sequence[Rival]) -> None:
+    """Offer what a device, other engines and other precisions make of the float models."""
+    if run.untimed and run.plan.must_be_timed:
+        rivals = ()  # nothing would choose them
+    if is_compiled(run.context.target):
+        of_forms = [name for name, step in run.plan.steps.items() if step.on_device]
+        best = next(iter(going_on(rivals, run.wish)), dense)
+        with _told_where_it_fails(run, f"step {of_forms[-1]!r}" if of_forms else "what the device runs"):
+            if of_forms:
+                offer_forms(run, best.model, best.candidate)
+        return
+    if not run.by_rule:
         with _told_where_it_fails(run, "what other engines and precisions offer"):
-            offer_engines(run, *last_float)
+            offer_engines(run, dense)
+    with _told_where_it_fails(run, "what is made of pruned models"):
+        offer_rivals(run, rivals, dense)
 
 
 def _changed(run: Run, name: str, outcomes: Sequence[Outcome]) -> list[Outcome]:

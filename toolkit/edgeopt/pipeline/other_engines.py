@@ -11,6 +11,7 @@ from edgeopt.graph.outcome import Outcome
 from edgeopt.pipeline.candidate import Candidate
 from edgeopt.pipeline.plan import all_steps
 from edgeopt.pipeline.resume import finished_candidates, outcome_on_disk
+from edgeopt.pipeline.rival_forms import Rival, like_which, make_alike, rival_name
 from edgeopt.pipeline.run import Run
 from edgeopt.pipeline.scoring import add_candidate
 from edgeopt.steps._attention import fuse_attention, joins_attention
@@ -23,15 +24,17 @@ _MOST_KEPT = 2
 _ATTENTION, _FLOAT = "attention", "float"
 
 
-def offer_engines(run: Run, model: Model, parent: Candidate) -> None:
+def offer_engines(run: Run, dense: Rival, rival: Rival | None = None) -> None:
     """Make and score what the profiles of this device offer beside float32 and INT8 on the target's own engine.
 
     Args:
         run: Its alternatives, and its own engine's further precisions.
-        model: The last float model that kept its accuracy.
-        parent: Its candidate.
+        dense: The last float model of the line that kept its accuracy.
+        rival: A model beside it, of which the same is made where that was done for the dense one; None: of that one.
     """
-    _offer_in_float(run, model, parent)
+    model, parent = (rival or dense).model, (rival or dense).candidate
+    if rival is None:
+        _offer_in_float(run, model, parent)
     for engine in (run.context.engine, *run.context.alternatives):
         makers = {one: _maker(one, engine.target) for one in _runnable(run, engine)}
         if engine is run.context.engine:
@@ -39,15 +42,16 @@ def offer_engines(run: Run, model: Model, parent: Candidate) -> None:
         planned = {one: name for one, name in makers.items() if name in run.plan.steps}
         searched = [one for one, name in planned.items() if run.plan.steps[name].in_line]
         converted = {one: name for one, name in planned.items() if one not in searched}
-        joined, its_parent = _with_joined_attention(run, engine, model, parent)
+        joined, its_parent = _with_joined_attention(run, engine, model, parent, rival)
         for precision, name in converted.items():
-            _offer_converted(run, name, Setting(engine, precision, _name(engine, precision)), joined, its_parent)
+            setting = Setting(engine, precision, _name(engine, precision, rival))
+            _offer_converted(run, name, setting, joined, its_parent)
         as_it_is = [one for one, name in makers.items() if not name]
-        _offer(run, engine, as_it_is, [Outcome(model, {})], parent, parent.steps)
+        _offer(run, engine, as_it_is, [Outcome(model, {})], parent, parent.steps, rival)
         if searched:
             step = planned[searched[0]]
-            outcomes = _searched(run, step, engine, searched, model)
-            _offer(run, engine, searched, outcomes, parent, (*parent.steps, step))
+            outcomes = _searched(run, step, engine, searched, dense, rival)
+            _offer(run, engine, searched, outcomes, parent, (*parent.steps, step), rival)
 
 
 def _offer_in_float(run: Run, model: Model, parent: Candidate) -> None:
@@ -85,24 +89,27 @@ def _offer_converted(run: Run, step: str, setting: Setting, model: Model, parent
     except EdgeoptError as error:
         run.context.notes.append(Note(NoteKind.WARNING, f"no {setting.precision}: {error.problem}", error.remedy))
         return
-    _offer(run, setting.engine, [setting.precision], outcomes, parent, (*parent.steps, step))
+    _offer(run, setting.engine, [setting.precision], outcomes, parent, (*parent.steps, step), first=setting.name)
 
 
-def _with_joined_attention(run: Run, engine: Engine, model: Model, parent: Candidate) -> tuple[Model, Candidate]:
+def _with_joined_attention(
+    run: Run, engine: Engine, model: Model, parent: Candidate, rival: Rival | None
+) -> tuple[Model, Candidate]:
     """Return the model with one op for each attention, as a candidate; what came in where there is none."""
+    name = rival_name(rival, _ATTENTION)
     if engine is not run.context.engine or not joins_attention(engine.target) or monotonic() > run.context.ends_at:
         return model, parent
-    finished = finished_candidates(run, _ATTENTION)
+    finished = finished_candidates(run, name)
     outcome = (
         outcome_on_disk(run, finished[0]) if finished else fuse_attention(model, run.context.inputs(CHECKED_PICTURES))
     )
     if not outcome.changes:
         run.context.notes.extend(outcome.notes)
         return model, parent
-    steps, setting = (*parent.steps, _ATTENTION), Setting(engine, parent.precision, _ATTENTION)
+    steps, setting = (*parent.steps, _ATTENTION), Setting(engine, parent.precision, name)
     known = finished[0] if finished else None
-    made = add_candidate(run, _ATTENTION, parent.name, steps, outcome, setting, resumed=known)
-    run.workspace.finish(_ATTENTION, [made.file])
+    made = add_candidate(run, name, parent.name, steps, outcome, setting, resumed=known)
+    run.workspace.finish(name, [made.file])
     return outcome.model, made
 
 
@@ -117,24 +124,32 @@ def _runnable(run: Run, engine: Engine) -> list[str]:
     return found
 
 
-def _name(engine: Engine, precision: str) -> str:
-    return f"{engine.target.executor}-{precision}"
+def _name(engine: Engine, precision: str, rival: Rival | None = None) -> str:
+    return rival_name(rival, f"{engine.target.executor}-{precision}")
 
 
-def _searched(run: Run, name: str, engine: Engine, precisions: Sequence[str], model: Model) -> Sequence[Outcome]:
+def _searched(
+    run: Run, name: str, engine: Engine, precisions: Sequence[str], dense: Rival, rival: Rival | None
+) -> Sequence[Outcome]:
     """Return INT8 models for an engine: those on disk, those made for the target's own, else those of a search."""
-    first, step = _name(engine, precisions[0]), run.plan.steps[name]
+    first, step = _name(engine, precisions[0], rival), run.plan.steps[name]
+    parent = rival or dense
     if finished := finished_candidates(run, first):
         return [outcome_on_disk(run, one) for one in finished]
     if engine is run.context.engine:
         made = [one for one in run.candidates if one.precision == step.precision and not one.profile]
+        made = [one for one in made if one.parent == parent.candidate.name]
         made = [*made[: _MOST_KEPT - 1], *made[_MOST_KEPT - 1 :][-1:]]  # the last one agrees best
         return [Outcome(load_model(run.workspace.path(one.file), one.name), one.changes) for one in made]
     if monotonic() > run.context.searches_end:
         run.context.notes.append(out_of_time(f"INT8 on {engine.target.name}"))
         return []
+    setting = Setting(engine, precisions[-1], first, _MOST_KEPT)
     try:
-        return step.make(model, run.context, Setting(engine, precisions[-1], first, _MOST_KEPT))
+        if rival is None:
+            return step.make(dense.model, run.context, setting)
+        like = like_which(run, _name(engine, precisions[0]))
+        return make_alike(run, step, rival.model, dense.model, setting, like) if like else []
     except EdgeoptError as error:
         told = Note(NoteKind.WARNING, f"no INT8 on {engine.target.name}: {error.problem}", error.remedy)
         run.context.notes.append(told)
@@ -148,9 +163,11 @@ def _offer(
     outcomes: Sequence[Outcome],
     parent: Candidate,
     steps: tuple[str, ...],
+    rival: Rival | None = None,
+    first: str = "",
 ) -> None:
     for precision in precisions:
-        name = _name(engine, precision)
+        name = first or _name(engine, precision, rival)
         finished, made = finished_candidates(run, name), list[Candidate]()
         for i, outcome in enumerate(outcomes):
             if monotonic() > run.context.ends_at:

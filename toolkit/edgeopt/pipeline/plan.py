@@ -16,6 +16,7 @@ from edgeopt.recipes.recipe import Recipe
 from edgeopt.report.document import Document, Section, Table, Value
 from edgeopt.runtime.availability import is_compiled
 from edgeopt.steps import Step
+from edgeopt.steps._pruning import AUTO, Pruning, parse_pruning
 from edgeopt.system import registry
 from edgeopt.system.optional import how_to_install
 from edgeopt.system.target import Target
@@ -29,6 +30,8 @@ DEFAULT = "default"
 """The word for `--steps` that names all that run unless they are left out."""
 _QUANTIZED = "w8a8"
 """The scheme that INT8 models are made in."""
+PRUNE = "prune"
+"""The step that `--prune` is about."""
 
 
 class SelfTestInputs(StrEnum):
@@ -77,6 +80,10 @@ class Options:
     """What is wanted of the chosen candidate."""
     selftest: SelfTestInputs = SelfTestInputs.PICTURES
     """What the bundle stores to test its numbers."""
+    prune: str = AUTO
+    """How much is pruned: `auto`, `off`, a share of the channels such as `0.3`, or a speed such as `1.5x`."""
+    keep_layers: tuple[str, ...] = ()
+    """Names of layers that are never pruned."""
 
     def __post_init__(self) -> None:
         require_ranges(self)
@@ -103,6 +110,18 @@ class Plan:
     """Whether INT8 was asked for: without pictures its step falls away, but weights may still be integers."""
     prefer: Prefer = Prefer.SPEED
     selftest: SelfTestInputs = SelfTestInputs.PICTURES
+    pruning: Pruning = Pruning()  # noqa: RUF009, frozen
+
+    @property
+    def must_be_timed(self) -> frozenset[str]:
+        """Names of the steps whose models are chosen only where their speed was measured: nobody asked for them."""
+        asked = {PRUNE} if self.pruning.ratio else set[str]()
+        return frozenset(name for name, step in self.steps.items() if step.beside and step.is_default) - asked
+
+    def heals_after(self, name: str) -> bool:
+        """Return whether a later step wins back what models of this one lose."""
+        later = [*self.steps].index(name) + 1
+        return any(step.heals for step in [*self.steps.values()][later:])
 
     @property
     def quantizes(self) -> bool:
@@ -147,13 +166,25 @@ def make_plan(recipe: Recipe, target: Target, options: Options, threads: int, qu
         NotFoundError: If a step to do or to skip does not exist.
         EdgeoptError: If no step is left.
     """
-    known = all_steps()
+    known, pruning = all_steps(), parse_pruning(options.prune, options.keep_layers)
     default = [name for name, step in known.items() if step.is_default]
     wanted = (DEFAULT,) if options.steps is None else options.steps
     asked = [one for name in wanted for one in (default if name == DEFAULT else (name,))]
     for name in (*asked, *options.skip):
         if name not in known:
             raise NotFoundError("step", name, [DEFAULT, *known])
+    skipped = {*options.skip} | ({PRUNE} if pruning is None else set())
+    if pruning and not (pruning.is_auto and not pruning.keep_layers) and PRUNE not in {*asked} - skipped:
+        option = "--keep-layers" if pruning.is_auto else "--prune"
+        raise EdgeoptError(
+            f"{option} is for the step {PRUNE}, which is left out", remedy=f"leave {option} out, or name the step too"
+        )
+    no_times = _why_no_times(target)
+    if pruning and pruning.speedup and no_times:
+        raise EdgeoptError(
+            f"--prune {options.prune} needs times that cannot be measured here: {no_times}",
+            remedy="write a share of the channels, such as --prune 0.3",
+        )
     if options.prefer not in tuple(Prefer):
         raise NotFoundError("preference", options.prefer, Prefer)
     if options.selftest not in tuple(SelfTestInputs):
@@ -162,7 +193,7 @@ def make_plan(recipe: Recipe, target: Target, options: Options, threads: int, qu
     synthetic = options.calib == SYNTHETIC
     planned, notes = dict[str, Step](), list[Note]()
     for name, step in known.items():
-        if name not in asked or name in options.skip:
+        if name not in asked or name in skipped:
             continue
         if step.why_not(target):
             if name in wanted:
@@ -175,6 +206,9 @@ def make_plan(recipe: Recipe, target: Target, options: Options, threads: int, qu
         notes.append(
             Note(NoteKind.WARNING, "uncalibrated: ranges come from synthetic pictures", "pass --calib with real ones")
         )
+    if no_times and PRUNE in planned and not (pruning and pruning.ratio):
+        told = f"pruned models are candidates only: {no_times}"
+        notes.append(Note(NoteKind.INFO, told, "--prune 0.3 lets one be chosen"))
     if not planned and not notes:
         raise EdgeoptError("no step is left to do", remedy=f"choose --steps from {', '.join(known)}")
     return Plan(
@@ -192,7 +226,13 @@ def make_plan(recipe: Recipe, target: Target, options: Options, threads: int, qu
         may_quantize=not quantized and any(known[name].precision == _QUANTIZED for name in {*asked} - {*options.skip}),
         prefer=Prefer(options.prefer),
         selftest=SelfTestInputs(options.selftest),
+        pruning=pruning or Pruning(),
     )
+
+
+def _why_no_times(target: Target) -> str:
+    """Return why nothing that the target runs is timed on this machine; empty where it is."""
+    return f"{target.name} has no times here" if is_compiled(target) else target.why_not_here() or ""
 
 
 def _path(asked: str, recipe: Recipe, shipped: str) -> Path | None:
@@ -234,7 +274,7 @@ def head(
 
 def describe(plan: Plan, model: str, recipe: Recipe, target: Target, reason: str) -> Document:
     """Return what `--dry-run` prints."""
-    rows = tuple((name, step.does) for name, step in plan.steps.items())
+    rows = tuple((name, _does(plan, name)) for name in plan.steps)
     steps = Table(("step", "what it does"), rows, frozenset({"what it does"}))
     data = (
         ("model", model),
@@ -243,12 +283,21 @@ def describe(plan: Plan, model: str, recipe: Recipe, target: Target, reason: str
         ("calib", SYNTHETIC if plan.synthetic else str(plan.calib or "none")),
         ("eval", str(plan.eval or "none: agreement with the float model judges")),
         ("budget", f"{plan.budget_ms:.1f} ms a frame, {_kept(plan, recipe)}"),
-        *(("step", f"{name}: {step.does}") for name, step in plan.steps.items()),
+        *(("step", f"{name}: {_does(plan, name)}") for name in plan.steps),
     )
     what = Section(values=head(plan, model, recipe, target, reason))
     return Document(
         "optimize", model, f"Plan for {model}", data, (what, Section(table=steps), Section(notes=plan.notes))
     )
+
+
+def _does(plan: Plan, name: str) -> str:
+    """Return what a step does, and how much where that was asked for."""
+    does, pruning = plan.steps[name].does, plan.pruning
+    if name != PRUNE or pruning == Pruning():
+        return does
+    kept = f", nothing of {', '.join(pruning.keep_layers)}" if pruning.keep_layers else ""
+    return f"{does}; {pruning}{kept}"
 
 
 def _kept(plan: Plan, recipe: Recipe) -> str:

@@ -61,6 +61,8 @@ def _plan_values(plan: Plan) -> Mapping[str, object]:
         "calib": SYNTHETIC if plan.synthetic else str(plan.calib.resolve()) if plan.calib else None,
         "eval": str(plan.eval.resolve()) if plan.eval else None,
         "max_drop": plan.max_drop,
+        "prune": str(plan.pruning),
+        "keep_layers": sorted(plan.pruning.keep_layers),
         "threads": plan.threads if plan.threads_asked else 0,  # measured ones may differ when a run is resumed
     }
 

@@ -41,6 +41,8 @@ class Wish:
     least_agreement: float = LEAST_AGREEMENT
     """With the original, where no labels judge."""
     prefer: Prefer = Prefer.SPEED
+    must_be_timed: frozenset[str] = frozenset()
+    """Names of the steps whose models are not chosen where no speed was measured."""
 
     def keeps(self, candidate: Candidate) -> bool:
         """Whether a candidate runs on its device and keeps its accuracy."""
@@ -58,6 +60,8 @@ def why_refused(candidate: Candidate, wish: Wish) -> str:
         return ""
     if not wish.keeps(candidate):
         return candidate.unfit or _loss_words(candidate, wish)
+    if candidate.speed is None and (steps := wish.must_be_timed & {*candidate.steps}):
+        return f"{' and '.join(sorted(steps))} must pay in measured time, and none is measured here"
     if candidate.speed is not None and candidate.speed.verdict is Change.SLOWER:
         return f"slower than the original: {candidate.speed}"
     return ""
@@ -98,10 +102,10 @@ def shortlist(marked: Sequence[Candidate], wish: Wish, asked: Collection[str], m
     open_to = [one for one in marked[1:] if not one.refused and one.name not in asked and one.speed is not None]
     if wish.prefer is Prefer.SIZE:
         smaller = [one for one in open_to if one.size_bytes < marked[0].size_bytes]
-        return tuple(one.name for one in sorted(smaller, key=lambda one: (one.size_bytes, _loss(one)))[:most])
+        return tuple(one.name for one in sorted(smaller, key=lambda one: (one.size_bytes, loss(one)))[:most])
     promising = sorted((one for one in open_to if one.speed and one.speed.high > 1), key=lambda one: -_speed(one))
     listed = promising[:most]
-    kinder = [one for one in promising[most:] if _loss(one) < min(map(_loss, listed))]
+    kinder = [one for one in promising[most:] if loss(one) < min(map(loss, listed))]
     return tuple(one.name for one in (*listed, *kinder[:1]))
 
 
@@ -126,9 +130,9 @@ def choose(marked: Sequence[Candidate], wish: Wish, is_faster: IsFaster) -> Chos
         small = [one for one in allowed[1:] if _is_small(one, marked[0])]
         if not small:
             return Chosen(BASELINE, f"the original stays: no candidate is smaller and accurate enough{_tried(marked)}")
-        best = min(small, key=lambda one: (one.size_bytes, _loss(one)))
+        best = min(small, key=lambda one: (one.size_bytes, loss(one)))
         return Chosen(best.name, _reason(best, marked, wish))
-    proven = sorted((one for one in allowed if is_proven(one)), key=lambda one: (_loss(one), one.size_bytes))
+    proven = sorted((one for one in allowed if is_proven(one)), key=lambda one: (loss(one), one.size_bytes))
     unbeaten = [one for one in proven if not any(is_faster(other.name, one.name) for other in proven)]
     if not proven:
         return Chosen(BASELINE, _only_baseline(marked))
@@ -148,11 +152,11 @@ def lighter_than(chosen: Candidate, marked: Sequence[Candidate]) -> tuple[Candid
         if not one.unfit
         and one.speed
         and one.speed.low > mine
-        and _loss(one) > _loss(chosen)
+        and loss(one) > loss(chosen)
         and _is_usable(one, marked[0])
     ]
     by_speed = sorted(fit, key=lambda one: -_speed(one))
-    kinder = sorted(by_speed[1:], key=_loss)[: _MOST_LIGHTER - 1]
+    kinder = sorted(by_speed[1:], key=loss)[: _MOST_LIGHTER - 1]
     return (*by_speed[:1], *kinder)
 
 
@@ -182,8 +186,8 @@ def _is_small(one: Candidate, baseline: Candidate) -> bool:
     return known and one.size_bytes < baseline.size_bytes
 
 
-def _loss(candidate: Candidate) -> float:
-    """Return what it loses: of the metric, or of the agreement where there are no labels."""
+def loss(candidate: Candidate) -> float:
+    """Return what a candidate loses: of the metric, or of the agreement where there are no labels."""
     if candidate.drop is not None:
         return candidate.drop
     return 0.0 if candidate.agreement is None else 1 - candidate.agreement

@@ -56,6 +56,9 @@ def open_context(given: Given, plan: Plan, engine: Engine, frames: Frames, files
         threads=plan.threads,
         ends_at=monotonic() + plan.time_limit_s if plan.time_limit_s else float("inf"),
         time_limit_s=plan.time_limit_s,
+        pruning=plan.pruning,
+        max_drop=plan.max_drop,
+        is_calibrated=plan.calib is not None,
     )
 
 
@@ -103,7 +106,9 @@ def start_run(
     workspace = open_workspace(out, describe_run(given, plan, engines, frames, labelled, replay), resume=resume)
     context = open_context(given, plan, engines.own, frames, workspace, listener)
     return Run(
-        context=replace(context, alternatives=engines.others, replay=replay, notes=[*engines.notes]),
+        context=replace(
+            context, alternatives=engines.others, replay=replay, untimed=engines.untimed, notes=[*engines.notes]
+        ),
         plan=plan,
         workspace=workspace,
         labelled=labelled,

@@ -62,3 +62,11 @@ class Step:
     """The part of the recipe that it puts into the models of the bundle, after the choice: it makes no candidate."""
     is_default: bool = True
     """Whether it runs unless it is left out; if not, only where it is asked for by name."""
+    beside: bool = False
+    """Whether what it makes stands beside the float model it was made of, which goes on too: it costs accuracy, and is
+    chosen only where its speed was measured, or where the user named the amount."""
+    heals: bool = False
+    """Whether it wins back accuracy that steps before it lost: it is given their furthest model, kept or not."""
+    make_alike: Callable[[Model, Context, Setting, Sequence[str]], Sequence[Outcome]] | None = None
+    """Return models made as candidates of these names were, of another float model with the same operators: what was
+    decided for those holds, and nothing is searched. None: `make` makes them."""

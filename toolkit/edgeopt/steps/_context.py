@@ -17,6 +17,7 @@ from edgeopt.measurement.accuracy.evaluate import answers, model_inputs
 from edgeopt.recipes.frames import Frames, calibration_fingerprint
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.runtime.opening import Opening, opening_for
+from edgeopt.steps._pruning import Pruning
 from edgeopt.system.target import Target
 from edgeopt.tasks import Task, make_task
 
@@ -138,6 +139,14 @@ class Context:
     """Engines beside the target's own on the same device; of a target that is compiled for: the device itself."""
     replay: Earlier | None = None
     """Whose decisions hold in place of what is measured here; None: nobody's."""
+    pruning: Pruning = Pruning()  # noqa: RUF009, frozen
+    """How much the step `prune` removes."""
+    max_drop: float = 0.01
+    """Metric that may be lost, in its own unit."""
+    is_calibrated: bool = False
+    """Whether the pictures are real ones that were given to learn from, not labelled or made-up ones."""
+    untimed: str = ""
+    """Why nothing is measured here; empty where all is."""
     notes: list[Note] = field(default_factory=list)
     """What the user should know of the run as a whole."""
     reference: list[Any] = field(default_factory=list)

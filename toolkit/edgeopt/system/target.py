@@ -96,6 +96,8 @@ class Target:
     """Profiles of other executors on the same device: their candidates are measured beside this one's."""
     package: str = ""
     """What compiles for it, as pip knows it; empty: nothing to install."""
+    channel_step: Annotated[int, Within(0, 4096)] = 0
+    """Channels that the device computes together, so that numbers between two multiples save no time; 0: not told."""
     static_only: bool = False
     """Whether every dimension must be a number."""
     opset_least: Annotated[int, Within(0, _OPSETS.most)] = 0

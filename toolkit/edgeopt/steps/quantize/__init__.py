@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from edgeopt.steps import Step
 from edgeopt.steps.quantize.calibration.calibrate import calibrate
-from edgeopt.steps.quantize.step import make_int8
+from edgeopt.steps.quantize.step import make_int8, make_like
 from edgeopt.system.target import Target
 
 __all__ = ["STEP", "calibrate"]
@@ -24,4 +24,5 @@ STEP = Step(
     needs_calibration=True,
     without="no INT8",
     on_device=True,
+    make_alike=make_like,
 )

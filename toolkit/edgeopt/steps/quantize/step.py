@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic
@@ -33,8 +33,9 @@ from edgeopt.steps.quantize.inspection.table import TENSORS, tensors_json
 from edgeopt.steps.quantize.integer_types import confirmed_rules
 from edgeopt.steps.quantize.judges import TIMED_PICTURES, Judge, own_clock
 from edgeopt.steps.quantize.search.attempt import Attempt, SearchResult, for_labels, ranked
-from edgeopt.steps.quantize.search.decisions_file import DECISIONS, StoredDecisions
+from edgeopt.steps.quantize.search.decisions_file import DECISIONS, StoredDecisions, read_decisions
 from edgeopt.steps.quantize.search.search import search_int8
+from edgeopt.steps.quantize.search.variant import Variant
 from edgeopt.system.environment import package_versions
 
 _MOST_SECONDS = 180.0
@@ -66,10 +67,45 @@ def make_int8(model: Model, context: Context, setting: Setting) -> list[Outcome]
         context.calibrations[searched.model.fingerprint] = found.calibration
     context.files.write(f"candidates/{setting.name}/{TENSORS}", tensors_json(found))
     context.notes += found.why_none
+    return _kept(context, searched, kept, setting)
+
+
+def make_like(model: Model, context: Context, setting: Setting, like: Sequence[str]) -> list[Outcome]:
+    """Return INT8 forms of a float model, made as candidates of another one were that has the same operators.
+
+    Layers, form, repairs and the way to choose ranges are theirs; ranges and weights are this model's own.
+
+    Args:
+        model: The float model, opset 13 or later.
+        context: See `make_int8`.
+        setting: See `make_int8`.
+        like: Names of the candidates.
+
+    Raises:
+        UnsupportedError: If weights or activations are NaN or infinite.
+    """
+    if is_by_rule(context.target):
+        return quantize_by_rule(context, model)
+    files = [context.files.path(f"candidates/{name}/{DECISIONS}") for name in like]
+    variants = [read_decisions(file).decisions.variant for file in files if file.is_file()]
+    if not variants:
+        return []
+    seconds = min(_MOST_SECONDS, context.search_seconds(setting.engine))
+    asked = open_search(model, context, setting, seconds, like=variants)
+    searched = asked.end(asked.find())
+    if searched.found.calibration is not None:
+        context.calibrations[searched.model.fingerprint] = searched.found.calibration
+    return _kept(context, searched, searched.found.attempts, setting, Note(NoteKind.INFO, f"made like {like[0]}"))
+
+
+def _kept(
+    context: Context, searched: Searched, kept: Sequence[Attempt], setting: Setting, *more: Note
+) -> list[Outcome]:
+    """Return attempts as outcomes; what decided each is written beside it."""
     for i, one in enumerate(kept):
         if decided := searched.decided(context, one):
             context.files.write(_decisions_file(setting, i), decided.to_json())
-    return [_with_notes(one, found.notes, searched.options, setting) for one in kept]
+    return [_with_notes(one, (*more, *searched.found.notes), searched.options, setting) for one in kept]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +159,9 @@ class OpenSearch:
     """Close the judges, and tell what was found and how it is opened."""
 
 
-def open_search(model: Model, context: Context, setting: Setting, time_limit_s: float) -> OpenSearch:
+def open_search(
+    model: Model, context: Context, setting: Setting, time_limit_s: float, like: Sequence[Variant] = ()
+) -> OpenSearch:
     """Prepare a search for INT8 forms of a float model; the best so far is on disk as soon as it is known.
 
     Args:
@@ -131,6 +169,7 @@ def open_search(model: Model, context: Context, setting: Setting, time_limit_s: 
         context: Its pictures calibrate, its original judges agreement.
         setting: Whose rules hold, and where speed is judged.
         time_limit_s: For calibration and attempts.
+        like: The only variants to make; none: those that the search proposes.
 
     Raises:
         UnsupportedError: If weights or activations are NaN or infinite.
@@ -184,6 +223,7 @@ def open_search(model: Model, context: Context, setting: Setting, time_limit_s: 
         on_attempt=attempted,
         cache=context.files.path(CALIBRATION),
         known=context.calibrations.get(model.fingerprint),
+        like=like,
     )
     return OpenSearch(find, end)
 

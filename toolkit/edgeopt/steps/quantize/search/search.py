@@ -6,7 +6,7 @@ Each proposal is made and measured; a change that gains nothing is not built upo
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from edgeopt.steps.quantize.search.make import make_variant
 from edgeopt.steps.quantize.search.proposals import proposals
 from edgeopt.steps.quantize.search.sources import Sources
 from edgeopt.steps.quantize.search.state import SearchState
+from edgeopt.steps.quantize.search.variant import Variant
 from edgeopt.system.target import Int8Rules
 
 LEAST_AGREEMENT = 0.85
@@ -46,6 +47,7 @@ def search_int8(
     on_attempt: Callable[[Attempt], None] | None = None,
     cache: Path | None = None,
     known: Calibration | None = None,
+    like: Sequence[Variant] = (),
 ) -> SearchResult:
     """Return the attempts at an INT8 form of `model`, best first.
 
@@ -63,6 +65,7 @@ def search_int8(
         on_attempt: Called with each attempt as soon as it is measured, so that the best so far is never lost.
         cache: Folder in which calibration keeps finished chunks for a search after an interrupt; None: nowhere.
         known: `SearchResult.calibration` of a search of this model on these images, for another engine.
+        like: What was decided for another model with the same operators: these alone are made, and nothing is searched.
 
     Raises:
         UnsupportedError: If the weights of a layer are NaN or infinite, or the opset is too old.
@@ -75,7 +78,8 @@ def search_int8(
     few = kept or list(islice(frames, _KEPT_IMAGES))  # where calibration is known, it read none
     sources = Sources(model, findings, rules, few)
     state = SearchState(sources, agreement, speed, least_agreement, started + time_limit_s)
-    for variant, like in proposals(state, forms, threads):
+    given = ((variant, None) for variant in like)
+    for variant, twin in given if like else proposals(state, forms, threads):
         state.last = variant
         if variant in state.attempts or variant in state.refused:
             continue
@@ -84,7 +88,7 @@ def search_int8(
         began = time.monotonic()
         try:
             outcome, scheme = make_variant(*sources.of(variant), rules, variant, state.ends_at_s)
-            state.judge(variant, outcome, scheme, like)
+            state.judge(variant, outcome, scheme, twin)
         except (MissingDependencyError, UnavailableError):
             raise
         except Exception as error:  # what one variant cannot do, another may: no attempt so far is lost
@@ -92,7 +96,15 @@ def search_int8(
         state.longest_s = max(state.longest_s, time.monotonic() - began)
         if on_attempt and variant in state.attempts:
             on_attempt(state.attempts[variant])
-    return _result(state)
+    return _as_given(state) if like else _result(state)
+
+
+def _as_given(state: SearchState) -> SearchResult:
+    """Return attempts at given variants: nothing more is learned of them."""
+    found = state.sources.findings
+    notes = (*found.notes, *refusals(state.refused), *cut_short(state.untried, len(state.attempts)))
+    refused = next(iter(state.refused.values())).problem if state.refused and not state.attempts else ""
+    return SearchResult(state.ranked, refused, notes, found.scores_db, found.plain_db, calibration=found.calibration)
 
 
 def _keep_first(frames: Iterable[Tensors], kept: list[Tensors]) -> Iterator[Tensors]:

@@ -1,0 +1,77 @@
+"""Models that stand beside the dense one: which of them go on, and how their forms are made like those of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from edgeopt.graph.model import Model
+from edgeopt.graph.outcome import Outcome
+from edgeopt.pipeline.candidate import Candidate
+from edgeopt.pipeline.run import Run
+from edgeopt.pipeline.selection import Wish, loss
+from edgeopt.steps import Step
+from edgeopt.steps._context import Setting, numbered
+
+_ROOM = 0.5
+"""Share of what may be lost that a rival should leave to integers."""
+_MOST_ALIKE = 2
+"""Integer forms of a rival: like the fastest of the dense model that keeps its accuracy, and like the most accurate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """A float model and its candidate."""
+
+    model: Model
+    candidate: Candidate
+
+
+def rival_name(rival: Rival | None, name: str) -> str:
+    """Return what is called `quantize` of the dense model: `prune-quantize`."""
+    return f"{rival.candidate.name}-{name}" if rival else name
+
+
+def going_on(rivals: Sequence[Rival], wish: Wish) -> list[Rival]:
+    """Return the rivals that are worth integer forms, the best first: those that leave room for them, then the others.
+
+    Args:
+        rivals: All that were made, the fastest of each step first.
+        wish: What they must keep.
+    """
+    is_labelled = any(one.candidate.drop is not None for one in rivals)
+    most = _ROOM * (wish.max_drop if is_labelled else 1 - wish.least_agreement)
+    kept = [one for one in rivals if wish.keeps(one.candidate)]
+    return sorted(kept, key=lambda one: loss(one.candidate) > most)
+
+
+def like_which(run: Run, first: str) -> list[str]:
+    """Return the names of a search's candidates that keep their accuracy: the first, and the one that loses least.
+
+    Args:
+        run: With them.
+        first: The name of the first of them.
+    """
+    names = [numbered(first, i) for i in range(len(run.candidates))]
+    kept = [one for one in run.candidates if one.name in names and run.wish.keeps(one)]
+    surest = sorted(kept[1:], key=loss)
+    return [one.name for one in (*kept[:1], *surest[: _MOST_ALIKE - 1])]
+
+
+def make_alike(
+    run: Run, step: Step, model: Model, dense: Model, setting: Setting, like: Sequence[str]
+) -> Sequence[Outcome]:
+    """Return what a step makes of a model, as it made named candidates of the dense one; else what it finds itself.
+
+    Args:
+        run: Whose candidates they are.
+        step: That made them.
+        model: The rival's.
+        dense: What they were made of.
+        setting: Of what is made.
+        like: Names of candidates.
+    """
+    is_alike = {*model.op_counts} == {*dense.op_counts} and not run.replay
+    if is_alike and step.make_alike:
+        return step.make_alike(model, run.context, setting, like)
+    return step.make(model, run.context, setting)
