@@ -39,7 +39,7 @@ def chain(own, candidates, best, device=None):
     run = SimpleNamespace(
         by_rule=False,
         untimed="",
-        plan=SimpleNamespace(threads=2, threads_asked=False),
+        plan=SimpleNamespace(threads=2, threads_asked=False, beside=frozenset({"prune"})),
         context=SimpleNamespace(engine=engine(own), target=own),
         engine_of=lambda one: engine(device if one.profile else own),
     )
@@ -48,6 +48,13 @@ def chain(own, candidates, best, device=None):
 
 
 ON_CPU = ("onnxruntime", "CPUExecutionProvider")
+
+
+def test_what_is_fallen_back_to_is_dense_wherever_a_pruned_model_was_chosen():
+    pruned = replace(FLOAT, name="prune", file="candidates/prune/model.onnx", steps=("fuse", "prune"))
+    chosen = replace(INT8, name="prune-quantize", steps=("fuse", "prune", "quantize"))
+    found = chain(CPU, [FLOAT, FUSED, INT8, pruned, chosen], chosen)
+    assert found == [("model.onnx", *ON_CPU, "w8a8"), ("fallback.onnx", *ON_CPU, "fp32")]
 
 
 def test_a_float_choice_on_the_processor_needs_nothing_behind_it():

@@ -110,13 +110,11 @@ def _chain(run: Run, candidates: Sequence[Candidate], best: Candidate) -> list[_
     if best.compiled and run.engine_of(best).executor.takes_onnx:
         chain.append(replace(chain[0], name="fallback-onnx.onnx", file=best.file))
     own = run.context.engine.target
-    dense = [one for one in candidates if not run.is_beside(one)]  # what is fallen back to loses nothing
+    dense = [one for one in candidates if not run.plan.beside & {*one.steps}]  # what is fallen back to loses nothing
     floats = [one for one in dense if one.precision == own.float_precision and not one.profile and not one.refused]
     is_float = best.precision == own.float_precision and not best.profile and not run.by_rule
     if not is_float:
-        halves = [
-            one for one in dense if one.precision in _HALF and one not in (best, *floats) and not one.refused
-        ]
+        halves = [one for one in dense if one.precision in _HALF and one not in (best, *floats) and not one.refused]
         chain += [_part(run, "fallback-half.onnx", one) for one in halves[-1:] if _is_faster(one, floats[-1])]
         chain.append(_part(run, "fallback.onnx", floats[-1]))
     return [*chain, *_on_processor(run, dense, chain)]

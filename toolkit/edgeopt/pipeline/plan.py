@@ -113,10 +113,15 @@ class Plan:
     pruning: Pruning = Pruning()  # noqa: RUF009, frozen
 
     @property
+    def beside(self) -> frozenset[str]:
+        """Names of the steps whose models stand beside the dense one."""
+        return frozenset(name for name, step in self.steps.items() if step.beside)
+
+    @property
     def must_be_timed(self) -> frozenset[str]:
         """Names of the steps whose models are chosen only where their speed was measured: nobody asked for them."""
         asked = {PRUNE} if self.pruning.ratio else set[str]()
-        return frozenset(name for name, step in self.steps.items() if step.beside and step.is_default) - asked
+        return frozenset(name for name in self.beside if self.steps[name].is_default) - asked
 
     def heals_after(self, name: str) -> bool:
         """Return whether a later step wins back what models of this one lose."""

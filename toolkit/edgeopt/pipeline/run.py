@@ -80,10 +80,6 @@ class Run:
         """What a candidate must keep, and what is wanted of it."""
         return Wish(self.plan.max_drop, self.context.least_agreement, self.plan.prefer, self.plan.must_be_timed)
 
-    def is_beside(self, candidate: Candidate) -> bool:
-        """Return whether it stands beside the dense model, or was made of what does."""
-        return any(step.beside and name in candidate.steps for name, step in self.plan.steps.items())
-
     def open_candidate(self, candidate: Candidate, model: Model) -> Session:
         """Open a candidate's model on its own engine."""
         if candidate.name in self.openers:
