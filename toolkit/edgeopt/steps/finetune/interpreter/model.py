@@ -1,0 +1,263 @@
+"""A model as a torch module."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Set
+from dataclasses import dataclass
+
+import onnx
+import torch
+from onnx import numpy_helper
+
+from edgeopt.errors import EdgeoptError, UnsupportedError
+from edgeopt.graph.model import Model
+from edgeopt.graph.subgraphs import all_nodes
+from edgeopt.steps.finetune.interpreter.batches import Unproven, batched
+from edgeopt.steps.finetune.interpreter.ops import known_ops
+from edgeopt.steps.finetune.interpreter.ops._node import node_of, op_name, tensor_of
+from edgeopt.steps.finetune.interpreter.plan import Plan, Step, Values, run, try_out
+from edgeopt.steps.finetune.interpreter.roles import stored_floats, weights_of
+
+_FIRST_OPSET = 7
+_ALIKE = 1e-3
+"""Largest error over the largest number between a sample among others and the sample alone."""
+
+
+def missing_ops(model: Model) -> tuple[str, ...]:
+    """Return the ops of a model that cannot be trained here, in alphabetical order."""
+    return tuple(sorted({op_name(node) for node in all_nodes(model.proto.graph)} - known_ops().keys()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How inputs of certain shapes are computed."""
+
+    one: Plan
+    """For a single sample."""
+    all: Plan | None
+    """For all samples at once; None: one by one."""
+    first: Values
+    """The answers to the first sample alone, against which the first answers for all are checked; then empty."""
+
+
+class TorchModel(torch.nn.Module):
+    """An ONNX model whose weights are torch parameters.
+
+    Statistics of BatchNormalization are frozen, Dropout is off. A model that was exported for a single picture takes
+    any number: all at once where axis 0 can be traced through every node, otherwise one after the other.
+
+    Source: the ONNX operators, opsets 7 to 23.
+    """
+
+    def __init__(self, model: Model, trainable: Collection[str] | None = None) -> None:
+        """Take the weights over.
+
+        Args:
+            model: Float; all of its ops are known, see `missing_ops`. It is not changed.
+            trainable: Names of the float constants that are parameters; None: `weights_of(model)`.
+
+        Raises:
+            UnsupportedError: If an op is not known, or the opset is too old.
+            EdgeoptError: If `trainable` names something that is no float constant.
+        """
+        super().__init__()
+        _require_known(model)
+        self._model = model
+        floats = stored_floats(model.proto)
+        wanted = set(weights_of(model) if trainable is None else trainable)
+        if unknown := sorted(wanted - floats.keys()):
+            raise EdgeoptError(
+                f"{model.name} holds no float constant {', '.join(map(repr, unknown[:4]))}", remedy="name initializers"
+            )
+        self._names = tuple(name for name in floats if name in wanted)
+        self._values = torch.nn.ParameterList([tensor_of(floats[name]) for name in self._names])
+        self._frozen = tuple(name for name in floats if name not in wanted)
+        for place, name in enumerate(self._frozen):
+            self.register_buffer(f"frozen_{place}", tensor_of(floats[name]), persistent=False)
+        stored = model.proto.graph.initializer
+        self._others = {one.name: tensor_of(one) for one in stored if one.name not in floats}
+        self._outputs = tuple(one.name for one in model.outputs)
+        self._steps = _steps(model, floats)
+        self._tensors = {name for step in self._steps for name in (*step.inputs, *step.outputs) if name}
+        self._ways: dict[tuple[object, ...], _Way] = {}
+
+    @property
+    def weights(self) -> Mapping[str, torch.nn.Parameter]:
+        """The parameters by the names of their constants, in the order of the model."""
+        return dict(zip(self._names, self._values, strict=True))
+
+    def forward(self, inputs: Mapping[str, torch.Tensor], watch: Collection[str] = ()) -> Values:
+        """Return the model's outputs and the tensors of `watch`, by name.
+
+        Args:
+            inputs: By name, like the model's; where it has a single sample, any number of them along axis 0.
+            watch: Names of tensors within the graph.
+
+        Returns:
+            Shapes as the model has them, with the number of samples along axis 0. What has no axis of size 1 in front
+            gets one for the samples, if they are several.
+
+        Raises:
+            UnsupportedError: Where torch cannot compute a node, or the answers to several samples differ in shape.
+            EdgeoptError: If an input is missing or does not fit, or `watch` names no tensor.
+        """
+        if unknown := sorted(set(watch) - self._tensors - set(self._outputs)):
+            raise EdgeoptError(f"{self._model.name} has no tensor {unknown[0]!r}", remedy="name a tensor of its graph")
+        given = self._given(inputs)
+        samples = self._samples(given)
+        keep = frozenset(self._outputs) | frozenset(watch)
+        key = (samples, keep, *((name, tuple(x.shape), x.dtype, x.device) for name, x in given.items()))
+        if key not in self._ways:
+            self._ways[key] = self._find_way(given, samples, keep)
+        way = self._ways[key]
+        if way.all is None:
+            return self._one_by_one(way.one, given, samples, keep)
+        found = self._run(way.all, given, keep)
+        made = {name: _in_front(way.all, name, one) for name, one in found.items()}
+        if way.first:
+            is_alike = all(_is_alike(one, made[name]) for name, one in way.first.items())
+            self._ways[key] = _Way(way.one, way.all if is_alike else None, {})
+            if not is_alike:
+                return self._one_by_one(way.one, given, samples, keep)
+        return made
+
+    def to_model(self) -> Model:
+        """Return the model with the parameters as they are now; what did not change keeps its bytes."""
+        proto = onnx.ModelProto()
+        proto.CopyFrom(self._model.proto)
+        floats = stored_floats(proto)
+        for name, parameter in self.weights.items():
+            old = tensor_of(floats[name])
+            new = parameter.detach().to("cpu", old.dtype)
+            if not torch.equal(old, new):
+                floats[name].CopyFrom(numpy_helper.from_array(new.contiguous().numpy(), floats[name].name))
+        return Model(proto, self._model.name)
+
+    def _given(self, inputs: Mapping[str, torch.Tensor]) -> Values:
+        found = {}
+        for spec in self._model.inputs:
+            value = inputs.get(spec.name)
+            if value is None or value.ndim != len(spec.shape):
+                told = "is missing" if value is None else f"has {value.ndim} axes, not {len(spec.shape)}"
+                raise EdgeoptError(f"input {spec.name!r} of {self._model.name} {told}", remedy="give it as it is")
+            found[spec.name] = value
+        return found
+
+    def _samples(self, values: Values) -> int:
+        """Return how many samples lie along axis 0 of what was exported for a single one, or for any number."""
+        counts = {int(values[name].shape[0]) for name in self._free}
+        if len(counts) > 1:
+            raise EdgeoptError(
+                f"the inputs of {self._model.name} hold {' and '.join(map(str, sorted(counts)))} samples",
+                remedy="give as many samples in each of them",
+            )
+        return max(counts.pop(), 1) if counts else 1
+
+    @property
+    def _free(self) -> tuple[str, ...]:
+        """Names of the inputs whose axis 0 counts samples."""
+        return tuple(one.name for one in self._model.inputs if one.shape and not _is_fixed(one.shape[0]))
+
+    def _values_with(self, given: Values) -> Values:
+        frozen = {name: self.get_buffer(f"frozen_{place}") for place, name in enumerate(self._frozen)}
+        return {**self._others, **frozen, **self.weights, **given}
+
+    def _run(self, plan: Plan, given: Values, keep: Set[str]) -> Values:
+        return run(plan, {**self.weights, **given}, keep)
+
+    def _one_by_one(self, plan: Plan, given: Values, samples: int, keep: Set[str]) -> Values:
+        found = [self._run(plan, self._sample(given, one), keep) for one in range(samples)]
+        return {name: _stacked(name, [one[name] for one in found]) for name in found[0]}
+
+    def _sample(self, given: Values, place: int) -> Values:
+        free = self._free
+        return {name: x[place : place + 1] if name in free else x for name, x in given.items()}
+
+    def _find_way(self, given: Values, samples: int, keep: Set[str]) -> _Way:
+        """Try out one sample; find out whether all can be computed at once."""
+        first = Values()
+        frozen = {*self._others, *self._frozen}
+
+        def listen(name: str, value: torch.Tensor) -> None:
+            if name in keep and samples > 1:
+                first[name] = value
+
+        with torch.no_grad():
+            one = try_out(self._steps, self._values_with(self._sample(given, 0)), frozen, keep, listen)
+        if samples == 1:
+            return _Way(one, one, {})
+        try:
+            whole = batched(one, dict.fromkeys(self._free, 0), samples)
+        except Unproven:
+            return self._whole_as_it_is(one, given, samples, frozen, keep)
+        return _Way(one, whole, first)
+
+    def _whole_as_it_is(self, one: Plan, given: Values, samples: int, frozen: Set[str], keep: Set[str]) -> _Way:
+        """Compute all at once, as the graph says, if it says that it takes any number and gives as many answers."""
+        if any(spec.shape[0] == 1 for spec in self._model.inputs if spec.name in self._free):
+            return _Way(one, None, {})
+        with torch.no_grad():
+            whole = try_out(self._steps, self._values_with(given), frozen, keep, lambda _name, _value: None)
+        counted = all(whole.sizes[name][:1] == (samples,) for name in self._outputs)
+        return _Way(one, whole if counted else None, {})
+
+
+def _is_fixed(size: int | str | None) -> bool:
+    return isinstance(size, int) and size != 1
+
+
+def _require_known(model: Model) -> None:
+    if missing := missing_ops(model):
+        raise UnsupportedError(
+            f"training cannot compute {', '.join(missing)} of {model.name}",
+            remedy="let simplify run first, or export the model with other ops; without training it can still be made",
+        )
+    if model.opset < _FIRST_OPSET:
+        raise UnsupportedError(
+            f"{model.name} has opset {model.opset}; training reads {_FIRST_OPSET} and later",
+            remedy="let the step simplify run first: it upgrades the opset",
+        )
+    if model.proto.graph.sparse_initializer:
+        raise UnsupportedError(f"{model.name} holds sparse constants", remedy="export it with dense ones")
+
+
+def _steps(model: Model, floats: Collection[str]) -> list[Step]:
+    """Return the nodes in order, without those that only hold floats."""
+    compute, steps = known_ops(), []
+    for proto in model.proto.graph.node:
+        if proto.op_type != "Constant" or proto.output[0] not in floats:
+            node = node_of(proto, model.opset)
+            steps.append(Step(node, compute[node.op], tuple(proto.input), tuple(proto.output)))
+    return steps
+
+
+def _in_front(plan: Plan, name: str, value: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of several samples with them along axis 0; that of one sample as it is."""
+    if plan.samples == 1:
+        return value
+    size, axis = plan.sizes[name], plan.axes.get(name)
+    if axis is None:
+        return _stacked(name, [value] * plan.samples)
+    if axis == 0 and size[0] == 1:
+        return value
+    value = value.unflatten(axis, (plan.samples, size[axis])).movedim(axis, 0)
+    return value.squeeze(1) if size[0] == 1 else value
+
+
+def _stacked(name: str, values: list[torch.Tensor]) -> torch.Tensor:
+    if len({one.shape for one in values}) > 1:
+        shapes = " and ".join(dict.fromkeys(str(tuple(one.shape)) for one in values))
+        raise UnsupportedError(
+            f"{name!r} has another shape for each sample: {shapes}",
+            remedy="cut the model before the op that selects boxes, or give samples one by one",
+        )
+    return torch.cat(values) if values[0].ndim and values[0].shape[0] == 1 else torch.stack(values)
+
+
+def _is_alike(alone: torch.Tensor, among: torch.Tensor) -> bool:
+    """Whether the first of several samples got the answer that it gets alone."""
+    mine = among.detach()[0].reshape(alone.shape)
+    if not alone.is_floating_point():
+        return bool((mine == alone).float().mean() >= 1 - _ALIKE) if alone.numel() else True
+    error = (mine - alone).abs().amax() if alone.numel() else alone.new_zeros(())
+    return bool(error <= _ALIKE * alone.abs().amax().clamp_min(1e-6)) or not bool(torch.isfinite(alone).all())
