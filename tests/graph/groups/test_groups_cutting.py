@@ -1,69 +1,173 @@
 """Channels that are cut out of small nets leave what the dense net gives without them."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
-import onnx
 import pytest
-from fixture_models import model, numbers
+from channel_nets import (
+    GROUPS,
+    NETS,
+    alike,
+    attention_of_one_product,
+    net,
+    residual,
+    shared_shift,
+    some,
+    split_sizes,
+    with_merged,
+    with_twins,
+    with_zeros,
+    without_reading,
+)
+from fixture_models import numbers
 from onnx import numpy_helper
 
 from edgeopt.errors import EdgeoptError
-from edgeopt.executors import SessionOptions
-from edgeopt.executors.onnxruntime import EXECUTOR
-from edgeopt.graph.groups import ChannelGroups, keep_channels, trace
-from edgeopt.graph.model import Model
+from edgeopt.graph.groups import first_empty, keep_channels, trace
 
 
-def without_reading(dense: Model, groups: ChannelGroups, keep: dict[str, np.ndarray]) -> Model:
-    """Return the dense model whose consumers read zeros of the channels that are not kept."""
-    proto = onnx.ModelProto()
-    proto.CopyFrom(dense.proto)
-    stored = {one.name: one for one in proto.graph.initializer}
-    for name, kept in keep.items():
-        for use in groups[name].consumers:
-            array = numpy_helper.to_array(stored[use.tensor]).copy()
-            gone = (use.channels >= 0) & ~np.isin(use.channels, kept)
-            array[(slice(None),) * use.axis + (gone,)] = 0
-            stored[use.tensor].CopyFrom(numpy_helper.from_array(array, use.tensor))
-    return Model(proto, dense.name)
+def count_numbers(one):
+    return sum(int(np.prod(tensor.dims)) for tensor in one.proto.graph.initializer)
 
 
-def run(one: Model) -> list[np.ndarray]:
-    rng = np.random.default_rng(1)
-    feed = {spec.name: rng.normal(size=spec.shape).astype(np.float32) for spec in one.inputs}
-    session = EXECUTOR.open(one.data, SessionOptions())
-    return [*session.run(feed).values()]
+nets = pytest.mark.parametrize("make", NETS, ids=lambda make: make.__name__)
 
 
-def check(dense: Model, keep: dict[str, list[int]]) -> Model:
+def legal(groups, dense, seed):
+    """Return a choice that leaves something of every tensor, and the model of it."""
+    for attempt in range(50):
+        keep = some(groups, seed + attempt)
+        if not first_empty(groups, keep):
+            return keep, keep_channels(dense, groups, keep)
+    raise AssertionError("no choice is legal")
+
+
+@nets
+def test_the_groups_of_each_structure(make):
+    groups = trace(make())
+    assert {one.name: one.channels for one in groups.free} == GROUPS[make.__name__]
+
+
+@nets
+def test_what_is_cut_out_is_what_consumers_no_longer_read(make):
+    dense = make()
     groups = trace(dense)
-    chosen = {name: np.array(kept) for name, kept in keep.items()}
-    cut = keep_channels(dense, groups, chosen)
-    for want, got in zip(run(without_reading(dense, groups, chosen)), run(cut), strict=True):
-        np.testing.assert_allclose(got, want, atol=1e-4)
-    return cut
+    for seed in (0, 1):
+        keep, cut = legal(groups, dense, seed)
+        alike(without_reading(dense, groups, keep), cut)
+        assert count_numbers(cut) < count_numbers(dense)
 
 
-def test_a_residual_add_ties_what_it_adds():
-    dense = model(
-        """net (float[1,3,8,8] x) => (float[1,2,8,8] y) {
-            a = Conv <pads = [1,1,1,1]> (x, w0, b0)
-            r = Relu(a)
-            c = Conv <pads = [1,1,1,1]> (r, w1)
-            s = Add(c, r)
-            y = Conv (s, w2)
-        }""",
-        w0=numbers(6, 3, 3, 3), b0=numbers(6), w1=numbers(6, 6, 3, 3, seed=1), w2=numbers(2, 6, 1, 1, seed=2),
-    )  # fmt: skip
+@nets
+def test_channels_of_zeros_are_cut_without_a_trace(make):
+    groups = trace(make())
+    keep, _ = legal(groups, make(), 2)
+    dense = with_zeros(make(), groups, keep)
+    alike(dense, keep_channels(dense, groups, keep))
+
+
+@nets
+def test_twins_are_merged_into_one(make):
+    groups = trace(make())
+    keep, _ = legal(groups, make(), 3)
+    dense = with_twins(make(), groups, keep)
+    alike(dense, keep_channels(with_merged(dense, groups, keep), groups, keep))
+
+
+def shapes(one):
+    return {tensor.name: tuple(tensor.dims) for tensor in one.proto.graph.initializer}
+
+
+def values(one, name):
+    return numpy_helper.to_array(next(t for t in one.proto.graph.initializer if t.name == name)).tolist()
+
+
+def test_constants_keep_their_names():
+    dense = residual()
+    cut = keep_channels(dense, trace(dense), {"a": np.array([0, 2, 5])})
+    assert shapes(cut) == {
+        "b0": (3,),
+        "w0": (3, 3, 1, 1),
+        "w1": (5, 3, 1, 1),
+        "w2": (3, 5, 1, 1),
+        "w3": (2, 3, 1, 1),
+    }
+
+
+def test_the_sizes_of_a_split_follow_its_parts():
+    dense = split_sizes()
+    assert values(keep_channels(dense, trace(dense), {"a": np.array([1, 4, 5])}), "s") == [1, 2]
+
+
+def test_a_head_goes_at_once_and_every_shape_follows():
+    dense = attention_of_one_product()
+    cut = keep_channels(dense, trace(dense), {"p": np.array([0, 2])})
+    assert shapes(cut)["w"] == (8, 24)
+    assert shapes(cut)["wo"] == (8, 8)
+    assert values(cut, "heads") == [0, 0, 2, 4]
+
+
+def test_a_constant_of_two_layers_is_cut_for_each_of_them():
+    dense = shared_shift()
     groups = trace(dense)
-    assert [(one.name, one.channels, one.pinned != "") for one in groups] == [("a", 6, False), ("y", 2, True)]
-    cut = check(dense, {"a": [0, 2, 5]})
-    shapes = {one.name: tuple(one.dims) for one in cut.proto.graph.initializer}
-    assert shapes == {"w0": (3, 3, 3, 3), "b0": (3,), "w1": (3, 3, 3, 3), "w2": (2, 3, 1, 1)}
+    cut = keep_channels(dense, groups, {"a": np.array([0, 1]), "c": np.array([2, 3, 4])})
+    assert sorted(size for name, (size, *_) in shapes(cut).items() if name.startswith("b")) == [2, 3]
+    same = keep_channels(dense, groups, {"a": np.array([0, 1]), "c": np.array([0, 1])})
+    assert [name for name in shapes(same) if name.startswith("b")] == ["b"]
 
 
-def test_a_pinned_group_is_refused():
-    dense = model("net (float[1,3] x) => (float[1,4] y) { y = MatMul(x, w) }", w=numbers(3, 4))
+def test_a_model_with_other_weights_is_cut_by_the_same_groups():
+    first, second = residual(), residual()
+    second.proto.graph.initializer[0].CopyFrom(numpy_helper.from_array(numbers(6, seed=9), "b0"))
+    cut = keep_channels(second, trace(first), {"a": np.array([0, 3])})
+    np.testing.assert_array_equal(values(cut, "b0"), numbers(6, seed=9)[[0, 3]])
+
+
+@pytest.mark.parametrize(
+    ("keep", "problem"),
+    [
+        ({"y": [0]}, "group 'y' is pinned: an output of the model keeps its shape"),
+        ({"a": [6]}, "group 'a' has channels 0 to 5"),
+        ({"a": []}, "no channel of 'a' would be left"),
+        ({"nothing": [0]}, "no group of channels named 'nothing'"),
+    ],
+)
+def test_what_cannot_be_kept_is_one_error_that_says_why(keep, problem):
+    dense = residual()
+    with pytest.raises(EdgeoptError) as error:
+        keep_channels(dense, trace(dense), {name: np.array(kept, np.int64) for name, kept in keep.items()})
+    assert error.value.problem == problem
+
+
+def test_a_part_of_a_split_is_never_left_empty():
+    dense = split_sizes()
     groups = trace(dense)
-    assert groups["y"].pinned
-    with pytest.raises(EdgeoptError, match="pinned"):
-        keep_channels(dense, groups, {"y": np.array([0])})
+    assert first_empty(groups, {"a": np.array([4, 5])}) == "b"
+    assert first_empty(groups, {"a": np.array([0, 5])}) == ""
+
+
+def test_a_model_that_was_not_traced_is_refused():
+    dense = residual()
+    wide = net("a = Conv(x, w0) y = Conv(a, w1)", "float[1,2,8,8] y", w0=numbers(9, 3, 1, 1), w1=numbers(2, 9, 1, 1))
+    with pytest.raises(EdgeoptError, match="not what was traced"):
+        keep_channels(wide, trace(dense), {"a": np.array([0])})
+
+
+def every_cut() -> list[str]:
+    told = []
+    for make in NETS:
+        dense = make()
+        groups = trace(dense)
+        cut = keep_channels(dense, groups, {one.name: np.arange(one.channels - 1) for one in groups.free})
+        told.append(f"{[one.name for one in groups]} {groups.pins} {cut.fingerprint}")
+    return told
+
+
+def test_two_processes_make_the_same_bytes():
+    code = "import test_groups_cutting; print(*test_groups_cutting.every_cut(), sep=chr(10))"
+    path = os.pathsep.join([os.path.dirname(__file__), *sys.path])
+    environment = {**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": path}
+    shown = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert shown.stdout.splitlines() == every_cut()

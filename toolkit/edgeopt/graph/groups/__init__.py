@@ -6,7 +6,7 @@ Source: G. Fang et al., DepGraph: Towards Any Structural Pruning (CVPR 2023); he
 from __future__ import annotations
 
 from edgeopt.graph.groups.blocks import Block, removable_blocks, remove_block
-from edgeopt.graph.groups.cutting import keep_channels
+from edgeopt.graph.groups.cutting import first_empty, keep_channels
 from edgeopt.graph.groups.refusal import require_prunable
 from edgeopt.graph.groups.tracing import trace
 from edgeopt.graph.groups.types import ChannelGroups, Group, Pin, Use
@@ -17,6 +17,7 @@ __all__ = [
     "Group",
     "Pin",
     "Use",
+    "first_empty",
     "keep_channels",
     "removable_blocks",
     "remove_block",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,9 +32,9 @@ def keep_channels(model: Model, groups: ChannelGroups, keep: Mapping[str, NDArra
         InvalidFileError: If onnx's checker refuses the result.
     """
     kept = _kept(groups, keep)
-    for use in groups.plan.tensors:
-        if not _mask(use.channels, kept).any():
-            raise EdgeoptError(f"no channel of {use.tensor!r} would be left", remedy="keep at least one of them")
+    empty = _first_empty(groups, kept)
+    if empty:
+        raise EdgeoptError(f"no channel of {empty!r} would be left", remedy="keep at least one of them")
     graph = Graph.from_model(model)
     nodes = {name_of(node): node for node in graph.nodes()}
     _cut_constants(graph, nodes, groups.plan.cuts, kept)
@@ -43,6 +43,20 @@ def keep_channels(model: Model, groups: ChannelGroups, keep: Mapping[str, NDArra
     made = graph.to_model()
     require_valid(made.proto, f"{model.name} with channels removed")
     return made
+
+
+def first_empty(groups: ChannelGroups, keep: Mapping[str, NDArray[np.int64]]) -> str:
+    """Return a tensor of which nothing would be left, a part of a Split for example; empty where there is none.
+
+    Raises:
+        NotFoundError: If there is no group of a name.
+        EdgeoptError: If a group is pinned, or a channel does not exist.
+    """
+    return _first_empty(groups, _kept(groups, keep))
+
+
+def _first_empty(groups: ChannelGroups, kept: Kept) -> str:
+    return next((one.tensor for one in groups.plan.tensors if not _mask(one.channels, kept).any()), "")
 
 
 def _kept(groups: ChannelGroups, keep: Mapping[str, NDArray[np.int64]]) -> Kept:
@@ -96,12 +110,19 @@ def _cut(graph: Graph, nodes: Mapping[str, Node], places: list[tuple[str, int]],
         )
     for axis, mask in masks.items():
         array = np.compress(mask, array, axis)
-    if len(value.uses()) == len(places) and value.is_initializer():
-        graph.set_constant(value, array)
+    _store(graph, [(nodes[name], other) for name, other in places], array)
+
+
+def _store(graph: Graph, places: Sequence[tuple[Node, int]], array: NDArray[Any]) -> None:
+    """Let inputs of nodes be a constant: under its old name where nothing else reads that one."""
+    node, place = places[0]
+    old = node.inputs[place] if place < len(node.inputs) else None
+    if old is not None and old.is_initializer() and len(old.uses()) == len(places):
+        graph.set_constant(old, array)
         return
     graph.set_input(node, place, array)
-    for name, other in places[1:]:
-        graph.set_input(nodes[name], other, node.inputs[place])
+    for other, index in places[1:]:
+        graph.set_input(other, index, node.inputs[place])
 
 
 def _rewrite_sizes(graph: Graph, nodes: Mapping[str, Node], sizes: Iterable[Size], kept: Kept) -> None:
@@ -111,8 +132,7 @@ def _rewrite_sizes(graph: Graph, nodes: Mapping[str, Node], sizes: Iterable[Size
     for (name, place), ones in changed.items():
         values = list(ones[0].values)
         for one in ones:
-            if not _mask(one.channels, kept).all():
-                values[one.entry] = int(_mask(one.channels, kept).sum())
+            values[one.entry] = int(_mask(one.channels, kept).sum())  # also -3 becomes a number from the front
         if values != [*ones[0].values]:
             _write(graph, nodes[name], place, values, is_number=ones[0].entry < 0)
 
@@ -125,7 +145,7 @@ def _write(graph: Graph, node: Node, place: int | str, values: list[int], *, is_
     array = np.array(values, old.dtype if old is not None else np.int64)
     if node.op_type == "Split":
         graph.set_attribute(node, "num_outputs", None)
-    graph.set_input(node, place, array.reshape(old.shape) if old is not None else array)
+    _store(graph, [(node, place)], array.reshape(old.shape) if old is not None else array)
 
 
 def _shrink_shapes(graph: Graph, groups: ChannelGroups, kept: Kept) -> None:

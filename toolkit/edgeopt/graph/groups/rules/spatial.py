@@ -26,6 +26,8 @@ def resize(node: Node, at: Tracer) -> None:
     resized = attribute(node, "axes", tuple(range(len(before))))
     order = [positive(int(one), len(before)) for one in resized]
     for axis in [*axes]:
+        if not isinstance(after[axis], int):
+            raise PinnedError("the size of a Resize is not known before the model runs")
         if before[axis] != after[axis] or attribute(node, "coordinate_transformation_mode", "") == "tf_crop_and_resize":
             raise PinnedError("resizes along the channels")
         if len(node.inputs) > 3 and node.inputs[3] is not None and axis in order:
