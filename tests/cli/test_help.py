@@ -49,7 +49,7 @@ def interrupted(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 
 
-OTHERS = {"--id", "--query-gpu", "--use", "--help", "--version"}
+OTHERS = {"--index-url", "--id", "--query-gpu", "--use", "--help", "--version"}
 """Options of other programs that are called or advised, and click's own."""
 
 

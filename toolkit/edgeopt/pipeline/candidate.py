@@ -75,6 +75,8 @@ class Candidate:
     """What was compiled for the device, relative to the output folder."""
     options: Mapping[str, str] = field(default_factory=dict)
     """Session configuration entries with which it runs fastest, beyond those of the profile."""
+    input_size: tuple[int, ...] = ()
+    """Height and width of its pictures, where they are smaller than the original's."""
 
     @property
     def is_resumed(self) -> bool:

@@ -54,7 +54,7 @@ def _runnable(run: Run, one: Candidate) -> Runnable:
     return Runnable(
         opening=run.engine_of(one).opening(one.precision),
         source=run.workspace.path(one.file).resolve(),
-        recipe=run.context.recipe,
+        recipe=run.context.recipe_of(model),
         inputs=model.inputs,
         outputs=model.outputs,
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.executors import Session
 from edgeopt.executors.onnxruntime.providers import CPU, TENSORRT
-from edgeopt.graph.model import load_model
+from edgeopt.graph.model import Model, load_model
 from edgeopt.graph.tensors import Sample
 from edgeopt.pipeline.candidate import Candidate
 from edgeopt.pipeline.embedding import Embedding
@@ -75,12 +75,15 @@ def deploy(
     Raises:
         InvalidFileError: If the disk is full.
     """
-    recipe = embedded.recipe or _recipe_of_bundle(run)
-    chain = _chain(run, candidates, best)
-    lighter = [_part(run, f"lighter-{i}.onnx", one) for i, one in enumerate(lighter_than(best, candidates), 1)]
+    alike = _fed_alike(run, candidates, best)
+    in_float = load_model(run.workspace.path(alike[0].file), alike[0].name)
+    fed = run.context.recipe_of(in_float)
+    recipe = embedded.recipe or _recipe_of_bundle(run, fed)
+    chain = _chain(run, alike, best)
+    lighter = [_part(run, f"lighter-{i}.onnx", one) for i, one in enumerate(lighter_than(best, alike), 1)]
     notes, parts = [*embedded.notes], [*chain, *lighter]
-    samples = _samples(run, candidates, notes)
-    recorder = _Recorder(run, embedded, samples, notes)
+    samples = _samples(run, alike, fed.input.size, notes)
+    recorder = _Recorder(run, embedded, samples, notes, in_float)
     recorded = [recorder.record(part) if samples else None for part in parts]
     models = [_packed(run, part, embedded, one) for part, one in zip(parts, recorded, strict=True)]
     selftest = _selftest(samples, recorded) if any(recorded) else None
@@ -101,6 +104,17 @@ def deploy(
     return folder, (*notes, _size_of(bundle))
 
 
+def _fed_alike(run: Run, candidates: Sequence[Candidate], best: Candidate) -> list[Candidate]:
+    """Return the candidates that take pictures of one size with the choice: a bundle feeds all its models alike.
+
+    The first is in float: the original, or the one of that size that loses least.
+    """
+    alike = [one for one in candidates if one.input_size == best.input_size]
+    floats = [one for one in alike if one.precision == run.context.engine.target.float_precision and not one.profile]
+    first = floats[0] if floats else best
+    return [first, *(one for one in alike if one is not first)]
+
+
 def _chain(run: Run, candidates: Sequence[Candidate], best: Candidate) -> list[_Part]:
     """Return the choice and what comes after it, in the order in which a device tries them."""
     device = run.context.target if run.by_rule else run.engine_of(best).target
@@ -110,14 +124,21 @@ def _chain(run: Run, candidates: Sequence[Candidate], best: Candidate) -> list[_
     if best.compiled and run.engine_of(best).executor.takes_onnx:
         chain.append(replace(chain[0], name="fallback-onnx.onnx", file=best.file))
     own = run.context.engine.target
-    dense = [one for one in candidates if not run.plan.beside & {*one.steps}]  # what is fallen back to loses nothing
+    dense = _densest(run, candidates)
     floats = [one for one in dense if one.precision == own.float_precision and not one.profile and not one.refused]
+    floats = floats or [candidates[0]]
     is_float = best.precision == own.float_precision and not best.profile and not run.by_rule
     if not is_float:
         halves = [one for one in dense if one.precision in _HALF and one not in (best, *floats) and not one.refused]
         chain += [_part(run, "fallback-half.onnx", one) for one in halves[-1:] if _is_faster(one, floats[-1])]
         chain.append(_part(run, "fallback.onnx", floats[-1]))
     return [*chain, *_on_processor(run, dense, chain)]
+
+
+def _densest(run: Run, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return the candidates that lost least on purpose: what is fallen back to loses nothing more than its size took."""
+    lossy = [len(run.plan.beside & {*one.steps}) for one in candidates]
+    return [one for one, count in zip(candidates, lossy, strict=True) if count == min(lossy)]
 
 
 def _is_faster(one: Candidate, other: Candidate) -> bool:
@@ -193,15 +214,14 @@ def _expected(run: Run, best: Candidate) -> dict[str, object]:
     }
 
 
-def _recipe_of_bundle(run: Run) -> Recipe:
+def _recipe_of_bundle(run: Run, recipe: Recipe) -> Recipe:
     """Return the recipe without a picture's size where arrays were given, and nothing says how one becomes them."""
-    recipe = run.context.recipe
     if not recipe.takes_arrays or run.context.frames.tensors is None or recipe.preprocess != Preprocess():
         return recipe
     return replace(recipe, input=replace(recipe.input, size=()))
 
 
-def _samples(run: Run, candidates: Sequence[Candidate], notes: list[Note]) -> tuple[Sample, ...]:
+def _samples(run: Run, candidates: Sequence[Candidate], size: tuple[int, ...], notes: list[Note]) -> tuple[Sample, ...]:
     """Return the inputs of the test: as many as a device runs in half a second, four at most; one for a simulator."""
     if run.plan.selftest is SelfTestInputs.OFF:
         notes.append(Note(NoteKind.SKIPPED, "the bundle has no test of its numbers: --selftest off"))
@@ -211,8 +231,8 @@ def _samples(run: Run, candidates: Sequence[Candidate], notes: list[Note]) -> tu
     count = 1 if any(one.compiled for one in candidates) else count
     given = run.context.frames
     is_made_up = run.plan.selftest is SelfTestInputs.SYNTHETIC
-    frames = synthetic_like(given, run.context.recipe.input.size, count) if is_made_up else given.spread(count)
-    kept = choose_samples([frames.read(i) for i in range(len(frames))], run.context.recipe.input.size)
+    frames = synthetic_like(given, size, count) if is_made_up else given.spread(count)
+    kept = choose_samples([frames.read(i) for i in range(len(frames))], size)
     if not kept:
         told = "no test of its numbers: its inputs are larger than a bundle stores, or are text"
         notes.append(Note(NoteKind.SKIPPED, f"the bundle has {told}"))
@@ -233,15 +253,17 @@ def _stored(kept: Sequence[Sample], frames: Frames) -> Note:
 class _Recorder:
     """Runs the models of a bundle here, as they were judged."""
 
-    def __init__(self, run: Run, embedded: Embedding, samples: Sequence[Sample], notes: list[Note]) -> None:
+    def __init__(
+        self, run: Run, embedded: Embedding, samples: Sequence[Sample], notes: list[Note], in_float: Model
+    ) -> None:
         self._run, self._embedded, self._samples, self._notes = run, embedded, samples, notes
-        self._recipe = embedded.recipe or run.context.recipe
+        self._float, self._recipe = in_float, embedded.recipe or run.context.recipe_of(in_float)
         self._known: dict[tuple[str, bool], Recorded | None] = {}
 
     @cached_property
     def _original(self) -> Sequence[Mapping[str, Rows]]:
-        """What the model as given makes of the samples."""
-        session = self._run.context.open(self._embedded.put_into(self._run.context.original))
+        """What the model as given, or its smaller form, makes of the samples."""
+        session = self._run.context.open(self._embedded.put_into(self._float))
         task = make_task(self._recipe, session.inputs, session.outputs, evaluating=False)
         try:
             return run_rows(session, task, self._samples)

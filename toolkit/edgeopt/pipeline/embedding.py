@@ -56,7 +56,8 @@ def embed(run: Run, best: Candidate) -> Embedding:
     if not steps:
         return nothing
     parts = [step.embeds for step in steps.values() if step.embeds]
-    asked = Embedding(run.context, best.name, steps, run.context.recipe.with_embedded(*parts))
+    recipe = run.context.recipe_of(load_model(run.workspace.path(best.file), best.name))
+    asked = Embedding(run.context, best.name, steps, recipe.with_embedded(*parts))
     run.listener.say(f"putting {' and '.join(parts)} into {best.name}")
     try:
         return _checked(run, best, asked)
@@ -66,6 +67,7 @@ def embed(run: Run, best: Candidate) -> Embedding:
 
 def _put_into(model: Model, steps: Mapping[str, Step], context: Context) -> Model:
     setting = Setting(context.engine, context.target.float_precision, model.name)
+    context = replace(context, recipe=context.recipe_of(model))
     for step in steps.values():
         model = step.make(model, context, setting)[0].model
     return model
@@ -94,7 +96,7 @@ def _told(asked: Embedding) -> str:
 def _runnable(run: Run, best: Candidate, what: Embedding) -> Runnable:
     model = what.put_into(load_model(run.workspace.path(best.file), best.name))
     opening = run.engine_of(best).opening(best.precision)
-    return Runnable(opening, model.data, what.recipe or run.context.recipe, model.inputs, model.outputs)
+    return Runnable(opening, model.data, what.recipe or run.context.recipe_of(model), model.inputs, model.outputs)
 
 
 def _agreement(run: Run, before: Runnable, after: Runnable) -> float:
@@ -114,7 +116,7 @@ def _score(run: Run, best: Candidate, asked: Embedding, model: Model) -> Accurac
     """Return the metric of the model with the parts inside, at the thresholds of the evaluation."""
     if run.labelled is None:
         return None
-    recipe = run.context.recipe
+    recipe = run.context.recipe_of(model)
     thresholds = {name: getattr(recipe.evaluation, name) for name in _THRESHOLDS}
     strict = replace(recipe, postprocess=replace(recipe.postprocess, **thresholds, top=max(recipe.postprocess.top, 5)))
     made = _put_into(model, asked.steps, replace(run.context, recipe=strict))

@@ -100,9 +100,8 @@ def _with_joined_attention(
     if engine is not run.context.engine or not joins_attention(engine.target) or monotonic() > run.context.ends_at:
         return model, parent
     finished = finished_candidates(run, name)
-    outcome = (
-        outcome_on_disk(run, finished[0]) if finished else fuse_attention(model, run.context.inputs(CHECKED_PICTURES))
-    )
+    inputs = [] if finished else run.context.inputs(CHECKED_PICTURES, model)
+    outcome = outcome_on_disk(run, finished[0]) if finished else fuse_attention(model, inputs)
     if not outcome.changes:
         run.context.notes.extend(outcome.notes)
         return model, parent

@@ -8,7 +8,7 @@ from typing import Any
 
 from edgeopt.errors import Note, NoteKind
 from edgeopt.executors import Session
-from edgeopt.graph.drift import measure_drift, worst_drift
+from edgeopt.graph.drift import Drift, measure_drift, worst_drift
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.measurement.accuracy.bootstrap import Drop, Scored, drop_between, require_telling, score
@@ -48,6 +48,7 @@ def score_candidate(
         profile="" if setting.engine is run.context.engine else setting.engine.target.name,
         options=dict(outcome.options),
         placement=_judged_by_rule(run, name, outcome.model),
+        input_size=_smaller_size(run.context, outcome.model),
     )
     found = reference_answers(run.context, session, outcome.model)
     if name == BASELINE:
@@ -58,10 +59,7 @@ def score_candidate(
         session.close()
         return candidate
     baseline, drop = run.candidates[0].score, _drop_from_baseline(run, scored)
-    pairs = zip(run.context.inputs(CHECKED_PICTURES), run.context.inputs(CHECKED_PICTURES, outcome.model), strict=True)
-    original = run.context.open(run.context.original)
-    drift = worst_drift(measure_drift(original.run(before), session.run(after)) for before, after in pairs)
-    original.close()
+    drift = None if candidate.input_size else _drift(run.context, outcome.model, session)
     session.close()
     return replace(
         candidate,
@@ -71,6 +69,21 @@ def score_candidate(
         drop_low=drop.low if drop else None,
         drop_high=drop.high if drop else None,
     )
+
+
+def _smaller_size(context: Context, model: Model) -> tuple[int, ...]:
+    """Return height and width of a model's pictures; empty where they are the original's."""
+    size = tuple(context.recipe_of(model).input.size)
+    return () if size == tuple(context.recipe.input.size) else size
+
+
+def _drift(context: Context, model: Model, session: Session) -> Drift:
+    """Return how far a model's outputs lie from the original's on the same pictures."""
+    pairs = zip(context.inputs(CHECKED_PICTURES), context.inputs(CHECKED_PICTURES, model), strict=True)
+    original = context.open(context.original)
+    drift = worst_drift(measure_drift(original.run(before), session.run(after)) for before, after in pairs)
+    original.close()
+    return drift
 
 
 def keep_reference(context: Context, labelled: LabelledFrames | None, task: Task, found: list[Any]) -> None:

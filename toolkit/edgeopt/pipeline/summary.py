@@ -179,6 +179,7 @@ def _candidate(report: Report, one: Candidate) -> Section:
     processes = f", {one.speed.processes} fresh processes" if one.speed and one.speed.processes > 1 else ""
     known = {
         "changes": ", ".join(f"{name} {count}" for name, count in one.changes.items()) or as_it_is,
+        "input": f"{'x'.join(map(str, one.input_size))}, smaller than the original's" if one.input_size else "",
         "runs on": f"{one.executor}, {one.precision}",
         "file": one.file,
         "compiled": one.compiled,

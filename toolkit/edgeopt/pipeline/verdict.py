@@ -54,6 +54,7 @@ def _facts(report: Report) -> list[Value]:
     found = [
         _budget(report),
         Value("accuracy", _accuracy(best, first, report.max_drop) if best is not first else ""),
+        Value("input", _smaller(best)),
         Value("embedded", str(report.inside) if report.inside else ""),
         Value("size", size if best is not first else ""),
         Value(
@@ -64,6 +65,12 @@ def _facts(report: Report) -> list[Value]:
         Value("report", str(report.folder / "report.html"), is_command=True),
     ]
     return [one for one in found if one.text]
+
+
+def _smaller(best: Candidate) -> str:
+    """Return that the choice takes smaller pictures; empty where it does not."""
+    size = "x".join(map(str, best.input_size))
+    return f"{size}, smaller than the original's: small things are lost first; the bundle feeds it so" if size else ""
 
 
 def _budget(report: Report) -> Value:

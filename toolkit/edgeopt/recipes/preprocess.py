@@ -73,6 +73,8 @@ class Input:
     """Sizes for named free dimensions, for example `batch = 1`."""
     shapes: Mapping[str, tuple[Length, ...]] = field(default_factory=dict)
     """Whole shapes of inputs by name, for example `ids = [1, 128]`; they win over all other sizes."""
+    smaller: bool = True
+    """Whether the step `resolution` may offer the model at a smaller size; false: the app or the task fixes it."""
     states: Mapping[str, str] = field(default_factory=dict)
     """Of a recurrent model: state input to the output that feeds it in the next sample, for example `h = "hn"`."""
 

@@ -13,7 +13,7 @@ from edgeopt.errors import InvalidFileError, NotFoundError
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.embedded import Embedded
 from edgeopt.recipes.metrics import find_metric, require_metric_of
-from edgeopt.recipes.preprocess import Input, Preprocess
+from edgeopt.recipes.preprocess import Input, Layout, Preprocess
 from edgeopt.system import assets, registry
 from edgeopt.system.files import read_text
 from edgeopt.system.toml import Within, parse_table, read_toml
@@ -217,6 +217,25 @@ class Recipe:
     def with_size(self, height: int, width: int) -> Recipe:
         """Return the recipe for a model of this input height and width, in pixels."""
         return replace(self, input=replace(self.input, size=(height, width)))
+
+    def for_inputs(self, inputs: Sequence[TensorSpec]) -> Recipe:
+        """Return the recipe of a form of the model that may take smaller pictures; the same part of a frame is seen.
+
+        Args:
+            inputs: Of that form.
+        """
+        picture = next((one for one in inputs if one.name == self.input.tensor), inputs[0] if inputs else None)
+        if not self.input.size or picture is None or len(picture.shape) != 4:
+            return self
+        axes = (2, 3) if self.input.layout is Layout.NCHW else (1, 2)
+        height, width = (picture.shape[axis] for axis in axes)
+        if not isinstance(height, int) or not isinstance(width, int) or (height, width) == tuple(self.input.size):
+            return self
+        share = min(height, width) / min(self.input.size)
+        crop_from = round(self.preprocess.crop_from * share)
+        shapes = {name: shape for name, shape in self.input.shapes.items() if name != picture.name}
+        smaller = replace(self.with_size(height, width), preprocess=replace(self.preprocess, crop_from=crop_from))
+        return replace(smaller, input=replace(smaller.input, shapes=shapes))
 
     def with_embedded(self, *parts: Embedded) -> Recipe:
         """Return the recipe of the model that holds these parts of it."""

@@ -180,9 +180,13 @@ class Context:
         following = [one for one in engines[engines.index(engine) + 1 :] if _runs_int8(one.target)]
         return max((self.searches_end - monotonic()) / (1 + len(following)), 0.0)
 
+    def recipe_of(self, model: Model) -> Recipe:
+        """Return the recipe of a form of the original, whose pictures may be smaller than the original's."""
+        return self.recipe.for_inputs(model.inputs)
+
     def task(self, model: Model, *, evaluating: bool) -> Task:
         """Return the recipe's task for a model's tensors."""
-        return make_task(self.recipe, model.inputs, model.outputs, evaluating=evaluating)
+        return make_task(self.recipe_of(model), model.inputs, model.outputs, evaluating=evaluating)
 
     def open(self, model: Model) -> Session:
         """Open a model as the target would."""

@@ -18,7 +18,7 @@ def convert(model: Model, context: Context, setting: Setting) -> list[Outcome]:
     if reason := why_not_converted(precision, target, context.may_quantize):
         context.notes.append(Note(NoteKind.SKIPPED, f"no {precision} on {target.name}: {reason}"))
         return []
-    return CONVERSIONS[precision](model, target, context.inputs(CHECKED_PICTURES))
+    return CONVERSIONS[precision](model, target, context.inputs(CHECKED_PICTURES, model))
 
 
 def _why_not(target: Target) -> str:

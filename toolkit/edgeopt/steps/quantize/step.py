@@ -199,7 +199,7 @@ def open_search(
 
     is_joined = False
     if joins_attention(engine.target):
-        joined = fuse_attention(model, context.inputs(CHECKED_PICTURES))
+        joined = fuse_attention(model, context.inputs(CHECKED_PICTURES, model))
         is_joined = bool(joined.changes) and judge.speed(joined.model) > _FASTER
         model = joined.model if is_joined else model
 
@@ -241,7 +241,7 @@ def make_again(model: Model, context: Context, decided: StoredDecisions, source:
         EdgeoptError: If the float model or what is made of it is another one than it was.
     """
     if decided.is_joined:
-        model = fuse_attention(model, context.inputs(CHECKED_PICTURES)).model
+        model = fuse_attention(model, context.inputs(CHECKED_PICTURES, model)).model
     outcome = decided.outcome(model, source)
     notes = (Note(NoteKind.INFO, f"as {source} decided"), *decided.notes)
     return replace(outcome, options=decided.options, notes=(*notes, *outcome.notes))
@@ -273,7 +273,7 @@ def _judge(context: Context, model: Model, setting: Setting, buffers: Buffers) -
         lambda one: setting.engine.with_options(buffers.entries).open(one, setting.precision),
         lambda one: context.task(one, evaluating=True),
         context.pictures.judged(AGREEMENT_PICTURES),
-        context.inputs(TIMED_PICTURES),
+        context.inputs(TIMED_PICTURES, model),
         reference=context.reference,
         clock=own_clock(setting.engine.target, setting.engine.threads),
     )
