@@ -136,7 +136,7 @@ def _chain(run: Run, candidates: Sequence[Candidate], best: Candidate) -> list[_
 
 
 def _densest(run: Run, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return the candidates that lost least on purpose: what is fallen back to loses nothing more than its size took."""
+    """Return the candidates that lost least on purpose: what is fallen back to loses nothing more than its size."""
     lossy = [len(run.plan.beside & {*one.steps}) for one in candidates]
     return [one for one, count in zip(candidates, lossy, strict=True) if count == min(lossy)]
 
