@@ -98,6 +98,8 @@ class Target:
     """What compiles for it, as pip knows it; empty: nothing to install."""
     channel_step: Annotated[int, Within(0, 4096)] = 0
     """Channels that the device computes together, so that numbers between two multiples save no time; 0: not told."""
+    sparsity: str = ""
+    """Pattern of zeros in weights with which it computes faster, such as `2:4`; empty: none is known."""
     static_only: bool = False
     """Whether every dimension must be a number."""
     opset_least: Annotated[int, Within(0, _OPSETS.most)] = 0
