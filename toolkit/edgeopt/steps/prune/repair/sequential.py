@@ -1,0 +1,151 @@
+"""Each layer in turn makes up for all that is lost before it: inputs of the pruned model, targets of the dense one.
+
+The pruned model runs once over the pictures, from layer to layer: when a layer's turn comes, all before it is repaired.
+Only tensors that a later node reads are held, for all pictures; `MOST_BYTES` bounds how many pictures that are.
+
+Source: He et al., Channel Pruning for Accelerating Very Deep Neural Networks, ICCV 2017, section 3.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeopt.graph.groups import ChannelGroups
+from edgeopt.graph.model import Model
+from edgeopt.graph.tensors import Tensors
+from edgeopt.steps.prune.kept import Kept
+from edgeopt.steps.prune.layers import Layer, layers_of
+from edgeopt.steps.prune.repair._fit import fit
+from edgeopt.steps.prune.repair._stepwise import Stepwise, peak_bytes
+from edgeopt.steps.prune.statistics import POSITIONS, watch
+from edgeopt.steps.prune.weights import Array, constants_of, with_weights
+
+RIDGE = 0.01
+"""Of the mean square of a column."""
+MOST_BYTES = 1 << 30
+"""Of activations of all pictures that are held at once, and as much again for targets."""
+
+
+def repair_sequential(
+    dense: Model,
+    pruned: Model,
+    groups: ChannelGroups,
+    keep: Mapping[str, NDArray[np.int64]],
+    batches: Iterable[Tensors],
+    ridge: float = RIDGE,
+    *,
+    positions: int = POSITIONS,
+    targets: Mapping[str, Array] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Model:
+    """Return the pruned model with weights that meet the dense layers' outputs best, given the pruned model's inputs.
+
+    The ridge pulls towards the weights that `pruned` has: give it repaired locally. A weight that several nodes share
+    stays as it is: no one solution fits inputs that change as it does.
+
+    Args:
+        dense: Before channels were removed.
+        pruned: After; its weights are where the fit begins.
+        groups: Of the dense model.
+        keep: Sorted kept channels by the group's name.
+        batches: Model inputs, one picture each.
+        ridge: Relative to the mean square of a column.
+        positions: Sampled positions of a layer's output in one picture.
+        targets: What `collect_targets` gave for the same pictures and positions; None: the dense model runs.
+        progress: Called with the number of layers done, and of all.
+    """
+    pictures = list(batches)
+    if not pictures:
+        return pruned
+    kept, stored = Kept(groups, keep), constants_of(pruned)
+    layers = _layers_to_fit(dense, pruned, stored, kept)
+    if not layers:
+        return pruned
+    pictures = pictures[: max(1, MOST_BYTES // max(peak_bytes(pruned, pictures[0]), 1))]
+    if targets is None:
+        targets = collect_targets(dense, pictures, positions=positions, names={one.name for one in layers})
+    originals, whole = {one.name: one for one in layers_of(dense, constants_of(dense))}, constants_of(dense)
+    run = Stepwise(pruned, stored, pictures)
+    for number, layer in enumerate(layers):
+        run.until(layer.name)
+        original = originals[layer.name]
+        outputs = kept.all_outputs(original, original.matrix(whole[original.weight]))
+        rows = _rows(layer, run, positions)
+        wanted = targets[layer.name][: rows.shape[1]][:, outputs]
+        weight, bias = _fitted(layer, stored, rows, wanted, ridge)
+        if bias is not None and layer.bias_node != layer.name:  # the targets are without it
+            bias += original.bias_of(whole)[outputs]
+        run.change(layer, weight, bias)
+        if progress:
+            progress(number + 1, len(layers))
+    return with_weights(pruned, run.weights, run.biases)
+
+
+def collect_targets(
+    dense: Model, batches: Iterable[Tensors], *, positions: int = POSITIONS, names: set[str] | None = None
+) -> dict[str, Array]:
+    """Return sampled rows of the outputs of layers, by name: shape (pictures * positions, outputs).
+
+    Args:
+        dense: The dense model.
+        batches: Model inputs, one picture each.
+        positions: In one picture, as `repair_sequential` samples them.
+        names: Of layers; None: all.
+    """
+    layers = [one for one in layers_of(dense, constants_of(dense)) if names is None or one.name in names]
+    found: dict[str, list[Array]] = {one.name: [] for one in layers}
+    for picture, values in watch(dense, batches, found):
+        for layer in layers:
+            if layer.name in values:
+                value = values[layer.name]
+                found[layer.name].append(layer.outputs(value, layer.positions(value.shape, positions, picture)))
+    return {name: np.concatenate(rows) for name, rows in found.items()}
+
+
+def _layers_to_fit(dense: Model, pruned: Model, stored: Mapping[str, Array], kept: Kept) -> list[Layer]:
+    """Return the pruned model's layers whose output is no longer the dense one's, in order."""
+    whole = constants_of(dense)
+    lost = {
+        one.name
+        for one in layers_of(dense, whole)
+        if len(kept.inputs(one, matrix := one.matrix(whole[one.weight]))) < matrix.shape[2]
+    }
+    layers = {one.name: one for one in layers_of(pruned, stored)}
+    shared = [one.weight for one in layers.values()]
+    changed, found = set[str](), list[Layer]()
+    for node in pruned.proto.graph.node:
+        if node.output and (node.output[0] in lost or changed & set(node.input)):
+            changed |= set(node.output)
+            layer = layers.get(node.output[0])
+            if layer is not None and shared.count(layer.weight) == 1:
+                found.append(layer)
+    return found
+
+
+def _rows(layer: Layer, run: Stepwise, positions: int) -> NDArray[np.float32]:
+    """Return what the layer reads at sampled positions of all pictures, shape (groups, n, columns)."""
+    shape = run.shape(layer.name)
+    rows = []
+    for picture, value in enumerate(run.values(layer.source)):
+        found = layer.rows(value, shape, layer.positions(shape, positions, picture))
+        rows.append(found.reshape(*found.shape[:2], -1))
+    return np.concatenate(rows, axis=1)
+
+
+def _fitted(
+    layer: Layer, stored: Mapping[str, Array], rows: NDArray[np.float32], wanted: Array, ridge: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
+    """Return the layer's weights (groups, outputs, channels, taps) and its bias; None: it has none."""
+    matrix = layer.matrix(stored[layer.weight])
+    goal = wanted.astype(np.float64).reshape(len(wanted), len(matrix), -1)
+    weights, biases = [], []
+    for group, begun in enumerate(matrix.reshape(len(matrix), matrix.shape[1], -1)):
+        x, y = rows[group].astype(np.float64), goal[:, group]
+        x_mean, y_mean = (x.mean(axis=0), y.mean(axis=0)) if layer.bias is not None else (0.0, 0.0)
+        x, y = x - x_mean, y - y_mean
+        weights.append(begun + fit(x, y - x @ begun.T, ridge))
+        biases.append(y_mean - weights[-1] @ np.broadcast_to(x_mean, begun.shape[1]))
+    return np.stack(weights).reshape(matrix.shape), np.concatenate(biases) if layer.bias is not None else None
