@@ -8,6 +8,7 @@ bfloat16 wherever the processor can.
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -31,6 +32,16 @@ _NO_NODES = ("Const", "Input", "Output")
 _WHERE = ("Exception from ", "Check '", "FrontEnd API failed", "Model wasn't fully converted", "Summary:")
 """How lines of OpenVINO's errors begin that say where they were raised, not what is wrong."""
 _REMEDY = "pip install 'edgeopt[openvino]'"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTime:
+    """One node of the compiled graph in one run."""
+
+    name: str
+    op: str
+    """In OpenVINO's words."""
+    time_ns: int
 
 
 class OpenVinoSession(Staged):
@@ -107,6 +118,13 @@ class OpenVinoSession(Staged):
             )
             for node, facts in nodes
             if facts.get("layerType") not in _NO_NODES
+        )
+
+    def node_times(self) -> tuple[NodeTime, ...]:
+        """Return how long each node of the last run took; the session was opened with the entry PERF_COUNT."""
+        return tuple(
+            NodeTime(one.node_name, one.node_type, round(one.real_time.total_seconds() * 1e9))
+            for one in self._request.get_profiling_info()
         )
 
     def export_blob(self) -> bytes:

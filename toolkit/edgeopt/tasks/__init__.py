@@ -19,6 +19,7 @@ from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.metrics import Counts, Evidence, find_metric, metrics_of
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.system import registry
+from edgeopt.tasks._losses import relative_error
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,17 @@ class FrameTask(Protocol):
     def count(self, answer: Any) -> int:
         """Return how many things the answer holds, for example boxes; 0: nothing was found."""
         ...
+
+    def loss(self, outputs: Sequence[Tensors], reference: Sequence[Tensors]) -> float:
+        """Return how much of a model's outputs is lost in another's, without labels: 0 none, 1 and above all of it.
+
+        It sees changes that move no answer yet, which `agreement` does not. By default the relative error.
+
+        Args:
+            outputs: Of the other model, picture by picture.
+            reference: Of the model, for the same pictures.
+        """
+        return relative_error(outputs, reference)
 
 
 class Task(FrameTask, Protocol):

@@ -22,6 +22,7 @@ from edgeopt.recipes.preprocess import Geometry
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.system.text import plural
 from edgeopt.tasks import Accuracy, FrameTask, accuracy_of, resampled_accuracy
+from edgeopt.tasks._losses import divergence, relative_error
 
 _MOST_RANKED = 5
 """Classes that an answer lists for top-5, however few an application lists."""
@@ -172,6 +173,20 @@ class Classification(FrameTask):
         """
         shares = [(_overlap(a, b), 1.0) for a, b in zip(answers, reference, strict=True)]
         return find_metric("agreement").score(np.array([shares]), len(shares)) if shares else 1.0
+
+    def loss(self, outputs: Sequence[Tensors], reference: Sequence[Tensors]) -> float:
+        """Return the mean divergence of the probabilities, in nats: of the Softmax, or of scores that sum to 1."""
+        if self._is_read or not reference:
+            return relative_error(outputs, reference)
+        return divergence(self._probabilities(outputs), self._probabilities(reference))
+
+    def _probabilities(self, outputs: Sequence[Tensors]) -> NDArray[np.float64]:
+        """Return (pictures, classes)."""
+        rows = np.stack([np.asarray(one[self._output], np.float64).reshape(-1)[self._first :] for one in outputs])
+        if self._is_probability:
+            return rows
+        powers = np.exp(np.clip(rows - rows.max(axis=1, keepdims=True), -80, 0))
+        return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
     def sureness(self, answers: Sequence[Classes]) -> NDArray[np.float64]:
         """Return (answers,) how far each is from their mean: 0 where all are alike, near 1 where sure and diverse.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -22,7 +23,8 @@ from edgeopt.recipes.output_shapes import require_fit
 from edgeopt.recipes.preprocess import Geometry
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.tasks import Accuracy, FrameTask, accuracy_of, resampled_accuracy
-from edgeopt.tasks.detection.boxes import Detections, matched_share
+from edgeopt.tasks._losses import relative_error
+from edgeopt.tasks.detection.boxes import Detections, lost_share, matched_share
 from edgeopt.tasks.detection.decoders import DECODERS, NEEDS_NO_SUPPRESSION, class_count
 from edgeopt.tasks.detection.suppression import suppress
 
@@ -176,6 +178,19 @@ class Detection(FrameTask):
         """Return the score-weighted F1 of the boxes against the reference's: 1 when they are the same."""
         shares = [matched_share(a, b) for a, b in zip(answers, reference, strict=True)]
         return find_metric("agreement").score(np.array([shares]), len(shares)) if shares else 1.0
+
+    def loss(self, outputs: Sequence[Tensors], reference: Sequence[Tensors]) -> float:
+        """Return what is lost of the boxes before suppression, each weighted by its squared score."""
+        if self._is_read:
+            return relative_error(outputs, reference)
+        lost = [lost_share(self._all_boxes(a), self._all_boxes(b)) for a, b in zip(outputs, reference, strict=True)]
+        whole = math.fsum(one for _, one in lost)
+        return math.fsum(one for one, _ in lost) / whole if whole > 0 else relative_error(outputs, reference)
+
+    def _all_boxes(self, outputs: Tensors) -> Detections:
+        """Return the box of each place of the heads, whatever its score, in pixels of the input."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return Detections(*self._decode([outputs[one] for one in self._outputs], self._numbers, self._size, -1.0))
 
     def sureness(self, answers: Sequence[Detections]) -> NDArray[np.float64]:
         """Return (answers,) best score times mean score of the boxes an app sees, less what the next answer repeats.

@@ -52,3 +52,32 @@ def matched_share(found: Detections, reference: Detections, iou: float = 0.5) ->
             matched.append(2 * float(min(found.scores[row], reference.scores[column])))
             fits[:, column] = 0
     return math.fsum(matched), total
+
+
+def lost_share(found: Detections, reference: Detections) -> tuple[float, float]:
+    """Return what is lost of boxes of the same places, and what there is: squared scores, as background counts little.
+
+    A place loses the square of what its score is off, and as much of its own as its boxes do not overlap.
+
+    Args:
+        found: The box of each place, not suppressed.
+        reference: The same; where the places are not the same ones, boxes are matched.
+    """
+    whole = float(np.square(reference.scores.astype(np.float64)).sum())
+    if len(found) != len(reference):
+        matched, total = matched_share(found, reference)
+        return (1 - matched / total if total > 0 else 0.0) * whole, whole
+    own = np.where(found.classes == reference.classes, found.scores, 0.0).astype(np.float64)
+    scores = reference.scores.astype(np.float64)
+    lost = np.square(scores - own) + np.square(scores) * (1 - _paired_overlaps(found.boxes, reference.boxes))
+    return (float(lost.sum()) if np.isfinite(lost).all() else math.inf), whole
+
+
+def _paired_overlaps(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return (n,) intersection over union of (n, 4) corner boxes with those of the same row."""
+    first, second = a.astype(np.float64), b.astype(np.float64)
+    low, high = np.maximum(first[:, :2], second[:, :2]), np.minimum(first[:, 2:], second[:, 2:])
+    shared = np.prod(np.clip(high - low, 0, None), axis=1)
+    areas = [np.prod(np.clip(one[:, 2:] - one[:, :2], 0, None), axis=1) for one in (first, second)]
+    union = areas[0] + areas[1] - shared
+    return np.asarray(np.divide(shared, union, out=np.zeros_like(shared), where=union > 0))

@@ -1,0 +1,127 @@
+"""What a model's layers cost under a choice of channels, and what a further cut saves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from edgeopt.graph.groups import Group
+from edgeopt.steps.prune.latency_table import LatencyTable
+from edgeopt.steps.prune.layer_shapes import Keep, Layers, LayerShape
+
+_MOST_LEVELS = 8
+"""Of one group: a finer choice costs time and changes little."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A further step down: one group to fewer channels, or a block out of the model."""
+
+    group: str = ""
+    keep: int = 0
+    block: str = ""
+
+    @property
+    def name(self) -> str:
+        """What is cut."""
+        return self.group or self.block
+
+
+class Costs:
+    """Milliseconds of a model's layers, from a table; any other unit that a table holds will do."""
+
+    def __init__(
+        self, layers: Layers, table: LatencyTable, blocks: Mapping[str, Collection[str]] | None = None
+    ) -> None:
+        """Take a model's layers.
+
+        Args:
+            layers: Of the dense model.
+            table: Of the engine on which it will run.
+            blocks: Tensors that are made in a block that may go, by the block's name.
+        """
+        self._layers, self._table = layers, table
+        self._of_block = {name: _inside(layers, made) for name, made in (blocks or {}).items()}
+        self._dense = [layers.shape(place, {}) for place in range(len(layers.all))]
+        table.prepare(self._dense)
+        self.dense = self.of({})
+
+    def of(self, keep: Keep, removed: Iterable[str] = ()) -> float:
+        """Return what the whole model costs.
+
+        Args:
+            keep: Channels that stay, by group.
+            removed: Names of blocks that are gone.
+        """
+        gone = self._gone(removed)
+        return math.fsum(self._costs([place for place in range(len(self._dense)) if place not in gone], keep))
+
+    def saved(self, cuts: Sequence[Cut], keep: Keep, removed: Iterable[str] = ()) -> list[float]:
+        """Return what each of several cuts would save, were it made alone on top of what is cut already.
+
+        Args:
+            cuts: Further ones.
+            keep: Channels that stay now, by group.
+            removed: Names of blocks that are gone.
+        """
+        gone = self._gone(removed)
+        touched = [[place for place in self._touched(one) if place not in gone] for one in cuts]
+        after = [{**keep, one.group: one.keep} if one.group else keep for one in cuts]
+        self._table.prepare(
+            self._layers.shape(place, kept)
+            for places, kept, cut in zip(touched, after, cuts, strict=True)
+            for place in places
+            if self._is_measured(place) and cut.group
+        )
+        return [
+            math.fsum(self._costs(places, keep)) - (math.fsum(self._costs(places, kept)) if cut.group else 0.0)
+            for places, kept, cut in zip(touched, after, cuts, strict=True)
+        ]
+
+    def _touched(self, cut: Cut) -> Iterable[int]:
+        return self._layers.of_group(cut.group) if cut.group else sorted(self._of_block[cut.block])
+
+    def _gone(self, removed: Iterable[str]) -> set[int]:
+        return {place for name in removed for place in self._of_block[name]}
+
+    def _is_measured(self, place: int) -> bool:
+        return self._dense[place].layer.is_weighted
+
+    def _costs(self, places: Iterable[int], keep: Keep) -> list[float]:
+        return [self._cost(place, self._layers.shape(place, keep)) for place in places]
+
+    def _cost(self, place: int, shape: LayerShape) -> float:
+        """Return one layer's cost; what has no weights follows the numbers that it reads and makes."""
+        if self._is_measured(place):
+            return self._table.ms(shape)
+        dense = self._dense[place]
+        return self._table.ms(dense) * shape.elements / max(dense.elements, 1)
+
+
+def _inside(layers: Layers, made: Collection[str]) -> frozenset[int]:
+    names = set(made)
+    return frozenset(
+        place for place, layer in enumerate(layers.all) if all(node.output[0] in names for node in layer.nodes)
+    )
+
+
+def levels(group: Group, step: int) -> tuple[int, ...]:
+    """Return the numbers of channels that a group may keep, the most first: on the step, and one step at least.
+
+    Args:
+        group: One of whose channels some can go.
+        step: Entries of a tensor that belong together.
+    """
+    unit = step_in_channels(group, step)
+    stride = unit * max(1, math.ceil(group.channels / unit / _MOST_LEVELS))
+    first = (group.channels - 1) // unit * unit
+    found = [*range(first, unit, -stride), unit] if first > unit else [unit]
+    return tuple(one for one in found if one < group.channels)
+
+
+def step_in_channels(group: Group, step: int) -> int:
+    """Return how many of a group's channels fill the step: one attention head may hold several steps."""
+    widths = [int((use.channels >= 0).sum()) // group.channels for use in (*group.producers, *group.tensors)]
+    width = max(min((one for one in widths if one > 0), default=1), 1)
+    return step // math.gcd(step, width)

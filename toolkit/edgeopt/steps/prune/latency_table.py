@@ -1,0 +1,189 @@
+"""How long layers take on an engine, by their shape: measured when first asked for, many in one model.
+
+Each layer is a branch of one model that the engine runs under its own profile, so that what is counted is the layer's
+kernels and not the changes of layout around a layer that stands alone. Whatever else the machine does only adds time:
+the best third of the runs counts.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+
+from edgeopt.errors import EdgeoptError
+from edgeopt.executors.onnxruntime import EXECUTOR as ONNXRUNTIME
+from edgeopt.graph.model import Model
+from edgeopt.graph.tensors import Tensors
+from edgeopt.steps._context import Engine
+from edgeopt.steps.prune.integer_layers import integer_layers
+from edgeopt.steps.prune.layer_shapes import Branch, LayerShape, model_of
+
+Stopwatch: TypeAlias = Callable[[Sequence[LayerShape]], Sequence[float]]
+"""Times layers, in milliseconds each."""
+
+_RUNS, _ROUNDS = 8, 2
+_BEST = 1 / 3
+_MOST_BYTES = 2**28
+"""Of the numbers that one model of branches reads, makes and holds."""
+_PREFIX, _KERNEL = "L", "_kernel_time"
+
+
+class LatencyTable:
+    """Milliseconds of layers by their shape."""
+
+    def __init__(self, stopwatch: Stopwatch, known: Mapping[str, float] | None = None) -> None:
+        """Open a table.
+
+        Args:
+            stopwatch: Asked for shapes that are not known yet.
+            known: Milliseconds by key; see `LayerShape.key`.
+        """
+        self._stopwatch = stopwatch
+        self._known = dict(known or {})
+
+    @property
+    def known(self) -> Mapping[str, float]:
+        """What was measured so far, in milliseconds by key."""
+        return self._known
+
+    def prepare(self, shapes: Iterable[LayerShape]) -> None:
+        """Measure all shapes that are not known, together."""
+        missing = {one.key: one for one in shapes if one.key not in self._known}
+        if missing:
+            times = self._stopwatch([*missing.values()])
+            self._known.update(zip(missing, times, strict=True))
+
+    def ms(self, shape: LayerShape) -> float:
+        """Return one layer's time, in milliseconds."""
+        self.prepare([shape])
+        return self._known[shape.key]
+
+
+def multiply_adds(shapes: Sequence[LayerShape]) -> Sequence[float]:
+    """Return the layers' multiply-adds in millions: what stands for time where the target is not here."""
+    return [one.multiply_adds / 1e6 for one in shapes]
+
+
+def can_time(engine: Engine) -> bool:
+    """Whether an engine tells the times of single layers."""
+    return engine.target.executor in _RUNNERS
+
+
+def stopwatch_of(engine: Engine, precision: str) -> Stopwatch:
+    """Return what times layers on an engine.
+
+    Args:
+        engine: One that runs here, and `can_time`.
+        precision: In which the model will run: `w8a8` times layers on integers, by the target's rules.
+    """
+    runner = _RUNNERS[engine.target.executor]
+
+    def times(shapes: Sequence[LayerShape]) -> list[float]:
+        return [one for some in _portions(shapes) for one in _times(some, engine, precision, runner)]
+
+    return times
+
+
+_NodeTime: TypeAlias = tuple[str, str, float]
+"""Name, op and milliseconds."""
+_Runner: TypeAlias = Callable[[Model, Tensors, Engine, str], Sequence[Sequence[_NodeTime]]]
+"""Returns what an engine tells of each node, run by run."""
+
+
+def _times(shapes: Sequence[LayerShape], engine: Engine, precision: str, runner: _Runner) -> list[float]:
+    """Return the layers' times; one that the engine does not take alone counts nothing."""
+    try:
+        return _together(shapes, engine, precision, runner)
+    except EdgeoptError:
+        if len(shapes) == 1:
+            return [0.0]
+        half = len(shapes) // 2
+        return [ms for some in (shapes[:half], shapes[half:]) for ms in _times(some, engine, precision, runner)]
+
+
+def _together(shapes: Sequence[LayerShape], engine: Engine, precision: str, runner: _Runner) -> list[float]:
+    is_int8 = precision.startswith("w8a8")
+    branches = [one.branch(f"{_PREFIX}{i}/") for i, one in enumerate(shapes)]
+    model, inputs = model_of(branches, shapes[0].opset), _inputs(branches)
+    if is_int8:
+        model = integer_layers(model, engine.target)
+    runs = [run for _ in range(_ROUNDS) for run in runner(model, inputs, engine, precision)[1:]]
+    measured = np.array([_of_branches(run, len(shapes)) for run in runs])
+    best = np.sort(measured, axis=0)[: max(1, round(len(measured) * _BEST))]
+    return [float(one) for one in best.mean(axis=0)]
+
+
+def _inputs(branches: Sequence[Branch]) -> Tensors:
+    chance = np.random.default_rng(0)
+    sizes = {name: shape for one in branches for name, shape in one.inputs.items()}
+    return {name: chance.standard_normal(shape, np.float32) for name, shape in sizes.items()}
+
+
+def _portions(shapes: Sequence[LayerShape]) -> Iterator[Sequence[LayerShape]]:
+    """Yield the shapes in parts whose models fit into memory."""
+    portion, held = list[LayerShape](), 0
+    for one in shapes:
+        if portion and held + one.bytes > _MOST_BYTES:
+            yield portion
+            portion, held = [], 0
+        portion.append(one)
+        held += one.bytes
+    if portion:
+        yield portion
+
+
+def _in_onnxruntime(model: Model, inputs: Tensors, engine: Engine, precision: str) -> list[list[_NodeTime]]:
+    """Return the nodes' times of each run, from ONNX Runtime's profile."""
+    options = engine.opening(precision).with_entries(engine.entries).options
+    with tempfile.TemporaryDirectory() as folder:
+        session = ONNXRUNTIME.open(model.data, replace(options, profile_to=str(Path(folder) / "layers")))
+        try:
+            for _ in range(_RUNS + 1):
+                session.run(inputs)
+            events = json.loads(session.end_profiling().read_text("utf-8"))
+        finally:
+            session.close()
+    runs: list[list[_NodeTime]] = [[] for _ in range(_RUNS + 1)]
+    seen: Counter[str] = Counter()
+    for event in events:
+        name = str(event["name"])
+        if event.get("cat") == "Node" and name.endswith(_KERNEL):
+            runs[seen[name]].append((name.removesuffix(_KERNEL), str(event["args"]["op_name"]), event["dur"] / 1e3))
+            seen[name] += 1
+    return runs
+
+
+def _in_openvino(model: Model, inputs: Tensors, engine: Engine, precision: str) -> list[list[_NodeTime]]:
+    """Return the nodes' times of each run, as OpenVINO counts them."""
+    opening = engine.opening(precision).with_entries({**engine.entries, "PERF_COUNT": "YES"})
+    session = opening.open(model.data)
+    runs = list[list[_NodeTime]]()
+    try:
+        for _ in range(_RUNS + 1):
+            session.run(inputs)
+            runs.append([(one.name, one.op, one.time_ns / 1e6) for one in session.node_times()])
+    finally:
+        session.close()
+    return runs
+
+
+_RUNNERS: Mapping[str, _Runner] = {"onnxruntime": _in_onnxruntime, "openvino": _in_openvino}
+_BORDERS = frozenset({"ReorderInput", "ReorderOutput", "Reorder", "QuantizeLinear", "DequantizeLinear", "FakeQuantize"})
+"""Ops that only change what lies at a layer's ends: in a whole model layers hand over as they compute."""
+
+
+def _of_branches(run: Sequence[_NodeTime], count: int) -> list[float]:
+    """Return the milliseconds of the branches in one run, without what happens at their ends."""
+    found = [0.0] * count
+    for name, op, took_ms in run:
+        place, _, rest = name.removeprefix(_PREFIX).partition("/")
+        if name.startswith(_PREFIX) and rest and place.isdecimal() and op not in _BORDERS:
+            found[int(place)] += took_ms
+    return found

@@ -1,0 +1,320 @@
+"""A model cut into layers: what an engine computes in one go, and the shapes it has where channels are gone.
+
+A layer is a convolution or product with the activation behind it, or any other node alone. Its shape follows from the
+numbers of channels that groups keep, without cutting the model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from edgeopt.graph.graph import Graph
+from edgeopt.graph.groups import ChannelGroups
+from edgeopt.graph.model import Model
+
+WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+"""Ops whose time is no multiple of their channels: each shape is measured."""
+_FOLLOWING = frozenset(
+    {"Relu", "Clip", "LeakyRelu", "Sigmoid", "Tanh", "HardSigmoid", "HardSwish", "Elu", "Gelu", "Softplus", "PRelu"}
+    | {"Mish", "Swish", "Erf", "Mul"}
+)
+"""Ops that belong to the layer before, where they read nothing but it and constants."""
+_TOLD = 16
+"""A constant of so many numbers at most tells them in a layer's name; a longer one its shape."""
+
+Keep: TypeAlias = Mapping[str, int]
+"""Channels that stay, by group name; a group that is not named keeps all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Nodes that run in one go."""
+
+    nodes: tuple[onnx.NodeProto, ...]
+    activations: tuple[str, ...]
+    """What it reads that is no constant."""
+    constants: tuple[str, ...]
+    outputs: tuple[str, ...]
+    """What others read of it."""
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether its time is measured for each shape; if not, it follows its numbers of elements."""
+        return self.nodes[0].op_type in WEIGHTED
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """All names in it."""
+        return (*self.activations, *self.constants, *(name for node in self.nodes for name in node.output))
+
+
+@dataclass(frozen=True, slots=True)
+class LayerShape:
+    """One layer in the sizes that it has under some choice of channels."""
+
+    key: str
+    """The same for layers that take the same time: op, sizes, attributes, what follows."""
+    layer: Layer
+    sizes: Mapping[str, tuple[int, ...]]
+    """Of its tensors, by name."""
+    values: Mapping[str, NDArray[Any]]
+    """Of its constants, in the dense model."""
+    opset: int = 17
+
+    @property
+    def bytes(self) -> int:
+        """What one run holds, in float."""
+        return 4 * sum(map(math.prod, self.sizes.values()))
+
+    @property
+    def elements(self) -> int:
+        """Numbers that it reads and makes."""
+        return sum(math.prod(self.sizes[name]) for name in (*self.layer.activations, *self.layer.outputs))
+
+    @property
+    def multiply_adds(self) -> int:
+        """Products that are added up, for one run."""
+        first = self.layer.nodes[0]
+        made, read = self.sizes[first.output[0]], self.sizes[first.input[0]]
+        if first.op_type == "MatMul":
+            return math.prod(made) * read[-1]
+        if first.op_type == "Gemm":
+            return math.prod(made) * math.prod(read) // max(made[0], 1)
+        if first.op_type in WEIGHTED:
+            weight = self.sizes[first.input[1]]
+            return math.prod(read if first.op_type == "ConvTranspose" else made) * math.prod(weight[1:])
+        return 0
+
+    def branch(self, prefix: str) -> Branch:
+        """Return the layer as a model's part, all names with a prefix."""
+
+        def named(name: str) -> str:
+            return prefix + name if name else name
+
+        nodes, constants = [], list[onnx.TensorProto]()
+        for i, node in enumerate(self.layer.nodes):
+            copy = onnx.NodeProto()
+            copy.CopyFrom(node)
+            copy.name = f"{prefix}{i}"
+            copy.input[:] = [named(name) for name in node.input]
+            copy.output[:] = [named(name) for name in node.output]
+            self._fit(copy, node)
+            nodes.append(copy)
+        for name in self.layer.constants:
+            value = self.values[name]
+            cut = value[tuple(slice(size) for size in self.sizes[name])]
+            constants.append(numpy_helper.from_array(np.ascontiguousarray(cut).reshape(cut.shape), named(name)))
+        return Branch(
+            tuple(nodes),
+            tuple(constants),
+            {named(name): self.sizes[name] for name in self.layer.activations},
+            {named(name): self.sizes[name] for name in self.layer.outputs},
+        )
+
+    def _fit(self, copy: onnx.NodeProto, node: onnx.NodeProto) -> None:
+        """Write what a node says of its channels anew: the groups of a convolution."""
+        if node.op_type not in ("Conv", "ConvTranspose"):
+            return
+        for one in copy.attribute:
+            if one.name == "group" and one.i > 1:
+                read, weight = self.sizes[node.input[0]][1], self.sizes[node.input[1]]
+                one.i = read // weight[1] if node.op_type == "Conv" else self.sizes[node.output[0]][1] // weight[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A part of a model that nothing else is tied to."""
+
+    nodes: tuple[onnx.NodeProto, ...]
+    constants: tuple[onnx.TensorProto, ...]
+    inputs: Mapping[str, tuple[int, ...]]
+    outputs: Mapping[str, tuple[int, ...]]
+
+
+def model_of(branches: Iterable[Branch], opset: int) -> Model:
+    """Return one model that computes all branches side by side."""
+    parts = list(branches)
+    graph = helper.make_graph(
+        [node for one in parts for node in one.nodes],
+        "layers",
+        [_float(name, sizes) for one in parts for name, sizes in one.inputs.items()],
+        [_float(name, sizes) for one in parts for name, sizes in one.outputs.items()],
+        [constant for one in parts for constant in one.constants],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    return Model(made, "layers")
+
+
+def _float(name: str, sizes: tuple[int, ...]) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, sizes)
+
+
+class Layers:
+    """The layers of one model, and their shapes under any choice of channels."""
+
+    def __init__(self, model: Model, groups: ChannelGroups) -> None:
+        """Cut a model into layers.
+
+        Args:
+            model: With fixed shapes.
+            groups: Of this model.
+        """
+        graph = Graph.from_model(model)
+        graph.infer_shapes()
+        self.opset = model.opset
+        self._values = _constants(model.proto.graph)
+        self._sizes = {
+            str(value.name): shape
+            for value in (*graph.inputs, *(one for node in graph.nodes() for one in node.outputs))
+            if (shape := graph.shape(value)) is not None
+        } | {name: value.shape for name, value in self._values.items()}
+        self._floats = {
+            str(value.name)
+            for value in (*graph.inputs, *(one for node in graph.nodes() for one in node.outputs))
+            if graph.dtype(value) == np.float32
+        }
+        self._cuts = _cuts(groups)
+        self.all = tuple(one for one in _layers(model.proto.graph, self._values) if self._is_known(one))
+        readers: dict[str, list[int]] = defaultdict(list)
+        for i, layer in enumerate(self.all):
+            for name in {group for tensor in layer.tensors for _, group, *_ in self._cuts.get(tensor, ())}:
+                readers[name].append(i)
+        self._of_group = {name: tuple(found) for name, found in readers.items()}
+
+    def _is_known(self, layer: Layer) -> bool:
+        """Whether a layer can be run alone: float numbers of known shape in and out."""
+        ends = (*layer.activations, *layer.outputs)
+        return bool(layer.activations) and all(name in self._sizes and name in self._floats for name in ends)
+
+    def of_group(self, name: str) -> tuple[int, ...]:
+        """Return the places, in `all`, of the layers whose shape a group's channels change."""
+        return self._of_group.get(name, ())
+
+    def shape(self, place: int, keep: Keep) -> LayerShape:
+        """Return a layer's shape where groups keep so many channels.
+
+        Args:
+            place: In `all`.
+            keep: Of the groups that lose any.
+        """
+        layer = self.all[place]
+        names = dict.fromkeys(layer.tensors)
+        sizes = {name: self._size(name, keep) for name in names if name in self._sizes}
+        return LayerShape(_key(layer, sizes, self._values, self.opset), layer, sizes, self._values, self.opset)
+
+    def _size(self, name: str, keep: Keep) -> tuple[int, ...]:
+        sizes = list(self._sizes[name])
+        for axis, group, entries, channels in self._cuts.get(name, ()):
+            if group in keep:
+                sizes[axis] -= round(entries * (1 - keep[group] / channels))
+        return tuple(max(size, 1) for size in sizes)
+
+
+_Cut: TypeAlias = tuple[int, str, int, int]
+"""Axis, group, how many entries of the axis are its, and how many channels it has."""
+
+
+def _cuts(groups: ChannelGroups) -> dict[str, list[_Cut]]:
+    """Return which axes of which tensors shrink with which groups."""
+    found: dict[str, list[_Cut]] = defaultdict(list)
+    seen = set[tuple[str, int, str]]()
+    for group in groups.groups:
+        for use in (*group.producers, *group.consumers, *group.tensors):
+            place = use.tensor, use.axis, group.name
+            entries = int((use.channels >= 0).sum())
+            if entries and place not in seen:
+                seen.add(place)
+                found[use.tensor].append((use.axis, group.name, entries, group.channels))
+    return found
+
+
+def _constants(graph: onnx.GraphProto) -> dict[str, NDArray[Any]]:
+    stored = {one.name: numpy_helper.to_array(one) for one in graph.initializer}
+    for node in graph.node:
+        if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
+            stored[node.output[0]] = numpy_helper.to_array(node.attribute[0].t)
+    return stored
+
+
+def _layers(graph: onnx.GraphProto, constants: Mapping[str, Any]) -> list[Layer]:
+    """Return the nodes, each weighted one with what follows it."""
+    readers: dict[str, list[onnx.NodeProto]] = defaultdict(list)
+    for node in graph.node:
+        for name in node.input:
+            readers[name].append(node)
+    outputs = {value.name for value in graph.output}
+    used, found = set[int](), list[Layer]()
+    for node in graph.node:
+        if node.op_type == "Constant" or id(node) in used or node.domain not in ("", "ai.onnx"):
+            continue
+        nodes = [node]
+        if node.op_type in WEIGHTED:
+            nodes += _following(node, readers, constants, used)
+        used |= {id(one) for one in nodes}
+        found.append(_layer(nodes, readers, constants, outputs))
+    return found
+
+
+def _following(
+    node: onnx.NodeProto, readers: Mapping[str, list[onnx.NodeProto]], constants: Mapping[str, Any], used: set[int]
+) -> list[onnx.NodeProto]:
+    known, added = {node.output[0]}, list[onnx.NodeProto]()
+    waiting = [node.output[0]]
+    while waiting:
+        for one in readers.get(waiting.pop(0), ()):
+            reads = [name for name in one.input if name and name not in constants]
+            fits = one.op_type in _FOLLOWING and all(name in known for name in reads)
+            if fits and id(one) not in used and all(one is not other for other in added):
+                added.append(one)
+                known.add(one.output[0])
+                waiting.append(one.output[0])
+    return added
+
+
+def _layer(
+    nodes: list[onnx.NodeProto],
+    readers: Mapping[str, list[onnx.NodeProto]],
+    constants: Mapping[str, Any],
+    outputs: set[str],
+) -> Layer:
+    inside, made = {id(one) for one in nodes}, [name for one in nodes for name in one.output if name]
+    read = dict.fromkeys(name for one in nodes for name in one.input if name and name not in made)
+    leaves = [name for name in made if name in outputs or any(id(one) not in inside for one in readers.get(name, ()))]
+    return Layer(
+        tuple(nodes),
+        tuple(name for name in read if name not in constants),
+        tuple(name for name in read if name in constants),
+        tuple(leaves or made[-1:]),
+    )
+
+
+def _key(
+    layer: Layer, sizes: Mapping[str, tuple[int, ...]], values: Mapping[str, NDArray[Any]], opset: int
+) -> str:
+    """Return what a layer's time depends on, the same in every process."""
+    told, places = list[str](), dict[str, str]()
+    for node in layer.nodes:
+        words = [node.op_type]
+        for name in node.input:
+            known = places.get(name, "")
+            size = "x".join(map(str, sizes.get(name, ())))
+            if name in values and values[name].size <= _TOLD and node.op_type not in WEIGHTED:
+                size += f"={values[name].reshape(-1).tolist()}"
+            words.append(known or size or "-")
+        for name in node.output:
+            places[name] = f"%{len(places)}"
+        attributes = sorted((one.name, str(helper.get_attribute_value(one))) for one in node.attribute)
+        words += [f"{name}={value}" for name, value in attributes if name != "group" or value == "1"]
+        told.append(" ".join(words))
+    text = f"opset {opset}: {' > '.join(told)}"
+    return text if len(text) <= 400 else f"{text[:360]} {hashlib.sha256(text.encode()).hexdigest()[:16]}"
