@@ -1,0 +1,94 @@
+"""The dense model with all that is known for pruning it: what is made of it when channels and blocks go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeopt.graph.groups import Block, ChannelGroups, Group, keep_channels, removable_blocks
+from edgeopt.graph.model import Model
+from edgeopt.graph.tensors import Tensors
+from edgeopt.steps.prune.depth import groups_inside, separate, without_blocks
+from edgeopt.steps.prune.layer_shapes import Keep
+from edgeopt.steps.prune.ranking import DEFAULT, WITHOUT_PICTURES, Ranking, rank
+from edgeopt.steps.prune.repair.local import repair_local
+from edgeopt.steps.prune.statistics import Statistics
+
+Kept = Mapping[str, NDArray[np.int64]]
+"""Sorted channels that stay, by the name of each group that loses any."""
+
+
+@dataclass
+class Dense:
+    """One model before anything is removed."""
+
+    model: Model
+    groups: ChannelGroups
+    statistics: Statistics | None = None
+    """None: there are no pictures. Channels are then ranked by their weights alone, and nothing is repaired."""
+    pinned: frozenset[str] = frozenset()
+    """Names of groups that lose nothing because the user wants it so."""
+    how: str = DEFAULT
+    """The way of ranking, where there are statistics."""
+    _rankings: dict[str, Ranking] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def free(self) -> tuple[Group, ...]:
+        """The groups that may lose channels."""
+        return tuple(one for one in self.groups.free if one.name not in self.pinned)
+
+    @cached_property
+    def blocks(self) -> Mapping[str, Block]:
+        """Blocks that may go, by name."""
+        found = separate(removable_blocks(self.model)) if self.statistics is not None else ()
+        return {one.name: one for one in found if not self._inside(one) & self.pinned}
+
+    def _inside(self, block: Block) -> set[str]:
+        return {*groups_inside({block.name: block}, self.groups)[block.name]}
+
+    def ranking(self, name: str) -> Ranking:
+        """Return the order in which a group's channels go."""
+        if name not in self._rankings:
+            way = WITHOUT_PICTURES if self.statistics is None else self.how
+            self._rankings[name] = rank(self.groups[name], self.model, self.statistics, way)
+        return self._rankings[name]
+
+    def kept(self, keep: Keep) -> Kept:
+        """Return which channels stay where groups keep so many."""
+        return {name: self.ranking(name).kept(count) for name, count in sorted(keep.items())}
+
+    def cut(self, kept: Kept, removed: Iterable[str] = ()) -> Model:
+        """Return the model without what goes, its weights those of the dense one, repaired locally where they can be.
+
+        Args:
+            kept: Channels that stay.
+            removed: Names of blocks that go.
+        """
+        return self.without(self._repaired(kept), removed)
+
+    def without(self, model: Model, removed: Iterable[str]) -> Model:
+        """Return a cut model without some blocks."""
+        return without_blocks(model, [self.blocks[name] for name in removed])
+
+    def _repaired(self, kept: Kept) -> Model:
+        if not kept:
+            return self.model
+        pruned = keep_channels(self.model, self.groups, kept)
+        if self.statistics is None:
+            return pruned
+        return repair_local(self.model, pruned, self.groups, kept, self.statistics)
+
+
+def held_out(pictures: Sequence[Tensors]) -> tuple[list[Tensors], list[Tensors]]:
+    """Return pictures to fit on, and every fourth to judge by: the fit never sees those.
+
+    Args:
+        pictures: Model inputs.
+    """
+    judged = [one for i, one in enumerate(pictures) if i % 4 == 3]
+    fitted = [one for i, one in enumerate(pictures) if i % 4 != 3]
+    return fitted, judged or fitted

@@ -1,0 +1,208 @@
+"""Points along the frontier of speed and loss: pruned models, each repaired and measured whole."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from time import monotonic
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeopt.errors import Note, NoteKind
+from edgeopt.graph.model import Model
+from edgeopt.measurement.statistics.ratio import Ratio
+from edgeopt.steps.prune.costs import Costs, levels
+from edgeopt.steps.prune.dense import Dense
+from edgeopt.steps.prune.depth import groups_inside
+from edgeopt.steps.prune.greedy import Choice, choices
+from edgeopt.steps.prune.sensitivity import Sensitivity
+
+SAVED = (0.03, 0.06, 0.10, 0.15, 0.20, 0.30, 0.50)
+"""Shares of the dense model's time at which points are made."""
+LEAST_SPEEDUP = 1.03
+"""Below it the dense model stays: so little is not worth any loss."""
+MOST_LOSS = 0.5
+"""Of a point's own loss: beyond it no point is made, nor any faster one."""
+_MOST_TRIES = 4
+"""Of a speed that was asked for: the table's estimate is mended by what was measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What is asked for; nothing: points all along the frontier."""
+
+    ratio: float = 0.0
+    """Share of the channels that can be removed, by number."""
+    speedup: float = 0.0
+    """Of the whole model, measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One pruned model."""
+
+    model: Model
+    keep: Mapping[str, int]
+    """Channels that stay, by the name of each group that lost any."""
+    kept: Mapping[str, NDArray[np.int64]]
+    """Which ones, sorted."""
+    removed_blocks: tuple[str, ...]
+    repair: str
+    """What mended its weights; empty: nothing."""
+    expected_ratio: float
+    """Speed against the dense model, by the latency table."""
+    measured: Ratio | None
+    """The same, measured in turns; None where the target is not here."""
+    loss: float
+    """On held-out pictures: 0 none, 1 everything."""
+
+    @property
+    def speedup(self) -> float:
+        """What is known best of its speed."""
+        return self.expected_ratio if self.measured is None else self.measured.speedup
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The frontier, the fastest last, and what is to be said of it."""
+
+    points: tuple[Point, ...]
+    frontier: tuple[Point, ...]
+    """All that were made, also those that are not faster."""
+    notes: tuple[Note, ...]
+
+
+@dataclass(frozen=True)
+class Search:
+    """What the search asks of others."""
+
+    dense: Dense
+    costs: Costs
+    step: int
+    """Numbers of channels are multiples of it."""
+    loss: Callable[[Model], float]
+    """Of a model against the dense one, on held-out pictures."""
+    repair: Callable[[Mapping[str, NDArray[np.int64]]], tuple[Model, str]]
+    """Returns the dense model with some channels kept, its weights mended, and by what."""
+    measure: Callable[[Model], Ratio] | None
+    """Returns a whole model's speed against the dense one; None: the target is not here."""
+    progress: Callable[[str, int, int], None] | None = None
+    on_point: Callable[[Point], None] | None = None
+    ends_at_s: float = math.inf
+    """On the monotonic clock: then the points so far are all."""
+
+
+def find_points(search: Search, goal: Goal | None = None) -> Found:
+    """Return pruned models, the fastest last; none where none is worth its loss.
+
+    Args:
+        search: The model, and what judges it.
+        goal: One point in place of the frontier; it is given even where it loses much.
+    """
+    goal = goal or Goal()
+    made = [*_asked(search, goal)] if goal.ratio or goal.speedup else [*_frontier(search)]
+    if goal.ratio or goal.speedup:
+        made = made[-1:]
+    faster = tuple(one for one in made if _is_faster(one, search.measure is not None))
+    return Found(faster, tuple(made), tuple(_notes(made, faster, search)))
+
+
+def _choices(search: Search) -> Iterator[Choice]:
+    dense = search.dense
+    steps = {one.name: levels(one, search.step) for one in dense.free}
+    inside = groups_inside(dense.blocks, dense.groups)
+    most = sum(1 for counts in steps.values() if counts) + len(inside)
+
+    def judged(count: int) -> None:
+        if search.progress:
+            search.progress("cuts judged", count, max(most, count))
+
+    return choices(
+        search.costs, steps, Sensitivity(dense, search.loss, progress=judged, ends_at_s=search.ends_at_s), inside
+    )
+
+
+def _frontier(search: Search) -> Iterator[Point]:
+    """Yield a point at each share of time saved, until nothing is left of the answers."""
+    ahead = list(SAVED)
+    for choice in _choices(search):
+        if not ahead or monotonic() > search.ends_at_s:
+            return
+        if choice.saved_ratio < ahead[0]:
+            continue
+        ahead = [one for one in ahead if one > choice.saved_ratio]
+        point = _point(search, choice)
+        if point.loss > MOST_LOSS:
+            return
+        yield point
+
+
+def _asked(search: Search, goal: Goal) -> Iterator[Point]:
+    """Yield points that come nearer and nearer to what was asked for."""
+    whole = sum(one.channels for one in search.dense.free)
+    wanted, tries, last = goal.speedup, 0, None
+    for choice in _choices(search):
+        last = choice
+        if goal.ratio:
+            if _removed(search.dense, choice) < goal.ratio * whole:
+                continue
+            yield _point(search, choice)
+            return
+        if choice.speedup < wanted:
+            continue
+        point = _point(search, choice)
+        yield point
+        tries += 1
+        if point.speedup >= goal.speedup or tries == _MOST_TRIES:
+            return
+        wanted, last = choice.speedup * goal.speedup / point.speedup, None
+    if last is not None:
+        yield _point(search, last)
+
+
+def _removed(dense: Dense, choice: Choice) -> int:
+    inside = groups_inside(dense.blocks, dense.groups)
+    gone = {name for block in choice.removed for name in inside[block]}
+    return sum(
+        one.channels if one.name in gone else one.channels - choice.keep.get(one.name, one.channels)
+        for one in dense.free
+    )
+
+
+def _point(search: Search, choice: Choice) -> Point:
+    kept = search.dense.kept(choice.keep)
+    model, repair = search.repair(kept)
+    model = search.dense.without(model, choice.removed)
+    point = Point(
+        model,
+        choice.keep,
+        kept,
+        choice.removed,
+        repair,
+        choice.speedup,
+        search.measure(model) if search.measure else None,
+        search.loss(model),
+    )
+    if search.on_point:
+        search.on_point(point)
+    return point
+
+
+def _is_faster(point: Point, is_measured: bool) -> bool:
+    """Whether a point saves what is worth a loss: proven where it can be measured."""
+    if point.speedup < LEAST_SPEEDUP:
+        return False
+    return not is_measured or (point.measured is not None and point.measured.low > 1)
+
+
+def _notes(made: Sequence[Point], faster: Sequence[Point], search: Search) -> Iterable[Note]:
+    if faster:
+        return
+    if not made:
+        yield Note(NoteKind.INFO, "the dense model stays: every cut that saves time loses too much")
+        return
+    best = max(made, key=lambda one: one.speedup)
+    told = f"{best.measured}" if best.measured else f"{best.expected_ratio:.2f}x by the number of multiplications"
+    yield Note(NoteKind.INFO, f"the dense model stays: pruned it is {told} as fast, and {LEAST_SPEEDUP:g}x pays")

@@ -1,0 +1,61 @@
+"""What each cut alone costs: cut, repair locally, and judge on held-out pictures; asked for only where it matters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from time import monotonic
+
+from edgeopt.graph.model import Model
+from edgeopt.steps.prune.costs import Cut
+from edgeopt.steps.prune.dense import Dense
+
+HOPELESS = 0.5
+"""Of a loss, where 1 is everything: what costs so much alone is never chosen, and no more of its group is asked for."""
+
+
+class Sensitivity:
+    """Losses of single cuts of a model, each judged once."""
+
+    def __init__(
+        self,
+        dense: Dense,
+        loss: Callable[[Model], float],
+        *,
+        progress: Callable[[int], None] | None = None,
+        ends_at_s: float = math.inf,
+    ) -> None:
+        """Take a model.
+
+        Args:
+            dense: What is cut.
+            loss: Of a model against the dense one, 0 none to 1 everything, on pictures that repairs never see.
+            progress: Hears how many cuts are judged.
+            ends_at_s: On the monotonic clock: what is asked for later counts as hopeless.
+        """
+        self._dense, self._loss, self._progress, self._ends_at_s = dense, loss, progress, ends_at_s
+        self._known: dict[Cut, float] = {}
+        self._judged = 0
+
+    @property
+    def known(self) -> dict[Cut, float]:
+        """The losses so far; infinite where hopeless."""
+        return dict(self._known)
+
+    def __call__(self, cut: Cut) -> float:
+        """Return what a cut loses alone; infinite where it is hopeless."""
+        if cut not in self._known:
+            self._known[cut] = self._judge(cut)
+        return self._known[cut]
+
+    def _judge(self, cut: Cut) -> float:
+        wider = [one for one, lost in self._known.items() if one.group == cut.group and not math.isfinite(lost)]
+        is_beyond = cut.group and any(one.keep > cut.keep for one in wider)
+        if is_beyond or monotonic() > self._ends_at_s:
+            return math.inf
+        kept = self._dense.kept({cut.group: cut.keep} if cut.group else {})
+        lost = self._loss(self._dense.cut(kept, [cut.block] if cut.block else []))
+        self._judged += 1
+        if self._progress:
+            self._progress(self._judged)
+        return lost if lost < HOPELESS else math.inf
