@@ -142,17 +142,22 @@ class Branch:
 
 
 def model_of(branches: Iterable[Branch], opset: int) -> Model:
-    """Return one model that computes all branches side by side."""
+    """Return one model that computes all branches side by side.
+
+    It gives the largest number of each output: what a layer makes stays in the engine's own memory, as between layers.
+    """
     parts = list(branches)
+    made = [name for one in parts for name in one.outputs]
+    ends = [helper.make_node("ReduceMax", [name], [f"most {name}"], keepdims=0) for name in made]
     graph = helper.make_graph(
-        [node for one in parts for node in one.nodes],
+        [*(node for one in parts for node in one.nodes), *ends],
         "layers",
         [_float(name, sizes) for one in parts for name, sizes in one.inputs.items()],
-        [_float(name, sizes) for one in parts for name, sizes in one.outputs.items()],
+        [_float(f"most {name}", ()) for name in made],
         [constant for one in parts for constant in one.constants],
     )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
-    return Model(made, "layers")
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    return Model(proto, "layers")
 
 
 def _float(name: str, sizes: tuple[int, ...]) -> onnx.ValueInfoProto:
