@@ -19,7 +19,6 @@ from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.metrics import Counts, Evidence, find_metric, metrics_of
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.system import registry
-from edgeopt.tasks._losses import relative_error
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,17 +82,6 @@ class FrameTask(Protocol):
         """Return how many things the answer holds, for example boxes; 0: nothing was found."""
         ...
 
-    def loss(self, outputs: Sequence[Tensors], reference: Sequence[Tensors]) -> float:
-        """Return how much of a model's outputs is lost in another's, without labels: 0 none, 1 and above all of it.
-
-        It sees changes that move no answer yet, which `agreement` does not. By default the relative error.
-
-        Args:
-            outputs: Of the other model, picture by picture.
-            reference: Of the model, for the same pictures.
-        """
-        return relative_error(outputs, reference)
-
 
 class Task(FrameTask, Protocol):
     """One recipe bound to one model's tensors: it feeds the model, reads its outputs, scores and shows its answers."""
@@ -150,6 +138,17 @@ class Task(FrameTask, Protocol):
 
     def agreement(self, answers: Sequence[Any], reference: Sequence[Any]) -> float:
         """Return how far answers equal the float model's, without labels: 0 (never) to 1 (always)."""
+        ...
+
+    def loss(self, outputs: Sequence[Tensors], reference: Sequence[Tensors]) -> float:
+        """Return how much of a model's outputs another one loses, without labels: 0 none, 1 and above all of it.
+
+        It sees changes that move no answer yet, which `agreement` does not; infinite where numbers are not finite.
+
+        Args:
+            outputs: Of the other model, picture by picture.
+            reference: Of the model, for the same pictures.
+        """
         ...
 
     def sureness(self, answers: Sequence[Any]) -> NDArray[np.float64]:

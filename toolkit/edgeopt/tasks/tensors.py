@@ -18,6 +18,7 @@ from edgeopt.recipes.metrics import Metric, metrics_on_labels, require_metric_of
 from edgeopt.recipes.recipe import LEAST_EQUAL, Recipe
 from edgeopt.tasks import Accuracy, FrameTask
 from edgeopt.tasks._likeness import Kind, Shares, compare_output, cosines, kind_of
+from edgeopt.tasks._losses import relative_error
 
 _DECODER, _COSINE = "none", "cosine"
 _MOST_ELEMENTS = 2**18
@@ -114,6 +115,10 @@ class TensorsAsTheyAre(FrameTask):
         names = [name for name in reference[0] if name not in self._states] or list(reference[0])
         shares = [one for name in names for one in self._compare(name, answers, reference)]
         return self._metric.score(np.stack(shares), len(reference)) if shares else 1.0
+
+    def loss(self, outputs: Sequence[Tensors], reference: Sequence[Tensors]) -> float:
+        """Return the relative error, squared, mean over the outputs."""
+        return relative_error(outputs, reference)
 
     def sureness(self, answers: Sequence[Tensors]) -> NDArray[np.float64]:
         """Return 1 for each: outputs alone show no sureness."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from edgeopt.graph.groups import Block, ChannelGroups, Group, keep_channels, removable_blocks
 from edgeopt.graph.model import Model
-from edgeopt.graph.tensors import Tensors
 from edgeopt.steps.prune.depth import groups_inside, separate, without_blocks
 from edgeopt.steps.prune.layer_shapes import Keep
 from edgeopt.steps.prune.ranking import DEFAULT, WITHOUT_PICTURES, Ranking, rank
@@ -81,14 +80,3 @@ class Dense:
         if self.statistics is None:
             return pruned
         return repair_local(self.model, pruned, self.groups, kept, self.statistics)
-
-
-def held_out(pictures: Sequence[Tensors]) -> tuple[list[Tensors], list[Tensors]]:
-    """Return pictures to fit on, and every fourth to judge by: the fit never sees those.
-
-    Args:
-        pictures: Model inputs.
-    """
-    judged = [one for i, one in enumerate(pictures) if i % 4 == 3]
-    fitted = [one for i, one in enumerate(pictures) if i % 4 != 3]
-    return fitted, judged or fitted

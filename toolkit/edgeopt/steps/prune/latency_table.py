@@ -19,6 +19,7 @@ import numpy as np
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.executors.onnxruntime import EXECUTOR as ONNXRUNTIME
+from edgeopt.executors.openvino import EXECUTOR as OPENVINO
 from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import Tensors
 from edgeopt.steps._context import Engine
@@ -170,7 +171,7 @@ def _in_onnxruntime(model: Model, inputs: Tensors, engine: Engine, precision: st
 def _in_openvino(model: Model, inputs: Tensors, engine: Engine, precision: str) -> list[list[_NodeTime]]:
     """Return the nodes' times of each run, as OpenVINO counts them."""
     opening = engine.opening(precision).with_entries({**engine.entries, "PERF_COUNT": "YES"})
-    session = opening.open(model.data)
+    session = OPENVINO.open(model.data, opening.options)
     runs = list[list[_NodeTime]]()
     try:
         for _ in range(_RUNS + 1):

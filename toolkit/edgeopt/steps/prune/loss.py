@@ -1,0 +1,74 @@
+"""What a pruned model loses on held-out pictures, as the task says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from edgeopt.errors import EdgeoptError
+from edgeopt.executors import SessionOptions
+from edgeopt.executors.onnxruntime import EXECUTOR
+from edgeopt.graph.model import Model
+from edgeopt.graph.tensors import Tensors
+from edgeopt.tasks import Task
+
+JUDGED_PICTURES = 24
+"""Held-out ones: more tell little more, and each is run for every cut."""
+FITTED_PICTURES = 128
+_MOST_BYTES = 2**28
+"""Of all pictures that are held in memory."""
+
+
+class HeldOutLoss:
+    """Loss of models against the dense one; called with a model."""
+
+    def __init__(self, dense: Model, task: Task, pictures: Sequence[Tensors], threads: int) -> None:
+        """Run the dense model.
+
+        Args:
+            dense: What others are compared with.
+            task: Of it.
+            pictures: Model inputs that no repair sees.
+            threads: Of the sessions on this machine's processor.
+        """
+        self._task, self._pictures, self._options = task, pictures, SessionOptions(threads=threads)
+        self._reference = self._outputs(dense)
+
+    def __call__(self, model: Model) -> float:
+        """Return the loss, 0 none to 1 everything and above; infinite where the model does not run."""
+        try:
+            lost = self._task.loss(self._outputs(model), self._reference)
+        except EdgeoptError:
+            return math.inf
+        return lost if math.isfinite(lost) else math.inf
+
+    def _outputs(self, model: Model) -> list[Tensors]:
+        session = EXECUTOR.open(model.data, self._options)
+        try:
+            return [session.run(one) for one in self._pictures]
+        finally:
+            session.close()
+
+
+def held_out(pictures: Sequence[Tensors]) -> tuple[list[Tensors], list[Tensors]]:
+    """Return pictures to fit on, and every fourth to judge by: no fit sees those.
+
+    Args:
+        pictures: Model inputs; of fewer than four all are both.
+    """
+    if len(pictures) < 4:
+        return [*pictures], [*pictures]
+    judged = [one for i, one in enumerate(pictures) if i % 4 == 3]
+    return [one for i, one in enumerate(pictures) if i % 4 != 3], judged[:JUDGED_PICTURES]
+
+
+def fitting_count(first: Tensors) -> int:
+    """Return how many pictures are taken: as many as memory holds well.
+
+    Args:
+        first: One of them.
+    """
+    size = max(sum(np.asarray(one).nbytes for one in first.values()), 1)
+    return max(min(FITTED_PICTURES, _MOST_BYTES // size), 4)
