@@ -303,9 +303,7 @@ def _layer(
     )
 
 
-def _key(
-    layer: Layer, sizes: Mapping[str, tuple[int, ...]], values: Mapping[str, NDArray[Any]], opset: int
-) -> str:
+def _key(layer: Layer, sizes: Mapping[str, tuple[int, ...]], values: Mapping[str, NDArray[Any]], opset: int) -> str:
     """Return what a layer's time depends on, the same in every process."""
     told, places = list[str](), dict[str, str]()
     for node in layer.nodes:
