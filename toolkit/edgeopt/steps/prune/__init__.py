@@ -11,5 +11,6 @@ STEP = Step(
     order=30,
     needs_float=True,
     beside=True,
+    is_default=False,
     without="nothing pruned",
 )

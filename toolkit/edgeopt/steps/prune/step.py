@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,7 +69,7 @@ def prune(model: Model, context: Context, setting: Setting) -> list[Outcome]:
         costs,
         step.channels,
         loss,
-        partial(_repaired, dense, loss, fitted if is_seen else []),
+        _Repairs(dense, loss, fitted),
         whole.ratio if whole else None,
         context.listener.progress,
         lambda point: context.listener.say(f"  {_told(point)}"),
@@ -98,17 +97,33 @@ def _pictures(context: Context, model: Model) -> tuple[list[Tensors], list[Tenso
     return held_out([{name: np.array(value) for name, value in one.items()} for one in taken])
 
 
-def _repaired(
-    dense: Dense, loss: HeldOutLoss, fitted: Sequence[Tensors], kept: Mapping[str, NDArray[np.int64]]
-) -> tuple[Model, str]:
-    if not kept:
-        return dense.model, ""
-    pruned = keep_channels(dense.model, dense.groups, kept)
-    if dense.statistics is None:
-        return pruned, ""
-    targets = collect_targets(dense.model, iter(fitted))
-    found = repair(dense.model, pruned, dense.groups, kept, dense.statistics, fitted, loss, targets=targets)
-    return found.model, found.how
+class _Repairs:
+    """Repair for points; called with the channels that stay."""
+
+    def __init__(self, dense: Dense, loss: HeldOutLoss, fitted: Sequence[Tensors]) -> None:
+        self._dense, self._loss, self._fitted = dense, loss, fitted
+        self._targets: Mapping[str, NDArray[np.float32]] | None = None
+
+    def __call__(self, kept: Mapping[str, NDArray[np.int64]]) -> tuple[Model, str]:
+        dense = self._dense
+        pruned = keep_channels(dense.model, dense.groups, kept)
+        if dense.statistics is None or not kept:
+            return pruned, ""
+        if self._fitted and self._targets is None:
+            self._targets = collect_targets(dense.model, iter(self._fitted))
+        found = repair(
+            dense.model,
+            pruned,
+            dense.groups,
+            kept,
+            dense.statistics,
+            self._fitted,
+            self._loss,
+            targets=self._targets,
+        )
+        if found.how != "sequential":
+            self._fitted = []  # the more is gone, the more a second fit follows its pictures: it is worse from here on
+        return found.model, found.how
 
 
 def _outcome(point: Point, step: Note) -> Outcome:
