@@ -133,9 +133,25 @@ def drop_between(baseline: Scored, variant: Scored) -> Drop | None:
         return None
     value = baseline.accuracy.value - variant.accuracy.value
     drops = np.round(np.subtract(baseline.resampled, variant.resampled), _DIGITS)
-    reach, spread = _reach(variant.accuracy.n), float(drops.std())
+    return _with_interval(value, drops, variant.accuracy.n)
+
+
+def drop_of_means(before: NDArray[np.float64], after: NDArray[np.float64]) -> Drop:
+    """Return what the mean of one number a picture fell by, paired by picture; its interval as in `drop_between`.
+
+    Args:
+        before: (pictures,).
+        after: (pictures,) of the same pictures in the same order; two or more.
+    """
+    drops, count = np.subtract(before, after), len(before)
+    return _with_interval(float(drops.mean()), _draws(count) @ drops / count, count)
+
+
+def _with_interval(value: float, resampled: NDArray[np.float64], pictures: int) -> Drop:
+    """Return a drop with the interval that its resamples give."""
+    reach, spread = _reach(pictures), float(resampled.std())
     tail = NormalDist().cdf(-reach)
-    low, high = np.quantile(drops, [tail, 1 - tail])
+    low, high = np.quantile(resampled, [tail, 1 - tail])
     return Drop(value, min(float(low), value - reach * spread), max(float(high), value + reach * spread))
 
 

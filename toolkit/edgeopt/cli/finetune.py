@@ -1,0 +1,101 @@
+"""`edgeopt finetune`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from edgeopt.cli._options import TERMINAL, exit_codes, format_option, recipe_option, threads_option
+from edgeopt.cli._output import show
+from edgeopt.cli._progress import Progress
+from edgeopt.cli._values import ModelName, Number, Whole
+from edgeopt.errors import EXIT_MISSED
+
+
+@click.command()
+@click.argument("model", type=ModelName())
+@click.option(
+    "--teacher", required=True, type=ModelName(), metavar="DENSE", help="The model that MODEL was made of, unchanged."
+)
+@click.option(
+    "--data",
+    required=True,
+    metavar="PICTURES",
+    help="Unlabelled pictures to learn from: a folder, a video or an .npz. Some of them only judge.",
+)
+@click.option(
+    "--minutes", type=Number(min=0, min_open=True), default=10, show_default=True, help="How long to train, at most."
+)
+@click.option(
+    "--out", "-o", type=click.Path(path_type=Path), show_default="MODEL.finetuned.onnx", help="The file to write."
+)
+@click.option(
+    "--eval",
+    "labels",
+    default="",
+    metavar="LABELS",
+    help="Labelled pictures that score the models at the end: COCO JSON or CSV. They decide nothing.",
+)
+@recipe_option
+@threads_option()
+@click.option("--seed", type=Whole(min=0), default=0, show_default=True, help="Of all that is drawn.")
+@click.option(
+    "--steps",
+    type=Whole(min=1),
+    show_default="as many as fit",
+    help="Train so many steps in place of a time: the same bytes each time on one machine.",
+)
+@click.option("--resume", is_flag=True, help="Go on where an interrupted training stood, with the same options.")
+@format_option
+@click.pass_context
+@exit_codes(
+    passed="a model that answers more like its teacher was written",
+    missed="training gained nothing beyond chance: no file is written",
+    last=EXIT_MISSED,
+)
+def finetune(
+    ctx: click.Context,
+    *,
+    model: str,
+    teacher: str,
+    data: str,
+    minutes: float,
+    out: Path | None,
+    labels: str,
+    recipe: str | None,
+    threads: int | None,
+    seed: int,
+    steps: int | None,
+    resume: bool,
+    form: str,
+) -> None:
+    """Train MODEL, pruned or changed, to answer unlabelled pictures as the dense model does.
+
+    Needs torch: pip install 'edgeopt[train]'. The best weights on held-out pictures are kept, under the same names.
+    """
+    from edgeopt.pipeline.finetune import finetune as run
+    from edgeopt.pipeline.finetune_summary import summarize
+
+    with Progress(quiet=form != TERMINAL) as progress:
+        result = run(
+            model,
+            teacher=teacher,
+            data=data,
+            minutes=minutes,
+            out=out,
+            eval=labels,
+            recipe=recipe,
+            threads=threads or 0,
+            seed=seed,
+            steps=steps or 0,
+            resume=resume,
+            say=progress.say,
+            tell=progress.progress,
+        )
+    show(summarize(result), form)
+    ctx.exit(result.exit_code)
+
+
+INTERRUPTED = "where the training stood is on disk; the same command with --resume goes on"
+COMMAND = finetune

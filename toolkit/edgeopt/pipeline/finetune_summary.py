@@ -1,0 +1,80 @@
+"""The result of `finetune` as a document."""
+
+from __future__ import annotations
+
+import shlex
+
+from edgeopt.errors import NoteKind
+from edgeopt.pipeline.finetune_result import FinetuneResult
+from edgeopt.report.document import Document, Outcome, Section, Value, Verdict
+from edgeopt.report.figures import Axis, Emphasis, Figure, Limit, Line, Lines
+from edgeopt.system.text import plural
+
+
+def summarize(result: FinetuneResult) -> Document:
+    """Return what a reader sees: losses and agreement with their intervals, the curve, notes, and what came of it."""
+    warnings = tuple(one for one in result.notes if one.kind in (NoteKind.WARNING, NoteKind.SKIPPED))
+    others = tuple(one for one in result.notes if one not in warnings)
+    return Document(
+        command="finetune",
+        subject=result.model,
+        title=f"{result.model} taught by {result.teacher}",
+        data=dict(result.as_json()),
+        sections=(
+            Section("How it was judged", values=_figures(result), is_detail=result.file is not None),
+            Section("Loss on held-out pictures", figures=(curve_of(result),), is_detail=True),
+            Section(notes=warnings),
+            Section("What is known beside", notes=others, is_detail=True),
+        ),
+        verdict=_verdict(result),
+    )
+
+
+def _figures(result: FinetuneResult) -> tuple[Value, ...]:
+    taught = f"{plural(result.learned, 'picture')}, {plural(result.features, 'tensor')} compared beside the outputs"
+    found = [
+        Value("loss", str(result.loss)),
+        Value("agreement", str(result.agreement)),
+        Value("learned", taught),
+        Value("judged", f"on {plural(result.judged, 'held-out picture')}, 95 % intervals over pictures"),
+    ]
+    if result.labelled:
+        told = f"{result.metric} {result.labelled} (teacher {result.of_teacher:.4f}, {plural(result.pictures, 'picture')})"
+        found.append(Value("labels", told))
+    return tuple(found)
+
+
+def curve_of(result: FinetuneResult) -> Figure:
+    """Return the loss on held-out pictures over the steps."""
+    return loss_curve(tuple(one.step for one in result.curve), tuple(one.loss for one in result.curve))
+
+
+def loss_curve(steps: tuple[int, ...], losses: tuple[float, ...]) -> Figure:
+    """Return a loss on held-out pictures over the steps, against where it began.
+
+    Args:
+        steps: At which held-out pictures were asked, from 0.
+        losses: As many.
+    """
+    lowest = min(losses)
+    return Lines(
+        title="Loss on held-out pictures",
+        text=f"It began at {losses[0]:.4f}; the lowest is {lowest:.4f}, after step {steps[losses.index(lowest)]}.",
+        x=Axis("step"),
+        y=Axis("loss against the teacher", from_zero=True),
+        lines=(Line("held out", tuple(map(float, steps)), losses, emphasis=Emphasis.CHOSEN),),
+        limit=Limit("as given", losses[0]),
+    )
+
+
+def _verdict(result: FinetuneResult) -> Verdict:
+    if result.file is None:
+        return Verdict(
+            Outcome.FAIL, "the given model stays: training gained nothing beyond chance", (Value("why", result.reason),)
+        )
+    return Verdict(
+        Outcome.DONE,
+        f"{result.file} answers more like {result.teacher} than {result.model} does",
+        _figures(result),
+        next_command=f"edgeopt compare {shlex.quote(result.model)} {shlex.quote(str(result.file))}",
+    )

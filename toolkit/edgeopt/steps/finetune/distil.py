@@ -1,0 +1,334 @@
+"""A student healed by its teacher: it learns to answer unlabelled pictures as the dense model does.
+
+Features of the layers that survived and outputs are compared on the same changed pictures. What was gained counts on
+held-out pictures alone, of which one half decides when training ends and the other half whether it was of use.
+
+Source: features beside outputs, Romero and others, FitNets, 2015; outputs, Hinton and others, Distilling the Knowledge
+in a Neural Network, 2015; few unlabelled pictures, Wang and others, Compressing Models with Few Samples: Mimicking then
+Replacing, 2022.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edgeopt.errors import EdgeoptError, Note, NoteKind, UnsupportedError
+from edgeopt.graph.model import Model
+from edgeopt.graph.tensors import Tensors, TensorSpec
+from edgeopt.measurement.accuracy.bootstrap import Drop, drop_of_means
+from edgeopt.measurement.accuracy.evaluate import model_inputs
+from edgeopt.recipes.frames import Frames, calibration_fingerprint
+from edgeopt.recipes.output_shapes import CLASSIFIERS
+from edgeopt.recipes.recipe import Recipe
+from edgeopt.steps._context import Listener
+from edgeopt.steps.finetune.augment import LEAST_MIRRORED, Augmentation, mirrored
+from edgeopt.steps.finetune.checkpoint import read_checkpoint
+from edgeopt.steps.finetune.features import features_of, shared_tensors
+from edgeopt.steps.finetune.loop import BATCH, RATE, Check, Networks, Standing, Training, losses, repeatable
+from edgeopt.steps.finetune.losses import feature_loss, output_loss
+from edgeopt.system.environment import package_versions
+from edgeopt.system.interrupts import held_interrupts
+from edgeopt.system.optional import require_torch
+from edgeopt.system.text import plural
+from edgeopt.tasks import Task, make_task
+
+if TYPE_CHECKING:
+    from edgeopt.steps.finetune.interpreter import TorchModel
+
+CHECKPOINT = "training.npz"
+_EVERY_S = 30.0
+"""Between two checkpoints."""
+_WRITING = 0.05
+"""Largest share of the time that checkpoints may take."""
+LEAST_PICTURES = 16
+"""Fewer cannot teach and judge."""
+ENOUGH_PICTURES = 1000
+"""Fewer heal less: see docs/training.md."""
+_MOST_JUDGED = 128
+_MIRRORED_PICTURES = 16
+_COMPARED_PICTURES = 4
+"""On which channels are recognised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Distilled:
+    """What a training made of a student."""
+
+    model: Model
+    """The given one, unchanged, where nothing was gained."""
+    curve: tuple[Check, ...]
+    held_out_before: float
+    """Mean loss of the given student on the pictures that judge."""
+    held_out_after: float
+    """That of the trained one."""
+    gain: Drop
+    """What the loss fell by, with its 95 % interval over pictures."""
+    note: str
+    """What came of it, in a sentence."""
+    notes: tuple[Note, ...]
+    learned: int
+    """Pictures that were learned from."""
+    judged: int
+    """Pictures that judged."""
+    features: int
+    """Tensors that were compared beside the outputs."""
+    weights: int
+    """Tensors of the model that were trained."""
+
+    @property
+    def is_better(self) -> bool:
+        """Whether the loss fell beyond its interval."""
+        return self.gain.low > 0
+
+
+def distil(
+    student: Model,
+    teacher: Model,
+    pictures: Frames,
+    recipe: Recipe,
+    minutes: float,
+    listener: Listener,
+    folder: Path,
+    seed: int = 0,
+    *,
+    threads: int = 1,
+    steps: int = 0,
+    resume: bool = True,
+    checkpoint: str = CHECKPOINT,
+) -> Distilled:
+    """Train a student on unlabelled pictures until it answers as its teacher.
+
+    Args:
+        student: Made of the teacher by cutting, replacing or rounding; with the same inputs and outputs.
+        teacher: The dense model.
+        pictures: Unlabelled, or arrays; some of them are held out.
+        recipe: Bound to both.
+        minutes: Time limit of the training, that of earlier runs included.
+        listener: Hears progress, and the held-out loss at each check.
+        folder: Where the checkpoint lies.
+        seed: Of all that is drawn.
+        threads: Of torch on a processor.
+        steps: How many; 0: as many as fit into the time limit.
+        resume: Whether a checkpoint of this very training is taken up.
+        checkpoint: Its name; it is deleted when the training is over.
+
+    Raises:
+        MissingDependencyError: If torch is absent.
+        UnsupportedError: If the models do not fit each other, or one has an op that cannot be trained.
+        EdgeoptError: If there are too few pictures.
+        KeyboardInterrupt: At Ctrl-C, once the checkpoint is written.
+    """
+    require_torch("training")
+    require_alike(student, teacher)
+    taught, watched, judged = split(pictures)
+    task = make_task(recipe, teacher.inputs, teacher.outputs, evaluating=True)
+    path = folder / checkpoint
+    with repeatable(threads, seed):
+        networks, mirrors = _networks(student, teacher, recipe, task, taught)
+        augmentation = Augmentation.of(taught, recipe, gives_boxes=task.gives_boxes, mirrors=mirrors, seed=seed)
+        held_out, judges = (list(model_inputs(task, one)) for one in (watched, judged))
+        before = losses(networks, judges)
+        training = Training(
+            networks,
+            lambda position: task.preprocess(augmentation.draw(position))[0],
+            held_out,
+            seconds=60 * minutes,
+            most_steps=steps,
+        )
+        key = _key(student, teacher, pictures, recipe, f"{minutes} {seed} {threads} {steps} {networks.device}")
+        if resume and (found := read_checkpoint(path, key)):
+            training.take_up(found)
+            listener.say(f"taken up at step {training.standing.step} of {training.standing.steps or '?'}")
+        _run(training, listener, path, key)
+        after = losses(networks, judges)
+        model = networks.student.to_model()
+    path.unlink(missing_ok=True)
+    gain = drop_of_means(before, after)
+    notes = (*pictures.notes, *_few(len(taught)))
+    made = Distilled(
+        model=replace(model, name=student.name) if gain.low > 0 else student,
+        curve=training.standing.curve,
+        held_out_before=float(before.mean()),
+        held_out_after=float(after.mean()),
+        gain=gain,
+        note="",
+        notes=notes,
+        learned=len(taught),
+        judged=len(judged),
+        features=len(networks.watched),
+        weights=sum(1 for one in networks.student.parameters() if one.requires_grad),
+    )
+    return replace(made, note=_sentence(made))
+
+
+def require_alike(student: Model, teacher: Model) -> None:
+    """Raise unless a student takes and gives what its teacher does.
+
+    Raises:
+        UnsupportedError: If it does not.
+    """
+    for what, mine, theirs in (
+        ("takes", student.inputs, teacher.inputs),
+        ("gives", student.outputs, teacher.outputs),
+    ):
+        if not _fit(mine, theirs):
+            raise UnsupportedError(
+                f"{student.name} {what} {_told(mine)}, its teacher {teacher.name} {_told(theirs)}",
+                remedy="name the dense model that it was made of as --teacher",
+            )
+
+
+def _told(specs: Sequence[TensorSpec]) -> str:
+    return ", ".join(map(str, specs))
+
+
+def _fit(mine: Sequence[TensorSpec], theirs: Sequence[TensorSpec]) -> bool:
+    def sizes_fit(a: TensorSpec, b: TensorSpec) -> bool:
+        if not a.shape or not b.shape:
+            return True  # unknown
+        pairs = list(zip(a.shape, b.shape, strict=False))
+        return len(a.shape) == len(b.shape) and all(
+            x == y or not isinstance(x, int) or not isinstance(y, int) for x, y in pairs
+        )
+
+    return [(one.name, one.dtype) for one in mine] == [(one.name, one.dtype) for one in theirs] and all(
+        sizes_fit(a, b) for a, b in zip(mine, theirs, strict=True)
+    )
+
+
+def split(pictures: Frames) -> tuple[Frames, Frames, Frames]:
+    """Return pictures to learn from, those that decide when training ends, and those that judge; evenly spread.
+
+    Raises:
+        EdgeoptError: If there are too few.
+    """
+    count = len(pictures)
+    if count < LEAST_PICTURES:
+        raise EdgeoptError(
+            f"{plural(count, 'picture')} in {pictures.source} cannot teach and judge",
+            remedy=f"pass {LEAST_PICTURES} unlabelled pictures or more; about {ENOUGH_PICTURES} are of real use",
+        )
+    held = min(2 * max(count // 8, 4), 2 * _MOST_JUDGED)
+    places = [int(i) for i in np.linspace(0, count - 1, held).round()]
+    taught = sorted({*range(count)} - {*places})
+    return pictures.select(taught), pictures.select(places[::2]), pictures.select(places[1::2])
+
+
+def _few(taught: int) -> tuple[Note, ...]:
+    if taught >= ENOUGH_PICTURES:
+        return ()
+    told = f"{plural(taught, 'picture')} to learn from are few: below about {ENOUGH_PICTURES} a student learns them by heart"
+    return (Note(NoteKind.WARNING, told, "add unlabelled pictures from where the model will work"),)
+
+
+def _networks(
+    student: Model, teacher: Model, recipe: Recipe, task: Task, pictures: Frames
+) -> tuple[Networks, bool]:
+    """Return both models in torch with what is compared of them, and whether mirrored pictures are of use."""
+    import torch
+
+    from edgeopt.steps.finetune.interpreter import TorchModel
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    mine, theirs = (TorchModel(one).to(device, memory_format=torch.channels_last) for one in (student, teacher))
+    theirs.requires_grad_(False)
+    names = shared_tensors(student, teacher)
+    outputs = output_loss(recipe, [one.name for one in teacher.outputs])
+    few = list(model_inputs(task, pictures.spread(_COMPARED_PICTURES)))
+    networks = Networks(mine, theirs, outputs, None, (), device, is_batched=_is_batched(few))
+    with torch.no_grad():
+        seen = [[_watched(net, one, names) for one in networks.to_device(few)] for net in (mine, theirs)]
+    joined = [{name: np.concatenate([one[name] for one in part]) for name in names} for part in seen]
+    features = features_of(names, *joined)
+    if features:
+        watched = tuple(one.name for one in features)
+        networks = replace(networks, features=feature_loss(features), watched=watched)
+    return networks, _mirrors(task, recipe, networks, pictures)
+
+
+def _watched(net: TorchModel, inputs: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    found = net(inputs, names)
+    return {name: found[name].float().cpu().numpy() for name in names}
+
+
+def _is_batched(samples: Sequence[Tensors]) -> bool:
+    """Return whether samples can be joined along their first axis."""
+    return all(one.ndim > 0 and one.shape[0] == 1 for sample in samples for one in sample.values())
+
+
+def _mirrors(task: Task, recipe: Recipe, networks: Networks, pictures: Frames) -> bool:
+    """Return whether the teacher answers mirrored pictures as it does straight ones: digits it does not."""
+    import torch
+
+    if pictures.tensors is not None or not (task.gives_boxes or recipe.postprocess.decoder in CLASSIFIERS):
+        return False
+    straight, turned = [], []
+    for frame in pictures.spread(_MIRRORED_PICTURES):
+        if not isinstance(frame, np.ndarray):
+            return False
+        for picture, answers in ((frame, straight), (mirrored(frame), turned)):
+            inputs, geometry = task.preprocess(picture)
+            with torch.no_grad():
+                found = [networks.teacher(one) for one in networks.to_device([inputs])][0]
+            outputs = {name: value.float().cpu().numpy() for name, value in found.items()}
+            answers.append(task.postprocess(outputs, geometry))
+        if task.gives_boxes:
+            boxes = turned[-1].boxes.copy()
+            boxes[:, [0, 2]] = frame.shape[1] - boxes[:, [2, 0]]
+            turned[-1] = replace(turned[-1], boxes=boxes)
+    return task.agreement(turned, straight) >= LEAST_MIRRORED
+
+
+def _run(training: Training, listener: Listener, path: Path, key: str) -> None:
+    """Train to the end, and write where it stands now and then, and at Ctrl-C."""
+    written_s, took_s = monotonic(), 0.0
+
+    def on_check(standing: Standing) -> None:
+        last = standing.curve[-1]
+        best = " *" if not standing.since_best else ""
+        first = f" (was {standing.curve[0].loss:.4f})" if len(standing.curve) > 1 else ""
+        listener.say(f"  step {last.step}: held-out loss {last.loss:.4f}{first}{best}")
+
+    def on_step(standing: Standing) -> None:
+        nonlocal written_s, took_s
+        if standing.steps:
+            listener.progress("train, steps", standing.step, standing.steps)
+        is_due = monotonic() - written_s >= max(_EVERY_S, took_s / _WRITING)
+        if is_due or was_interrupted():
+            began_s = monotonic()
+            training.checkpoint(key).write(path)
+            written_s, took_s = monotonic(), monotonic() - began_s
+        if was_interrupted():
+            raise KeyboardInterrupt
+
+    with held_interrupts() as was_interrupted:
+        training.run(on_check=on_check, on_step=on_step)
+
+
+def _key(student: Model, teacher: Model, pictures: Frames, recipe: Recipe, settings: str) -> str:
+    """Return what makes a training this one."""
+    told = {
+        "student": student.fingerprint,
+        "teacher": teacher.fingerprint,
+        "pictures": calibration_fingerprint(pictures),
+        "recipe": repr(replace(recipe, folder=Path())),
+        "settings": f"{settings} {BATCH} {RATE}",
+        "packages": package_versions(),
+    }
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+
+def _sentence(one: Distilled) -> str:
+    figures = f"{one.held_out_before:.4f} to {one.held_out_after:.4f}, gain {one.gain}"
+    judged = f"on {plural(one.judged, 'held-out picture')}"
+    if one.is_better:
+        return f"training lowered the loss {judged} from {figures}"
+    return f"training gained nothing that is beyond chance {judged} ({figures}): the given model stays"

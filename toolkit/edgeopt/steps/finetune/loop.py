@@ -1,0 +1,355 @@
+"""The loop of a training: batches, steps, held-out pictures, the best weights, and where it stands at any time.
+
+What a step does follows from the seed and its number alone, so that a training that was interrupted goes on to the
+same bytes. The clock decides two things: how many steps fit, once, after the first few; and the end, if it comes early.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeopt.graph.tensors import Tensors
+from edgeopt.steps.finetune.checkpoint import Checkpoint
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from edgeopt.steps.finetune.losses import OutputLoss
+
+BATCH = 16
+RATE = 1e-3
+"""Largest step of a weight, as a share of the root mean square of its tensor."""
+_BETAS = (0.9, 0.99)
+_WARM_UP = 8
+"""Steps with smaller rates, after which the pace is known."""
+_CLIP = 1.0
+"""Largest norm of the gradient."""
+_CHECKS = 20
+"""Times that held-out pictures are asked, evenly spread."""
+_PATIENCE = 8
+"""Checks in a row without a better loss, after which training ends."""
+_AVERAGED = 0.02
+"""Share of all steps over which weights are averaged."""
+_CHECK_SHARE = 0.15
+"""Most of the time that held-out pictures may take."""
+_EVERY_S = 30.0
+"""Between two checkpoints."""
+MOST_STEPS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What held-out pictures say of the averaged weights."""
+
+    step: int
+    seconds: float
+    loss: float
+    """On the pictures that decide when training ends."""
+    learned: float
+    """Mean loss of the batches since the last check."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a training stands, beside its weights."""
+
+    step: int = 0
+    steps: int = 0
+    """In all; 0: not known yet."""
+    every: int = 0
+    """Steps between two checks."""
+    seconds: float = 0.0
+    """Spent so far, over all runs."""
+    best: float = math.inf
+    since_best: int = 0
+    """Checks since the best one."""
+    curve: tuple[Check, ...] = ()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to do."""
+        return bool(self.steps) and (self.step >= self.steps or self.since_best >= _PATIENCE)
+
+
+@dataclass(frozen=True, slots=True)
+class Networks:
+    """A student that learns, its teacher, and what is compared of them."""
+
+    student: torch.nn.Module
+    teacher: torch.nn.Module
+    outputs: OutputLoss
+    features: OutputLoss | None
+    watched: tuple[str, ...]
+    """Tensors that `features` compares."""
+    device: Any
+    is_batched: bool
+    """Whether several pictures go through at once."""
+
+    def to_device(self, samples: Sequence[Tensors]) -> Iterator[dict[str, Tensor]]:
+        """Yield samples as inputs: all at once, or one by one where the graphs take no more."""
+        import torch
+
+        for part in [samples] if self.is_batched else [[one] for one in samples]:
+            joined = {name: np.concatenate([one[name] for one in part]) for name in part[0]}
+            yield {name: _arranged(torch.from_numpy(array), self.device) for name, array in joined.items()}
+
+
+def _arranged(tensor: Tensor, device: Any) -> Tensor:
+    import torch
+
+    return tensor.to(device, memory_format=torch.channels_last) if tensor.ndim == 4 else tensor.to(device)
+
+
+class Training:
+    """One training on its way."""
+
+    def __init__(
+        self,
+        networks: Networks,
+        sample: Callable[[int], Tensors],
+        held_out: Sequence[Tensors],
+        *,
+        seconds: float,
+        most_steps: int = 0,
+        rate: float = RATE,
+        batch: int = BATCH,
+    ) -> None:
+        """Prepare a training.
+
+        Args:
+            networks: Student and teacher; the student's weights change.
+            sample: Gives the model's inputs of a position of an endless row.
+            held_out: Inputs that decide when training ends, and which weights are best.
+            seconds: Time limit.
+            most_steps: 0: as many as fit into the time limit.
+            rate: See `RATE`.
+            batch: Pictures a step.
+        """
+        import torch
+
+        self._networks, self._sample, self._held_out = networks, sample, held_out
+        self._seconds, self._most_steps, self._batch = seconds, most_steps, batch
+        self._weights = [one for one in networks.student.parameters() if one.requires_grad]
+        self._rates = [rate * max(float(one.detach().square().mean().sqrt()), 1e-4) for one in self._weights]
+        self._optimizer = torch.optim.AdamW(
+            [{"params": [one], "lr": lr} for one, lr in zip(self._weights, self._rates, strict=True)],
+            betas=_BETAS,
+            weight_decay=0.0,
+            foreach=False,
+        )
+        self._averaged = [one.detach().clone() for one in self._weights]
+        self._best = [one.detach().clone() for one in self._weights]
+        self.standing = Standing()
+        self._learned = list[float]()
+        self._begun_s = monotonic()
+        self._before_s = 0.0
+
+    # The loop
+
+    def run(self, *, on_check: Callable[[Standing], None], on_step: Callable[[Standing], None]) -> None:
+        """Train to the end; afterwards the student has the best weights.
+
+        Args:
+            on_check: Hears of each check.
+            on_step: Called after each step, where all is whole; what it raises ends the training.
+        """
+        self._begun_s, self._before_s = monotonic(), self.standing.seconds
+        if not self.standing.curve:
+            self._check(on_check)
+        while not self.standing.is_over:
+            self._step()
+            if self.standing.steps == 0 and self.standing.step >= min(_WARM_UP, self._most_steps or _WARM_UP):
+                self._plan()
+            standing = self.standing
+            is_late = standing.seconds >= self._seconds and not self._most_steps
+            if standing.steps and (standing.step % standing.every == 0 or standing.step == standing.steps or is_late):
+                self._check(on_check)
+            on_step(self.standing)
+            if is_late:
+                break
+        self._take(self._best)
+
+    def _plan(self) -> None:
+        """Decide how many steps there are, and how often held-out pictures are asked."""
+        standing = self.standing
+        steps = self._most_steps
+        if not steps:
+            a_step = (standing.seconds - standing.curve[0].seconds) / standing.step
+            a_check = standing.curve[0].seconds
+            left = max(self._seconds - standing.seconds, 0.0)
+            checks = min(_CHECKS, int(_CHECK_SHARE * left / max(a_check, 1e-6)) + 1)
+            steps = standing.step + max(int((left - checks * a_check) / a_step), 1)
+            steps = min(steps, MOST_STEPS)
+        else:
+            checks = _CHECKS
+        self.standing = replace(standing, steps=steps, every=max(math.ceil(steps / checks), 1))
+
+    def _step(self) -> None:
+        import torch
+
+        standing, networks = self.standing, self._networks
+        samples = [self._sample(standing.step * self._batch + i) for i in range(self._batch)]
+        rate = self._rate_at(standing.step)
+        for group, own in zip(self._optimizer.param_groups, self._rates, strict=True):
+            group["lr"] = own * rate
+        self._optimizer.zero_grad(set_to_none=True)
+        learned = 0.0
+        for inputs in networks.to_device(samples):
+            with torch.no_grad():
+                theirs = networks.teacher(inputs, networks.watched)
+            mine = networks.student(inputs, networks.watched)
+            loss = networks.outputs(mine, theirs).sum()
+            if networks.features is not None:
+                loss = loss + networks.features(mine, theirs).sum()
+            loss = loss / self._batch
+            loss.backward()
+            learned += float(loss.detach())
+        norm = torch.nn.utils.clip_grad_norm_(self._weights, _CLIP, foreach=False)
+        if math.isfinite(float(norm)):
+            self._optimizer.step()
+        keep = self._kept_share()
+        with torch.no_grad():
+            for average, weight in zip(self._averaged, self._weights, strict=True):
+                average.lerp_(weight, 1 - keep)
+        self._learned.append(learned)
+        self.standing = replace(standing, step=standing.step + 1, seconds=self._spent())
+
+    def _rate_at(self, step: int) -> float:
+        """Return the share of the full rate: a warm-up, then half a cosine to zero."""
+        if step < _WARM_UP or not self.standing.steps:
+            return (step + 1) / (_WARM_UP + 1)
+        whole = max(self.standing.steps - _WARM_UP, 1)
+        return 0.5 * (1 + math.cos(math.pi * min((step - _WARM_UP) / whole, 1.0)))
+
+    def _kept_share(self) -> float:
+        """Return what of the average stays in a step: it reaches back `_AVERAGED` of all steps, and never to the start."""
+        span = max(_AVERAGED * self.standing.steps, 1.0)
+        return min(1 - 1 / span, self.standing.step / (self.standing.step + 1)) if self.standing.steps else 0.0
+
+    def _spent(self) -> float:
+        return self._before_s + monotonic() - self._begun_s
+
+    # Held-out pictures
+
+    def _check(self, on_check: Callable[[Standing], None]) -> None:
+        """Ask held-out pictures for the averaged weights, and keep them where they are the best so far."""
+        current = [one.detach().clone() for one in self._weights]
+        self._take(self._averaged)
+        loss = float(losses(self._networks, self._held_out).mean())
+        self._take(current)
+        standing = self.standing
+        is_best = loss < standing.best
+        if is_best:
+            self._best = [one.clone() for one in self._averaged]
+        learned = float(np.mean(self._learned)) if self._learned else math.nan
+        self._learned = []
+        check = Check(standing.step, self._spent(), loss, learned)
+        self.standing = replace(
+            standing,
+            seconds=self._spent(),
+            best=min(loss, standing.best),
+            since_best=0 if is_best else standing.since_best + 1,
+            curve=(*standing.curve, check),
+        )
+        on_check(self.standing)
+
+    def _take(self, values: Sequence[Tensor]) -> None:
+        import torch
+
+        with torch.no_grad():
+            for weight, value in zip(self._weights, values, strict=True):
+                weight.copy_(value)
+
+    # Where it stands
+
+    def checkpoint(self, key: str) -> Checkpoint:
+        """Return where the training stands."""
+        states = [self._optimizer.state.get(one, {}) for one in self._weights]
+        arrays: dict[str, NDArray[Any]] = {}
+        for i, weight in enumerate(self._weights):
+            parts = {"weight": weight, "averaged": self._averaged[i], "best": self._best[i], **states[i]}
+            arrays |= {f"{i}.{name}": value.detach().cpu().numpy() for name, value in parts.items()}
+        arrays["learned"] = np.array(self._learned)
+        facts = asdict(self.standing)
+        facts["best"] = facts["best"] if math.isfinite(facts["best"]) else None
+        facts["curve"] = [[one.step, one.seconds, one.loss, _or_none(one.learned)] for one in self.standing.curve]
+        return Checkpoint(key, facts, arrays)
+
+    def take_up(self, found: Checkpoint) -> None:
+        """Go on where an earlier training stood.
+
+        Raises:
+            KeyError, ValueError, TypeError: If it is not of this training.
+        """
+        import torch
+
+        def stored(name: str, like: Tensor) -> Tensor:
+            array = torch.from_numpy(np.array(found.arrays[name])).to(like.device)
+            return array.reshape(like.shape).clone(memory_format=torch.preserve_format)
+
+        for i, weight in enumerate(self._weights):
+            with torch.no_grad():
+                weight.copy_(stored(f"{i}.weight", weight))
+                self._averaged[i].copy_(stored(f"{i}.averaged", weight))
+                self._best[i].copy_(stored(f"{i}.best", weight))
+            if f"{i}.step" in found.arrays:
+                moments = {name: torch.empty_like(weight) for name in ("exp_avg", "exp_avg_sq")}
+                for name, value in moments.items():
+                    value.copy_(stored(f"{i}.{name}", weight))
+                step = torch.from_numpy(np.array(found.arrays[f"{i}.step"]))
+                self._optimizer.state[weight] = {"step": step, **moments}
+        self._learned = found.arrays["learned"].tolist()
+        facts = dict(found.facts)
+        curve = tuple(Check(s, t, l, math.nan if m is None else m) for s, t, l, m in facts.pop("curve"))
+        best = facts.pop("best")
+        self.standing = Standing(**facts, best=math.inf if best is None else best, curve=curve)
+
+
+def _or_none(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def losses(networks: Networks, samples: Sequence[Tensors]) -> NDArray[np.float64]:
+    """Return (samples,) how far the student's outputs are from the teacher's.
+
+    Args:
+        networks: As they are.
+        samples: Inputs.
+    """
+    import torch
+
+    found = []
+    with torch.no_grad():
+        for start in range(0, len(samples), BATCH):
+            for inputs in networks.to_device(samples[start : start + BATCH]):
+                found.append(networks.outputs(networks.student(inputs), networks.teacher(inputs)).double().cpu().numpy())
+    return np.concatenate(found)
+
+
+@contextmanager
+def repeatable(threads: int, seed: int) -> Iterator[None]:
+    """Let torch compute the same numbers each time, with so many threads; afterwards it is as it was."""
+    import torch
+
+    before, was = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    state = torch.random.get_rng_state()
+    torch.manual_seed(seed)
+    try:
+        yield
+    finally:
+        torch.random.set_rng_state(state)
+        torch.use_deterministic_algorithms(was, warn_only=True)
+        torch.set_num_threads(before)
+
+

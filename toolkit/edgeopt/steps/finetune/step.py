@@ -1,0 +1,92 @@
+"""The step `finetune`: what steps before it cost is won back from the original, on the pictures that calibrate."""
+
+from __future__ import annotations
+
+from time import monotonic
+
+from edgeopt.errors import Note, NoteKind, UnsupportedError
+from edgeopt.graph.model import Model
+from edgeopt.graph.outcome import Outcome
+from edgeopt.steps import fuse, simplify
+from edgeopt.steps._context import Context, Setting, out_of_time
+from edgeopt.steps.finetune.distil import Distilled, distil, require_alike
+from edgeopt.steps.finetune.record import RECORD, Record, trained_before
+
+_CHECKPOINT = ".finetune.npz"
+"""In the output folder: an interrupted run goes on from there."""
+
+
+def heal(model: Model, context: Context, setting: Setting) -> list[Outcome]:
+    """Return the model trained to answer as the original, or none where training gains nothing.
+
+    Args:
+        model: Pruned or changed.
+        context: Its pictures teach, some held out; its original is the teacher.
+        setting: What the candidate is called.
+
+    Raises:
+        UnsupportedError: If an op of the model cannot be trained.
+        EdgeoptError: If there are too few pictures.
+    """
+    if context.replay:
+        folder = context.replay.source / "candidates" / setting.name
+        if not (folder / RECORD).is_file():
+            context.notes.append(Note(NoteKind.SKIPPED, f"{context.replay.source} has no trained model"))
+            return []
+        made, record = trained_before(folder, model, context.replay.source)
+        told = Note(NoteKind.INFO, f"the weights are those that {context.replay.source} trained: nothing was trained here")
+        return _kept(context, setting, made, record, (Note(NoteKind.INFO, record.note), told))
+    teacher = _teacher(context, setting)
+    if teacher.fingerprint == model.fingerprint:
+        context.notes.append(
+            Note(NoteKind.SKIPPED, "nothing to heal: no step before finetune changed what the model computes", _HOW)
+        )
+        return []
+    try:
+        require_alike(model, teacher)
+    except UnsupportedError as error:
+        context.notes.append(Note(NoteKind.SKIPPED, f"no finetune: {error.problem}"))
+        return []
+    seconds = min(context.training_s, context.searches_end - monotonic())
+    if seconds <= 0:
+        context.notes.append(out_of_time("finetune"))
+        return []
+    done = _trained(model, teacher, context, seconds)
+    if not done.is_better:
+        context.notes += [Note(NoteKind.INFO, f"finetune: {done.note}"), *done.notes]
+        return []
+    record = Record.of(model, teacher, done)
+    return _kept(context, setting, done.model, record, (Note(NoteKind.INFO, done.note), *done.notes), done.weights)
+
+
+_HOW = "prune or activations leave something to heal"
+
+
+def _trained(model: Model, teacher: Model, context: Context, seconds: float) -> Distilled:
+    path = context.files.path(_CHECKPOINT)
+    return distil(
+        model,
+        teacher,
+        context.frames,
+        context.recipe,
+        seconds / 60,
+        context.listener,
+        path.parent,
+        threads=context.threads,
+        checkpoint=path.name,
+    )
+
+
+def _kept(
+    context: Context, setting: Setting, model: Model, record: Record, notes: tuple[Note, ...], weights: int = 1
+) -> list[Outcome]:
+    context.files.write(f"candidates/{setting.name}/{RECORD}", record.to_json())
+    return [Outcome(model, {"trained weights": weights}, notes)]
+
+
+def _teacher(context: Context, setting: Setting) -> Model:
+    """Return the original as far as nothing was lost: simplified and fused, so that its tensors keep their names."""
+    model = context.original
+    for step in (simplify.STEP, fuse.STEP):
+        model = next((one.model for one in step.make(model, context, setting)), model)
+    return model
