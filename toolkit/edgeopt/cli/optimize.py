@@ -72,6 +72,13 @@ class _WithSteps(click.Command):
     show_default="default",
     help="Steps to do, of those below; the word default names all that are not off.",
 )
+@click.option(
+    "--finetune",
+    "finetune_s",
+    type=Duration("s"),
+    show_default="not done",
+    help="Do the step finetune too, and train so long at most, such as 30m.",
+)
 @click.option("--skip", type=Names(), multiple=True, callback=joined, help="Steps to leave out; repeatable.")
 @prune_option
 @keep_layers_option
@@ -120,6 +127,7 @@ def optimize(
     skip: tuple[str, ...],
     prune: str,
     keep_layers: tuple[str, ...],
+    finetune_s: float | None,
     dry_run: bool,
     resume: bool,
     replay: str,
@@ -160,6 +168,7 @@ def optimize(
         selftest=SelfTestInputs(selftest),
         prune=prune,
         keep_layers=keep_layers,
+        finetune_s=finetune_s,
     )
     if is_pipeline(model):
         if recipe is not None or dry_run:

@@ -93,7 +93,9 @@ def finetune(
         checkpoint=checkpoint.name,
     )
     agreement = _agreement(given, engine, split(frames)[2], student, done)
-    scored = [_score(given, engine, labelled, one, ears) for one in (given.model, student, done.model)] if labelled else []
+    scored = (
+        [_score(given, engine, labelled, one, ears) for one in (given.model, student, done.model)] if labelled else []
+    )
     if done.is_better:
         save_model(done.model, files.file)
     return FinetuneResult(

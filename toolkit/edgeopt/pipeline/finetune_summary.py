@@ -39,7 +39,9 @@ def _figures(result: FinetuneResult) -> tuple[Value, ...]:
         Value("judged", f"on {plural(result.judged, 'held-out picture')}, 95 % intervals over pictures"),
     ]
     if result.labelled:
-        told = f"{result.metric} {result.labelled} (teacher {result.of_teacher:.4f}, {plural(result.pictures, 'picture')})"
+        told = (
+            f"{result.metric} {result.labelled} (teacher {result.of_teacher:.4f}, {plural(result.pictures, 'picture')})"
+        )
         found.append(Value("labels", told))
     return tuple(found)
 

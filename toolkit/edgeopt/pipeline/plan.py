@@ -15,12 +15,12 @@ from edgeopt.pipeline.selection import Prefer
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.report.document import Document, Section, Table, Value
 from edgeopt.runtime.availability import is_compiled
-from edgeopt.steps import Step
+from edgeopt.steps import TRAINING_S, Step
 from edgeopt.steps._pruning import AUTO, Pruning, parse_pruning
 from edgeopt.system import registry
 from edgeopt.system.optional import how_to_install
 from edgeopt.system.target import Target
-from edgeopt.system.text import plural, shown_path
+from edgeopt.system.text import plural, shown_path, typed_duration
 from edgeopt.system.threads import engine_threads
 from edgeopt.system.toml import DURATION_MS, DURATION_S, THREADS, Within, require_ranges
 
@@ -32,6 +32,8 @@ _QUANTIZED = "w8a8"
 """The scheme that INT8 models are made in."""
 PRUNE = "prune"
 """The step that `--prune` is about."""
+FINETUNE = "finetune"
+"""The step that `--finetune` is about."""
 
 
 class SelfTestInputs(StrEnum):
@@ -84,6 +86,8 @@ class Options:
     """How much is pruned: `auto`, `off`, a share of the channels such as `0.3`, or a speed such as `1.5x`."""
     keep_layers: tuple[str, ...] = ()
     """Names of layers that are never pruned."""
+    finetune_s: Annotated[float, DURATION_S] | None = None
+    """How long the step `finetune` trains at most, which is then done; None: it is done only where `steps` names it."""
 
     def __post_init__(self) -> None:
         require_ranges(self)
@@ -111,6 +115,7 @@ class Plan:
     prefer: Prefer = Prefer.SPEED
     selftest: SelfTestInputs = SelfTestInputs.PICTURES
     pruning: Pruning = Pruning()  # noqa: RUF009, frozen
+    training_s: float = TRAINING_S
 
     @property
     def beside(self) -> frozenset[str]:
@@ -175,6 +180,11 @@ def make_plan(recipe: Recipe, target: Target, options: Options, threads: int, qu
     default = [name for name, step in known.items() if step.is_default]
     wanted = (DEFAULT,) if options.steps is None else options.steps
     asked = [one for name in wanted for one in (default if name == DEFAULT else (name,))]
+    if options.finetune_s is not None:
+        if FINETUNE in options.skip:
+            told = f"--finetune is for the step {FINETUNE}, which is left out"
+            raise EdgeoptError(told, remedy="leave --finetune out, or --skip")
+        asked, wanted = [*asked, FINETUNE], (*wanted, FINETUNE)
     for name in (*asked, *options.skip):
         if name not in known:
             raise NotFoundError("step", name, [DEFAULT, *known])
@@ -232,6 +242,7 @@ def make_plan(recipe: Recipe, target: Target, options: Options, threads: int, qu
         prefer=Prefer(options.prefer),
         selftest=SelfTestInputs(options.selftest),
         pruning=pruning or Pruning(),
+        training_s=TRAINING_S if options.finetune_s is None else options.finetune_s,
     )
 
 
@@ -299,6 +310,8 @@ def describe(plan: Plan, model: str, recipe: Recipe, target: Target, reason: str
 def _does(plan: Plan, name: str) -> str:
     """Return what a step does, and how much where that was asked for."""
     does, pruning = plan.steps[name].does, plan.pruning
+    if name == FINETUNE:
+        return f"{does}; {typed_duration(1000 * plan.training_s)} at most"
     if name != PRUNE or pruning == Pruning():
         return does
     kept = f", nothing of {', '.join(pruning.keep_layers)}" if pruning.keep_layers else ""

@@ -16,7 +16,7 @@ from edgeopt.measurement.accuracy.evaluate import LabelledFrames
 from edgeopt.measurement.given import Given
 from edgeopt.pipeline.candidate import Candidate
 from edgeopt.pipeline.engines import Engines
-from edgeopt.pipeline.plan import SYNTHETIC, Plan
+from edgeopt.pipeline.plan import FINETUNE, SYNTHETIC, Plan
 from edgeopt.pipeline.replay import Replay
 from edgeopt.pipeline.run import Run, model_file
 from edgeopt.pipeline.workspace import Workspace, sha256_of
@@ -63,6 +63,7 @@ def _plan_values(plan: Plan) -> Mapping[str, object]:
         "max_drop": plan.max_drop,
         "prune": str(plan.pruning),
         "keep_layers": sorted(plan.pruning.keep_layers),
+        **({"finetune_s": plan.training_s} if FINETUNE in plan.steps else {}),
         "threads": plan.threads if plan.threads_asked else 0,  # measured ones may differ when a run is resumed
     }
 

@@ -57,6 +57,7 @@ def open_context(given: Given, plan: Plan, engine: Engine, frames: Frames, files
         ends_at=monotonic() + plan.time_limit_s if plan.time_limit_s else float("inf"),
         time_limit_s=plan.time_limit_s,
         pruning=plan.pruning,
+        training_s=plan.training_s,
         max_drop=plan.max_drop,
         is_calibrated=plan.calib is not None,
     )

@@ -17,6 +17,7 @@ from edgeopt.measurement.accuracy.evaluate import answers, model_inputs
 from edgeopt.recipes.frames import Frames, calibration_fingerprint
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.runtime.opening import Opening, opening_for
+from edgeopt.steps import TRAINING_S
 from edgeopt.steps._pruning import Pruning
 from edgeopt.system.target import Target
 from edgeopt.tasks import Task, make_task
@@ -141,6 +142,8 @@ class Context:
     """Whose decisions hold in place of what is measured here; None: nobody's."""
     pruning: Pruning = Pruning()  # noqa: RUF009, frozen
     """How much the step `prune` removes."""
+    training_s: float = TRAINING_S
+    """How long the step `finetune` trains at most."""
     max_drop: float = 0.01
     """Metric that may be lost, in its own unit."""
     is_calibrated: bool = False

@@ -132,7 +132,7 @@ def drop_between(baseline: Scored, variant: Scored) -> Drop | None:
     if same != (variant.pictures_sha256, variant.accuracy.metric, len(variant.resampled)) or not variant.resampled:
         return None
     value = baseline.accuracy.value - variant.accuracy.value
-    drops = np.round(np.subtract(baseline.resampled, variant.resampled), _DIGITS)
+    drops = np.round(np.subtract(baseline.resampled, variant.resampled), _DIGITS).astype(np.float64)
     return _with_interval(value, drops, variant.accuracy.n)
 
 

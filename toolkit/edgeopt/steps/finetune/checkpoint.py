@@ -37,7 +37,8 @@ class Checkpoint:
         """
         text = np.frombuffer(json.dumps({"key": self.key, **self.facts}).encode(), np.uint8)
         stream = io.BytesIO()
-        np.savez(stream, **{_FACTS: text}, **self.arrays)
+        everything: dict[str, Any] = {_FACTS: text, **self.arrays}
+        np.savez(stream, **everything)
         write_beside(path, stream.getvalue())
 
 

@@ -225,13 +225,11 @@ def split(pictures: Frames) -> tuple[Frames, Frames, Frames]:
 def _few(taught: int) -> tuple[Note, ...]:
     if taught >= ENOUGH_PICTURES:
         return ()
-    told = f"{plural(taught, 'picture')} to learn from are few: below about {ENOUGH_PICTURES} a student learns them by heart"
+    told = f"{plural(taught, 'picture')} to learn from are few: below about {ENOUGH_PICTURES} less is won back"
     return (Note(NoteKind.WARNING, told, "add unlabelled pictures from where the model will work"),)
 
 
-def _networks(
-    student: Model, teacher: Model, recipe: Recipe, task: Task, pictures: Frames
-) -> tuple[Networks, bool]:
+def _networks(student: Model, teacher: Model, recipe: Recipe, task: Task, pictures: Frames) -> tuple[Networks, bool]:
     """Return both models in torch with what is compared of them, and whether mirrored pictures are of use."""
     import torch
 
@@ -270,14 +268,14 @@ def _mirrors(task: Task, recipe: Recipe, networks: Networks, pictures: Frames) -
 
     if pictures.tensors is not None or not (task.gives_boxes or recipe.postprocess.decoder in CLASSIFIERS):
         return False
-    straight, turned = [], []
+    straight, turned = list[Any](), list[Any]()
     for frame in pictures.spread(_MIRRORED_PICTURES):
         if not isinstance(frame, np.ndarray):
             return False
         for picture, answers in ((frame, straight), (mirrored(frame), turned)):
             inputs, geometry = task.preprocess(picture)
             with torch.no_grad():
-                found = [networks.teacher(one) for one in networks.to_device([inputs])][0]
+                found = next(networks.teacher(one) for one in networks.to_device([inputs]))
             outputs = {name: value.float().cpu().numpy() for name, value in found.items()}
             answers.append(task.postprocess(outputs, geometry))
         if task.gives_boxes:

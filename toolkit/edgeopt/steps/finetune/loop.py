@@ -231,7 +231,7 @@ class Training:
         return 0.5 * (1 + math.cos(math.pi * min((step - _WARM_UP) / whole, 1.0)))
 
     def _kept_share(self) -> float:
-        """Return what of the average stays in a step: it reaches back `_AVERAGED` of all steps, and never to the start."""
+        """Return what of the average stays in a step: it reaches back over `_AVERAGED` of all steps."""
         span = max(_AVERAGED * self.standing.steps, 1.0)
         return min(1 - 1 / span, self.standing.step / (self.standing.step + 1)) if self.standing.steps else 0.0
 
@@ -309,7 +309,7 @@ class Training:
                 self._optimizer.state[weight] = {"step": step, **moments}
         self._learned = found.arrays["learned"].tolist()
         facts = dict(found.facts)
-        curve = tuple(Check(s, t, l, math.nan if m is None else m) for s, t, l, m in facts.pop("curve"))
+        curve = tuple(Check(n, s, loss, math.nan if mean is None else mean) for n, s, loss, mean in facts.pop("curve"))
         best = facts.pop("best")
         self.standing = Standing(**facts, best=math.inf if best is None else best, curve=curve)
 
@@ -327,11 +327,11 @@ def losses(networks: Networks, samples: Sequence[Tensors]) -> NDArray[np.float64
     """
     import torch
 
-    found = []
+    found, parts = list[NDArray[np.float64]](), range(0, len(samples), BATCH)
     with torch.no_grad():
-        for start in range(0, len(samples), BATCH):
-            for inputs in networks.to_device(samples[start : start + BATCH]):
-                found.append(networks.outputs(networks.student(inputs), networks.teacher(inputs)).double().cpu().numpy())
+        for inputs in (one for start in parts for one in networks.to_device(samples[start : start + BATCH])):
+            apart = networks.outputs(networks.student(inputs), networks.teacher(inputs))
+            found.append(apart.double().cpu().numpy())
     return np.concatenate(found)
 
 
@@ -351,5 +351,3 @@ def repeatable(threads: int, seed: int) -> Iterator[None]:
         torch.random.set_rng_state(state)
         torch.use_deterministic_algorithms(was, warn_only=True)
         torch.set_num_threads(before)
-
-

@@ -58,8 +58,8 @@ def read_record(path: Path) -> Record:
     """
     values: Mapping[str, Any] = read_json(path, remedy=_AGAIN)
     try:
-        lists = {name: tuple(values[name]) for name in ("steps", "seconds", "losses")}
-        words = {name: str(values[name]) for name in ("student", "teacher", "made", "note")}
+        lists: dict[str, Any] = {name: tuple(values[name]) for name in ("steps", "seconds", "losses")}
+        words: dict[str, Any] = {name: str(values[name]) for name in ("student", "teacher", "made", "note")}
     except (KeyError, TypeError) as error:
         raise InvalidFileError(f"{path} is no record of a training", remedy=_AGAIN) from error
     return Record(**words, **lists)

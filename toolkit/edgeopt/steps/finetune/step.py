@@ -34,8 +34,12 @@ def heal(model: Model, context: Context, setting: Setting) -> list[Outcome]:
             context.notes.append(Note(NoteKind.SKIPPED, f"{context.replay.source} has no trained model"))
             return []
         made, record = trained_before(folder, model, context.replay.source)
-        told = Note(NoteKind.INFO, f"the weights are those that {context.replay.source} trained: nothing was trained here")
-        return _kept(context, setting, made, record, (Note(NoteKind.INFO, record.note), told))
+        told = f"the weights are those that {context.replay.source} trained: nothing was trained here"
+        return _kept(context, setting, made, record, (Note(NoteKind.INFO, record.note), Note(NoteKind.INFO, told)))
+    if not context.is_calibrated:
+        why = "no finetune: there are no real pictures to learn from"
+        context.notes.append(Note(NoteKind.SKIPPED, why, "pass unlabelled ones with --calib"))
+        return []
     teacher = _teacher(context, setting)
     if teacher.fingerprint == model.fingerprint:
         context.notes.append(
