@@ -15,8 +15,9 @@ from edgeopt.pipeline.selection import Prefer
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.report.document import Document, Section, Table, Value
 from edgeopt.runtime.availability import is_compiled
-from edgeopt.steps import TRAINING_S, Step
+from edgeopt.steps import Step
 from edgeopt.steps._pruning import AUTO, Pruning, parse_pruning
+from edgeopt.steps._training import TRAINING_S
 from edgeopt.system import registry
 from edgeopt.system.optional import how_to_install
 from edgeopt.system.target import Target

@@ -17,10 +17,6 @@ if TYPE_CHECKING:
     from edgeopt.system.target import Target
 
 
-TRAINING_S = 600.0
-"""How long the step `finetune` trains at most, unless the user says."""
-
-
 def _nothing(_precision: str, _profile: Target) -> bool:
     return False
 

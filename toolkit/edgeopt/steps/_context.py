@@ -17,8 +17,8 @@ from edgeopt.measurement.accuracy.evaluate import answers, model_inputs
 from edgeopt.recipes.frames import Frames, calibration_fingerprint
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.runtime.opening import Opening, opening_for
-from edgeopt.steps import TRAINING_S
 from edgeopt.steps._pruning import Pruning
+from edgeopt.steps._training import TRAINING_S
 from edgeopt.system.target import Target
 from edgeopt.tasks import Task, make_task
 

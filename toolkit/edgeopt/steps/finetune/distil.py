@@ -54,6 +54,8 @@ ENOUGH_PICTURES = 1000
 """Fewer heal less: see docs/training.md."""
 _MOST_JUDGED = 128
 _MIRRORED_PICTURES = 16
+_OUTPUTS = 0.05
+"""What a detector's outputs weigh beside features. Classes, a few numbers a picture, are learned by heart."""
 _COMPARED_PICTURES = 4
 """On which channels are recognised."""
 
@@ -248,7 +250,12 @@ def _networks(student: Model, teacher: Model, recipe: Recipe, task: Task, pictur
     features = features_of(names, *joined)
     if features:
         watched = tuple(one.name for one in features)
-        networks = replace(networks, features=feature_loss(features), watched=watched)
+        networks = replace(
+            networks,
+            features=feature_loss(features),
+            watched=watched,
+            outputs_weigh=_OUTPUTS if task.gives_boxes else 0.0,
+        )
     return networks, _mirrors(task, recipe, networks, pictures)
 
 

@@ -86,7 +86,7 @@ def match(mine: NDArray[np.float32], theirs: NDArray[np.float32], name: str) -> 
         everything = np.arange(0)
         return Feature(name, -1, everything, everything)
     axis = differing[0]
-    if len(differing) > 1 or axis == 0 or mine.shape[axis] > theirs.shape[axis]:
+    if len(differing) > 1 or axis not in (1, mine.ndim - 1) or mine.shape[axis] > theirs.shape[axis]:
         return None
     alike = _correlations(_by_channel(mine, axis), _by_channel(theirs, axis))
     kept = rising_choice(alike)

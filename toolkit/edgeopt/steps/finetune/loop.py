@@ -93,6 +93,8 @@ class Networks:
     device: Any
     is_batched: bool
     """Whether several pictures go through at once."""
+    outputs_weigh: float = 1.0
+    """What the outputs weigh in what is learned, beside features."""
 
     def to_device(self, samples: Sequence[Tensors]) -> Iterator[dict[str, Tensor]]:
         """Yield samples as inputs: all at once, or one by one where the graphs take no more."""
@@ -207,7 +209,7 @@ class Training:
             with torch.no_grad():
                 theirs = networks.teacher(inputs, networks.watched)
             mine = networks.student(inputs, networks.watched)
-            loss = networks.outputs(mine, theirs).sum()
+            loss = networks.outputs_weigh * networks.outputs(mine, theirs).sum()
             if networks.features is not None:
                 loss = loss + networks.features(mine, theirs).sum()
             loss = loss / self._batch
