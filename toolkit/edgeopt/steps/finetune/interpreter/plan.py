@@ -5,6 +5,7 @@ A trial with one sample tells all shapes. What depends on shapes and frozen cons
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 
 from edgeopt.errors import EdgeoptError, UnsupportedError
 from edgeopt.steps.finetune.interpreter.ops._node import Compute, Node
+from edgeopt.steps.finetune.interpreter.ops.activations import silu
 
 Values = dict[str, torch.Tensor]
 _OF_SHAPES = ("Shape", "Size")
@@ -134,9 +136,36 @@ def try_out(
             left.append(step)
         for name in step.frees:
             values.pop(name, None)
+    left = _with_silu(left, keep)
     read = {name for step in left for name in step.inputs} | keep
     known = {name: one for name, one in known.items() if name in read}
     return Plan(with_frees(left), known, 1, {}, sizes)
+
+
+def _with_silu(steps: Sequence[Step], keep: Set[str]) -> list[Step]:
+    """Join x * Sigmoid(x) to one step, which keeps one tensor for its gradient in place of three."""
+    readers = Counter(name for step in steps for name in step.inputs)
+    gates = {step.outputs[0]: step for step in steps if step.node.op == "Sigmoid" and step.outputs[0] not in keep}
+    gates = {name: step for name, step in gates.items() if readers[name] == 1}
+    joined: dict[str, Step] = {}
+    for step in steps:
+        if step.node.op == "Mul" and len(step.inputs) == 2:
+            for gate, other in (step.inputs, step.inputs[::-1]):
+                if gate in gates and gates[gate].inputs[0] == other:
+                    joined[gate] = step
+    products = {step.outputs[0] for step in joined.values()}
+    swish = {name: replace(step.node, op="Swish", attributes={}) for step in joined.values() for name in step.outputs}
+    return [
+        Step(swish[one.outputs[0]], lambda _node, x: silu(x), _sources(one, joined), one.outputs)
+        if one.outputs[0] in products
+        else one
+        for one in steps
+        if one.outputs[0] not in joined
+    ]
+
+
+def _sources(product: Step, gates: Mapping[str, Step]) -> tuple[str, ...]:
+    return tuple(name for name in product.inputs if name not in gates)
 
 
 def arguments(plan: Plan, step: Step) -> list[Any]:
