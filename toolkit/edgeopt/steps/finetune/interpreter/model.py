@@ -7,20 +7,28 @@ from dataclasses import dataclass
 
 import onnx
 import torch
-from onnx import numpy_helper
 
 from edgeopt.errors import EdgeoptError, UnsupportedError
 from edgeopt.graph.model import Model
 from edgeopt.graph.subgraphs import all_nodes
 from edgeopt.steps.finetune.interpreter.batches import Unproven, batched
+from edgeopt.steps.finetune.interpreter.grids import grids_of
 from edgeopt.steps.finetune.interpreter.ops import known_ops
 from edgeopt.steps.finetune.interpreter.ops._node import node_of, op_name, tensor_of
 from edgeopt.steps.finetune.interpreter.plan import Plan, Step, Values, run, try_out
 from edgeopt.steps.finetune.interpreter.roles import stored_floats, weights_of
+from edgeopt.steps.finetune.interpreter.rounding import (
+    Rounding,
+    parameter_key,
+    rounding_of,
+    store,
+    with_pairs_joined,
+    write,
+)
 
 _FIRST_OPSET = 7
-_ALIKE = 1e-3
-"""Largest error over the largest number between a sample among others and the sample alone."""
+_ALIKE, _ALIKE_ON_GRIDS = 1e-3, 0.1
+"""Largest error over the answer, both root mean square, between a sample among others and the sample alone."""
 
 
 def missing_ops(model: Model) -> tuple[str, ...]:
@@ -65,25 +73,37 @@ class TorchModel(torch.nn.Module):
         self._model = model
         floats = stored_floats(model.proto)
         wanted = set(weights_of(model) if trainable is None else trainable)
-        if unknown := sorted(wanted - floats.keys()):
+        grids = grids_of(model)
+        on_grids = wanted & {*grids.alike, *(one.integers for one in grids.stored)}
+        if unknown := sorted(wanted - floats.keys() - on_grids):
             raise EdgeoptError(
-                f"{model.name} holds no float constant {', '.join(map(repr, unknown[:4]))}", remedy="name initializers"
+                f"{model.name} holds no constant to train called {unknown[0]!r}", remedy="name its float initializers"
             )
-        self._names = tuple(name for name in floats if name in wanted)
-        self._values = torch.nn.ParameterList([tensor_of(floats[name]) for name in self._names])
-        self._frozen = tuple(name for name in floats if name not in wanted)
-        for place, name in enumerate(self._frozen):
-            self.register_buffer(f"frozen_{place}", tensor_of(floats[name]), persistent=False)
-        stored = model.proto.graph.initializer
-        self._others = {one.name: tensor_of(one) for one in stored if one.name not in floats}
+        self._rounding = rounding_of(model, on_grids)
+        first = {name: tensor_of(one) for name, one in floats.items() if name in wanted - on_grids}
+        keys = {**{name: name for name in first}, **{name: parameter_key(name) for name in self._rounding.parameters}}
+        self._names, self._keys = tuple(keys), tuple(keys.values())
+        first |= self._rounding.parameters
+        self._values = torch.nn.ParameterList([first[name] for name in self._names])
+        self._others = {one.name: tensor_of(one) for one in model.proto.graph.initializer if one.name not in floats}
+        self._steps = _steps(model, floats, self._rounding)
+        made = {name for step in self._steps for name in step.outputs}
+        frozen = {name: tensor_of(one) for name, one in floats.items() if name not in made and name not in first}
+        frozen |= self._rounding.frozen
+        self._frozen = tuple(frozen)
+        for place, value in enumerate(frozen.values()):
+            self.register_buffer(f"frozen_{place}", value, persistent=False)
         self._outputs = tuple(one.name for one in model.outputs)
-        self._steps = _steps(model, floats)
         self._tensors = {name for step in self._steps for name in (*step.inputs, *step.outputs) if name}
+        self._alike = _ALIKE if not grids.alike else _ALIKE_ON_GRIDS
         self._ways: dict[tuple[object, ...], _Way] = {}
 
     @property
     def weights(self) -> Mapping[str, torch.nn.Parameter]:
-        """The parameters by the names of their constants, in the order of the model."""
+        """The parameters by the names of their constants.
+
+        That of stored integers is the floats behind them; that of a grid's scale is a factor on its first value.
+        """
         return dict(zip(self._names, self._values, strict=True))
 
     def forward(self, inputs: Mapping[str, torch.Tensor], watch: Collection[str] = ()) -> Values:
@@ -115,7 +135,7 @@ class TorchModel(torch.nn.Module):
         found = self._run(way.all, given, keep)
         made = {name: _in_front(way.all, name, one) for name, one in found.items()}
         if way.first:
-            is_alike = all(_is_alike(one, made[name]) for name, one in way.first.items())
+            is_alike = all(_is_alike(one, made[name], self._alike) for name, one in way.first.items())
             self._ways[key] = _Way(way.one, way.all if is_alike else None, {})
             if not is_alike:
                 return self._one_by_one(way.one, given, samples, keep)
@@ -125,12 +145,15 @@ class TorchModel(torch.nn.Module):
         """Return the model with the parameters as they are now; what did not change keeps its bytes."""
         proto = onnx.ModelProto()
         proto.CopyFrom(self._model.proto)
-        floats = stored_floats(proto)
-        for name, parameter in self.weights.items():
-            old = tensor_of(floats[name])
-            new = parameter.detach().to("cpu", old.dtype)
-            if not torch.equal(old, new):
-                floats[name].CopyFrom(numpy_helper.from_array(new.contiguous().numpy(), floats[name].name))
+        floats, weights = stored_floats(proto), self.weights
+        for name, parameter in weights.items():
+            if name not in self._rounding.parameters:
+                write(floats[name], parameter)
+        with torch.no_grad():
+            plan = Plan(self._rounding.steps, {})
+            scales = {step.outputs[0] for step in self._rounding.steps}
+            made = run(plan, self._values_with({}), scales)
+        store(self._rounding, proto, weights, made)
         return Model(proto, self._model.name)
 
     def _given(self, inputs: Mapping[str, torch.Tensor]) -> Values:
@@ -160,10 +183,13 @@ class TorchModel(torch.nn.Module):
 
     def _values_with(self, given: Values) -> Values:
         frozen = {name: self.get_buffer(f"frozen_{place}") for place, name in enumerate(self._frozen)}
-        return {**self._others, **frozen, **self.weights, **given}
+        return {**self._others, **frozen, **self._by_key(), **given}
+
+    def _by_key(self) -> Values:
+        return dict(zip(self._keys, self._values, strict=True))
 
     def _run(self, plan: Plan, given: Values, keep: Set[str]) -> Values:
-        return run(plan, {**self.weights, **given}, keep)
+        return run(plan, {**self._by_key(), **given}, keep)
 
     def _one_by_one(self, plan: Plan, given: Values, samples: int, keep: Set[str]) -> Values:
         found = [self._run(plan, self._sample(given, one), keep) for one in range(samples)]
@@ -221,14 +247,17 @@ def _require_known(model: Model) -> None:
         raise UnsupportedError(f"{model.name} holds sparse constants", remedy="export it with dense ones")
 
 
-def _steps(model: Model, floats: Collection[str]) -> list[Step]:
-    """Return the nodes in order, without those that only hold floats."""
-    compute, steps = known_ops(), []
+def _steps(model: Model, floats: Collection[str], rounding: Rounding) -> list[Step]:
+    """Return the nodes in order behind what makes rounded constants, without those that only hold floats."""
+    compute, steps = known_ops(), list[Step]()
     for proto in model.proto.graph.node:
         if proto.op_type != "Constant" or proto.output[0] not in floats:
             node = node_of(proto, model.opset)
             steps.append(Step(node, compute[node.op], tuple(proto.input), tuple(proto.output)))
-    return steps
+    constants = {one.name: tensor_of(one) for one in model.proto.graph.initializer}
+    made = {step.outputs[0] for step in rounding.steps}
+    others = [step for step in with_pairs_joined(steps, constants) if step.outputs[0] not in made]
+    return [*rounding.steps, *others]
 
 
 def _in_front(plan: Plan, name: str, value: torch.Tensor) -> torch.Tensor:
@@ -254,10 +283,10 @@ def _stacked(name: str, values: list[torch.Tensor]) -> torch.Tensor:
     return torch.cat(values) if values[0].ndim and values[0].shape[0] == 1 else torch.stack(values)
 
 
-def _is_alike(alone: torch.Tensor, among: torch.Tensor) -> bool:
+def _is_alike(alone: torch.Tensor, among: torch.Tensor, most: float) -> bool:
     """Whether the first of several samples got the answer that it gets alone."""
     mine = among.detach()[0].reshape(alone.shape)
-    if not alone.is_floating_point():
-        return bool((mine == alone).float().mean() >= 1 - _ALIKE) if alone.numel() else True
-    error = (mine - alone).abs().amax() if alone.numel() else alone.new_zeros(())
-    return bool(error <= _ALIKE * alone.abs().amax().clamp_min(1e-6)) or not bool(torch.isfinite(alone).all())
+    if not alone.is_floating_point() or not alone.numel():
+        return bool((mine == alone).float().mean() >= 1 - most) if alone.numel() else True
+    error, size = (float(one.double().square().mean().sqrt()) for one in (mine - alone, alone))
+    return not error > most * max(size, 1e-6)

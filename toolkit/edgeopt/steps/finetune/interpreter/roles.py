@@ -1,5 +1,7 @@
 """Which constants of a model are weights: those that training changes unless it is told otherwise.
 
+Of a quantized model they are the integers of its weights and biases, and the scales of its grids.
+
 Limits of a Clip, scales of a Resize, frozen statistics, decoding grids and other numbers that say what is computed are
 none.
 """
@@ -11,6 +13,7 @@ from collections.abc import Mapping
 import onnx
 
 from edgeopt.graph.model import Model
+from edgeopt.steps.finetune.interpreter.grids import grids_of
 from edgeopt.steps.finetune.interpreter.ops._node import op_name
 
 _FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE, onnx.TensorProto.BFLOAT16)
@@ -39,19 +42,23 @@ def stored_floats(proto: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
 
 
 def weights_of(model: Model) -> tuple[str, ...]:
-    """Return the names of the float constants that are weights, biases and factors of norms, in the order of nodes."""
+    """Return the names of the float constants that are weights, biases and factors of norms; then grids' scales."""
+    grids = grids_of(model)
+    stored = {one.made: one for one in grids.stored}
     floats = stored_floats(model.proto)
     makers = {name: node for node in model.proto.graph.node for name in node.output}
     found: dict[str, None] = {}
     for node in model.proto.graph.node:
         for place in _WEIGHTS.get(op_name(node), ()):
-            if place < len(node.input) and node.input[place] in floats:
-                found[node.input[place]] = None
+            name = node.input[place] if place < len(node.input) else ""
+            if name in floats or name in stored:
+                found[stored[name].integers if name in stored else name] = None
         if node.op_type in ("Add", "Mul") and len(node.input) == 2:
             for constant, other in (node.input, reversed(node.input)):
                 if constant in floats and other in makers and _is_for_channels(floats[constant], makers[other]):
                     found[constant] = None
-    return tuple(found)
+    of_constants = {one.scale for one in grids.stored if one.integers not in found}
+    return (*found, *dict.fromkeys(root for name, root in grids.alike.items() if name not in of_constants))
 
 
 def _is_for_channels(constant: onnx.TensorProto, maker: onnx.NodeProto) -> bool:

@@ -32,12 +32,9 @@ def _conv(node: Node, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor 
 
 def _is_product(node: Node, x: torch.Tensor, weight: torch.Tensor) -> bool:
     """Whether a convolution is a product of matrices as its pictures lie in memory: 1.2 to 2 times as fast so."""
-    return (
-        x.ndim == 4
-        and node.get("group", 1) == 1
-        and weight.shape[2:] == (1, 1)
-        and x.is_contiguous(memory_format=torch.channels_last)
-    )
+    if x.ndim != 4 or node.get("group", 1) != 1 or weight.shape[2:] != (1, 1):
+        return False
+    return bool(x.is_contiguous(memory_format=torch.channels_last))
 
 
 def _fused_conv(

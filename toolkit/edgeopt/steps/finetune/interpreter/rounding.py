@@ -1,0 +1,236 @@
+"""Steps that keep a quantized model on its grids while the floats behind it are trained, and the way back to integers.
+
+A scale is its first value times a factor, which is the parameter: so one rate of learning fits all scales, and each
+stays above zero. A stored constant is floats, rounded anew in every run. The scale of a bias is always the product of
+its layer's two, as engines take it to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from onnx import numpy_helper
+
+from edgeopt.graph.model import Model
+from edgeopt.steps.finetune.interpreter.grids import Grids, Stored, grids_of
+from edgeopt.steps.finetune.interpreter.ops._node import Compute, Node, tensor_of
+from edgeopt.steps.finetune.interpreter.ops.quantization import along, fake_quantize, on_grid
+from edgeopt.steps.finetune.interpreter.plan import Step, Values
+from edgeopt.steps.quantize.grids.weights import MOST_OF_TWO
+
+_LEAST, _MOST = 1 / 64, 64.0
+"""Of a factor."""
+_PAIR, _SHORT_OF_PAIR = MOST_OF_TWO * (1 + 1e-6), MOST_OF_TWO * (1 - 1e-3)
+"""Two neighbours of up to 128 steps before rounding, halves to even, have no more behind it; a larger one is made a bit
+smaller than that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rounding:
+    """What of a model is trained on grids."""
+
+    grids: Grids = field(default_factory=Grids)
+    steps: tuple[Step, ...] = ()
+    """What makes scales and rounded constants of the parameters."""
+    parameters: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """First values of what is trained, by the names of integer constants and scales."""
+    frozen: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """Further constants, by the names under which the steps read them."""
+
+
+def parameter_key(name: str) -> str:
+    """Return the name under which steps read the parameter of an integer constant or a scale."""
+    return f"{name}\nparameter"  # no name of a model breaks the line
+
+
+def rounding_of(model: Model, wanted: Collection[str]) -> Rounding:
+    """Return how the grids of a model are trained.
+
+    Args:
+        model: With QuantizeLinear and DequantizeLinear.
+        wanted: Names of integer constants and scales of `grids_of(model)`.
+    """
+    grids = grids_of(model)
+    trained = {grids.alike.get(name, name) for name in wanted}
+    values = {one.name: tensor_of(one) for one in model.proto.graph.initializer}
+    made = _Making(values, grids, trained)
+    made.scales()
+    for one in grids.stored:
+        made.constant(one)
+    return Rounding(grids, tuple(made.steps), made.parameters, made.frozen)
+
+
+class _Making:
+    """Steps, parameters and constants, as they are added."""
+
+    def __init__(self, values: Values, grids: Grids, trained: Collection[str]) -> None:
+        self.values, self.grids, self.trained = values, grids, trained
+        self.moving = {name for name, root in grids.alike.items() if root in trained}
+        self.steps: list[Step] = []
+        self.parameters: Values = {}
+        self.frozen: Values = {}
+
+    def scales(self) -> None:
+        """Add what makes each scale of its factor, and large enough for the weights that keep pairs."""
+        paired: dict[str, list[Stored]] = {}
+        for one in self.grids.stored:
+            if one.keeps_pairs and (one.integers in self.trained or one.scale in self.moving):
+                paired.setdefault(one.scale, []).append(one)
+        for name in dict.fromkeys([*self.grids.alike, *paired]):
+            weights = paired.get(name, [])
+            if name in self.moving:
+                root = self.grids.alike[name]
+                self.parameters.setdefault(root, torch.ones_like(self.values[root]))
+                self._freeze(f"{name}\nfirst", self.values[name])
+                made = f"{name}\nfree" if weights else name
+                self._add("scale", _scaled, [parameter_key(root), f"{name}\nfirst"], made)
+            elif weights:
+                self._freeze(made := f"{name}\nfree", self.values[name])
+            if weights:
+                axes = [one.output_axis for one in weights]
+                sources = [parameter_key(one.integers) for one in weights]
+                self._add("least scale", _large_enough(axes), [made, *sources], name)
+
+    def constant(self, one: Stored) -> None:
+        """Add what rounds a stored constant, if it or its scale is trained."""
+        moved = {one.scale, *one.factors} & self.moving or any(step.outputs == (one.scale,) for step in self.steps)
+        if one.integers not in self.trained and not moved:
+            return
+        real = floats_of(one, self.values[one.integers], self.values[one.scale])
+        if one.integers in self.trained:
+            self.parameters[one.integers] = real
+        else:
+            self._freeze(parameter_key(one.integers), real)
+        if one.factors:
+            self._add("scale of a bias", _product, one.factors, one.scale)
+
+        def rounded(_node: Node, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+            return on_grid(x, along(scale, one.axis, x), one.low, one.high)
+
+        self._add("rounded constant", rounded, [parameter_key(one.integers), one.scale], one.made)
+
+    def _freeze(self, key: str, value: torch.Tensor) -> None:
+        self.frozen[key] = value
+
+    def _add(self, op: str, compute: Compute, inputs: Sequence[str], made: str) -> None:
+        self.steps.append(Step(Node(op, made, {}, 0, 1), compute, tuple(inputs), (made,)))
+
+
+def floats_of(one: Stored, integers: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """Return what stored integers stand for."""
+    real = (integers.to(torch.float64) - one.zero) * along(scale.to(torch.float64), one.axis, integers)
+    return real.to(scale.dtype)
+
+
+def integers_of(one: Stored, real: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """Return the integers to which floats are rounded in a run."""
+    steps = (real / along(scale, one.axis, real)).round().to(torch.float64)
+    dtype: torch.dtype = getattr(torch, one.dtype)
+    return (steps.clamp(one.low, one.high) + one.zero).to(dtype)
+
+
+def _scaled(_node: Node, factor: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
+    return first * factor.clamp(_LEAST, _MOST)
+
+
+def _product(_node: Node, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return (x * weight).detach()
+
+
+def _large_enough(axes: Sequence[int]) -> Compute:
+    """Return what raises a scale until the neighbours of weights saturate no 16 bits."""
+
+    def compute(_node: Node, scale: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        for weight, axis in zip(weights, axes, strict=True):
+            pairs = _largest_pairs(weight.detach(), axis)
+            pairs = pairs.reshape(scale.shape) if scale.numel() > 1 else pairs.max()
+            scale = torch.where(pairs > _PAIR * scale, pairs / _SHORT_OF_PAIR, scale)
+        return scale
+
+    return compute
+
+
+def _largest_pairs(weight: torch.Tensor, axis: int) -> torch.Tensor:
+    """Return the largest sum of two neighbours of one sign of each output channel.
+
+    Source: the same as in `edgeopt.steps.quantize.grids.weights`, in torch.
+    """
+    rows = weight.movedim(axis, 0)
+    last = rows.movedim(1 if axis == 0 else -1, -1) if rows.ndim > 1 else rows[:, None]
+    return torch.maximum(_pair_sums(last), _pair_sums(last.reshape(len(last), -1)))
+
+
+def _pair_sums(rows: torch.Tensor) -> torch.Tensor:
+    even = torch.nn.functional.pad(rows, (0, rows.shape[-1] % 2))
+    sums = [(one[..., ::2] + one[..., 1::2]).reshape(len(rows), -1).amax(1) for one in (even.relu(), (-even).relu())]
+    return torch.maximum(*sums)
+
+
+def with_pairs_joined(steps: Sequence[Step], values: Mapping[str, torch.Tensor]) -> list[Step]:
+    """Return the steps with each QuantizeLinear and the one DequantizeLinear behind it as one.
+
+    Args:
+        steps: Of a graph.
+        values: Its constants by name.
+    """
+    readers: dict[str, list[Step]] = {}
+    for step in steps:
+        for name in step.inputs:
+            readers.setdefault(name, []).append(step)
+    joined, gone = dict[str, Step](), set[str]()
+    for step in steps:
+        behind = readers.get(step.outputs[0], [])
+        is_pair = (
+            step.node.op.endswith("QuantizeLinear") and len(behind) == 1 and behind[0].inputs[1:] == step.inputs[1:]
+        )
+        if is_pair and behind[0].node.op.endswith("DequantizeLinear") and _is_single(step, values):
+            joined[behind[0].outputs[0]] = Step(
+                Node("FakeQuantize", step.node.name, step.node.attributes, step.node.opset, 1),
+                *(fake_quantize, step.inputs, behind[0].outputs),
+            )
+            gone.add(step.outputs[0])
+    return [joined.get(one.outputs[0], one) for one in steps if one.outputs[0] not in gone]
+
+
+def _is_single(step: Step, values: Mapping[str, torch.Tensor]) -> bool:
+    scale = values.get(step.inputs[1])
+    return scale is not None and scale.numel() == 1
+
+
+def store(rounding: Rounding, proto: onnx.ModelProto, parameters: Mapping[str, torch.Tensor], made: Values) -> None:
+    """Write scales and integers into a model, in place; what did not change keeps its bytes.
+
+    Args:
+        rounding: What is trained.
+        proto: A copy of the model.
+        parameters: As they are now, by the names of integer constants and scales.
+        made: What the steps made of them: scales.
+    """
+    tensors = {one.name: one for one in proto.graph.initializer}
+    before = {name: tensor_of(tensors[name]) for one in rounding.grids.stored for name in (one.integers, one.scale)}
+    scales = [step.outputs[0] for step in rounding.steps if step.outputs[0] in tensors]
+    for name in dict.fromkeys(scales):
+        write(tensors[name], made[name])
+    written = {step.outputs[0] for step in rounding.steps}
+    for one in rounding.grids.stored:
+        if one.made not in written:
+            continue
+        first = floats_of(one, before[one.integers], before[one.scale])
+        real = parameters.get(one.integers, rounding.frozen.get(parameter_key(one.integers), first)).detach().cpu()
+        scale = made.get(one.scale, before[one.scale]).detach().cpu()
+        if not (torch.equal(real, first) and torch.equal(scale, before[one.scale])):
+            write(tensors[one.integers], integers_of(one, real, scale))
+
+
+def write(tensor: onnx.TensorProto, value: torch.Tensor) -> None:
+    """Write numbers into a stored constant in its own type; the same numbers leave its bytes as they are."""
+    old = tensor_of(tensor)
+    new = value.detach().to("cpu", old.dtype).reshape(old.shape)
+    if not torch.equal(old, new):
+        array: np.ndarray[Any, Any] = new.contiguous().numpy()
+        tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
