@@ -26,9 +26,7 @@ def test_a_block_that_adds_nothing_is_removed_without_a_trace():
     assert block == Block("s", "r", ("b", "c", "d", "s"))
     cut = remove_block(dense, block)
     assert [node.op_type for node in cut.proto.graph.node] == ["Conv", "Relu", "Relu", "Conv"]
-    assert [one.name for one in cut.proto.graph.initializer] == ["b0", "w0", "w3"] or len(
-        cut.proto.graph.initializer
-    ) == 3
+    assert {one.name for one in cut.proto.graph.initializer} == {"b0", "w0", "w3"}
     alike(dense, cut)
     assert trace(cut)["a"].channels == 6
 

@@ -50,7 +50,7 @@ CASES = {
         "n = GroupNormalization <num_groups=3> (a, s, b) y = Conv(n, w)",
         ANY,
         {"s": numbers(6), "b": numbers(6), "w": numbers(2, 6, 1, 1)},
-        "not followed",
+        "normalises across the channels",
     ),
     "LayerNormalization": (
         "t = Transpose <perm=[0,2,3,1]> (a) n = LayerNormalization(t, s) y = MatMul(n, w)",
@@ -64,7 +64,7 @@ CASES = {
         HEAD,
         "normalises across the channels",
     ),
-    "LRN": ("n = LRN <size=3> (a) y = Conv(n, w)", ANY, HEAD, "not followed"),
+    "LRN": ("n = LRN <size=3> (a) y = Conv(n, w)", ANY, HEAD, "normalises across the channels"),
     "Softmax": ("n = Softmax <axis=1> (a) y = Conv(n, w)", ANY, HEAD, "normalises across the channels"),
     "LpNormalization": (
         "n = LpNormalization <axis=1> (a) y = Conv(n, w)",

@@ -49,6 +49,7 @@ class Tracer:
         """Labels of axes along which products of two activations run side by side: attention heads."""
         self.splits: list[tuple[Node, Channels]] = []
         """Reshapes that split channels into heads, and a label of each."""
+        self._constants: dict[str, NDArray[Any] | None] = {"": None}
         self._matrices: dict[str, tuple[Channels, ...]] = {}
 
     # What is there
@@ -59,7 +60,10 @@ class Tracer:
 
     def constant(self, value: Value | None) -> NDArray[Any] | None:
         """Return the numbers of a constant, otherwise None."""
-        return self.graph.constant(value)
+        name = value.name or "" if value is not None else ""
+        if name not in self._constants:
+            self._constants[name] = self.graph.constant(value)
+        return self._constants[name]
 
     def dims(self, value: Value | None) -> Dims:
         """Return the shape of a tensor or constant: numbers, names, None where nothing is known.

@@ -40,8 +40,8 @@ def _grouped(node: Node, at: Tracer, read: Channels, groups: int, outputs: int) 
     """Return labels of the outputs where whole groups are removed: each is one unit from its inputs to its outputs."""
     blocks = read.reshape(groups, -1)
     first = channels(blocks[:, 0])
-    for column in blocks.T[1:]:
-        at.tie(node, first, channels(column), "a group of a convolution reads channels that stay")
+    every = channels(np.broadcast_to(blocks[:, :1], blocks.shape))
+    at.tie(node, every, channels(blocks), "a group of a convolution reads channels that stay")
     at.count(node, "group", (groups,), -1, first)
     return np.repeat(first, outputs // groups)
 

@@ -1,6 +1,10 @@
-"""Gather and Expand along other axes than that of the channels; Shape."""
+"""Gather, Expand and Tile along other axes than that of the channels; tables of embeddings make channels."""
 
 from __future__ import annotations
+
+from typing import Any
+
+from numpy.typing import NDArray
 
 from edgeopt.graph.graph import Node, attribute
 from edgeopt.graph.groups.rules import Rule
@@ -13,12 +17,24 @@ def gather(node: Node, at: Tracer) -> None:
     data, indices = node.inputs
     if at.axes(indices):
         raise PinnedError("channels are used as places of a lookup")
+    table = at.constant(data)
+    if table is not None:
+        return _embed(node, at, table)
     rank = at.rank(data)
     axis = positive(int(attribute(node, "axis", 0)), rank)
     at.pin_other_axes(node, data, [one for one in range(rank) if one != axis], "Gather picks channels")
     by = at.rank(indices) - 1
     axes = {one if one < axis else one + by: labels for one, labels in at.axes(data).items() if one != axis}
     at.give(node.outputs[0], axes)
+    return None
+
+
+def _embed(node: Node, at: Tracer, table: NDArray[Any]) -> None:
+    """Make the columns of a table of numbers new channels."""
+    if table.ndim == 2 and table.dtype.kind == "f" and positive(int(attribute(node, "axis", 0)), 2) == 0:
+        made = at.fresh(node, table.shape[1])
+        at.use(node, 0, {1: made})
+        at.give(node.outputs[0], {at.rank(node.outputs[0]) - 1: made})
 
 
 def expand(node: Node, at: Tracer) -> None:
@@ -41,4 +57,4 @@ def tile(node: Node, at: Tracer) -> None:
     at.give(node.outputs[0], at.axes(node.inputs[0]))
 
 
-RULES = {"Gather": Rule(gather), "Expand": Rule(expand), "Tile": Rule(tile)}
+RULES = {"Gather": Rule(gather, makes=True), "Expand": Rule(expand), "Tile": Rule(tile)}

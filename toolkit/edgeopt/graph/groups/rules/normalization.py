@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from edgeopt.graph.graph import Node, attribute
 from edgeopt.graph.groups.rules import Rule
 from edgeopt.graph.groups.tracer import PinnedError, Tracer, positive
-from edgeopt.graph.groups.types import Channels
 
 _ACROSS = "normalises across the channels"
 
@@ -26,33 +27,36 @@ def by_channel(node: Node, at: Tracer) -> None:
 
 
 def layer(node: Node, at: Tracer) -> None:
-    """Pass on what lies in front of the normalised axes."""
-    start = positive(int(attribute(node, "axis", -1)), at.rank(node.inputs[0]))
-    _across(node, at, range(start, at.rank(node.inputs[0])))
-    at.give(node.outputs[0], {axis: one for axis, one in at.axes(node.inputs[0]).items() if axis < start})
+    """Pass on what lies in front of the normalised axes; along those, channels stay."""
+    rank = at.rank(node.inputs[0])
+    _across(node, at, range(positive(int(attribute(node, "axis", -1)), rank), rank))
 
 
 def along_axis(node: Node, at: Tracer) -> None:
-    """Pass on all axes but the one along which entries are compared: Softmax and the like."""
+    """Let channels stay along the axis on which entries are compared: Softmax and the like."""
     rank = at.rank(node.inputs[0])
     flattens = at.graph.opset < 13 and node.op_type in ("Softmax", "LogSoftmax", "Hardmax")
     axis = positive(int(attribute(node, "axis", 1 if flattens else -1)), rank)
-    axes = _across(node, at, range(axis, rank) if flattens else (axis,))
-    at.give(node.outputs[0], axes)
+    _across(node, at, range(axis, rank) if flattens else (axis,))
+
+
+def neighbours(node: Node, at: Tracer) -> None:
+    """Let channels stay that are divided by those beside them: LRN, GroupNormalization."""
+    _across(node, at, (1,))
 
 
 def mean_variance(node: Node, at: Tracer) -> None:
-    """Pass on the axes that are not averaged over."""
+    """Let channels stay along the axes that are averaged over."""
     rank = at.rank(node.inputs[0])
-    axes = [positive(int(one), rank) for one in attribute(node, "axes", (0, 2, 3))]
-    at.give(node.outputs[0], _across(node, at, axes))
+    _across(node, at, [positive(int(one), rank) for one in attribute(node, "axes", (0, 2, 3))])
 
 
-def _across(node: Node, at: Tracer, axes: range | tuple[int, ...] | list[int]) -> dict[int, Channels]:
+def _across(node: Node, at: Tracer, axes: Collection[int]) -> None:
+    """Pin the channels of these axes; the output has them too, so that what is tied to it stays for the same reason."""
     for axis, labels in at.axes(node.inputs[0]).items():
         if axis in axes:
             at.pin(node, labels, f"{node.op_type} {_ACROSS}")
-    return {axis: labels for axis, labels in at.axes(node.inputs[0]).items() if axis not in axes}
+    at.give(node.outputs[0], at.axes(node.inputs[0]))
 
 
 RULES = {
@@ -64,5 +68,7 @@ RULES = {
     "LogSoftmax": Rule(along_axis),
     "Hardmax": Rule(along_axis),
     "LpNormalization": Rule(along_axis),
+    "LRN": Rule(neighbours),
+    "GroupNormalization": Rule(neighbours),
     "MeanVarianceNormalization": Rule(mean_variance),
 }

@@ -60,8 +60,7 @@ def _onto(node: Node, at: Tracer, entries: Channels, axes: tuple[int, ...], dims
         raise PinnedError(_SPLITS)
     place = axes.index(axis_of_heads)
     rows = np.moveaxis(shaped, place, 0).reshape(shaped.shape[place], -1)
-    for column in rows.T[1:]:
-        at.tie(node, channels(rows[:, 0]), channels(column), "a head has channels that stay")
+    at.tie(node, channels(np.broadcast_to(rows[:, :1], rows.shape)), channels(rows), "a head has channels that stay")
     at.splits.append((node, channels(rows[:, 0])))
     return axis_of_heads, channels(np.where((rows == FIXED).any(1), FIXED, rows[:, 0]))
 
