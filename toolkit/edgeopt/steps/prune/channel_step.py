@@ -29,6 +29,8 @@ _STEPS = (32, 16, 8)
 _SIZE = 26
 _FLAT, _SLOPED = 0.15, 0.3
 """Share of a block's saving that is had within the block: none on a staircase, half on a slope."""
+_OFF, _MOST_OFF = 0.2, 3
+"""A time that lies further from its step, as a share, is off; more than so many of sixteen, and there is no step."""
 _LEAST_SAVING = 0.3
 """Of the time, from 64 channels to 16: what saves less tells nothing of steps."""
 
@@ -102,22 +104,30 @@ def step_of(times: NDArray[np.float64]) -> int | None:
         times: (sweeps, counts) of `swept_counts`; sweeps take turns between channels in and out.
     """
     counts = list(swept_counts())
-    times = np.minimum.accumulate(times, axis=1)  # fewer channels never need more time: what shows more is noise
     if not (np.isfinite(times).all() and (times > 0).all()):
         return None
     if float(np.median(times[:, counts.index(16)] / times[:, 0])) > 1 - _LEAST_SAVING:
         return None
-    found = [_step_of_sweep(dict(zip(counts, row.tolist(), strict=True))) for row in times]
+    found = [_step_of_sweep(row) for row in times]
     finest = [min((one for one in found[way::_WAYS] if one), default=0) for way in range(_WAYS)]
     return max(finest) if all(finest) else None
 
 
-def _step_of_sweep(at: Mapping[int, float]) -> int | None:
+def _step_of_sweep(times: NDArray[np.float64]) -> int | None:
+    """Return the step of one sweep, if all but a few of its times fit it."""
+    calm = np.minimum.accumulate(times)  # fewer channels never need more time: what shows more is noise
+    at = dict(zip(swept_counts(), calm.tolist(), strict=True))
     within = {step: _within_blocks(at, step) for step in _STEPS}
-    flat = next((step for step in _STEPS if within[step] < _FLAT), None)
-    if flat is not None:
-        return flat
-    return _FINEST if within[_STEPS[-1]] > _SLOPED else None
+    step = next((step for step in _STEPS if within[step] < _FLAT), _FINEST if within[_STEPS[-1]] > _SLOPED else 0)
+    if not step:
+        return None
+    counts = np.array([*swept_counts()])
+    if step == _FINEST:
+        expected = np.polynomial.Polynomial.fit(counts, times, 1)(counts)
+    else:
+        blocks = -(-counts // step)
+        expected = np.array([np.median(times[blocks == one]) for one in blocks])
+    return step if int((np.abs(times - expected) > _OFF * expected).sum()) <= _MOST_OFF else None
 
 
 def _within_blocks(at: Mapping[int, float], step: int) -> float:

@@ -6,12 +6,8 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from edgeopt.graph.groups import Group
 from edgeopt.steps.prune.latency_table import LatencyTable
 from edgeopt.steps.prune.layer_shapes import Keep, Layers, LayerShape
-
-_MOST_LEVELS = 8
-"""Of one group: a finer choice costs time and changes little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,24 +100,3 @@ def _inside(layers: Layers, made: Collection[str]) -> frozenset[int]:
     return frozenset(
         place for place, layer in enumerate(layers.all) if all(node.output[0] in names for node in layer.nodes)
     )
-
-
-def levels(group: Group, step: int) -> tuple[int, ...]:
-    """Return the numbers of channels that a group may keep, the most first: on the step, and one step at least.
-
-    Args:
-        group: One of whose channels some can go.
-        step: Entries of a tensor that belong together.
-    """
-    unit = step_in_channels(group, step)
-    stride = unit * max(1, math.ceil(group.channels / unit / _MOST_LEVELS))
-    first = (group.channels - 1) // unit * unit
-    found = [*range(first, unit, -stride), unit] if first > unit else [unit]
-    return tuple(one for one in found if one < group.channels)
-
-
-def step_in_channels(group: Group, step: int) -> int:
-    """Return how many of a group's channels fill the step: one attention head may hold several steps."""
-    widths = [int((use.channels >= 0).sum()) // group.channels for use in (*group.producers, *group.tensors)]
-    width = max(min((one for one in widths if one > 0), default=1), 1)
-    return step // math.gcd(step, width)

@@ -13,7 +13,8 @@ from edgeopt.graph.groups import Block, ChannelGroups, Group, keep_channels, rem
 from edgeopt.graph.model import Model
 from edgeopt.steps.prune.depth import groups_inside, separate, without_blocks
 from edgeopt.steps.prune.layer_shapes import Keep
-from edgeopt.steps.prune.ranking import DEFAULT, WITHOUT_PICTURES, Ranking, rank
+from edgeopt.steps.prune.levels import Removal, removal
+from edgeopt.steps.prune.ranking import DEFAULT, WITHOUT_PICTURES, rank
 from edgeopt.steps.prune.repair.local import repair_local
 from edgeopt.steps.prune.statistics import Statistics
 
@@ -31,9 +32,11 @@ class Dense:
     """None: there are no pictures. Channels are then ranked by their weights alone, and nothing is repaired."""
     pinned: frozenset[str] = frozenset()
     """Names of groups that lose nothing because the user wants it so."""
+    step: int = 1
+    """Numbers of channels that stay are multiples of it."""
     how: str = DEFAULT
     """The way of ranking, where there are statistics."""
-    _rankings: dict[str, Ranking] = field(default_factory=dict, repr=False)
+    _removals: dict[str, Removal] = field(default_factory=dict, repr=False)
 
     @cached_property
     def free(self) -> tuple[Group, ...]:
@@ -49,16 +52,22 @@ class Dense:
     def _inside(self, block: Block) -> set[str]:
         return {*groups_inside({block.name: block}, self.groups)[block.name]}
 
-    def ranking(self, name: str) -> Ranking:
-        """Return the order in which a group's channels go."""
-        if name not in self._rankings:
+    def removal(self, name: str) -> Removal:
+        """Return in which order a group's channels go, and how many may stay."""
+        if name not in self._removals:
             way = WITHOUT_PICTURES if self.statistics is None else self.how
-            self._rankings[name] = rank(self.groups[name], self.model, self.statistics, way)
-        return self._rankings[name]
+            group = self.groups[name]
+            ranked = rank(group, self.model, self.statistics, way).order
+            self._removals[name] = removal(group, ranked, self.step)
+        return self._removals[name]
+
+    def kept_of(self, name: str, count: int) -> NDArray[np.int64]:
+        """Return which channels of a group stay, sorted, when so many do."""
+        return self.removal(name).kept(count)
 
     def kept(self, keep: Keep) -> Kept:
         """Return which channels stay where groups keep so many."""
-        return {name: self.ranking(name).kept(count) for name, count in sorted(keep.items())}
+        return {name: self.kept_of(name, count) for name, count in sorted(keep.items())}
 
     def cut(self, kept: Kept, removed: Iterable[str] = ()) -> Model:
         """Return the model without what goes, its weights those of the dense one, repaired locally where they can be.

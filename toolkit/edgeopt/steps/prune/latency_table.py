@@ -73,8 +73,8 @@ def multiply_adds(shapes: Sequence[LayerShape]) -> Sequence[float]:
 
 
 def can_time(engine: Engine) -> bool:
-    """Whether an engine tells the times of single layers."""
-    return engine.target.executor in _RUNNERS
+    """Whether an engine tells the times of single layers: on a GPU those of its queue are told."""
+    return engine.target.executor in _RUNNERS and engine.target.device == "cpu"
 
 
 def stopwatch_of(engine: Engine, precision: str) -> Stopwatch:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -51,6 +51,11 @@ class Layer:
     def is_weighted(self) -> bool:
         """Whether its time is measured for each shape; if not, it follows its numbers of elements."""
         return self.nodes[0].op_type in WEIGHTED
+
+    @property
+    def names(self) -> frozenset[str]:
+        """What its nodes are called by, their first outputs; the empty name stands for activations."""
+        return frozenset(("", *(node.output[0] for node in self.nodes)))
 
     @property
     def tensors(self) -> tuple[str, ...]:
@@ -167,13 +172,17 @@ def _float(name: str, sizes: tuple[int, ...]) -> onnx.ValueInfoProto:
 class Layers:
     """The layers of one model, and their shapes under any choice of channels."""
 
-    def __init__(self, model: Model, groups: ChannelGroups) -> None:
+    def __init__(
+        self, model: Model, groups: ChannelGroups, kept: Callable[[str, int], NDArray[np.int64]] | None = None
+    ) -> None:
         """Cut a model into layers.
 
         Args:
             model: With fixed shapes.
             groups: Of this model.
+            kept: Returns which channels of a group stay when so many do; None: the first.
         """
+        kept = kept or (lambda _, count: np.arange(count))
         graph = Graph.from_model(model)
         graph.infer_shapes()
         self.opset = model.opset
@@ -190,11 +199,16 @@ class Layers:
         }
         self._cuts = _cuts(groups)
         self.all = tuple(one for one in _layers(model.proto.graph, self._values) if self._is_known(one))
+        self._kept = kept
         readers: dict[str, list[int]] = defaultdict(list)
         for i, layer in enumerate(self.all):
-            for name in {group for tensor in layer.tensors for _, group, *_ in self._cuts.get(tensor, ())}:
+            for name in dict.fromkeys(cut.group for tensor in layer.tensors for cut in self._cuts_in(tensor, layer)):
                 readers[name].append(i)
         self._of_group = {name: tuple(found) for name, found in readers.items()}
+
+    def _cuts_in(self, tensor: str, layer: Layer) -> list[_Cut]:
+        """Return the cuts of a tensor as a layer sees it: a constant may be read by others too, and cut otherwise."""
+        return [one for one in self._cuts.get(tensor, ()) if one.node in layer.names]
 
     def _is_known(self, layer: Layer) -> bool:
         """Whether a layer can be run alone: float numbers of known shape in and out."""
@@ -213,33 +227,43 @@ class Layers:
             keep: Of the groups that lose any.
         """
         layer = self.all[place]
-        names = dict.fromkeys(layer.tensors)
-        sizes = {name: self._size(name, keep) for name in names if name in self._sizes}
+        names = [name for name in dict.fromkeys(layer.tensors) if name in self._sizes]
+        sizes = {name: self._size(name, layer, keep) for name in names}
         return LayerShape(_key(layer, sizes, self._values, self.opset), layer, sizes, self._values, self.opset)
 
-    def _size(self, name: str, keep: Keep) -> tuple[int, ...]:
+    def _size(self, name: str, layer: Layer, keep: Keep) -> tuple[int, ...]:
         sizes = list(self._sizes[name])
-        for axis, group, entries, channels in self._cuts.get(name, ()):
-            if group in keep:
-                sizes[axis] -= round(entries * (1 - keep[group] / channels))
-        return tuple(max(size, 1) for size in sizes)
+        for cut in self._cuts_in(name, layer):
+            if cut.group in keep:
+                left = cut.entries[self._kept(cut.group, keep[cut.group])]
+                sizes[cut.axis] = max(sizes[cut.axis] - int(cut.entries.sum() - left.sum()), 1)
+        return tuple(sizes)
 
 
-_Cut: TypeAlias = tuple[int, str, int, int]
-"""Axis, group, how many entries of the axis are its, and how many channels it has."""
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """An axis of a tensor that shrinks with a group."""
+
+    node: str
+    """First output of the node that reads it; empty for an activation."""
+    axis: int
+    group: str
+    entries: NDArray[np.int64]
+    """Of the axis, by channel."""
 
 
 def _cuts(groups: ChannelGroups) -> dict[str, list[_Cut]]:
     """Return which axes of which tensors shrink with which groups."""
     found: dict[str, list[_Cut]] = defaultdict(list)
-    seen = set[tuple[str, int, str]]()
+    seen = set[tuple[str, str, int, str]]()
     for group in groups.groups:
         for use in (*group.producers, *group.consumers, *group.tensors):
-            place = use.tensor, use.axis, group.name
-            entries = int((use.channels >= 0).sum())
-            if entries and place not in seen:
+            place = use.node, use.tensor, use.axis, group.name
+            mine = use.channels[use.channels >= 0]
+            if mine.size and place not in seen:
                 seen.add(place)
-                found[use.tensor].append((use.axis, group.name, entries, group.channels))
+                entries = np.bincount(mine, minlength=group.channels)
+                found[use.tensor].append(_Cut(use.node, use.axis, group.name, entries))
     return found
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from edgeopt.errors import Note, NoteKind
 from edgeopt.graph.model import Model
 from edgeopt.measurement.statistics.ratio import Ratio
-from edgeopt.steps.prune.costs import Costs, levels
+from edgeopt.steps.prune.costs import Costs
 from edgeopt.steps.prune.dense import Dense
 from edgeopt.steps.prune.depth import groups_inside
 from edgeopt.steps.prune.greedy import Choice, choices
@@ -80,8 +80,6 @@ class Search:
 
     dense: Dense
     costs: Costs
-    step: int
-    """Numbers of channels are multiples of it."""
     loss: Callable[[Model], float]
     """Of a model against the dense one, on held-out pictures."""
     repair: Callable[[Mapping[str, NDArray[np.int64]]], tuple[Model, str]]
@@ -111,7 +109,7 @@ def find_points(search: Search, goal: Goal | None = None) -> Found:
 
 def _choices(search: Search) -> Iterator[Choice]:
     dense = search.dense
-    steps = {one.name: levels(one, search.step) for one in dense.free}
+    steps = {one.name: dense.removal(one.name).levels for one in dense.free}
     inside = groups_inside(dense.blocks, dense.groups)
     most = sum(1 for counts in steps.values() if counts) + len(inside)
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from time import monotonic
 
+from edgeopt.graph.groups import first_empty
 from edgeopt.graph.model import Model
 from edgeopt.steps.prune.costs import Cut
 from edgeopt.steps.prune.dense import Dense
@@ -54,6 +55,8 @@ class Sensitivity:
         if is_beyond or monotonic() > self._ends_at_s:
             return math.inf
         kept = self._dense.kept({cut.group: cut.keep} if cut.group else {})
+        if first_empty(self._dense.groups, kept):
+            return math.inf
         lost = self._loss(self._dense.cut(kept, [cut.block] if cut.block else []))
         self._judged += 1
         if self._progress:

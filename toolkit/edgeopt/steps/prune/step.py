@@ -48,7 +48,7 @@ def prune(model: Model, context: Context, setting: Setting) -> list[Outcome]:
     require_prunable(model)
     asked = context.pruning
     target, engine = context.target, setting.engine
-    is_here = not (is_by_rule(target) or is_compiled(target)) and can_time(engine)
+    is_here = not (is_by_rule(target) or is_compiled(target))
     if not is_here and not asked.ratio:
         told = f"{target.name} is not here to be timed: nothing is pruned unless --prune RATIO asks"
         context.notes.append(Note(NoteKind.SKIPPED, told))
@@ -59,15 +59,14 @@ def prune(model: Model, context: Context, setting: Setting) -> list[Outcome]:
     groups = trace(model)
     is_seen = context.frames.source.name != "synthetic"
     statistics = collect(model, iter(fitted), groups) if is_seen else None
-    dense = Dense(model, groups, statistics)
-    table = LatencyTable(stopwatch_of(engine, precision) if is_here else multiply_adds)
-    costs = Costs(Layers(model, groups), table, {name: one.nodes for name, one in dense.blocks.items()})
+    dense = Dense(model, groups, statistics, step=step.channels)
+    table = LatencyTable(stopwatch_of(engine, precision) if is_here and can_time(engine) else multiply_adds)
+    costs = Costs(Layers(model, groups, dense.kept_of), table, {name: one.nodes for name, one in dense.blocks.items()})
     loss = HeldOutLoss(model, context.task(model, evaluating=True), judged, context.threads)
     whole = WholeModels(model, engine, precision, judged[:4]) if is_here else None
     search = Search(
         dense,
         costs,
-        step.channels,
         loss,
         _Repairs(dense, loss, fitted),
         whole.ratio if whole else None,
