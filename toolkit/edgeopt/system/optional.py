@@ -9,7 +9,7 @@ from typing import Any
 from edgeopt.errors import MissingDependencyError
 
 _BEFORE: Mapping[str, str] = {
-    "train": "torch's newest wheels for Linux bring gigabytes of CUDA, a CPU build that is there does too: "
+    "train": "on Linux that brings gigabytes of CUDA, unless a CPU build of torch is there first: "
     "pip install torch --index-url https://download.pytorch.org/whl/cpu"
 }
 """What to know of an extra before it is installed."""
