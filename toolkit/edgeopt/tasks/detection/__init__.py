@@ -183,6 +183,8 @@ class Detection(FrameTask):
         """Return what is lost of the boxes before suppression, each weighted by its squared score."""
         if self._is_read:
             return relative_error(outputs, reference)
+        if not all(np.isfinite(one[name]).all() for one in outputs for name in self._outputs):
+            return math.inf
         lost = [lost_share(self._all_boxes(a), self._all_boxes(b)) for a, b in zip(outputs, reference, strict=True)]
         whole = math.fsum(one for _, one in lost)
         return math.fsum(one for one, _ in lost) / whole if whole > 0 else relative_error(outputs, reference)

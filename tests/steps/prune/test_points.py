@@ -1,0 +1,113 @@
+"""Points of the frontier of a small net, where the table of times and the whole models' speeds are scripted."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from scripted_pruning import STEP, prune, ratio, wide
+
+from edgeopt.graph.groups import trace
+from edgeopt.steps.prune.points import SAVED, Goal
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+
+
+def test_the_frontier_is_faster_and_loses_more_from_point_to_point():
+    found = prune()
+    assert len(found.points) >= 3
+    expected = [one.expected_ratio for one in found.points]
+    assert expected == sorted(expected)
+    assert expected[0] >= 1 / (1 - SAVED[0])
+    assert all(one.loss < 0.5 for one in found.points)
+    assert found.notes == ()
+
+
+def test_no_number_of_channels_is_off_the_step():
+    groups = trace(wide())
+    for point in prune().frontier:
+        for name, count in point.keep.items():
+            assert count % STEP == 0
+            assert STEP <= count < groups[name].channels
+            assert len(point.kept[name]) == count
+            assert sorted(point.kept[name].tolist()) == point.kept[name].tolist()
+
+
+def test_a_block_that_adds_almost_nothing_goes():
+    assert any(point.removed_blocks == ("f",) for point in prune().frontier)
+
+
+def test_a_slower_model_is_never_offered_and_the_dense_one_stays_with_a_sentence():
+    found = prune(lambda _: ratio(0.97))
+    assert found.points == ()
+    assert len(found.frontier) >= 3
+    (note,) = found.notes
+    assert "the dense model stays" in note.detail
+    assert "0.97x" in note.detail
+
+
+def test_less_than_three_percent_is_not_worth_a_loss():
+    assert prune(lambda _: ratio(1.025)).points == ()
+    assert prune(lambda _: ratio(1.04)).points
+
+
+def test_what_may_be_slower_is_not_offered():
+    assert prune(lambda _: ratio(1.05, spread=0.1)).points == ()
+
+
+def test_where_every_cut_loses_too_much_no_point_is_made():
+    found = prune(loss=lambda _: 0.9)
+    assert found.frontier == ()
+    assert "loses too much" in found.notes[0].detail
+
+
+def test_a_loss_that_is_not_a_number_is_hopeless():
+    assert prune(loss=lambda _: float("nan")).frontier == ()
+
+
+def test_one_point_of_a_share_of_the_channels():
+    groups = trace(wide())
+    whole = sum(one.channels for one in groups.free)
+    (point,) = prune(None, goal=Goal(ratio=0.4)).points
+    gone = sum(groups[name].channels - count for name, count in point.keep.items())
+    assert 0.4 * whole <= gone + (16 if point.removed_blocks else 0)
+    assert point.measured is None
+
+
+def test_one_point_of_a_speed_is_looked_for_until_the_measured_one_is_reached():
+    made = []
+    (point,) = prune(
+        lambda one: ratio(1 + 0.5 * (wide().size_bytes / one.size_bytes - 1)),
+        goal=Goal(speedup=1.3),
+        on_point=made.append,
+    ).points
+    assert point.speedup >= 1.3
+    assert len(made) <= 4
+    assert all(one.speedup < 1.3 for one in made[:-1])
+
+
+def test_pinned_groups_keep_all():
+    names = [one.name for one in trace(wide()).free]
+    found = prune(pinned=frozenset(names[:1]))
+    assert found.points
+    assert all(names[0] not in one.keep for one in found.frontier)
+
+
+def test_two_processes_with_the_same_table_make_the_same_bytes():
+    told = []
+    for seed in ("1", "2"):
+        env = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join([str(FIXTURES), *sys.path])}
+        command = [sys.executable, str(FIXTURES / "scripted_pruning.py")]
+        told.append(subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout)
+    assert told[0] == told[1]
+    assert len(told[0].splitlines()) >= 3
+
+
+@pytest.mark.parametrize("goal", [Goal(), Goal(ratio=0.3), Goal(speedup=1.2)])
+def test_each_finished_point_is_told_at_once(goal):
+    made = []
+    found = prune(goal=goal, on_point=made.append)
+    assert [one.model.fingerprint for one in made[-len(found.frontier) :]] == [
+        one.model.fingerprint for one in found.frontier
+    ]
