@@ -11,6 +11,7 @@ from taught_nets import PICTURES, RECIPE, dense, pruned, recipe_file
 pytest.importorskip("torch", reason="torch is not installed")
 
 import edgeopt.steps.finetune.distil as module
+import edgeopt.steps.finetune.loop as loop
 from edgeopt.errors import EdgeoptError, UnsupportedError
 from edgeopt.graph.model import Model
 from edgeopt.pipeline.run import Silence
@@ -18,7 +19,7 @@ from edgeopt.recipes.frames import Frames, open_frames
 from edgeopt.recipes.recipe import Recipe, read_recipe
 from edgeopt.steps.finetune.distil import Distilled, distil, require_alike, split
 
-STEPS = 60
+STEPS = 40
 
 
 class Stop(Exception):
@@ -59,7 +60,7 @@ def healed(pictures: Frames, recipe: Recipe, tmp_path_factory: pytest.TempPathFa
 def test_a_pruned_net_heals_beyond_the_interval_of_held_out_pictures(healed):
     assert healed.is_better
     assert healed.gain.low > 0
-    assert healed.held_out_after < healed.held_out_before
+    assert healed.held_out_after < 0.9 * healed.held_out_before
     assert healed.features == 4
 
 
@@ -80,7 +81,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_one_others(healed, pictu
 def test_what_is_taken_up_ends_in_the_same_bytes(healed, pictures, recipe, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_EVERY_S", 0.0)
     monkeypatch.setattr(module, "_WRITING", 1e9)
-    listener = StopsAt(30)
+    listener = StopsAt(20)
     with pytest.raises(Stop):
         distil(pruned(dense()), dense(), pictures, recipe, 1.0, listener, tmp_path, steps=STEPS)
     assert (tmp_path / "training.npz").is_file()
@@ -94,7 +95,7 @@ def test_a_checkpoint_of_another_training_is_not_taken_up(healed, pictures, reci
     monkeypatch.setattr(module, "_EVERY_S", 0.0)
     monkeypatch.setattr(module, "_WRITING", 1e9)
     with pytest.raises(Stop):
-        distil(pruned(dense()), dense(), pictures, recipe, 1.0, StopsAt(30), tmp_path, steps=STEPS, seed=5)
+        distil(pruned(dense()), dense(), pictures, recipe, 1.0, StopsAt(20), tmp_path, steps=STEPS, seed=5)
     assert taught(pictures, recipe, tmp_path).model.data == healed.model.data
 
 
@@ -103,12 +104,18 @@ def test_a_damaged_checkpoint_is_not_taken_up(healed, pictures, recipe, tmp_path
     assert taught(pictures, recipe, tmp_path).model.data == healed.model.data
 
 
-def test_training_that_gains_nothing_returns_the_given_net(pictures, recipe, tmp_path):
-    student = Model(dense().proto, "whole")
+def test_training_that_gains_nothing_returns_the_given_net(pictures, recipe, tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "RATES", (1e-6,))
+    student = pruned(dense())
     made = taught(pictures, recipe, tmp_path, student, steps=8)
     assert not made.is_better
     assert made.model is student
     assert "the given model stays" in made.note
+
+
+def test_a_net_that_answers_as_its_teacher_needs_no_healing(pictures, recipe, tmp_path):
+    with pytest.raises(EdgeoptError, match="there is nothing to heal"):
+        taught(pictures, recipe, tmp_path, Model(dense().proto, "whole"))
 
 
 def test_the_time_limit_ends_a_training(pictures, recipe, tmp_path):

@@ -97,5 +97,5 @@ def finetune(
     ctx.exit(result.exit_code)
 
 
-INTERRUPTED = "where the training stood is on disk; the same command with --resume goes on"
+INTERRUPTED = "where the training stood, if it had begun, is on disk; the same command with --resume goes on"
 COMMAND = finetune

@@ -121,5 +121,6 @@ def _mosaic(pictures: Sequence[Frame], chance: np.random.Generator) -> Frame:
 def _lit(picture: Frame, chance: np.random.Generator) -> Frame:
     """Return a picture in other light."""
     gain = np.exp(chance.uniform(-_LIGHT, _LIGHT) + chance.uniform(-_TINT, _TINT, 3))
-    lit = picture.astype(np.float32) * gain.astype(np.float32) + np.float32(chance.uniform(-_OFFSET, _OFFSET))
-    return np.asarray(np.clip(lit, 0, 255), np.uint8)
+    steps = np.arange(256)[:, None, None] * gain + chance.uniform(-_OFFSET, _OFFSET)
+    table = np.clip(np.rint(steps), 0, 255).astype(np.uint8)
+    return np.asarray(cv2.LUT(picture, table), np.uint8)

@@ -32,7 +32,7 @@ from edgeopt.steps._context import Listener
 from edgeopt.steps.finetune.augment import LEAST_MIRRORED, Augmentation, mirrored
 from edgeopt.steps.finetune.checkpoint import read_checkpoint
 from edgeopt.steps.finetune.features import features_of, shared_tensors
-from edgeopt.steps.finetune.loop import BATCH, RATE, Check, Networks, Standing, Training, losses, repeatable
+from edgeopt.steps.finetune.loop import BATCH, RATES, Check, Networks, Standing, Training, losses, repeatable
 from edgeopt.steps.finetune.losses import feature_loss, output_loss
 from edgeopt.system.environment import package_versions
 from edgeopt.system.interrupts import held_interrupts
@@ -56,6 +56,10 @@ _MOST_JUDGED = 128
 _MIRRORED_PICTURES = 16
 _OUTPUTS = 0.05
 """What a detector's outputs weigh beside features. Classes, a few numbers a picture, are learned by heart."""
+_LEAST_GAIN = 0.01
+"""Share of the loss."""
+_SAME = 1e-6
+"""Loss of rounding alone."""
 _COMPARED_PICTURES = 4
 """On which channels are recognised."""
 
@@ -87,8 +91,8 @@ class Distilled:
 
     @property
     def is_better(self) -> bool:
-        """Whether the loss fell beyond its interval."""
-        return self.gain.low > 0
+        """Whether the loss fell beyond its interval, and by enough to be worth another model."""
+        return self.gain.low > 0 and self.gain.value >= _LEAST_GAIN * self.held_out_before
 
 
 def distil(
@@ -138,6 +142,11 @@ def distil(
         augmentation = Augmentation.of(taught, recipe, gives_boxes=task.gives_boxes, mirrors=mirrors, seed=seed)
         held_out, judges = (list(model_inputs(task, one)) for one in (watched, judged))
         before = losses(networks, judges)
+        if before.max() < _SAME:
+            raise EdgeoptError(
+                f"{student.name} answers as its teacher {teacher.name} does: there is nothing to heal",
+                remedy="name the pruned or changed model as MODEL, the one that it was made of as --teacher",
+            )
         training = Training(
             networks,
             lambda position: task.preprocess(augmentation.draw(position))[0],
@@ -156,7 +165,7 @@ def distil(
     gain = drop_of_means(before, after)
     notes = (*pictures.notes, *_few(len(taught)))
     made = Distilled(
-        model=replace(model, name=student.name) if gain.low > 0 else student,
+        model=replace(model, name=student.name),
         curve=training.standing.curve,
         held_out_before=float(before.mean()),
         held_out_after=float(after.mean()),
@@ -168,7 +177,7 @@ def distil(
         features=len(networks.watched),
         weights=sum(1 for one in networks.student.parameters() if one.requires_grad),
     )
-    return replace(made, note=_sentence(made))
+    return replace(made, model=made.model if made.is_better else student, note=_sentence(made))
 
 
 def require_alike(student: Model, teacher: Model) -> None:
@@ -306,7 +315,7 @@ def _run(training: Training, listener: Listener, path: Path, key: str) -> None:
         nonlocal written_s, took_s
         if standing.steps:
             listener.progress("train, steps", standing.step, standing.steps)
-        is_due = monotonic() - written_s >= max(_EVERY_S, took_s / _WRITING)
+        is_due = monotonic() - written_s >= max(_EVERY_S, took_s / _WRITING) or not standing.rate
         if is_due or was_interrupted():
             began_s = monotonic()
             training.checkpoint(key).write(path)
@@ -314,8 +323,13 @@ def _run(training: Training, listener: Listener, path: Path, key: str) -> None:
         if was_interrupted():
             raise KeyboardInterrupt
 
+    def on_trial(done: int, of: int) -> None:
+        listener.progress("find the rate", done, of)
+        if was_interrupted():
+            raise KeyboardInterrupt
+
     with held_interrupts() as was_interrupted:
-        training.run(on_check=on_check, on_step=on_step)
+        training.run(on_trial=on_trial, on_check=on_check, on_step=on_step)
 
 
 def _key(student: Model, teacher: Model, pictures: Frames, recipe: Recipe, settings: str) -> str:
@@ -325,7 +339,7 @@ def _key(student: Model, teacher: Model, pictures: Frames, recipe: Recipe, setti
         "teacher": teacher.fingerprint,
         "pictures": calibration_fingerprint(pictures),
         "recipe": repr(replace(recipe, folder=Path())),
-        "settings": f"{settings} {BATCH} {RATE}",
+        "settings": f"{settings} {BATCH} {RATES}",
         "packages": package_versions(),
     }
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()

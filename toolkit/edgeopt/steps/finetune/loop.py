@@ -25,12 +25,19 @@ if TYPE_CHECKING:
 
     from edgeopt.steps.finetune.losses import OutputLoss
 
-BATCH = 16
-RATE = 1e-3
-"""Largest step of a weight, as a share of the root mean square of its tensor."""
+BATCH = 4
+"""Pictures a step: features hold many values a picture, so that more steps teach more than larger ones."""
+RATES = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3)
+"""Largest steps, as shares by which one changes what a layer makes where all weights move alike: see `_size_of`."""
 _BETAS = (0.9, 0.99)
 _WARM_UP = 8
-"""Steps with smaller rates, after which the pace is known."""
+"""Steps with smaller rates, at first."""
+_TRIAL = 16
+"""Steps that each rate is tried for, or a tenth of all, if they are fewer."""
+_TRIALS_SHARE = 0.25
+"""Most of the time that trials may take."""
+_BIAS = 16
+"""Weights that a bias counts for."""
 _CLIP = 1.0
 """Largest norm of the gradient."""
 _CHECKS = 20
@@ -41,8 +48,8 @@ _AVERAGED = 0.02
 """Share of all steps over which weights are averaged."""
 _CHECK_SHARE = 0.15
 """Most of the time that held-out pictures may take."""
-_EVERY_S = 30.0
-"""Between two checkpoints."""
+_CHECKED = 8
+"""Held-out pictures that are asked at once."""
 MOST_STEPS = 100_000
 
 
@@ -69,6 +76,8 @@ class Standing:
     """Steps between two checks."""
     seconds: float = 0.0
     """Spent so far, over all runs."""
+    rate: float = 0.0
+    """Of `RATES`; 0: not known yet."""
     best: float = math.inf
     since_best: int = 0
     """Checks since the best one."""
@@ -122,7 +131,7 @@ class Training:
         *,
         seconds: float,
         most_steps: int = 0,
-        rate: float = RATE,
+        rates: Sequence[float] = (),
         batch: int = BATCH,
     ) -> None:
         """Prepare a training.
@@ -133,7 +142,7 @@ class Training:
             held_out: Inputs that decide when training ends, and which weights are best.
             seconds: Time limit.
             most_steps: 0: as many as fit into the time limit.
-            rate: See `RATE`.
+            rates: The largest first; none: `RATES`.
             batch: Pictures a step.
         """
         import torch
@@ -141,68 +150,105 @@ class Training:
         self._networks, self._sample, self._held_out = networks, sample, held_out
         self._seconds, self._most_steps, self._batch = seconds, most_steps, batch
         self._weights = [one for one in networks.student.parameters() if one.requires_grad]
-        self._rates = [rate * max(float(one.detach().square().mean().sqrt()), 1e-4) for one in self._weights]
-        self._optimizer = torch.optim.AdamW(
-            [{"params": [one], "lr": lr} for one, lr in zip(self._weights, self._rates, strict=True)],
-            betas=_BETAS,
-            weight_decay=0.0,
-            foreach=False,
-        )
+        self._sizes = [_size_of(one) for one in self._weights]
+        self._rates = tuple(rates) or RATES
+        each = [{"params": [one]} for one in self._weights]
+        self._optimizer = torch.optim.AdamW(each, betas=_BETAS, weight_decay=0.0, foreach=False)
         self._averaged = [one.detach().clone() for one in self._weights]
         self._best = [one.detach().clone() for one in self._weights]
         self.standing = Standing()
         self._learned = list[float]()
+        self._a_step_s = self._a_check_s = 0.0
         self._begun_s = monotonic()
         self._before_s = 0.0
 
     # The loop
 
-    def run(self, *, on_check: Callable[[Standing], None], on_step: Callable[[Standing], None]) -> None:
+    def run(
+        self,
+        *,
+        on_trial: Callable[[int, int], None],
+        on_check: Callable[[Standing], None],
+        on_step: Callable[[Standing], None],
+    ) -> None:
         """Train to the end; afterwards the student has the best weights.
 
         Args:
+            on_trial: Hears how many trials of how many are done, after each of their steps; may raise.
             on_check: Hears of each check.
-            on_step: Called after each step, where all is whole; what it raises ends the training.
+            on_step: Called before the trials and after each step, where all is whole; what it raises ends the training.
         """
         self._begun_s, self._before_s = monotonic(), self.standing.seconds
         if not self.standing.curve:
             self._check(on_check)
+        if not self.standing.rate:
+            on_step(self.standing)
+            rate = self._find_rate(on_trial)
+            self.standing = replace(self.standing, rate=rate, seconds=self._spent())
+        if not self.standing.steps:
+            self._plan()
         while not self.standing.is_over:
             self._step()
-            if self.standing.steps == 0 and self.standing.step >= min(_WARM_UP, self._most_steps or _WARM_UP):
-                self._plan()
             standing = self.standing
             is_late = standing.seconds >= self._seconds and not self._most_steps
-            if standing.steps and (standing.step % standing.every == 0 or standing.step == standing.steps or is_late):
+            if standing.step % standing.every == 0 or standing.step == standing.steps or is_late:
                 self._check(on_check)
             on_step(self.standing)
             if is_late:
                 break
         self._take(self._best)
 
+    def _find_rate(self, on_trial: Callable[[int, int], None]) -> float:
+        """Return the rate of which a few steps lower the held-out loss most, from the largest down to the first worse.
+
+        A short trial is in favour of large rates; so is what follows, which lowers them to zero.
+        """
+        steps = min(_TRIAL, max(self._most_steps // 10, 4)) if self._most_steps else _TRIAL
+        tried, first = list[tuple[float, float]](), self.standing
+        for i, rate in enumerate(self._rates):
+            self.standing = replace(first, rate=rate)
+            for step in range(steps):
+                began_s = monotonic()
+                self._step()
+                if step:  # the first one prepares
+                    self._a_step_s = monotonic() - began_s if step == 1 else self._a_step_s
+                    self._a_step_s += (monotonic() - began_s - self._a_step_s) / step
+                on_trial(i * steps + step + 1, len(self._rates) * steps)
+            loss = float(losses(self._networks, self._held_out).mean())
+            loss = loss if math.isfinite(loss) else math.inf
+            self._begin_again(first)
+            is_worse = bool(tried) and loss >= tried[-1][0]
+            tried.append((loss, rate))
+            if is_worse or (not self._most_steps and self._spent() > _TRIALS_SHARE * self._seconds):
+                break
+        return min(tried)[1]
+
+    def _begin_again(self, standing: Standing) -> None:
+        """Take the weights that were given, and forget what was learned."""
+        self._take(self._best)
+        self._averaged = [one.clone() for one in self._best]
+        self._optimizer.state.clear()
+        self._learned = []
+        self.standing = standing
+
     def _plan(self) -> None:
         """Decide how many steps there are, and how often held-out pictures are asked."""
-        standing = self.standing
-        steps = self._most_steps
+        steps, checks = self._most_steps, _CHECKS
         if not steps:
-            a_step = (standing.seconds - standing.curve[0].seconds) / standing.step
-            a_check = standing.curve[0].seconds
-            left = max(self._seconds - standing.seconds, 0.0)
-            checks = min(_CHECKS, int(_CHECK_SHARE * left / max(a_check, 1e-6)) + 1)
-            steps = standing.step + max(int((left - checks * a_check) / a_step), 1)
+            left = max(self._seconds - self.standing.seconds, 0.0)
+            checks = min(_CHECKS, int(_CHECK_SHARE * left / max(self._a_check_s, 1e-6)) + 1)
+            steps = max(int((left - checks * self._a_check_s) / max(self._a_step_s, 1e-6)), 1)
             steps = min(steps, MOST_STEPS)
-        else:
-            checks = _CHECKS
-        self.standing = replace(standing, steps=steps, every=max(math.ceil(steps / checks), 1))
+        self.standing = replace(self.standing, steps=steps, every=max(math.ceil(steps / checks), 1))
 
     def _step(self) -> None:
         import torch
 
         standing, networks = self.standing, self._networks
         samples = [self._sample(standing.step * self._batch + i) for i in range(self._batch)]
-        rate = self._rate_at(standing.step)
-        for group, own in zip(self._optimizer.param_groups, self._rates, strict=True):
-            group["lr"] = own * rate
+        rate = standing.rate * self._share_at(standing.step)
+        for group, size in zip(self._optimizer.param_groups, self._sizes, strict=True):
+            group["lr"] = size * rate
         self._optimizer.zero_grad(set_to_none=True)
         learned = 0.0
         for inputs in networks.to_device(samples):
@@ -225,10 +271,12 @@ class Training:
         self._learned.append(learned)
         self.standing = replace(standing, step=standing.step + 1, seconds=self._spent())
 
-    def _rate_at(self, step: int) -> float:
-        """Return the share of the full rate: a warm-up, then half a cosine to zero."""
-        if step < _WARM_UP or not self.standing.steps:
+    def _share_at(self, step: int) -> float:
+        """Return the share of the full rate: a warm-up, then half a cosine to zero; in a trial, all of it then."""
+        if step < _WARM_UP:
             return (step + 1) / (_WARM_UP + 1)
+        if not self.standing.steps:
+            return 1.0
         whole = max(self.standing.steps - _WARM_UP, 1)
         return 0.5 * (1 + math.cos(math.pi * min((step - _WARM_UP) / whole, 1.0)))
 
@@ -244,10 +292,11 @@ class Training:
 
     def _check(self, on_check: Callable[[Standing], None]) -> None:
         """Ask held-out pictures for the averaged weights, and keep them where they are the best so far."""
-        current = [one.detach().clone() for one in self._weights]
+        current, began_s = [one.detach().clone() for one in self._weights], monotonic()
         self._take(self._averaged)
         loss = float(losses(self._networks, self._held_out).mean())
         self._take(current)
+        self._a_check_s = monotonic() - began_s
         standing = self.standing
         is_best = loss < standing.best
         if is_best:
@@ -316,6 +365,15 @@ class Training:
         self.standing = Standing(**facts, best=math.inf if best is None else best, curve=curve)
 
 
+def _size_of(weight: Tensor) -> float:
+    """Return the step of a weight that changes what its layer makes by about as much as it is.
+
+    Of n weights that are summed, steps of one sign add up to n of them, the weights themselves to the root of n.
+    """
+    summed = weight.numel() / weight.shape[0] if weight.ndim > 1 else _BIAS
+    return max(float(weight.detach().square().mean().sqrt()), 1e-4) / math.sqrt(summed)
+
+
 def _or_none(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
@@ -329,9 +387,9 @@ def losses(networks: Networks, samples: Sequence[Tensors]) -> NDArray[np.float64
     """
     import torch
 
-    found, parts = list[NDArray[np.float64]](), range(0, len(samples), BATCH)
+    found, parts = list[NDArray[np.float64]](), range(0, len(samples), _CHECKED)
     with torch.no_grad():
-        for inputs in (one for start in parts for one in networks.to_device(samples[start : start + BATCH])):
+        for inputs in (one for start in parts for one in networks.to_device(samples[start : start + _CHECKED])):
             apart = networks.outputs(networks.student(inputs), networks.teacher(inputs))
             found.append(apart.double().cpu().numpy())
     return np.concatenate(found)

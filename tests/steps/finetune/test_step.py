@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from taught_nets import PICTURES, dense, pruned, recipe_file
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+from edgeopt.errors import EdgeoptError
+from edgeopt.graph.model import save_model
+from edgeopt.pipeline.engines import open_engine
+from edgeopt.pipeline.run import Silence
+from edgeopt.recipes.frames import open_frames
+from edgeopt.recipes.recipe import read_recipe
+from edgeopt.steps._context import Context, Setting
+from edgeopt.steps.finetune import step as module
+from edgeopt.steps.finetune.record import RECORD
+from edgeopt.steps.finetune.step import heal
+from edgeopt.system.target import find_target
+
+
+@dataclass
+class Folder:
+    """An output folder."""
+
+    root: Path
+    written: list[str] = field(default_factory=list)
+
+    def path(self, name: str) -> Path:
+        return self.root / name
+
+    def write(self, name: str, data: str | bytes) -> None:
+        self.path(name).parent.mkdir(parents=True, exist_ok=True)
+        self.path(name).write_bytes(data.encode() if isinstance(data, str) else data)
+        self.written.append(name)
+
+
+@pytest.fixture(autouse=True)
+def so_many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train by steps: no time decides a test."""
+    monkeypatch.setattr(module, "distil", partial(module.distil, steps=60))
+
+
+def context_in(folder: Path, **more) -> Context:
+    target = find_target("cpu")
+    return Context(
+        recipe=read_recipe(recipe_file(folder)).with_size(24, 24),
+        target=target,
+        engine=open_engine(target, 1),
+        original=dense(),
+        frames=open_frames(PICTURES).spread(40),
+        files=Folder(folder),
+        listener=Silence(),
+        quantizes=False,
+        may_quantize=False,
+        threads=1,
+        ends_at=float("inf"),
+        **{"is_calibrated": True, **more},
+    )
+
+
+def setting_of(context: Context) -> Setting:
+    return Setting(context.engine, "fp32", "finetune")
+
+
+def test_a_pruned_model_is_healed_and_a_replay_takes_the_stored_weights(tmp_path):
+    context = context_in(tmp_path)
+    (made,) = heal(pruned(dense()), context, setting_of(context)) or pytest.fail(str(context.notes))
+    assert made.changes["trained weights"] == 8
+    assert any("training lowered the loss" in str(note) for note in made.notes)
+    folder = tmp_path / "candidates" / "finetune"
+    assert (folder / RECORD).is_file()
+    save_model(made.model, folder / "model.onnx")
+
+    again = context_in(tmp_path, replay=SimpleNamespace(source=tmp_path))
+    again.files = Folder(tmp_path / "again")
+    (replayed,) = heal(pruned(dense()), again, setting_of(again))
+    assert replayed.model.data == made.model.data
+    assert any("nothing was trained here" in str(note) for note in replayed.notes)
+    with pytest.raises(EdgeoptError, match="trained another model"):
+        heal(pruned(dense(), 0.25), again, setting_of(again))
+    save_model(dense(), folder / "model.onnx")
+    with pytest.raises(EdgeoptError, match="was changed since it was trained"):
+        heal(pruned(dense()), again, setting_of(again))
+
+
+def test_nothing_is_trained_where_nothing_was_lost(tmp_path):
+    context = context_in(tmp_path)
+    whole = module._teacher(context, setting_of(context))
+    assert heal(whole, context, setting_of(context)) == []
+    assert "nothing to heal" in str(context.notes[-1])
+
+
+def test_made_up_pictures_teach_nothing(tmp_path):
+    context = context_in(tmp_path, is_calibrated=False)
+    assert heal(pruned(dense()), context, setting_of(context)) == []
+    assert "no real pictures" in str(context.notes[-1])
+
+
+def test_a_model_of_another_input_is_left_as_it_is(tmp_path):
+    context = replace(context_in(tmp_path), original=pruned(dense(classes=7)))
+    assert heal(pruned(dense()), context, setting_of(context)) == []
+    assert "no finetune: pruned gives" in str(context.notes[-1])
