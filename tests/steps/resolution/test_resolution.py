@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import cv2
@@ -43,7 +44,9 @@ def made(tmp_path_factory: pytest.TempPathFactory):
         report = optimize(
             "digits_detector",
             out=out,
-            options=Options(eval=str(_few(labels)), steps=STEPS, threads=1),
+            options=Options(
+                eval=str(_few(labels)), steps=(*STEPS, "finetune"), finetune_s=60.0, max_drop=0.5, threads=1
+            ),
             bundle_of=lambda one, _: out / "bundles" / one.name,
         )
     return report, out
@@ -88,6 +91,13 @@ def test_its_bundle_feeds_it_so_and_holds_no_model_of_another_size(made):
         found, wanted = small.predict_batch(frames), full.predict_batch(frames)
         assert full.task.agreement(found, wanted) > 0.6  # the same boxes, in the frame's own pixels
         assert max(float(one.boxes.max()) for one in found if len(one)) > 130
+
+
+def test_a_teacher_sees_pictures_of_the_same_size(made):
+    if find_spec("torch") is None:
+        pytest.skip("torch is not installed")
+    told = [one.detail for one in made[0].notes]
+    assert "nothing to heal: no step before finetune changed what the model computes" in told
 
 
 def test_embedded_parts_are_made_for_the_smaller_size(made, tmp_path):

@@ -132,7 +132,7 @@ class Plan:
     def heals_after(self, name: str) -> bool:
         """Return whether a later step wins back what models of this one lose."""
         later = [*self.steps].index(name) + 1
-        return any(step.heals for step in [*self.steps.values()][later:])
+        return self.steps[name].is_healed and any(step.heals for step in [*self.steps.values()][later:])
 
     @property
     def quantizes(self) -> bool:

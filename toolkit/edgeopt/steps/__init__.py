@@ -67,6 +67,8 @@ class Step:
     chosen only where its speed was measured, or where the user named the amount."""
     heals: bool = False
     """Whether it wins back accuracy that steps before it lost: it is given their furthest model, kept or not."""
+    is_healed: bool = True
+    """Whether such a step can win back what this one costs: not where its teacher loses as much."""
     make_alike: Callable[[Model, Context, Setting, Sequence[str]], Sequence[Outcome]] | None = None
     """Return models made as candidates of these names were, of another float model with the same operators: what was
     decided for those holds, and nothing is searched. None: `make` makes them."""

@@ -11,6 +11,7 @@ from edgeopt.steps import fuse, simplify
 from edgeopt.steps._context import Context, Setting, out_of_time
 from edgeopt.steps.finetune.distil import Distilled, distil, require_alike
 from edgeopt.steps.finetune.record import RECORD, Record, trained_before
+from edgeopt.steps.resolution.smaller import with_input_size
 
 _CHECKPOINT = ".finetune.npz"
 """In the output folder: an interrupted run goes on from there."""
@@ -40,7 +41,7 @@ def heal(model: Model, context: Context, setting: Setting) -> list[Outcome]:
         why = "no finetune: there are no real pictures to learn from"
         context.notes.append(Note(NoteKind.SKIPPED, why, "pass unlabelled ones with --calib"))
         return []
-    teacher = _teacher(context, setting)
+    teacher = _fed_alike(_teacher(context, setting), model, context)
     if teacher.fingerprint == model.fingerprint:
         context.notes.append(
             Note(NoteKind.SKIPPED, "nothing to heal: no step before finetune changed what the model computes", _HOW)
@@ -72,7 +73,7 @@ def _trained(model: Model, teacher: Model, context: Context, seconds: float) -> 
         model,
         teacher,
         context.frames,
-        context.recipe,
+        context.recipe_of(model),
         seconds / 60,
         context.listener,
         path.parent,
@@ -86,6 +87,19 @@ def _kept(
 ) -> list[Outcome]:
     context.files.write(f"candidates/{setting.name}/{RECORD}", record.to_json())
     return [Outcome(model, {"trained weights": weights}, notes)]
+
+
+def _fed_alike(teacher: Model, student: Model, context: Context) -> Model:
+    """Return the teacher for pictures as large as the student's: the step `resolution` may have made them smaller.
+
+    Raises:
+        UnsupportedError: If the teacher holds for its own size only.
+    """
+    recipe = context.recipe_of(student)
+    if recipe == context.recipe_of(teacher):
+        return teacher
+    height, width = recipe.input.size
+    return with_input_size(teacher, recipe.input.tensor, recipe.input.layout, (height, width))
 
 
 def _teacher(context: Context, setting: Setting) -> Model:

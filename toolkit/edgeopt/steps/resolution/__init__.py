@@ -64,4 +64,5 @@ STEP = Step(
     order=25,
     is_default=False,
     beside=True,
+    is_healed=False,
 )
