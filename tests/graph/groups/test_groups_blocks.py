@@ -31,6 +31,11 @@ def test_a_block_that_adds_nothing_is_removed_without_a_trace():
     assert trace(cut)["a"].channels == 6
 
 
+def test_a_sum_of_two_is_as_good_as_an_add():
+    dense = net("a = Conv(x, w0) b = Conv(a, w1) s = Sum(b, a) y = Conv(s, w2)", "float[1,6,8,8] y", **WEIGHTS)
+    assert removable_blocks(dense) == (Block("s", "a", ("b", "s")),)
+
+
 def test_blocks_of_a_transformer_end_at_the_output_and_stay():
     assert removable_blocks(attention()) == ()
     assert removable_blocks(perceptron()) == ()

@@ -118,6 +118,14 @@ def test_a_constant_of_two_layers_is_cut_for_each_of_them():
     assert [name for name in shapes(same) if name.startswith("b")] == ["b"]
 
 
+def test_a_constant_of_a_node_is_cut_and_the_node_goes():
+    body = "w = Constant <value = float[4,3,1,1] {1,2,3,4,5,6,7,8,9,10,11,12}> () a = Conv(x, w) y = Conv(a, v)"
+    dense = net(body, "float[1,2,8,8] y", v=numbers(2, 4, 1, 1))
+    cut = keep_channels(dense, trace(dense), {"a": np.array([0, 2])})
+    assert [node.op_type for node in cut.proto.graph.node] == ["Conv", "Conv"]
+    assert sorted(shapes(cut).values()) == [(2, 2, 1, 1), (2, 3, 1, 1)]
+
+
 def test_a_model_with_other_weights_is_cut_by_the_same_groups():
     first, second = residual(), residual()
     second.proto.graph.initializer[0].CopyFrom(numpy_helper.from_array(numbers(6, seed=9), "b0"))

@@ -171,6 +171,18 @@ CASES = {
         {"e": numbers(0), "s": np.array([1, 2, 1, 1], np.float32), "w": numbers(2, 12, 1, 1)},
         "resizes along the channels",
     ),
+    "Resize: by so little that the size stays": (
+        'n = Resize <mode="linear"> (a, e, s) y = Conv(n, w)',
+        ANY,
+        {"e": numbers(0), "s": np.array([1, 1.05, 1, 1], np.float32), **HEAD},
+        "resizes along the channels",
+    ),
+    "LayerNormalization: its means": (
+        "r = Reshape(a, flat) n, m = LayerNormalization(r, s) y = MatMul(n, w) z = Relu(m)",
+        f"{BATCH}, float[A,B,C] z",
+        {"flat": ints(1, 6, 64), "s": numbers(64), "w": numbers(64, 2)},
+        "means are read too",
+    ),
     "Pad": (
         'n = Pad <mode="reflect"> (a, p) y = Conv(n, w)',
         ANY,

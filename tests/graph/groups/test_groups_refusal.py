@@ -34,6 +34,12 @@ def test_a_quantized_model_is_pruned_first():
     assert remedy.startswith("prune the float model first")
 
 
+def test_an_old_opset_is_raised_first():
+    problem, remedy = told(net("y = Relu(x)", "float[1,3,8,8] y", opset=6))
+    assert problem == "net is of opset 6: channels are followed from opset 7"
+    assert remedy.startswith("let the step simplify raise it")
+
+
 def test_the_number_of_channels_must_be_fixed():
     free = net("y = Relu(x)", "float[1,C,8,8] y", inputs="float[1,C,8,8] x")
     problem, remedy = told(free)

@@ -32,8 +32,8 @@ def removable_blocks(model: Model) -> tuple[Block, ...]:
     graph.infer_shapes()
     order = {node: i for i, node in enumerate(graph.nodes())}
     found = []
-    for node in graph.nodes("Add"):
-        for skip, added in (node.inputs, reversed(node.inputs)):
+    for node in graph.nodes("Add", "Sum"):
+        for skip, added in (node.inputs, reversed(node.inputs)) if len(node.inputs) == 2 else ():
             inside = _inside(graph, node, skip, added, order) if skip is not None and added is not None else None
             if inside is not None and skip is not None:
                 names = [_name(one) for one in sorted((*inside, node), key=order.__getitem__)]

@@ -117,12 +117,15 @@ def _store(graph: Graph, places: Sequence[tuple[Node, int]], array: NDArray[Any]
     """Let inputs of nodes be a constant: under its old name where nothing else reads that one."""
     node, place = places[0]
     old = node.inputs[place] if place < len(node.inputs) else None
-    if old is not None and old.is_initializer() and len(old.uses()) == len(places):
+    if old is not None and old.is_initializer() and len(old.uses()) == len(places) and not graph.is_output(old):
         graph.set_constant(old, array)
         return
     graph.set_input(node, place, array)
     for other, index in places[1:]:
         graph.set_input(other, index, node.inputs[place])
+    maker = graph.producer(old, "Constant")
+    if maker is not None and not maker.outputs[0].uses():
+        graph.remove(maker)
 
 
 def _rewrite_sizes(graph: Graph, nodes: Mapping[str, Node], sizes: Iterable[Size], kept: Kept) -> None:

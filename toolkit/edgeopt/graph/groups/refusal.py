@@ -5,6 +5,7 @@ from __future__ import annotations
 from onnx import TensorProto
 
 from edgeopt.errors import InvalidFileError, UnsupportedError
+from edgeopt.graph.groups.tracing import LEAST_OPSET
 from edgeopt.graph.model import Model
 from edgeopt.graph.subgraphs import all_nodes, stored_tensors
 
@@ -18,7 +19,7 @@ def require_prunable(model: Model) -> None:
     """Raise unless channels can be taken out of a model.
 
     Raises:
-        UnsupportedError: If it is quantized already, or the number of its input's channels is not fixed.
+        UnsupportedError: If it is quantized already, its opset is too old, or its input's channels are not fixed.
         InvalidFileError: If weights lie in another file that was not loaded.
     """
     quantized = [node for node in all_nodes(model.proto.graph) if _is_quantized(node.op_type)]
@@ -26,6 +27,11 @@ def require_prunable(model: Model) -> None:
         raise UnsupportedError(
             f"{model.name} is quantized already: {quantized[0].op_type} {quantized[0].output[0]!r}",
             remedy="prune the float model first, and quantize what comes out",
+        )
+    if model.opset < LEAST_OPSET:
+        raise UnsupportedError(
+            f"{model.name} is of opset {model.opset}: channels are followed from opset {LEAST_OPSET}",
+            remedy="let the step simplify raise it first, or export the model again",
         )
     outside = [one.name for one in stored_tensors(model.proto.graph) if one.data_location == TensorProto.EXTERNAL]
     if outside:

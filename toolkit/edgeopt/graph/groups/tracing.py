@@ -16,18 +16,22 @@ from edgeopt.graph.groups.types import ChannelGroups, Channels, Cut, Group, Pin,
 from edgeopt.graph.model import Model
 
 
+LEAST_OPSET = 7
+"""Before it, operands were broadcast by attributes."""
+
+
 def trace(model: Model) -> ChannelGroups:
     """Return the groups of channels that can only be removed together.
 
     Channels that no rule can follow are pinned, and so is all that they are tied to; nothing is guessed.
 
     Args:
-        model: Any; shapes that are not fixed pin what hangs on them.
+        model: Any; shapes that are not fixed pin what hangs on them. Below opset 7 it has no groups.
     """
     graph = Graph.from_model(model)
     graph.infer_shapes()
     at = Tracer(graph)
-    for node in graph.nodes():
+    for node in graph.nodes() if graph.opset >= LEAST_OPSET else ():
         _follow(node, at)
     for value in graph.outputs:
         at.pin_value(value, Pin(value.name or "", "output", "an output of the model keeps its shape"))

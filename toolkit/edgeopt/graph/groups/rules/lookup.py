@@ -52,7 +52,7 @@ def expand(node: Node, at: Tracer) -> None:
 def tile(node: Node, at: Tracer) -> None:
     """Pass on axes that are not repeated."""
     repeats = at.integers(node.inputs[1], "the repeats of a Tile")
-    if any(repeats[axis] != 1 for axis in at.axes(node.inputs[0])):
+    if len(repeats) != at.rank(node.inputs[0]) or any(repeats[axis] != 1 for axis in at.axes(node.inputs[0])):
         raise PinnedError("repeats the channels")
     at.give(node.outputs[0], at.axes(node.inputs[0]))
 

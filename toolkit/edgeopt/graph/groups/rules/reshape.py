@@ -14,6 +14,7 @@ from edgeopt.graph.groups.rules._heads import head_axis
 from edgeopt.graph.groups.tracer import Dims, PinnedError, Tracer
 from edgeopt.graph.groups.types import Channels, channels
 
+_TAKEN_OVER = "the size of an axis is taken over from another one"
 _SPLITS = "splits channels into axes that are no attention heads"
 
 
@@ -75,7 +76,11 @@ def _rewrite(node: Node, at: Tracer, result: dict[int, Channels]) -> None:
         elif values[axis] == 0 and not attribute(node, "allowzero", 0):
             own = at.axes(node.inputs[0]).get(axis)
             if own is None or not np.array_equal(own, labels):
-                raise PinnedError("the size of an axis is taken over from another one")
+                raise PinnedError(_TAKEN_OVER)
+    if not attribute(node, "allowzero", 0):
+        taken = [axis for axis in at.axes(node.inputs[0]) if axis < len(values) and values[axis] == 0]
+        if any(axis not in result for axis in taken):
+            raise PinnedError(_TAKEN_OVER)
 
 
 def _size(dim: int | str | None) -> int:

@@ -30,10 +30,22 @@ def resize(node: Node, at: Tracer) -> None:
             raise PinnedError("the size of a Resize is not known before the model runs")
         if before[axis] != after[axis] or attribute(node, "coordinate_transformation_mode", "") == "tf_crop_and_resize":
             raise PinnedError("resizes along the channels")
+        _require_unscaled(node, at, order.index(axis) if axis in order else None)
         if len(node.inputs) > 3 and node.inputs[3] is not None and axis in order:
             sizes = at.integers(node.inputs[3], "the size of a Resize")
             at.count(node, 3, sizes, order.index(axis), axes[axis])
     at.give(node.outputs[0], axes)
+
+
+def _require_unscaled(node: Node, at: Tracer, entry: int | None) -> None:
+    """Raise where the scale along an axis is not exactly 1: of a size that stays, values may still mix."""
+    place = 2 if at.graph.opset >= 11 and node.op_type == "Resize" else 1
+    given = node.inputs[place] if len(node.inputs) > place else None
+    if given is None or entry is None:
+        return
+    scales = at.constant(given)
+    if scales is None or (scales.size and scales.reshape(-1)[entry] != 1):
+        raise PinnedError("resizes along the channels")
 
 
 def pad(node: Node, at: Tracer) -> None:
