@@ -15,7 +15,6 @@ from edgeopt.graph.groups.tracer import ConstantUse, PinnedError, Tracer, name_o
 from edgeopt.graph.groups.types import ChannelGroups, Channels, Cut, Group, Pin, Plan, Use, channels
 from edgeopt.graph.model import Model
 
-
 LEAST_OPSET = 7
 """Before it, operands were broadcast by attributes."""
 
