@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from channel_nets import ints, net, numbers, weights
+from channel_nets import alike, ints, net, numbers, weights, without_reading
 
 from edgeopt.graph.groups import keep_channels, trace
 
@@ -224,3 +224,29 @@ def test_what_is_not_followed_stays(case):
     assert reason in groups["a"].pinned
     assert (case.partition(":")[0], groups["a"].pinned) in {(one.op, one.reason) for one in groups.pins}
     keep_channels(dense, groups, {"f": np.array([1, 3])})
+
+
+def test_what_a_node_makes_stays_too_where_it_cannot_be_followed():
+    """Its weights would lose columns, and its output none."""
+    dense = net(
+        "u = com.microsoft.Unknown(x) f = Flatten(x) n = Gemm(f, w, u) y = MatMul(n, v)",
+        "float[1,2] y",
+        w=numbers(192, 6),
+        v=numbers(6, 2),
+    )
+    assert trace(dense)["n"].pinned == "the shape of a tensor is not known"
+
+
+def test_of_channels_some_of_which_stay_the_others_can_go():
+    dense = net(
+        "a = Conv(x, w0) b, y = Split <axis=1> (a, s) z = Conv(b, w1)",
+        "float[1,4,8,8] y, float[1,2,8,8] z",
+        s=ints(5, 4),
+        w0=weights(0, 9, 3, 1, 1),
+        w1=weights(1, 2, 5, 1, 1),
+    )
+    groups = trace(dense)
+    assert groups["a"].channels == 5
+    assert groups["a"].producers[0].channels.tolist() == [0, 1, 2, 3, 4, -1, -1, -1, -1]
+    keep = {"a": np.array([1, 4])}
+    alike(without_reading(dense, groups, keep), keep_channels(dense, groups, keep))

@@ -48,6 +48,11 @@ class Labels:
         return bool(found.size)
 
     @property
+    def count(self) -> int:
+        """How many there are."""
+        return self._count
+
+    @property
     def blocks(self) -> NDArray[np.int64]:
         """The block of every label."""
         return np.concatenate(self._blocks) if self._blocks else np.zeros(0, np.int64)

@@ -18,6 +18,10 @@ Axes: TypeAlias = Mapping[int, Channels]
 """Labels of the entries of those axes that have any."""
 
 
+MEETS_FIXED = "the channels meet a tensor whose channels stay"
+NO_HEADS = "splits channels into axes that are no attention heads"
+
+
 class PinnedError(Exception):
     """A rule cannot follow the channels of its inputs: they stay, for this reason. Never leaves the tracer."""
 

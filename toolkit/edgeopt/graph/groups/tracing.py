@@ -11,7 +11,7 @@ import onnx_ir as ir
 from edgeopt.graph.graph import Graph, Node, Value
 from edgeopt.graph.groups.labels import FIXED, Labels, components
 from edgeopt.graph.groups.rules import rules
-from edgeopt.graph.groups.tracer import ConstantUse, PinnedError, Tracer, name_of
+from edgeopt.graph.groups.tracer import NO_HEADS, ConstantUse, PinnedError, Tracer, name_of
 from edgeopt.graph.groups.types import ChannelGroups, Channels, Cut, Group, Pin, Plan, Use, channels
 from edgeopt.graph.model import Model
 
@@ -44,7 +44,7 @@ def _pin_what_is_split(at: Tracer) -> None:
     multiplied = {int(one) for labels in at.multiplied for one in roots[labels[labels != FIXED]]}
     for node, labels in at.splits:
         if not multiplied.intersection(roots[labels[labels != FIXED]].tolist()):
-            at.pin(node, labels, "splits channels into axes that are no attention heads")
+            at.pin(node, labels, NO_HEADS)
 
 
 def _follow(node: Node, at: Tracer) -> None:
@@ -54,11 +54,17 @@ def _follow(node: Node, at: Tracer) -> None:
         return None
     if rule is None:
         return _pin_inputs(read, node, at, f"{node.op_type} is not followed")
+    before = at.labels.count
     try:
         rule.follow(node, at)
     except PinnedError as error:
-        _pin_inputs(read, node, at, str(error))
-    return None
+        reason = str(error)
+    except (IndexError, ValueError):  # of a foreign file: inputs are missing, stored shapes are wrong
+        reason = "its shapes do not fit together"
+    else:
+        return None
+    at.labels.pin(channels(range(before, at.labels.count)), reason)
+    return _pin_inputs(read, node, at, reason)
 
 
 def _pin_inputs(read: Iterable[Value | None], node: Node, at: Tracer, reason: str) -> None:
@@ -70,10 +76,8 @@ def _captured(node: Node) -> list[Value]:
     """Return the values that subgraphs of a node read from outside of them."""
     inner = [one.value for one in node.attributes.values() if isinstance(one.value, ir.Graph)]
     nodes = [one for graph in inner for one in ir.traversal.RecursiveGraphIterator(graph)]
-    return [
-        *(value for one in nodes for value in one.inputs if value is not None),
-        *(v for g in inner for v in g.outputs),
-    ]
+    read = [value for one in nodes for value in one.inputs if value is not None]
+    return [*read, *(value for graph in inner for value in graph.outputs)]
 
 
 def _groups(at: Tracer) -> ChannelGroups:

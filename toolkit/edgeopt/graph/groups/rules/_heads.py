@@ -7,21 +7,9 @@ from collections.abc import Sequence
 from edgeopt.graph.graph import Node, Value, attribute
 from edgeopt.graph.groups.tracer import Tracer, positive
 
-_KEEPS_AXES = frozenset(
-    {
-        "Add",
-        "Cast",
-        "Clip",
-        "Concat",
-        "Div",
-        "Dropout",
-        "Identity",
-        "LayerNormalization",
-        "LpNormalization",
-        "Mul",
-        "Neg",
-    }
-    | {"RMSNormalization", "Relu", "Slice", "Softmax", "Split", "Sqrt", "Sub"}
+_KEEPS_AXES = (
+    *("Add", "Cast", "Clip", "Concat", "Div", "Dropout", "Identity", "LayerNormalization", "LpNormalization", "Mul"),
+    *("Neg", "RMSNormalization", "Relu", "Slice", "Softmax", "Split", "Sqrt", "Sub"),
 )
 _MOST_NODES = 64
 """How far behind a Reshape its product may lie."""

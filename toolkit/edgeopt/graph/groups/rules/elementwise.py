@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from edgeopt.graph.graph import Node
 from edgeopt.graph.groups.rules import Rule
-from edgeopt.graph.groups.tracer import Axes, Tracer
+from edgeopt.graph.groups.tracer import MEETS_FIXED, Axes, Tracer
 from edgeopt.graph.groups.types import Channels
 
 _UNARY = (
@@ -21,7 +21,6 @@ _BROADCAST = (
     *("LessOrEqual", "Max", "Mean", "Min", "Mod", "Mul", "Or", "PRelu", "Pow", "Sub", "Sum", "Where", "Xor"),
     "CastLike",
 )
-_MEETS_FIXED = "the channels meet a tensor whose channels stay"
 _BROADCASTS = "one channel is broadcast over many"
 
 
@@ -71,9 +70,9 @@ def tie_operands(
             if dims[axis] == 1:
                 at.pin(node, own.get(axis, labels[:0]), _BROADCASTS)
             elif axis in own:
-                at.tie(node, labels, own[axis], _MEETS_FIXED)
+                at.tie(node, labels, own[axis], MEETS_FIXED)
             else:
-                at.pin(node, labels, _MEETS_FIXED)
+                at.pin(node, labels, MEETS_FIXED)
     return result
 
 

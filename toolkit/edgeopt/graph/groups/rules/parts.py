@@ -7,7 +7,7 @@ import numpy as np
 from edgeopt.graph.graph import Node, attribute
 from edgeopt.graph.groups.labels import FIXED
 from edgeopt.graph.groups.rules import Rule
-from edgeopt.graph.groups.tracer import PinnedError, Tracer, positive
+from edgeopt.graph.groups.tracer import MEETS_FIXED, PinnedError, Tracer, positive
 from edgeopt.graph.groups.types import Channels, channels
 
 
@@ -28,7 +28,7 @@ def concat(node: Node, at: Tracer) -> None:
             continue
         for other, labels in others.items():
             own = at.axes(value).get(other, np.full(len(labels), FIXED, np.int32))
-            at.tie(node, labels, own, "the channels meet a tensor whose channels stay")
+            at.tie(node, labels, own, MEETS_FIXED)
     at.give(node.outputs[0], result)
 
 

@@ -11,11 +11,10 @@ from edgeopt.graph.graph import Node, attribute
 from edgeopt.graph.groups.labels import FIXED
 from edgeopt.graph.groups.rules import Rule
 from edgeopt.graph.groups.rules._heads import head_axis
-from edgeopt.graph.groups.tracer import Dims, PinnedError, Tracer
+from edgeopt.graph.groups.tracer import NO_HEADS, Dims, PinnedError, Tracer
 from edgeopt.graph.groups.types import Channels, channels
 
 _TAKEN_OVER = "the size of an axis is taken over from another one"
-_SPLITS = "splits channels into axes that are no attention heads"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ def _onto(node: Node, at: Tracer, entries: Channels, axes: tuple[int, ...], dims
             return axis, channels(rows[:, 0])
     axis_of_heads = head_axis(node, at, axes)
     if axis_of_heads is None:
-        raise PinnedError(_SPLITS)
+        raise PinnedError(NO_HEADS)
     place = axes.index(axis_of_heads)
     rows = np.moveaxis(shaped, place, 0).reshape(shaped.shape[place], -1)
     at.tie(node, channels(np.broadcast_to(rows[:, :1], rows.shape)), channels(rows), "a head has channels that stay")
