@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgeopt.errors import Note, NoteKind
-from edgeopt.graph.groups import keep_channels, require_prunable, trace
+from edgeopt.graph.groups import require_prunable, trace
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.graph.tensors import Tensors
@@ -21,7 +19,7 @@ from edgeopt.steps.prune.latency_table import LatencyTable, can_time, multiply_a
 from edgeopt.steps.prune.layer_shapes import Layers
 from edgeopt.steps.prune.loss import HeldOutLoss, fitting_count, held_out
 from edgeopt.steps.prune.points import Goal, Point, Search, find_points
-from edgeopt.steps.prune.repair import collect_targets, repair
+from edgeopt.steps.prune.repairs import Repairs
 from edgeopt.steps.prune.statistics import collect
 from edgeopt.steps.prune.whole import WholeModels
 
@@ -68,7 +66,7 @@ def prune(model: Model, context: Context, setting: Setting) -> list[Outcome]:
         dense,
         costs,
         loss,
-        _Repairs(dense, loss, fitted),
+        Repairs(dense, loss, fitted),
         whole.ratio if whole else None,
         context.listener.progress,
         lambda point: context.listener.say(f"  {_told(point)}"),
@@ -94,35 +92,6 @@ def _pictures(context: Context, model: Model) -> tuple[list[Tensors], list[Tenso
     first = context.inputs(1, model)[0]
     taken = context.inputs(fitting_count(first), model)
     return held_out([{name: np.array(value) for name, value in one.items()} for one in taken])
-
-
-class _Repairs:
-    """Repair for points; called with the channels that stay."""
-
-    def __init__(self, dense: Dense, loss: HeldOutLoss, fitted: Sequence[Tensors]) -> None:
-        self._dense, self._loss, self._fitted = dense, loss, fitted
-        self._targets: Mapping[str, NDArray[np.float32]] | None = None
-
-    def __call__(self, kept: Mapping[str, NDArray[np.int64]]) -> tuple[Model, str]:
-        dense = self._dense
-        pruned = keep_channels(dense.model, dense.groups, kept)
-        if dense.statistics is None or not kept:
-            return pruned, ""
-        if self._fitted and self._targets is None:
-            self._targets = collect_targets(dense.model, iter(self._fitted))
-        found = repair(
-            dense.model,
-            pruned,
-            dense.groups,
-            kept,
-            dense.statistics,
-            self._fitted,
-            self._loss,
-            targets=self._targets,
-        )
-        if found.how != "sequential":
-            self._fitted = []  # the more is gone, the more a second fit follows its pictures: it is worse from here on
-        return found.model, found.how
 
 
 def _outcome(point: Point, step: Note) -> Outcome:
