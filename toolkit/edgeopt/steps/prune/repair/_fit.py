@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Matrix = NDArray[np.float64]
+Rows = NDArray[np.float32]
+_BLOCK = 1024
+"""Rows that are summed in float32."""
+_ROUNDS = 4
+"""On SqueezeNet with 24 % removed: KL 0.595 without, 0.480 with them."""
+Goal = Callable[[Rows, Rows], Rows]
+"""(outputs as fitted so far, the dense outputs) -> what to fit next."""
 
 
 def make_up(weights: Matrix, moments: Matrix, kept: NDArray[np.integer[Any]], ridge: float) -> Matrix:
@@ -27,22 +35,46 @@ def make_up(weights: Matrix, moments: Matrix, kept: NDArray[np.integer[Any]], ri
     return weights[:, kept] + _solve(inner, lost, ridge).T
 
 
-def fit(rows: Matrix, residual: Matrix, ridge: float) -> Matrix:
-    """Return the change of weights, shape (outputs, columns), that takes a residual best.
+def fit(
+    rows: Rows, wanted: Rows, begun: Matrix, ridge: float, *, has_bias: bool, goal: Goal | None = None
+) -> tuple[Matrix, Matrix]:
+    """Return weights (outputs, columns) and a bias (outputs,) that take rows to what is wanted.
 
-    min over V of |R - X V^T|^2 / n + ridge * mean variance * |V|^2; with fewer rows than columns by way of X X^T.
+    min over V, b of |Y - X V^T - b|^2 / n + ridge * mean variance * |V - begun|^2; with fewer rows than columns by way
+    of X X^T.
 
     Args:
         rows: X, shape (n, columns).
-        residual: R, shape (n, outputs).
-        ridge: Relative to the mean square of a column.
+        wanted: Y, shape (n, outputs).
+        begun: The weights that the ridge pulls towards.
+        ridge: Relative to the mean variance of a column.
+        has_bias: Whether there is a bias; if not, it is 0.
+        goal: What to fit in place of Y in further rounds, as an activation forgives some errors; None: there are none.
     """
     count, columns = rows.shape
-    if count >= columns:
-        return _solve(rows.T @ rows / count, rows.T @ residual / count, ridge).T
-    inner = rows @ rows.T
-    damping = ridge * max(float(np.trace(inner)) / columns, 1e-30)
-    return np.linalg.solve(inner + damping * np.eye(count), residual).T @ rows
+    x_mean = rows.mean(axis=0, dtype=np.float64) if has_bias else np.zeros(columns)
+    x = rows - x_mean.astype(np.float32)
+    is_wide = columns > count
+    inner = _product(x.T, x.T) if is_wide else _product(x, x)
+    damping = max(ridge, 1e-10) * max(float(np.trace(inner)) / columns, 1e-30)
+    inverse = np.linalg.inv(inner + damping * np.eye(len(inner)))
+    target = wanted
+    start = x @ begun.T.astype(np.float32)
+    for step in range(_ROUNDS + 1):
+        y_mean = target.mean(axis=0, dtype=np.float64) if has_bias else np.zeros(target.shape[1])
+        residual = target - y_mean.astype(np.float32) - start
+        change = (inverse @ residual).T @ x if is_wide else (inverse @ _product(x, residual)).T
+        weights = begun + change
+        if goal is None or step == _ROUNDS:
+            break
+        target = goal(x @ weights.T.astype(np.float32) + y_mean.astype(np.float32), wanted)
+    return weights, y_mean - weights @ x_mean
+
+
+def _product(one: Rows, other: Rows) -> Matrix:
+    """Return one^T other: float32 inside blocks of rows, float64 between them."""
+    blocks = range(0, len(one), _BLOCK)
+    return np.sum([one[i : i + _BLOCK].T @ other[i : i + _BLOCK] for i in blocks], axis=0, dtype=np.float64)
 
 
 def _solve(inner: Matrix, right: Matrix, ridge: float) -> Matrix:

@@ -18,13 +18,16 @@ from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import Tensors
 from edgeopt.steps.prune.kept import Kept
 from edgeopt.steps.prune.layers import Layer, layers_of
-from edgeopt.steps.prune.repair._fit import fit
+from edgeopt.steps.prune.repair._activations import goals_of
+from edgeopt.steps.prune.repair._fit import Goal, fit
 from edgeopt.steps.prune.repair._stepwise import Stepwise, peak_bytes
 from edgeopt.steps.prune.statistics import POSITIONS, watch
 from edgeopt.steps.prune.weights import Array, constants_of, with_weights
 
-RIDGE = 0.01
-"""Of the mean square of a column."""
+RIDGE = 0.1
+"""Of the mean variance of a column. On SqueezeNet, 9 and 24 % removed: KL 0.052, 0.610 at 0.001; 0.045, 0.595 here."""
+_MOST_PRODUCTS = 5_000_000_000
+"""Multiply-adds of one pass over a layer's sampled rows; of more rows every second, third, ... is taken."""
 MOST_BYTES = 1 << 30
 """Of activations of all pictures that are held at once, and as much again for targets."""
 
@@ -52,7 +55,7 @@ def repair_sequential(
         groups: Of the dense model.
         keep: Sorted kept channels by the group's name.
         batches: Model inputs, one picture each.
-        ridge: Relative to the mean square of a column.
+        ridge: Relative to the mean variance of a column.
         positions: Sampled positions of a layer's output in one picture.
         targets: What `collect_targets` gave for the same pictures and positions; None: the dense model runs.
         progress: Called with the number of layers done, and of all.
@@ -68,6 +71,7 @@ def repair_sequential(
     if targets is None:
         targets = collect_targets(dense, pictures, positions=positions, names={one.name for one in layers})
     originals, whole = {one.name: one for one in layers_of(dense, constants_of(dense))}, constants_of(dense)
+    goals = goals_of(pruned)
     run = Stepwise(pruned, stored, pictures)
     for number, layer in enumerate(layers):
         run.until(layer.name)
@@ -75,7 +79,7 @@ def repair_sequential(
         outputs = kept.all_outputs(original, original.matrix(whole[original.weight]))
         rows = _rows(layer, run, positions)
         wanted = targets[layer.name][: rows.shape[1]][:, outputs]
-        weight, bias = _fitted(layer, stored, rows, wanted, ridge)
+        weight, bias = _fitted(layer, stored, rows, wanted, ridge, goals.get(layer.name))
         if bias is not None and layer.bias_node != layer.name:  # the targets are without it
             bias += original.bias_of(whole)[outputs]
         run.change(layer, weight, bias)
@@ -136,16 +140,22 @@ def _rows(layer: Layer, run: Stepwise, positions: int) -> NDArray[np.float32]:
 
 
 def _fitted(
-    layer: Layer, stored: Mapping[str, Array], rows: NDArray[np.float32], wanted: Array, ridge: float
+    layer: Layer,
+    stored: Mapping[str, Array],
+    rows: NDArray[np.float32],
+    wanted: Array,
+    ridge: float,
+    goal: Goal | None,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
     """Return the layer's weights (groups, outputs, channels, taps) and its bias; None: it has none."""
     matrix = layer.matrix(stored[layer.weight])
-    goal = wanted.astype(np.float64).reshape(len(wanted), len(matrix), -1)
+    outputs = wanted.reshape(len(wanted), len(matrix), -1)
     weights, biases = [], []
     for group, begun in enumerate(matrix.reshape(len(matrix), matrix.shape[1], -1)):
-        x, y = rows[group].astype(np.float64), goal[:, group]
-        x_mean, y_mean = (x.mean(axis=0), y.mean(axis=0)) if layer.bias is not None else (0.0, 0.0)
-        x, y = x - x_mean, y - y_mean
-        weights.append(begun + fit(x, y - x @ begun.T, ridge))
-        biases.append(y_mean - weights[-1] @ np.broadcast_to(x_mean, begun.shape[1]))
+        step = max(1, len(wanted) * begun.size // max(_MOST_PRODUCTS, 4 * begun.shape[1] * begun.size))
+        weight, bias = fit(
+            rows[group, ::step], outputs[::step, group], begun, ridge, has_bias=layer.bias is not None, goal=goal
+        )
+        weights.append(weight)
+        biases.append(bias)
     return np.stack(weights).reshape(matrix.shape), np.concatenate(biases) if layer.bias is not None else None
