@@ -73,8 +73,10 @@ def fit(
 
 def _product(one: Rows, other: Rows) -> Matrix:
     """Return one^T other: float32 inside blocks of rows, float64 between them."""
-    blocks = range(0, len(one), _BLOCK)
-    return np.sum([one[i : i + _BLOCK].T @ other[i : i + _BLOCK] for i in blocks], axis=0, dtype=np.float64)
+    total = np.zeros((one.shape[1], other.shape[1]))
+    for i in range(0, len(one), _BLOCK):
+        total += one[i : i + _BLOCK].T @ other[i : i + _BLOCK]
+    return total
 
 
 def _solve(inner: Matrix, right: Matrix, ridge: float) -> Matrix:
