@@ -26,7 +26,7 @@ def key_figures(report: Report) -> tuple[KeyFigure, ...]:
         label = "Frame time, p50" if frame.p99_ms is None else "Frame time, p99"
         if value is not None:
             found.append(KeyFigure(label, ms(value), f"budget {format_budget(report.budget_ms)} ms"))
-    if accuracy := _accuracy(best):
+    if accuracy := accuracy_of(best):
         lost = f"{0.0 - best.drop:+.4f} against {_accuracy_or(first)}" if best.drop is not None else ""
         found.append(KeyFigure(report.metric, f"{accuracy.value:.4f}", lost or "of the original"))
     elif best.agreement is not None:
@@ -50,12 +50,12 @@ def stage_charts(report: Report) -> tuple[Figure, ...]:
     """Return stages, percentiles and times in order."""
     budget = budget_of(report)
     staged = [
-        StagedRun(one.name, one.latency.frame, one.latency.stages, _emphasis(report, one))
+        StagedRun(one.name, one.latency.frame, one.latency.stages, emphasis_of(report, one))
         for one in report.candidates
         if one.latency
     ]
     runs = [
-        TimedRun(one.name, found, _emphasis(report, one))
+        TimedRun(one.name, found, emphasis_of(report, one))
         for one in report.candidates
         if (found := samples_of(report, one))
     ]
@@ -80,7 +80,8 @@ def samples_of(report: Report, one: Candidate) -> Samples | None:
     return found if quantile(found.steady().served().frame_ns, 0.5).value_ms == one.latency.frame.p50_ms else None
 
 
-def _emphasis(report: Report, one: Candidate) -> Emphasis:
+def emphasis_of(report: Report, one: Candidate) -> Emphasis:
+    """Return how much a candidate stands out in every chart."""
     if one.name == report.chosen:
         return Emphasis.CHOSEN
     if one.name == BASELINE:
@@ -88,7 +89,7 @@ def _emphasis(report: Report, one: Candidate) -> Emphasis:
     return Emphasis.PLAIN if one.on_front else Emphasis.FAINT
 
 
-def _accuracy(one: Candidate) -> Estimate | None:
+def accuracy_of(one: Candidate) -> Estimate | None:
     """Return the metric with what the interval of the drop leaves of it."""
     score = one.simulated or one.score
     if score is None:
@@ -101,7 +102,7 @@ def _accuracy(one: Candidate) -> Estimate | None:
 
 def _front(report: Report) -> Points | None:
     timed = [one for one in report.candidates if one.latency and one.latency.frame.p50_ms is not None]
-    is_scored = bool(timed) and all(_accuracy(one) for one in timed)
+    is_scored = bool(timed) and all(accuracy_of(one) for one in timed)
     points = tuple(point for one in timed if (point := _point(report, one, is_scored=is_scored)))
     if len(points) < 2:
         return None
@@ -121,13 +122,13 @@ def _front(report: Report) -> Points | None:
 def _point(report: Report, one: Candidate, *, is_scored: bool) -> Point | None:
     p50 = one.latency.frame.p50_ms if one.latency else None
     known = 1.0 if one.name == BASELINE else one.agreement
-    y = _accuracy(one) if is_scored else None if known is None else Estimate(known)
+    y = accuracy_of(one) if is_scored else None if known is None else Estimate(known)
     if p50 is None or y is None:
         return None
     samples = samples_of(report, one)
     found = quantile(samples.steady().served().frame_ns, 0.5) if samples else None
     x = Estimate(p50, *_ends_ms(found))
-    return Point(one.name, x, y, facts_of(report, one), _emphasis(report, one))
+    return Point(one.name, x, y, facts_of(report, one), emphasis_of(report, one))
 
 
 def _ends_ms(found: Quantile | None) -> tuple[float | None, float | None]:
@@ -138,7 +139,7 @@ def _ends_ms(found: Quantile | None) -> tuple[float | None, float | None]:
 
 def facts_of(report: Report, one: Candidate) -> Facts:
     """Return all figures of a candidate."""
-    accuracy, latency = _accuracy(one), one.latency
+    accuracy, latency = accuracy_of(one), one.latency
     times = {} if latency is None else {"frame p50": latency.frame.p50_ms, "frame p99": latency.frame.p99_ms}
     known = {
         "speed": f"{one.speed} {one.speed.verdict}" if one.speed else "",
@@ -165,7 +166,7 @@ def _speeds(report: Report) -> Intervals | None:
             one.name,
             Estimate(speed.speedup, speed.low, speed.high),
             (("speed", f"{speed} {speed.verdict}"), ("proof", _proof(speed.processes))),
-            emphasis=_emphasis(report, one),
+            emphasis=emphasis_of(report, one),
         )
         for one, speed in timed
     )

@@ -35,7 +35,11 @@ from edgeopt.report.document import Document, Value
 from edgeopt.runtime.availability import is_by_rule, is_compiled, why_unavailable
 from edgeopt.steps import Step
 from edgeopt.steps._context import CALIBRATION_PICTURES, Listener, Setting, numbered, out_of_time
+from edgeopt.steps._keep_layers import require_layers
 from edgeopt.system.threads import engine_threads
+
+_MOST_LOST = 2
+"""Models in a row of a step that costs accuracy: where so many lose too much, the rest, which lose more, are left."""
 
 
 def show_plan(model: str, *, target: str, recipe: str | None, options: Options) -> Document:
@@ -48,6 +52,7 @@ def show_plan(model: str, *, target: str, recipe: str | None, options: Options) 
         options = replace(options, threads=options.threads or replay.threads)
     given, pictures = read_given(model, target, recipe, options)
     plan = make_plan(given.recipe, given.target, options, engine_threads(0), why_not_again(given.model))
+    require_layers(given.model, plan.pruning.keep_layers)
     if replay:
         replay.require_same(given.model, given.target)
         labelled = open_labelled(plan.eval) if plan.eval and not plan.calib else None
@@ -93,6 +98,7 @@ def optimize(
         replay.require_same(given.model, given.target)
     threads = default_threads(given.model, given.recipe, given.target, asked.threads)
     plan = make_plan(given.recipe, given.target, asked, threads, why_not_again(given.model))
+    require_layers(given.model, plan.pruning.keep_layers)
     folder = Path(out) if out else Path("out") / f"{given.model.name}-{device_name(target)}"
     run = start_run(given, pictures, plan, folder, asked.resume, replay, listener or Silence())
     with run.workspace:
@@ -135,8 +141,8 @@ def _make_candidates(run: Run) -> None:
         made = _make_step(run, name, step, furthest[-1] if step.beside and furthest else now)
         kept = [one for one in made if run.wish.keeps(one.candidate)]
         if step.beside:
-            rivals += made
-            furthest += made[:1] if run.plan.heals_after(name) else kept[:1]
+            rivals += made[::-1]  # the fastest first
+            furthest += made[-1:] if run.plan.heals_after(name) else kept[-1:]
             continue
         now = kept[0] if kept else now
         if now.candidate.precision == engine.target.float_precision:
@@ -151,14 +157,28 @@ def _make_step(run: Run, name: str, step: Step, parent: Rival) -> list[Rival]:
         engine = run.context.engine
         setting = Setting(engine, step.precision or parent.candidate.precision, name)
         finished, steps = finished_candidates(run, name), (*parent.candidate.steps, name)
-        outcomes = [outcome_on_disk(run, one) for one in finished] or step.make(parent.model, run.context, setting)
+        outcomes = [outcome_on_disk(run, one) for one in finished] or _outcomes(run, name, step, parent, setting)
         for i, outcome in enumerate(outcomes if step.precision else _changed(run, name, outcomes)):
             taken_up = finished[i] if finished else None
             whose = parent.candidate.name
             one = add_candidate(run, numbered(name, i), whose, steps, outcome, setting, resumed=taken_up)
             made.append(Rival(outcome.model, one))
+            lost = [not run.wish.keeps(each.candidate) for each in made[-_MOST_LOST:]]
+            if step.beside and not finished and len(lost) == _MOST_LOST and all(lost):
+                break  # the next ones lose more
         run.workspace.finish(name, [one.candidate.file for one in made])
     return made
+
+
+def _outcomes(run: Run, name: str, step: Step, parent: Rival, setting: Setting) -> Sequence[Outcome]:
+    """Return what a step makes of a model; in a replay, what it made then, where that was measured or trained."""
+    if run.replay is None or not step.beside:
+        return step.make(parent.model, run.context, setting)
+    outcomes = run.replay.outcomes(name, parent.model)
+    for i in range(len(outcomes)):
+        for file, text in run.replay.files_beside(numbered(name, i)).items():
+            run.workspace.write(f"candidates/{numbered(name, i)}/{file}", text)
+    return outcomes
 
 
 def _offer_forms(run: Run, dense: Rival, rivals: Sequence[Rival]) -> None:
@@ -183,9 +203,13 @@ def _changed(run: Run, name: str, outcomes: Sequence[Outcome]) -> list[Outcome]:
     """Return the outcomes of a rewriting step that changed anything; where none did, say so."""
     changed = [one for one in outcomes if not one.is_unchanged]
     if not changed:
-        nothing = Note(NoteKind.INFO, f"{name}: nothing to do")
-        run.context.notes += [*(note for one in outcomes for note in one.notes), nothing]
-        run.listener.say(str(nothing))
+        told = [note for one in outcomes for note in one.notes]
+        why = [note for note in told if note.kind is NoteKind.SKIPPED] or [
+            Note(NoteKind.INFO, f"{name}: nothing to do")
+        ]
+        run.context.notes += dict.fromkeys((*told, *why))
+        for note in why:
+            run.listener.say(str(note))
     return changed
 
 

@@ -1,6 +1,7 @@
 """An earlier run's decisions, read from its output folder: which INT8 models, and which candidate.
 
-Every INT8 candidate has its `decisions.json` beside its model; the report names the choice.
+Every INT8 candidate has its `decisions.json` beside its model; the report names the choice. What was pruned or trained
+is taken as it lies there, by its hash.
 """
 
 from __future__ import annotations
@@ -8,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from edgeopt.errors import EdgeoptError, InvalidFileError
-from edgeopt.graph.model import Model
+from edgeopt.errors import EdgeoptError, InvalidFileError, Note, NoteKind
+from edgeopt.graph.model import Model, load_model
+from edgeopt.graph.outcome import Outcome
 from edgeopt.pipeline.candidate import Candidate
 from edgeopt.pipeline.plan import calibrated_steps
 from edgeopt.pipeline.result import read_report
@@ -45,6 +47,8 @@ class Replay:
     chosen: str
     decided: Mapping[str, StoredDecisions]
     """By candidate."""
+    candidates: Mapping[str, Candidate] = field(default_factory=dict)
+    """By name; nothing where a file of decisions alone was named."""
 
     def of(self, name: str) -> Sequence[StoredDecisions]:
         """Return what decided the candidates of one search: `quantize`, `quantize-2` and so on."""
@@ -53,10 +57,42 @@ class Replay:
             found.append(self.decided[f"{name}-{len(found) + 1}"])
         return found
 
+    def outcomes(self, step: str, model: Model) -> Sequence[Outcome]:
+        """Return the models of a step that costs accuracy, as they lie there: measured or trained, not made again.
+
+        Args:
+            step: Its name.
+            model: What this run gives to the step.
+
+        Raises:
+            EdgeoptError: If it was given another model there.
+            InvalidFileError: If a model is gone or was changed.
+        """
+        mine, found = [one for one in self.candidates.values() if one.steps[-1:] == (step,)], list[Outcome]()
+        for one in mine:
+            if self.candidates[one.parent].sha256 != model.fingerprint:
+                raise EdgeoptError(
+                    f"the model before {step} is not that of {self.source}",
+                    remedy="give the options of that run, and install its packages",
+                )
+            made = load_model(self.source / one.file, one.name)
+            if made.fingerprint != one.sha256:
+                raise InvalidFileError(f"{self.source / one.file} was changed since it was written", remedy=_REMEDY)
+            told = Note(NoteKind.INFO, f"as {self.source} has it")
+            found.append(Outcome(made, one.changes, (told, *one.notes), one.options))
+        return found
+
+    def files_beside(self, candidate: str) -> Mapping[str, str]:
+        """Return what else a step wrote about a candidate there, as text by the file's name."""
+        folder = (self.source / self.candidates[candidate].file).parent
+        own = {"candidate.json", DECISIONS}
+        return {file.name: file.read_text("utf-8") for file in sorted(folder.glob("*.json")) if file.name not in own}
+
     @property
     def fingerprint(self) -> str:
         """SHA-256 of what it decides."""
         made = {name: one.made for name, one in self.decided.items()}
+        made |= {name: one.sha256 for name, one in self.candidates.items() if name not in made}
         return hashlib.sha256(json.dumps([self.chosen, made], sort_keys=True).encode()).hexdigest()
 
     @property
@@ -140,4 +176,5 @@ def read_replay(path: Path) -> Replay:
     lacking = [one.name for one in report.candidates if one.precision == "w8a8" and calibrated_steps() & {*one.steps}]
     if lacking and not decided:
         raise InvalidFileError(f"{folder} holds no {DECISIONS} of {lacking[0]}", remedy=_REMEDY)
-    return Replay(folder, report.model_sha256, report.target, report.threads, report.chosen, decided)
+    candidates = {one.name: one for one in report.candidates}
+    return Replay(folder, report.model_sha256, report.target, report.threads, report.chosen, decided, candidates)

@@ -10,6 +10,7 @@ from edgeopt.measurement.statistics.quantile import StageTime
 from edgeopt.pipeline.candidate import BASELINE, Candidate
 from edgeopt.pipeline.charts import key_figures, overview, stage_charts
 from edgeopt.pipeline.detail_charts import answers, layer_chart, placement_map
+from edgeopt.pipeline.frontier import pruning_sections, removed_words
 from edgeopt.pipeline.result import Report
 from edgeopt.pipeline.verdict import is_judged, judge
 from edgeopt.report.document import Document, Judgement, Section, Table, Value, make_table
@@ -31,6 +32,7 @@ def summarize(report: Report) -> Document:
         Section("Stages in ms, p50 / p99", _table(report, _stage_columns(report)), figures=stage_charts(report))
         if _is_timed(report)
         else Section(),
+        *pruning_sections(report),
         Section("Answers", figures=answers(report), is_detail=True),
         Section("Placement", figures=placement_map(report, report.best), is_detail=True),
         Section("Notes", notes=_shared_notes(report, NoteKind.WARNING, NoteKind.SKIPPED)),
@@ -84,6 +86,7 @@ def _columns(report: Report) -> Columns:
         "p99 ms": lambda one: _ms(one.latency.frame.p99_ms) if one.latency else "",
         f"{report.budget_ms:.1f} ms": lambda one: one.latency.verdict if one.latency else "",
         "size": lambda one: format_bytes(one.size_bytes),
+        "channels": lambda one: removed_words(report, one),
         "": lambda one: "chosen" if one.name == report.chosen else "front" if one.on_front else "",
     }
 
@@ -105,7 +108,16 @@ def _stage_columns(report: Report) -> Columns:
 
 def _table(report: Report, columns: Columns) -> Table:
     chosen = [one.name for one in report.candidates].index(report.chosen)
-    less = ["", "95 % of the drop", f"{report.budget_ms:.1f} ms", report.metric, "size", *_LESS_TIMES, "drop"]
+    less = [
+        "",
+        "95 % of the drop",
+        f"{report.budget_ms:.1f} ms",
+        report.metric,
+        "channels",
+        "size",
+        *_LESS_TIMES,
+        "drop",
+    ]
     return make_table(report.candidates, columns, words=["", "proof"], less=less, chosen=chosen)
 
 

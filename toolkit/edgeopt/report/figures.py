@@ -92,6 +92,8 @@ class Points(Figure):
     points: tuple[Point, ...]
     limit: Limit | None = None
     """On the x axis."""
+    paths: tuple[tuple[str, ...], ...] = ()
+    """Names of points that a line joins, in its order."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,8 @@ from edgeopt.errors import EdgeoptError
 from edgeopt.system.text import short
 
 AUTO, OFF = "auto", "off"
+NOT_PRUNED = "no pruning"
+"""How the note begins that says why nothing was pruned."""
 MOST_RATIO, MOST_SPEEDUP = 0.95, 100.0
 _REMEDY = "write auto, off, a share of the channels such as 0.3 or 30%, or a speed such as 1.5x"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 from edgeopt.report.figures import Emphasis, Point, Points
 from edgeopt.report.html.axis import Range, is_far, make_range
@@ -33,6 +34,7 @@ def draw_points(figure: Points) -> Markup:
         *down(y, _HEIGHT),
         *across(x, _HEIGHT),
         *([limit_across(figure.limit, x, _HEIGHT)] if figure.limit and is_drawn else []),
+        *_paths(figure, x, y),
         *(_point(one, x, y) for one in faint_first),
         *_labels(figure, x, y),
         kind="upright",
@@ -41,6 +43,16 @@ def draw_points(figure: Points) -> Markup:
     note = None if is_drawn else far_note(figure.limit, figure.x, max(xs))
     whole = tag("div", drawing, note)
     return wrap(figure, whole, marks=[(one.name, one.facts) for one in figure.points])
+
+
+def _paths(figure: Points, x: Range, y: Range) -> Iterator[Markup]:
+    """Yield the lines between points."""
+    known = {one.name: one for one in figure.points}
+    for path in figure.paths:
+        for one, other in pairwise(known[name] for name in path if name in known):
+            ends = {"x1": percent(x.at(one.x.value)), "x2": percent(x.at(other.x.value))}
+            ups = {"y1": _HEIGHT * (1 - y.at(one.y.value)), "y2": _HEIGHT * (1 - y.at(other.y.value))}
+            yield tag("line", class_="path", **ends, **{name: number(up) for name, up in ups.items()})
 
 
 def _ends(*values: float | None) -> list[float]:

@@ -1,104 +1,310 @@
-"""The step `prune`: pruned models of a float one, given this run's pictures, engine and clock."""
+"""The step `prune`: fewer channels and blocks where that saves measured time, given this run's own judges."""
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from time import monotonic
 
-from edgeopt.errors import Note, NoteKind
-from edgeopt.graph.groups import require_prunable, trace
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeopt.errors import EdgeoptError, Note, NoteKind
+from edgeopt.graph.groups import ChannelGroups, keep_channels, require_prunable, trace
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.graph.tensors import Tensors
-from edgeopt.runtime.availability import is_by_rule, is_compiled
-from edgeopt.steps._context import Context, Setting
-from edgeopt.steps.prune.channel_step import channel_step
+from edgeopt.steps._context import CALIBRATION, Context, Setting, numbered
+from edgeopt.steps._keep_layers import groups_of
+from edgeopt.steps._pruning import NOT_PRUNED
+from edgeopt.steps.prune.account import ACCOUNT, CUT, StoredCut, account_of, kept_numbers, to_json
+from edgeopt.steps.prune.channel_step import ChannelStep, channel_step, told_step
 from edgeopt.steps.prune.costs import Costs
 from edgeopt.steps.prune.dense import Dense
 from edgeopt.steps.prune.latency_table import LatencyTable, can_time, multiply_adds, stopwatch_of
 from edgeopt.steps.prune.layer_shapes import Layers
 from edgeopt.steps.prune.loss import HeldOutLoss, fitting_count, held_out
-from edgeopt.steps.prune.points import Goal, Point, Search, find_points
-from edgeopt.steps.prune.repairs import Repairs
-from edgeopt.steps.prune.statistics import collect
+from edgeopt.steps.prune.memory import Memory
+from edgeopt.steps.prune.points import Found, Goal, Point, Search, find_points
+from edgeopt.steps.prune.ranking import DEFAULT, WITHOUT_PICTURES
+from edgeopt.steps.prune.repair import collect_targets, repair
+from edgeopt.steps.prune.statistics import Statistics, collect
 from edgeopt.steps.prune.whole import WholeModels
+from edgeopt.steps.quantize.judges import own_clock
+from edgeopt.system.text import plural
 
-_MOST_KEPT = 4
-"""Points that go on, each to be scored and measured by the run."""
-_NO_PICTURES = Note(
-    NoteKind.WARNING,
-    "pruned by the size of the weights alone: there are no calibration pictures",
-    "pass --calib FOLDER with about 100 unlabelled pictures: they rank channels and mend what is left",
-)
+_MOST_SECONDS = 240.0
+_SHARE = 0.5
+"""Of the time that is left for searches: integers need the rest."""
+_DRAFT = "best-so-far.onnx"
+"""What an interrupt of the search leaves."""
+_LEAST_MS = 2.0
+"""Of one run: without training pruning gives a tenth at most, and a tenth of less is lost in the rest of a frame."""
+_TIMED_RUNS = 20
+_INTEGERS = "w8a8"
+_ASKED = "kept as asked"
 
 
-def prune(model: Model, context: Context, setting: Setting) -> list[Outcome]:
-    """Return pruned models, the fastest first; none where the dense model stays.
+def make_pruned(model: Model, context: Context, setting: Setting) -> list[Outcome]:
+    """Return pruned forms of a float model, the mildest first; the model itself, with the reason, where none pays.
 
     Args:
-        model: The float model, with fixed shapes.
-        context: Its pictures fit and judge, its engine times.
-        setting: Whose precision holds.
-
-    Raises:
-        UnsupportedError: If the model cannot be pruned: see `require_prunable`.
+        model: A float model, simplified.
+        context: Its pictures rank, repair and judge; `pruning` says how much is wanted.
+        setting: On which engine time is measured.
     """
-    require_prunable(model)
-    asked = context.pruning
-    target, engine = context.target, setting.engine
-    is_here = not (is_by_rule(target) or is_compiled(target))
-    if not is_here and not asked.ratio:
-        told = f"{target.name} is not here to be timed: nothing is pruned unless --prune RATIO asks"
-        context.notes.append(Note(NoteKind.SKIPPED, told))
-        return []
-    precision = _precision(context, setting)
-    step = channel_step(engine, precision, is_here=is_here)
-    fitted, judged = _pictures(context, model)
-    groups = trace(model)
-    is_seen = context.frames.source.name != "synthetic"
-    statistics = collect(model, iter(fitted), groups) if is_seen else None
-    dense = Dense(model, groups, statistics, step=step.channels)
-    table = LatencyTable(stopwatch_of(engine, precision) if is_here and can_time(engine) else multiply_adds)
-    costs = Costs(Layers(model, groups, dense.kept_of), table, {name: one.nodes for name, one in dense.blocks.items()})
-    loss = HeldOutLoss(model, context.task(model, evaluating=True), judged, context.threads)
-    whole = WholeModels(model, engine, precision, judged[:4]) if is_here else None
-    search = Search(
-        dense,
-        costs,
-        loss,
-        Repairs(dense, loss, fitted),
-        whole.ratio if whole else None,
-        context.listener.progress,
-        lambda point: context.listener.say(f"  {_told(point)}"),
-        context.searches_end,
-    )
     try:
-        found = find_points(search, Goal(asked.ratio, asked.speedup))
+        require_prunable(model)
+    except EdgeoptError as error:
+        return [_stays(model, f"{NOT_PRUNED}: {error.problem}", error.remedy)]
+    groups = trace(model)
+    pinned = groups_of(context.original, model, groups, context.pruning.keep_layers)
+    groups = replace(groups, groups=tuple(replace(one, pinned=_ASKED) if one.name in pinned else one for one in groups))
+    if not groups.free:
+        _tell(
+            context,
+            setting,
+            groups,
+            None,
+            ChannelStep(1, Note(NoteKind.INFO, "")),
+            f"no channel can be removed{_why(groups)}",
+        )
+        return [_stays(model, f"{NOT_PRUNED}: no channel can be removed{_why(groups)}")]
+    if why := _too_quick(model, context, setting):
+        _tell(context, setting, groups, None, told_step(context.target), why)
+        return [_stays(model, f"{NOT_PRUNED}: {why}", "--prune 1.1x tries all the same")]
+    work = _Work.begin(model, context, setting, groups)
+    try:
+        found = work.find()
     finally:
-        if whole:
-            whole.close()
-    context.notes += [*found.notes, *([] if is_seen else [_NO_PICTURES])]
-    return [_outcome(one, step.note) for one in reversed(found.points[-_MOST_KEPT:])]
+        work.close()
+    context.files.path(f"candidates/{setting.name}/{_DRAFT}").unlink(missing_ok=True)
+    points = found.points if context.pruning.is_auto else found.frontier
+    why = _sentence(points, found, work)
+    _tell(context, setting, groups, work.statistics, work.step, why)
+    if not points:
+        return [_stays(model, f"{NOT_PRUNED}: {why}")]
+    context.listener.say(f"  prune: {why}")
+    return [work.outcome(one, i) for i, one in enumerate(points)]
+
+
+def _too_quick(model: Model, context: Context, setting: Setting) -> str:
+    """Return why a model that runs in next to no time stays as it is, unless an amount was asked for."""
+    if not context.pruning.is_auto or context.untimed:
+        return ""
+    ms = run_ms(model, setting, context.inputs(1, model)[0])
+    told = f"one run takes {ms:.2f} ms, and a tenth of it, what pruning gives without training, is lost in a frame"
+    return told if ms < _LEAST_MS else ""
+
+
+def _stays(model: Model, detail: str, hint: str = "") -> Outcome:
+    return Outcome(model, {}, (Note(NoteKind.SKIPPED, detail, hint),))
+
+
+def _why(groups: ChannelGroups) -> str:
+    reasons = list(dict.fromkeys(one.pinned for one in groups if one.pinned)) or [one.reason for one in groups.pins]
+    return f": {reasons[0]}" if reasons else ""
+
+
+def _sentence(points: Sequence[Point], found: Found, work: _Work) -> str:
+    if not points:
+        return "; ".join(one.detail for one in found.notes) or "nothing that saves time keeps the answers"
+    told = [f"{one.speedup:.2f}x at a loss of {one.loss:.3f}" for one in points]
+    counted = plural(len(points), "point")
+    alone = "" if work.measures else " by multiplications, as nothing is timed here"
+    return f"{counted} in {work.words}: {', '.join(told)}{alone}"
+
+
+def _tell(
+    context: Context, setting: Setting, groups: ChannelGroups, seen: Statistics | None, step: ChannelStep, why: str
+) -> None:
+    account = account_of(
+        groups,
+        ranking=DEFAULT if seen else WITHOUT_PICTURES,
+        pictures=seen.pictures if seen else 0,
+        channel_step=step.channels,
+        step_reason=str(step.note),
+        why=why,
+    )
+    context.files.write(f"candidates/{setting.name}/{ACCOUNT}", to_json(account))
+
+
+@dataclass
+class _Work:
+    """One search for pruned models on its way."""
+
+    dense: Dense
+    context: Context
+    setting: Setting
+    precision: str
+    """In which the model will run."""
+    step: ChannelStep
+    memory: Memory
+    fitted: list[Tensors]
+    statistics: Statistics | None
+    loss: Callable[[Model], float]
+    measures: WholeModels | None
+    targets: Mapping[str, NDArray[np.float32]] | None = None
+    """What the dense layers make of the pictures that are fitted on, once it was asked for."""
+
+    @classmethod
+    def begin(cls, model: Model, context: Context, setting: Setting, groups: ChannelGroups) -> _Work:
+        """Collect statistics, and open what judges."""
+        engine, is_here = setting.engine, not context.untimed and can_time(setting.engine)
+        precision = _precision(context, setting)
+        fitted, judged = _split(model, context)
+        task = context.task(model, evaluating=True)
+        described = {
+            "model": model.fingerprint,
+            "calibration": context.calibration_fingerprint if context.is_calibrated else "",
+            "engine": repr(engine.target),
+            "threads": engine.threads,
+            "precision": precision,
+            "judged": len(judged),
+        }
+        memory = Memory(context.files.path(CALIBRATION), described)
+        probe = partial(channel_step, engine, precision)
+        step = _remembered_step(memory, probe) if is_here else told_step(context.target)
+        seen = None
+        if context.is_calibrated:
+            seen = collect(
+                model,
+                iter(fitted),
+                groups,
+                progress=lambda done: context.listener.progress("prune: look at pictures", done, len(fitted)),
+            )
+        whole = WholeModels(model, engine, precision, judged[:4]) if is_here else None
+        loss = memory.loss(HeldOutLoss(model, task, judged, context.threads))
+        return cls(Dense(model, groups, seen), context, setting, precision, step, memory, fitted, seen, loss, whole)
+
+    @property
+    def words(self) -> str:
+        """The precision in which times are judged."""
+        return "INT8" if self.precision.startswith(_INTEGERS) else self.precision
+
+    def find(self) -> Found:
+        """Search; the best so far is on disk as soon as it is known."""
+        context, asked = self.context, self.context.pruning
+        goal = Goal(asked.ratio, asked.speedup)
+        now = monotonic()
+        return find_points(
+            self._search(now + min(_MOST_SECONDS, max(_SHARE * (context.searches_end - now), 0.0))), goal
+        )
+
+    def _search(self, ends_at_s: float) -> Search:
+        engine, context = self.setting.engine, self.context
+        watch = self.memory.stopwatch(stopwatch_of(engine, self.precision)) if self.measures else multiply_adds
+        layers = Layers(self.dense.model, self.dense.groups)
+        inside = {name: block.nodes for name, block in self.dense.blocks.items()}
+        return Search(
+            dense=self.dense,
+            costs=Costs(layers, LatencyTable(watch), inside),
+            step=self.step.channels,
+            loss=self.loss,
+            repair=self.repair,
+            measure=self.memory.ratio(self.measures.ratio) if self.measures else None,
+            progress=lambda what, done, of: context.listener.progress(f"prune: {what}", done, of),
+            on_point=self.keep_draft,
+            ends_at_s=ends_at_s,
+        )
+
+    def repair(self, kept: Mapping[str, NDArray[np.int64]]) -> tuple[Model, str]:
+        """Return the dense model with some channels kept, mended on pictures where there are any."""
+        if not kept:
+            return self.dense.model, ""
+        pruned = keep_channels(self.dense.model, self.dense.groups, kept)
+        if self.statistics is None:
+            return pruned, ""
+        if self.fitted and self.targets is None:
+            self.targets = collect_targets(self.dense.model, iter(self.fitted))
+        found = repair(
+            self.dense.model,
+            pruned,
+            self.dense.groups,
+            kept,
+            self.statistics,
+            self.fitted,
+            self.loss,
+            targets=self.targets,
+        )
+        if found.how != "sequential":
+            self.fitted = []  # the more is gone, the more a second fit follows its pictures: it is worse from here on
+        return found.model, found.how
+
+    def keep_draft(self, point: Point) -> None:
+        """Put a point on disk and tell of it: an interrupt leaves the last one."""
+        self.context.files.write(f"candidates/{self.setting.name}/{_DRAFT}", point.model.data)
+        speed = f"{point.measured or f'~{point.expected_ratio:.2f}x'}"
+        self.context.listener.say(f"    {speed}  loss {point.loss:.3f}  {_removed_words(point, self.dense)}")
+
+    def outcome(self, point: Point, position: int) -> Outcome:
+        """Return a point as the step's outcome; what was cut is written beside it."""
+        removed = {name: self.dense.groups[name].channels - count for name, count in point.keep.items()}
+        cut = StoredCut(
+            dense=self.dense.model.fingerprint,
+            made=point.model.fingerprint,
+            kept=kept_numbers(point.kept),
+            removed_blocks=tuple(point.removed_blocks),
+            repair=point.repair,
+            expected_ratio=point.expected_ratio,
+            loss=point.loss,
+            channels={name: self.dense.groups[name].channels for name in sorted(point.keep)},
+        )
+        self.context.files.write(f"candidates/{numbered(self.setting.name, position)}/{CUT}", to_json(cut))
+        changes = {"channels removed": sum(removed.values()), "blocks removed": len(point.removed_blocks)}
+        mended = f", weights fitted again ({point.repair})" if point.repair not in ("", "none") else ""
+        told = f"pruned: {_removed_words(point, self.dense)}{mended}"
+        return Outcome(point.model, changes, (Note(NoteKind.CHOICE, told),))
+
+    def close(self) -> None:
+        """Free the dense session."""
+        if self.measures:
+            self.measures.close()
+
+
+def _removed_words(point: Point, dense: Dense) -> str:
+    whole = sum(one.channels for one in dense.free)
+    gone = sum(dense.groups[name].channels - count for name, count in point.keep.items())
+    blocks = f", {plural(len(point.removed_blocks), 'block')} gone" if point.removed_blocks else ""
+    return f"{gone} of {whole} channels gone{blocks}"
 
 
 def _precision(context: Context, setting: Setting) -> str:
     """Return the precision in which the pruned model will run: INT8 where a later step makes it."""
-    int8 = [one for one in setting.engine.target.precisions if one.startswith("w8a8")]
-    runs = [one for one in int8 if not setting.engine.target.why_no_precision(one)]
-    return runs[0] if context.quantizes and runs else setting.engine.target.float_precision
+    target = setting.engine.target
+    runs = [one for one in target.precisions if one.startswith(_INTEGERS) and not target.why_no_precision(one)]
+    return runs[0] if context.quantizes and runs else target.float_precision
 
 
-def _pictures(context: Context, model: Model) -> tuple[list[Tensors], list[Tensors]]:
-    first = context.inputs(1, model)[0]
-    taken = context.inputs(fitting_count(first), model)
+def _split(model: Model, context: Context) -> tuple[list[Tensors], list[Tensors]]:
+    """Return pictures to fit on, and held-out ones."""
+    count = fitting_count(context.inputs(1, model)[0])
+    taken = context.inputs(count, model)
     return held_out([{name: np.array(value) for name, value in one.items()} for one in taken])
 
 
-def _outcome(point: Point, step: Note) -> Outcome:
-    gone = len(point.keep) + len(point.removed_blocks)
-    return Outcome(point.model, {"pruned": gone}, (Note(NoteKind.CHOICE, _told(point)), step))
+def run_ms(model: Model, setting: Setting, inputs: Tensors) -> float:
+    """Return how long one run takes on the engine, in milliseconds: the shortest of some, as all else only adds."""
+    session = setting.engine.open(model, setting.engine.target.float_precision)
+    clock = own_clock(setting.engine.target, setting.engine.threads)
+    times = []
+    for _ in range(_TIMED_RUNS):
+        began = clock()
+        session.run(inputs)
+        times.append(clock() - began)
+    session.close()
+    return min(times) / 1e6
 
 
-def _told(point: Point) -> str:
-    speed = f"{point.measured}" if point.measured else f"{point.expected_ratio:.2f}x"
-    mended = f", repaired {point.repair}" if point.repair else ""
-    return f"pruned {len(point.keep)} groups: {speed}, loss {point.loss:.3f}{mended}"
+def _remembered_step(memory: Memory, find: Callable[[], ChannelStep]) -> ChannelStep:
+    """Return the channel step of this machine, probed once a run."""
+    probed: list[ChannelStep] = []
+
+    def probe() -> list[object]:
+        probed.append(find())
+        note = probed[0].note
+        return [probed[0].channels, note.kind, note.detail, note.hint]
+
+    channels, kind, detail, hint = memory.value("step", "", probe)
+    return ChannelStep(int(channels), Note(NoteKind(kind), str(detail), str(hint)))

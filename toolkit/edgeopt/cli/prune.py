@@ -1,0 +1,107 @@
+"""`edgeopt prune`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from edgeopt.cli._options import (
+    TERMINAL,
+    exit_codes,
+    format_option,
+    keep_layers_option,
+    max_drop_option,
+    prune_option,
+    recipe_option,
+    shape_option,
+    target_option,
+    threads_option,
+)
+from edgeopt.cli._output import show
+from edgeopt.cli._progress import Progress
+from edgeopt.cli._values import Duration, ModelName
+from edgeopt.errors import EXIT_MISSED
+
+
+@click.command()
+@click.argument("model", type=ModelName())
+@target_option
+@click.option(
+    "--calib",
+    default="",
+    metavar="PICTURES",
+    show_default="the recipe's own",
+    help="Unlabelled pictures that ranking and repair learn from: a folder, a video or an .npz.",
+)
+@click.option(
+    "--out", "-o", type=click.Path(path_type=Path), show_default="MODEL.pruned.onnx", help="The file to write."
+)
+@click.option(
+    "--eval",
+    "labels",
+    default="",
+    metavar="LABELS",
+    show_default="the recipe's own",
+    help="Labelled pictures that judge the accuracy: COCO JSON or CSV.",
+)
+@recipe_option
+@shape_option
+@prune_option
+@keep_layers_option
+@max_drop_option
+@threads_option("all cores, or one where it is as fast")
+@click.option("--time-limit", type=Duration("s"), help="Stop making candidates after this, such as 5m.")
+@click.option("--resume", is_flag=True, help="Take up what an interrupted run left.")
+@format_option
+@click.pass_context
+@exit_codes(
+    passed="a pruned model was written that keeps its accuracy and is proven faster",
+    missed="none is: the dense model stays, or what --prune asked for was written all the same",
+    last=EXIT_MISSED,
+)
+def prune(
+    ctx: click.Context,
+    *,
+    model: str,
+    target: str,
+    calib: str,
+    out: Path | None,
+    labels: str,
+    recipe: str | None,
+    shapes: tuple[tuple[str, tuple[int, ...]], ...],
+    prune: str,
+    keep_layers: tuple[str, ...],
+    max_drop: float | None,
+    threads: int | None,
+    time_limit: float | None,
+    resume: bool,
+    form: str,
+) -> None:
+    """Write the fastest pruned form of MODEL that keeps its accuracy.
+
+    The step prune alone, after simplify and fuse. The run's folder with all points and the report lies beside the file.
+    """
+    from edgeopt.pipeline.plan import Options
+    from edgeopt.pipeline.prune import prune as run
+    from edgeopt.pipeline.prune_summary import summarize
+
+    options = Options(
+        calib=calib,
+        eval=labels,
+        max_drop=max_drop,
+        threads=threads or 0,
+        time_limit_s=time_limit,
+        resume=resume,
+        shapes=dict(shapes),
+        prune=prune,
+        keep_layers=keep_layers,
+    )
+    with Progress(quiet=form != TERMINAL) as progress:
+        result = run(model, target=target, out=out, recipe=recipe, options=options, listener=progress)
+    show(summarize(result), form)
+    ctx.exit(result.exit_code)
+
+
+INTERRUPTED = "finished candidates are on disk; the same command with --resume takes them up"
+COMMAND = prune

@@ -1,0 +1,152 @@
+"""What pruning found, as files: `pruning.json` beside the first candidate, `prune.json` beside each pruned model.
+
+`prune.json` is all that made a model smaller, as data: the channels that were kept of each group, by number.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeopt.errors import InvalidFileError
+from edgeopt.graph.groups import ChannelGroups
+from edgeopt.system.toml import parse_table, read_object
+
+ACCOUNT, CUT = "pruning.json", "prune.json"
+_SCHEMA = 1
+_REMEDY = "make the candidate again"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """Channels that can only be removed together."""
+
+    name: str
+    channels: int
+    pinned: str = ""
+    """Why nothing of it can be removed; empty where it can."""
+
+
+@dataclass(frozen=True, slots=True)
+class PinRow:
+    """A node behind or before which channels must stay."""
+
+    node: str
+    op: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What was looked at, and why no more was removed."""
+
+    ranking: str
+    """By which channels are ranked: `obs`, `activation`, `l1`."""
+    pictures: int
+    """That the ranking and the repair learned from; 0: none, weights alone."""
+    channel_step: int
+    """Kept counts are multiples of it."""
+    step_reason: str
+    """Where that comes from."""
+    why: str
+    """In one sentence: what was found, or why the dense model stays."""
+    groups: tuple[GroupRow, ...] = ()
+    pins: tuple[PinRow, ...] = ()
+
+    @property
+    def removable(self) -> int:
+        """How many channels can be removed at all."""
+        return sum(one.channels for one in self.groups if not one.pinned)
+
+    @property
+    def reasons(self) -> Mapping[str, int]:
+        """Why channels are pinned, and how many of them: channels of groups, or nodes that no group tells of."""
+        counted = Counter[str]()
+        for one in self.groups:
+            if one.pinned:
+                counted[one.pinned] += one.channels
+        for pin in self.pins:
+            if pin.reason not in counted:
+                counted[pin.reason] += 0
+        return dict(sorted(counted.items(), key=lambda item: (-item[1], item[0])))
+
+    def nodes_of(self, reason: str) -> tuple[str, ...]:
+        """Return the nodes that pin for a reason, in the order of the graph."""
+        return tuple(one.node for one in self.pins if one.reason == reason)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCut:
+    """What made one pruned model smaller."""
+
+    dense: str
+    """Fingerprint of the model that was pruned."""
+    made: str
+    """Fingerprint of what came out."""
+    kept: Mapping[str, tuple[int, ...]]
+    """Numbers of the channels that stay, of each group that lost any, by its name."""
+    removed_blocks: tuple[str, ...] = ()
+    """Residual blocks that are gone, by the name of their output."""
+    repair: str = ""
+    """How what is left was fitted to the dense model's outputs: `local`, `sequential`; empty: not at all."""
+    expected_ratio: float = 1.0
+    """Of speeds by the table of measured layers; the candidate's own was measured whole."""
+    loss: float = 0.0
+    """On held-out calibration pictures, against the dense model."""
+    channels: Mapping[str, int] = field(default_factory=dict)
+    """That the groups had which lost any, by name."""
+
+    @property
+    def removed(self) -> int:
+        """How many channels are gone, blocks left out."""
+        return sum(self.channels.get(name, len(left)) - len(left) for name, left in self.kept.items())
+
+
+def account_of(groups: ChannelGroups, **known: object) -> Account:
+    """Return an account with the rows of groups and pins.
+
+    Args:
+        groups: Of the dense model.
+        known: The other fields.
+    """
+    rows = tuple(GroupRow(one.name, one.channels, one.pinned) for one in groups)
+    pins = tuple(PinRow(one.node, one.op, one.reason) for one in groups.pins)
+    return Account(groups=rows, pins=pins, **known)  # type: ignore[arg-type]
+
+
+def kept_numbers(kept: Mapping[str, NDArray[np.int64]]) -> dict[str, tuple[int, ...]]:
+    """Return channels by group as plain values, in the order of names."""
+    return {name: tuple(np.asarray(one).tolist()) for name, one in sorted(kept.items())}
+
+
+def to_json(one: Account | StoredCut) -> str:
+    """Return the text of a file."""
+    return json.dumps({"schema": _SCHEMA, **asdict(one)}, allow_nan=False) + "\n"
+
+
+def read_account(file: Path) -> Account | None:
+    """Return what a file tells; None where it is absent or of another version."""
+    return _read(Account, file)
+
+
+def read_cut(file: Path) -> StoredCut | None:
+    """Return what a file tells; None where it is absent or of another version."""
+    return _read(StoredCut, file)
+
+
+def _read(kind: type[T], file: Path) -> T | None:
+    if not file.is_file():
+        return None
+    try:
+        values = read_object(file, schema=_SCHEMA, remedy=_REMEDY)
+        return parse_table(kind, {key: one for key, one in values.items() if key != "schema"}, str(file))
+    except InvalidFileError:
+        return None
