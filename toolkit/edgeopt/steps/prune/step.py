@@ -151,7 +151,7 @@ class _Work:
     @classmethod
     def begin(cls, model: Model, context: Context, setting: Setting, groups: ChannelGroups) -> _Work:
         """Collect statistics, and open what judges."""
-        engine, is_here = setting.engine, not context.untimed and can_time(setting.engine)
+        engine, is_here = setting.engine, not context.untimed
         precision = _precision(context, setting)
         fitted, judged = _split(model, context)
         task = context.task(model, evaluating=True)
@@ -176,7 +176,8 @@ class _Work:
             )
         whole = WholeModels(model, engine, precision, judged[:4]) if is_here else None
         loss = memory.loss(HeldOutLoss(model, task, judged, context.threads))
-        return cls(Dense(model, groups, seen), context, setting, precision, step, memory, fitted, seen, loss, whole)
+        dense = Dense(model, groups, seen, step=step.channels)
+        return cls(dense, context, setting, precision, step, memory, fitted, seen, loss, whole)
 
     @property
     def words(self) -> str:
@@ -194,13 +195,13 @@ class _Work:
 
     def _search(self, ends_at_s: float) -> Search:
         engine, context = self.setting.engine, self.context
-        watch = self.memory.stopwatch(stopwatch_of(engine, self.precision)) if self.measures else multiply_adds
-        layers = Layers(self.dense.model, self.dense.groups)
+        is_timed = self.measures is not None and can_time(engine)
+        watch = self.memory.stopwatch(stopwatch_of(engine, self.precision)) if is_timed else multiply_adds
+        layers = Layers(self.dense.model, self.dense.groups, self.dense.kept_of)
         inside = {name: block.nodes for name, block in self.dense.blocks.items()}
         return Search(
             dense=self.dense,
             costs=Costs(layers, LatencyTable(watch), inside),
-            step=self.step.channels,
             loss=self.loss,
             repair=self.repair,
             measure=self.memory.ratio(self.measures.ratio) if self.measures else None,
@@ -240,7 +241,7 @@ class _Work:
 
     def outcome(self, point: Point, position: int) -> Outcome:
         """Return a point as the step's outcome; what was cut is written beside it."""
-        removed = {name: self.dense.groups[name].channels - count for name, count in point.keep.items()}
+        removed = {name: self.dense.groups[name].channels - len(left) for name, left in point.kept.items()}
         cut = StoredCut(
             dense=self.dense.model.fingerprint,
             made=point.model.fingerprint,
@@ -249,7 +250,7 @@ class _Work:
             repair=point.repair,
             expected_ratio=point.expected_ratio,
             loss=point.loss,
-            channels={name: self.dense.groups[name].channels for name in sorted(point.keep)},
+            channels={name: self.dense.groups[name].channels for name in sorted(point.kept)},
         )
         self.context.files.write(f"candidates/{numbered(self.setting.name, position)}/{CUT}", to_json(cut))
         changes = {"channels removed": sum(removed.values()), "blocks removed": len(point.removed_blocks)}
@@ -265,7 +266,7 @@ class _Work:
 
 def _removed_words(point: Point, dense: Dense) -> str:
     whole = sum(one.channels for one in dense.free)
-    gone = sum(dense.groups[name].channels - count for name, count in point.keep.items())
+    gone = sum(dense.groups[name].channels - len(left) for name, left in point.kept.items())
     blocks = f", {plural(len(point.removed_blocks), 'block')} gone" if point.removed_blocks else ""
     return f"{gone} of {whole} channels gone{blocks}"
 
