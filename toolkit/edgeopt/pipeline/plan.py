@@ -190,8 +190,9 @@ def make_plan(recipe: Recipe, target: Target, options: Options, threads: int, qu
         if name not in known:
             raise NotFoundError("step", name, [DEFAULT, *known])
     skipped = {*options.skip} | ({PRUNE} if pruning is None else set())
-    if pruning and not (pruning.is_auto and not pruning.keep_layers) and PRUNE not in {*asked} - skipped:
-        option = "--keep-layers" if pruning.is_auto else "--prune"
+    is_left_out = PRUNE not in {*asked} - skipped
+    if is_left_out and (options.keep_layers or (pruning and not pruning.is_auto)):
+        option = "--prune" if pruning and not pruning.is_auto else "--keep-layers"
         raise EdgeoptError(
             f"{option} is for the step {PRUNE}, which is left out", remedy=f"leave {option} out, or name the step too"
         )

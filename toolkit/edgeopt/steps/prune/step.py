@@ -44,6 +44,11 @@ _LEAST_MS = 2.0
 _TIMED_RUNS = 20
 _INTEGERS = "w8a8"
 _ASKED = "kept as asked"
+_NO_PICTURES = Note(
+    NoteKind.WARNING,
+    "pruned by the size of weights alone (L1): there are no calibration pictures",
+    "--calib FOLDER with about 100 unlabelled pictures ranks channels and repairs what is left",
+)
 
 
 def make_pruned(model: Model, context: Context, setting: Setting) -> list[Outcome]:
@@ -256,7 +261,8 @@ class _Work:
         changes = {"channels removed": sum(removed.values()), "blocks removed": len(point.removed_blocks)}
         mended = f", weights fitted again ({point.repair})" if point.repair not in ("", "none") else ""
         told = f"pruned: {_removed_words(point, self.dense)}{mended}"
-        return Outcome(point.model, changes, (Note(NoteKind.CHOICE, told),))
+        notes = (Note(NoteKind.CHOICE, told), *(() if self.statistics else (_NO_PICTURES,)))
+        return Outcome(point.model, changes, notes)
 
     def close(self) -> None:
         """Free the dense session."""
