@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind
-from edgeopt.graph.groups import ChannelGroups, keep_channels, require_prunable, trace
+from edgeopt.graph.groups import ChannelGroups, require_prunable, trace
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.graph.tensors import Tensors
@@ -28,7 +27,7 @@ from edgeopt.steps.prune.loss import HeldOutLoss, fitting_count, held_out
 from edgeopt.steps.prune.memory import Memory
 from edgeopt.steps.prune.points import Found, Goal, Point, Search, find_points
 from edgeopt.steps.prune.ranking import DEFAULT, WITHOUT_PICTURES
-from edgeopt.steps.prune.repair import collect_targets, repair
+from edgeopt.steps.prune.repairs import Repairs
 from edgeopt.steps.prune.statistics import Statistics, collect
 from edgeopt.steps.prune.whole import WholeModels
 from edgeopt.steps.quantize.judges import own_clock
@@ -150,8 +149,6 @@ class _Work:
     statistics: Statistics | None
     loss: Callable[[Model], float]
     measures: WholeModels | None
-    targets: Mapping[str, NDArray[np.float32]] | None = None
-    """What the dense layers make of the pictures that are fitted on, once it was asked for."""
 
     @classmethod
     def begin(cls, model: Model, context: Context, setting: Setting, groups: ChannelGroups) -> _Work:
@@ -208,35 +205,12 @@ class _Work:
             dense=self.dense,
             costs=Costs(layers, LatencyTable(watch), inside),
             loss=self.loss,
-            repair=self.repair,
+            repair=Repairs(self.dense, self.loss, self.fitted),
             measure=self.memory.ratio(self.measures.ratio) if self.measures else None,
             progress=lambda what, done, of: context.listener.progress(f"prune: {what}", done, of),
             on_point=self.keep_draft,
             ends_at_s=ends_at_s,
         )
-
-    def repair(self, kept: Mapping[str, NDArray[np.int64]]) -> tuple[Model, str]:
-        """Return the dense model with some channels kept, mended on pictures where there are any."""
-        if not kept:
-            return self.dense.model, ""
-        pruned = keep_channels(self.dense.model, self.dense.groups, kept)
-        if self.statistics is None:
-            return pruned, ""
-        if self.fitted and self.targets is None:
-            self.targets = collect_targets(self.dense.model, iter(self.fitted))
-        found = repair(
-            self.dense.model,
-            pruned,
-            self.dense.groups,
-            kept,
-            self.statistics,
-            self.fitted,
-            self.loss,
-            targets=self.targets,
-        )
-        if found.how != "sequential":
-            self.fitted = []  # the more is gone, the more a second fit follows its pictures: it is worse from here on
-        return found.model, found.how
 
     def keep_draft(self, point: Point) -> None:
         """Put a point on disk and tell of it: an interrupt leaves the last one."""
