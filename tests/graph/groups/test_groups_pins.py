@@ -177,6 +177,24 @@ CASES = {
         {"e": numbers(0), "s": np.array([1, 1.05, 1, 1], np.float32), **HEAD},
         "resizes along the channels",
     ),
+    "Resize: all axes alike": (
+        'n = Resize <mode="nearest", keep_aspect_ratio_policy="not_smaller"> (a, , , s) y = Conv(n, w)',
+        ANY,
+        {"s": ints(1, 6, 4, 4), **HEAD},
+        "the scale along the channels hangs on other sizes",
+    ),
+    "LayerNormalization: a computed scale": (
+        "r = Reshape(g, flat) k = Concat <axis=0> (r, two) n = LayerNormalization(x, k) y = Add(n, x)",
+        ANY,
+        {"flat": ints(6), "two": numbers(2)},
+        "channels are a parameter of it",
+    ),
+    "BatchNormalization: without its means": (
+        "n = BatchNormalization <training_mode=1> (a, s, b, s, v) y = Conv(n, w)",
+        ANY,
+        {"s": numbers(6), "b": numbers(6), "v": numbers(6) ** 2, **HEAD},
+        "still training",
+    ),
     "LayerNormalization: its means": (
         "r = Reshape(a, flat) n, m = LayerNormalization(r, s) y = MatMul(n, w) z = Relu(m)",
         f"{BATCH}, float[A,B,C] z",
@@ -209,7 +227,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_not_followed_stays(case):
     body, outputs, constants, reason = CASES[case]
-    opset = 21 if case == "GroupNormalization" else 17
+    opset = {"GroupNormalization": 21, "Resize: all axes alike": 18}.get(case, 17)
     dense = net(
         f"f = Conv(x, w0) a = Conv(f, w1) g = GlobalAveragePool(a) {body}",
         outputs,

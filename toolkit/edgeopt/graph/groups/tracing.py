@@ -56,6 +56,8 @@ def _follow(node: Node, at: Tracer) -> None:
         return _pin_inputs(read, node, at, f"{node.op_type} is not followed")
     before = at.labels.count
     try:
+        if not rule.joins and any(at.axes(value) for value in read[1:]):
+            raise PinnedError("channels are a parameter of it")
         rule.follow(node, at)
     except PinnedError as error:
         reason = str(error)

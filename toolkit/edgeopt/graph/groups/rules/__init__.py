@@ -23,6 +23,8 @@ class Rule:
     """Label the outputs.
 
     Raises PinnedError where the channels of the inputs cannot be followed."""
+    joins: bool = False
+    """Whether it follows the channels of all inputs; if not, those of another input than the first stay."""
     makes: bool = False
     """Whether it makes channels of its own, also where no input has any."""
 

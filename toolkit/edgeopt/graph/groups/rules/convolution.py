@@ -46,4 +46,4 @@ def _grouped(node: Node, at: Tracer, read: Channels, groups: int, outputs: int) 
     return np.repeat(first, outputs // groups)
 
 
-RULES = {"Conv": Rule(follow, makes=True), "ConvTranspose": Rule(follow, makes=True)}
+RULES = {op: Rule(follow, joins=True, makes=True) for op in ("Conv", "ConvTranspose")}

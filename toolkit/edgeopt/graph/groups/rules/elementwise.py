@@ -76,4 +76,4 @@ def tie_operands(
     return result
 
 
-RULES = {**{op: Rule(unary) for op in _UNARY}, **{op: Rule(broadcast) for op in _BROADCAST}}
+RULES = {**{op: Rule(unary) for op in _UNARY}, **{op: Rule(broadcast, joins=True) for op in _BROADCAST}}

@@ -15,8 +15,6 @@ from edgeopt.graph.groups.tracer import PinnedError, Tracer, positive
 def gather(node: Node, at: Tracer) -> None:
     """Pass on the axes that are not looked up along."""
     data, indices = node.inputs
-    if at.axes(indices):
-        raise PinnedError("channels are used as places of a lookup")
     table = at.constant(data)
     if table is not None:
         return _embed(node, at, table)

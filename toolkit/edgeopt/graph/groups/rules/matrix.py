@@ -78,4 +78,4 @@ def _fixed(count: int) -> Channels:
     return np.full(count, FIXED, np.int32)
 
 
-RULES = {"Gemm": Rule(gemm, makes=True), "MatMul": Rule(matmul, makes=True)}
+RULES = {"Gemm": Rule(gemm, joins=True, makes=True), "MatMul": Rule(matmul, joins=True, makes=True)}

@@ -13,7 +13,7 @@ _ACROSS = "normalises across the channels"
 
 def by_channel(node: Node, at: Tracer) -> None:
     """Cut scale, shift, mean and variance along axis 1: BatchNormalization, InstanceNormalization."""
-    if any(one.uses() or one.is_graph_output() for one in node.outputs[1:]):
+    if attribute(node, "training_mode", 0) or any(one.uses() or one.is_graph_output() for one in node.outputs[1:]):
         raise PinnedError("a batch normalisation that is still training")
     if any(at.constant(one) is None for one in node.inputs[1:]) or not attribute(node, "spatial", 1):
         raise PinnedError("scales are computed while the model runs")

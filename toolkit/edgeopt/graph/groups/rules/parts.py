@@ -109,4 +109,4 @@ def _slice(node: Node, at: Tracer, rank: int) -> tuple[tuple[int, ...], ...]:
     return starts, ends, tuple(positive(one, rank) for one in axes), steps
 
 
-RULES = {"Concat": Rule(concat), "Split": Rule(split), "Slice": Rule(cut_out)}
+RULES = {"Concat": Rule(concat, joins=True), "Split": Rule(split), "Slice": Rule(cut_out)}

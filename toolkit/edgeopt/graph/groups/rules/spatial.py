@@ -30,6 +30,8 @@ def resize(node: Node, at: Tracer) -> None:
             raise PinnedError("the size of a Resize is not known before the model runs")
         if before[axis] != after[axis] or attribute(node, "coordinate_transformation_mode", "") == "tf_crop_and_resize":
             raise PinnedError("resizes along the channels")
+        if axis in order and attribute(node, "keep_aspect_ratio_policy", "stretch") != "stretch":
+            raise PinnedError("the scale along the channels hangs on other sizes")
         _require_unscaled(node, at, order.index(axis) if axis in order else None)
         if len(node.inputs) > 3 and node.inputs[3] is not None and axis in order:
             sizes = at.integers(node.inputs[3], "the size of a Resize")
