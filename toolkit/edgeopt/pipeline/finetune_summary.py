@@ -6,8 +6,9 @@ import shlex
 
 from edgeopt.errors import NoteKind
 from edgeopt.pipeline.finetune_result import FinetuneResult
+from edgeopt.pipeline.training_charts import loss_curve
 from edgeopt.report.document import Document, Outcome, Section, Value, Verdict
-from edgeopt.report.figures import Axis, Emphasis, Figure, Limit, Line, Lines
+from edgeopt.report.figures import Figure
 from edgeopt.system.text import plural
 
 
@@ -22,7 +23,7 @@ def summarize(result: FinetuneResult) -> Document:
         data=dict(result.as_json()),
         sections=(
             Section("How it was judged", values=_figures(result), is_detail=result.file is not None),
-            Section("Loss on held-out pictures", figures=(curve_of(result),), is_detail=True),
+            Section("Loss on held-out pictures", figures=(_curve(result),), is_detail=True),
             Section(notes=warnings),
             Section("What is known beside", notes=others, is_detail=True),
         ),
@@ -46,27 +47,8 @@ def _figures(result: FinetuneResult) -> tuple[Value, ...]:
     return tuple(found)
 
 
-def curve_of(result: FinetuneResult) -> Figure:
-    """Return the loss on held-out pictures over the steps."""
+def _curve(result: FinetuneResult) -> Figure:
     return loss_curve(tuple(one.step for one in result.curve), tuple(one.loss for one in result.curve))
-
-
-def loss_curve(steps: tuple[int, ...], losses: tuple[float, ...]) -> Figure:
-    """Return a loss on held-out pictures over the steps, against where it began.
-
-    Args:
-        steps: At which held-out pictures were asked, from 0.
-        losses: As many.
-    """
-    lowest = min(losses)
-    return Lines(
-        title="Loss on held-out pictures",
-        text=f"It began at {losses[0]:.4f}; the lowest is {lowest:.4f}, after step {steps[losses.index(lowest)]}.",
-        x=Axis("step"),
-        y=Axis("loss against the teacher", from_zero=True),
-        lines=(Line("held out", tuple(map(float, steps)), losses, emphasis=Emphasis.CHOSEN),),
-        limit=Limit("as given", losses[0]),
-    )
 
 
 def _verdict(result: FinetuneResult) -> Verdict:

@@ -12,6 +12,7 @@ from edgeopt.pipeline.charts import key_figures, overview, stage_charts
 from edgeopt.pipeline.detail_charts import answers, layer_chart, placement_map
 from edgeopt.pipeline.frontier import pruning_sections, removed_words
 from edgeopt.pipeline.result import Report
+from edgeopt.pipeline.training_charts import training_charts
 from edgeopt.pipeline.verdict import is_judged, judge
 from edgeopt.report.document import Document, Judgement, Section, Table, Value, make_table
 from edgeopt.report.formats import write_pages
@@ -33,6 +34,7 @@ def summarize(report: Report) -> Document:
         if _is_timed(report)
         else Section(),
         *pruning_sections(report),
+        Section("Training", figures=training_charts(report), is_detail=True),
         Section("Answers", figures=answers(report), is_detail=True),
         Section("Placement", figures=placement_map(report, report.best), is_detail=True),
         Section("Notes", notes=_shared_notes(report, NoteKind.WARNING, NoteKind.SKIPPED)),

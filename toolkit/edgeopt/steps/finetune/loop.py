@@ -32,7 +32,7 @@ RATES = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3)
 _BETAS = (0.9, 0.99)
 _WARM_UP = 8
 """Steps with smaller rates, at first."""
-_TRIAL = 16
+_TRIAL = 12
 """Steps that each rate is tried for, or a tenth of all, if they are fewer."""
 _TRIALS_SHARE = 0.25
 """Most of the time that trials may take."""

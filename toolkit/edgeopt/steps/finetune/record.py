@@ -6,12 +6,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edgeopt.errors import EdgeoptError, InvalidFileError
 from edgeopt.graph.model import Model, load_model
-from edgeopt.steps.finetune.distil import Distilled
 from edgeopt.system.toml import read_json
+
+if TYPE_CHECKING:
+    from edgeopt.steps.finetune.distil import Distilled
 
 RECORD = "training.json"
 _AGAIN = "leave --replay out: training gives the same bytes on the same machine with the same packages only"
