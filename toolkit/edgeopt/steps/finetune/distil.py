@@ -32,7 +32,7 @@ from edgeopt.steps._context import Listener
 from edgeopt.steps.finetune.augment import LEAST_MIRRORED, Augmentation, mirrored
 from edgeopt.steps.finetune.checkpoint import read_checkpoint
 from edgeopt.steps.finetune.features import features_of, shared_tensors
-from edgeopt.steps.finetune.loop import BATCH, RATES, Check, Networks, Standing, Training, losses, repeatable
+from edgeopt.steps.finetune.loop import BATCH, RATES, Check, Networks, Standing, Training, answers, losses, repeatable
 from edgeopt.steps.finetune.losses import feature_loss, output_loss
 from edgeopt.system.environment import package_versions
 from edgeopt.system.interrupts import held_interrupts
@@ -141,7 +141,8 @@ def distil(
         networks, mirrors = _networks(student, teacher, recipe, task, taught)
         augmentation = Augmentation.of(taught, recipe, gives_boxes=task.gives_boxes, mirrors=mirrors, seed=seed)
         held_out, judges = (list(model_inputs(task, one)) for one in (watched, judged))
-        before = losses(networks, judges)
+        targets = answers(networks.teacher, networks, judges)
+        before = losses(networks, judges, targets)
         if before.max() < _SAME:
             raise EdgeoptError(
                 f"{student.name} answers as its teacher {teacher.name} does: there is nothing to heal",
@@ -159,7 +160,7 @@ def distil(
             training.take_up(found)
             listener.say(f"taken up at step {training.standing.step} of {training.standing.steps or '?'}")
         _run(training, listener, path, key)
-        after = losses(networks, judges)
+        after = losses(networks, judges, targets)
         model = networks.student.to_model()
     path.unlink(missing_ok=True)
     gain = drop_of_means(before, after)
@@ -252,7 +253,7 @@ def _networks(student: Model, teacher: Model, recipe: Recipe, task: Task, pictur
     names = shared_tensors(student, teacher)
     outputs = output_loss(recipe, [one.name for one in teacher.outputs])
     few = list(model_inputs(task, pictures.spread(_COMPARED_PICTURES)))
-    networks = Networks(mine, theirs, outputs, None, (), device, is_batched=_is_batched(few))
+    networks = Networks(mine, theirs, outputs, None, (), task.loss, device, is_batched=_is_batched(few))
     with torch.no_grad():
         seen = [[_watched(net, one, names) for one in networks.to_device(few)] for net in (mine, theirs)]
     joined = [{name: np.concatenate([one[name] for one in part]) for name in names} for part in seen]
@@ -288,12 +289,12 @@ def _mirrors(task: Task, recipe: Recipe, networks: Networks, pictures: Frames) -
     for frame in pictures.spread(_MIRRORED_PICTURES):
         if not isinstance(frame, np.ndarray):
             return False
-        for picture, answers in ((frame, straight), (mirrored(frame), turned)):
+        for picture, told in ((frame, straight), (mirrored(frame), turned)):
             inputs, geometry = task.preprocess(picture)
             with torch.no_grad():
                 found = next(networks.teacher(one) for one in networks.to_device([inputs]))
             outputs = {name: value.float().cpu().numpy() for name, value in found.items()}
-            answers.append(task.postprocess(outputs, geometry))
+            told.append(task.postprocess(outputs, geometry))
         if task.gives_boxes:
             boxes = turned[-1].boxes.copy()
             boxes[:, [0, 2]] = frame.shape[1] - boxes[:, [2, 0]]
@@ -306,6 +307,8 @@ def _run(training: Training, listener: Listener, path: Path, key: str) -> None:
     written_s, took_s = monotonic(), 0.0
 
     def on_check(standing: Standing) -> None:
+        if len(standing.curve) == 2:
+            listener.say(f"  rate {standing.rate:g}, {plural(standing.steps, 'step')} planned")
         last = standing.curve[-1]
         best = " *" if not standing.since_best else ""
         first = f" (was {standing.curve[0].loss:.4f})" if len(standing.curve) > 1 else ""

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from edgeopt.graph.tensors import Tensors
 from edgeopt.steps.finetune.checkpoint import Checkpoint
+from edgeopt.steps.finetune.optimizer import Optimizer
 
 if TYPE_CHECKING:
     import torch
@@ -27,19 +28,14 @@ if TYPE_CHECKING:
 
 BATCH = 4
 """Pictures a step: features hold many values a picture, so that more steps teach more than larger ones."""
-RATES = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3)
-"""Largest steps, as shares by which one changes what a layer makes where all weights move alike: see `_size_of`."""
-_BETAS = (0.9, 0.99)
+RATES = (3e-2, 1e-2, 3e-3, 1e-3, 3e-4)
+"""Largest shares by which a step changes what a layer makes: see `Optimizer`."""
 _WARM_UP = 8
 """Steps with smaller rates, at first."""
 _TRIAL = 12
 """Steps that each rate is tried for, or a tenth of all, if they are fewer."""
 _TRIALS_SHARE = 0.25
 """Most of the time that trials may take."""
-_BIAS = 16
-"""Weights that a bias counts for."""
-_CLIP = 1.0
-"""Largest norm of the gradient."""
 _CHECKS = 20
 """Times that held-out pictures are asked, evenly spread."""
 _PATIENCE = 8
@@ -48,6 +44,8 @@ _AVERAGED = 0.02
 """Share of all steps over which weights are averaged."""
 _CHECK_SHARE = 0.15
 """Most of the time that held-out pictures may take."""
+_MOST_LOST = 100.0
+"""A larger loss, or none that is a number, counts as this."""
 _CHECKED = 8
 """Held-out pictures that are asked at once."""
 MOST_STEPS = 100_000
@@ -99,6 +97,8 @@ class Networks:
     features: OutputLoss | None
     watched: tuple[str, ...]
     """Tensors that `features` compares."""
+    lost: Callable[[Sequence[Tensors], Sequence[Tensors]], float]
+    """The loss of the task, on arrays: what held-out pictures are judged by."""
     device: Any
     is_batched: bool
     """Whether several pictures go through at once."""
@@ -145,15 +145,12 @@ class Training:
             rates: The largest first; none: `RATES`.
             batch: Pictures a step.
         """
-        import torch
-
         self._networks, self._sample, self._held_out = networks, sample, held_out
+        self._targets = answers(networks.teacher, networks, held_out)
         self._seconds, self._most_steps, self._batch = seconds, most_steps, batch
         self._weights = [one for one in networks.student.parameters() if one.requires_grad]
-        self._sizes = [_size_of(one) for one in self._weights]
         self._rates = tuple(rates) or RATES
-        each = [{"params": [one]} for one in self._weights]
-        self._optimizer = torch.optim.AdamW(each, betas=_BETAS, weight_decay=0.0, foreach=False)
+        self._optimizer = Optimizer(self._weights)
         self._averaged = [one.detach().clone() for one in self._weights]
         self._best = [one.detach().clone() for one in self._weights]
         self.standing = Standing()
@@ -214,8 +211,7 @@ class Training:
                     self._a_step_s = monotonic() - began_s if step == 1 else self._a_step_s
                     self._a_step_s += (monotonic() - began_s - self._a_step_s) / step
                 on_trial(i * steps + step + 1, len(self._rates) * steps)
-            loss = float(losses(self._networks, self._held_out).mean())
-            loss = loss if math.isfinite(loss) else math.inf
+            loss = float(losses(self._networks, self._held_out, self._targets).mean())
             self._begin_again(first)
             is_worse = bool(tried) and loss >= tried[-1][0]
             tried.append((loss, rate))
@@ -227,7 +223,7 @@ class Training:
         """Take the weights that were given, and forget what was learned."""
         self._take(self._best)
         self._averaged = [one.clone() for one in self._best]
-        self._optimizer.state.clear()
+        self._optimizer.begin_again()
         self._learned = []
         self.standing = standing
 
@@ -246,10 +242,6 @@ class Training:
 
         standing, networks = self.standing, self._networks
         samples = [self._sample(standing.step * self._batch + i) for i in range(self._batch)]
-        rate = standing.rate * self._share_at(standing.step)
-        for group, size in zip(self._optimizer.param_groups, self._sizes, strict=True):
-            group["lr"] = size * rate
-        self._optimizer.zero_grad(set_to_none=True)
         learned = 0.0
         for inputs in networks.to_device(samples):
             with torch.no_grad():
@@ -261,9 +253,7 @@ class Training:
             loss = loss / self._batch
             loss.backward()
             learned += float(loss.detach())
-        norm = torch.nn.utils.clip_grad_norm_(self._weights, _CLIP, foreach=False)
-        if math.isfinite(float(norm)):
-            self._optimizer.step()
+        self._optimizer.step(standing.step + 1, standing.rate * self._share_at(standing.step))
         keep = self._kept_share()
         with torch.no_grad():
             for average, weight in zip(self._averaged, self._weights, strict=True):
@@ -294,7 +284,7 @@ class Training:
         """Ask held-out pictures for the averaged weights, and keep them where they are the best so far."""
         current, began_s = [one.detach().clone() for one in self._weights], monotonic()
         self._take(self._averaged)
-        loss = float(losses(self._networks, self._held_out).mean())
+        loss = float(losses(self._networks, self._held_out, self._targets).mean())
         self._take(current)
         self._a_check_s = monotonic() - began_s
         standing = self.standing
@@ -324,10 +314,9 @@ class Training:
 
     def checkpoint(self, key: str) -> Checkpoint:
         """Return where the training stands."""
-        states = [self._optimizer.state.get(one, {}) for one in self._weights]
         arrays: dict[str, NDArray[Any]] = {}
         for i, weight in enumerate(self._weights):
-            parts = {"weight": weight, "averaged": self._averaged[i], "best": self._best[i], **states[i]}
+            parts = {"weight": weight, "averaged": self._averaged[i], "best": self._best[i], **self._optimizer.state(i)}
             arrays |= {f"{i}.{name}": value.detach().cpu().numpy() for name, value in parts.items()}
         arrays["learned"] = np.array(self._learned)
         facts = asdict(self.standing)
@@ -352,12 +341,8 @@ class Training:
                 weight.copy_(stored(f"{i}.weight", weight))
                 self._averaged[i].copy_(stored(f"{i}.averaged", weight))
                 self._best[i].copy_(stored(f"{i}.best", weight))
-            if f"{i}.step" in found.arrays:
-                moments = {name: torch.empty_like(weight) for name in ("exp_avg", "exp_avg_sq")}
-                for name, value in moments.items():
+                for name, value in self._optimizer.state(i).items():
                     value.copy_(stored(f"{i}.{name}", weight))
-                step = torch.from_numpy(np.array(found.arrays[f"{i}.step"]))
-                self._optimizer.state[weight] = {"step": step, **moments}
         self._learned = found.arrays["learned"].tolist()
         facts = dict(found.facts)
         curve = tuple(Check(n, s, loss, math.nan if mean is None else mean) for n, s, loss, mean in facts.pop("curve"))
@@ -365,34 +350,44 @@ class Training:
         self.standing = Standing(**facts, best=math.inf if best is None else best, curve=curve)
 
 
-def _size_of(weight: Tensor) -> float:
-    """Return the step of a weight that changes what its layer makes by about as much as it is.
-
-    Of n weights that are summed, steps of one sign add up to n of them, the weights themselves to the root of n.
-    """
-    summed = weight.numel() / weight.shape[0] if weight.ndim > 1 else _BIAS
-    return max(float(weight.detach().square().mean().sqrt()), 1e-4) / math.sqrt(summed)
-
-
 def _or_none(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def losses(networks: Networks, samples: Sequence[Tensors]) -> NDArray[np.float64]:
-    """Return (samples,) how far the student's outputs are from the teacher's.
+def answers(network: torch.nn.Module, networks: Networks, samples: Sequence[Tensors]) -> list[Tensors]:
+    """Return the outputs for each sample, as arrays.
 
     Args:
-        networks: As they are.
+        network: The student or the teacher.
+        networks: It is one of them.
         samples: Inputs.
     """
     import torch
 
-    found, parts = list[NDArray[np.float64]](), range(0, len(samples), _CHECKED)
+    found = list[Tensors]()
     with torch.no_grad():
-        for inputs in (one for start in parts for one in networks.to_device(samples[start : start + _CHECKED])):
-            apart = networks.outputs(networks.student(inputs), networks.teacher(inputs))
-            found.append(apart.double().cpu().numpy())
-    return np.concatenate(found)
+        for start in range(0, len(samples), _CHECKED):
+            part = samples[start : start + _CHECKED]
+            for inputs in networks.to_device(part):
+                outputs = {name: value.float().cpu().numpy() for name, value in network(inputs).items()}
+                if not networks.is_batched:
+                    found.append(outputs)
+                    continue
+                found += [{name: value[i : i + 1] for name, value in outputs.items()} for i in range(len(part))]
+    return found
+
+
+def losses(networks: Networks, samples: Sequence[Tensors], targets: Sequence[Tensors]) -> NDArray[np.float64]:
+    """Return (samples,) how far the student's outputs are from the teacher's, as the task sees it.
+
+    Args:
+        networks: As they are.
+        samples: Inputs.
+        targets: The teacher's `answers` to them.
+    """
+    mine = answers(networks.student, networks, samples)
+    found = [networks.lost([a], [b]) for a, b in zip(mine, targets, strict=True)]
+    return np.minimum(np.nan_to_num(found, nan=_MOST_LOST), _MOST_LOST)
 
 
 @contextmanager
