@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from edgeopt.graph.groups import Block, ChannelGroups, Group, keep_channels, removable_blocks
 from edgeopt.graph.model import Model
-from edgeopt.steps.prune.depth import groups_inside, separate, without_blocks
+from edgeopt.steps.prune.depth import separate, without_blocks
 from edgeopt.steps.prune.layer_shapes import Keep
 from edgeopt.steps.prune.levels import Removal, removal
 from edgeopt.steps.prune.ranking import DEFAULT, WITHOUT_PICTURES, rank
@@ -47,10 +47,8 @@ class Dense:
     def blocks(self) -> Mapping[str, Block]:
         """Blocks that may go, by name."""
         found = separate(removable_blocks(self.model)) if self.statistics is not None else ()
-        return {one.name: one for one in found if not self._inside(one) & self.pinned}
-
-    def _inside(self, block: Block) -> set[str]:
-        return {*groups_inside({block.name: block}, self.groups)[block.name]}
+        wanted = {use.node for name in self.pinned for use in self.groups[name].producers}
+        return {one.name: one for one in found if not wanted & {*one.nodes}}
 
     def removal(self, name: str) -> Removal:
         """Return in which order a group's channels go, and how many may stay."""
