@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from edgeopt.steps.prune.latency_table import LatencyTable
-from edgeopt.steps.prune.layer_shapes import Keep, Layers, LayerShape
+from edgeopt.steps.prune.layer_shapes import Keep, Layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ class Costs:
         """
         self._layers, self._table = layers, table
         self._of_block = {name: _inside(layers, made) for name, made in (blocks or {}).items()}
+        self._known: dict[_State, float] = {}
         self._dense = [layers.shape(place, {}) for place in range(len(layers.all))]
         table.prepare(self._dense)
         self.dense = self.of({})
@@ -64,11 +66,11 @@ class Costs:
         gone = self._gone(removed)
         touched = [[place for place in self._touched(one) if place not in gone] for one in cuts]
         after = [{**keep, one.group: one.keep} if one.group else keep for one in cuts]
+        wanted = [(place, kept) for places, kept in zip(touched, after, strict=True) for place in places]
         self._table.prepare(
             self._layers.shape(place, kept)
-            for places, kept, cut in zip(touched, after, cuts, strict=True)
-            for place in places
-            if self._is_measured(place) and cut.group
+            for place, kept in wanted
+            if self._dense[place].layer.is_weighted and self._state(place, kept) not in self._known
         )
         return [
             math.fsum(self._costs(places, keep)) - (math.fsum(self._costs(places, kept)) if cut.group else 0.0)
@@ -81,18 +83,25 @@ class Costs:
     def _gone(self, removed: Iterable[str]) -> set[int]:
         return {place for name in removed for place in self._of_block[name]}
 
-    def _is_measured(self, place: int) -> bool:
-        return self._dense[place].layer.is_weighted
+    def _state(self, place: int, keep: Keep) -> _State:
+        return place, tuple(keep.get(name) for name in self._layers.groups_of(place))
 
     def _costs(self, places: Iterable[int], keep: Keep) -> list[float]:
-        return [self._cost(place, self._layers.shape(place, keep)) for place in places]
+        return [self._cost(place, keep) for place in places]
 
-    def _cost(self, place: int, shape: LayerShape) -> float:
+    def _cost(self, place: int, keep: Keep) -> float:
         """Return one layer's cost; what has no weights follows the numbers that it reads and makes."""
-        if self._is_measured(place):
-            return self._table.ms(shape)
-        dense = self._dense[place]
-        return self._table.ms(dense) * shape.elements / max(dense.elements, 1)
+        state = self._state(place, keep)
+        if state not in self._known:
+            shape, dense = self._layers.shape(place, keep), self._dense[place]
+            is_measured = dense.layer.is_weighted
+            share = 1.0 if is_measured else shape.elements / max(dense.elements, 1)
+            self._known[state] = self._table.ms(shape if is_measured else dense) * share
+        return self._known[state]
+
+
+_State: TypeAlias = tuple[int, tuple[int | None, ...]]
+"""A layer's place, and how many channels stay of each group on which its shape hangs."""
 
 
 def _inside(layers: Layers, made: Collection[str]) -> frozenset[int]:

@@ -205,6 +205,10 @@ class Layers:
             for name in dict.fromkeys(cut.group for tensor in layer.tensors for cut in self._cuts_in(tensor, layer)):
                 readers[name].append(i)
         self._of_group = {name: tuple(found) for name, found in readers.items()}
+        self._groups_of: dict[int, list[str]] = defaultdict(list)
+        for name, places in self._of_group.items():
+            for place in places:
+                self._groups_of[place].append(name)
 
     def _cuts_in(self, tensor: str, layer: Layer) -> list[_Cut]:
         """Return the cuts of a tensor as a layer sees it: a constant may be read by others too, and cut otherwise."""
@@ -218,6 +222,10 @@ class Layers:
     def of_group(self, name: str) -> tuple[int, ...]:
         """Return the places, in `all`, of the layers whose shape a group's channels change."""
         return self._of_group.get(name, ())
+
+    def groups_of(self, place: int) -> tuple[str, ...]:
+        """Return the groups on whose channels the shape of a layer hangs, by its place in `all`."""
+        return tuple(self._groups_of.get(place, ()))
 
     def shape(self, place: int, keep: Keep) -> LayerShape:
         """Return a layer's shape where groups keep so many channels.
