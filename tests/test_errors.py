@@ -15,3 +15,9 @@ def test_a_name_of_thousands_of_characters_is_cut_in_the_middle():
 
 def test_a_line_of_a_usual_length_stays_whole():
     assert EdgeoptError("a" * 1000, remedy="b").problem == "a" * 1000
+
+
+def test_of_hundreds_of_names_a_few_are_told():
+    error = NotFoundError("layer", "nosuch", [f"/stage{i:03}/Conv" for i in range(330)])
+    assert error.remedy.startswith("choose from: /stage000/Conv, ")
+    assert error.remedy.endswith("/stage039/Conv and 290 more")

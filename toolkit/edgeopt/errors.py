@@ -20,6 +20,8 @@ _LONGEST = 1000
 """Characters of a problem: names and values out of files may have any length."""
 _MOST_KNOWN = 12
 """Names that are told beside the nearest one."""
+_MOST_CHOICES = 40
+"""Names that are told where none is near: more than there are targets, fewer than layers of a model."""
 EXIT_PASS, EXIT_ERROR, EXIT_MISSED, EXIT_INCONCLUSIVE, EXIT_NOISY = 0, 1, 2, 3, 4
 EXIT_OF: Mapping[str, int] = {
     "PASS": EXIT_PASS,
@@ -49,7 +51,8 @@ class NotFoundError(EdgeoptError):
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         known = sorted(known)
         close = get_close_matches(name, known, n=1)
-        choice = f"choose from: {', '.join(known)}" if known else f"no {kind} is installed"
+        more = f" and {len(known) - _MOST_CHOICES} more" if len(known) > _MOST_CHOICES else ""
+        choice = f"choose from: {', '.join(known[:_MOST_CHOICES])}{more}" if known else f"no {kind} is installed"
         others = f" known: {', '.join(known)}" if len(known) <= _MOST_KNOWN else ""
         remedy = f"did you mean {close[0]!r}?{others}" if close else choice
         super().__init__(f"no {kind} named {name!r}", remedy=remedy)
