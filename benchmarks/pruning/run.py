@@ -1,6 +1,6 @@
 """What pruning, distillation and INT8 give on four networks, against the original and among each other.
 
-    python benchmarks/pruning/run.py MODEL [--prune auto] [--finetune 5m] [--folder FOLDER] [--threads 1] [--seconds 40]
+    python benchmarks/pruning/run.py MODEL [--prune auto] [--minutes 5] [--folder FOLDER] [--threads 1] [--seconds 40]
 
 MODEL is `squeezenet`, `yolox`, `resnet` or `vgg`; the last two are trained here first (`nets.py`). Runs `edgeopt
 optimize`, then compares the best candidate of each kind that kept its accuracy with the original, whole frames in
@@ -21,7 +21,7 @@ from nets import NETS, make
 from edgeopt.measurement.compare.run import compare
 from edgeopt.pipeline.candidate import BASELINE, Candidate
 from edgeopt.pipeline.optimize import optimize
-from edgeopt.pipeline.plan import Options, all_steps
+from edgeopt.pipeline.plan import Options
 from edgeopt.pipeline.result import Report
 from edgeopt.pipeline.run import Ears
 from edgeopt.system.environment import read_environment
@@ -98,7 +98,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("model", choices=("squeezenet", "yolox", *NETS))
     parser.add_argument("--prune", default="auto", help="as of edgeopt optimize [%(default)s]")
-    parser.add_argument("--finetune", default="", help="as of edgeopt optimize, for example 5m [none]")
+    parser.add_argument("--minutes", type=float, default=0.0, help="of distillation, after pruning [none]")
     parser.add_argument("--steps", default="", help="as of edgeopt optimize, for example default,resolution")
     parser.add_argument("--max-drop", type=float, default=0.010)
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "edgeopt-pruning-nets")
@@ -111,8 +111,7 @@ def main() -> None:
         return
     case, began = case_of(given.model, given.folder), time.perf_counter()
     out = given.out or given.folder / f"run-{given.model}-{time.time_ns()}"
-    wishes = {"finetune": given.finetune} if given.finetune else {}
-    wishes |= {"prune": given.prune} if "prune" in all_steps() else {}
+    wishes = {"prune": given.prune} | ({"finetune_s": 60 * given.minutes} if given.minutes else {})
     wishes |= {"steps": tuple(given.steps.split(","))} if given.steps else {}
     report = optimize(
         case.model,
@@ -126,7 +125,7 @@ def main() -> None:
     )
     spent = time.perf_counter() - began
     here = read_environment()
-    asked = f"--prune {given.prune}" + (f" --finetune {given.finetune}" if given.finetune else "")
+    asked = f"--prune {given.prune}" + (f" --finetune {given.minutes:g}m" if given.minutes else "")
     print(
         f"{here.cores} cores, onnxruntime {here.packages.get('onnxruntime')}; {given.threads} thread; {asked}; ", end=""
     )
