@@ -57,14 +57,12 @@ def pruning_sections(report: Report) -> tuple[Section, ...]:
     facts = (
         why,
         Value("ranked by", learned if account.pictures else f"{learned}: no calibration pictures, weights alone"),
-        Value("step", f"{account.channel_step} channels: {account.step_reason}"),
-        Value(
-            "sparsity", "zeros inside a layer (2:4, unstructured) make the file smaller to compress, and no faster here"
-        ),
+        Value("step", account.step_reason),
+        Value("sparsity", account.sparsity),
     )
     return (
         Section(
-            "Pruning: accuracy over speed",
+            "Pruning",
             _frontier_table(report, shown) if figure else None,
             values=tuple(one for one in facts if one.text),
             figures=(figure,) if figure else (),
@@ -96,7 +94,7 @@ def draw_frontier(report: Report) -> Points | None:
     line = [*first, *(one.name for one in sorted(floats, key=lambda one: one.speed.speedup if one.speed else 1.0))]
     axis = Axis(report.metric) if is_scored else Axis("agreement with the original")
     return Points(
-        title="Pruning: accuracy over speed",
+        title="Accuracy over speed, pruned and dense",
         text="Up and right is better; whiskers are 95 % intervals. The line joins the dense float model and its pruned "
         "forms; INT8 stands beside it, of the dense model and of a pruned one.",
         x=Axis("speed", "times the original's"),
@@ -140,7 +138,6 @@ def _frontier_table(report: Report, shown: Sequence[Candidate]) -> Table:
             "channels": lambda one: removed_words(report, one),
             "blocks": lambda one: _blocks(report, one),
             "speed": lambda one: str(one.speed) if one.speed else "1.00x",
-            "expected": lambda one: _expected(report, one),
             report.metric: lambda one: f"{one.score.value:.4f}" if one.score else "",
             "agreement": lambda one: "" if one.agreement is None else f"{one.agreement:.3f}",
             "drop": lambda one: "" if one.drop is None else f"{one.drop:+.4f}",
@@ -160,12 +157,6 @@ def _share(cut: StoredCut, account: Account | None) -> float:
 def _blocks(report: Report, one: Candidate) -> str:
     cut = cut_of(report, one)
     return f"-{len(cut.removed_blocks)}" if cut and cut.removed_blocks else ""
-
-
-def _expected(report: Report, one: Candidate) -> str:
-    """Return the speed that the table of layers foretold, of pruned float models."""
-    cut = cut_of(report, one) if one.steps[-1:] == (PRUNE,) else None
-    return f"{cut.expected_ratio:.2f}x" if cut else ""
 
 
 def _pin_table(account: Account) -> Table | None:

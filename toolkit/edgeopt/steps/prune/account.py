@@ -58,6 +58,8 @@ class Account:
     """Where that comes from."""
     why: str
     """In one sentence: what was found, or why the dense model stays."""
+    sparsity: str = ""
+    """What zeros in single weights would save on the target."""
     groups: tuple[GroupRow, ...] = ()
     pins: tuple[PinRow, ...] = ()
 
