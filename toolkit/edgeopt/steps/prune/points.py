@@ -19,7 +19,7 @@ from edgeopt.steps.prune.depth import groups_inside
 from edgeopt.steps.prune.greedy import Choice, choices
 from edgeopt.steps.prune.sensitivity import Sensitivity
 
-SAVED = (0.03, 0.06, 0.10, 0.15, 0.20, 0.30, 0.50)
+SAVED = (0.03, 0.06, 0.09, 0.12, 0.16, 0.20, 0.30, 0.50)
 """Shares of the dense model's time at which points are made."""
 LEAST_SPEEDUP = 1.03
 """Below it the dense model stays: so little is not worth any loss."""

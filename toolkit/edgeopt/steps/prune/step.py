@@ -179,7 +179,8 @@ class _Work:
             )
         whole = WholeModels(model, engine, precision, judged[:4]) if is_here else None
         loss = memory.loss(HeldOutLoss(model, task, judged, context.threads))
-        dense = Dense(model, groups, seen, step=step.channels)
+        asked = frozenset(one.name for one in groups if one.pinned == _ASKED)
+        dense = Dense(model, groups, seen, asked, step.channels)
         return cls(dense, context, setting, precision, step, memory, fitted, seen, loss, whole)
 
     @property
