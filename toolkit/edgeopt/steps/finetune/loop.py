@@ -154,6 +154,7 @@ class Training:
         self._averaged = [one.detach().clone() for one in self._weights]
         self._best = [one.detach().clone() for one in self._weights]
         self.standing = Standing()
+        self._trial_steps = min(_TRIAL, max(most_steps // 10, 4)) if most_steps else _TRIAL
         self._learned = list[float]()
         self._a_step_s = self._a_check_s = 0.0
         self._begun_s = monotonic()
@@ -196,11 +197,8 @@ class Training:
         self._take(self._best)
 
     def _find_rate(self, on_trial: Callable[[int, int], None]) -> float:
-        """Return the rate of which a few steps lower the held-out loss most, from the largest down to the first worse.
-
-        A short trial is in favour of large rates; so is what follows, which lowers them to zero.
-        """
-        steps = min(_TRIAL, max(self._most_steps // 10, 4)) if self._most_steps else _TRIAL
+        """Return the rate whose trial ends with the least held-out loss, from the largest down to the first worse."""
+        steps = self._trial_steps
         tried, first = list[tuple[float, float]](), self.standing
         for i, rate in enumerate(self._rates):
             self.standing = replace(first, rate=rate)
@@ -262,13 +260,12 @@ class Training:
         self.standing = replace(standing, step=standing.step + 1, seconds=self._spent())
 
     def _share_at(self, step: int) -> float:
-        """Return the share of the full rate: a warm-up, then half a cosine to zero; in a trial, all of it then."""
-        if step < _WARM_UP:
-            return (step + 1) / (_WARM_UP + 1)
-        if not self.standing.steps:
-            return 1.0
-        whole = max(self.standing.steps - _WARM_UP, 1)
-        return 0.5 * (1 + math.cos(math.pi * min((step - _WARM_UP) / whole, 1.0)))
+        """Return the share of the full rate: a warm-up, then half a cosine to zero; a trial is the same in small."""
+        steps = self.standing.steps or self._trial_steps
+        warm_up = min(_WARM_UP, steps // 4)
+        if step < warm_up:
+            return (step + 1) / (warm_up + 1)
+        return 0.5 * (1 + math.cos(math.pi * min((step - warm_up) / max(steps - warm_up, 1), 1.0)))
 
     def _kept_share(self) -> float:
         """Return what of the average stays in a step: it reaches back over `_AVERAGED` of all steps."""
