@@ -51,11 +51,20 @@ def shared_tensors(student: Model, teacher: Model) -> tuple[str, ...]:
     theirs = {name for node in teacher.proto.graph.node for name in node.output if name}
     made = [name for node in student.proto.graph.node for name in node.output if name]
     weighted = [node for node in student.proto.graph.node if node.op_type in _WEIGHTED]
-    read = {name for node in weighted for name in node.input if name not in constants and name not in given}
+    rounded = _rounded(student)
+    named = {rounded.get(name, name) for node in weighted for name in node.input}
+    read = named - constants - given
     found = [name for name in made if name in read | _last_made(student) and name in theirs]
     if len(found) <= _MOST:
         return tuple(found)
     return tuple(found[int(i)] for i in np.linspace(0, len(found) - 1, _MOST).round())
+
+
+def _rounded(model: Model) -> dict[str, str]:
+    """Return what pairs of QuantizeLinear and DequantizeLinear make -> what they were made of."""
+    made = {node.output[0]: node for node in model.proto.graph.node if node.op_type == "DequantizeLinear"}
+    integers = {node.output[0]: node.input[0] for node in model.proto.graph.node if node.op_type == "QuantizeLinear"}
+    return {name: integers[node.input[0]] for name, node in made.items() if node.input[0] in integers}
 
 
 def _last_made(model: Model) -> set[str]:
