@@ -44,17 +44,27 @@ RULES = {
     "shared-7-bit": Int8Rules(weight_granularity=PER_TENSOR, reduce_range=True),
     "xint8": find_target("amd-ryzen-ai").int8,
 }
+SPREAD = 0.7
+"""Standard deviation of the logarithm of a channel's strength."""
 EVERYTHING = -200.0
 """No tensor stays in float, as on a device that has no floats."""
 
 
 def network() -> object:
-    """Return an untrained net: images (n, 3, 32, 32) to logits (n, 10), in layers as narrow as 8 channels."""
+    """Return an untrained net: images (n, 3, 32, 32) to logits (n, 10), in layers as narrow as 8 channels.
+
+    Channels differ in strength from the start as those of MobileNets do after days of training, which one scale for all
+    weights of a layer does not bear.
+    """
+    import torch
     from torch import nn
 
     def unit(inputs: int, outputs: int, stride: int, groups: int, kernel: int) -> list[nn.Module]:
         conv = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False)
-        return [conv, nn.BatchNorm2d(outputs), nn.ReLU6()]
+        norm = nn.BatchNorm2d(outputs)
+        with torch.no_grad():
+            norm.weight.copy_(torch.exp(SPREAD * torch.randn(outputs)))
+        return [conv, norm, nn.ReLU6()]
 
     layers, inputs = unit(3, 8, 1, 1, 3), 8
     for outputs, stride in ((16, 2), (16, 1), (24, 2), (24, 1), (32, 2), (32, 1)):

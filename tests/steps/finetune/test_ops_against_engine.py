@@ -31,7 +31,14 @@ WITHOUT_GRADIENT = {
     *("com.microsoft.QuantizeLinear", "com.microsoft.DequantizeLinear", "Swish", "com.microsoft.FusedGemm"),
 }
 """`test_ops_in_torch.py` has ONNX's own cases of them; the last is Gemm and an activation."""
-SETTINGS = {"Clip": ("a", "b"), "Resize": ("k", "r"), "Pad": ("v",), "Upsample": ("s",), "Pow-0": ("c",), "Mod": ("c",)} | {"BatchNormalization": ("m", "v")}
+SETTINGS = {
+    "Clip": ("a", "b"),
+    "Resize": ("k", "r"),
+    "Pad": ("v",),
+    "Upsample": ("s",),
+    "Pow-0": ("c",),
+    "Mod": ("c",),
+} | {"BatchNormalization": ("m", "v")}
 """Constants that say what is computed, and are no numbers to train."""
 
 

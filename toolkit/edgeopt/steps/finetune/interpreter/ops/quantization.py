@@ -45,12 +45,23 @@ class _Rounding(torch.autograd.Function):
             passed = torch.where((x > low * scale) & (x < high * scale), gradient, 0)
         if not context.needs_input_grad[1]:
             return passed, None, None, None
-        # per number: round(x / scale) - x / scale inside, low or high outside
-        slopes = (gradient * made).addcmul_(passed, x, value=-1).div_(scale)
-        axes = [axis for axis in range(x.ndim) if scale.ndim < x.ndim or scale.shape[axis] == 1]
-        total = slopes.sum() if scale.ndim < x.ndim else slopes.sum(axes, keepdim=True)
+        # of each number: round(x / scale) - x / scale inside, low or high outside
         share = (x.numel() / scale.numel() * max(abs(context.limits[0]), context.limits[1])) ** -0.5
+        if scale.numel() == 1:
+            total = (_summed(gradient, made) - _summed(passed, x)) / scale.reshape(())
+        else:
+            axes = [axis for axis in range(x.ndim) if scale.shape[axis] == 1]
+            total = (gradient * made).addcmul_(passed, x, value=-1).sum(axes, keepdim=True) / scale
         return passed, total.reshape(scale.shape) * share, None, None
+
+
+def _summed(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Return the sum of products; without a third tensor where both lie alike in memory."""
+    is_dense = a.is_contiguous() or (a.ndim == 4 and a.is_contiguous(memory_format=torch.channels_last))
+    if a.stride() != b.stride() or not is_dense:
+        return (a * b).sum()
+    flat = [one.as_strided((one.numel(),), (1,), one.storage_offset()) for one in (a, b)]
+    return torch.dot(*flat)
 
 
 def on_grid(x: torch.Tensor, scale: torch.Tensor, low: float, high: float) -> torch.Tensor:
