@@ -163,9 +163,8 @@ def main() -> None:
     )
     row("trained on its grids", trained.model, labelled)
     save_model(trained.model, given.folder / f"narrow-{given.rules}.onnx")
-    print(
-        f"\n{trained.note}\n{time.perf_counter() - began:.0f} s, {trained.learned} pictures; best without {max(scores.values()):.4f}"
-    )
+    spent = time.perf_counter() - began
+    print(f"\n{trained.note}\n{spent:.0f} s, {trained.learned} pictures; best without {max(scores.values()):.4f}")
 
 
 if __name__ == "__main__":

@@ -110,7 +110,8 @@ class _Making:
             self._add("scale of a bias", _product, one.factors, one.scale)
 
         def rounded(_node: Node, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-            return on_grid(x, along(scale, one.axis, x), one.low, one.high)
+            step = along(scale, one.axis, x)
+            return on_grid(x, step if step.ndim else step.reshape([1] * x.ndim), one.low, one.high)
 
         self._add("rounded constant", rounded, [parameter_key(one.integers), one.scale], one.made)
 

@@ -47,9 +47,10 @@ class _Rounding(torch.autograd.Function):
             return passed, None, None, None
         # of each number: round(x / scale) - x / scale inside, low or high outside
         share = (x.numel() / scale.numel() * max(abs(context.limits[0]), context.limits[1])) ** -0.5
-        if scale.numel() == 1:
+        if not scale.ndim:
             total = (_summed(gradient, made) - _summed(passed, x)) / scale.reshape(())
         else:
+            # where all lies on the grid this is zero, not almost: an optimizer that divides by it would amplify noise
             axes = [axis for axis in range(x.ndim) if scale.shape[axis] == 1]
             total = (gradient * made).addcmul_(passed, x, value=-1).sum(axes, keepdim=True) / scale
         return passed, total.reshape(scale.shape) * share, None, None
@@ -69,11 +70,11 @@ def on_grid(x: torch.Tensor, scale: torch.Tensor, low: float, high: float) -> to
 
     Args:
         x: Any shape.
-        scale: One number, or as many axes as `x`.
+        scale: One number without axes, for large tensors; otherwise as many axes as `x`.
         low: Smallest integer less the zero point.
         high: Largest.
     """
-    made: torch.Tensor = _Rounding.apply(x, scale.reshape(()) if scale.numel() == 1 else scale, low, high)
+    made: torch.Tensor = _Rounding.apply(x, scale, low, high)
     return made
 
 
@@ -117,7 +118,7 @@ def fake_quantize(node: Node, x: torch.Tensor, scale: torch.Tensor, zero: torch.
     """Return what a QuantizeLinear and the DequantizeLinear behind it make, of one scale in all."""
     low, high = RANGES[_kind(node, zero)]
     middle = 0 if zero is None else int(zero.reshape(-1)[0])
-    return on_grid(x, scale.to(x.device), low - middle, high - middle)
+    return on_grid(x, scale.to(x.device).reshape(()), low - middle, high - middle)
 
 
 OPS: dict[str, Compute] = {
