@@ -22,7 +22,7 @@ from edgeopt.steps.prune.ranking._ranking import Ranking
 from edgeopt.steps.prune.ranking._readers import Reader, readers_of
 from edgeopt.steps.prune.statistics import Statistics
 
-_DAMPING = 1e-4
+_DAMPING = 1e-6
 """Of the mean variance of a column."""
 
 
