@@ -15,7 +15,7 @@ from prune_nets import pictures, twins, worst
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.groups import keep_channels, trace
-from edgeopt.steps.prune.repair import repair, repair_local, repair_sequential, sequential
+from edgeopt.steps.prune.repair import collect_targets, repair, repair_local, repair_sequential, sequential
 from edgeopt.steps.prune.statistics import collect
 
 nets = pytest.mark.parametrize("make", NETS, ids=lambda make: make.__name__)
@@ -120,6 +120,18 @@ def test_fewer_pictures_are_taken_where_all_would_not_fit(monkeypatch):
     monkeypatch.setattr(sequential, "MOST_BYTES", 40_000)
     few = repair_sequential(dense, cut, groups, keep, pictures(dense))
     assert few.data == repair_sequential(dense, cut, groups, keep, pictures(dense)[:13]).data
+
+
+def test_targets_that_are_at_hand_give_the_same_bytes_and_where_memory_is_short_they_are_fewer(monkeypatch):
+    dense, groups, keep, cut = twins(concat)
+    alone = repair_sequential(dense, cut, groups, keep, pictures(dense))
+    targets = collect_targets(dense, iter(pictures(dense)))
+    assert repair_sequential(dense, cut, groups, keep, pictures(dense), targets=targets).data == alone.data
+    monkeypatch.setattr(sequential, "MOST_TARGET_BYTES", 20_000)
+    fewer = collect_targets(dense, iter(pictures(dense)))
+    assert sum(one.nbytes for one in fewer.values()) <= 20_000 < sum(one.nbytes for one in targets.values())
+    made = repair_sequential(dense, cut, groups, keep, pictures(dense), targets=fewer)
+    assert made.data == repair_sequential(dense, cut, groups, keep, pictures(dense)).data
 
 
 _MAKE = """

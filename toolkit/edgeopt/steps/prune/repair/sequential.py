@@ -8,6 +8,7 @@ Source: He et al., Channel Pruning for Accelerating Very Deep Neural Networks, I
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
@@ -29,7 +30,10 @@ RIDGE = 0.1
 _MOST_PRODUCTS = 5_000_000_000
 """Multiply-adds of one pass over a layer's sampled rows; of more rows every second, third, ... is taken."""
 MOST_BYTES = 1 << 30
-"""Of activations of all pictures that are held at once, and as much again for targets."""
+"""Of activations of all pictures that are held at once."""
+MOST_TARGET_BYTES = 1 << 29
+"""Of the dense model's sampled outputs: of more, fewer positions are sampled in each picture."""
+_LEAST_POSITIONS = 8
 
 
 def repair_sequential(
@@ -67,9 +71,10 @@ def repair_sequential(
     layers = _layers_to_fit(dense, pruned, stored, kept)
     if not layers:
         return pruned
+    positions = _affordable(dense, len(pictures), positions)
     pictures = pictures[: max(1, MOST_BYTES // max(peak_bytes(pruned, pictures[0]), 1))]
     if targets is None:
-        targets = collect_targets(dense, pictures, positions=positions, names={one.name for one in layers})
+        targets = _targets(dense, pictures, positions, {one.name for one in layers})
     originals, whole = {one.name: one for one in layers_of(dense, constants_of(dense))}, constants_of(dense)
     goals = goals_of(pruned)
     run = Stepwise(pruned, stored, pictures)
@@ -88,20 +93,30 @@ def repair_sequential(
     return with_weights(pruned, run.weights, run.biases)
 
 
-def collect_targets(
-    dense: Model, batches: Iterable[Tensors], *, positions: int = POSITIONS, names: set[str] | None = None
-) -> dict[str, Array]:
-    """Return sampled rows of the outputs of layers, by name: shape (pictures * positions, outputs).
+def collect_targets(dense: Model, batches: Iterable[Tensors], *, positions: int = POSITIONS) -> dict[str, Array]:
+    """Return sampled rows of the outputs of all layers, by name: shape (pictures * positions, outputs).
 
     Args:
         dense: The dense model.
         batches: Model inputs, one picture each.
         positions: In one picture, as `repair_sequential` samples them.
-        names: Of layers; None: all.
     """
-    layers = [one for one in layers_of(dense, constants_of(dense)) if names is None or one.name in names]
+    pictures = list(batches)
+    names = {one.name for one in layers_of(dense, constants_of(dense))}
+    return _targets(dense, pictures, _affordable(dense, len(pictures), positions), names)
+
+
+def _affordable(dense: Model, pictures: int, positions: int) -> int:
+    """Return how many positions are sampled in one picture."""
+    stored = constants_of(dense)
+    outputs = sum(math.prod(one.matrix(stored[one.weight]).shape[:2]) for one in layers_of(dense, stored))
+    return min(positions, max(_LEAST_POSITIONS, MOST_TARGET_BYTES // max(4 * pictures * outputs, 1)))
+
+
+def _targets(dense: Model, pictures: Iterable[Tensors], positions: int, names: set[str]) -> dict[str, Array]:
+    layers = [one for one in layers_of(dense, constants_of(dense)) if one.name in names]
     found: dict[str, list[Array]] = {one.name: [] for one in layers}
-    for picture, values in watch(dense, batches, found):
+    for picture, values in watch(dense, pictures, found):
         for layer in layers:
             if layer.name in values:
                 value = values[layer.name]
