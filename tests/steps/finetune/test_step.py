@@ -52,7 +52,7 @@ def context_in(folder: Path, **more) -> Context:
         target=target,
         engine=open_engine(target, 1),
         original=dense(),
-        frames=open_frames(PICTURES).spread(40),
+        frames=open_frames(PICTURES),
         files=Folder(folder),
         listener=Silence(),
         quantizes=False,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -53,6 +54,8 @@ LEAST_PICTURES = 16
 ENOUGH_PICTURES = 1000
 """Fewer heal less: see docs/training.md."""
 _MOST_JUDGED = 128
+_FEW = 8
+"""Pictures of every fourth, below which they only judge."""
 _MIRRORED_PICTURES = 16
 _OUTPUTS = 0.05
 """What a detector's outputs weigh beside features. Classes, a few numbers a picture, are learned by heart."""
@@ -219,6 +222,9 @@ def _fit(mine: Sequence[TensorSpec], theirs: Sequence[TensorSpec]) -> bool:
 def split(pictures: Frames) -> tuple[Frames, Frames, Frames]:
     """Return pictures to learn from, those that decide when training ends, and those that judge; evenly spread.
 
+    The latter two are of every fourth, which the repair of `prune` was not fitted to: what it was fitted to would judge
+    in favour of the given model.
+
     Raises:
         EdgeoptError: If there are too few.
     """
@@ -228,10 +234,13 @@ def split(pictures: Frames) -> tuple[Frames, Frames, Frames]:
             f"{plural(count, 'picture')} in {pictures.source} cannot teach and judge",
             remedy=f"pass {LEAST_PICTURES} unlabelled pictures or more; about {ENOUGH_PICTURES} are of real use",
         )
-    held = min(2 * max(count // 8, 4), 2 * _MOST_JUDGED)
-    places = [int(i) for i in np.linspace(0, count - 1, held).round()]
-    taught = sorted({*range(count)} - {*places})
-    return pictures.select(taught), pictures.select(places[::2]), pictures.select(places[1::2])
+    if count < 4 * _FEW:
+        watched, judged = range(1, count, 4), range(3, count, 4)
+    else:
+        every = 8 * math.ceil(count / (8 * _MOST_JUDGED))
+        watched, judged = range(3, count, every), range(3 + every // 2, count, every)
+    taught = sorted({*range(count)} - {*watched, *judged})
+    return pictures.select(taught), pictures.select(watched), pictures.select(judged)
 
 
 def _few(taught: int) -> tuple[Note, ...]:

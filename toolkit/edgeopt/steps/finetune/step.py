@@ -58,6 +58,7 @@ def heal(model: Model, context: Context, setting: Setting) -> list[Outcome]:
         return []
     done = _trained(model, teacher, context, seconds)
     if not done.is_better:
+        context.listener.say(f"finetune: {done.note}")
         context.notes += [Note(NoteKind.INFO, f"finetune: {done.note}"), *done.notes]
         return []
     record = Record.of(model, teacher, done)
