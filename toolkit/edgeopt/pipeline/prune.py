@@ -11,7 +11,7 @@ from typing import Any
 
 from edgeopt.errors import EXIT_MISSED, EXIT_PASS, UnsupportedError
 from edgeopt.graph.groups import require_prunable
-from edgeopt.graph.model import find_model, load_model
+from edgeopt.graph.model import find_model, fix_inputs, load_model
 from edgeopt.pipeline.candidate import Candidate
 from edgeopt.pipeline.optimize import optimize
 from edgeopt.pipeline.plan import PRUNE, Options
@@ -82,7 +82,7 @@ def prune(
         raise UnsupportedError("nothing is left to do where --prune is off", remedy="leave --prune out")
     path = find_model(str(model))
     given = load_model(path, "" if path == Path(model) else str(model))
-    require_prunable(given)
+    require_prunable(fix_inputs(given, asked.shapes))
     file = Path(out) if out else Path(f"{given.name}.pruned.onnx")
     require_writable(file)
     report = optimize(model, target=target, out=_folder(file), recipe=recipe, options=asked, listener=listener)
