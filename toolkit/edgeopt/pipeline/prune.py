@@ -32,6 +32,8 @@ class PruneResult:
     written: Candidate | None
     """Whose model the file is; None: the dense model stays, and no file is written."""
     file: Path | None
+    given: str
+    """The model as it was named: a path, or a shipped name."""
 
     @property
     def is_chosen(self) -> bool:
@@ -91,9 +93,9 @@ def prune(
     if written is None and not pruning.is_auto:
         written = next(iter(made), None)
     if written is None:
-        return PruneResult(report, None, None)
+        return PruneResult(report, None, None, str(model))
     write_beside(file, (report.folder / written.file).read_bytes())
-    return PruneResult(report, written, file)
+    return PruneResult(report, written, file, str(model))
 
 
 def _folder(file: Path) -> Path:

@@ -45,7 +45,7 @@ def _verdict(result: PruneResult) -> Verdict:
         page,
     )
     facts = tuple(one for one in known if one.text)
-    file, dense = shlex.quote(str(result.file)), shlex.quote(report.model)
+    file, dense = shlex.quote(str(result.file)), shlex.quote(result.given)
     if result.is_chosen:
         fast = f"{written.speed} as fast as the original and keeps its accuracy"
         sentence = f"{result.file} is {fast}" if written.speed else f"{result.file} is made; its speed is not measured"
