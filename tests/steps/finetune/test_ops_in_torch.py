@@ -32,6 +32,7 @@ REFUSED = {
     "test_reduce_max_empty_set": "non-zero size",
     "test_reduce_min_empty_set": "non-zero size",
     "test_scatternd_m": "the reduction",
+    "test_lstm_with_peepholes": "peepholes",
     "test_dequantizelinear_blocked": "scales of blocks",
 }
 

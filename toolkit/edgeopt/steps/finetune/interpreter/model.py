@@ -27,6 +27,11 @@ from edgeopt.steps.finetune.interpreter.rounding import (
 )
 
 _FIRST_OPSET = 7
+_INTEGER_OPS = frozenset(
+    {"QLinearConv", "QLinearMatMul", "QLinearAdd", "QLinearMul", "QLinearSigmoid", "QLinearConcat", "QGemm"}
+    | {"ConvInteger", "MatMulInteger", "MatMulIntegerToFloat", "DynamicQuantizeLinear", "MatMulNBits"}
+)
+"""What computes with integers itself: nothing is left there to round."""
 _ALIKE, _ALIKE_ON_GRIDS = 1e-3, 0.1
 """Largest error over the answer, both root mean square, between a sample among others and the sample alone."""
 
@@ -234,10 +239,12 @@ def _is_fixed(size: int | str | None) -> bool:
 
 def _require_known(model: Model) -> None:
     if missing := missing_ops(model):
-        raise UnsupportedError(
-            f"training cannot compute {', '.join(missing)} of {model.name}",
-            remedy="let simplify run first, or export the model with other ops; without training it can still be made",
-        )
+        remedy = "let simplify run first, or export the model with other ops"
+        if any(one.rpartition(".")[2] in _INTEGER_OPS for one in missing):
+            remedy = (
+                'train the float model, or the form of a target with forms = ["qdq"]: QuantizeLinear and its inverse'
+            )
+        raise UnsupportedError(f"training cannot compute {', '.join(missing)} of {model.name}", remedy=remedy)
     if model.opset < _FIRST_OPSET:
         raise UnsupportedError(
             f"{model.name} has opset {model.opset}; training reads {_FIRST_OPSET} and later",

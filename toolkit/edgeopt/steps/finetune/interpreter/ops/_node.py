@@ -26,7 +26,7 @@ class Node:
     op: str
     """Of another domain than ONNX's: `domain.name`."""
     name: str
-    """Of its first output."""
+    """Of its first output that has one."""
     attributes: Mapping[str, Any]
     """Numbers, texts, lists of them, and torch tensors."""
     opset: int
@@ -55,7 +55,8 @@ def node_of(proto: onnx.NodeProto, opset: int) -> Node:
     """Read a node of a model."""
     attributes = {one.name: _value(one) for one in proto.attribute}
     outputs = max((place for place, name in enumerate(proto.output, 1) if name), default=0)
-    return Node(op_name(proto), proto.output[0] if proto.output else proto.name, attributes, opset, outputs)
+    name = next((one for one in proto.output if one), proto.name)
+    return Node(op_name(proto), name, attributes, opset, outputs)
 
 
 def _value(attribute: onnx.AttributeProto) -> Any:
