@@ -17,6 +17,7 @@ from edgeopt.steps.prune.costs import Costs
 from edgeopt.steps.prune.dense import Dense
 from edgeopt.steps.prune.depth import groups_inside
 from edgeopt.steps.prune.greedy import Choice, choices
+from edgeopt.steps.prune.repairs import Mended
 from edgeopt.steps.prune.sensitivity import Sensitivity
 
 SAVED = (0.03, 0.06, 0.09, 0.12, 0.16, 0.20, 0.30, 0.50)
@@ -82,8 +83,8 @@ class Search:
     costs: Costs
     loss: Callable[[Model], float]
     """Of a model against the dense one, on held-out pictures."""
-    repair: Callable[[Mapping[str, NDArray[np.int64]]], tuple[Model, str]]
-    """Returns the dense model with some channels kept, its weights mended, and by what."""
+    repair: Callable[[Mapping[str, NDArray[np.int64]]], Mended]
+    """Returns the dense model with some channels kept, its weights mended; see `Repairs`."""
     measure: Callable[[Model], Ratio] | None
     """Returns a whole model's speed against the dense one; None: the target is not here."""
     progress: Callable[[str, int, int], None] | None = None
@@ -170,18 +171,18 @@ def _removed(dense: Dense, choice: Choice) -> int:
 
 
 def _point(search: Search, choice: Choice) -> Point:
-    kept = search.dense.kept(choice.keep)
-    model, repair = search.repair(kept)
-    model = search.dense.without(model, choice.removed)
+    dense, kept = search.dense, search.dense.kept(choice.keep)
+    mended = search.repair(kept)
+    model = dense.without(mended.model, choice.removed)
     point = Point(
         model,
         choice.keep,
         kept,
         choice.removed,
-        repair,
+        mended.how,
         choice.speedup,
         search.measure(model) if search.measure else None,
-        search.loss(model),
+        search.loss(dense.without(mended.judged, choice.removed)),
     )
     if search.on_point:
         search.on_point(point)

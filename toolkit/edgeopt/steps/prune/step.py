@@ -147,6 +147,8 @@ class _Work:
     step: ChannelStep
     memory: Memory
     fitted: list[Tensors]
+    judged: list[Tensors]
+    """Held out: no repair sees them before it is chosen."""
     statistics: Statistics | None
     loss: Callable[[Model], float]
     measures: WholeModels | None
@@ -181,7 +183,7 @@ class _Work:
         loss = memory.loss(HeldOutLoss(model, task, judged, context.threads))
         asked = frozenset(one.name for one in groups if one.pinned == _ASKED)
         dense = Dense(model, groups, seen, asked, step.channels)
-        return cls(dense, context, setting, precision, step, memory, fitted, seen, loss, whole)
+        return cls(dense, context, setting, precision, step, memory, fitted, judged, seen, loss, whole)
 
     @property
     def words(self) -> str:
@@ -207,7 +209,7 @@ class _Work:
             dense=self.dense,
             costs=Costs(layers, LatencyTable(watch), inside),
             loss=self.loss,
-            repair=Repairs(self.dense, self.loss, self.fitted),
+            repair=Repairs(self.dense, self.loss, self.fitted, self.judged),
             measure=self.memory.ratio(self.measures.ratio) if self.measures else None,
             progress=lambda what, done, of: context.listener.progress(f"prune: {what}", done, of),
             on_point=self.keep_draft,
