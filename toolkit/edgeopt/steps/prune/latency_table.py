@@ -2,7 +2,7 @@
 
 Each layer is a branch of one model that the engine runs under its own profile, so that what is counted is the layer's
 kernels and not the changes of layout around a layer that stands alone. Whatever else the machine does only adds time:
-the best third of the runs counts.
+the least of the runs counts, and a restless machine gets more of them.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ from edgeopt.steps.prune.layer_shapes import Branch, LayerShape, model_of
 Stopwatch: TypeAlias = Callable[[Sequence[LayerShape]], Sequence[float]]
 """Times layers, in milliseconds each."""
 
-_RUNS, _ROUNDS = 8, 2
-_BEST = 1 / 3
+_RUNS = 8
+_LEAST_ROUNDS, _MOST_ROUNDS = 2, 5
+_ALIKE, _GRAIN_MS, _CALM = 0.05, 0.001, 0.9
+"""A time is believed where the two least are so alike; rounds go on until so many layers' times are."""
 _MOST_BYTES = 2**28
 """Of the numbers that one model of branches reads, makes and holds."""
 _PREFIX, _KERNEL = "L", "_kernel_time"
@@ -122,10 +124,14 @@ def _measured(shapes: Sequence[LayerShape], engine: Engine, precision: str, runn
     model, inputs = model_of(branches, shapes[0].opset), _inputs(branches)
     if precision.startswith("w8a8"):
         model = integer_layers(model, engine.target)
-    runs = [run for _ in range(_ROUNDS) for run in runner(model, inputs, engine, precision)[1:]]
-    measured = np.array([_of_branches(run, len(shapes)) for run in runs])
-    best = np.sort(measured, axis=0)[: max(1, round(len(measured) * _BEST))]
-    return [float(one) for one in best.mean(axis=0)]
+    rows = list[list[float]]()
+    for done in range(1, _MOST_ROUNDS + 1):
+        rows += [_of_branches(run, len(shapes)) for run in runner(model, inputs, engine, precision)[1:]]
+        least = np.sort(np.array(rows), axis=0)
+        is_calm = least[1] <= least[0] * (1 + _ALIKE) + _GRAIN_MS
+        if done >= _LEAST_ROUNDS and is_calm.mean() >= _CALM:
+            break
+    return [float(one) for one in least[0]]
 
 
 def _inputs(branches: Sequence[Branch]) -> Tensors:

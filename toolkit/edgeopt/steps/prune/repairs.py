@@ -14,9 +14,9 @@ from edgeopt.graph.tensors import Tensors
 from edgeopt.steps.prune.dense import Dense
 from edgeopt.steps.prune.repair import collect_targets, repair, repair_local, repair_sequential
 
-_BEHIND = 1.3
-"""Loss of the sequential repair over the local one's. The more is gone, the closer its fit follows the pictures: once
-so far behind, it never leads again."""
+_BEHIND, _MUCH_GONE = 1.3, 0.1
+"""Loss of the sequential repair over the local one's, where so large a share of the channels is gone: it loses at small
+cuts and wins at large ones, and so far behind there it never leads again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,9 @@ class Repairs:
             self._loss,
             targets=self._first(),
         )
-        if found.losses.get("sequential", 0.0) > _BEHIND * found.losses["local"]:
+        gone = sum(dense.groups[name].channels - len(left) for name, left in kept.items())
+        is_much = gone > _MUCH_GONE * sum(one.channels for one in dense.free)
+        if is_much and found.losses.get("sequential", 0.0) > _BEHIND * found.losses["local"]:
             self._fitted = []
         if found.how != "sequential" or not self._judged:
             return Mended(found.model, found.model, found.how)
