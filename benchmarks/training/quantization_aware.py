@@ -1,10 +1,10 @@
-"""What quantization-aware training wins back where quantization after training fails: a narrow net of depthwise layers.
+"""What quantization-aware training wins back of what quantization loses: a narrow net of depthwise layers.
 
     python benchmarks/training/quantization_aware.py [--minutes 3] [--folder FOLDER] [--rules xint8]
 
 Trains a small classifier of handwritten digits (`benchmarks/pruning/nets.py` makes the pictures), quantizes it as the
-rules say, as it comes and with every repair of `edgeopt quantize` that there is, and then trains the better one on
-unlabelled pictures to answer as the float net does. ONNX Runtime computes all accuracies; labels are seen there alone.
+rules say, as it comes and with repairs of `edgeopt quantize`, and then trains the former on unlabelled pictures to
+answer as the float net does. ONNX Runtime computes all accuracies; labels are seen there alone.
 """
 
 from __future__ import annotations
