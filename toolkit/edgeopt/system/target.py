@@ -96,6 +96,8 @@ class Target:
     """Profiles of other executors on the same device: their candidates are measured beside this one's."""
     package: str = ""
     """What compiles for it, as pip knows it; empty: nothing to install."""
+    fused_activations: tuple[str, ...] = ("Relu", "Clip")
+    """Activations that its engine computes inside the layer before them, so that they take next to no time."""
     channel_step: Annotated[int, Within(0, 4096)] = 0
     """Channels that the device computes together, so that numbers between two multiples save no time; 0: not told."""
     sparsity: str = ""

@@ -23,6 +23,7 @@ import numpy as np
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind, UnsupportedError
 from edgeopt.graph.model import Model
+from edgeopt.graph.scaled import scaled_tensors
 from edgeopt.graph.tensors import Tensors, TensorSpec
 from edgeopt.measurement.accuracy.bootstrap import Drop, drop_of_means
 from edgeopt.measurement.accuracy.evaluate import model_inputs
@@ -266,7 +267,7 @@ def _networks(student: Model, teacher: Model, recipe: Recipe, task: Task, pictur
     with torch.no_grad():
         seen = [[_watched(net, one, names) for one in networks.to_device(few)] for net in (mine, theirs)]
     joined = [{name: np.concatenate([one[name] for one in part]) for name in names} for part in seen]
-    features = features_of(names, *joined)
+    features = features_of(names, joined[0], joined[1], scaled_tensors(student))
     if features:
         watched = tuple(one.name for one in features)
         networks = replace(

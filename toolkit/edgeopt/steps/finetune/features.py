@@ -7,8 +7,8 @@ order, so they are the rising choice of the teacher's channels that correlates b
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,10 @@ class Feature:
     """Channels of the student."""
     theirs: NDArray[np.int64]
     """The teacher's channels that they were."""
+    gain: NDArray[np.float32] | None = None
+    """By which the student's channels are multiplied before they are compared; None: they are compared as they are."""
+    offset: NDArray[np.float32] | None = None
+    """What is added then."""
 
 
 def shared_tensors(student: Model, teacher: Model) -> tuple[str, ...]:
@@ -135,7 +139,10 @@ def _correlations(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.
 
 
 def features_of(
-    names: Sequence[str], mine: Mapping[str, NDArray[np.float32]], theirs: Mapping[str, NDArray[np.float32]]
+    names: Sequence[str],
+    mine: Mapping[str, NDArray[np.float32]],
+    theirs: Mapping[str, NDArray[np.float32]],
+    scaled: Container[str] = (),
 ) -> tuple[Feature, ...]:
     """Return the tensors that can be compared, of those named.
 
@@ -143,6 +150,25 @@ def features_of(
         names: Of `shared_tensors`.
         mine: The student's values by name.
         theirs: The teacher's.
+        scaled: Tensors that are compared up to a gain and an offset for each channel.
     """
     found = [match(mine[name], theirs[name], name) for name in names]
-    return tuple(one for one in found if one is not None)
+    known = [one for one in found if one is not None]
+    return tuple(_aligned(one, mine[one.name], theirs[one.name]) if one.name in scaled else one for one in known)
+
+
+def _aligned(feature: Feature, mine: NDArray[np.float32], theirs: NDArray[np.float32]) -> Feature:
+    """Return the feature with the gain and the offset that bring the student's channels closest to the teacher's."""
+    axis = feature.axis if feature.axis >= 0 else 1 if mine.ndim == 4 else mine.ndim - 1
+    a, b = (np.moveaxis(one, axis, 0).reshape(one.shape[axis], -1).astype(np.float64) for one in (mine, theirs))
+    if feature.axis >= 0:
+        a, b = a[feature.mine], b[feature.theirs]
+    mean, their_mean = a.mean(1, keepdims=True), b.mean(1, keepdims=True)
+    power = np.square(a - mean).mean(1, keepdims=True)
+    common = ((a - mean) * (b - their_mean)).mean(1, keepdims=True)
+    gain = np.where(power > 0, common / np.maximum(power, 1e-12), 1.0)
+    shape = [-1 if i == axis else 1 for i in range(mine.ndim)]
+    offset = their_mean - gain * mean
+    return replace(
+        feature, gain=gain.reshape(shape).astype(np.float32), offset=offset.reshape(shape).astype(np.float32)
+    )

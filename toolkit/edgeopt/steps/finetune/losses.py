@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from numpy.typing import NDArray
+
 from edgeopt.recipes.output_shapes import CLASSIFIERS
 from edgeopt.recipes.recipe import Boxes, Recipe, Scores
 from edgeopt.steps.finetune.features import Feature
@@ -63,15 +65,23 @@ def feature_loss(features: Sequence[Feature]) -> OutputLoss:
     """
     from torch import from_numpy, zeros
 
-    places = [(one, from_numpy(one.mine), from_numpy(one.theirs)) for one in features]
+    def constant(array: NDArray[Any] | None) -> Tensor | None:
+        return None if array is None else from_numpy(array)
+
+    places = [
+        (one, from_numpy(one.mine), from_numpy(one.theirs), constant(one.gain), constant(one.offset))
+        for one in features
+    ]
 
     def loss(mine: Outputs, theirs: Outputs) -> Tensor:
         total = None
-        for one, left, right in places:
+        for one, left, right, gain, offset in places:
             a, b = mine[one.name], theirs[one.name]
             if one.axis >= 0:
                 b = b.index_select(one.axis, right.to(b.device))
                 a = a if len(left) == a.shape[one.axis] else a.index_select(one.axis, left.to(a.device))
+            if gain is not None and offset is not None:
+                a = a * gain.to(a.device) + offset.to(a.device)
             error = (a.float() - b.float()).square().flatten(1).mean(1)
             found = error / b.float().var().clamp_min(1e-12)
             total = found if total is None else total + found

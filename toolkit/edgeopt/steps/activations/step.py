@@ -1,0 +1,207 @@
+"""The step `activations`: smooth functions replaced by what an engine computes inside the layer before them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from time import perf_counter_ns
+
+from edgeopt.errors import EdgeoptError, Note, NoteKind
+from edgeopt.graph.graph import Graph
+from edgeopt.graph.model import Model
+from edgeopt.graph.outcome import Outcome
+from edgeopt.measurement.accuracy.evaluate import model_inputs
+from edgeopt.measurement.interleaved import call_of, compare_calls
+from edgeopt.measurement.statistics.ratio import Ratio
+from edgeopt.runtime.availability import is_by_rule, is_compiled
+from edgeopt.steps._context import CALIBRATION, Context, Engine, Setting, agreement_on_processor, numbered, out_of_time
+from edgeopt.steps.activations.fit import Fitted, fit_all, keep_worst, place
+from edgeopt.steps.activations.forms import Form, all_forms
+from edgeopt.steps.activations.sites import Found, find_sites
+from edgeopt.steps.quantize.calibration.calibrate import Observation, calibrate
+from edgeopt.steps.quantize.patterns import name_of
+from edgeopt.system.toml import read_json
+
+CHOICE = "activations.json"
+"""Beside each candidate: what another run needs to make the same."""
+_PICTURES = 64
+_SHARES = (0.1, 0.2, 0.3, 0.5)
+"""Of all numbers that activations compute, in a candidate that keeps those that lose most."""
+_SECONDS, _BLOCK = 1.5, 3
+_LEAST = 1.02
+"""A ratio below it is no gain."""
+_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What one candidate is made of."""
+
+    form: str
+    share: float
+    """Of all numbers, those that stay as they were."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Gain:
+    """What a form saves where all activations have it."""
+
+    engine: str
+    precision: str
+    ratio: Ratio
+
+
+def replace_activations(model: Model, context: Context, setting: Setting) -> list[Outcome]:
+    """Return models with cheaper activations, the fastest first; the model itself where there is nothing to gain.
+
+    Args:
+        model: The float model, with fixed shapes.
+        context: Its pictures fit and judge, its engines time.
+        setting: What the candidates are called.
+    """
+    found = find_sites(Graph.from_model(model))
+    if not found.sites:
+        return [Outcome(model, {}, _refusals(found))]
+    if is_by_rule(context.target) or is_compiled(context.target):
+        told = f"no activations: {context.target.name} is not here to be timed, and what costs accuracy must be faster"
+        context.notes.append(Note(NoteKind.SKIPPED, told))
+        return []
+    seen = _seen(model, context, found)
+    if context.replay:
+        return _made_again(model, context, setting, seen)
+    made, notes = list[tuple[float, Outcome, Choice]](), list(_refusals(found))
+    for form in all_forms().values():
+        if context.searches_end <= perf_counter_ns() / 1e9:
+            context.notes.append(out_of_time("activations"))
+            break
+        engines = [one for one in (context.engine, *context.alternatives) if form.op in one.target.fused_activations]
+        if not engines or not _fits(model, form):
+            continue
+        fitted = fit_all(Graph.from_model(model), seen, form)
+        fastest = place(model, fitted, form)
+        gains = [gain for engine in engines for gain in _gains(model, fastest, engine, context)]
+        best = max(gains, key=lambda one: one.ratio.low, default=None)
+        if best is None or best.ratio.low < _LEAST:
+            speed = f"; the best: {_spoken(best)}" if best else ""
+            notes.append(Note(NoteKind.INFO, f"{form.name} in place of {_kinds(found)} is no faster{speed}"))
+            continue
+        made += _candidates(model, context, form, fitted, best)
+    made.sort(key=lambda one: -one[0])
+    for i, (_, _, choice) in enumerate(made):
+        _write(context, setting, i, choice)
+    if not made:
+        return [Outcome(model, {}, tuple(notes))]
+    context.notes += notes
+    return [outcome for _, outcome, _ in made]
+
+
+def _fits(model: Model, form: Form) -> bool:
+    return Graph.from_model(model).opset >= form.opset
+
+
+def _seen(model: Model, context: Context, found: Found) -> Mapping[str, Observation]:
+    frames = context.frames.spread(_PICTURES)
+    task = context.task(model, evaluating=True)
+    return calibrate(
+        model,
+        model_inputs(task, frames),
+        {name_of(site.x): site.axis for site in found.sites},
+        threads=context.threads,
+        progress=lambda done: context.listener.progress("watch activations", done, len(frames)),
+        cache=context.files.path(CALIBRATION),
+    ).observations
+
+
+def _candidates(
+    model: Model, context: Context, form: Form, fitted: Sequence[Fitted], gain: _Gain
+) -> list[tuple[float, Outcome, Choice]]:
+    """Return the model with all of them replaced and, where its answers differ, with as many as it takes to agree."""
+    made = list[tuple[float, Outcome, Choice]]()
+    for share in (0.0, *_SHARES):
+        chosen = keep_worst(fitted, share)
+        if not chosen:
+            break
+        changed = place(model, chosen, form)
+        agreement = agreement_on_processor(context, changed)
+        replaced = sum(one.elements for one in chosen) / sum(one.elements for one in fitted)
+        speed = 1 / (1 - replaced * (1 - 1 / gain.ratio.speedup))
+        told = f"~{speed:.2f}x  agrees {agreement:.3f}  {len(chosen)} of {len(fitted)} activations as {form.name}"
+        context.listener.say(f"  {told}")
+        is_alike = agreement >= context.least_agreement
+        if is_alike or not made:
+            notes = (_note(form, chosen, fitted), Note(NoteKind.INFO, f"all of them: {_spoken(gain)}"))
+            made.append((speed, Outcome(changed, {form.name: len(chosen)}, notes), Choice(form.name, share)))
+        if (is_alike and len(made) > 1) or agreement > _enough(context):
+            break
+    return made
+
+
+def _enough(context: Context) -> float:
+    """Return the agreement above which nothing more is kept: half way between what must be and the same answers."""
+    return (1 + context.least_agreement) / 2
+
+
+def _made_again(model: Model, context: Context, setting: Setting, seen: Mapping[str, Observation]) -> list[Outcome]:
+    """Return what an earlier run made: nothing is timed."""
+    assert context.replay is not None
+    made, fits, known = list[Outcome](), dict[str, tuple[Fitted, ...]](), all_forms()
+    folder = context.replay.source / "candidates"
+    while (path := folder / numbered(setting.name, len(made)) / CHOICE).is_file():
+        stored = read_json(path, remedy="leave --replay out")
+        if stored.get("form") not in known or not isinstance(stored.get("share"), float):
+            raise EdgeoptError(f"{path} does not say what was made", remedy="leave --replay out")
+        choice, form = Choice(stored["form"], stored["share"]), known[stored["form"]]
+        if choice.form not in fits:
+            fits[choice.form] = fit_all(Graph.from_model(model), seen, form)
+        chosen = keep_worst(fits[choice.form], choice.share)
+        note = _note(form, chosen, fits[choice.form])
+        made.append(Outcome(place(model, chosen, form), {form.name: len(chosen)}, (note,)))
+        _write(context, setting, len(made) - 1, choice)
+    return made
+
+
+def _write(context: Context, setting: Setting, position: int, choice: Choice) -> None:
+    context.files.write(f"candidates/{numbered(setting.name, position)}/{CHOICE}", json.dumps(asdict(choice)) + "\n")
+
+
+def _gains(model: Model, changed: Model, engine: Engine, context: Context) -> list[_Gain]:
+    """Time a model against the one it was made of, in each float precision that the engine has here."""
+    found, inputs = list[_Gain](), context.inputs(1, model)[0]
+    for precision in engine.target.precisions:
+        if not precision.startswith(("fp", "bf")) or engine.target.why_no_precision(precision):
+            continue
+        sessions = [engine.open(one, precision) for one in (model, changed)]
+        try:
+            runs = dict(zip(("model", "changed"), (call_of(one, inputs) for one in sessions), strict=True))
+            ratio = compare_calls(runs, baseline="model", seconds=_SECONDS, block=_BLOCK)["changed"]
+        finally:
+            for one in sessions:
+                one.close()
+        found.append(_Gain(engine.target.name, precision, ratio))
+    return found
+
+
+def _spoken(gain: _Gain) -> str:
+    return f"{gain.ratio} on {gain.engine} in {gain.precision}"
+
+
+def _kinds(found: Found) -> str:
+    return " and ".join(dict.fromkeys(site.kind for site in found.sites))
+
+
+def _note(form: Form, chosen: Sequence[Fitted], fitted: Sequence[Fitted]) -> Note:
+    worst = sorted(chosen, key=lambda one: (-one.noise, one.name))[:_SHOWN]
+    coarse = ", ".join(f"{one.name!r} {one.noise:.1%}" for one in worst)
+    told = f"{len(chosen)} of {len(fitted)} activations computed as {form.name}, fitted to each channel"
+    return Note(NoteKind.CHOICE, told, f"coarsest, error over signal: {coarse}; finetune wins back what it costs")
+
+
+def _refusals(found: Found) -> tuple[Note, ...]:
+    reasons: dict[str, list[str]] = {}
+    for name, reason in found.refused:
+        reasons.setdefault(reason, []).append(name)
+    return tuple(
+        Note(NoteKind.INFO, f"{len(names)} activations stay as they are: {reason}", names=tuple(names))
+        for reason, names in sorted(reasons.items())
+    )
