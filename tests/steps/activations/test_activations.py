@@ -22,6 +22,7 @@ from edgeopt.steps.activations.fit import fit_all, keep_worst, place
 from edgeopt.steps.activations.forms import all_forms
 from edgeopt.steps.activations.readers import reaches
 from edgeopt.steps.activations.sites import find_sites
+from edgeopt.steps.activations.step import replace_activations
 from edgeopt.steps.quantize.api import quantize
 from edgeopt.steps.quantize.calibration.calibrate import calibrate
 from edgeopt.steps.quantize.forms import Form as Int8Form
@@ -284,3 +285,11 @@ def test_two_processes_make_the_same_bytes():
         check=True,
     )
     assert done.stdout.strip() == fingerprint()
+
+
+def test_without_activations_there_is_nothing_to_do():
+    net = Net()
+    model = net.model(net.op("Relu", net.conv("x", 3, 4)))
+    (outcome,) = replace_activations(model, None, None)  # neither pictures nor clock are asked
+    assert outcome.is_unchanged
+    assert outcome.model is model
