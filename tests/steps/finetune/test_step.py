@@ -10,7 +10,7 @@ from taught_nets import PICTURES, dense, pruned, recipe_file
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from edgeopt.errors import EdgeoptError
+from edgeopt.errors import EdgeoptError, NoteKind
 from edgeopt.graph.model import save_model
 from edgeopt.pipeline.engines import open_engine
 from edgeopt.pipeline.run import Silence
@@ -67,6 +67,14 @@ def setting_of(context: Context) -> Setting:
     return Setting(context.engine, "fp32", "finetune")
 
 
+def why_unchanged(model, context: Context) -> str:
+    (left,) = heal(model, context, setting_of(context))
+    assert left.is_unchanged
+    assert left.model is model
+    assert [note.kind for note in left.notes] == [NoteKind.SKIPPED]
+    return str(left.notes[0])
+
+
 def test_a_pruned_model_is_healed_and_a_replay_takes_the_stored_weights(tmp_path):
     context = context_in(tmp_path)
     (made,) = heal(pruned(dense()), context, setting_of(context)) or pytest.fail(str(context.notes))
@@ -91,17 +99,14 @@ def test_a_pruned_model_is_healed_and_a_replay_takes_the_stored_weights(tmp_path
 def test_nothing_is_trained_where_nothing_was_lost(tmp_path):
     context = context_in(tmp_path)
     whole = module._teacher(context, setting_of(context))
-    assert heal(whole, context, setting_of(context)) == []
-    assert "nothing to heal" in str(context.notes[-1])
+    assert "nothing to heal" in why_unchanged(whole, context)
 
 
 def test_made_up_pictures_teach_nothing(tmp_path):
     context = context_in(tmp_path, is_calibrated=False)
-    assert heal(pruned(dense()), context, setting_of(context)) == []
-    assert "no real pictures" in str(context.notes[-1])
+    assert "no real pictures" in why_unchanged(pruned(dense()), context)
 
 
 def test_a_model_of_another_input_is_left_as_it_is(tmp_path):
     context = replace(context_in(tmp_path), original=pruned(dense(classes=7)))
-    assert heal(pruned(dense()), context, setting_of(context)) == []
-    assert "no finetune: pruned gives" in str(context.notes[-1])
+    assert "no finetune: pruned gives" in why_unchanged(pruned(dense()), context)

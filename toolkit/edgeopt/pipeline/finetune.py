@@ -66,9 +66,10 @@ def finetune(
         EdgeoptError: On what the user can mend; the checkpoint stays on disk.
     """
     require_torch("training")
+    path = find_model(str(model))
     frames = open_frames(Path(data))
     given = open_given(str(teacher), _TARGET, recipe, fed=frames.shapes or None, labels=eval)
-    student = load_model(find_model(str(model)))
+    student = load_model(path)
     require_alike(student, given.model)
     frames = fed(frames, given.recipe, given.model.inputs)
     labelled = open_labelled(Path(eval)) if eval else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from time import monotonic
 
 from edgeopt.errors import Note, NoteKind, UnsupportedError
@@ -18,7 +19,7 @@ _CHECKPOINT = ".finetune.npz"
 
 
 def heal(model: Model, context: Context, setting: Setting) -> list[Outcome]:
-    """Return the model trained to answer as the original, or none where training gains nothing.
+    """Return the model trained to answer as the original; the model itself, with the reason, where nothing is gained.
 
     Args:
         model: Pruned or changed.
@@ -32,40 +33,33 @@ def heal(model: Model, context: Context, setting: Setting) -> list[Outcome]:
     if context.replay:
         folder = context.replay.source / "candidates" / setting.name
         if not (folder / RECORD).is_file():
-            context.notes.append(Note(NoteKind.SKIPPED, f"{context.replay.source} has no trained model"))
-            return []
+            return _as_it_is(model, Note(NoteKind.SKIPPED, f"{context.replay.source} has no trained model"))
         made, record = trained_before(folder, model, context.replay.source)
         told = f"the weights are those that {context.replay.source} trained: nothing was trained here"
         return _kept(context, setting, made, record, (Note(NoteKind.INFO, record.note), Note(NoteKind.INFO, told)))
     if not context.is_calibrated:
         why = "no finetune: there are no real pictures to learn from"
-        context.notes.append(Note(NoteKind.SKIPPED, why, "pass unlabelled ones with --calib"))
-        return []
+        return _as_it_is(model, Note(NoteKind.SKIPPED, why, "pass unlabelled ones with --calib"))
     teacher = _fed_alike(_teacher(context, setting), model, context)
     if teacher.fingerprint == model.fingerprint:
-        context.notes.append(
-            Note(NoteKind.SKIPPED, "nothing to heal: no step before finetune changed what the model computes", _HOW)
-        )
-        return []
+        why = "nothing to heal: no step before finetune changed what the model computes"
+        return _as_it_is(model, Note(NoteKind.SKIPPED, why, "prune or activations leave something to heal"))
     try:
         require_alike(model, teacher)
     except UnsupportedError as error:
-        context.notes.append(Note(NoteKind.SKIPPED, f"no finetune: {error.problem}"))
-        return []
+        return _as_it_is(model, Note(NoteKind.SKIPPED, f"no finetune: {error.problem}"))
     seconds = min(context.training_s, context.searches_end - monotonic())
     if seconds <= 0:
-        context.notes.append(out_of_time("finetune"))
-        return []
+        return _as_it_is(model, replace(out_of_time("finetune"), kind=NoteKind.SKIPPED))
     done = _trained(model, teacher, context, seconds)
     if not done.is_better:
-        context.listener.say(f"finetune: {done.note}")
-        context.notes += [Note(NoteKind.INFO, f"finetune: {done.note}"), *done.notes]
-        return []
+        return _as_it_is(model, Note(NoteKind.SKIPPED, f"finetune: {done.note}"), *done.notes)
     record = Record.of(model, teacher, done)
     return _kept(context, setting, done.model, record, (Note(NoteKind.INFO, done.note), *done.notes), done.weights)
 
 
-_HOW = "prune or activations leave something to heal"
+def _as_it_is(model: Model, *notes: Note) -> list[Outcome]:
+    return [Outcome(model, {}, notes)]
 
 
 def _trained(model: Model, teacher: Model, context: Context, seconds: float) -> Distilled:
