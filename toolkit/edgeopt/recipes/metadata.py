@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from edgeopt.recipes.preprocess import MOST_PIXELS_A_SIDE
@@ -12,6 +12,8 @@ from edgeopt.recipes.recipe import Recipe
 _MOST_CHARACTERS = 2**18
 """Of one entry; a thousand class names have 20,000."""
 _END_TO_END = "end_to_end"
+_DETECT = "detect"
+"""Ultralytics' task whose recipes also serve other exporters; a recipe of another of its tasks names it in `match`."""
 _DETECTORS = ("yolov8", _END_TO_END)
 """Decoders of Ultralytics' task `detect`."""
 
@@ -46,9 +48,29 @@ def contradicts(metadata: Mapping[str, str], recipe: Recipe) -> bool:
     if not metadata.keys() >= {"names", "stride"}:
         return False
     decoder, task = recipe.postprocess.decoder, metadata.get("task")
-    if task is not None and (task != "detect" or decoder not in _DETECTORS):
+    if task is not None and task != _DETECT:
+        return task not in _tasks_named_by(recipe)
+    if task is not None and decoder not in _DETECTORS:
         return True
     return _is_end_to_end(metadata) != (decoder == _END_TO_END)
+
+
+def other_task(metadata: Mapping[str, str], recipes: Iterable[Recipe]) -> str:
+    """Return the exporter's task, such as `segment`, where it is neither detection nor one that a recipe names.
+
+    Args:
+        metadata: What the exporter wrote.
+        recipes: All that are shipped.
+    """
+    task = metadata.get("task", "")
+    if not metadata.keys() >= {"names", "stride"} or task in ("", _DETECT):
+        return ""
+    return "" if any(task in _tasks_named_by(one) for one in recipes) else task
+
+
+def _tasks_named_by(recipe: Recipe) -> set[str | None]:
+    """Return the exporter's tasks, such as `classify`, for which a recipe says that it is made."""
+    return {match.metadata.get("task") for match in recipe.match}
 
 
 def _is_end_to_end(metadata: Mapping[str, str]) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 from edgeopt.errors import EdgeoptError, Note, NoteKind, UnsupportedError
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.input_shapes import Shapes, sample_shape
-from edgeopt.recipes.metadata import class_names_of, contradicts, input_size_of
+from edgeopt.recipes.metadata import class_names_of, contradicts, input_size_of, other_task
 from edgeopt.recipes.output_shapes import STRIDES, count_cells, knows_shapes, why_unfit
 from edgeopt.recipes.preprocess import PICTURE_TYPES, Colour, Layout
 from edgeopt.recipes.recipe import (
@@ -21,7 +21,7 @@ from edgeopt.recipes.recipe import (
 )
 from edgeopt.recipes.tensor_outputs import recurrent_notes, with_outputs
 from edgeopt.system import assets
-from edgeopt.system.text import plural
+from edgeopt.system.text import plural, short
 
 ARRAYS_RECIPE = "tensors"
 """The shipped recipe of any model: arrays in, outputs as they are."""
@@ -81,6 +81,12 @@ def choose_recipe(
     shapes = f"inputs {', '.join(map(str, inputs))}; outputs {', '.join(map(str, outputs))}"
     if not fitting and given:
         return _as_tensors(shapes, inputs, outputs, metadata, taken)
+    if not fitting and (task := other_task(metadata, _shipped())):
+        raise UnsupportedError(
+            f"the exporter says that this model is for {short(task)}, which no recipe reads",
+            remedy=f"judge its outputs as they are: --recipe {ARRAYS_RECIPE} and --calib FILE.npz"
+            f"{_of_pictures(inputs)}",
+        )
     if not fitting:
         named = f"; or pass --recipe with one of {', '.join(one.name for one in possible)}" if possible else ""
         raise EdgeoptError(
