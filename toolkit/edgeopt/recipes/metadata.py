@@ -14,7 +14,7 @@ _MOST_CHARACTERS = 2**18
 _END_TO_END = "end_to_end"
 _DETECT = "detect"
 """Ultralytics' task whose recipes also serve other exporters; a recipe of another of its tasks names it in `match`."""
-_DETECTORS = ("yolov8", _END_TO_END)
+_DETECTORS = ("yolov8", "yolov8_dfl", _END_TO_END)
 """Decoders of Ultralytics' task `detect`."""
 
 

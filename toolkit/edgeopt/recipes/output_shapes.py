@@ -12,6 +12,8 @@ Shape = tuple[int | str | None, ...]
 """None or a name is a free dimension, which fits any size."""
 STRIDES = (8, 16, 32)
 """Used where a detector's recipe writes none."""
+DFL_BINS = {"yolov8_dfl": 16}
+"""How many bins a side of a box has, where a recipe writes none."""
 CLASSIFIERS = ("logits", "probabilities")
 """Decoders of the task classification."""
 _USUAL_STRIDES = (STRIDES, (8, 16, 32, 64), (4, 8, 16, 32))
@@ -170,9 +172,31 @@ def _ssd_corners(shapes: Sequence[Shape], numbers: Postprocess, size: Sequence[i
     return "" if fits else wanted
 
 
+def _yolov8_dfl(shapes: Sequence[Shape], numbers: Postprocess, size: Sequence[int]) -> str:
+    sides = 4 * (numbers.bins or DFL_BINS["yolov8_dfl"])
+    strides = sorted(numbers.strides or STRIDES)
+    wanted = f"{sides} numbers of a box and its classes for each cell (1 x {sides} + classes x cells), or both a stride"
+    if not all(_equal(one[0], 1) for one in shapes if one) or len({len(one) for one in shapes}) != 1:
+        return wanted
+    if len(shapes[0]) == 3:
+        fits = len(shapes) == 1 and _at_least(shapes[0][1], sides + 1)
+        fits = fits or (len(shapes) == 2 and any(_equal(one[1], sides) for one in shapes))
+        return "" if fits and all(_are_cells(one[2], numbers, size) for one in shapes) else wanted
+    if len(shapes[0]) != 4 or len(shapes) % len(strides):
+        return wanted
+    for stride in strides:
+        mine = [one for one in shapes if not size or one[2:] == (size[0] // stride, size[1] // stride)]
+        channels = [one[1] for one in mine]
+        is_whole = len(mine) == 1 and _at_least(channels[0], sides + 1)
+        if size and not is_whole and (len(mine) not in (2, 3) or sides not in channels):
+            return wanted
+    return ""
+
+
 _READERS: dict[str, Callable[[Sequence[Shape], Postprocess, Sequence[int]], str]] = {
     "yolox": _yolox,
     "yolov8": _yolov8,
+    "yolov8_dfl": _yolov8_dfl,
     "yolov5": _yolov5,
     "yolov5_heads": _yolov5_heads,
     "end_to_end": _end_to_end,

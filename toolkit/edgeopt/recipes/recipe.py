@@ -80,6 +80,8 @@ class Postprocess:
     """Classification: how many classes an answer lists."""
     background: bool = False
     """Class 0 is background and never reported."""
+    bins: Annotated[int, Within(0, 64)] = 0
+    """Detectors that give a side of a box as a distribution: over how many distances; 0: as usual for the decoder."""
 
     def __post_init__(self) -> None:
         if len(self.strides) > 8 or len(set(self.strides)) != len(self.strides):
@@ -143,11 +145,23 @@ class Match:
     metadata: Mapping[str, str] = field(default_factory=dict)
     """Metadata keys that must be there and the text each must contain."""
     input_names: tuple[str, ...] = ()
+    output_names: tuple[str, ...] = ()
+    """Of the outputs, in the order of `outputs`; where they are told, no shape is read without its name."""
+    ops: tuple[str, ...] = ()
+    """The operator that makes the values of each of `outputs`: what copies, such as Concat, is not one."""
 
     def __post_init__(self) -> None:
         for term in (term for output in self.outputs for term in output):
             if not (term.isdecimal() and len(term) < 10):
                 read_term(term)
+        for told in (self.output_names, self.ops):
+            if told and len(told) != len(self.outputs):
+                raise ValueError(f"{list(told)} for {len(self.outputs)} outputs of a match")
+
+    @property
+    def sees_graph(self) -> bool:
+        """Whether it asks for more than shapes and the exporter's metadata."""
+        return bool(self.output_names or self.ops)
 
 
 def read_term(term: str) -> tuple[int, str, int, int]:

@@ -78,6 +78,7 @@ def choose_recipe(
         return replace(_bind(found, told, inputs, outputs, metadata, taken), is_given=True)
     possible = _possible(inputs, outputs, metadata)
     fitting = _explaining([one for one in possible if _fits(one, inputs, outputs, metadata)], outputs)
+    fitting = [one for one in fitting if _fits(one, inputs, outputs, metadata, by_graph=True)] or fitting
     shapes = f"inputs {', '.join(map(str, inputs))}; outputs {', '.join(map(str, outputs))}"
     if not fitting and given:
         return _as_tensors(shapes, inputs, outputs, metadata, taken)
@@ -189,10 +190,17 @@ def _is_possible(
 
 
 def _fits(
-    recipe: Recipe, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], metadata: Mapping[str, str]
+    recipe: Recipe,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    metadata: Mapping[str, str],
+    *,
+    by_graph: bool = False,
 ) -> bool:
+    """Return whether one of the recipe's matches has these shapes; `by_graph`: one that asks for names or operators."""
     size = _size_of(inputs[0], recipe, metadata) if len(inputs) == 1 else None
-    return size is not None and any(_matches(match, size, inputs, outputs, metadata) for match in recipe.match)
+    told = [match for match in recipe.match if match.sees_graph or not by_graph]
+    return size is not None and any(_matches(match, size, inputs, outputs, metadata) for match in told)
 
 
 def _matches(
@@ -212,8 +220,14 @@ def _matches(
     if names := class_names_of(metadata):
         known["classes"] = len(names)
     remaining = list(outputs)
-    for pattern in match.outputs:  # exporters order outputs as they like
-        found = next((one for one in remaining if _shape_matches(pattern, one.shape, known)), None)
+    for i, pattern in enumerate(match.outputs):  # exporters order outputs as they like
+        able = [
+            one
+            for one in remaining
+            if (not match.output_names or one.name == match.output_names[i])
+            and (not match.ops or one.op == match.ops[i])
+        ]
+        found = next((one for one in able if _shape_matches(pattern, one.shape, known)), None)
         if found is None:
             return False
         remaining.remove(found)

@@ -13,7 +13,8 @@ from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.output_shapes import STRIDES
 from edgeopt.recipes.recipe import Boxes, Postprocess, Recipe, Scores
 from edgeopt.steps._embedding import Nodes, floats, ints
-from edgeopt.tasks.detection.decoders import MOST_CLASSES, grid, logit
+from edgeopt.tasks.detection.decoders import MOST_CLASSES
+from edgeopt.tasks.detection.head_parts import grid, logit
 
 _SIDES = 4
 """Numbers of a box."""

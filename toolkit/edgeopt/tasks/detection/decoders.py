@@ -7,9 +7,8 @@ Values that overflow stay infinite or NaN; the task drops them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,69 +16,32 @@ from numpy.typing import NDArray
 
 from edgeopt.recipes.output_shapes import STRIDES
 from edgeopt.recipes.recipe import Boxes, Postprocess, Scores
-
-Array = NDArray[np.float32]
-Candidates = tuple[Array, Array, NDArray[np.int64]]
-Decoder = Callable[[Sequence[Array], Postprocess, tuple[int, int], float], Candidates]
-"""(outputs in the model's order, numbers, (height, width) of the input, score threshold) -> candidates"""
-
+from edgeopt.tasks.detection.decoders_dfl import yolov8_dfl
+from edgeopt.tasks.detection.head_parts import (
+    Array,
+    Candidates,
+    Decoder,
+    best_class,
+    corners,
+    grid,
+    least,
+    probabilities,
+    scores_of,
+    softmax,
+    to_pixels,
+)
 
 MOST_CLASSES = 1e6
-
-
-@lru_cache(maxsize=8)
-def grid(size: tuple[int, int], strides: tuple[int, ...]) -> tuple[Array, Array]:
-    """Return cell columns and rows, (n, 2), and strides, (n, 1), of all scales, row by row."""
-    cells, steps = [], []
-    for stride in strides:
-        rows, columns = size[0] // stride, size[1] // stride
-        x, y = np.meshgrid(np.arange(columns), np.arange(rows))
-        cells.append(np.stack([x.ravel(), y.ravel()], axis=1))
-        steps.append(np.full((rows * columns, 1), stride))
-    return np.concatenate(cells).astype(np.float32), np.concatenate(steps).astype(np.float32)
-
-
-def _corners(centres: Array, sizes: Array) -> Array:
-    half = sizes / 2
-    return np.concatenate([centres - half, centres + half], axis=1)
-
-
-def _best_class(scores: Array, threshold: float) -> tuple[NDArray[np.int64], Array, NDArray[np.int64]]:
-    """Return rows, scores and classes of the rows whose best class is above the threshold; `scores` is (n, classes)."""
-    best = scores.argmax(axis=1)
-    value = scores[np.arange(len(scores)), best]
-    rows = np.flatnonzero(value > threshold)
-    return rows, value[rows], best[rows].astype(np.int64)
 
 
 def _objectness_first(
     rows: Array, numbers: Postprocess, threshold: float
 ) -> tuple[NDArray[np.int64], Array, NDArray[np.int64]]:
     """Return rows, scores and classes where objectness * class is above the threshold; `rows` is (n, 5 + classes)."""
-    likely = np.flatnonzero(rows[:, 4] > _least(numbers, threshold))  # a class score is at most 1
-    both = _scores_of(rows[likely, 4:], numbers)
-    kept, scores, classes = _best_class(both[:, 1:] * both[:, :1], threshold)
+    likely = np.flatnonzero(rows[:, 4] > least(numbers, threshold))  # a class score is at most 1
+    both = scores_of(rows[likely, 4:], numbers)
+    kept, scores, classes = best_class(both[:, 1:] * both[:, :1], threshold)
     return likely[kept], scores, classes
-
-
-def _probabilities(values: Array) -> Array:
-    return np.asarray(1 / (1 + np.exp(-values)), np.float32)
-
-
-def _scores_of(values: Array, numbers: Postprocess) -> Array:
-    return _probabilities(values) if numbers.scores is Scores.LOGITS else values
-
-
-def _least(numbers: Postprocess, threshold: float) -> float:
-    """Return the threshold for raw scores: sigmoid is monotonic, and computed for the survivors only."""
-    return logit(threshold) if numbers.scores is Scores.LOGITS else threshold
-
-
-def _to_pixels(boxes: Array, numbers: Postprocess, size: tuple[int, int]) -> Array:
-    """Return (n, 4) boxes that know no grid in pixels of the input."""
-    if numbers.boxes is not Boxes.RELATIVE:
-        return boxes
-    return np.asarray(boxes * np.array([size[1], size[0]] * 2, np.float32), np.float32)
 
 
 def yolox(outputs: Sequence[Array], numbers: Postprocess, size: tuple[int, int], threshold: float) -> Candidates:
@@ -93,7 +55,7 @@ def yolox(outputs: Sequence[Array], numbers: Postprocess, size: tuple[int, int],
     kept, scores, classes = _objectness_first(rows, numbers, threshold)
     cells, strides = grid(size, numbers.strides or STRIDES)
     found, cell, stride = rows[kept], cells[kept], strides[kept]
-    return _corners((found[:, :2] + cell) * stride, np.exp(found[:, 2:4]) * stride), scores, classes
+    return corners((found[:, :2] + cell) * stride, np.exp(found[:, 2:4]) * stride), scores, classes
 
 
 def yolov8(outputs: Sequence[Array], numbers: Postprocess, size: tuple[int, int], threshold: float) -> Candidates:
@@ -105,12 +67,12 @@ def yolov8(outputs: Sequence[Array], numbers: Postprocess, size: tuple[int, int]
     """
     rows = outputs[0][0]
     best = rows[4:].max(axis=0)  # along memory: 3x as fast as over the transposed view
-    kept = np.flatnonzero(best > _least(numbers, threshold))
-    found, scores = rows[:4, kept].T, _scores_of(best[kept], numbers)
+    kept = np.flatnonzero(best > least(numbers, threshold))
+    found, scores = rows[:4, kept].T, scores_of(best[kept], numbers)
     classes = rows[4:, kept].argmax(axis=0).astype(np.int64)
     if numbers.boxes is not Boxes.CELLS:
-        found = _to_pixels(found, numbers, size)
-        return _corners(found[:, :2], found[:, 2:4]), scores, classes
+        found = to_pixels(found, numbers, size)
+        return corners(found[:, :2], found[:, 2:4]), scores, classes
     cells, strides = grid(size, numbers.strides or STRIDES)
     centres = cells[kept] + 0.5
     boxes = np.concatenate([centres - found[:, :2], centres + found[:, 2:4]], axis=1) * strides[kept]
@@ -128,8 +90,8 @@ def yolov5(outputs: Sequence[Array], numbers: Postprocess, size: tuple[int, int]
     if numbers.boxes is Boxes.CELLS:
         return yolov5_heads(_split_heads(rows, numbers, size), numbers, size, threshold)
     kept, scores, classes = _objectness_first(rows, numbers, threshold)
-    found = _to_pixels(rows[kept, :4], numbers, size)
-    return _corners(found[:, :2], found[:, 2:4]), scores, classes
+    found = to_pixels(rows[kept, :4], numbers, size)
+    return corners(found[:, :2], found[:, 2:4]), scores, classes
 
 
 def _split_heads(rows: Array, numbers: Postprocess, size: tuple[int, int]) -> list[Array]:
@@ -166,32 +128,26 @@ def _of_head(
 ) -> Candidates:
     if raw.ndim == 3:
         raw = raw.reshape(len(anchors), -1, *raw.shape[1:]).transpose(0, 2, 3, 1)
-    anchor, row, column = np.nonzero(raw[..., 4] > _least(numbers, threshold))
+    anchor, row, column = np.nonzero(raw[..., 4] > least(numbers, threshold))
     found = raw[anchor, row, column]
-    both = _scores_of(found[:, 4:], numbers)
-    kept, scores, classes = _best_class(both[:, 1:] * both[:, :1], threshold)
+    both = scores_of(found[:, 4:], numbers)
+    kept, scores, classes = best_class(both[:, 1:] * both[:, :1], threshold)
     found = found[kept, :4]
     if numbers.boxes in (Boxes.PIXELS, Boxes.RELATIVE):
-        found = _to_pixels(found, numbers, size)
-        return _corners(found[:, :2], found[:, 2:4]), scores, classes
-    found, cell = _scores_of(found, numbers), np.stack([column[kept], row[kept]], axis=1)
+        found = to_pixels(found, numbers, size)
+        return corners(found[:, :2], found[:, 2:4]), scores, classes
+    found, cell = scores_of(found, numbers), np.stack([column[kept], row[kept]], axis=1)
     centres = (found[:, :2] * 2 - 0.5 + cell) * stride
-    return _corners(centres, (found[:, 2:4] * 2) ** 2 * anchors[anchor[kept]]), scores, classes
-
-
-def logit(probability: float) -> float:
-    """Return the raw score of which the sigmoid is this."""
-    clipped = min(max(probability, 1e-7), 1 - 1e-7)
-    return float(np.log(clipped / (1 - clipped)))
+    return corners(centres, (found[:, 2:4] * 2) ** 2 * anchors[anchor[kept]]), scores, classes
 
 
 def end_to_end(outputs: Sequence[Array], numbers: Postprocess, size: tuple[int, int], threshold: float) -> Candidates:
     """Decode (1, n, 6): left, top, right, bottom in pixels, score, class; nothing is left to suppress. YOLOv10, 26."""
     rows = outputs[0][0]
     is_class = (rows[:, 5] > -0.5) & (rows[:, 5] < MOST_CLASSES)  # rows beyond the last box may hold -1
-    found = rows[(rows[:, 4] > _least(numbers, threshold)) & is_class]
-    boxes = _to_pixels(found[:, :4], numbers, size)
-    return np.ascontiguousarray(boxes), _scores_of(found[:, 4], numbers), found[:, 5].round().astype(np.int64)
+    found = rows[(rows[:, 4] > least(numbers, threshold)) & is_class]
+    boxes = to_pixels(found[:, :4], numbers, size)
+    return np.ascontiguousarray(boxes), scores_of(found[:, 4], numbers), found[:, 5].round().astype(np.int64)
 
 
 def ssd_corners(outputs: Sequence[Array], numbers: Postprocess, size: tuple[int, int], threshold: float) -> Candidates:
@@ -203,22 +159,15 @@ def ssd_corners(outputs: Sequence[Array], numbers: Postprocess, size: tuple[int,
     """
     swapped = outputs[0].shape[-1] == 4 != outputs[1].shape[-1]
     raw, boxes = (one[0] for one in (reversed(outputs[:2]) if swapped else outputs[:2]))
-    scores = (
-        raw if numbers.scores is not Scores.LOGITS else _softmax(raw) if numbers.background else _probabilities(raw)
-    )
-    kept, value, classes = _best_class(scores[:, int(numbers.background) :], threshold)
+    scores = raw if numbers.scores is not Scores.LOGITS else softmax(raw) if numbers.background else probabilities(raw)
+    kept, value, classes = best_class(scores[:, int(numbers.background) :], threshold)
     if numbers.boxes is Boxes.USUAL:
         numbers = replace(numbers, boxes=Boxes.RELATIVE)
-    return _to_pixels(boxes[kept], numbers, size), value, classes
-
-
-def _softmax(values: Array) -> Array:
-    exponents = np.exp(values - values.max(axis=1, keepdims=True))
-    return np.asarray(exponents / exponents.sum(axis=1, keepdims=True), np.float32)
+    return to_pixels(boxes[kept], numbers, size), value, classes
 
 
 DECODERS: dict[str, Decoder] = {
-    one.__name__: one for one in (yolox, yolov8, yolov5, yolov5_heads, end_to_end, ssd_corners)
+    one.__name__: one for one in (yolox, yolov8, yolov8_dfl, yolov5, yolov5_heads, end_to_end, ssd_corners)
 }
 """By the name a recipe writes in `decoder`."""
 

@@ -1,0 +1,81 @@
+"""A model laid out as a family's exporter writes it is recognised, and its boxes are those of a plain reference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from detector_heads import SIZE, STRIDES, Model, answers, yolov8
+
+from edgeopt.recipes.recognise import choose_recipe
+from edgeopt.tasks.detection.decoders import DECODERS
+
+Box = tuple[float, float, float, float, float, int]
+"""Left, top, right, bottom, score, class."""
+
+
+def sigmoid(x: float) -> float:
+    return 1 / (1 + float(np.exp(-x)))
+
+
+def decoded(model: Model, name: str, threshold: float) -> list[Box]:
+    """Return what the recipe that is chosen without being named finds."""
+    choice = choose_recipe(None, None, model.inputs, model.outputs, model.metadata)
+    assert choice.recipe.name == name
+    recipe, outputs = choice.recipe, answers(model)
+    ordered = [outputs[one.name] for one in model.outputs]
+    numbers = replace(recipe.postprocess, score_threshold=threshold)
+    boxes, scores, classes = DECODERS[numbers.decoder](ordered, numbers, tuple(recipe.input.size), threshold)
+    assert len(boxes) == len(scores) == len(classes)
+    return [(*map(float, box), float(s), int(c)) for box, s, c in zip(boxes, scores, classes, strict=True)]
+
+
+def require_same(found: Sequence[Box], wanted: Sequence[Box], least: int = 5) -> None:
+    assert len(wanted) >= least
+    np.testing.assert_allclose(sorted(found), sorted(wanted), rtol=1e-3, atol=1e-2)
+
+
+def yolov8_boxes(classes: int, bins: int, threshold: float) -> list[Box]:
+    """Go through the raw planes cell by cell."""
+    raw, found = answers(yolov8("planes", classes, bins)), []
+    for stride in STRIDES:
+        sides, scores = raw[f"box{stride}"][0], raw[f"class{stride}"][0]
+        for y in range(SIZE[0] // stride):
+            for x in range(SIZE[1] // stride):
+                best = int(scores[:, y, x].argmax())
+                if (score := sigmoid(scores[best, y, x])) <= threshold:
+                    continue
+                far = []
+                for side in range(4):
+                    values = sides[side * bins : (side + 1) * bins, y, x].astype(np.float64)
+                    shares = np.exp(values) / np.exp(values).sum()
+                    far.append(float((shares * range(bins)).sum()) if bins > 1 else float(values[0]))
+                left, top, right, bottom = x + 0.5 - far[0], y + 0.5 - far[1], x + 0.5 + far[2], y + 0.5 + far[3]
+                found.append((left * stride, top * stride, right * stride, bottom * stride, score, best))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("pixels", "yolov8"),
+        ("rows", "yolov8_dfl"),
+        ("pair", "yolov8_dfl"),
+        ("planes", "yolov8_dfl"),
+        ("summed", "yolov8_rknn"),
+    ],
+)
+@pytest.mark.parametrize("classes", [1, 3, 80])
+def test_yolov8_with_and_without_its_last_part(kind, name, classes):
+    require_same(decoded(yolov8(kind, classes), name, 0.6), yolov8_boxes(classes, 16, 0.6))
+
+
+def test_yolo26_and_v10_end_to_end():
+    found = decoded(yolov8("end_to_end", 3, 1), "yolov10", 0.0)
+    every = sorted(yolov8_boxes(3, 1, 0.0), key=lambda one: -one[4])
+    assert len(found) == 30
+    np.testing.assert_allclose(found[0], every[0], rtol=1e-3, atol=1e-2)
+    places = {tuple(np.round(one[:4], 2)) for one in every[:30]}
+    assert {tuple(np.round(one[:4], 2)) for one in found} <= places

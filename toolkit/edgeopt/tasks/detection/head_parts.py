@@ -1,0 +1,76 @@
+"""What decoders share: grids, corners, and which raw scores are above a threshold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeopt.recipes.recipe import Boxes, Postprocess, Scores
+
+Array = NDArray[np.float32]
+Candidates = tuple[Array, Array, NDArray[np.int64]]
+Decoder = Callable[[Sequence[Array], Postprocess, tuple[int, int], float], Candidates]
+"""(outputs in the model's order, numbers, (height, width) of the input, score threshold) -> candidates"""
+
+
+@lru_cache(maxsize=8)
+def grid(size: tuple[int, int], strides: tuple[int, ...]) -> tuple[Array, Array]:
+    """Return cell columns and rows, (n, 2), and strides, (n, 1), of all scales, row by row."""
+    cells, steps = [], []
+    for stride in strides:
+        rows, columns = size[0] // stride, size[1] // stride
+        x, y = np.meshgrid(np.arange(columns), np.arange(rows))
+        cells.append(np.stack([x.ravel(), y.ravel()], axis=1))
+        steps.append(np.full((rows * columns, 1), stride))
+    return np.concatenate(cells).astype(np.float32), np.concatenate(steps).astype(np.float32)
+
+
+def corners(centres: Array, sizes: Array) -> Array:
+    """Return (n, 4) corners of (n, 2) centres and (n, 2) sizes."""
+    half = sizes / 2
+    return np.concatenate([centres - half, centres + half], axis=1)
+
+
+def best_class(scores: Array, threshold: float) -> tuple[NDArray[np.int64], Array, NDArray[np.int64]]:
+    """Return rows, scores and classes of the rows whose best class is above the threshold; `scores` is (n, classes)."""
+    best = scores.argmax(axis=1)
+    value = scores[np.arange(len(scores)), best]
+    rows = np.flatnonzero(value > threshold)
+    return rows, value[rows], best[rows].astype(np.int64)
+
+
+def probabilities(values: Array) -> Array:
+    """Return the sigmoid."""
+    return np.asarray(1 / (1 + np.exp(-values)), np.float32)
+
+
+def scores_of(values: Array, numbers: Postprocess) -> Array:
+    """Return raw scores as probabilities."""
+    return probabilities(values) if numbers.scores is Scores.LOGITS else values
+
+
+def least(numbers: Postprocess, threshold: float) -> float:
+    """Return the threshold for raw scores: sigmoid is monotonic, and computed for the survivors only."""
+    return logit(threshold) if numbers.scores is Scores.LOGITS else threshold
+
+
+def to_pixels(boxes: Array, numbers: Postprocess, size: tuple[int, int]) -> Array:
+    """Return (n, 4) boxes that know no grid in pixels of the input."""
+    if numbers.boxes is not Boxes.RELATIVE:
+        return boxes
+    return np.asarray(boxes * np.array([size[1], size[0]] * 2, np.float32), np.float32)
+
+
+def softmax(values: Array) -> Array:
+    """Return the softmax of each row."""
+    exponents = np.exp(values - values.max(axis=1, keepdims=True))
+    return np.asarray(exponents / exponents.sum(axis=1, keepdims=True), np.float32)
+
+
+def logit(probability: float) -> float:
+    """Return the raw score of which the sigmoid is this."""
+    clipped = min(max(probability, 1e-7), 1 - 1e-7)
+    return float(np.log(clipped / (1 - clipped)))
