@@ -38,6 +38,12 @@ def test_a_block_that_adds_almost_nothing_goes():
     assert any(point.removed_blocks == ("f",) for point in prune().frontier)
 
 
+def test_where_nothing_is_timed_one_point_shows_what_a_tenth_costs():
+    (point,) = prune(None).frontier
+    assert point.measured is None
+    assert 1 / (1 - 0.09) <= point.expected_ratio < 1.3
+
+
 def test_a_slower_model_is_never_offered_and_the_dense_one_stays_with_a_sentence():
     found = prune(lambda _: ratio(0.97))
     assert found.points == ()

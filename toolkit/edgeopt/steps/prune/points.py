@@ -22,6 +22,8 @@ from edgeopt.steps.prune.sensitivity import Sensitivity
 
 SAVED = (0.03, 0.06, 0.09, 0.12, 0.16, 0.20, 0.30, 0.50)
 """Shares of the dense model's time at which points are made."""
+UNTIMED = (0.09,)
+"""The same where nothing is timed: no such point is chosen unless it was asked for, so one shows what a tenth costs."""
 LEAST_SPEEDUP = 1.03
 """Below it the dense model stays: so little is not worth any loss."""
 MOST_LOSS = 0.5
@@ -92,6 +94,11 @@ class Search:
     ends_at_s: float = math.inf
     """On the monotonic clock: then the points so far are all."""
 
+    @property
+    def saved(self) -> tuple[float, ...]:
+        """Shares of the dense model's time, or of its multiplications, at which points are made."""
+        return SAVED if self.measure else UNTIMED
+
 
 def find_points(search: Search, goal: Goal | None = None) -> Found:
     """Return pruned models, the fastest last; none where none is worth its loss.
@@ -125,7 +132,7 @@ def _choices(search: Search) -> Iterator[Choice]:
 
 def _frontier(search: Search) -> Iterator[Point]:
     """Yield a point at each share of time saved, until nothing is left of the answers."""
-    ahead = list(SAVED)
+    ahead = list(search.saved)
     for choice in _choices(search):
         if not ahead or monotonic() > search.ends_at_s:
             return
