@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from detector_heads import SIZE, STRIDES, Model, answers, yolov8
+from detector_heads import SIZE, STRIDES, Model, answers, queries, yolov8
 
+from edgeopt.errors import EdgeoptError
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.tasks.detection.decoders import DECODERS
 
@@ -34,7 +35,8 @@ def decoded(model: Model, name: str, threshold: float) -> list[Box]:
 
 def require_same(found: Sequence[Box], wanted: Sequence[Box], least: int = 5) -> None:
     assert len(wanted) >= least
-    np.testing.assert_allclose(sorted(found), sorted(wanted), rtol=1e-3, atol=1e-2)
+    ordered = [sorted(boxes, key=lambda one: (one[5], round(one[0] * 50), one)) for boxes in (found, wanted)]
+    np.testing.assert_allclose(*ordered, rtol=1e-3, atol=1e-2)
 
 
 def yolov8_boxes(classes: int, bins: int, threshold: float) -> list[Box]:
@@ -79,3 +81,40 @@ def test_yolo26_and_v10_end_to_end():
     np.testing.assert_allclose(found[0], every[0], rtol=1e-3, atol=1e-2)
     places = {tuple(np.round(one[:4], 2)) for one in every[:30]}
     assert {tuple(np.round(one[:4], 2)) for one in found} <= places
+
+
+def queries_boxes(found: dict[str, np.ndarray], threshold: float, *, is_softmax: bool) -> list[Box]:
+    """Follow the image processors of transformers, query by query."""
+    kept = []
+    for logits, (x, y, w, h) in zip(found["logits"][0], found["pred_boxes"][0], strict=True):
+        box = [(x - w / 2) * SIZE[1], (y - h / 2) * SIZE[0], (x + w / 2) * SIZE[1], (y + h / 2) * SIZE[0]]
+        if is_softmax:
+            shares = (np.exp(logits) / np.exp(logits).sum())[:-1]
+            pairs = [(float(shares.max()), int(shares.argmax()))]
+        else:
+            pairs = [(sigmoid(value), i) for i, value in enumerate(logits)]
+        kept += [(*map(float, box), score, label) for score, label in pairs if score > threshold]
+    return kept
+
+
+@pytest.mark.parametrize("classes", [1, 4, 91])
+def test_detr_and_its_class_that_is_no_object(classes):
+    model = queries(100, classes + 1)
+    require_same(decoded(model, "detr", 0.05), queries_boxes(dict(answers(model)), 0.05, is_softmax=True))
+
+
+@pytest.mark.parametrize("classes", [2, 80])
+def test_rtdetr(classes):
+    model = queries(300, classes)
+    wanted = queries_boxes(dict(answers(model)), 0.6, is_softmax=False)
+    require_same(decoded(model, "rtdetr", 0.6), wanted)
+    told = {"description": "Ultralytics rtdetr-l model", "task": "detect", "stride": "32"}
+    told["names"] = repr({i: f"thing {i}" for i in range(classes)})
+    require_same(decoded(queries(300, classes, joined=told), "rtdetr", 0.6), wanted)
+
+
+def test_queries_of_unusual_number_need_the_recipes_name():
+    model = queries(50, 8)
+    with pytest.raises(EdgeoptError, match="no recipe fits") as refused:
+        choose_recipe(None, None, model.inputs, model.outputs, {})
+    assert "detr, rtdetr" in refused.value.remedy

@@ -60,7 +60,11 @@ def outputs_of(decoder: str, numbers: Postprocess, rng: np.random.Generator, *, 
     if decoder == "end_to_end":
         labels = rng.integers(-1, COUNT, (1, 60, 1))
         return [np.concatenate([corners(rng, 60, unit[1]), rows(rng, 60, unit, 5)[..., 4:], labels], 2).astype("f4")]
+    if decoder == "rtdetr" and flat:
+        return [rows(rng, 300, (0.0, 1.0), 4 + COUNT)]
     scores = rows(rng, 80, unit, 4 + COUNT)[..., 4:]
+    if decoder in ("detr", "rtdetr"):
+        return [scores, rng.uniform(0, 1, (1, 80, 4)).astype(np.float32)]
     return [corners(rng, 80, 1.0 if numbers.boxes is Boxes.USUAL else unit[1]), scores]
 
 
@@ -78,6 +82,9 @@ CASES = {
         ("end_to_end", (Boxes.USUAL, Boxes.RELATIVE), False, False),
         ("ssd_corners", (Boxes.USUAL, Boxes.PIXELS), False, False),
         ("ssd_corners", (Boxes.USUAL,), False, True),
+        ("detr", (Boxes.USUAL,), False, False),
+        ("rtdetr", (Boxes.USUAL,), False, False),
+        ("rtdetr", (Boxes.USUAL,), True, False),
     )
     for boxes in units
     for scores in (Scores.USUAL, Scores.LOGITS)

@@ -14,7 +14,8 @@ _MOST_CHARACTERS = 2**18
 _END_TO_END = "end_to_end"
 _DETECT = "detect"
 """Ultralytics' task whose recipes also serve other exporters; a recipe of another of its tasks names it in `match`."""
-_DETECTORS = ("yolov8", "yolov8_dfl", _END_TO_END)
+_RTDETR = "rtdetr"
+_DETECTORS = ("yolov8", "yolov8_dfl", _RTDETR, _END_TO_END)
 """Decoders of Ultralytics' task `detect`."""
 
 
@@ -51,6 +52,8 @@ def contradicts(metadata: Mapping[str, str], recipe: Recipe) -> bool:
     if task is not None and task != _DETECT:
         return task not in _tasks_named_by(recipe)
     if task is not None and decoder not in _DETECTORS:
+        return True
+    if (_RTDETR in metadata.get("description", "").lower()) != (decoder == _RTDETR):
         return True
     return _is_end_to_end(metadata) != (decoder == _END_TO_END)
 

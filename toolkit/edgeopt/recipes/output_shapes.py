@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from edgeopt.errors import UnsupportedError
 from edgeopt.graph.tensors import TensorSpec
@@ -17,6 +18,8 @@ DFL_BINS = {"yolov8_dfl": 16}
 CLASSIFIERS = ("logits", "probabilities")
 """Decoders of the task classification."""
 _USUAL_STRIDES = (STRIDES, (8, 16, 32, 64), (4, 8, 16, 32))
+_QUERIES = 300
+"""Of Ultralytics' RT-DETR."""
 _MOST_ANCHORS = 9
 """Anchors of one cell."""
 
@@ -193,6 +196,18 @@ def _yolov8_dfl(shapes: Sequence[Shape], numbers: Postprocess, size: Sequence[in
     return ""
 
 
+def _detr(shapes: Sequence[Shape], numbers: Postprocess, size: Sequence[int]) -> str:
+    wanted = "scores 1 x queries x classes, no object among them, and boxes 1 x queries x 4"
+    return wanted if len(shapes) != 2 or _ssd_corners(shapes, replace(numbers, background=True), size) else ""
+
+
+def _rtdetr(shapes: Sequence[Shape], numbers: Postprocess, size: Sequence[int]) -> str:
+    wanted = "scores 1 x queries x classes and boxes 1 x queries x 4, or 1 x 300 x (4 + classes)"
+    if len(shapes) == 1:
+        return "" if _are_rows(shapes) and shapes[0][1] == _QUERIES and _at_least(shapes[0][2], 5) else wanted
+    return wanted if len(shapes) != 2 or _ssd_corners(shapes, replace(numbers, background=False), size) else ""
+
+
 _READERS: dict[str, Callable[[Sequence[Shape], Postprocess, Sequence[int]], str]] = {
     "yolox": _yolox,
     "yolov8": _yolov8,
@@ -201,4 +216,6 @@ _READERS: dict[str, Callable[[Sequence[Shape], Postprocess, Sequence[int]], str]
     "yolov5_heads": _yolov5_heads,
     "end_to_end": _end_to_end,
     "ssd_corners": _ssd_corners,
+    "detr": _detr,
+    "rtdetr": _rtdetr,
 }

@@ -225,18 +225,56 @@ def _end_to_end(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
 
 def _ssd_corners(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
     nodes, numbers = rows.nodes, rows.numbers
-    swapped = _fixed(outputs[0], 2) == _SIDES != _fixed(outputs[1], 2)
-    scored, placed = (outputs[1], outputs[0]) if swapped else (outputs[0], outputs[1])
+    scored, placed = _scores_first(outputs)
     values, width = _matrix(nodes, scored), _fixed(scored, 2)
     if numbers.scores is Scores.LOGITS:
         values = nodes("Softmax", values, axis=1) if numbers.background else nodes("Sigmoid", values)
     values = nodes.columns(values, int(numbers.background), width)
     best, label = nodes.largest(values, 1), nodes("ArgMax", values, axis=1, keepdims=0)
     kept = nodes.positions(rows.above(best, raw=False))
-    if numbers.boxes is Boxes.USUAL:
-        rows = replace(rows, numbers=replace(numbers, boxes=Boxes.RELATIVE))
-    boxes = rows.to_pixels(nodes("Gather", _matrix(nodes, placed), kept, axis=0))
+    boxes = _usually_relative(rows).to_pixels(nodes("Gather", _matrix(nodes, placed), kept, axis=0))
     return Found(boxes, nodes("Gather", best, kept), nodes("Gather", label, kept), width - int(numbers.background))
+
+
+def _detr(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
+    nodes = rows.nodes
+    scored, placed = _scores_first(outputs)
+    values, width = _matrix(nodes, scored), _fixed(scored, 2)
+    if rows.numbers.scores is not Scores.PROBABILITIES:
+        values = nodes("Softmax", values, axis=1)
+    values = nodes.columns(values, 0, width - 1)
+    best, label = nodes.largest(values, 1), nodes("ArgMax", values, axis=1, keepdims=0)
+    kept = nodes.positions(rows.above(best, raw=False))
+    boxes = nodes("Gather", _matrix(nodes, placed), kept, axis=0)
+    return Found(_usually_relative(rows).centred(boxes), nodes("Gather", best, kept), nodes("Gather", label, kept), 0)
+
+
+def _rtdetr(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
+    nodes = rows.nodes
+    if len(outputs) == 1:
+        matrix, width = _matrix(nodes, outputs[0]), _fixed(outputs[0], 2)
+        boxes, raw = nodes.columns(matrix, 0, 4), nodes.columns(matrix, 4, width)
+    else:
+        scored, placed = _scores_first(outputs)
+        raw, boxes = _matrix(nodes, scored), _matrix(nodes, placed)
+    if rows.numbers.scores is Scores.USUAL:
+        usual = Scores.PROBABILITIES if len(outputs) == 1 else Scores.LOGITS
+        rows = replace(rows, numbers=replace(rows.numbers, scores=usual))
+    pairs = nodes("Transpose", nodes("NonZero", rows.above(raw, raw=True)), perm=[1, 0])
+    query, label = (nodes("Squeeze", nodes.columns(pairs, i, i + 1), ints(1)) for i in (0, 1))
+    corners = _usually_relative(rows).centred(nodes("Gather", boxes, query, axis=0))
+    return Found(corners, rows.scores_of(nodes("GatherND", raw, pairs)), label, 0)
+
+
+def _scores_first(outputs: Sequence[TensorSpec]) -> tuple[TensorSpec, TensorSpec]:
+    is_swapped = _fixed(outputs[0], 2) == _SIDES != _fixed(outputs[1], 2)
+    return (outputs[1], outputs[0]) if is_swapped else (outputs[0], outputs[1])
+
+
+def _usually_relative(rows: _Rows) -> _Rows:
+    if rows.numbers.boxes is not Boxes.USUAL:
+        return rows
+    return replace(rows, numbers=replace(rows.numbers, boxes=Boxes.RELATIVE))
 
 
 _DECODERS: dict[str, Callable[[_Rows, Sequence[TensorSpec]], Found]] = {
@@ -246,4 +284,6 @@ _DECODERS: dict[str, Callable[[_Rows, Sequence[TensorSpec]], Found]] = {
     "yolov5_heads": _yolov5_heads,
     "end_to_end": _end_to_end,
     "ssd_corners": _ssd_corners,
+    "detr": _detr,
+    "rtdetr": _rtdetr,
 }

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from edgeopt.recipes.output_shapes import STRIDES
 from edgeopt.recipes.recipe import Boxes, Postprocess, Scores
 from edgeopt.tasks.detection.decoders_dfl import yolov8_dfl
+from edgeopt.tasks.detection.decoders_queries import detr, rtdetr
 from edgeopt.tasks.detection.head_parts import (
     Array,
     Candidates,
@@ -26,6 +27,7 @@ from edgeopt.tasks.detection.head_parts import (
     grid,
     least,
     probabilities,
+    scores_first,
     scores_of,
     softmax,
     to_pixels,
@@ -157,8 +159,7 @@ def ssd_corners(outputs: Sequence[Array], numbers: Postprocess, size: tuple[int,
 
     Source: Ultra-Light-Fast-Generic-Face-Detector-1MB, `predict` in run_video_face_detect_onnx.py.
     """
-    swapped = outputs[0].shape[-1] == 4 != outputs[1].shape[-1]
-    raw, boxes = (one[0] for one in (reversed(outputs[:2]) if swapped else outputs[:2]))
+    raw, boxes = scores_first(outputs)
     scores = raw if numbers.scores is not Scores.LOGITS else softmax(raw) if numbers.background else probabilities(raw)
     kept, value, classes = best_class(scores[:, int(numbers.background) :], threshold)
     if numbers.boxes is Boxes.USUAL:
@@ -167,11 +168,12 @@ def ssd_corners(outputs: Sequence[Array], numbers: Postprocess, size: tuple[int,
 
 
 DECODERS: dict[str, Decoder] = {
-    one.__name__: one for one in (yolox, yolov8, yolov8_dfl, yolov5, yolov5_heads, end_to_end, ssd_corners)
+    one.__name__: one
+    for one in (yolox, yolov8, yolov8_dfl, yolov5, yolov5_heads, end_to_end, ssd_corners, detr, rtdetr)
 }
 """By the name a recipe writes in `decoder`."""
 
-NEEDS_NO_SUPPRESSION = frozenset({"end_to_end"})
+NEEDS_NO_SUPPRESSION = frozenset({"end_to_end", "detr", "rtdetr"})
 
 
 def class_count(decoder: str, shapes: Sequence[Sequence[Any]]) -> int | None:
@@ -179,6 +181,9 @@ def class_count(decoder: str, shapes: Sequence[Sequence[Any]]) -> int | None:
     first = shapes[0]
     if decoder in ("yolox", "yolov5", "yolov5_heads") and isinstance(first[-1], int) and len(first) != 4:
         return first[-1] - 5
+    if decoder in ("detr", "rtdetr") and len(shapes) == 2:
+        width = next((one[-1] for one in shapes if one[-1] != 4), 4)
+        return width - int(decoder == "detr") if isinstance(width, int) else None
     if decoder == "yolov8" and isinstance(first[1], int):
         return first[1] - 4
     return None

@@ -70,6 +70,13 @@ def softmax(values: Array) -> Array:
     return np.asarray(exponents / exponents.sum(axis=1, keepdims=True), np.float32)
 
 
+def scores_first(outputs: Sequence[Array]) -> tuple[Array, Array]:
+    """Return scores (n, classes) and boxes (n, 4) of two outputs in either order; with four classes as they are."""
+    is_swapped = outputs[0].shape[-1] == 4 != outputs[1].shape[-1]
+    first, second = (one[0] for one in (reversed(outputs[:2]) if is_swapped else outputs[:2]))
+    return first, second
+
+
 def logit(probability: float) -> float:
     """Return the raw score of which the sigmoid is this."""
     clipped = min(max(probability, 1e-7), 1 - 1e-7)
