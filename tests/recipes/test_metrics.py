@@ -10,6 +10,7 @@ import pytest
 from edgeopt.errors import InvalidFileError, UnsupportedError
 from edgeopt.measurement.accuracy.evaluate import require_metric
 from edgeopt.recipes import metrics
+from edgeopt.recipes.class_areas import ClassAreas
 from edgeopt.recipes.match_tables import MatchTable
 from edgeopt.recipes.metrics import Ranks, find_metric, metrics_of
 from edgeopt.recipes.recipe import find_recipe, read_recipe
@@ -26,6 +27,9 @@ def evidence(name: str, good: int):
     """Ten pictures of which some are answered well."""
     if "detection" in find_metric(name).tasks and find_metric(name).reads_labels:
         return boxes(good)
+    if "segmentation" in find_metric(name).tasks:
+        right, wrong = [[9, 0], [9, 0], [9, 0]], [[0, 0], [0, 9], [9, 0]]
+        return ClassAreas(*np.array([right if i < good else wrong for i in range(10)]).transpose(1, 0, 2))
     if find_metric(name).reads_labels:
         return Ranks(np.where(np.arange(10) < good, 0, 99), 100)
     return np.stack([np.arange(10) < good, np.ones(10)], axis=1)[None].astype(np.float64)
@@ -52,6 +56,7 @@ def test_a_resample_counts_each_picture_as_often_as_it_was_drawn(name: str) -> N
     [
         ("detection", ("AP", "AP50", "AP75", "agreement")),
         ("classification", ("agreement", "top1", "top5")),
+        ("segmentation", ("agreement", "mIoU", "pixel_accuracy")),
         ("tensors", ("agreement", "cosine")),
     ],
 )

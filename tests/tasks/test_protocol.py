@@ -22,15 +22,15 @@ from edgeopt.tasks import Task, find_task
 
 ENTRIES = """
 [edgeopt.tasks]
-segmentation = segmentation.task
+light = segmentation.task
 [edgeopt.recipes.metrics]
-miou = segmentation.miou
+overlap = segmentation.miou
 [edgeopt.recipes.labels]
-masks = segmentation.masks
+bitmaps = segmentation.masks
 """
 RECIPE = """
 name = "sky"
-task = "segmentation"
+task = "light"
 description = "light and dark"
 license = "ours"
 source = "ours"
@@ -40,7 +40,7 @@ scale = 0.00392156862745098
 [postprocess]
 decoder = "argmax"
 [evaluation]
-metric = "miou"
+metric = "overlap"
 """
 NEEDED = [name for name in dir(Task) if not name.startswith("_")] + list(Task.__annotations__)
 
@@ -97,7 +97,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
         mask[: chance.integers(4, 28)] = 1
         picture = np.repeat((mask * 120 + 60)[..., None], 3, axis=2) + chance.integers(0, 40, (32, 32, 3))
         cv2.imwrite(str(tmp_path / "images" / f"{i}.png"), picture.astype(np.uint8))
-        cv2.imwrite(str(tmp_path / "masks" / f"{i}.png"), mask)
+        cv2.imwrite(str(tmp_path / "masks" / f"{i}.bmp"), mask)
     yield tmp_path
     forget()
 
@@ -111,7 +111,7 @@ def test_a_task_of_another_package_is_scored_deployed_told_and_drawn(installed: 
         threads=1,
         time_limit_s=20,
     )
-    assert report.candidates[0].score.metric == "miou"
+    assert report.candidates[0].score.metric == "overlap"
     assert report.candidates[0].score.value == 1.0
     sheet = cv2.imread(str(report.folder / "answers.png"))
     assert sheet.shape[0] > 3 * 320

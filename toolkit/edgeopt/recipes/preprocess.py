@@ -247,12 +247,8 @@ class PictureInput:
     def _letterbox(self, frame: Frame) -> tuple[Frame, Geometry]:
         """Scale both sides by one factor so that the frame fits; fill the rest with grey."""
         height, width = frame.shape[:2]
-        factor = min(self._width / width, self._height / height)
-        new_width, new_height = max(int(width * factor), 1), max(int(height * factor), 1)
-        left = top = 0
-        if self._preprocess.anchor is Anchor.CENTRE:
-            left, top = (self._width - new_width) // 2, (self._height - new_height) // 2
-        covered = (left, top, new_width, new_height)
+        covered, geometry = letterbox_place((self._height, self._width), (height, width), self._preprocess.anchor)
+        left, top, new_width, new_height = covered
         if covered != self._covered:  # the border is painted again only when the frame's shape changes
             self._canvas.fill(self._preprocess.pad)
             self._covered = covered
@@ -261,13 +257,32 @@ class PictureInput:
             region[...] = frame
         else:
             cv2.resize(frame, (new_width, new_height), dst=region, interpolation=cv2.INTER_LINEAR)
-        return self._canvas, Geometry(factor, factor, float(left), float(top), width, height)
+        return self._canvas, geometry
 
     @staticmethod
     def _scaled(frame: Frame, width: int, height: int) -> Frame:
         if frame.shape[:2] == (height, width):
             return frame
         return np.asarray(cv2.resize(frame, (width, height), interpolation=cv2.INTER_LINEAR), np.uint8)
+
+
+def letterbox_place(
+    size: Sequence[int], frame: Sequence[int], anchor: Anchor
+) -> tuple[tuple[int, int, int, int], Geometry]:
+    """Return where a letterboxed frame lies in the input: left, top, width and height in pixels, and the geometry.
+
+    Args:
+        size: Height and width of the input.
+        frame: Height and width of the frame.
+        anchor: Where the frame lies.
+    """
+    height, width = frame
+    factor = min(size[1] / width, size[0] / height)
+    new_width, new_height = max(int(width * factor), 1), max(int(height * factor), 1)
+    left = top = 0
+    if anchor is Anchor.CENTRE:
+        left, top = (size[1] - new_width) // 2, (size[0] - new_height) // 2
+    return (left, top, new_width, new_height), Geometry(factor, factor, float(left), float(top), width, height)
 
 
 def affine(preprocess: Preprocess, channels: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

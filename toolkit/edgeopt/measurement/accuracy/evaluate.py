@@ -40,14 +40,14 @@ class LabelledFrames:
 def open_labelled(path: Path) -> LabelledFrames:
     """Open a label file and the pictures it names.
 
-    Pictures are looked for beside the label file, in its `images/`, in folders named after it (`instances_val.json`
-    with `val/`, `val_labels.csv` with `val/`), and where the file names are paths of their own.
+    Pictures are looked for beside the label file or folder, in its `images/`, in folders named after it
+    (`instances_val.json` with `val/`, `val_labels.csv` with `val/`, `masks/val/` with `images/val/`), and where the
+    file names are paths of their own.
 
     Raises:
         InvalidFileError: If the labels match no picture, or none decodes.
     """
-    labels = read_labels(path)
-    folder = _picture_folder(path, labels)
+    folder, labels = _beside_pictures(path, read_labels(path))
     present = [i for i, file in enumerate(labels.files) if isfile(folder / file)]
     missing = len(labels.files) - len(present)
     frames = open_frames(folder, [labels.files[i] for i in present])
@@ -59,13 +59,18 @@ def open_labelled(path: Path) -> LabelledFrames:
     return LabelledFrames(frames, kept, (*notes, *kept.check(frames)))
 
 
-def _picture_folder(path: Path, labels: Labels) -> Path:
+def _beside_pictures(path: Path, labels: Labels) -> tuple[Path, Labels]:
+    """Return the folder of the pictures, and the labels with their names in it."""
     words = [path.stem, *path.stem.replace("-", "_").split("_")]
     places = [path.parent, path.parent / "images", *(path.parent / word for word in words)]
     places += [path.parent / "images" / word for word in words]
-    for place in places:
-        if any(isfile(place / file) for file in labels.files[:20]):
-            return place
+    if isdir(path):  # masks/val or annotations/val beside images/val; SegmentationClass beside JPEGImages
+        places += [path.parent.parent / "images" / path.name, path.parent / "JPEGImages"]
+        places = [one for one in places if one != path]
+    for place in filter(isdir, places):
+        named = labels.named_in(place)
+        if any(isfile(place / file) for file in named.files[:20]):
+            return place, named
     folders = [one for one in dict.fromkeys(places) if isdir(one)]
     for one in folders:
         list_folder(one, remedy="correct its permissions")

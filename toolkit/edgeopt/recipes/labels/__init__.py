@@ -41,6 +41,11 @@ class Labels:
         """Return the labels of the pictures at these positions only."""
         return replace(self, files=tuple(self.files[i] for i in kept))
 
+    def named_in(self, folder: Path) -> Self:
+        """Return the labels with the pictures' names as this folder has them: some kinds know no more than a stem."""
+        del folder
+        return self
+
     def check(self, pictures: Frames) -> tuple[Note, ...]:
         """Return what is odd about these labels on their pictures.
 

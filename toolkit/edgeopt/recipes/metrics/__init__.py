@@ -18,7 +18,8 @@ from edgeopt.recipes import metrics
 from edgeopt.system import registry
 
 Evidence = Any
-"""Detection: the tables of matched boxes; classification: `Ranks`; with a reference: (outputs, samples, 2) shares."""
+"""Detection: the tables of matched boxes; classification: `Ranks`; segmentation: `ClassAreas`; with a reference:
+(outputs, samples, 2) shares."""
 Counts = NDArray[np.int64]
 """(resamples, pictures) how often each picture counts; no row is empty."""
 
