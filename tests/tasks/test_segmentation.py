@@ -79,7 +79,7 @@ def test_int8_is_judged_by_the_overlap_with_the_masks(brief: None, place: Path) 
     shown = json.loads(CliRunner().invoke(cli, [*command, "--json"]).stdout)
     assert {one["class"] for one in shown["segments"]} == {"disc", "square"}
     assert CliRunner().invoke(cli, [*command, "--save", str(place / "drawn")]).exit_code == 0
-    assert cv2.imread(str(place / "drawn" / "00.jpg")) is not None
+    assert cv2.imread(str(place / "drawn" / "00.png")) is not None
 
 
 @pytest.mark.parametrize("broken", [{"gain": 0.05}, {"halved": True}], ids=["a scale too small", "half of a layer"])
