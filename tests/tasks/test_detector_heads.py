@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from detector_heads import SIZE, STRIDES, Model, answers, queries, yolov8
+from detector_heads import SIZE, STRIDES, Model, anchored, answers, queries, yolov8
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.recipes.recognise import choose_recipe
@@ -118,3 +118,70 @@ def test_queries_of_unusual_number_need_the_recipes_name():
     with pytest.raises(EdgeoptError, match="no recipe fits") as refused:
         choose_recipe(None, None, model.inputs, model.outputs, {})
     assert "detr, rtdetr" in refused.value.remedy
+
+
+def moved(prior: Sequence[float], offset: Sequence[float]) -> Sequence[float]:
+    """Return corners of an anchor, centre and size, that is moved and stretched."""
+    x, y = prior[0] + 0.1 * offset[0] * prior[2], prior[1] + 0.1 * offset[1] * prior[3]
+    w, h = prior[2] * np.exp(0.2 * offset[2]), prior[3] * np.exp(0.2 * offset[3])
+    return [float(value) for value in (x - w / 2, y - h / 2, x + w / 2, y + h / 2)]
+
+
+def test_ssd_of_torchvision():
+    """Anchors as `DefaultBoxGenerator` with the steps of ssd300_vgg16 makes them."""
+    names, counts, steps = ("bbox_regression", "cls_logits"), (4, 6, 6, 6, 4, 4), (8, 16, 32, 64, 100, 300)
+    model = anchored((300, 300), steps, counts, names, (4, 21))
+    found, scales, kept = answers(model), (0.07, 0.15, 0.33, 0.51, 0.69, 0.87, 1.05), []
+    ratios, priors = ((2,), (2, 3), (2, 3), (2, 3), (2,), (2,)), []
+    for k, step in enumerate(steps):
+        between = np.sqrt(scales[k] * scales[k + 1])
+        sides = [(scales[k], scales[k]), (between, between)]
+        for ratio in ratios[k]:
+            wide, flat = scales[k] * np.sqrt(ratio), scales[k] / np.sqrt(ratio)
+            sides += [(wide, flat), (flat, wide)]
+        cells = -(-300 // step)
+        for y in range(cells):
+            for x in range(cells):
+                whole = [((x + 0.5) / (300 / step), (y + 0.5) / (300 / step), w, h) for w, h in sides]
+                priors += [np.clip(one, 0, 1) * 300 for one in whole]
+    for prior, offset, logits in zip(priors, found["bbox_regression"][0], found["cls_logits"][0], strict=True):
+        shares = np.exp(logits) / np.exp(logits).sum()
+        best = int(shares[1:].argmax())
+        if shares[best + 1] > 0.4:
+            kept.append((*moved(prior, offset), float(shares[best + 1]), best))
+    require_same(decoded(model, "ssd300", 0.4), kept)
+
+
+def test_ssd_of_tensorflow():
+    """Anchors as `create_ssd_anchors` makes them: y before x, the lowest layer with three."""
+    names, strides = ("raw_outputs/box_encodings", "raw_outputs/class_predictions"), (16, 32, 64, 128, 256, 512)
+    model = anchored((300, 300), strides, (3, 6, 6, 6, 6, 6), names, (4, 91), probabilities="Sigmoid")
+    found, scales, kept, priors = answers(model), [*np.linspace(0.2, 0.95, 6), 1.0], [], []
+    for k, cells in enumerate((19, 10, 5, 3, 2, 1)):
+        pairs = [(scales[k], ratio) for ratio in (1, 2, 0.5, 3, 1 / 3)] + [(np.sqrt(scales[k] * scales[k + 1]), 1)]
+        pairs = pairs if k else [(0.1, 1), (0.2, 2), (0.2, 0.5)]
+        for y in range(cells):
+            for x in range(cells):
+                places = (x + 0.5) / cells, (y + 0.5) / cells
+                priors += [np.array([*places, s * np.sqrt(a), s / np.sqrt(a)]) * 300 for s, a in pairs]
+    for prior, (y, x, h, w), scores in zip(priors, found[names[0]][0], found[names[1]][0], strict=True):
+        best = int(scores[1:].argmax())
+        if scores[best + 1] > 0.95:
+            kept.append((*moved(prior, (x, y, w, h)), float(scores[best + 1]), best))
+    require_same(decoded(model, "ssd_mobilenet", 0.95), kept)
+
+
+def test_retinaface_on_an_input_that_no_stride_divides():
+    size, names = (100, 148), ("output", "outputt", "outputtt")
+    model = anchored(size, STRIDES, (2, 2, 2), names, (4, 2, 10), probabilities="Softmax", picture="input")
+    found, kept, row = answers(model), [], 0
+    for stride, sides in zip(STRIDES, ((16, 32), (64, 128), (256, 512)), strict=True):
+        for y in range(-(-size[0] // stride)):
+            for x in range(-(-size[1] // stride)):
+                for side in sides:
+                    score = float(found["outputt"][0, row, 1])
+                    if score > 0.7:
+                        prior = ((x + 0.5) * stride, (y + 0.5) * stride, side, side)
+                        kept.append((*moved(prior, found["output"][0, row]), score, 0))
+                    row += 1
+    require_same(decoded(model, "retinaface", 0.7), kept)

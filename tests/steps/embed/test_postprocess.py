@@ -63,6 +63,10 @@ def outputs_of(decoder: str, numbers: Postprocess, rng: np.random.Generator, *, 
     if decoder == "rtdetr" and flat:
         return [rows(rng, 300, (0.0, 1.0), 4 + COUNT)]
     scores = rows(rng, 80, unit, 4 + COUNT)[..., 4:]
+    if "offsets" in decoder:
+        points = [rng.uniform(0, 1, (1, 3 * CELLS, 10)).astype(np.float32)] if flat else []
+        scores = rng.uniform(0, 1, (1, 3 * CELLS, COUNT)).astype(np.float32)  # a softmax leaves no ties to compare
+        return [rng.normal(0, 1, (1, 3 * CELLS, 4)).astype(np.float32), scores, *points]
     if decoder in ("detr", "rtdetr"):
         return [scores, rng.uniform(0, 1, (1, 80, 4)).astype(np.float32)]
     return [corners(rng, 80, 1.0 if numbers.boxes is Boxes.USUAL else unit[1]), scores]
@@ -70,7 +74,14 @@ def outputs_of(decoder: str, numbers: Postprocess, rng: np.random.Generator, *, 
 
 CASES = {
     f"{decoder} {boxes} {scores}{' flat' if flat else ''}{' background' if background else ''}": (
-        Postprocess(decoder, STRIDES, ANCHORS if "yolov5" in decoder else (), boxes, scores, background=background),
+        Postprocess(
+            decoder,
+            STRIDES,
+            ANCHORS if "yolov5" in decoder or "offsets" in decoder else (),
+            boxes,
+            scores,
+            background=background,
+        ),
         flat,
     )
     for decoder, units, flat, background in (
@@ -82,6 +93,9 @@ CASES = {
         ("end_to_end", (Boxes.USUAL, Boxes.RELATIVE), False, False),
         ("ssd_corners", (Boxes.USUAL, Boxes.PIXELS), False, False),
         ("ssd_corners", (Boxes.USUAL,), False, True),
+        ("ssd_offsets", (Boxes.USUAL,), False, True),
+        ("ssd_offsets", (Boxes.USUAL,), True, False),
+        ("ssd_offsets_yx", (Boxes.USUAL,), False, True),
         ("detr", (Boxes.USUAL,), False, False),
         ("rtdetr", (Boxes.USUAL,), False, False),
         ("rtdetr", (Boxes.USUAL,), True, False),

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from edgeopt.errors import UnsupportedError
 from edgeopt.graph.tensors import TensorSpec
@@ -18,6 +22,9 @@ DFL_BINS = {"yolov8_dfl": 16}
 CLASSIFIERS = ("logits", "probabilities")
 """Decoders of the task classification."""
 _USUAL_STRIDES = (STRIDES, (8, 16, 32, 64), (4, 8, 16, 32))
+_HasShape = TypeVar("_HasShape", TensorSpec, NDArray[np.float32])
+_LANDMARKS = 10
+"""Numbers of five points."""
 _QUERIES = 300
 """Of Ultralytics' RT-DETR."""
 _MOST_ANCHORS = 9
@@ -208,6 +215,28 @@ def _rtdetr(shapes: Sequence[Shape], numbers: Postprocess, size: Sequence[int]) 
     return wanted if len(shapes) != 2 or _ssd_corners(shapes, replace(numbers, background=False), size) else ""
 
 
+def without_landmarks(outputs: Sequence[_HasShape]) -> list[_HasShape]:
+    """Return two of three outputs: five points of a face, (1, n, 10), are left out."""
+    points = next((i for i in range(len(outputs) - 1, -1, -1) if outputs[i].shape[-1] == _LANDMARKS), None)
+    return [one for i, one in enumerate(outputs) if len(outputs) != 3 or i != points]
+
+
+def _ssd_offsets(shapes: Sequence[Shape], numbers: Postprocess, size: Sequence[int]) -> str:
+    if not numbers.anchors:
+        return "anchors, which the recipe does not give"
+    pairs = zip(numbers.strides or STRIDES, numbers.anchors, strict=True)
+    count = (
+        sum(len(flat) // 2 * (-(-size[0] // stride)) * (-(-size[1] // stride)) for stride, flat in pairs)
+        if size
+        else ""
+    )
+    wanted = f"scores 1 x {count or 'anchors'} x classes and offsets 1 x {count or 'anchors'} x 4"
+    told = without_landmarks([TensorSpec("", "", one) for one in shapes])
+    if len(told) != 2 or _ssd_corners([one.shape for one in told], numbers, size):
+        return wanted
+    return "" if all(_equal(one.shape[1], count or None) for one in told) else wanted
+
+
 _READERS: dict[str, Callable[[Sequence[Shape], Postprocess, Sequence[int]], str]] = {
     "yolox": _yolox,
     "yolov8": _yolov8,
@@ -216,6 +245,8 @@ _READERS: dict[str, Callable[[Sequence[Shape], Postprocess, Sequence[int]], str]
     "yolov5_heads": _yolov5_heads,
     "end_to_end": _end_to_end,
     "ssd_corners": _ssd_corners,
+    "ssd_offsets": _ssd_offsets,
+    "ssd_offsets_yx": _ssd_offsets,
     "detr": _detr,
     "rtdetr": _rtdetr,
 }

@@ -42,6 +42,21 @@ class Scores(StrEnum):
     """The decoder applies a sigmoid, or a softmax where classes include a background."""
 
 
+class Centres(StrEnum):
+    """Where the middle of a cell lies, from which a decoder measures."""
+
+    USUAL = "usual"
+    """As the decoder's exporter has it."""
+    MIDDLE = "middle"
+    """(i + 0.5) * stride."""
+    CLIPPED = "clipped"
+    """(i + 0.5) * stride, and no further than the input."""
+    CORNER = "corner"
+    """i * stride."""
+    EVEN = "even"
+    """(i + 0.5) * side / cells: the cells share the input evenly."""
+
+
 LEAST_AGREEMENT = 0.80
 """Where no labels judge. Below it YOLOX-nano lost more than 0.01 AP in every form measured; above it may lose too."""
 _LEAST_UNDECODED = 0.99
@@ -80,12 +95,18 @@ class Postprocess:
     """Classification: how many classes an answer lists."""
     background: bool = False
     """Class 0 is background and never reported."""
+    centres: Centres = Centres.USUAL
+    """Detection: where the middle of a cell lies."""
+    variances: tuple[Annotated[float, Within(1e-3, 1e3)], ...] = ()
+    """Decoders of anchors: what offsets of centres and of sizes are multiplied by; none: as usual for the decoder."""
     bins: Annotated[int, Within(0, 64)] = 0
     """Detectors that give a side of a box as a distribution: over how many distances; 0: as usual for the decoder."""
 
     def __post_init__(self) -> None:
         if len(self.strides) > 8 or len(set(self.strides)) != len(self.strides):
             raise ValueError(f"strides are {list(self.strides)}, not up to 8 that differ")
+        if len(self.variances) not in (0, 2):
+            raise ValueError(f"variances are {list(self.variances)}, not two: of centres and of sizes")
         if self.anchors and len(self.anchors) != len(self.strides):
             raise ValueError(f"{len(self.anchors)} lists of anchors for {len(self.strides)} strides")
         for sizes in self.anchors:

@@ -182,7 +182,11 @@ def _is_possible(
     if size is None or contradicts(metadata, recipe):
         return False
     strides = recipe.postprocess.strides
-    if strides and any(side % max(strides) for side in size):
+    if (
+        strides
+        and not recipe.postprocess.decoder.startswith("ssd_offsets")
+        and any(side % max(strides) for side in size)
+    ):
         return False
     if not knows_shapes(recipe):
         return _fits(recipe, inputs, outputs, metadata)

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import UnsupportedError
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.recipes.output_shapes import STRIDES
+from edgeopt.recipes.output_shapes import STRIDES, without_landmarks
 from edgeopt.recipes.recipe import Boxes, Postprocess, Recipe, Scores
 from edgeopt.steps._embedding import Nodes, floats, ints
 from edgeopt.tasks.detection.decoders import MOST_CLASSES
+from edgeopt.tasks.detection.decoders_anchors import VARIANCES, anchors_of, has_softmax, is_logits
 from edgeopt.tasks.detection.head_parts import grid, logit
 
 _SIDES = 4
@@ -236,6 +237,26 @@ def _ssd_corners(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
     return Found(boxes, nodes("Gather", best, kept), nodes("Gather", label, kept), width - int(numbers.background))
 
 
+def _ssd_offsets(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
+    nodes, numbers = rows.nodes, rows.numbers
+    scored, placed = _scores_first(without_landmarks(outputs))
+    values, width = _matrix(nodes, scored), _fixed(scored, 2)
+    if is_logits(numbers):
+        values = nodes("Softmax", values, axis=1) if has_softmax(numbers) else nodes("Sigmoid", values)
+    values = nodes.columns(values, int(numbers.background), width)
+    best, label = nodes.largest(values, 1), nodes("ArgMax", values, axis=1, keepdims=0)
+    kept = nodes.positions(rows.above(best, raw=False))
+    found = nodes("Gather", _matrix(nodes, placed), kept, axis=0)
+    if numbers.decoder == "ssd_offsets_yx":
+        found = nodes("Gather", found, ints(1, 0, 3, 2), axis=1)
+    anchors, (centre, stretch) = anchors_of(numbers, rows.size), numbers.variances or VARIANCES
+    middle, side = (nodes("Gather", part, kept, axis=0) for part in (anchors[:, :2], anchors[:, 2:]))
+    moved = nodes("Mul", nodes("Mul", nodes.columns(found, 0, 2), floats(centre)), side)
+    sizes = nodes("Mul", side, nodes("Exp", nodes("Mul", nodes.columns(found, 2, 4), floats(stretch))))
+    boxes = rows.corners(nodes("Add", middle, moved), sizes)
+    return Found(boxes, nodes("Gather", best, kept), nodes("Gather", label, kept), width - int(numbers.background))
+
+
 def _detr(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
     nodes = rows.nodes
     scored, placed = _scores_first(outputs)
@@ -284,6 +305,8 @@ _DECODERS: dict[str, Callable[[_Rows, Sequence[TensorSpec]], Found]] = {
     "yolov5_heads": _yolov5_heads,
     "end_to_end": _end_to_end,
     "ssd_corners": _ssd_corners,
+    "ssd_offsets": _ssd_offsets,
+    "ssd_offsets_yx": _ssd_offsets,
     "detr": _detr,
     "rtdetr": _rtdetr,
 }

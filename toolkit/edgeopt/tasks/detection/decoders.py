@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from edgeopt.recipes.output_shapes import STRIDES
 from edgeopt.recipes.recipe import Boxes, Postprocess, Scores
+from edgeopt.tasks.detection.decoders_anchors import ssd_offsets, ssd_offsets_yx
 from edgeopt.tasks.detection.decoders_dfl import yolov8_dfl
 from edgeopt.tasks.detection.decoders_queries import detr, rtdetr
 from edgeopt.tasks.detection.head_parts import (
@@ -169,7 +170,19 @@ def ssd_corners(outputs: Sequence[Array], numbers: Postprocess, size: tuple[int,
 
 DECODERS: dict[str, Decoder] = {
     one.__name__: one
-    for one in (yolox, yolov8, yolov8_dfl, yolov5, yolov5_heads, end_to_end, ssd_corners, detr, rtdetr)
+    for one in (
+        yolox,
+        yolov8,
+        yolov8_dfl,
+        yolov5,
+        yolov5_heads,
+        end_to_end,
+        ssd_corners,
+        ssd_offsets,
+        ssd_offsets_yx,
+        detr,
+        rtdetr,
+    )
 }
 """By the name a recipe writes in `decoder`."""
 
