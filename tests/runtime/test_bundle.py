@@ -275,7 +275,7 @@ def test_a_picture_for_a_bundle_made_for_arrays_is_refused_and_the_arrays_are_no
     assert CliRunner().invoke(cli, ["run", str(taken.folder), str(picture)]).exit_code == 0
     np.savez(tmp_path / "x.npz", x=np.ones((2, 3, 8, 8), np.float32))
     run = SimpleNamespace(context=SimpleNamespace(recipe=taken.recipe, frames=open_frames(tmp_path / "x.npz")))
-    made = replace(taken, recipe=_recipe_of_bundle(run))
+    made = replace(taken, recipe=_recipe_of_bundle(run, taken.recipe))
     models = [packed("model.onnx", "fp32", net.data, CPU)]
     write_bundle(made.folder, models, CPU, made.recipe, {}, {})
     shown = CliRunner().invoke(cli, ["run", str(made.folder), str(picture)])
