@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from detector_heads import SIZE, STRIDES, Model, anchored, answers, queries, yolov8
+from detector_heads import SIZE, STRIDES, Model, anchored, answers, nanodet, queries, yolov8
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.recipes.recognise import choose_recipe
@@ -185,3 +185,26 @@ def test_retinaface_on_an_input_that_no_stride_divides():
                         kept.append((*moved(prior, found["output"][0, row]), score, 0))
                     row += 1
     require_same(decoded(model, "retinaface", 0.7), kept)
+
+
+@pytest.mark.parametrize(
+    ("name", "strides", "shift"), [("nanodet_plus", (8, 16, 32, 64), 0.0), ("nanodet", STRIDES, 0.5)]
+)
+@pytest.mark.parametrize("size", [(64, 96), (104, 88)])
+def test_nanodet(name, strides, shift, size):
+    model, kept, row = nanodet(size, strides, 80), [], 0
+    found = answers(model)["output"][0]
+    for stride in strides:
+        for y in range(-(-size[0] // stride)):
+            for x in range(-(-size[1] // stride)):
+                best = int(found[row, :80].argmax())
+                if found[row, best] > 0.9:
+                    far = []
+                    for side in range(4):
+                        values = np.exp(found[row, 80 + 8 * side : 88 + 8 * side].astype(np.float64))
+                        far.append(float((values / values.sum() * range(8)).sum()) * stride)
+                    cx, cy = (x + shift) * stride, (y + shift) * stride
+                    box = cx - far[0], cy - far[1], cx + far[2], cy + far[3]
+                    kept.append((*box, float(found[row, best]), best))
+                row += 1
+    require_same(decoded(model, name, 0.9), kept)

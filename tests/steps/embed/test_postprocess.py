@@ -57,6 +57,13 @@ def outputs_of(decoder: str, numbers: Postprocess, rng: np.random.Generator, *, 
     if decoder == "yolov8":
         found = rows(rng, CELLS, (0.0, 4.0) if numbers.boxes is Boxes.CELLS else unit, 4 + COUNT)
         return [found.transpose(0, 2, 1).copy()]
+    if decoder == "yolov8_dfl" and flat:
+        planes = [(SIZE[0] // s, SIZE[1] // s) for s in STRIDES]
+        return [rng.normal(0, 1, (1, n, *plane)).astype(np.float32) for plane in planes for n in (64, COUNT, 1)]
+    if decoder == "yolov8_dfl":
+        return [rng.normal(0, 1, (1, 64 + COUNT, CELLS)).astype(np.float32)]
+    if decoder == "nanodet":
+        return [rng.normal(0, 1, (1, CELLS, COUNT + 32)).astype(np.float32)]
     if decoder == "end_to_end":
         labels = rng.integers(-1, COUNT, (1, 60, 1))
         return [np.concatenate([corners(rng, 60, unit[1]), rows(rng, 60, unit, 5)[..., 4:], labels], 2).astype("f4")]
@@ -87,6 +94,9 @@ CASES = {
     for decoder, units, flat, background in (
         ("yolox", (Boxes.USUAL, Boxes.PIXELS, Boxes.RELATIVE), False, False),
         ("yolov8", (Boxes.USUAL, Boxes.CELLS, Boxes.RELATIVE), False, False),
+        ("yolov8_dfl", (Boxes.USUAL,), False, False),
+        ("yolov8_dfl", (Boxes.USUAL,), True, False),
+        ("nanodet", (Boxes.USUAL,), False, False),
         ("yolov5", (Boxes.USUAL, Boxes.CELLS, Boxes.RELATIVE), False, False),
         ("yolov5_heads", (Boxes.USUAL, Boxes.PIXELS), False, False),
         ("yolov5_heads", (Boxes.USUAL,), True, False),
@@ -152,17 +162,8 @@ def test_an_embedded_decoder_gives_the_tasks_boxes(case, threshold):
     assert count > 0 or threshold > 0.9
 
 
-NOT_EMBEDDED = {"yolov8_dfl"}
-
-
-def test_every_decoder_is_compared_or_refused():
-    assert {numbers.decoder for numbers, _ in CASES.values()} | NOT_EMBEDDED == DECODERS.keys()
-
-
-@pytest.mark.parametrize("decoder", sorted(NOT_EMBEDDED))
-def test_a_decoder_that_is_not_embedded_is_refused_by_name(decoder):
-    with pytest.raises(UnsupportedError, match=rf"decoder = '{decoder}' is not embedded"):
-        embed_postprocess(passing_through([np.zeros((1, 3, 3), np.float32)], 17), bound(Postprocess(decoder)))
+def test_every_decoder_is_compared():
+    assert {numbers.decoder for numbers, _ in CASES.values()} == DECODERS.keys()
 
 
 @pytest.mark.parametrize("opset", [13, 17, 18, 21])

@@ -17,8 +17,10 @@ Shape = tuple[int | str | None, ...]
 """None or a name is a free dimension, which fits any size."""
 STRIDES = (8, 16, 32)
 """Used where a detector's recipe writes none."""
-DFL_BINS = {"yolov8_dfl": 16}
+DFL_BINS = {"yolov8_dfl": 16, "nanodet": 8}
 """How many bins a side of a box has, where a recipe writes none."""
+ROUNDS_UP = ("nanodet", "ssd_offsets", "ssd_offsets_yx")
+"""Decoders of grids whose last row and column need not be whole: an input of any size fits."""
 CLASSIFIERS = ("logits", "probabilities")
 """Decoders of the task classification."""
 _USUAL_STRIDES = (STRIDES, (8, 16, 32, 64), (4, 8, 16, 32))
@@ -237,10 +239,18 @@ def _ssd_offsets(shapes: Sequence[Shape], numbers: Postprocess, size: Sequence[i
     return "" if all(_equal(one.shape[1], count or None) for one in told) else wanted
 
 
+def _nanodet(shapes: Sequence[Shape], numbers: Postprocess, size: Sequence[int]) -> str:
+    sides, strides = 4 * (numbers.bins or DFL_BINS["nanodet"]), numbers.strides or STRIDES
+    cells = sum(-(-size[0] // stride) * -(-size[1] // stride) for stride in strides) if size else None
+    fits = len(shapes) == 1 and _are_rows(shapes) and _equal(shapes[0][1], cells) and _at_least(shapes[0][2], sides + 1)
+    return "" if fits else f"1 x {cells or 'cells'} x (classes + {sides})"
+
+
 _READERS: dict[str, Callable[[Sequence[Shape], Postprocess, Sequence[int]], str]] = {
     "yolox": _yolox,
     "yolov8": _yolov8,
     "yolov8_dfl": _yolov8_dfl,
+    "nanodet": _nanodet,
     "yolov5": _yolov5,
     "yolov5_heads": _yolov5_heads,
     "end_to_end": _end_to_end,

@@ -10,7 +10,7 @@ from edgeopt.errors import EdgeoptError, Note, NoteKind, UnsupportedError
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.input_shapes import Shapes, sample_shape
 from edgeopt.recipes.metadata import class_names_of, contradicts, input_size_of, other_task
-from edgeopt.recipes.output_shapes import STRIDES, count_cells, knows_shapes, why_unfit
+from edgeopt.recipes.output_shapes import ROUNDS_UP, STRIDES, count_cells, knows_shapes, why_unfit
 from edgeopt.recipes.preprocess import PICTURE_TYPES, Colour, Layout
 from edgeopt.recipes.recipe import (
     Match,
@@ -77,8 +77,8 @@ def choose_recipe(
         found, told = read_recipe(beside, stays_inside=True), f"{beside.name} lies beside the model"
         return replace(_bind(found, told, inputs, outputs, metadata, taken), is_given=True)
     possible = _possible(inputs, outputs, metadata)
-    fitting = _explaining([one for one in possible if _fits(one, inputs, outputs, metadata)], outputs)
-    fitting = [one for one in fitting if _fits(one, inputs, outputs, metadata, by_graph=True)] or fitting
+    by_graph = [one for one in possible if _fits(one, inputs, outputs, metadata, by_graph=True)]
+    fitting = by_graph or _explaining([one for one in possible if _fits(one, inputs, outputs, metadata)], outputs)
     shapes = f"inputs {', '.join(map(str, inputs))}; outputs {', '.join(map(str, outputs))}"
     if not fitting and given:
         return _as_tensors(shapes, inputs, outputs, metadata, taken)
@@ -182,11 +182,7 @@ def _is_possible(
     if size is None or contradicts(metadata, recipe):
         return False
     strides = recipe.postprocess.strides
-    if (
-        strides
-        and not recipe.postprocess.decoder.startswith("ssd_offsets")
-        and any(side % max(strides) for side in size)
-    ):
+    if strides and recipe.postprocess.decoder not in ROUNDS_UP and any(side % max(strides) for side in size):
         return False
     if not knows_shapes(recipe):
         return _fits(recipe, inputs, outputs, metadata)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -10,11 +11,13 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import UnsupportedError
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.recipes.output_shapes import STRIDES, without_landmarks
+from edgeopt.recipes.output_shapes import DFL_BINS, STRIDES, without_landmarks
 from edgeopt.recipes.recipe import Boxes, Postprocess, Recipe, Scores
 from edgeopt.steps._embedding import Nodes, floats, ints
 from edgeopt.tasks.detection.decoders import MOST_CLASSES
 from edgeopt.tasks.detection.decoders_anchors import VARIANCES, anchors_of, has_softmax, is_logits
+from edgeopt.tasks.detection.decoders_dfl import is_logits as dfl_logits
+from edgeopt.tasks.detection.decoders_dfl import pairs_of, shift_of
 from edgeopt.tasks.detection.head_parts import grid, logit
 
 _SIDES = 4
@@ -143,6 +146,57 @@ def _yolov8(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
     ends = nodes("Sub", centres, nodes.columns(raw, 0, 2)), nodes("Add", centres, nodes.columns(raw, 2, 4))
     boxes = nodes("Mul", nodes("Concat", *ends, axis=1), nodes("Gather", strides, kept, axis=0))
     return Found(boxes, scores, classes, width - _SIDES)
+
+
+def _yolov8_dfl(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
+    nodes, bins = rows.nodes, rows.numbers.bins or DFL_BINS["yolov8_dfl"]
+    planes = [(_fixed(one, 1), math.prod(_fixed(one, i) for i in range(2, len(one.shape)))) for one in outputs]
+    flat = [nodes("Reshape", one.name, ints(*plane)) for one, plane in zip(outputs, planes, strict=True)]
+    boxes, scores, width = [], [], 0
+    for box, score in pairs_of(planes, 4 * bins):
+        first = 4 * bins if box == score else 0
+        width = planes[score][0] - first
+        boxes.append(nodes("Slice", flat[box], ints(0), ints(4 * bins), ints(0)))
+        scores.append(nodes("Slice", flat[score], ints(first), ints(first + width), ints(0)))
+    values = nodes("Concat", *scores, axis=1)
+    rows = replace(rows, numbers=replace(rows.numbers, scores=_told(is_logit=dfl_logits(rows.numbers))))
+    best = nodes.largest(values, 0)
+    kept = nodes.positions(rows.above(best, raw=True))
+    sides = nodes("Transpose", nodes("Gather", nodes("Concat", *boxes, axis=1), kept, axis=1), perm=[1, 0])
+    cells, strides = grid(rows.size, tuple(sorted(rows.numbers.strides or STRIDES)))
+    label = nodes("ArgMax", nodes("Gather", values, kept, axis=1), axis=0, keepdims=0)
+    made = _from_sides(nodes, sides, bins, kept, cells + np.float32(0.5), strides)
+    return Found(made, rows.scores_of(nodes("Gather", best, kept)), label, width)
+
+
+def _nanodet(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
+    nodes, numbers = rows.nodes, rows.numbers
+    bins, width = numbers.bins or DFL_BINS["nanodet"], _fixed(outputs[0], 2)
+    matrix, count = _matrix(nodes, outputs[0]), width - 4 * bins
+    values = nodes.columns(matrix, 0, count)
+    best, label = nodes.largest(values, 1), nodes("ArgMax", values, axis=1, keepdims=0)
+    kept = nodes.positions(rows.above(best, raw=True))
+    sides = nodes.columns(nodes("Gather", matrix, kept, axis=0), count, width)
+    cells, strides = grid(rows.size, numbers.strides or STRIDES, rounds_up=True)
+    made = _from_sides(nodes, sides, bins, kept, cells + shift_of(numbers), strides)
+    return Found(made, rows.scores_of(nodes("Gather", best, kept)), nodes("Gather", label, kept), count)
+
+
+def _told(*, is_logit: bool) -> Scores:
+    return Scores.LOGITS if is_logit else Scores.PROBABILITIES
+
+
+def _from_sides(
+    nodes: Nodes, sides: str, bins: int, kept: str, middles: NDArray[np.float32], strides: NDArray[np.float32]
+) -> str:
+    """Return corners of the cells that are kept, whose sides are distributions, (n, 4 * bins)."""
+    if bins > 1:
+        shares = nodes("Softmax", nodes("Reshape", sides, ints(-1, bins)), axis=1)
+        mean = nodes("MatMul", shares, np.arange(bins, dtype=np.float32).reshape(-1, 1))
+        sides = nodes("Reshape", mean, ints(-1, _SIDES))
+    middle = nodes("Gather", middles, kept, axis=0)
+    ends = nodes("Sub", middle, nodes.columns(sides, 0, 2)), nodes("Add", middle, nodes.columns(sides, 2, 4))
+    return nodes("Mul", nodes("Concat", *ends, axis=1), nodes("Gather", strides, kept, axis=0))
 
 
 def _yolov5(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
@@ -301,6 +355,8 @@ def _usually_relative(rows: _Rows) -> _Rows:
 _DECODERS: dict[str, Callable[[_Rows, Sequence[TensorSpec]], Found]] = {
     "yolox": _yolox,
     "yolov8": _yolov8,
+    "yolov8_dfl": _yolov8_dfl,
+    "nanodet": _nanodet,
     "yolov5": _yolov5,
     "yolov5_heads": _yolov5_heads,
     "end_to_end": _end_to_end,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from edgeopt.recipes.output_shapes import STRIDES
 from edgeopt.recipes.recipe import Boxes, Postprocess, Scores
 from edgeopt.tasks.detection.decoders_anchors import ssd_offsets, ssd_offsets_yx
-from edgeopt.tasks.detection.decoders_dfl import yolov8_dfl
+from edgeopt.tasks.detection.decoders_dfl import nanodet, yolov8_dfl
 from edgeopt.tasks.detection.decoders_queries import detr, rtdetr
 from edgeopt.tasks.detection.head_parts import (
     Array,
@@ -174,6 +174,7 @@ DECODERS: dict[str, Decoder] = {
         yolox,
         yolov8,
         yolov8_dfl,
+        nanodet,
         yolov5,
         yolov5_heads,
         end_to_end,

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from edgeopt.recipes.output_shapes import DFL_BINS, STRIDES
-from edgeopt.recipes.recipe import Postprocess, Scores
-from edgeopt.tasks.detection.head_parts import Array, Candidates, grid, logit, probabilities, softmax
+from edgeopt.recipes.recipe import Centres, Postprocess, Scores
+from edgeopt.tasks.detection.head_parts import Array, Candidates, best_class, grid, logit, probabilities, softmax
 
 
 def distances(raw: Array, bins: int) -> Array:
@@ -36,7 +36,7 @@ def yolov8_dfl(outputs: Sequence[Array], numbers: Postprocess, size: tuple[int, 
     """
     bins = numbers.bins or DFL_BINS[yolov8_dfl.__name__]
     sides, raw = _rows(outputs, 4 * bins)
-    is_logit = numbers.scores is not Scores.PROBABILITIES
+    is_logit = is_logits(numbers)
     best = raw.max(axis=0)
     kept = np.flatnonzero(best > (logit(threshold) if is_logit else threshold))
     scores = probabilities(best[kept]) if is_logit else best[kept]
@@ -48,14 +48,55 @@ def yolov8_dfl(outputs: Sequence[Array], numbers: Postprocess, size: tuple[int, 
 
 def _rows(outputs: Sequence[Array], sides: int) -> tuple[Array, Array]:
     """Return (sides, n) and (classes, n), finest stride first."""
-    scales: dict[int, list[Array]] = {}
-    for one in outputs:
-        plane = one[0].reshape(one.shape[1], -1)
-        scales.setdefault(plane.shape[1], []).append(plane)
-    pairs = []
-    for _, planes in sorted(scales.items(), reverse=True):
-        if planes[0].shape[0] > sides and len(planes) == 1:
-            planes = [planes[0][:sides], planes[0][sides:]]
-        first = next(i for i, one in enumerate(planes) if one.shape[0] == sides)
-        pairs.append((planes[first], next(one for i, one in enumerate(planes) if i != first)))
+    planes = [one[0].reshape(one.shape[1], -1) for one in outputs]
+    pairs = [
+        (planes[i], planes[j]) if i != j else (planes[i][:sides], planes[i][sides:])
+        for i, j in pairs_of([one.shape for one in planes], sides)
+    ]
     return np.concatenate([one for one, _ in pairs], axis=1), np.concatenate([one for _, one in pairs], axis=1)
+
+
+def pairs_of(planes: Sequence[tuple[int, ...]], sides: int) -> list[tuple[int, int]]:
+    """Return which outputs hold sides and which classes, finest stride first; the same one where it holds both.
+
+    Args:
+        planes: Channels and cells of each output.
+        sides: Channels of the sides.
+    """
+    scales: dict[int, list[int]] = {}
+    for i, (_, cells) in enumerate(planes):
+        scales.setdefault(cells, []).append(i)
+    pairs = []
+    for _, mine in sorted(scales.items(), reverse=True):
+        box = next((i for i in mine if planes[i][0] == sides), mine[0])
+        pairs.append((box, next((i for i in mine if i != box), box)))
+    return pairs
+
+
+def nanodet(outputs: Sequence[Array], numbers: Postprocess, size: tuple[int, int], threshold: float) -> Candidates:
+    """Decode (1, n, classes + 4 * bins): class probabilities, then distributions of the sides; 8 bins.
+
+    Sides are measured from the corner of a cell; `centres = "middle"` from its middle, as before NanoDet-Plus. A last
+    row or column of a grid that is not whole counts.
+
+    Source: NanoDet, `NanoDetPlusHead._forward_onnx`, `get_bboxes` and `get_single_level_center_priors`.
+    """
+    bins = numbers.bins or DFL_BINS[nanodet.__name__]
+    rows = outputs[0][0]
+    kept, scores, classes = best_class(rows[:, : -4 * bins], logit(threshold) if is_logits(numbers) else threshold)
+    cells, strides = grid(size, numbers.strides or STRIDES, rounds_up=True)
+    far, centres = distances(rows[kept, -4 * bins :], bins), cells[kept] + shift_of(numbers)
+    boxes = np.concatenate([centres - far[:, :2], centres + far[:, 2:]], axis=1) * strides[kept]
+    return boxes.astype(np.float32), probabilities(scores) if is_logits(numbers) else scores, classes
+
+
+def is_logits(numbers: Postprocess) -> bool:
+    """Return whether raw scores are logits."""
+    if numbers.scores is Scores.USUAL:
+        return numbers.decoder == yolov8_dfl.__name__
+    return numbers.scores is Scores.LOGITS
+
+
+def shift_of(numbers: Postprocess) -> np.float32:
+    """Return how far inside its cell, in cells, NanoDet measures from."""
+    return np.float32(0.5 if numbers.centres is Centres.MIDDLE else 0.0)

@@ -17,11 +17,17 @@ Decoder = Callable[[Sequence[Array], Postprocess, tuple[int, int], float], Candi
 
 
 @lru_cache(maxsize=8)
-def grid(size: tuple[int, int], strides: tuple[int, ...]) -> tuple[Array, Array]:
-    """Return cell columns and rows, (n, 2), and strides, (n, 1), of all scales, row by row."""
+def grid(size: tuple[int, int], strides: tuple[int, ...], *, rounds_up: bool = False) -> tuple[Array, Array]:
+    """Return cell columns and rows, (n, 2), and strides, (n, 1), of all scales, row by row.
+
+    Args:
+        size: Height and width of the input.
+        strides: Of the scales, in their order.
+        rounds_up: Whether a last row or column that is not whole counts.
+    """
     cells, steps = [], []
     for stride in strides:
-        rows, columns = size[0] // stride, size[1] // stride
+        rows, columns = (-(-side // stride) if rounds_up else side // stride for side in size)
         x, y = np.meshgrid(np.arange(columns), np.arange(rows))
         cells.append(np.stack([x.ravel(), y.ravel()], axis=1))
         steps.append(np.full((rows * columns, 1), stride))
