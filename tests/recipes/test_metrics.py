@@ -14,6 +14,7 @@ from edgeopt.recipes.class_areas import ClassAreas
 from edgeopt.recipes.match_tables import MatchTable
 from edgeopt.recipes.metrics import Ranks, find_metric, metrics_of
 from edgeopt.recipes.recipe import find_recipe, read_recipe
+from edgeopt.recipes.retrieval import Retrieval
 from edgeopt.system import registry
 
 
@@ -30,6 +31,8 @@ def evidence(name: str, good: int):
     if "segmentation" in find_metric(name).tasks:
         right, wrong = [[9, 0], [9, 0], [9, 0]], [[0, 0], [0, 9], [9, 0]]
         return ClassAreas(*np.array([right if i < good else wrong for i in range(10)]).transpose(1, 0, 2))
+    if "embedding" in find_metric(name).tasks and find_metric(name).reads_labels:
+        return Retrieval(np.arange(10) < good, 0.1)
     if find_metric(name).reads_labels:
         return Ranks(np.where(np.arange(10) < good, 0, 99), 100)
     return np.stack([np.arange(10) < good, np.ones(10)], axis=1)[None].astype(np.float64)
@@ -56,6 +59,7 @@ def test_a_resample_counts_each_picture_as_often_as_it_was_drawn(name: str) -> N
     [
         ("detection", ("AP", "AP50", "AP75", "agreement")),
         ("classification", ("agreement", "top1", "top5")),
+        ("embedding", ("agreement", "cosine", "recall1")),
         ("segmentation", ("agreement", "mIoU", "pixel_accuracy")),
         ("tensors", ("agreement", "cosine")),
     ],

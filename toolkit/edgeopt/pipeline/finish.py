@@ -131,7 +131,7 @@ def _calibrated_on(run: Run) -> str:
 
 def _write_pictures(run: Run, best: Candidate) -> None:
     """Draw three frames with the original's answers and the chosen candidate's."""
-    if not find_task(run.context.recipe.task).is_drawable:
+    if run.timed.tensors is not None or not find_task(run.context.recipe.task).is_drawable:
         return
     model = load_model(run.workspace.path(best.file), best.name)
     frames = run.timed.spread(3)

@@ -14,4 +14,4 @@ def _mean(shares: NDArray[np.float64], counts: Counts) -> NDArray[np.float64]:
     return found
 
 
-METRIC = Metric(("tensors",), _mean)
+METRIC = Metric(("tensors", "embedding"), _mean)
