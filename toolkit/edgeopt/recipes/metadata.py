@@ -40,13 +40,24 @@ def input_size_of(metadata: Mapping[str, str]) -> tuple[int, int] | None:
     return height, width
 
 
+def strides_of(metadata: Mapping[str, str]) -> tuple[int, ...]:
+    """Return a detector's strides, 8 to the largest, which Ultralytics writes; none where absent or absurd."""
+    largest = _literal(metadata, "stride")
+    return tuple(one for one in (8, 16, 32, 64) if one <= largest) if largest in (32, 64) else ()
+
+
+def is_ultralytics(metadata: Mapping[str, str]) -> bool:
+    """Return whether Ultralytics wrote the model, or YOLOv5: all of theirs are fed alike."""
+    return metadata.keys() >= {"names", "stride"}
+
+
 def contradicts(metadata: Mapping[str, str], recipe: Recipe) -> bool:
     """Return whether the metadata says that the model needs another recipe.
 
     Source: Ultralytics, `Exporter`, which writes description, task, stride, names, imgsz, args and end2end; YOLOv5
     writes stride and names.
     """
-    if not metadata.keys() >= {"names", "stride"}:
+    if not is_ultralytics(metadata):
         return False
     decoder, task = recipe.postprocess.decoder, metadata.get("task")
     if task is not None and task != _DETECT:
@@ -66,7 +77,7 @@ def other_task(metadata: Mapping[str, str], recipes: Iterable[Recipe]) -> str:
         recipes: All that are shipped.
     """
     task = metadata.get("task", "")
-    if not metadata.keys() >= {"names", "stride"} or task in ("", _DETECT):
+    if not is_ultralytics(metadata) or task in ("", _DETECT):
         return ""
     return "" if any(task in _tasks_named_by(one) for one in recipes) else task
 

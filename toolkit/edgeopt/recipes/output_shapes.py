@@ -75,6 +75,14 @@ def require_fit(recipe: Recipe, outputs: Sequence[TensorSpec]) -> None:
         )
 
 
+def count_classes(recipe: Recipe, outputs: Sequence[TensorSpec]) -> int:
+    """Return how many classes a classifier's output tells apart; 0 for other recipes, or where its shape is free."""
+    shape = outputs[0].shape[1:] if len(outputs[0].shape) > 1 else outputs[0].shape
+    if recipe.postprocess.decoder not in CLASSIFIERS or not all(isinstance(size, int) for size in shape):
+        return 0
+    return max([size for size in shape if isinstance(size, int)], default=0) - int(recipe.postprocess.background)
+
+
 def _at_least(size: int | str | None, least: int) -> bool:
     return not isinstance(size, int) or size >= least
 

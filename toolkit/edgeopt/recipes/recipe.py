@@ -304,7 +304,7 @@ def read_recipe(path: Path, *, stays_inside: bool = False) -> Recipe:
     _require_parts(recipe, path)
     if stays_inside:
         _require_inside(path, (recipe.labels, recipe.model, recipe.evaluation.labels, recipe.evaluation.calib))
-    return replace(recipe, folder=path.parent, class_names=_read_class_names(path.parent, recipe.labels))
+    return replace(recipe, folder=path.parent, class_names=read_class_names(path.parent, recipe.labels))
 
 
 def _require_inside(path: Path, files: Sequence[str]) -> None:
@@ -327,7 +327,12 @@ def _require_parts(recipe: Recipe, path: Path) -> None:
         raise InvalidFileError(f"{path}: {error.problem}", remedy=error.remedy) from error
 
 
-def _read_class_names(folder: Path, labels: str) -> tuple[str, ...]:
+def read_class_names(folder: Path, labels: str) -> tuple[str, ...]:
+    """Return the class names of a file, one a line; none where no file is named.
+
+    Raises:
+        InvalidFileError: If it cannot be read.
+    """
     if not labels:
         return ()
     text = read_text(folder / labels, remedy="one class name a line, UTF-8", most_bytes=_MOST_LABEL_BYTES)

@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from edgeopt.recipes.recipe import Recipe
+from edgeopt.system.text import printable
 
 _TABLES = ("input", "preprocess", "postprocess", "evaluation", "check")
 
 
-def recipe_text(recipe: Recipe, *, name: str, labels: str) -> str:
+_NONE = MappingProxyType[str, str]({})
+_WIDTH = 120
+"""Columns of a line with its comment; a longer comment stands above it."""
+_COMMENT = 34
+"""Column behind which comments stand."""
+
+
+def recipe_text(
+    recipe: Recipe, *, name: str, labels: str, head: Sequence[str] = (), comments: Mapping[str, str] = _NONE
+) -> str:
     """Return a recipe as the text of a TOML file.
 
     Args:
         recipe: Written without its `match`, and with absolute paths of its data.
         name: Of the new recipe.
         labels: File of class names beside the new one; empty: none.
+        head: Comments before all else, a line each.
+        comments: What stands behind a key, such as `preprocess.colour`; a key with a comment is written though its
+            value is the default, one without a value as a comment alone.
     """
     evaluation = replace(
         recipe.evaluation,
@@ -26,12 +40,27 @@ def recipe_text(recipe: Recipe, *, name: str, labels: str) -> str:
         calib=_absolute(recipe, recipe.evaluation.calib),
     )
     changed = replace(recipe, name=name, labels=labels, evaluation=evaluation)
-    lines = [f"{key} = {_value(getattr(changed, key))}" for key in ("name", "task", "description", "license", "source")]
-    lines += [f"labels = {_value(labels)}"] if labels else []
+    lines = [f"# {printable(line)}" for line in head]
+    for key in ("name", "task", "description", "license", "source"):
+        lines += _line(key, getattr(changed, key), comments.get(key, ""))
+    if labels or "labels" in comments:
+        lines += _line("labels", labels, comments.get("labels", ""))
     for table in _TABLES:
-        values = _values(getattr(changed, table))
+        values = _values(getattr(changed, table), table, comments)
         lines += ["", f"[{table}]", *values] if values else []
     return "\n".join(lines) + "\n"
+
+
+def _line(key: str, value: Any, comment: str) -> list[str]:
+    """Return a key with its comment; without a value the comment alone."""
+    told = printable(comment)
+    if comment and value in ("", (), {}):
+        return [f"# {key}: {told}"]
+    line = f"{key} = {_value(value)}"
+    if not comment:
+        return [line]
+    whole = f"{line:<{_COMMENT}}  # {told}"
+    return [whole] if len(whole) <= _WIDTH else [f"# {told}", line]
 
 
 def changed_lines(before: Recipe, after: Recipe) -> list[str]:
@@ -49,14 +78,14 @@ def _absolute(recipe: Recipe, file: str) -> str:
     return str((recipe.folder / file).resolve()) if file else ""
 
 
-def _values(table: Any) -> list[str]:
-    """Return the lines of a table, without defaults."""
+def _values(table: Any, name: str, comments: Mapping[str, str]) -> list[str]:
+    """Return the lines of a table, without defaults that need no comment."""
     assert is_dataclass(table)
-    lines = []
+    lines = list[str]()
     for one in fields(table):
-        value = getattr(table, one.name)
-        if value != one.default and value not in ((), {}):
-            lines.append(f"{one.name} = {_value(value)}")
+        value, comment = getattr(table, one.name), comments.get(f"{name}.{one.name}", "")
+        if comment or (value != one.default and value not in ((), {})):
+            lines += _line(one.name, value, comment)
     return lines
 
 

@@ -71,18 +71,16 @@ def choose_recipe(
     inputs, taken = _as_given(inputs, given or {})
     if asked is not None:
         told = "asked for with --recipe"
-        return replace(_bind(find_recipe(asked), told, inputs, outputs, metadata, taken), is_given=True)
+        return replace(bind_recipe(find_recipe(asked), told, inputs, outputs, metadata, taken), is_given=True)
     beside = path.parent / "recipe.toml" if path else None
     if beside is not None and beside.is_file():
         found, told = read_recipe(beside, stays_inside=True), f"{beside.name} lies beside the model"
-        return replace(_bind(found, told, inputs, outputs, metadata, taken), is_given=True)
-    possible = _possible(inputs, outputs, metadata)
-    by_graph = [one for one in possible if _fits(one, inputs, outputs, metadata, by_graph=True)]
-    fitting = by_graph or _explaining([one for one in possible if _fits(one, inputs, outputs, metadata)], outputs)
+        return replace(bind_recipe(found, told, inputs, outputs, metadata, taken), is_given=True)
+    fitting, possible = recognised(inputs, outputs, metadata)
     shapes = f"inputs {', '.join(map(str, inputs))}; outputs {', '.join(map(str, outputs))}"
     if not fitting and given:
         return _as_tensors(shapes, inputs, outputs, metadata, taken)
-    if not fitting and (task := other_task(metadata, _shipped())):
+    if not fitting and (task := other_task(metadata, shipped_recipes())):
         raise UnsupportedError(
             f"the exporter says that this model is for {short(task)}, which no recipe reads",
             remedy=f"judge its outputs as they are: --recipe {ARRAYS_RECIPE} and --calib FILE.npz"
@@ -103,8 +101,18 @@ def choose_recipe(
         )
     told = "the exporter's metadata and the shapes" if "names" in metadata else "the shapes"
     told = f"{told} fit it {'alone' if len(fitting) == 1 else 'too'} ({shapes})"
-    first, *rest = (_bind(one, told, inputs, outputs, metadata, taken) for one in fitting)
+    first, *rest = (bind_recipe(one, told, inputs, outputs, metadata, taken) for one in fitting)
     return replace(first, rivals=tuple(rest))
+
+
+def recognised(
+    inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], metadata: Mapping[str, str]
+) -> tuple[list[Recipe], list[Recipe]]:
+    """Return the shipped recipes whose `match` a model meets, and all that could feed and read it."""
+    possible = _possible(inputs, outputs, metadata)
+    by_graph = [one for one in possible if _fits(one, inputs, outputs, metadata, by_graph=True)]
+    fitting = by_graph or _explaining([one for one in possible if _fits(one, inputs, outputs, metadata)], outputs)
+    return fitting, possible
 
 
 def _explaining(fitting: list[Recipe], outputs: Sequence[TensorSpec]) -> list[Recipe]:
@@ -147,7 +155,9 @@ def _as_tensors(
 ) -> Choice:
     """Return the recipe whose answer is the outputs, and a warning that agreement alone judges."""
     recipe = find_recipe(ARRAYS_RECIPE)
-    choice = _bind(recipe, f"no other recipe fits, and tensors are given ({shapes})", inputs, outputs, metadata, taken)
+    choice = bind_recipe(
+        recipe, f"no other recipe fits, and tensors are given ({shapes})", inputs, outputs, metadata, taken
+    )
     note = Note(
         NoteKind.WARNING,
         f"no recipe fits this model, so recipe {recipe.name!r} is taken: accuracy is judged by the agreement of "
@@ -157,13 +167,14 @@ def _as_tensors(
     return replace(choice, notes=(note, *choice.notes))
 
 
-def _shipped() -> list[Recipe]:
+def shipped_recipes() -> list[Recipe]:
+    """Return the shipped recipes that are chosen by what a model is."""
     recipes = (read_recipe(folder / "recipe.toml") for folder in assets.model_folders().values())
     return [recipe for recipe in recipes if recipe.match]
 
 
 def _possible(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], metadata: Mapping[str, str]) -> list[Recipe]:
-    return [one for one in _shipped() if _is_possible(one, inputs, outputs, metadata)]
+    return [one for one in shipped_recipes() if _is_possible(one, inputs, outputs, metadata)]
 
 
 def _other_recipes(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], metadata: Mapping[str, str]) -> str:
@@ -286,7 +297,7 @@ def _why_other_channels(recipe: Recipe, tensor: TensorSpec) -> str:
     return f"it has {plural(found, 'channel')}, {recipe.preprocess.colour} has {channels}"
 
 
-def _bind(
+def bind_recipe(
     recipe: Recipe,
     reason: str,
     inputs: Sequence[TensorSpec],
@@ -294,10 +305,23 @@ def _bind(
     metadata: Mapping[str, str],
     taken: Shapes,
 ) -> Choice:
+    """Return a recipe bound to a model's tensors.
+
+    Args:
+        recipe: Any.
+        reason: Why it was chosen.
+        inputs: Of the model.
+        outputs: Of the model.
+        metadata: What the exporter wrote.
+        taken: Shapes of the tensors that are fed, of inputs with free dimensions.
+
+    Raises:
+        UnsupportedError: If it does not fit, or a height or width is free and nothing fixes it.
+    """
     if taken:
         recipe = replace(recipe, input=replace(recipe.input, shapes={**recipe.input.shapes, **taken}))
         told = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in taken.items())
-        choice = _bind(recipe, reason, inputs, outputs, metadata, {})
+        choice = bind_recipe(recipe, reason, inputs, outputs, metadata, {})
         return replace(choice, notes=(*choice.notes, Note(NoteKind.INFO, f"shapes fixed as the tensors have: {told}")))
     if not recipe.decodes:
         recipe = with_outputs(recipe, inputs, outputs)

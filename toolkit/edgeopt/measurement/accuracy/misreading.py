@@ -25,6 +25,7 @@ from edgeopt.measurement.accuracy.bootstrap import Scored, drop_between, score
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, Progress, answers, open_labelled
 from edgeopt.recipes.frames import Frames
 from edgeopt.recipes.preprocess import Colour, Preprocess
+from edgeopt.recipes.questions import NORMS
 from edgeopt.recipes.raw_values import fitting_numbers
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.recipe_text import changed_lines, recipe_text
@@ -47,15 +48,6 @@ _NOTHING, _SURE = 0.02, 0.5
 """Sureness of a reading that finds nothing, and of one that no amplified picture casts doubt on."""
 _AMPLIFIED = 1.5
 """Contrast against the recipe's; with ReLU alone, what is amplified gives the same classes with more confidence."""
-_IMAGENET = (1 / 255, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-_NORMS = (
-    (1.0, (0.0,), (1.0,)),
-    (1 / 255, (0.0,), (1.0,)),
-    (1 / 127.5, (1.0,), (1.0,)),
-    _IMAGENET,
-    (1.0, (123.68, 116.78, 103.94), (1.0,)),
-)
-"""Scale, mean and std as trainers use them, channels in the order RGB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +290,7 @@ def other_readings(recipe: Recipe) -> list[Recipe]:
     swapped = [replace(own, colour=colour) for colour in colours if colour is not own.colour]
     found = [one for new in swapped for one in (replace(new, mean=own.mean[::-1], std=own.std[::-1]), new)]
     if "float" in recipe.input.dtype:
-        found += [_normalised(own, colour, *norm) for colour in colours for norm in _NORMS]
+        found += [_normalised(own, colour, *norm) for colour in colours for norm in NORMS.values()]
     distinct = {_gains(own): own}
     for one in found:
         distinct.setdefault(_gains(one), one)

@@ -1,0 +1,167 @@
+"""A recipe that is drafted reads back as it is, feeds its model, and marks what nobody told."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+
+from edgeopt.errors import EdgeoptError
+from edgeopt.graph.tensors import TensorSpec
+from edgeopt.recipes.drafting import Facts, draft_recipe
+from edgeopt.recipes.preprocess import Colour, Layout, Resize
+from edgeopt.recipes.questions import Question, about_labels, about_size, about_values, nobody
+from edgeopt.recipes.recipe import Recipe, find_recipe, read_recipe
+from edgeopt.recipes.recipe_text import recipe_text
+from edgeopt.recipes.recognise import choose_recipe
+from edgeopt.system import assets
+
+TABLES = ("input", "preprocess", "postprocess", "evaluation", "check")
+ULTRALYTICS = {"names": "{0: 'cat', 1: 'dog'}", "stride": "32", "task": "detect", "imgsz": "[320, 320]"}
+
+
+def facts(*outputs: tuple, size=(1, 3, 640, 640), dtype="float32", metadata=None, op="", first=()) -> Facts:
+    specs = tuple(TensorSpec(f"y{i}", "float32", shape, op) for i, shape in enumerate(outputs))
+    given = TensorSpec("x", dtype, size)
+    return Facts("net", Path("nowhere") / "net.onnx", 17, (given,), specs, metadata or {}, first)
+
+
+def read_back(of: Facts, folder: Path, ask=nobody) -> Recipe:
+    """Write the draft as the command does, read it, and bind it to the model: what `optimize -r` does first."""
+    found, path = draft_recipe(of, None, ask), folder / "mine.toml"
+    labels = "names.txt" if found.recipe.class_names else ""
+    (folder / "names.txt").write_text("\n".join(found.recipe.class_names))
+    path.write_text(found.text(of, labels), "utf-8")
+    read = choose_recipe(str(path), None, of.inputs, of.outputs, of.metadata).recipe
+    for table in TABLES:
+        assert getattr(read, table) == getattr(found.recipe, table), table
+    assert read.class_names == found.recipe.class_names
+    return read
+
+
+@pytest.mark.parametrize("name", assets.model_folders())
+def test_every_shipped_recipe_is_written_with_comments_and_reads_back(name, tmp_path):
+    shipped = find_recipe(name)
+    keys = [f"{table}.{one.name}" for table in TABLES for one in fields(getattr(shipped, table))]
+    comments = dict.fromkeys((*keys, "task", "license", "labels"), 'a "comment"\nthat\x00 must not end # the line')
+    text = recipe_text(shipped, name=name, labels="names.txt", head=["a\nb"], comments=comments)
+    (tmp_path / "names.txt").write_text("\n".join(shipped.class_names))
+    (tmp_path / "mine.toml").write_text(text, "utf-8")
+    read = read_recipe(tmp_path / "mine.toml")
+    paths = {key: getattr(read.evaluation, key) for key in ("labels", "calib")}
+    assert read.evaluation == replace(shipped.evaluation, **paths)
+    for table in TABLES:
+        if table != "evaluation":
+            assert getattr(read, table) == getattr(shipped, table), table
+    assert (read.task, read.class_names) == (shipped.task, shipped.class_names)
+    assert text.count(r"\n") >= len(TABLES)
+
+
+CELLS = 80 * 80 + 40 * 40 + 20 * 20
+KINDS = {
+    "yolox": facts((1, CELLS, 85)),
+    "yolov8": facts((1, 84, CELLS)),
+    "yolov5": facts((1, 3 * CELLS, 85)),
+    "yolov5_heads": facts((1, 3, 80, 80, 85), (1, 3, 40, 40, 85), (1, 3, 20, 20, 85)),
+    "yolov10": facts((1, 300, 6)),
+    "ultraface": facts((1, 4420, 2), (1, 4420, 4)),
+    "imagenet": facts((1, 1000), size=(1, 3, 224, 224)),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_model_of_each_kind_gets_that_kinds_decoder(name, tmp_path):
+    read, shipped = read_back(KINDS[name], tmp_path), find_recipe(name)
+    assert (read.task, read.postprocess.decoder) == (shipped.task, shipped.postprocess.decoder)
+    assert read.preprocess == shipped.preprocess
+    told = (tmp_path / "mine.toml").read_text()
+    assert f'colour = "{shipped.preprocess.colour}"' in told
+    assert told.count("# not known: ") >= 4  # colour, resize, scale, labels: no shape tells them
+
+
+def test_what_ultralytics_writes_is_known_and_nothing_is_asked(tmp_path):
+    of = facts(
+        (1, 6, 40 * 40 + 20 * 20 + 10 * 10), size=("b", 3, "h", "w"), metadata={**ULTRALYTICS, "license": "AGPL"}
+    )
+    read = read_back(of, tmp_path, ask=lambda question: pytest.fail(question.text))
+    assert (read.class_names, read.input.size, read.license) == (("cat", "dog"), (320, 320), "AGPL")
+    assert "not known" not in (tmp_path / "mine.toml").read_text()
+
+
+def test_the_largest_stride_of_the_metadata_is_taken(tmp_path):
+    cells = 80 * 80 + 40 * 40 + 20 * 20 + 10 * 10
+    of = facts((1, 6, cells), metadata={**ULTRALYTICS, "stride": "64", "imgsz": "[640, 640]"})
+    assert read_back(of, tmp_path).postprocess.strides == (8, 16, 32, 64)
+
+
+@pytest.mark.parametrize(("op", "decoder"), [("Softmax", "probabilities"), ("Gemm", "logits")])
+def test_the_graph_tells_probabilities_from_logits(op, decoder, tmp_path):
+    assert read_back(facts((1, 10), size=(1, 3, 64, 64), op=op), tmp_path).postprocess.decoder == decoder
+
+
+def test_one_channel_is_grey_and_a_thumbnail_is_not_cropped(tmp_path):
+    read = read_back(facts(("b", 10), size=("b", 1, 28, 28)), tmp_path)
+    assert (read.preprocess.colour, read.preprocess.resize) == (Colour.GREY, Resize.STRETCH)
+
+
+def test_channels_that_come_last_and_bytes_are_seen(tmp_path):
+    read = read_back(facts((1, 1000), size=(1, 224, 224, 3), dtype="uint8"), tmp_path)
+    assert (read.input.layout, read.input.dtype, read.preprocess.scale) == (Layout.NHWC, "uint8", 1.0)
+
+
+def test_a_graph_that_begins_with_a_subtraction_gets_the_picture_as_it_is(tmp_path):
+    assert read_back(facts((1, 10), size=(1, 3, 64, 64), first=("Sub",)), tmp_path).preprocess.scale == 1.0
+    assert read_back(facts((1, 10), size=(1, 3, 64, 64), first=("Conv",)), tmp_path).preprocess.scale == 1 / 255
+
+
+def test_what_is_answered_is_written_and_no_guess(tmp_path):
+    names = tmp_path / "given.txt"
+    names.write_text("cat\ndog\n")
+    typed = iter(("96x64", "2", "3", "1/255 0.4,0.5,0.6 0.2", str(names)))
+    read = read_back(
+        facts((1, 2), size=("b", 3, "h", "w")), tmp_path, ask=lambda question: question.answer(next(typed))
+    )
+    assert read.input.size == (96, 64)
+    assert (read.preprocess.colour, read.preprocess.mean) == (Colour.BGR, (0.6, 0.5, 0.4))  # asked for as RGB
+    assert read.class_names == ("cat", "dog")
+    assert "not known" not in (tmp_path / "mine.toml").read_text()
+
+
+def test_ids_of_free_lengths_get_shapes_that_agree(tmp_path):
+    ids, mask = (TensorSpec(name, "int64", ("b", "n")) for name in ("ids", "mask"))
+    of = replace(facts(("b", "n", 8)), inputs=(ids, mask))
+    asked: list[Question] = []
+    read = read_back(of, tmp_path, ask=lambda question: asked.append(question))
+    assert read.input.shapes == {"ids": (1, 128), "mask": (1, 128)}
+    assert len(asked) == 1  # the same name is asked once
+    assert read.task == "tensors"
+
+
+@pytest.mark.parametrize("task", ["segment", "pose", "obb"])
+def test_a_task_that_no_recipe_reads_is_told_and_its_outputs_taken_as_they_are(task, tmp_path):
+    if any(match.metadata.get("task") == task for name in assets.model_folders() for match in find_recipe(name).match):
+        pytest.skip(f"a recipe reads {task}")
+    read = read_back(facts((1, 6, CELLS), metadata={**ULTRALYTICS, "task": task}), tmp_path)
+    assert read.task == "tensors"
+    assert f"the exporter says '{task}', which no recipe reads" in (tmp_path / "mine.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("question", "typed"),
+    [
+        (about_size("x", (1, 1)), "12"),
+        (about_size("x", (1, 1)), "1x99999"),
+        (about_size("x", (1, 1)), "x"),
+        (about_values((1.0, (0.0,), (1.0,))), "1/0 1 1"),
+        (about_values((1.0, (0.0,), (1.0,))), "1 1"),
+        (about_values((1.0, (0.0,), (1.0,))), "1 1,2 1"),
+        (about_values((1.0, (0.0,), (1.0,))), "nan 0 1"),
+        (about_values((1.0, (0.0,), (1.0,))), "1 0 0"),
+        (about_labels(3), "nowhere.txt"),
+    ],
+)
+def test_what_is_no_answer_is_refused_in_one_line(question, typed):
+    with pytest.raises(EdgeoptError) as refused:
+        question.answer(typed)
+    assert "\n" not in refused.value.problem

@@ -1,0 +1,54 @@
+"""`edgeopt recipe`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from edgeopt.cli._asking import asker
+from edgeopt.cli._options import TERMINAL, format_option
+from edgeopt.cli._output import show
+from edgeopt.cli._values import ModelName, RecipeName
+
+
+@click.command()
+@click.argument("model", type=ModelName())
+@click.option(
+    "--out",
+    "-o",
+    type=click.Path(path_type=Path),
+    show_default="recipe.toml beside the model",
+    help="The file to write; one that exists is never written over.",
+)
+@click.option(
+    "--picture",
+    default="",
+    metavar="PICTURE",
+    show_default="the recipe's own, or none",
+    help="Show what the model answers to it when it is fed so.",
+)
+@click.option(
+    "--recipe",
+    "-r",
+    type=RecipeName(),
+    metavar="NAME|FILE",
+    show_default="read from the model",
+    help="Begin with this one: a name of edgeopt models, or a TOML file.",
+)
+@click.option("--yes", "-y", is_flag=True, help="Ask nothing: take what is likely, and mark it in the file.")
+@format_option
+def recipe(*, model: str, out: Path | None, picture: str, recipe: str | None, yes: bool, form: str) -> None:
+    """Write a commented recipe for MODEL: how it is fed and read.
+
+    What the model tells is read from it. What it does not tell is asked on a terminal; elsewhere what is likely is
+    taken, and marked with "not known".
+    """
+    from edgeopt.pipeline.draft import draft
+    from edgeopt.pipeline.draft_summary import summarize
+
+    ask = asker(quiet=yes or form != TERMINAL)
+    show(summarize(draft(model, out, recipe=recipe, picture=picture, ask=ask)), form)
+
+
+COMMAND = recipe

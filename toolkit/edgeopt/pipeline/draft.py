@@ -1,0 +1,169 @@
+"""`edgeopt recipe`: a recipe drafted from a model, and what the model answers to one picture when it is read so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edgeopt.errors import EdgeoptError, InvalidFileError, Note, NoteKind
+from edgeopt.executors import Session, SessionOptions
+from edgeopt.executors.onnxruntime import EXECUTOR
+from edgeopt.graph.model import Model, find_model, load_model
+from edgeopt.graph.tensors import Frame
+from edgeopt.measurement.accuracy.evaluate import answers
+from edgeopt.measurement.accuracy.misreading import other_readings
+from edgeopt.recipes.drafting import Draft, Facts, draft_recipe
+from edgeopt.recipes.frames import Frames, open_frames
+from edgeopt.recipes.questions import Ask, name_of_reading, nobody
+from edgeopt.recipes.recipe import Recipe, read_recipe
+from edgeopt.report.contact_sheet import write_sheet
+from edgeopt.system.files import require_writable, write_beside
+from edgeopt.tasks import find_task, make_task
+
+_KEEPING_VALUES = frozenset({"Cast", "Identity", "Transpose"})
+"""Ops between an input and the first that computes with it."""
+_DRAWN_HEIGHT = 480
+"""Pixels of a drawn picture."""
+_DRAWN = 2
+"""Readings that are drawn side by side."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One way to feed the model, and what it answers."""
+
+    name: str
+    """Colour order and values of the pixels."""
+    answer: str
+    count: int
+    """Things that were found."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drafted:
+    """A recipe that was written."""
+
+    model: str
+    """As it was named."""
+    file: Path
+    recipe: Recipe
+    not_known: tuple[str, ...]
+    """Keys whose values are guesses, such as `preprocess.colour`."""
+    picture: str = ""
+    """The name of the picture that was shown; empty: none was."""
+    readings: tuple[Reading, ...] = ()
+    """Of that picture: as written first, then the usual other ways to feed it."""
+    drawn: Path | None = None
+    notes: tuple[Note, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        readings = [{"reading": one.name, "answer": one.answer, "count": one.count} for one in self.readings]
+        return {
+            "model": self.model,
+            "file": str(self.file),
+            "task": self.recipe.task,
+            "decoder": self.recipe.postprocess.decoder,
+            "not_known": list(self.not_known),
+            "picture": self.picture,
+            "readings": readings,
+            "drawn": str(self.drawn) if self.drawn else None,
+            "notes": [str(one) for one in self.notes],
+        }
+
+
+def draft(
+    model: str, out: Path | None = None, *, recipe: str | None = None, picture: str = "", ask: Ask = nobody
+) -> Drafted:
+    """Write a commented recipe for a model, and show what it answers to one picture.
+
+    Args:
+        model: Path of an ONNX file, or the name of a shipped model.
+        out: The file to write; None: `recipe.toml` beside the model.
+        recipe: The recipe to begin with, by shipped name or path; None: read from the model.
+        picture: A picture, or what holds pictures: the first is shown; empty: the recipe's own, or none.
+        ask: Answers what the model does not tell.
+
+    Raises:
+        EdgeoptError: If the model or the picture cannot be read, the recipe to begin with does not fit, or the file
+            exists or cannot be written.
+    """
+    path = find_model(model)
+    file = out or path.parent / "recipe.toml"
+    if file.exists():
+        raise InvalidFileError(f"{file} exists, and is not written over", remedy="name another file: -o mine.toml")
+    require_writable(file)
+    frames = open_frames(Path(picture)).select([0]) if picture else None
+    loaded = load_model(path)
+    found = draft_recipe(_facts_of(loaded, path), recipe, ask)
+    _write(found, _facts_of(loaded, path), file)
+    written = read_recipe(file)
+    frames = frames or _own_frames(written)
+    if frames is None:
+        return Drafted(model, file, written, found.not_known)
+    try:
+        readings, drawn = _show(found.recipe, loaded, frames, file)
+    except EdgeoptError as error:
+        note = Note(NoteKind.WARNING, f"no answer to {frames.names[0]}: {error.problem}", error.remedy)
+        return Drafted(model, file, written, found.not_known, notes=(note,))
+    return Drafted(model, file, written, found.not_known, frames.names[0], readings, drawn)
+
+
+def _facts_of(model: Model, path: Path) -> Facts:
+    return Facts(model.name, path, model.opset, model.inputs, model.outputs, model.metadata, _first_ops(model))
+
+
+def _first_ops(model: Model) -> tuple[str, ...]:
+    """Return the ops that compute with the inputs first."""
+    seen, ops = {one.name for one in model.inputs}, list[str]()
+    for node in model.proto.graph.node:
+        if seen.isdisjoint(node.input):
+            continue
+        if node.op_type in _KEEPING_VALUES:
+            seen.update(node.output)
+        else:
+            ops.append(node.op_type)
+    return tuple(dict.fromkeys(ops))
+
+
+def _write(found: Draft, facts: Facts, file: Path) -> None:
+    """Write the recipe, and its class names beside it."""
+    labels = ""
+    if found.recipe.class_names:
+        labels = f"{file.stem}.labels.txt"
+        write_beside(file.with_name(labels), "\n".join(found.recipe.class_names) + "\n")
+    write_beside(file, found.text(facts, labels))
+
+
+def _own_frames(recipe: Recipe) -> Frames | None:
+    calib = recipe.path_of(recipe.evaluation.calib)
+    return open_frames(calib).select([0]) if calib and calib.exists() else None
+
+
+def _show(recipe: Recipe, model: Model, frames: Frames, file: Path) -> tuple[tuple[Reading, ...], Path | None]:
+    """Return what the model answers to a picture in each reading, and where the first answers are drawn."""
+    session = EXECUTOR.open(model.data, SessionOptions())
+    try:
+        tells = find_task(recipe.task).reveals_misreading and not frames.tensors
+        named = [(f"{name_of_reading(recipe.preprocess)} (as written)", recipe)]
+        named += [(name_of_reading(one.preprocess), one) for one in other_readings(recipe)] if tells else []
+        told = [(name, *_answer(one, model, session, frames)) for name, one in named]
+    finally:
+        session.close()
+    readings = tuple(Reading(name, text, count) for name, text, count, _ in told)
+    pictures = {name: [drawn] for name, _, _, drawn in told[:_DRAWN] if drawn is not None}
+    if not pictures:
+        return readings, None
+    path = file.with_name(f"{file.stem}.answer.png")
+    write_sheet(path, pictures)
+    return readings, path
+
+
+def _answer(recipe: Recipe, model: Model, session: Session, frames: Frames) -> tuple[str, int, Frame | None]:
+    """Return the answer as text, how many things it holds, and drawn, where it can be."""
+    task = make_task(recipe, model.inputs, model.outputs, evaluating=False)
+    answer = answers(session, task, frames)[0]
+    is_drawable = task.is_drawable and frames.tensors is None
+    drawn = task.draw(frames.picture(0), answer, _DRAWN_HEIGHT) if is_drawable else None
+    return task.as_text(answer), task.count(answer), drawn

@@ -1,0 +1,357 @@
+"""A recipe drafted from what a model tells of itself; what it does not tell is asked, or guessed and marked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from edgeopt.graph.tensors import TensorSpec
+from edgeopt.recipes.metadata import class_names_of, input_size_of, is_ultralytics, other_task, strides_of
+from edgeopt.recipes.output_shapes import CLASSIFIERS, count_classes, why_unfit
+from edgeopt.recipes.preprocess import PICTURE_TYPES, Colour, Input, Layout, Preprocess, Resize
+from edgeopt.recipes.questions import (
+    NORMS,
+    Ask,
+    Question,
+    about_colour,
+    about_dimension,
+    about_labels,
+    about_recipe,
+    about_resize,
+    about_size,
+    about_values,
+)
+from edgeopt.recipes.recipe import Recipe, find_recipe
+from edgeopt.recipes.recipe_text import recipe_text
+from edgeopt.recipes.recognise import ARRAYS_RECIPE, Choice, bind_recipe, choose_recipe, recognised, shipped_recipes
+from edgeopt.system.text import plural, short
+
+NOT_KNOWN = "not known: "
+"""Begins the comment of what nobody told."""
+_CLASSIFIER = "imagenet"
+"""The shipped recipe whose numbers a classifier of unknown making gets."""
+_BIASING = frozenset({"Add", "Div", "Mul", "Sub"})
+"""Ops on the input itself, with which a graph normalises its pictures."""
+_LEAST_CROPPED = 100
+"""Pixels of a classifier's picture; smaller ones are trained on as they are."""
+_SIDE_OF_CLASSES, _SIDE = 224, 640
+"""Pixels of a picture whose size nobody told: of a classifier, of any other model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of a model."""
+
+    name: str
+    path: Path
+    opset: int
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    metadata: Mapping[str, str]
+    first_ops: tuple[str, ...] = ()
+    """Ops that read its input."""
+
+
+@dataclass(slots=True)
+class Draft:
+    """A recipe, and what is known of each of its keys."""
+
+    recipe: Recipe
+    comments: dict[str, str] = field(default_factory=dict)
+    """Key, such as `preprocess.colour`, to where its value is from."""
+
+    @property
+    def not_known(self) -> tuple[str, ...]:
+        """The keys whose values are guesses."""
+        return tuple(key for key, told in self.comments.items() if told.startswith(NOT_KNOWN))
+
+    def text(self, facts: Facts, labels: str) -> str:
+        """Return the commented TOML text.
+
+        Args:
+            facts: Of the model.
+            labels: File of class names beside the recipe; empty: none.
+        """
+        inputs, outputs = (", ".join(map(str, ones)) for ones in (facts.inputs, facts.outputs))
+        head = [
+            f"Written by edgeopt recipe from {facts.path.name} (opset {facts.opset}).",
+            f"Inputs: {inputs}. Outputs: {outputs}.",
+        ]
+        if self.not_known:
+            head.append(f"Guesses, to be checked: {', '.join(self.not_known)}.")
+        return recipe_text(self.recipe, name=self.recipe.name, labels=labels, head=head, comments=self.comments)
+
+
+def draft_recipe(facts: Facts, asked: str | None, ask: Ask) -> Draft:
+    """Return a recipe for a model, bound to its tensors.
+
+    Args:
+        facts: Of the model.
+        asked: The recipe to begin with, by shipped name or path; None: the one beside the model, or what
+            the model tells.
+        ask: Answers what the model does not tell.
+
+    Raises:
+        EdgeoptError: If the recipe that is asked for, or the one beside the model, does not fit.
+    """
+    if asked is not None or (facts.path.parent / "recipe.toml").is_file():
+        choice = choose_recipe(asked, facts.path, facts.inputs, facts.outputs, facts.metadata)
+        return _of_given(choice, facts)
+    return _Drafting(facts, ask).draft()
+
+
+def _of_given(choice: Choice, facts: Facts) -> Draft:
+    recipe = choice.recipe
+    comments = {"task": f"recipe {recipe.name}: {choice.reason}", **_comments_of_input(recipe, facts)}
+    return Draft(recipe, comments)
+
+
+def _comments_of_input(recipe: Recipe, facts: Facts) -> dict[str, str]:
+    if not recipe.input.size:
+        return {}
+    told = next(one for one in facts.inputs if one.name == recipe.input.tensor)
+    comments = {"input.tensor": "from the model", "input.layout": f"from the model: {told}"}
+    free = not all(isinstance(size, int) for size in _plane(told.shape, recipe.input.layout))
+    comments["input.size"] = "from the recipe; the model takes any" if free else "from the model: height, width"
+    return comments
+
+
+def _plane(shape: Sequence[Any], layout: Layout) -> Sequence[Any]:
+    return shape[2:4] if layout is Layout.NCHW else shape[1:3]
+
+
+class _Drafting:
+    """One draft on its way."""
+
+    def __init__(self, facts: Facts, ask: Ask) -> None:
+        self._facts, self._ask = facts, ask
+        self._comments: dict[str, str] = {}
+        self._inputs = facts.inputs
+        picture = facts.inputs[0] if len(facts.inputs) == 1 and _may_be_picture(facts.inputs[0]) else None
+        self._layout = _layout_of(picture) if picture else Layout.NCHW
+        self._is_grey = picture is not None and picture.shape[1 if self._layout is Layout.NCHW else 3] == 1
+        self._size: tuple[int, int] | None = None
+        if picture:
+            self._size = self._size_of(picture)
+            self._inputs = (replace(picture, shape=self._shape(1 if self._is_grey else 3)),)
+
+    def draft(self) -> Draft:
+        """Return it."""
+        recipe = self._kind()
+        recipe = replace(recipe, preprocess=self._preprocess(recipe), input=self._input())
+        recipe = bind_recipe(recipe, "", self._facts.inputs, self._facts.outputs, self._facts.metadata, {}).recipe
+        recipe = self._named(self._labelled(recipe))
+        return Draft(replace(recipe, match=(), model="", folder=Path()), self._comments)
+
+    def _tell(self, key: str, question: Question, why: str) -> Any:
+        """Return the answer to a question, and note at its key that it was told, or that nobody knew."""
+        answer = self._ask(question)
+        self._comments[key] = f"{NOT_KNOWN}{why}" if answer is None else "as answered"
+        return question.default if answer is None else answer
+
+    def _shape(self, channels: int) -> tuple[int | str | None, ...]:
+        assert self._size
+        height, width = self._size
+        return (1, channels, height, width) if self._layout is Layout.NCHW else (1, height, width, channels)
+
+    def _size_of(self, picture: TensorSpec) -> tuple[int, int]:
+        height, width = _plane(picture.shape, self._layout)
+        self._comments["input.size"] = "from the model: height, width"
+        if isinstance(height, int) and isinstance(width, int):
+            return height, width
+        if told := input_size_of(self._facts.metadata):
+            self._comments["input.size"] = "from the metadata: height, width"
+            return told
+        side = _SIDE_OF_CLASSES if self._are_classes() else _SIDE
+        likely = tuple(side if not isinstance(one, int) else one for one in (height, width))
+        question = about_size(picture.name, (likely[0], likely[1]))
+        found = self._tell("input.size", question, "height, width; the model takes any")
+        return found[0], found[1]
+
+    def _are_classes(self) -> bool:
+        recipe = replace(find_recipe(_CLASSIFIER), match=())
+        return not why_unfit(recipe, self._facts.outputs[:1]) and len(self._facts.outputs) == 1
+
+    def _kind(self) -> Recipe:
+        """Return the shipped recipe of the model's kind, with what the graph and the metadata say of its outputs."""
+        facts, arrays = self._facts, find_recipe(ARRAYS_RECIPE)
+        outputs = ", ".join(map(str, facts.outputs))
+        if self._size is None:
+            self._comments["task"] = "the model takes no picture"
+            return arrays
+        seen = (replace(self._inputs[0], shape=self._shape(3)),)
+        fitting, possible = recognised(seen, facts.outputs, facts.metadata)
+        if len(fitting) == 1:
+            self._comments["task"] = f"outputs as recipe {fitting[0].name} reads: {outputs}"
+            return self._decoding(fitting[0])
+        if self._are_classes() and not other_task(facts.metadata, shipped_recipes()):
+            self._comments["task"] = f"one score a class: {outputs}"
+            return self._decoding(find_recipe(_CLASSIFIER))
+        if task := other_task(facts.metadata, shipped_recipes()):
+            self._comments["task"] = f"the exporter says {short(task)}, which no recipe reads: outputs as they are"
+            return arrays
+        readings = [*(fitting or possible), arrays]
+        if len(readings) == 1:
+            self._comments["task"] = f"no decoder reads these outputs: {outputs}"
+            return arrays
+        found = self._tell("task", about_recipe(readings), f"outputs are {outputs}")
+        assert isinstance(found, Recipe)
+        return self._decoding(found)
+
+    def _decoding(self, recipe: Recipe) -> Recipe:
+        """Return the recipe with decoder and strides as graph and metadata say."""
+        post, last = recipe.postprocess, self._facts.outputs[0].op
+        if post.decoder in CLASSIFIERS:
+            decoder = "probabilities" if last == "Softmax" else "logits"
+            if is_ultralytics(self._facts.metadata):
+                decoder = post.decoder
+            self._comments["postprocess.decoder"] = f"the graph ends in {last or 'an unknown op'}"
+            return replace(recipe, postprocess=replace(post, decoder=decoder))
+        if not post.strides:
+            return recipe
+        if strides := strides_of(self._facts.metadata):
+            self._comments["postprocess.strides"] = "from the metadata"
+            return recipe if post.anchors else replace(recipe, postprocess=replace(post, strides=strides))
+        explained = "they explain the number of boxes" if self._counts_cells(recipe) else f"{NOT_KNOWN}as usual"
+        self._comments["postprocess.strides"] = explained
+        return recipe
+
+    def _counts_cells(self, recipe: Recipe) -> bool:
+        terms = {term for match in recipe.match for shape in match.outputs for term in shape}
+        return any("cells" in term or "height" in term for term in terms) and all(
+            one.is_static for one in self._facts.outputs
+        )
+
+    def _input(self) -> Input:
+        """Return sizes of what the model leaves free."""
+        if self._size is None:
+            return Input(shapes=self._shapes())
+        told = self._facts.inputs[0]
+        self._comments["input.tensor"] = "from the model"
+        self._comments["input.layout"] = f"from the model: {told}"
+        return Input(size=self._size, layout=self._layout)
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return whole shapes of inputs with free dimensions: axis 0 is a batch of 1, others are asked."""
+        known: dict[str, int] = {}
+        shapes = {}
+        for one in (one for one in self._facts.inputs if not one.is_static):
+            sizes = []
+            for axis, size in enumerate(one.shape):
+                name = size if isinstance(size, str) else f"{axis} of {one.name}"
+                if isinstance(size, int):
+                    sizes.append(size)
+                elif axis == 0:
+                    sizes.append(known.setdefault(name, 1))
+                else:
+                    sizes.append(known[name] if name in known else known.setdefault(name, self._dimension(name, one)))
+            shapes[one.name] = tuple(sizes)
+        return shapes
+
+    def _dimension(self, name: str, tensor: TensorSpec) -> int:
+        before = self._comments.get("input.shapes", "")
+        size = self._tell("input.shapes", about_dimension(name, [tensor.name]), "sizes that the model leaves free")
+        if before.startswith(NOT_KNOWN):
+            self._comments["input.shapes"] = before
+        return int(size)
+
+    def _preprocess(self, recipe: Recipe) -> Preprocess:
+        own, told = recipe.preprocess, self._facts.inputs[0]
+        if self._size is None:
+            return own
+        if recipe.name == _CLASSIFIER:
+            own = _cropped(own, min(self._size))
+        if is_ultralytics(self._facts.metadata) and recipe.decodes:
+            for key in ("colour", "resize", "scale"):
+                self._comments[f"preprocess.{key}"] = "as Ultralytics trains"
+            return own
+        if self._is_grey:
+            own = replace(own, colour=Colour.GREY, mean=(0.0,), std=(1.0,), scale=1 / 255)
+            self._comments["preprocess.colour"] = "from the model: one channel"
+        else:
+            usual = f"channel order; {own.colour} as recipe {recipe.name} has it"
+            colour = self._tell("preprocess.colour", about_colour(own.colour), usual)
+            order = 1 if colour is own.colour else -1
+            own = replace(own, colour=colour, mean=own.mean[::order], std=own.std[::order])
+        question = about_resize(own.resize, own.anchor)
+        resize, anchor = self._tell("preprocess.resize", question, "how a picture becomes the input's size")
+        if (resize, anchor) != question.default:
+            own = replace(own, resize=resize, anchor=anchor, crop_from=0)
+        if resize is Resize.LETTERBOX:
+            is_guess = self._comments["preprocess.resize"].startswith(NOT_KNOWN)
+            self._comments["preprocess.anchor"] = f"{NOT_KNOWN}top_left or centre" if is_guess else "as answered"
+        if "float" not in told.dtype:
+            self._comments["preprocess.scale"] = f"the model takes {told.dtype}"
+            return replace(own, scale=1.0, mean=(0.0,), std=(1.0,))
+        return self._valued(own, recipe.decodes)
+
+    def _valued(self, own: Preprocess, decodes: bool) -> Preprocess:
+        """Return scale, mean and std as told; those of the kind, or none where the graph normalises by itself."""
+        order = -1 if own.colour is Colour.BGR else 1
+        likely = (own.scale, own.mean[::order], own.std[::order])
+        if not decodes:
+            likely = (1 / 255, (0.0,), (1.0,))
+        why = "pixels become (value * scale - mean) / std"
+        if biasing := [op for op in self._facts.first_ops if op in _BIASING]:
+            likely = next(iter(NORMS.values()))
+            why = f"the graph begins with {biasing[0]} on its input, so it may normalise by itself"
+        if set(likely[1]) == {0.0} and set(likely[2]) == {1.0}:
+            likely = (likely[0], (0.0,), (1.0,))
+        scale, mean, std = self._tell("preprocess.scale", about_values(likely), why)
+        told = f"{NOT_KNOWN}as scale" if self._comments["preprocess.scale"].startswith(NOT_KNOWN) else "as answered"
+        self._comments |= {"preprocess.mean": told, "preprocess.std": told}
+        if self._is_grey:
+            mean, std = (sum(mean) / len(mean),), (sum(std) / len(std),)
+        elif (mean, std) == ((0.0,), (1.0,)):
+            mean, std = Preprocess().mean, Preprocess().std
+        return replace(own, scale=scale, mean=tuple(mean[::order]), std=tuple(std[::order]))
+
+    def _labelled(self, recipe: Recipe) -> Recipe:
+        if recipe.task not in ("classification", "detection"):
+            return recipe
+        if class_names_of(self._facts.metadata):
+            self._comments["labels"] = "from the metadata"
+            return recipe
+        if recipe.class_names:
+            self._comments["labels"] = f"{NOT_KNOWN}the number of classes is that of recipe {recipe.name}"
+            return recipe
+        names = self._tell("labels", about_labels(count_classes(recipe, self._facts.outputs)), _LABELS)
+        return replace(recipe, class_names=tuple(names))
+
+    def _named(self, recipe: Recipe) -> Recipe:
+        """Return the recipe with name, description, licence and source as the metadata tell."""
+        metadata, name = self._facts.metadata, self._facts.name
+        told = {key: metadata.get(key, "").strip() for key in ("description", "license", "docs", "author")}
+        if not told["license"]:
+            self._comments["license"] = "the model does not tell it"
+        return replace(
+            recipe,
+            name=name,
+            description=told["description"] or f"{name}, {plural(len(self._facts.outputs), 'output')}",
+            license=told["license"] or "unknown",
+            source=told["docs"] or told["author"] or self._facts.path.name,
+        )
+
+
+_LABELS = 'names of the classes; write labels = "labels.txt", one name a line'
+
+
+def _cropped(own: Preprocess, side: int) -> Preprocess:
+    """Return how a classifier's pictures are cut to this side: thumbnails are taken whole."""
+    if side < _LEAST_CROPPED:
+        return replace(own, resize=Resize.STRETCH, crop_from=0)
+    return replace(own, crop_from=round(own.crop_from * side / _SIDE_OF_CLASSES))
+
+
+def _may_be_picture(tensor: TensorSpec) -> bool:
+    """Whether an input has type and shape of a picture: four dimensions, 1 or 3 channels."""
+    if len(tensor.shape) != 4 or tensor.dtype not in PICTURE_TYPES:
+        return False
+    batch, first, _, last = tensor.shape
+    return (batch == 1 or not isinstance(batch, int)) and (first in (1, 3) or last in (1, 3))
+
+
+def _layout_of(tensor: TensorSpec) -> Layout:
+    return Layout.NHWC if tensor.shape[3] in (1, 3) and tensor.shape[1] not in (1, 3) else Layout.NCHW
