@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import cv2
 import numpy as np
 import pytest
-from detector_heads import SIZE, STRIDES, Model, anchored, answers, nanodet, queries, yolov8
+from detector_heads import SIZE, STRIDES, Model, anchored, answers, dbnet, nanodet, queries, yolov8
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.recipes.recognise import choose_recipe
@@ -208,3 +209,37 @@ def test_nanodet(name, strides, shift, size):
                     kept.append((*box, float(found[row, best]), best))
                 row += 1
     require_same(decoded(model, name, 0.9), kept)
+
+
+def test_dbnet():
+    """As PaddleOCR: a rounded polygon around each rectangle, made of points, and the rectangle around that."""
+    size = (96, 128)
+    model = dbnet(size)
+    found, kept = answers(model)["sigmoid_0.tmp_0"][0, 0], []
+    regions, _ = cv2.findContours((found > 0.3).astype(np.uint8) * 255, cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE)
+    circle = np.stack([np.cos(turn := np.linspace(0, 2 * np.pi, 721)), np.sin(turn)], axis=1)
+    for region in regions:
+        rectangle = cv2.minAreaRect(region)
+        corners, sides = cv2.boxPoints(rectangle), rectangle[1]
+        if min(sides) < 3:
+            continue
+        mask = np.zeros(size, np.uint8)
+        low = np.floor(corners.min(axis=0)).clip(0)
+        cv2.fillPoly(mask, [((corners - low).astype(np.int32) + low.astype(np.int32))], 1)
+        score = float(found[mask > 0].mean())
+        away = cv2.contourArea(corners) * 1.5 / cv2.arcLength(corners, True)
+        outer = np.concatenate([corner + away * circle for corner in corners]).astype(np.float32)
+        around = cv2.boxPoints(cv2.minAreaRect(outer))
+        if score > 0.4 and min(cv2.minAreaRect(outer)[1]) >= 5:
+            kept.append((*map(float, (*around.min(axis=0), *around.max(axis=0))), score, 0))
+    got = decoded(model, "dbnet", 0.4)
+    assert len(got) == len(kept) >= 5
+    ordered = [sorted(boxes, key=lambda one: (round(one[4], 3), one)) for boxes in (got, kept)]
+    np.testing.assert_allclose(*ordered, rtol=1e-3, atol=0.05)
+
+
+def test_a_mask_that_ends_in_a_convolution_is_not_read_as_text():
+    model = dbnet((96, 128), ends_in="Conv")
+    with pytest.raises(EdgeoptError) as refused:
+        choose_recipe(None, None, model.inputs, model.outputs, {})
+    assert "dbnet" in f"{refused.value} {refused.value.remedy}"

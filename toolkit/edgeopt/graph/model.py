@@ -46,7 +46,10 @@ class Model:
     def outputs(self) -> tuple[TensorSpec, ...]:
         """What a run returns."""
         makers = ChainMap(_makers(self.proto.graph))
-        return tuple(replace(_spec(value), op=_maker(value.name, makers)) for value in self.proto.graph.output)
+        return tuple(
+            replace(_spec(one), op=_maker(one.name, makers), before=_before(one.name, makers))
+            for one in self.proto.graph.output
+        )
 
     @cached_property
     def opset(self) -> int:
@@ -98,6 +101,10 @@ _KEEP_VALUES = frozenset(
 """What comes out are values of the first input, or their mean."""
 
 
+_SHIFTS = frozenset({"Add", "BatchNormalization"})
+"""What some exporters write behind a convolution in place of its bias."""
+
+
 _FIRST_RESULT = {"If": 0, "Loop": 1, "Scan": 0}
 """Where a subgraph returns the node's first output: a Loop's returns first whether to go on."""
 
@@ -121,6 +128,20 @@ def _maker(name: str, makers: ChainMap[str, onnx.NodeProto]) -> str:
             return str(node.op_type)
         name = node.input[0]
     return ""
+
+
+def _before(name: str, makers: Mapping[str, onnx.NodeProto]) -> str:
+    """Return the operator in front of the one that makes a tensor's values; empty where none is."""
+    for passed in (_KEEP_VALUES, _KEEP_VALUES | _SHIFTS):
+        seen = set[str]()
+        while name in makers and makers[name].op_type in passed and makers[name].input and name not in seen:
+            seen.add(name)
+            name = makers[name].input[0]
+        node = makers.get(name)
+        if node is None or not node.input:
+            return ""
+        last, name = node, node.input[0]
+    return str(last.op_type)
 
 
 def _spec(value: onnx.ValueInfoProto) -> TensorSpec:

@@ -35,6 +35,9 @@ class TensorSpec:
     op: str = field(default="", compare=False, repr=False)
     """Of an output: the operator that makes its values, where the graph is known."""
 
+    before: str = field(default="", compare=False, repr=False)
+    """Of an output: the operator in front of `op`, what is only added or normalised between left out."""
+
     @property
     def is_static(self) -> bool:
         """Whether every dimension is a number above zero."""

@@ -254,6 +254,15 @@ def _nanodet(shapes: Sequence[Shape], numbers: Postprocess, size: Sequence[int])
     return "" if fits else f"1 x {cells or 'cells'} x (classes + {sides})"
 
 
+def _dbnet(shapes: Sequence[Shape], numbers: Postprocess, size: Sequence[int]) -> str:
+    del numbers
+    wanted = "one map, 1 x 1 x height x width"
+    if len(shapes) != 1 or len(shapes[0]) != 4 or not all(_equal(one, 1) for one in shapes[0][:2]):
+        return wanted
+    sides = zip(shapes[0][2:], size, strict=False)
+    return "" if all(not isinstance(mine, int) or side % mine == 0 for mine, side in sides) else wanted
+
+
 _READERS: dict[str, Callable[[Sequence[Shape], Postprocess, Sequence[int]], str]] = {
     "yolox": _yolox,
     "yolov8": _yolov8,
@@ -265,6 +274,7 @@ _READERS: dict[str, Callable[[Sequence[Shape], Postprocess, Sequence[int]], str]
     "ssd_corners": _ssd_corners,
     "ssd_offsets": _ssd_offsets,
     "ssd_offsets_yx": _ssd_offsets,
+    "dbnet": _dbnet,
     "detr": _detr,
     "rtdetr": _rtdetr,
 }

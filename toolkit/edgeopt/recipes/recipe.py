@@ -99,6 +99,10 @@ class Postprocess:
     """Detection: where the middle of a cell lies."""
     variances: tuple[Annotated[float, Within(1e-3, 1e3)], ...] = ()
     """Decoders of anchors: what offsets of centres and of sizes are multiplied by; none: as usual for the decoder."""
+    map_threshold: Share = 0.3
+    """Detection on a map: above it a pixel belongs to a region."""
+    unclip: Annotated[float, Within(0, 100)] = 1.5
+    """Detection on a map: by how much of area over perimeter a region grows on each side."""
     bins: Annotated[int, Within(0, 64)] = 0
     """Detectors that give a side of a box as a distribution: over how many distances; 0: as usual for the decoder."""
 
@@ -169,7 +173,8 @@ class Match:
     output_names: tuple[str, ...] = ()
     """Of the outputs, in the order of `outputs`; where they are told, no shape is read without its name."""
     ops: tuple[str, ...] = ()
-    """The operator that makes the values of each of `outputs`: what copies, such as Concat, is not one."""
+    """The operator that makes the values of each of `outputs`: what copies, such as Concat, is not one.
+    `ConvTranspose > Sigmoid` asks for the operator in front of it too, whatever is added between."""
 
     def __post_init__(self) -> None:
         for term in (term for output in self.outputs for term in output):

@@ -236,7 +236,7 @@ def _matches(
             one
             for one in remaining
             if (not match.output_names or one.name == match.output_names[i])
-            and (not match.ops or one.op == match.ops[i])
+            and (not match.ops or match.ops[i] in (one.op, f"{one.before} > {one.op}"))
         ]
         found = next((one for one in able if _shape_matches(pattern, one.shape, known)), None)
         if found is None:

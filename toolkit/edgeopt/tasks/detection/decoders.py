@@ -18,6 +18,7 @@ from edgeopt.recipes.output_shapes import STRIDES
 from edgeopt.recipes.recipe import Boxes, Postprocess, Scores
 from edgeopt.tasks.detection.decoders_anchors import ssd_offsets, ssd_offsets_yx
 from edgeopt.tasks.detection.decoders_dfl import nanodet, yolov8_dfl
+from edgeopt.tasks.detection.decoders_map import dbnet
 from edgeopt.tasks.detection.decoders_queries import detr, rtdetr
 from edgeopt.tasks.detection.head_parts import (
     Array,
@@ -183,11 +184,12 @@ DECODERS: dict[str, Decoder] = {
         ssd_offsets_yx,
         detr,
         rtdetr,
+        dbnet,
     )
 }
 """By the name a recipe writes in `decoder`."""
 
-NEEDS_NO_SUPPRESSION = frozenset({"end_to_end", "detr", "rtdetr"})
+NEEDS_NO_SUPPRESSION = frozenset({"end_to_end", "detr", "rtdetr", "dbnet"})
 
 
 def class_count(decoder: str, shapes: Sequence[Sequence[Any]]) -> int | None:
