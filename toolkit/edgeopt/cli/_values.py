@@ -11,6 +11,9 @@ from click.shell_completion import CompletionItem
 from edgeopt.errors import EdgeoptError
 from edgeopt.system.text import parse_duration_s, parse_ratio, parse_shape, short
 
+ELEMENT_TYPES = ("float32", "float16", "float64", "int64", "int32", "uint8", "int8", "bool")
+"""Of an input of a network, in NumPy's words; the first where none is told."""
+
 
 class Duration(click.ParamType[float]):
     """A duration such as `33ms` or `5m`, in seconds; a bare number is in `unit`."""
@@ -194,3 +197,37 @@ class Shape(click.ParamType[tuple[str, tuple[int, ...]]]):
             return value if isinstance(value, tuple) else parse_shape(value)
         except EdgeoptError as error:
             self.fail(str(error), param, ctx)
+
+
+class TypedShape(click.ParamType[tuple[str, tuple[int, ...], str]]):
+    """An input, its shape and its element type, such as `ids=1x128:int64`; without a type float32."""
+
+    name = "shape"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the name, the sizes and NumPy's word for the type."""
+        if isinstance(value, tuple):
+            return value
+        text, _, word = value.partition(":")
+        if word and word not in ELEMENT_TYPES:
+            self.fail(f"{short(word)} is none of {', '.join(ELEMENT_TYPES)}", param, ctx)
+        try:
+            return (*parse_shape(text), word or ELEMENT_TYPES[0])
+        except EdgeoptError as error:
+            self.fail(str(error), param, ctx)
+
+
+class FreeAxes(click.ParamType[tuple[str, tuple[int, ...]]]):
+    """An input and its axes that stay free, such as `images=0` or `images=0,2,3`."""
+
+    name = "axes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the name and the axes."""
+        if isinstance(value, tuple):
+            return value
+        name, _, axes = value.rpartition("=")
+        words = axes.split(",")
+        if not name or not all(word.isascii() and word.isdigit() and len(word) < 3 for word in words):
+            self.fail(f"{short(value)} names no axes of an input; write them as images=0 or images=0,2,3", param, ctx)
+        return name, tuple(map(int, words))

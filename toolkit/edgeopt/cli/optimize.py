@@ -140,8 +140,9 @@ def optimize(
 ) -> None:
     """Make MODEL fast on a device, and prove it.
 
-    MODEL is an ONNX file, the name of a shipped model, or the .toml file of a pipeline, whose models are chosen
-    together. Writes every candidate, a bundle for the runtime, and a report.
+    MODEL is an ONNX file, the name of a shipped model, a source that edgeopt export takes (it is exported first), or
+    the .toml file of a pipeline, whose models are chosen together. Writes every candidate, a bundle for the runtime,
+    and a report.
     """
     from edgeopt.measurement.pipelines.given import is_pipeline
     from edgeopt.pipeline.optimize import optimize as run

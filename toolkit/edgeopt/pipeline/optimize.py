@@ -20,6 +20,8 @@ from edgeopt.measurement.threads import default_threads
 from edgeopt.pipeline.candidate import BASELINE
 from edgeopt.pipeline.decide import decide
 from edgeopt.pipeline.device_forms import offer_forms
+from edgeopt.pipeline.export.export import export_for
+from edgeopt.pipeline.export.source import is_source
 from edgeopt.pipeline.finish import BundleOf, conclude
 from edgeopt.pipeline.other_engines import offer_engines
 from edgeopt.pipeline.plan import Options, describe, head, make_plan, require_no_clock
@@ -50,6 +52,8 @@ def show_plan(model: str, *, target: str, recipe: str | None, options: Options) 
     """
     if replay := _replay_of(options):
         options = replace(options, threads=options.threads or replay.threads)
+    if is_source(model):
+        raise EdgeoptError(f"{model} is no ONNX file yet, and a plan writes none", remedy=f"edgeopt export {model}")
     given, pictures = read_given(model, target, recipe, options)
     plan = make_plan(given.recipe, given.target, options, engine_threads(0), why_not_again(given.model))
     require_layers(given.model, plan.pruning.keep_layers)
@@ -77,7 +81,7 @@ def optimize(
     """Make a model fast on a target, measure it, and write candidates, bundle and report.
 
     Args:
-        model: Path of an ONNX file, or the name of a shipped model.
+        model: Path of an ONNX file, the name of a shipped model, or a source that `edgeopt export` takes.
         target: Shipped name, or path of a TOML file.
         out: Output folder; None: `out/MODEL-TARGET`.
         recipe: Shipped name or path; None: read from the model.
@@ -93,6 +97,8 @@ def optimize(
     asked = options or Options(**wishes)
     if replay := _replay_of(asked):
         asked = replace(asked, threads=asked.threads or replay.threads)
+    if is_source(str(model)):
+        model = _exported(str(model), target, out, asked, listener or Silence())
     given, pictures = read_given(str(model), target, recipe, asked)
     if replay:
         replay.require_same(given.model, given.target)
@@ -110,6 +116,17 @@ def optimize(
         _make_candidates(run)
         run.context.notes += run.workspace.notes
         return conclude(run, given.choice, decide(run), bundle_of)
+
+
+def _exported(source: str, target: str, out: str | Path | None, options: Options, listener: Listener) -> Path:
+    """Export what is no ONNX file yet, and return the file."""
+    listener.say(f"export     {source}")
+    result = export_for(source, options.shapes, target, Path(out) if out else None)
+    worst = min(one.drift.sqnr_db for one in result.outputs)
+    listener.say(f"           {result.file}: {worst:.0f} dB signal to noise against {result.framework}")
+    for note in result.notes:
+        listener.say(str(Value.of_note(note)))
+    return result.file
 
 
 def _replay_of(options: Options) -> Replay | None:

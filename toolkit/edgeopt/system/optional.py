@@ -8,10 +8,11 @@ from typing import Any
 
 from edgeopt.errors import MissingDependencyError
 
-_BEFORE: Mapping[str, str] = {
-    "train": "on Linux that brings gigabytes of CUDA, unless a CPU build of torch is there first: "
+_TORCH = (
+    "on Linux that brings gigabytes of CUDA, unless a CPU build of torch is there first: "
     "pip install torch --index-url https://download.pytorch.org/whl/cpu"
-}
+)
+_BEFORE: Mapping[str, str] = {"export": _TORCH, "train": _TORCH}
 """What to know of an extra before it is installed."""
 
 

@@ -1,0 +1,29 @@
+"""The recipe beside an exported model, from what its source tells."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from edgeopt.recipes.recipe import Recipe
+from edgeopt.recipes.recipe_text import recipe_text
+from edgeopt.system.files import write_beside
+
+RECIPE, LABELS = "recipe.toml", "labels.txt"
+_FIRST = "# Written by edgeopt export: yours to change; without this line the next export leaves it as it is."
+
+
+def write_recipe(recipe: Recipe, folder: Path) -> tuple[Path, ...]:
+    """Write a recipe and its class names; return what was written: nothing over a recipe of somebody else.
+
+    Args:
+        recipe: What the source tells.
+        folder: Of the model.
+    """
+    file, labels = folder / RECIPE, folder / LABELS
+    if file.exists() and not file.read_bytes().startswith(_FIRST.encode()):
+        return ()
+    names = recipe.class_names
+    if names:
+        write_beside(labels, "".join(f"{name}\n" for name in names))
+    write_beside(file, f"{_FIRST}\n{recipe_text(recipe, name=recipe.name, labels=LABELS if names else '')}")
+    return (file, labels) if names else (file,)
