@@ -22,10 +22,10 @@ from edgeopt.graph.model import Model, load_model, save_model
 from edgeopt.pipeline.candidate import BASELINE, Candidate
 from edgeopt.pipeline.frontier import account_of, cut_of, draw_frontier, pruning_sections, removed_words
 from edgeopt.pipeline.optimize import optimize
-from edgeopt.pipeline.plan import Options, make_plan
+from edgeopt.pipeline.plan import Options, Plan, all_steps, make_plan
 from edgeopt.pipeline.replay import read_replay
 from edgeopt.pipeline.result import Report
-from edgeopt.pipeline.rival_forms import Rival, going_on
+from edgeopt.pipeline.rival_forms import Rival, going_on, within_share
 from edgeopt.pipeline.selection import Wish, why_refused
 from edgeopt.pipeline.summary import summarize
 from edgeopt.recipes.recipe import find_recipe
@@ -260,3 +260,26 @@ def test_an_amount_without_the_step_and_a_speed_of_a_device_that_is_not_here_are
 def test_a_report_of_pruning_is_read_back_for_a_replay(case):
     _, report = case
     assert [*read_replay(report.folder).files_beside("prune")] == ["prune.json", "pruning.json"]
+
+
+def test_steps_that_cost_accuracy_share_what_may_be_lost():
+    def planned(*names: str) -> Plan:
+        steps = {name: step for name, step in all_steps().items() if name in names}
+        return Plan(steps, None, False, None, 33.0, False, 0.01, 1, False, None)
+
+    plan = planned("simplify", "resolution", "prune", "activations", "finetune", "quantize")
+    assert [round(plan.share_until(name), 3) for name in ("resolution", "prune", "activations")] == [0.333, 0.667, 1.0]
+    assert plan.share_until("simplify") == plan.share_until("finetune") == 1.0
+    assert planned("fuse", "prune").share_until("prune") == 1.0
+
+
+def test_a_share_is_of_the_drop_where_there_are_labels_and_of_the_agreement_where_there_are_none():
+    def rival(drop: float | None, agreement: float) -> Rival:
+        one = Candidate("one", "fuse", ("prune",), "fp32", "candidates/one/m.onnx", 1, drop=drop, agreement=agreement)
+        return Rival(Model(None, "one"), one)
+
+    labelled = [rival(0.001, 0.1), rival(0.006, 0.1), rival(0.02, 0.1)]
+    assert within_share(labelled, Wish(0.01), 0.5) == labelled[:1]
+    assert within_share(labelled, Wish(0.01), 1.0) == labelled[:2]
+    agreeing = [rival(None, 0.97), rival(None, 0.92), rival(None, 0.8)]
+    assert within_share(agreeing, Wish(0.01, least_agreement=0.9), 0.5) == agreeing[:1]

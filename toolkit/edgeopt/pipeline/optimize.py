@@ -28,7 +28,7 @@ from edgeopt.pipeline.plan import Options, describe, head, make_plan, require_no
 from edgeopt.pipeline.replay import Replay, read_replay
 from edgeopt.pipeline.result import Report
 from edgeopt.pipeline.resume import finished_candidates, outcome_on_disk, stored_candidates
-from edgeopt.pipeline.rival_forms import Rival, going_on
+from edgeopt.pipeline.rival_forms import Rival, going_on, within_share
 from edgeopt.pipeline.rivals import offer_rivals
 from edgeopt.pipeline.run import Run, Silence
 from edgeopt.pipeline.scoring import add_candidate
@@ -159,7 +159,8 @@ def _make_candidates(run: Run) -> None:
         kept = [one for one in made if run.wish.keeps(one.candidate)]
         if step.beside:
             rivals += made[::-1]  # the fastest first
-            furthest += made[-1:] if run.plan.heals_after(name) else kept[-1:]
+            frugal = within_share(made, run.wish, run.plan.share_until(name))
+            furthest += made[-1:] if run.plan.heals_after(name) else frugal[-1:]
             continue
         now = kept[0] if kept else now
         if now.candidate.precision == engine.target.float_precision:

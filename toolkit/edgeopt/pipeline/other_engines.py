@@ -54,6 +54,13 @@ def offer_engines(run: Run, dense: Rival, rival: Rival | None = None) -> None:
             _offer(run, engine, searched, outcomes, parent, (*parent.steps, step), rival)
 
 
+def offer_as_it_is(run: Run, rival: Rival) -> None:
+    """Offer a model to the device's other engines in the precisions that they run any model in."""
+    for engine in run.context.alternatives:
+        precisions = [one for one in _runnable(run, engine) if not _maker(one, engine.target)]
+        _offer(run, engine, precisions, [Outcome(rival.model, {})], rival.candidate, rival.candidate.steps, rival)
+
+
 def _offer_in_float(run: Run, model: Model, parent: Candidate) -> None:
     """Offer a model that rounds its activations as it runs without that rounding."""
     if not may_round(model):

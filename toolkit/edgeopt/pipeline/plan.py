@@ -134,6 +134,14 @@ class Plan:
         later = [*self.steps].index(name) + 1
         return self.steps[name].is_healed and any(step.heals for step in [*self.steps.values()][later:])
 
+    def share_until(self, name: str) -> float:
+        """Return which share of what may be lost is spent behind a step whose models stand beside the dense one.
+
+        Steps of that kind share it evenly: a later one needs room too.
+        """
+        spending = [one for one, step in self.steps.items() if step.beside and not step.heals]
+        return (spending.index(name) + 1) / len(spending) if name in spending else 1.0
+
     @property
     def quantizes(self) -> bool:
         """Whether a step makes INT8 models."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
+from edgeopt.measurement.accuracy.acceptance import is_within
 from edgeopt.pipeline.candidate import Candidate
 from edgeopt.pipeline.run import Run
 from edgeopt.pipeline.selection import Wish, loss
@@ -39,10 +40,16 @@ def going_on(rivals: Sequence[Rival], wish: Wish) -> list[Rival]:
         rivals: All that were made, the fastest of each step first.
         wish: What they must keep.
     """
-    is_labelled = any(one.candidate.drop is not None for one in rivals)
-    most = _ROOM * (wish.max_drop if is_labelled else 1 - wish.least_agreement)
     kept = [one for one in rivals if wish.keeps(one.candidate)]
-    return sorted(kept, key=lambda one: loss(one.candidate) > most)
+    roomy = within_share(kept, wish, _ROOM)
+    return sorted(kept, key=lambda one: one not in roomy)
+
+
+def within_share(rivals: Sequence[Rival], wish: Wish, share: float) -> list[Rival]:
+    """Return the rivals that lose at most a share of what may be lost, in their order."""
+    is_labelled = any(one.candidate.drop is not None for one in rivals)
+    most = share * (wish.max_drop if is_labelled else 1 - wish.least_agreement)
+    return [one for one in rivals if wish.keeps(one.candidate) and is_within(loss(one.candidate), most)]
 
 
 def like_which(run: Run, first: str) -> list[str]:

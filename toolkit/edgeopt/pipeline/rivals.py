@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from time import monotonic
 
 from edgeopt.pipeline.candidate import Candidate
-from edgeopt.pipeline.other_engines import offer_engines
+from edgeopt.pipeline.other_engines import offer_as_it_is, offer_engines
 from edgeopt.pipeline.resume import finished_candidates, outcome_on_disk
 from edgeopt.pipeline.rival_forms import Rival, going_on, like_which, make_alike, rival_name
 from edgeopt.pipeline.run import Run
@@ -28,7 +28,7 @@ def offer_rivals(run: Run, rivals: Sequence[Rival], dense: Rival) -> None:
 
     Args:
         run: With all candidates of the dense model.
-        rivals: All that were made.
+        rivals: All that were made, step by step, the fastest of each step first.
         dense: The float model that went on beside them.
     """
     wanted = going_on(rivals, run.wish)
@@ -40,6 +40,9 @@ def offer_rivals(run: Run, rivals: Sequence[Rival], dense: Rival) -> None:
             break
     if best and not run.by_rule:
         offer_engines(run, dense, best)
+        last = [one for one in rivals if one.candidate.steps[-1] == rivals[-1].candidate.steps[-1]]
+        for rival in [one for one in last if run.wish.keeps(one.candidate) and one is not best][:1]:
+            offer_as_it_is(run, rival)
 
 
 def _integer_steps(run: Run) -> list[tuple[str, Step]]:

@@ -31,6 +31,8 @@ _SHARES = (0.1, 0.2, 0.3, 0.5)
 _SECONDS, _BLOCK = 1.5, 3
 _LEAST = 1.02
 """A ratio below it is no gain."""
+_LEAST_LIKE = 0.1
+"""Agreement of the model that is changed with the original, below which it is no measure."""
 _SHOWN = 3
 
 
@@ -53,7 +55,7 @@ class _Gain:
 
 
 def replace_activations(model: Model, context: Context, setting: Setting) -> list[Outcome]:
-    """Return models with cheaper activations, the fastest first; the model itself where there is nothing to gain.
+    """Return models with cheaper activations, the mildest first; the model itself where there is nothing to gain.
 
     Args:
         model: The float model, with fixed shapes.
@@ -71,6 +73,7 @@ def replace_activations(model: Model, context: Context, setting: Setting) -> lis
     if context.replay:
         return _made_again(model, context, setting, seen)
     made, notes = list[tuple[float, Outcome, Choice]](), list(_refusals(found))
+    like_dense = agreement_on_processor(context, model)
     for form in all_forms().values():
         if context.searches_end <= perf_counter_ns() / 1e9:
             context.notes.append(out_of_time("activations"))
@@ -86,8 +89,8 @@ def replace_activations(model: Model, context: Context, setting: Setting) -> lis
             speed = f"; the best: {_spoken(best)}" if best else ""
             notes.append(Note(NoteKind.INFO, f"{form.name} in place of {_kinds(found)} is no faster{speed}"))
             continue
-        made += _candidates(model, context, form, fitted, best)
-    made.sort(key=lambda one: -one[0])
+        made += _candidates(model, context, form, fitted, best, like_dense)
+    made.sort(key=lambda one: one[0])
     for i, (_, _, choice) in enumerate(made):
         _write(context, setting, i, choice)
     if not made:
@@ -114,16 +117,19 @@ def _seen(model: Model, context: Context, found: Found) -> Mapping[str, Observat
 
 
 def _candidates(
-    model: Model, context: Context, form: Form, fitted: Sequence[Fitted], gain: _Gain
+    model: Model, context: Context, form: Form, fitted: Sequence[Fitted], gain: _Gain, like_dense: float
 ) -> list[tuple[float, Outcome, Choice]]:
-    """Return the model with all of them replaced and, where its answers differ, with as many as it takes to agree."""
+    """Return the model with all of them replaced and, where its answers differ, with as many as it takes to agree.
+
+    What the model itself agrees less than the original, as one for smaller pictures does, is not held against it.
+    """
     made = list[tuple[float, Outcome, Choice]]()
     for share in (0.0, *_SHARES):
         chosen = keep_worst(fitted, share)
         if not chosen:
             break
         changed = place(model, chosen, form)
-        agreement = agreement_on_processor(context, changed)
+        agreement = min(agreement_on_processor(context, changed) / max(like_dense, _LEAST_LIKE), 1.0)
         replaced = sum(one.elements for one in chosen) / sum(one.elements for one in fitted)
         speed = 1 / (1 - replaced * (1 - 1 / gain.ratio.speedup))
         told = f"~{speed:.2f}x  agrees {agreement:.3f}  {len(chosen)} of {len(fitted)} activations as {form.name}"

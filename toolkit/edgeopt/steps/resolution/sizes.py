@@ -8,14 +8,14 @@ from edgeopt.graph.graph import Graph, Node, attribute
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.steps.resolution.smaller import Size
 
-SHARES = (0.77, 0.85)
-"""Of the sides: 0.59 and 0.72 of the pixels; the smaller first."""
+SHARES = (0.92, 0.85, 0.77)
+"""Of the sides: 0.85, 0.72 and 0.59 of the pixels; the mildest first."""
 _LEAST = 0.5
 _SHRINKING = ("Conv", "MaxPool", "AveragePool", "LpPool")
 
 
 def smaller_sizes(size: Size, unit: int) -> tuple[Size, ...]:
-    """Return smaller heights and widths, the smallest first, each the multiple of `unit` next to its share.
+    """Return smaller heights and widths, the largest first, each the multiple of `unit` next to its share.
 
     Args:
         size: Height and width.
