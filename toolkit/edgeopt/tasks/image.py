@@ -1,0 +1,192 @@
+"""Image: a picture becomes another one, or a map of depth. Judged by its likeness to the original model's."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NoReturn
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeopt.errors import NotFoundError, UnsupportedError
+from edgeopt.graph.tensors import Frame, Sample, Tensors, TensorSpec
+from edgeopt.recipes.drawing import HEIGHT, scaled
+from edgeopt.recipes.embedded import FRAME, Embedded, picture_feed
+from edgeopt.recipes.labels import Labels
+from edgeopt.recipes.likeness import nearness, similarity
+from edgeopt.recipes.metrics import find_metric
+from edgeopt.recipes.preprocess import Colour, Geometry, Layout, Resize, letterbox_place
+from edgeopt.recipes.recipe import NO_DECODER, Recipe
+from edgeopt.tasks import Accuracy, FrameTask
+from edgeopt.tasks._losses import relative_error
+
+_CHANNELS = (1, 3)
+_MOST = 65535
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """What a model makes of one frame."""
+
+    values: NDArray[np.float32]
+    """(height, width) or (height, width, 3) in the model's own unit, size and order of colours."""
+
+
+class ImageToImage(FrameTask):
+    """One model that gives a picture or a map of depth for a picture."""
+
+    is_drawable: ClassVar[bool] = True
+    reveals_misreading: ClassVar[bool] = False
+    time_follows_content: ClassVar[bool] = False
+    gives_boxes: ClassVar[bool] = False
+
+    def __init__(self, recipe: Recipe, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], evaluating: bool):
+        """Bind a recipe to a model's tensors; of several outputs the first is read.
+
+        Raises:
+            NotFoundError: If the recipe asks for a decoder, of which this task has none.
+            UnsupportedError: If the first output is no picture of 1 or 3 channels, or the model takes no picture.
+        """
+        if recipe.postprocess.decoder != NO_DECODER:
+            raise NotFoundError("decoder of task image", recipe.postprocess.decoder, [NO_DECODER])
+        first, shape = outputs[0], outputs[0].shape
+        self._axis = 1 if recipe.input.layout is Layout.NCHW else 3
+        channels = 1 if len(shape) == 3 else shape[self._axis] if len(shape) == 4 else 0
+        if (isinstance(channels, int) and channels not in _CHANNELS) or "float" not in first.dtype:
+            raise UnsupportedError(
+                f"recipe {recipe.name!r} does not fit this model: an image is floats, 1 x height x width, or with 1 or "
+                f"3 channels; the model has {first}",
+                remedy='write task = "segmentation" for scores of classes, "tensors" for anything else',
+            )
+        if not recipe.input.size:
+            raise UnsupportedError(
+                f"recipe {recipe.name!r} wants a picture, the model has inputs {', '.join(map(str, inputs))}",
+                remedy='write task = "tensors" in the recipe',
+            )
+        self._recipe, self._size = recipe, (recipe.input.size[0], recipe.input.size[1])
+        self._name, self._output = recipe.input.tensor or inputs[0].name, first.name
+        self._is_fed_frames = Embedded.PREPROCESS in recipe.embedded
+        self._anchor = recipe.preprocess.anchor if recipe.preprocess.resize is Resize.LETTERBOX else None
+        self._picture = picture_feed(recipe.input, recipe.preprocess, recipe.embedded, reuse=not evaluating)
+
+    def preprocess(self, frame: Sample) -> tuple[Tensors, Geometry]:
+        """Return the input tensor, and where the frame lies in it; arrays stay unchanged and are the whole frame."""
+        if isinstance(frame, Mapping):
+            return frame, Geometry.of_input(frame[FRAME].shape if self._is_fed_frames else self._size)
+        tensor, geometry = self._picture(frame)
+        return {self._name: tensor}, geometry
+
+    def postprocess(self, outputs: Tensors, geometry: Geometry) -> Image:
+        """Return the output as it is, without the border that a letterbox adds."""
+        found = np.asarray(outputs[self._output], np.float32)[0]
+        if found.ndim == 3:
+            found = np.moveaxis(found, self._axis - 1, -1)
+            found = found[..., 0] if found.shape[-1] == 1 else found
+        size = (geometry.height, geometry.width)
+        if self._anchor is not None and size != self._size:
+            (left, top, columns, rows), _ = letterbox_place(self._size, size, self._anchor)
+            down, across = (found.shape[i] / self._size[i] for i in (0, 1))
+            found = found[round(top * down) : max(round((top + rows) * down), 1)]
+            found = found[:, round(left * across) : max(round((left + columns) * across), 1)]
+        return Image(np.array(found))
+
+    def count(self, answer: Image) -> int:
+        """Return 1; 0 where a value is NaN or infinite."""
+        return int(bool(np.isfinite(answer.values).all()))
+
+    def as_text(self, answer: Image) -> str:
+        """Return size and range."""
+        height, width = answer.values.shape[:2]
+        if not self.count(answer):
+            return "nothing"
+        values = answer.values
+        return f"{width}x{height} from {values.min():g} to {values.max():g}, mean {values.mean():g}"
+
+    def as_json(self, answer: Image) -> dict[str, Any]:
+        """Return `width`, `height`, `lowest`, `highest` and `png` in base64: 16 bits, 0 the lowest.
+
+        The last three are None where a value is NaN or infinite.
+        """
+        height, width = answer.values.shape[:2]
+        told: dict[str, Any] = {"width": width, "height": height, "lowest": None, "highest": None, "png": None}
+        if not self.count(answer):
+            return told
+        low, high = float(answer.values.min()), float(answer.values.max())
+        whole = np.rint((answer.values - low) / max(high - low, 1e-30) * _MOST).astype(np.uint16)
+        data = cv2.imencode(".png", self._as_bgr(whole))[1].tobytes()
+        return {**told, "lowest": low, "highest": high, "png": base64.b64encode(data).decode()}
+
+    def _as_bgr(self, values: NDArray[Any]) -> NDArray[Any]:
+        is_rgb = values.ndim == 3 and self._recipe.preprocess.colour is Colour.RGB
+        return np.ascontiguousarray(values[..., ::-1] if is_rgb else values)
+
+    def draw(self, frame: Frame, answer: Image, height: int = HEIGHT) -> Frame:
+        """Return the answer as a picture; a single channel from its lowest to its highest value, dark to light."""
+        if not self.count(answer):
+            return scaled(frame, height)
+        values, low, high = answer.values, float(answer.values.min()), float(answer.values.max())
+        if values.ndim == 3:  # colours keep their meaning: 0..1, 0..255
+            low, high = (0.0, 1.0 if high <= 1.5 else 255.0) if low >= -0.5 else (low, high)
+        grey = np.rint(np.clip((values - low) / max(high - low, 1e-30), 0, 1) * 255).astype(np.uint8)
+        shown = cv2.applyColorMap(grey, cv2.COLORMAP_INFERNO) if grey.ndim == 2 else self._as_bgr(grey)
+        width = max(int(frame.shape[1] * height / frame.shape[0]), 1)
+        return np.asarray(cv2.resize(shown, (width, height), interpolation=cv2.INTER_LINEAR), np.uint8)
+
+    def score(self, answers: Sequence[Image], labels: Labels) -> Accuracy:
+        """Refuse: likeness to the original's pictures judges."""
+        self._refuse(labels)
+
+    def score_resamples(
+        self, answers: Sequence[Image], labels: Labels, counts: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """Refuse, as `score` does."""
+        self._refuse(labels)
+
+    def _refuse(self, labels: Labels) -> NoReturn:
+        raise UnsupportedError(
+            f"{labels.source}: task image knows no metric on labels, it compares with the original's pictures",
+            remedy="leave --eval out",
+        )
+
+    def agreement(self, answers: Sequence[Image], reference: Sequence[Image]) -> float:
+        """Return the likeness to the reference's pictures by the recipe's metric: 1 when they are the same.
+
+        By `agreement` the worse of the two others. The span of values is that of all pictures of the reference.
+        """
+        if not reference:
+            return 1.0
+        values = [one.values for one in reference if np.isfinite(one.values).all()]
+        span = max(max((float(one.max()) for one in values), default=0) - min(map(np.min, values), default=0), 1e-30)
+        rows = [
+            [_likeness(a, b, one, float(span)) for one in (nearness, similarity)]
+            for a, b in zip(answers, reference, strict=True)
+        ]
+        shares = np.stack([np.array(rows, np.float64).T, np.ones((2, len(rows)))], axis=2)
+        return find_metric(self._recipe.evaluation.metric).score(shares, len(rows))
+
+    def loss(self, outputs: Sequence[Tensors], reference: Sequence[Tensors]) -> float:
+        """Return the relative error, squared, of the output that is read."""
+        if not all(np.isfinite(one[self._output]).all() for one in outputs):
+            return math.inf
+        name = self._output
+        return relative_error([{name: one[name]} for one in outputs], [{name: one[name]} for one in reference])
+
+    def sureness(self, answers: Sequence[Image]) -> NDArray[np.float64]:
+        """Return 1 for each: a picture shows no sureness."""
+        return np.ones(len(answers))
+
+    def rightness(self, answers: Sequence[Image], labels: Labels) -> None:
+        """Return None: no labels say what the picture should be."""
+
+
+def _likeness(found: Image, expected: Image, how: Any, span: float) -> float:
+    if found.values.shape != expected.values.shape or not np.isfinite(found.values).all():
+        return 0.0
+    return float(how(found.values, expected.values, span)) if np.isfinite(expected.values).all() else 1.0
+
+
+TASK = ImageToImage
