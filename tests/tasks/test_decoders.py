@@ -14,7 +14,17 @@ CELLS = sum((SIZE[0] // s) * (SIZE[1] // s) for s in STRIDES)
 BOX, LABEL, SCORE = np.array([20.0, 10.0, 44.0, 26.0]), 2, 0.72  # centre (32, 18), size (24, 16)
 ANCHORS = ((10, 13, 16, 30, 33, 23), (30, 61, 62, 45, 59, 119), (116, 90, 156, 198, 373, 326))
 
-ON_WHOLE_HEADS = {"dbnet", "yolov8_dfl", "nanodet", "detr", "rtdetr", "ssd_offsets", "ssd_offsets_yx"}
+ON_WHOLE_HEADS = {
+    "dbnet",
+    "detections",
+    "detections_yx",
+    "yolov8_dfl",
+    "nanodet",
+    "detr",
+    "rtdetr",
+    "ssd_offsets",
+    "ssd_offsets_yx",
+}
 """Tested on graphs in test_detector_heads.py."""
 
 

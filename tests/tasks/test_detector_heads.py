@@ -8,7 +8,7 @@ from dataclasses import replace
 import cv2
 import numpy as np
 import pytest
-from detector_heads import SIZE, STRIDES, Model, anchored, answers, dbnet, nanodet, queries, yolov8
+from detector_heads import SIZE, STRIDES, Model, anchored, answers, dbnet, nanodet, queries, suppressed, yolov8
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.recipes.recognise import choose_recipe
@@ -243,3 +243,12 @@ def test_a_mask_that_ends_in_a_convolution_is_not_read_as_text():
     with pytest.raises(EdgeoptError) as refused:
         choose_recipe(None, None, model.inputs, model.outputs, {})
     assert "dbnet" in f"{refused.value} {refused.value.remedy}"
+
+
+@pytest.mark.parametrize("kind", ["torchvision", "tensorflow"])
+def test_an_ssd_that_is_exported_whole(kind):
+    """Both kinds hold the same net, so the boxes of one are those of the other."""
+    found = answers(suppressed("torchvision"))
+    rows = zip(found["boxes"].tolist(), found["scores"].tolist(), found["labels"].tolist(), strict=True)
+    kept = [(*box, score, label - 1) for box, score, label in rows if score > 0.5]
+    require_same(decoded(suppressed(kind), f"{kind}_detection", 0.5), kept)

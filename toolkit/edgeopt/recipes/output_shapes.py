@@ -51,7 +51,7 @@ def why_unfit(recipe: Recipe, outputs: Sequence[TensorSpec]) -> str:
         return f"decoder {decoder!r} reads {wanted}; the model has {outputs[0]}" if wanted else ""
     if decoder not in _READERS:
         return ""
-    if odd := [one for one in outputs if "float" not in one.dtype]:
+    if odd := [one for one in outputs if "float" not in one.dtype and not decoder.startswith("detections")]:
         return f"output {odd[0]} holds no floats"
     wanted = _READERS[decoder]([one.shape for one in outputs], recipe.postprocess, recipe.input.size)
     return f"decoder {decoder!r} reads {wanted}; the model has {', '.join(map(str, outputs))}" if wanted else ""
@@ -263,6 +263,18 @@ def _dbnet(shapes: Sequence[Shape], numbers: Postprocess, size: Sequence[int]) -
     return "" if all(not isinstance(mine, int) or side % mine == 0 for mine, side in sides) else wanted
 
 
+def _detections(shapes: Sequence[Shape], numbers: Postprocess, size: Sequence[int]) -> str:
+    del numbers, size
+    wanted = "boxes n x 4, classes n and scores n, or all three behind a batch of 1"
+    most = max((len(one) for one in shapes), default=0)
+    boxes = [one for one in shapes if len(one) == most and one[-1:] == (4,)]
+    if len(shapes) not in (3, 4) or most not in (2, 3) or len(boxes) != 1:
+        return wanted
+    rows = [one for one in shapes if len(one) == most - 1]
+    fits = len(rows) == 2 and all(_equal(one[-1], boxes[0][-2]) for one in rows)
+    return "" if fits and (most == 2 or _equal(boxes[0][0], 1)) else wanted
+
+
 _READERS: dict[str, Callable[[Sequence[Shape], Postprocess, Sequence[int]], str]] = {
     "yolox": _yolox,
     "yolov8": _yolov8,
@@ -274,6 +286,8 @@ _READERS: dict[str, Callable[[Sequence[Shape], Postprocess, Sequence[int]], str]
     "ssd_corners": _ssd_corners,
     "ssd_offsets": _ssd_offsets,
     "ssd_offsets_yx": _ssd_offsets,
+    "detections": _detections,
+    "detections_yx": _detections,
     "dbnet": _dbnet,
     "detr": _detr,
     "rtdetr": _rtdetr,

@@ -1,0 +1,52 @@
+"""Answers of graphs that end in non-maximum suppression, in outputs of their own, to boxes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from edgeopt.recipes.recipe import Boxes, Postprocess
+from edgeopt.tasks.detection.head_parts import Array, Candidates, to_pixels
+
+
+def detections(outputs: Sequence[Array], numbers: Postprocess, size: tuple[int, int], threshold: float) -> Candidates:
+    """Decode boxes (n, 4), left, top, right, bottom in pixels, classes (n,) and scores (n,), each with a batch or not.
+
+    Whole numbers are the classes; where none are, the classes come before the scores. Where class 0 is `background`
+    the first class is 1. A count is not read: rows beyond it have no score.
+
+    Source: torchvision, `SSD.postprocess_detections` and `GeneralizedRCNNTransform.postprocess`.
+    """
+    return _decoded(outputs, numbers, size, threshold, order=(0, 1, 2, 3))
+
+
+def detections_yx(
+    outputs: Sequence[Array], numbers: Postprocess, size: tuple[int, int], threshold: float
+) -> Candidates:
+    """Decode as `detections` boxes of top, left, bottom, right, 0..1 unless the recipe says otherwise.
+
+    Source: TensorFlow Object Detection API, `exporter.add_output_tensor_nodes`.
+    """
+    if numbers.boxes is Boxes.USUAL:
+        numbers = replace(numbers, boxes=Boxes.RELATIVE)
+    return _decoded(outputs, numbers, size, threshold, order=(1, 0, 3, 2))
+
+
+def _decoded(
+    outputs: Sequence[Array], numbers: Postprocess, size: tuple[int, int], threshold: float, order: Sequence[int]
+) -> Candidates:
+    boxes = next(one for one in outputs if one.ndim > 1 and one.shape[-1] == 4 and one.ndim == _most(outputs))
+    rows = boxes.reshape(-1, 4)
+    flat = [one.reshape(-1) for one in outputs if one is not boxes and one.ndim == boxes.ndim - 1]
+    labels, scores = sorted(flat[:2], key=lambda one: one.dtype.kind == "f")
+    kept = np.flatnonzero(scores > threshold)
+    classes = np.rint(labels[kept]).astype(np.int64) - int(numbers.background)
+    found = to_pixels(rows[kept][:, order].astype(np.float32), numbers, size)
+    known = classes >= 0
+    return found[known], scores[kept][known].astype(np.float32), classes[known]
+
+
+def _most(outputs: Sequence[Array]) -> int:
+    return max(one.ndim for one in outputs)
