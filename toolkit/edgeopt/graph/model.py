@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import ChainMap
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,10 +12,10 @@ from pathlib import Path
 
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import helper
+from onnx import TensorProto, helper
 
 from edgeopt.errors import InvalidFileError, NotFoundError, UnsupportedError
-from edgeopt.graph.subgraphs import subgraphs
+from edgeopt.graph.subgraphs import all_nodes, stored_tensors, subgraphs
 from edgeopt.graph.tensors import TensorSpec, fix_sizes
 from edgeopt.graph.validity import require_valid, sort_nodes
 from edgeopt.system import assets
@@ -238,7 +239,8 @@ def load_model(path: Path, name: str = "") -> Model:
 
     Raises:
         InvalidFileError: If it is not ONNX, truncated, its external data is missing, or the checker refuses it.
-        UnsupportedError: If a node belongs to a domain that no engine here knows.
+        UnsupportedError: If a node belongs to a domain that no engine here knows, or all weights together have more
+            than 2 GB: that is seen before any of them is read.
     """
     data = read_file(path, remedy="name an ONNX file that may be read", most_bytes=_MOST_FILE_BYTES)
     try:
@@ -249,6 +251,7 @@ def load_model(path: Path, name: str = "") -> Model:
         ) from error
     if not proto.graph.node or not proto.opset_import:
         raise InvalidFileError(f"{path} holds no ONNX graph", remedy="export the model again, or copy the file again")
+    _require_two_gb(proto, len(data), path)
     try:
         onnx.load_external_data_for_model(proto, str(path.parent))
     except (OSError, ValueError, onnx.checker.ValidationError) as error:
@@ -260,6 +263,31 @@ def load_model(path: Path, name: str = "") -> Model:
     sort_nodes(proto.graph, str(path))
     require_valid(proto, str(path))
     return Model(proto, name or (path.parent.name if path.stem == "model" else path.stem))
+
+
+def _require_two_gb(proto: onnx.ModelProto, graph_bytes: int, path: Path) -> None:
+    """Raise where the model with its external data is larger than a protobuf can be, and name its largest weights."""
+    outside = [one for one in stored_tensors(proto.graph) if one.data_location == TensorProto.EXTERNAL]
+    total_bytes = graph_bytes + sum(map(_told_bytes, outside))
+    if total_bytes <= _TWO_GB:
+        return
+    largest = max(outside, key=_told_bytes)
+    reader = next((node for node in all_nodes(proto.graph) if largest.name in node.input), None)
+    of_node = f" of {reader.op_type} {reader.name or next(iter(reader.output), '')!r}" if reader else ""
+    raise UnsupportedError(
+        f"{path} has {total_bytes / 1e9:.1f} GB with its external data, and edgeopt takes 2 GB; the largest weights "
+        f"are {largest.name!r}{of_node}, {_told_bytes(largest) / 1e9:.1f} GB",
+        remedy="export it in float16 or with weights of 8 or 4 bits, or split the model there",
+    )
+
+
+def _told_bytes(tensor: TensorProto) -> int:
+    """Return how many bytes a tensor takes by its shape and type; 0 where its type is unknown or packs several."""
+    try:
+        width = helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+    except (KeyError, TypeError):
+        return 0
+    return int(math.prod(max(size, 0) for size in tensor.dims) * width)
 
 
 def save_model(model: Model, path: Path) -> None:
