@@ -25,6 +25,16 @@ _SIDE = 224
 _WAVEFORM = 16_000
 """Samples of a second of speech."""
 _LEFT_OUT = ("loss", "past_key_values", "hidden_states", "attentions", "cross_attentions")
+_TASKS = {
+    "ForImageClassification": ("classification", "logits", "top1"),
+    "ForSemanticSegmentation": ("segmentation", "argmax", "mIoU"),
+    "DetrForObjectDetection": ("detection", "rtdetr", "AP"),
+    "YolosForObjectDetection": ("detection", "detr", "AP"),
+}
+"""End of a class's name to task, decoder and metric of its recipe."""
+_WITH_BACKGROUND = ("DetrForObjectDetection", "TableTransformerForObjectDetection")
+"""Classes whose last class is no object; other DETRs have a sigmoid for each."""
+_OTHER = ("tensors", NO_DECODER, "agreement")
 
 
 def open_pretrained(source: Source, inputs: Sequence[NetworkInput]) -> Network:
@@ -49,7 +59,7 @@ def open_pretrained(source: Source, inputs: Sequence[NetworkInput]) -> Network:
     options |= {"dtype": torch.float32, "attn_implementation": "eager"}
     module = _opened(source, "weights", lambda: made.from_pretrained(source.where, **options), told).eval()
     notes = []
-    if getattr(config, "is_encoder_decoder", False):
+    if getattr(config, "is_encoder_decoder", False) and module.main_input_name != "pixel_values":  # a DETR goes whole
         module = module.get_encoder().eval()
         notes.append(Note(NoteKind.INFO, "its encoder alone is exported", "a decoder asks token after token"))
     processor = _processor(source, transformers)
@@ -196,16 +206,18 @@ def _recipe(
     source: Source, class_name: str, config: Any, processor: Mapping[str, Any], inputs: Sequence[NetworkInput]
 ) -> tuple[Recipe | None, tuple[Note, ...]]:
     """Return the recipe that the processor's configuration tells, and what it cannot tell."""
-    is_classifier = class_name.endswith("ForImageClassification")
+    task, decoder, metric = next((one for end, one in _TASKS.items() if class_name.endswith(end)), _OTHER)
+    if class_name in _WITH_BACKGROUND:
+        task, decoder, metric = _TASKS["YolosForObjectDetection"]
     recipe = Recipe(
         name=source.name,
-        task="classification" if is_classifier else "tensors",
+        task=task,
         description=f"{class_name} of Hugging Face transformers",
         license="that of the weights",
         source=f"hf:{source.where}",
-        postprocess=Postprocess("logits" if is_classifier else NO_DECODER),
-        evaluation=Evaluation("top1" if is_classifier else "agreement"),
-        class_names=_labels(config) if is_classifier else (),
+        postprocess=Postprocess(decoder),
+        evaluation=Evaluation(metric),
+        class_names=() if task == "tensors" else _labels(config),
     )
     if [one.name for one in inputs] != ["pixel_values"]:
         return recipe, ()
