@@ -78,6 +78,7 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], Repo
 
 STOPS_ITSELF = """
 import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell turns Ctrl-C off for what runs in its background
 from edgeopt.steps.prune.memory import Memory
 keep = Memory.keep
 def keep_and_stop(self, *what):

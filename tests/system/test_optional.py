@@ -35,8 +35,8 @@ def test_other_extras_are_a_command_alone(monkeypatch):
     assert raised.value.remedy == how_to_install("openvino") == "pip install 'edgeopt[openvino]'"
 
 
-def test_only_the_extra_train_brings_torch():
-    assert {name for name, packages in EXTRAS.items() if any("torch" in one for one in packages)} == {"train"}
+def test_only_the_extras_that_train_and_export_bring_torch():
+    assert {name for name, packages in EXTRAS.items() if any("torch" in one for one in packages)} == {"train", "export"}
     assert "train" not in " ".join(EXTRAS["test"])
 
 
