@@ -223,8 +223,8 @@ def _fit(mine: Sequence[TensorSpec], theirs: Sequence[TensorSpec]) -> bool:
 def split(pictures: Frames) -> tuple[Frames, Frames, Frames]:
     """Return pictures to learn from, those that decide when training ends, and those that judge; evenly spread.
 
-    The latter two are of every fourth, which the repair of `prune` was not fitted to: what it was fitted to would judge
-    in favour of the given model.
+    The latter two are of every fourth. The repair of `prune` may have been fitted to some: they judge in favour of the
+    given model, so that a gain is told too small and never too large.
 
     Raises:
         EdgeoptError: If there are too few.

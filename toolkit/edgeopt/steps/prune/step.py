@@ -39,7 +39,7 @@ _SHARE = 0.5
 _DRAFT = "best-so-far.onnx"
 """What an interrupt of the search leaves."""
 _LEAST_MS = 2.0
-"""Of one run: without training pruning gives a tenth at most, and a tenth of less is lost in the rest of a frame."""
+"""Of one run: below it the search, most of a minute, is made only where an amount was asked for."""
 _TIMED_RUNS = 20
 _INTEGERS = "w8a8"
 _ASKED = "kept as asked"
@@ -98,7 +98,7 @@ def _too_quick(model: Model, context: Context, setting: Setting) -> str:
     if not context.pruning.is_auto or context.untimed:
         return ""
     ms = run_ms(model, setting, context.inputs(1, model)[0])
-    told = f"one run takes {ms:.2f} ms, and a tenth of it, what pruning gives without training, is lost in a frame"
+    told = f"one run takes {ms:.2f} ms; below {_LEAST_MS:g} ms a search, most of a minute, is made only if asked for"
     return told if ms < _LEAST_MS else ""
 
 
