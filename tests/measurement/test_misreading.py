@@ -20,11 +20,12 @@ from edgeopt.measurement.accuracy.evaluate import LabelledFrames, answers, open_
 from edgeopt.measurement.accuracy.misreading import Misreading, find_misreading, heed_misreading
 from edgeopt.measurement.given import open_given
 from edgeopt.pipeline.optimize import optimize
+from edgeopt.recipes.binding import Choice
 from edgeopt.recipes.frames import synthetic_frames
 from edgeopt.recipes.preprocess import Colour
 from edgeopt.recipes.recipe import Recipe, find_recipe, read_recipe
 from edgeopt.recipes.recipe_text import recipe_text
-from edgeopt.recipes.recognise import Choice, choose_recipe
+from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.system import assets, registry
 
 SIZE, CLASSES, CELLS = (160, 160), 10, 400 + 100 + 25

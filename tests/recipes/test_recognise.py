@@ -47,6 +47,18 @@ def test_a_shape_that_fits_one_recipe_chooses_it(name, outputs):
     assert choice.recipe.input.size == (640, 640)
 
 
+def test_what_decided_is_told():
+    """Names and operators tell a head where shapes alone would not."""
+    pair = [TensorSpec("logits", "float32", (1, 100, 92)), TensorSpec("pred_boxes", "float32", (1, 100, 4))]
+    picture = TensorSpec("x", "float32", (1, 3, 640, 640))
+    by_names = choose_recipe(None, None, [picture], pair, {})
+    assert by_names.reason.startswith("the names of tensors and the shapes fit it alone")
+    text = TensorSpec("map", "float32", (1, 1, 640, 640), op="Sigmoid", before="ConvTranspose")
+    by_ops = choose_recipe(None, None, [picture], [text], {})
+    assert by_ops.reason.startswith("the operators that make the outputs and the shapes fit it alone")
+    assert choose((1, CELLS, 85)).reason.startswith("the shapes fit it alone")
+
+
 def test_a_decoder_of_unknown_shapes_is_taken_by_its_match_and_offered_only_there(monkeypatch, tmp_path):
     text = (assets.model_folders()["imagenet"] / "recipe.toml").read_text("utf-8")
     head, _ = text.replace('name = "imagenet"', 'name = "sky"').replace("logits", "argmax").split("[[match]]", 1)

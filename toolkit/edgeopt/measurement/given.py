@@ -9,9 +9,10 @@ from edgeopt.graph.model import Model, find_model, load_model
 from edgeopt.graph.tensors import fix_sizes
 from edgeopt.measurement.accuracy.evaluate import require_metric
 from edgeopt.measurement.accuracy.misreading import choose_by_labels
+from edgeopt.recipes.binding import Choice
 from edgeopt.recipes.input_shapes import Shapes
 from edgeopt.recipes.recipe import Recipe
-from edgeopt.recipes.recognise import Choice, choose_recipe
+from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.runtime.availability import find_device
 from edgeopt.system.target import Target
 

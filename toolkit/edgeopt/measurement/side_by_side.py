@@ -14,12 +14,12 @@ from edgeopt.measurement.accuracy.bootstrap import Scored, score
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, Progress, answers
 from edgeopt.measurement.interleaved import Pace, Turns, take_turns
 from edgeopt.measurement.subject import Subject, open_subject
+from edgeopt.recipes.binding import ARRAYS_RECIPE
 from edgeopt.recipes.embedded import Embedded
 from edgeopt.recipes.feeding import fed
 from edgeopt.recipes.frames import Frames
 from edgeopt.recipes.input_shapes import Shapes
 from edgeopt.recipes.recipe import Recipe
-from edgeopt.recipes.recognise import ARRAYS_RECIPE
 from edgeopt.tasks import make_task
 from edgeopt.tasks.detection.decoders import DECODERS
 

@@ -14,11 +14,11 @@ from edgeopt.executors import Session, SessionOptions, Source
 from edgeopt.graph.tensors import Tensors, TensorSpec
 from edgeopt.measurement.given import open_given
 from edgeopt.measurement.load.workers import Pipeline
+from edgeopt.recipes.binding import ARRAYS_RECIPE
 from edgeopt.recipes.feeding import fed, synthetic
 from edgeopt.recipes.frames import Frames, open_frames
 from edgeopt.recipes.input_shapes import Shapes
 from edgeopt.recipes.recipe import Recipe, find_recipe
-from edgeopt.recipes.recognise import ARRAYS_RECIPE
 from edgeopt.runtime.bundle import is_bundle
 from edgeopt.runtime.opening import Opening, opening_for
 from edgeopt.runtime.runtime import Runtime

@@ -21,7 +21,7 @@ from edgeopt.pipeline.result import Report
 from edgeopt.pipeline.run import Run
 from edgeopt.pipeline.selection import choose, mark
 from edgeopt.pipeline.summary import write_report
-from edgeopt.recipes.recognise import Choice
+from edgeopt.recipes.binding import Choice
 from edgeopt.report.contact_sheet import ANSWERS, write_pairs, write_sheet
 from edgeopt.runtime.availability import is_compiled
 from edgeopt.steps._context import CALIBRATION, CALIBRATION_PICTURES

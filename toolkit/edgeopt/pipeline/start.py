@@ -16,9 +16,9 @@ from edgeopt.pipeline.plan import SYNTHETIC, Options, Plan
 from edgeopt.pipeline.replay import Replay
 from edgeopt.pipeline.resume import describe_run, open_workspace
 from edgeopt.pipeline.run import Run
+from edgeopt.recipes.binding import Choice
 from edgeopt.recipes.feeding import fed, synthetic
 from edgeopt.recipes.frames import Frames, open_frames
-from edgeopt.recipes.recognise import Choice
 from edgeopt.runtime.availability import is_by_rule, is_compiled
 from edgeopt.steps._context import CALIBRATION_PICTURES, Context, Engine, Files, Listener
 

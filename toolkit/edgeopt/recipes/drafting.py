@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from edgeopt.graph.tensors import TensorSpec
+from edgeopt.recipes.binding import ARRAYS_RECIPE, Choice, bind_recipe
+from edgeopt.recipes.matching import recognised, shipped_recipes
 from edgeopt.recipes.metadata import class_names_of, input_size_of, is_ultralytics, other_task, strides_of
 from edgeopt.recipes.output_shapes import CLASSIFIERS, count_classes, why_unfit
 from edgeopt.recipes.preprocess import PICTURE_TYPES, Colour, Input, Layout, Preprocess, Resize
@@ -25,7 +27,7 @@ from edgeopt.recipes.questions import (
 )
 from edgeopt.recipes.recipe import Recipe, find_recipe
 from edgeopt.recipes.recipe_text import recipe_text
-from edgeopt.recipes.recognise import ARRAYS_RECIPE, Choice, bind_recipe, choose_recipe, recognised, shipped_recipes
+from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.system.text import plural, short
 
 NOT_KNOWN = "not known: "

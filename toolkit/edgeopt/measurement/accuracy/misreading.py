@@ -23,13 +23,13 @@ from edgeopt.graph.model import Model, load_model
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.measurement.accuracy.bootstrap import Scored, drop_between, score
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, Progress, answers, open_labelled
+from edgeopt.recipes.binding import Choice
 from edgeopt.recipes.frames import Frames
 from edgeopt.recipes.preprocess import Colour, Preprocess
 from edgeopt.recipes.questions import NORMS
 from edgeopt.recipes.raw_values import fitting_numbers
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.recipe_text import changed_lines, recipe_text
-from edgeopt.recipes.recognise import Choice
 from edgeopt.system import assets
 from edgeopt.system.files import write_beside
 from edgeopt.system.text import plural

@@ -1,0 +1,146 @@
+"""A recipe bound to a model's own tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from edgeopt.errors import Note, NoteKind, UnsupportedError
+from edgeopt.graph.tensors import TensorSpec
+from edgeopt.recipes.input_shapes import Shapes
+from edgeopt.recipes.matching import layout_of, possible_recipes, shape_matches, size_of, why_other_channels
+from edgeopt.recipes.metadata import class_names_of, input_size_of
+from edgeopt.recipes.output_shapes import why_unfit
+from edgeopt.recipes.preprocess import PICTURE_TYPES, Colour, Layout
+from edgeopt.recipes.recipe import Recipe
+from edgeopt.recipes.tensor_outputs import recurrent_notes, with_outputs
+
+ARRAYS_RECIPE = "tensors"
+"""The shipped recipe of any model: arrays in, outputs as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A recipe bound to a model, and why it was chosen."""
+
+    recipe: Recipe
+    reason: str
+    notes: tuple[Note, ...] = ()
+    is_given: bool = False
+    """Whether the user named the recipe or laid it beside the model; else it was recognised."""
+    rivals: tuple[Choice, ...] = ()
+    """Others that fit as well: labels must tell."""
+
+
+def bind_recipe(
+    recipe: Recipe,
+    reason: str,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    metadata: Mapping[str, str],
+    taken: Shapes,
+) -> Choice:
+    """Return a recipe bound to a model's tensors.
+
+    Args:
+        recipe: Any.
+        reason: Why it was chosen.
+        inputs: Of the model.
+        outputs: Of the model.
+        metadata: What the exporter wrote.
+        taken: Shapes of the tensors that are fed, of inputs with free dimensions.
+
+    Raises:
+        UnsupportedError: If it does not fit, or a height or width is free and nothing fixes it.
+    """
+    if taken:
+        recipe = replace(recipe, input=replace(recipe.input, shapes={**recipe.input.shapes, **taken}))
+        told = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in taken.items())
+        choice = bind_recipe(recipe, reason, inputs, outputs, metadata, {})
+        return replace(choice, notes=(*choice.notes, Note(NoteKind.INFO, f"shapes fixed as the tensors have: {told}")))
+    if not recipe.decodes:
+        recipe = with_outputs(recipe, inputs, outputs)
+    if recipe.takes_arrays and not _takes_pictures(recipe, inputs, metadata):
+        return Choice(replace(recipe, input=replace(recipe.input, size=())), reason, recurrent_notes(recipe))
+    tensor = _input_tensor(recipe, inputs)
+    if why := why_other_channels(recipe, tensor):
+        raise UnsupportedError(
+            f"recipe {recipe.name!r} cannot feed input {tensor}: {why}",
+            remedy=f'write colour = "GREY" under [preprocess] in a recipe.toml where one channel is grey, or feed the '
+            f"inputs as they are: --recipe {ARRAYS_RECIPE} and --calib FILE.npz",
+        )
+    size = size_of(tensor, recipe, metadata)
+    if size is None:
+        raise UnsupportedError(
+            f"input {tensor} has a free height or width and recipe {recipe.name!r} does not fix it",
+            remedy="write size = [height, width] under [input] in a recipe.toml and pass it with --recipe",
+        )
+    if why := why_unfit(recipe.with_size(*size), outputs):
+        raise UnsupportedError(
+            f"recipe {recipe.name!r} does not fit this model: {why}",
+            remedy=_other_recipes(inputs, outputs, metadata) + "correct the recipe's [postprocess]",
+        )
+    layout = layout_of(tensor, recipe)
+    if not isinstance(tensor.shape[2], int) and recipe.input.size == () and input_size_of(metadata):
+        reason += f"; size {size[0]}x{size[1]} from the metadata"
+    names, notes = _class_names(recipe, outputs, metadata)
+    bound = replace(recipe.input, tensor=tensor.name, size=size, layout=layout, dtype=tensor.dtype)
+    return Choice(replace(recipe, input=bound, class_names=names), reason, notes)
+
+
+def _takes_pictures(recipe: Recipe, inputs: Sequence[TensorSpec], metadata: Mapping[str, str]) -> bool:
+    """Whether the only input has the type and the shape of a picture."""
+    channels = (1,) if recipe.preprocess.colour is Colour.GREY else (3,)
+    if len(inputs) != 1 or inputs[0].dtype not in PICTURE_TYPES or size_of(inputs[0], recipe, metadata) is None:
+        return False
+    found = inputs[0].shape[1 if layout_of(inputs[0], recipe) is Layout.NCHW else 3]
+    return recipe.input.tensor in ("", inputs[0].name) and (found in channels or not isinstance(found, int))
+
+
+def _input_tensor(recipe: Recipe, inputs: Sequence[TensorSpec]) -> TensorSpec:
+    wanted = recipe.input.tensor
+    found = [one for one in inputs if not wanted or one.name == wanted]
+    shown = ", ".join(map(str, inputs))
+    if len(found) != 1 or len(inputs) != 1:
+        raise UnsupportedError(
+            f"recipe {recipe.name!r} feeds one picture, the model has inputs {shown}",
+            remedy=f"feed the inputs as they are: --recipe {ARRAYS_RECIPE} and --calib FILE.npz",
+        )
+    if len(found[0].shape) != 4:
+        raise UnsupportedError(
+            f"input {found[0]} is no picture of four dimensions",
+            remedy=f"feed the inputs as they are: --recipe {ARRAYS_RECIPE} and --calib FILE.npz",
+        )
+    if found[0].dtype not in PICTURE_TYPES:
+        raise UnsupportedError(
+            f"input {found[0]} is no picture: its type is none of {', '.join(PICTURE_TYPES)}",
+            remedy=f"feed the inputs as they are: --recipe {ARRAYS_RECIPE} and --calib FILE.npz",
+        )
+    return found[0]
+
+
+def _class_names(
+    recipe: Recipe, outputs: Sequence[TensorSpec], metadata: Mapping[str, str]
+) -> tuple[tuple[str, ...], tuple[Note, ...]]:
+    if names := class_names_of(metadata):
+        return names, ()
+    known: dict[str, int] = {}
+    for match in recipe.match:
+        for pattern, output in zip(match.outputs, outputs, strict=False):
+            shape_matches([t if "classes" in t else "any" for t in pattern], output.shape, known)
+    count = known.get("classes")
+    if count is None or not recipe.class_names or count == len(recipe.class_names):
+        return recipe.class_names, ()
+    note = Note(
+        NoteKind.WARNING,
+        f"the {len(recipe.class_names)} class names of recipe {recipe.name!r} do not fit {count} classes; "
+        "classes are numbered",
+        "put labels.txt in a recipe of your own",
+    )
+    return (), (note,)
+
+
+def _other_recipes(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], metadata: Mapping[str, str]) -> str:
+    """Return the advice to pass a shipped recipe that fits, `tensors` among them."""
+    names = [one.name for one in possible_recipes(inputs, outputs, metadata)]
+    return f"pass --recipe with one of {', '.join([*names, ARRAYS_RECIPE])}; or "

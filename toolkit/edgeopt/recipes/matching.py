@@ -1,0 +1,175 @@
+"""Which shipped recipes a model's inputs, outputs and metadata meet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from edgeopt.graph.tensors import TensorSpec
+from edgeopt.recipes.metadata import class_names_of, contradicts, input_size_of
+from edgeopt.recipes.output_shapes import ROUNDS_UP, STRIDES, count_cells, knows_shapes, why_unfit
+from edgeopt.recipes.preprocess import PICTURE_TYPES, Colour, Layout
+from edgeopt.recipes.recipe import Match, Recipe, read_recipe, read_term
+from edgeopt.system import assets
+from edgeopt.system.text import plural
+
+
+def recognised(
+    inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], metadata: Mapping[str, str]
+) -> tuple[list[Recipe], list[Recipe]]:
+    """Return the shipped recipes whose `match` a model meets, and all that could feed and read it."""
+    possible = possible_recipes(inputs, outputs, metadata)
+    by_graph = [one for one in possible if _fits(one, inputs, outputs, metadata, by_graph=True)]
+    fitting = by_graph or _explaining([one for one in possible if _fits(one, inputs, outputs, metadata)], outputs)
+    return fitting, possible
+
+
+def _explaining(fitting: list[Recipe], outputs: Sequence[TensorSpec]) -> list[Recipe]:
+    """Return the recipes that explain the number of boxes, if any does: 3549 is the number of cells of 416 x 416."""
+    if not all(one.is_static for one in outputs):
+        return fitting
+    terms = {one.name: {term for match in one.match for shape in match.outputs for term in shape} for one in fitting}
+    exact = [one for one in fitting if any("cells" in term for term in terms[one.name])]
+    return exact or fitting
+
+
+def shipped_recipes() -> list[Recipe]:
+    """Return the shipped recipes that are chosen by what a model is."""
+    recipes = (read_recipe(folder / "recipe.toml") for folder in assets.model_folders().values())
+    return [recipe for recipe in recipes if recipe.match]
+
+
+def possible_recipes(
+    inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], metadata: Mapping[str, str]
+) -> list[Recipe]:
+    """Return the shipped recipes that could feed a model and read its outputs."""
+    return [one for one in shipped_recipes() if _is_possible(one, inputs, outputs, metadata)]
+
+
+def told_by(
+    recipe: Recipe, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], metadata: Mapping[str, str]
+) -> str:
+    """Return what a recipe that is recognised is recognised by, such as `the names of tensors and the shapes`."""
+    size = size_of(inputs[0], recipe, metadata)
+    met = [match for match in recipe.match if size and _matches(match, size, inputs, outputs, metadata)]
+    first = next((match for match in met if match.sees_graph), met[0])
+    signs = {
+        "the exporter's metadata": first.metadata or "names" in metadata,
+        "the names of tensors": first.input_names or first.output_names,
+        "the operators that make the outputs": first.ops,
+    }
+    asked = ", ".join(sign for sign, is_asked in signs.items() if is_asked)
+    return f"{asked} and the shapes" if asked else "the shapes"
+
+
+def _is_possible(
+    recipe: Recipe, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], metadata: Mapping[str, str]
+) -> bool:
+    """Return whether a recipe can feed this model and read its outputs; others are never offered."""
+    if len(inputs) != 1 or inputs[0].dtype not in PICTURE_TYPES or why_other_channels(recipe, inputs[0]):
+        return False
+    size = size_of(inputs[0], recipe, metadata)
+    if size is None or contradicts(metadata, recipe):
+        return False
+    strides = recipe.postprocess.strides
+    if strides and recipe.postprocess.decoder not in ROUNDS_UP and any(side % max(strides) for side in size):
+        return False
+    if not knows_shapes(recipe):
+        return _fits(recipe, inputs, outputs, metadata)
+    return not why_unfit(recipe.with_size(*size), outputs)
+
+
+def _fits(
+    recipe: Recipe,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    metadata: Mapping[str, str],
+    *,
+    by_graph: bool = False,
+) -> bool:
+    """Return whether one of the recipe's matches has these shapes; `by_graph`: one that asks for names or operators."""
+    size = size_of(inputs[0], recipe, metadata) if len(inputs) == 1 else None
+    told = [match for match in recipe.match if match.sees_graph or not by_graph]
+    return size is not None and any(_matches(match, size, inputs, outputs, metadata) for match in told)
+
+
+def _matches(
+    match: Match,
+    size: tuple[int, int],
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    metadata: Mapping[str, str],
+) -> bool:
+    if any(text not in metadata.get(key, "") for key, text in match.metadata.items()):
+        return False
+    if match.input_names and set(match.input_names) != {one.name for one in inputs}:
+        return False
+    if len(match.outputs) != len(outputs):
+        return False
+    known = {"height": size[0], "width": size[1], "cells": count_cells(size, STRIDES)}
+    if names := class_names_of(metadata):
+        known["classes"] = len(names)
+    remaining = list(outputs)
+    for i, pattern in enumerate(match.outputs):  # exporters order outputs as they like
+        able = [
+            one
+            for one in remaining
+            if (not match.output_names or one.name == match.output_names[i])
+            and (not match.ops or match.ops[i] in (one.op, f"{one.before} > {one.op}"))
+        ]
+        found = next((one for one in able if shape_matches(pattern, one.shape, known)), None)
+        if found is None:
+            return False
+        remaining.remove(found)
+    return True
+
+
+def shape_matches(pattern: Sequence[str], shape: Sequence[int | str | None], known: dict[str, int]) -> bool:
+    """Return whether a shape fits its terms; free dimensions fit any, and the first use of `classes` sets its value."""
+    if len(pattern) != len(shape):
+        return False
+    learnt = dict(known)
+    for term, size in zip(pattern, shape, strict=True):
+        if not isinstance(size, int) or term == "any":
+            continue
+        if term.isdigit():
+            if int(term) != size:
+                return False
+            continue
+        times, name, over, plus = read_term(term)
+        value = (size - plus) / times * over
+        if value < 1 or value != int(value) or learnt.setdefault(name, int(value)) != int(value):
+            return False
+    known.update(learnt)
+    return True
+
+
+def size_of(tensor: TensorSpec, recipe: Recipe, metadata: Mapping[str, str]) -> tuple[int, int] | None:
+    """Return height and width: the model's own, the recipe's, or the exporter's."""
+    if len(tensor.shape) != 4:
+        return None
+    height, width = tensor.shape[2:] if layout_of(tensor, recipe) is Layout.NCHW else tensor.shape[1:3]
+    if isinstance(height, int) and isinstance(width, int):
+        return height, width
+    if recipe.input.size:
+        return recipe.input.size[0], recipe.input.size[1]
+    return input_size_of(metadata)
+
+
+def layout_of(tensor: TensorSpec, recipe: Recipe) -> Layout:
+    """Return the recipe's layout, or the other one where only that one has 1 or 3 channels."""
+    channels = {Layout.NCHW: tensor.shape[1], Layout.NHWC: tensor.shape[3]}
+    own = recipe.input.layout
+    other = Layout.NHWC if own is Layout.NCHW else Layout.NCHW
+    is_other = isinstance(channels[own], int) and channels[own] not in (1, 3) and channels[other] in (1, 3)
+    return other if is_other else own
+
+
+def why_other_channels(recipe: Recipe, tensor: TensorSpec) -> str:
+    """Return why the recipe's channels do not fit the input; empty where they do."""
+    channels = 1 if recipe.preprocess.colour is Colour.GREY else 3
+    if len(tensor.shape) != 4:
+        return "it has not four dimensions"
+    found = tensor.shape[1 if layout_of(tensor, recipe) is Layout.NCHW else 3]
+    if not isinstance(found, int) or found == channels:
+        return ""
+    return f"it has {plural(found, 'channel')}, {recipe.preprocess.colour} has {channels}"
