@@ -9,22 +9,18 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
+from recurrent_net import STEPS, WIDTH, open_model, recipe_of, recurrent, samples
 
 import edgeopt
-from edgeopt.executors import SessionOptions
-from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.model import Model, save_model
 from edgeopt.graph.states import find_states
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.measurement.accuracy.evaluate import answers, model_inputs, with_states
 from edgeopt.recipes.feeding import fed
 from edgeopt.recipes.frames import Frames, open_frames
-from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.steps.quantize.judges import AGREEMENT_PICTURES, Judge
 from edgeopt.tasks.tensors import TASK
-
-STEPS, WIDTH = 120, 16
 
 
 def spec(name: str, *shape: int | str) -> TensorSpec:
@@ -56,77 +52,6 @@ def test_another_shape_or_type_is_no_state():
     assert find_states(inputs, [spec("y", 1), spec("stateN", None, "n", None)]) == {"state": "stateN"}
     assert find_states(inputs, [spec("y", 1), spec("stateN", 2, 1, 64)]) == {}
     assert find_states(inputs, [spec("y", 1), TensorSpec("stateN", "int64", (2, 1, 128))]) == {}
-
-
-def recurrent(form: str = "float") -> Model:
-    """A leaky memory with a gate: h' = h + g * (tanh(Wx) - h) / 64, y = sigmoid(v.h) with all v above zero.
-
-    `good` rounds what comes in to 8 bits; `broken` cuts the memory to 8 bits, downwards, in each step.
-    """
-    rng = np.random.default_rng(0)
-    constants = {
-        "W": rng.normal(0, 0.7, (8, WIDTH)),
-        "G": rng.normal(0, 0.3, (8, WIDTH)),
-        "v": np.abs(rng.normal(0, 1, (WIDTH, 1))) * 1.5,
-        "rate": np.array(1 / 64),
-        "steps": np.array(127.0),
-        "scale": np.array(3 / 127),
-    }
-    given = "x"
-    nodes = []
-    if form == "good":
-        constants["zero"] = np.array(0, np.int8)
-        nodes += [
-            helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["xq"]),
-            helper.make_node("DequantizeLinear", ["xq", "scale", "zero"], ["xr"]),
-        ]
-        given = "xr"
-    nodes += [
-        helper.make_node("MatMul", [given, "W"], ["wx"]),
-        helper.make_node("Tanh", ["wx"], ["seen"]),
-        helper.make_node("MatMul", [given, "G"], ["gx"]),
-        helper.make_node("Sigmoid", ["gx"], ["gate"]),
-        helper.make_node("Sub", ["seen", "h"], ["new"]),
-        helper.make_node("Mul", ["new", "gate"], ["open"]),
-        helper.make_node("Mul", ["open", "rate"], ["part"]),
-        helper.make_node("Add", ["h", "part"], ["kept"]),
-    ]
-    if form == "broken":
-        nodes += [
-            helper.make_node("Mul", ["kept", "steps"], ["many"]),
-            helper.make_node("Floor", ["many"], ["whole"]),
-            helper.make_node("Div", ["whole", "steps"], ["hn"]),
-        ]
-    else:
-        nodes.append(helper.make_node("Identity", ["kept"], ["hn"]))
-    nodes += [helper.make_node("MatMul", ["hn", "v"], ["score"]), helper.make_node("Sigmoid", ["score"], ["speech"])]
-    graph = helper.make_graph(
-        nodes,
-        form,
-        [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", [1, 8]), ("h", [1, WIDTH]))],
-        [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("speech", [1, 1]), ("hn", [1, WIDTH]))],
-        [numpy_helper.from_array(v if v.dtype == np.int8 else v.astype(np.float32), k) for k, v in constants.items()],
-    )
-    return Model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), form)
-
-
-def samples(folder: Path, **states: np.ndarray) -> Frames:
-    """A slow signal, so that decisions last; the states are zero in every sample unless given."""
-    rng = np.random.default_rng(1)
-    phase = np.sin(np.arange(STEPS)[:, None] / 9 + rng.uniform(0, 6, 8)) + rng.normal(0, 0.3, (STEPS, 8))
-    arrays = {"x": phase.astype(np.float32), "h": np.zeros((STEPS, WIDTH), np.float32)} | states
-    np.savez(folder / "stream.npz", **arrays)
-    model = recurrent()
-    frames = open_frames(folder / "stream.npz")
-    return fed(frames, recipe_of(model, frames), model.inputs)
-
-
-def recipe_of(model: Model, frames: Frames):
-    return choose_recipe("tensors", None, model.inputs, model.outputs, {}, frames.shapes).recipe
-
-
-def open_model(model: Model):
-    return EXECUTOR.open(model.data, SessionOptions(("CPUExecutionProvider",), 1))
 
 
 def judge(frames: Frames) -> Judge:
@@ -166,6 +91,50 @@ def test_calibration_sees_the_states_that_occur(tmp_path):
     assert np.abs(seen[0]).max() == 0
     assert np.abs(seen[-1]).max() > 0.1
     assert any("states" in note.detail for note in real.notes)
+
+
+def archives(folder: Path, count: int, **lengths: int) -> Frames:
+    chance = np.random.default_rng(3)
+    for i in range(count):
+        np.savez(folder / f"{i}.npz", x=chance.normal(0, 1, (lengths.get(f"of_{i}", 5), 8)).astype(np.float32))
+    model = recurrent()
+    frames = open_frames(folder)
+    return fed(frames, recipe_of(model, frames), model.inputs)
+
+
+def test_each_archive_of_a_folder_is_a_stream_and_states_left_out_begin_at_zero(tmp_path):
+    stream, model = archives(tmp_path, 3), recurrent()
+    assert stream.streams == (0,) * 5 + (1,) * 5 + (2,) * 5
+    session = open_model(model)
+    found = answers(session, TASK(recipe_of(model, stream), model.inputs, model.outputs, True), stream)
+    state = np.zeros((1, WIDTH), np.float32)
+    for i, one in enumerate(found):
+        state = np.zeros_like(state) if i % 5 == 0 else state
+        expected = session.run({"x": stream.tensors(i)["x"], "h": state})
+        np.testing.assert_array_equal(one["hn"], expected["hn"])
+        state = expected["hn"]
+    session.close()
+    seen = with_states(stream, lambda: open_model(model))
+    assert [not seen.tensors(i)["h"].any() for i in range(15)] == [i % 5 == 0 for i in range(15)]
+
+
+def test_files_of_one_sample_are_one_stream(tmp_path):
+    assert set(archives(tmp_path, 3, of_0=1, of_1=1, of_2=1).streams) == {0}
+
+
+def test_many_streams_are_judged_from_their_beginnings(tmp_path):
+    stream = replace(archives(tmp_path, 1, of_0=400), streams=(0,) * 150 + (1,) * 150 + (2,) * 100)
+    kept = stream.judged(16)
+    assert kept.streams == (0,) * 85 + (1,) * 85 + (2,) * 85
+    assert [i for i in range(len(kept)) if kept.begins_stream(i)] == [0, 85, 170]
+
+
+def test_whole_numbers_are_states_only_where_they_count(tmp_path):
+    def whole(name: str) -> TensorSpec:
+        return TensorSpec(name, "int64", (1,))
+
+    inputs, outputs = [spec("x", 1, 8), whole("cached_len"), whole("ids")], [spec("y", 1), whole("new_cached_len")]
+    assert find_states(inputs, [*outputs, whole("new_ids")]) == {"cached_len": "new_cached_len"}
 
 
 def test_states_that_the_samples_hold_are_taken_as_they_are(tmp_path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from edgeopt.graph.tensors import Tensors, TensorSpec
 
@@ -11,6 +11,8 @@ _DIRECTION = re.compile(
     "i|in|inputs?|o|out|outputs?|n|new|next|old|prev|previous|past|present|init|initial|0|final|last"
 )
 """Words that tell the way and not the thing: `h0` and `hn`, `in_state` and `stateN`, `r1i` and `r1o`."""
+_COUNTED = frozenset({"cache", "cached", "state", "states", "len", "lens", "processed", "offset"})
+"""What may be whole numbers: `cached_len_0` and `new_cached_len_0`."""
 
 
 def find_states(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> dict[str, str]:
@@ -28,7 +30,8 @@ def find_states(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> 
 
 
 def _is_same(one: TensorSpec, other: TensorSpec) -> bool:
-    same = one.dtype == other.dtype and "float" in one.dtype and len(one.shape) == len(other.shape)
+    carries = "float" in one.dtype or ("int" in one.dtype and not _COUNTED.isdisjoint(_thing(one.name)))
+    same = one.dtype == other.dtype and carries and len(one.shape) == len(other.shape)
     sizes = zip(one.shape, other.shape, strict=False)
     fits = all(a == b or not (isinstance(a, int) and isinstance(b, int)) for a, b in sizes)
     return same and fits and bool(_thing(one.name)) and _thing(one.name) == _thing(other.name)
@@ -56,10 +59,20 @@ class Feedback:
         self._states = states
         self._carried: Tensors = {}
 
-    def into(self, inputs: Tensors) -> Tensors:
-        """Return a sample's inputs with the states of the one before it; the first keeps its own."""
-        return {**inputs, **self._carried} if self._carried else inputs
+    def into(self, inputs: Tensors, given: Collection[str] = ()) -> Tensors:
+        """Return a sample's inputs with the states of the one before it; the first keeps its own.
+
+        Args:
+            inputs: By name.
+            given: States that stay as they are in the inputs.
+        """
+        carried = {name: value for name, value in self._carried.items() if name not in given}
+        return {**inputs, **carried} if carried else inputs
 
     def keep(self, outputs: Tensors) -> None:
         """Keep the states for the next sample."""
         self._carried = {name: outputs[output].copy() for name, output in self._states.items()}
+
+    def reset(self) -> None:
+        """Begin another stream."""
+        self._carried = {}

@@ -12,6 +12,7 @@ from typing import Any
 from edgeopt.errors import EdgeoptError, Note, NoteKind, UnavailableError
 from edgeopt.executors import Session, SessionOptions, Source
 from edgeopt.graph.tensors import Tensors, TensorSpec
+from edgeopt.measurement.fed_back import feed_back
 from edgeopt.measurement.given import open_given
 from edgeopt.measurement.load.workers import Pipeline
 from edgeopt.recipes.binding import ARRAYS_RECIPE
@@ -94,7 +95,12 @@ class Subject:
         """
         session = self.opening.with_entries(entries or {}).open(self.source)
         task = make_task(self.recipe, self.inputs, self.outputs, evaluating=False)
-        return task, session
+        return task, feed_back(session, self.recipe.input.states)
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The task and the session as they are timed: of a recurrent model a stream, whose states are fed back."""
+        return self.task, feed_back(self.session, self.recipe.input.states)
 
 
 def _require_real_time(session: Session, target: str) -> None:

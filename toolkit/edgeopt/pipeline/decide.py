@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 
 from edgeopt.graph.model import load_model
+from edgeopt.measurement.fed_back import feed_back
 from edgeopt.measurement.fresh_process.turns import Runnable, feed_of, run_fresh
 from edgeopt.measurement.interleaved import Pace, Turns
 from edgeopt.measurement.load.workers import Pipeline
@@ -46,7 +47,8 @@ def _opener(run: Run, one: Candidate) -> Callable[[], Pipeline]:
     if one.name not in run.openers:
         return _runnable(run, one).open
     model = load_model(run.workspace.path(one.file), one.name)
-    return lambda: (run.context.task(model, evaluating=False), run.open_candidate(one, model))
+    states = run.context.recipe.input.states
+    return lambda: (run.context.task(model, evaluating=False), feed_back(run.open_candidate(one, model), states))
 
 
 def _runnable(run: Run, one: Candidate) -> Runnable:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from edgeopt.errors import InvalidFileError, Note, NoteKind
 from edgeopt.graph.tensors import Tensors, TensorSpec
 from edgeopt.recipes.frames import Frames, synthetic_frames, synthetic_tensors
-from edgeopt.recipes.input_shapes import fixed_shapes, sample_shape
+from edgeopt.recipes.input_shapes import beginning_of, fixed_shapes, sample_shape
 from edgeopt.recipes.preprocess import Preprocess
 from edgeopt.recipes.recipe import Recipe
 
@@ -30,6 +30,7 @@ def fed(frames: Frames, recipe: Recipe, inputs: Sequence[TensorSpec]) -> Frames:
         UnsupportedError: If a dimension stays free.
     """
     if frames.tensors is not None:
+        frames = _with_beginning(frames, recipe, inputs)
         _require_arrays(frames, inputs)
         return _fitted(frames, inputs, fixed_shapes(recipe, inputs), recipe.input.states)
     if not recipe.takes_arrays or recipe.preprocess != Preprocess() or not recipe.input.size:  # the task refuses them
@@ -51,6 +52,20 @@ def synthetic(recipe: Recipe, inputs: Sequence[TensorSpec]) -> Frames:
     if recipe.input.size:
         return synthetic_frames(recipe.input.size)
     return synthetic_tensors(inputs, fixed_shapes(recipe, inputs))
+
+
+def _with_beginning(frames: Frames, recipe: Recipe, inputs: Sequence[TensorSpec]) -> Frames:
+    """Return samples with the states that they leave out: zeros, as a stream begins."""
+    take, held = frames.tensors, frames.shapes
+    absent = [one for one in inputs if one.name in recipe.input.states and one.name not in held]
+    if not absent or take is None:
+        return frames
+    zeros = beginning_of(recipe, absent)
+
+    def whole(index: int) -> Tensors:
+        return {**take(index), **zeros}
+
+    return replace(frames, read=whole, tensors=whole)
 
 
 def _require_arrays(frames: Frames, inputs: Sequence[TensorSpec]) -> None:

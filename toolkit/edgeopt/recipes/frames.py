@@ -32,7 +32,9 @@ _MOST_FRAMES = 10**7
 _SHAPES = 40
 """On a made-up picture."""
 _STREAM = 256
-"""Samples of a stream: a decision of a hundred that changes is seen."""
+"""Samples of streams, all together: a decision of a hundred that changes is seen."""
+_LEAST_STREAM = 64
+"""Samples of one of several streams: what a state gets wrong has added up by then."""
 
 # What does not open or decode is our message, not OpenCV's or FFmpeg's, which reads its level when it is first used.
 cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
@@ -54,6 +56,8 @@ class Frames:
     """Of a stream for a recurrent model: state input to the output that feeds it in the next sample."""
     paths: tuple[Path, ...] = ()
     """The files that are read; none of synthetic frames."""
+    streams: tuple[int, ...] = ()
+    """Which stream each frame belongs to, for a recurrent model; empty: all to one."""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -77,6 +81,10 @@ class Frames:
         """Shape of each array of one sample; empty where the source holds pictures."""
         return {name: array.shape for name, array in self.tensors(0).items()} if self.tensors else {}
 
+    def begins_stream(self, index: int) -> bool:
+        """Return whether the i-th frame is the first of its stream: states begin anew."""
+        return not index or (bool(self.streams) and self.streams[index] != self.streams[index - 1])
+
     def select(self, kept: Sequence[int]) -> Frames:
         """Return the frames at these positions only."""
         read, tensors, order = self.read, self.tensors, tuple(kept)
@@ -85,14 +93,26 @@ class Frames:
             names=tuple(self.names[i] for i in order),
             read=lambda i: read(order[i]),
             tensors=None if tensors is None else lambda i: tensors(order[i]),
+            streams=tuple(self.streams[i] for i in order) if self.streams else (),
         )
 
     def judged(self, count: int) -> Frames:
-        """Return the frames on which answers are compared: `count`, evenly spread; of a stream the first in a row.
+        """Return the frames on which answers are compared: `count`, evenly spread; of streams the first in a row.
 
         What a recurrent model gets wrong adds up over many samples.
         """
-        return self.select(range(min(len(self), _STREAM))) if self.states else self.spread(count)
+        return self.in_a_row(_STREAM) if self.states else self.spread(count)
+
+    def in_a_row(self, count: int) -> Frames:
+        """Return at most `count` frames in their order: of each stream the first, at least 64 where it has as many."""
+        length = max(count // max(len(set(self.streams)), 1), min(_LEAST_STREAM, count))
+        seen: Counter[int] = Counter()
+        kept: list[int] = []
+        for i, stream in enumerate(self.streams or [0] * len(self)):
+            seen[stream] += 1
+            if seen[stream] <= length and len(kept) < count:
+                kept.append(i)
+        return self.select(kept)
 
     def spread(self, count: int) -> Frames:
         """Return at most `count` frames, evenly spread; neighbours in a video are all alike."""
@@ -233,7 +253,10 @@ def _join_archives(parts: Sequence[Frames], folder: Path) -> Frames:
 
     names = tuple(name for _, _, name in kept)
     paths, notes = tuple(path for part in parts for path in part.paths), (note,) if count < len(samples) else ()
-    return Frames(names, take, folder, tensors=take, notes=notes, paths=paths)
+    is_one = all(len(part) == 1 for part in parts)  # a file a sample
+    streams = [0 if is_one else number for number, part in enumerate(parts) if part.tensors for _ in range(len(part))]
+    kept_streams = tuple(number for number, shape in zip(streams, shapes, strict=True) if shape == wanted)
+    return Frames(names, take, folder, tensors=take, notes=notes, paths=paths, streams=kept_streams)
 
 
 def _open_video(path: Path) -> Frames:

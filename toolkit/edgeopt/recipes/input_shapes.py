@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from edgeopt.errors import UnsupportedError
 from edgeopt.graph.tensors import TensorSpec
@@ -47,6 +51,17 @@ def fixed_shapes(recipe: Recipe, inputs: Sequence[TensorSpec]) -> dict[str, tupl
             )
         shapes[tensor.name] = tuple(sizes)
     return shapes
+
+
+def beginning_of(recipe: Recipe, inputs: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]:
+    """Return what a stream of a recurrent model begins with: zeros for each state.
+
+    Raises:
+        UnsupportedError: If a dimension of a state stays free.
+    """
+    states = [one for one in inputs if one.name in recipe.input.states]
+    shapes = fixed_shapes(recipe, states)
+    return {one.name: np.zeros(shapes[one.name], one.dtype) for one in states}
 
 
 def _require_fit(tensor: TensorSpec, sizes: Sequence[int], recipe: str) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from threading import Condition, Lock
 from types import TracebackType
 from typing import Any
 
 from edgeopt.errors import UnavailableError
 from edgeopt.executors import Session
+from edgeopt.graph.states import Feedback
 from edgeopt.graph.tensors import Sample, Tensors
 from edgeopt.runtime.stats.ring import NOT_RUN, StageRing
 from edgeopt.system.threads import logical_cores
@@ -19,6 +20,13 @@ _LEAST = 4
 """Frames on their way at once, at most, where there are fewer cores: one in each stage, and one that waits."""
 Feed = Callable[[FrameTask, Sample], tuple[Tensors, Any]]
 _clock = time.perf_counter_ns
+
+
+class _Memory:
+    """The states of one stream; its frames run one after the other."""
+
+    def __init__(self, states: Mapping[str, str]) -> None:
+        self.feedback, self.lock = Feedback(states), Lock()
 
 
 class Work:
@@ -31,8 +39,10 @@ class Work:
     __slots__ = (
         "_begun",
         "_geometry",
+        "_given",
         "_inputs",
         "_leased",
+        "_memory",
         "_not_run",
         "_outputs",
         "_parts",
@@ -56,6 +66,8 @@ class Work:
         self._inputs: Tensors | None = None
         self._outputs: Tensors | None = None
         self._geometry: Any = None
+        self._memory: _Memory | None = None
+        self._given: frozenset[str] = frozenset()
         self._leased = False
         self._begun = 0
         self._not_run = [NOT_RUN] * (len(self._parts) + 2)
@@ -80,6 +92,8 @@ class Work:
         begun = self._begun = _clock()
         self._pool.ring.feed()
         self._inputs, self._geometry = self._pool.feed(self._task, frame)
+        if self._memory is not None:
+            self._given = frozenset(frame) if isinstance(frame, Mapping) else frozenset()
         self.times_ns[0] = _clock() - begun
 
     def execute(self) -> None:
@@ -93,15 +107,27 @@ class Work:
         if self._inputs is None:
             raise ValueError("execute comes after preprocess")
         inputs, self._inputs = self._inputs, None
-        value: Any = inputs
-        with self._turn:
+        if self._memory is None:
+            self._outputs = self._run(inputs, _clock())
+            return
+        begun = _clock()
+        with self._memory.lock:
+            feedback = self._memory.feedback
+            self._outputs = self._run(feedback.into(inputs, self._given), begun)
             before = _clock()
+            feedback.keep(self._outputs)
+            self.times_ns[-2] += _clock() - before
+
+    def _run(self, value: Any, before: int) -> Tensors:
+        """Run the parts of the session, the first of which began before."""
+        with self._turn:
             for place, part in self._parts:
                 value = part(value)
                 after = _clock()
                 self.times_ns[place] = after - before
                 before = after
-        self._outputs = value
+        outputs: Tensors = value
+        return outputs
 
     def postprocess(self, *, raw: bool = False) -> Any:
         """Return the answer; with `raw` the model's outputs by name.
@@ -129,13 +155,13 @@ class Work:
         if self._leased:
             if self._begun:  # a frame came in, and no answer went out
                 self._pool.ring.fail()
-            self._inputs = self._outputs = self._geometry = None
+            self._inputs = self._outputs = self._geometry = self._memory = None
             self._leased = False
             self._pool.take_back(self)
 
-    def lease(self) -> Work:
-        """Mark it as taken; its pool does this."""
-        self._leased = True
+    def lease(self, memory: _Memory | None) -> Work:
+        """Mark it as taken, for a frame of this stream; its pool does this."""
+        self._leased, self._memory = True, memory
         self._begun = 0
         self.times_ns[:] = self._not_run
         return self
@@ -152,7 +178,14 @@ class Pool:
     is the next to go: its buffers are in the cache.
     """
 
-    def __init__(self, session: Session, make_task: Callable[[], FrameTask], feed: Feed, most: int = 0) -> None:
+    def __init__(
+        self,
+        session: Session,
+        make_task: Callable[[], FrameTask],
+        feed: Feed,
+        most: int = 0,
+        states: Mapping[str, str] | None = None,
+    ) -> None:
         """Make the first work.
 
         Args:
@@ -160,7 +193,9 @@ class Pool:
             make_task: Makes buffers for one frame.
             feed: Checks a frame and makes the inputs of it.
             most: Works at once; 0: as many as there are logical cores, at least 4.
+            states: Of a recurrent model: the output that each state input takes, by the input's name.
         """
+        self._states, self._memories = states or {}, dict[Hashable, _Memory]()
         first, last = (task := make_task()).stages
         self.stages = (first, *(name for name, _ in session.stages), last)
         """What is done with one frame, in this order."""
@@ -173,11 +208,12 @@ class Pool:
         self._made, self._out, self._closed = 0, 0, False
         self._free = [self._another(task)]
 
-    def take(self, timeout_s: float | None = None) -> Work:
+    def take(self, timeout_s: float | None = None, stream: Hashable = 0) -> Work:
         """Return a work that nobody else has; wait while all are taken.
 
         Args:
             timeout_s: Wait so long at most; None: for ever.
+            stream: Whose states a recurrent model takes and leaves; another one begins with a name not seen before.
 
         Raises:
             UnavailableError: If the pool is closed, or none came back in time.
@@ -193,7 +229,16 @@ class Pool:
             if self._closed:
                 raise UnavailableError("the runtime is closed", remedy="load the bundle again with Runtime.load")
             self._out += 1
-            return self._free.pop().lease()
+            memory = self._memories.setdefault(stream, _Memory(self._states)) if self._states else None
+            return self._free.pop().lease(memory)
+
+    def forget(self, stream: Hashable | None) -> None:
+        """Let a stream begin anew, or all with None; a frame that is on its way leaves no state."""
+        with self._changed:
+            if stream is None:
+                self._memories.clear()
+            else:
+                self._memories.pop(stream, None)
 
     def take_back(self, work: Work) -> None:
         """Let others have a work; the last one of a closed pool closes the session."""

@@ -6,7 +6,7 @@ detections = runtime.predict(frame)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from edgeopt.graph.tensors import Sample, Tensors, TensorSpec, require_names
+from edgeopt.recipes.input_shapes import beginning_of
 from edgeopt.runtime.bundle import Artefact, Bundle, read_bundle
 from edgeopt.runtime.fallback import Opened, open_artefact, open_first
 from edgeopt.runtime.pool import Pool, Work
@@ -40,7 +41,10 @@ class Runtime:
         """Why artefacts before this one do not run."""
         self.task = opened.task
         self._threads, self._samples = threads, opened.samples
-        self._pool = Pool(opened.session, self.make_task, self.feed)
+        self.states: Mapping[str, str] = bundle.recipe.input.states
+        """Of a recurrent model: the output that each state input takes in the next frame, by the input's name."""
+        self._beginning = beginning_of(bundle.recipe, opened.session.inputs)
+        self._pool = Pool(opened.session, self.make_task, self.feed, states=self.states)
         self.stages = self._pool.stages
         """What is done with one frame, in this order; `Work.times_ns` has their times."""
 
@@ -92,23 +96,28 @@ class Runtime:
         """Refuse further frames and free the model, after the frames that are on their way."""
         self._pool.close()
 
-    def begin(self, timeout_s: float | None = None) -> Work:
+    def begin(self, timeout_s: float | None = None, *, stream: Hashable = 0) -> Work:
         """Take buffers for one frame, to run its stages one by one: `with runtime.begin() as work`.
 
         Args:
             timeout_s: How long to wait while all buffers are taken; None: for ever.
+            stream: Of a recurrent model; see `predict`.
 
         Raises:
             UnavailableError: If the runtime is closed, or no buffers came back in time.
         """
-        return self._pool.take(timeout_s)
+        return self._pool.take(timeout_s, stream)
 
-    def predict(self, frame: Sample, *, raw: bool = False) -> Any:
+    def predict(self, frame: Sample, *, raw: bool = False, stream: Hashable = 0) -> Any:
         """Return the answer for one frame.
+
+        A recurrent model keeps its states from each call to the next. States that are passed are taken as they are;
+        what is left out begins at zero.
 
         Args:
             frame: (height, width, 3), BGR, uint8, as `cv2.VideoCapture.read` gives it; or the model's inputs by name.
             raw: Return the model's outputs by name, before any of the task's own postprocess.
+            stream: Any name of the sequence that the frame belongs to: each has states of its own.
 
         Returns:
             The task's answer: `Detections` or `Classes`, in the frame's own pixels, or the outputs by name.
@@ -118,14 +127,18 @@ class Runtime:
             UnsupportedError: If it is a picture and the bundle takes tensors only, or the engine fails.
             UnavailableError: If the runtime is closed.
         """
-        with self._pool.take() as work:
+        with self._pool.take(stream=stream) as work:
             work.preprocess(frame)
             work.execute()
             return work.postprocess(raw=raw)
 
-    def predict_batch(self, frames: Iterable[Sample], *, raw: bool = False) -> list[Any]:
+    def predict_batch(self, frames: Iterable[Sample], *, raw: bool = False, stream: Hashable = 0) -> list[Any]:
         """Return the answer for each frame, in their order; see `predict`."""
-        return [self.predict(frame, raw=raw) for frame in frames]
+        return [self.predict(frame, raw=raw, stream=stream) for frame in frames]
+
+    def reset(self, stream: Hashable | None = None) -> None:
+        """Let a stream of a recurrent model begin anew and free its states; with None all of them."""
+        self._pool.forget(stream)
 
     def stats(self) -> Stats:
         """Return how many frames came in, were answered and failed, and what the last 1024 took."""
@@ -134,9 +147,10 @@ class Runtime:
     def why_no_answer(self, frame: Sample) -> str:
         """Return which outputs are NaN for a frame, so that its answer is empty; empty where none is.
 
-        It runs the model once more.
+        It runs the model once more, a recurrent one as at the beginning of a stream.
         """
-        outputs = self.predict(frame, raw=True)
+        outputs = self.predict(frame, raw=True, stream=(apart := object()))
+        self.reset(apart)
         floats = {name: value for name, value in outputs.items() if np.asarray(value).dtype.kind == "f"}
         counts = {name: (int(np.isnan(value).sum()), np.size(value)) for name, value in floats.items()}
         return "; ".join(
@@ -154,6 +168,7 @@ class Runtime:
             ValueError: If it is no frame; see `predict`.
         """
         if isinstance(frame, Mapping):
+            frame = {**self._beginning, **frame}
             _require_inputs(frame, self.session.inputs)
         else:
             _require_picture(frame)
@@ -164,6 +179,7 @@ class Runtime:
         size = self.bundle.recipe.input.size
         for sample in self._samples[:1] or ([np.full((*size, 3), 128, np.uint8)] if size else []):
             self.predict(sample)
+        self.reset()
         self._pool.ring = StageRing(self.stages)  # those were no frames of the app's
 
 

@@ -85,6 +85,8 @@ def answers(session: Session, task: Task, frames: Frames, tell: Progress | None 
     """Return the task's answer for each frame; of a stream, each frame gets the states of the one before it."""
     found, feedback = [], Feedback(frames.states)
     for i, frame in enumerate(frames):
+        if frames.begins_stream(i):
+            feedback.reset()
         inputs, geometry = task.preprocess(frame)
         outputs = session.run(feedback.into(inputs))
         feedback.keep(outputs)
@@ -133,6 +135,8 @@ def with_states(frames: Frames, open_model: Callable[[], Session]) -> Frames:
         return frames
     session, feedback, fed_back = open_model(), Feedback(states), list[Tensors]()
     for i in range(len(frames)):
+        if frames.begins_stream(i):
+            feedback.reset()
         inputs = feedback.into(take(i))
         fed_back.append({name: inputs[name] for name in states})
         feedback.keep(session.run(inputs))

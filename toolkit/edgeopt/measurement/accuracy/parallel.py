@@ -50,6 +50,8 @@ def simulate_answers(
                     return
                 with lock:
                     frame = frames.read(i)
+                if frames.begins_stream(i):
+                    feedback.reset()
                 inputs, geometry = task.preprocess(frame)
                 outputs = session.run(feedback.into(inputs))
                 feedback.keep(outputs)

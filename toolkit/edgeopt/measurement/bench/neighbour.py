@@ -84,7 +84,7 @@ def measure_beside(
         def held(who: str) -> tuple[int, ...] | None:
             return None if set(cores[who]) == set(usable) else cores[who]
 
-        first_plain = (subject.task, subject.session)
+        first_plain = subject.pipeline
         first_cores, other_cores = held(subject.name), held(name)
         first = first_plain if first_cores is None else open_on(subject, first_cores, {})
         members = (

@@ -98,7 +98,7 @@ def _pace(setup: Setup, service_s: float) -> float:
 def _check_stages(setup: Setup) -> Attribution:
     """A run with arrivals has no unmarked frames: a short closed loop beside it tells."""
     subject = setup.subject
-    beside = run_frames(setup.readers, subject.task, subject.session, seconds=_CHECK_S, min_frames=_CHECK_FRAMES)
+    beside = run_frames(setup.readers, *subject.pipeline, seconds=_CHECK_S, min_frames=_CHECK_FRAMES)
     return check_attribution(beside)
 
 

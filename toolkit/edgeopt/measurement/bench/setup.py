@@ -83,7 +83,7 @@ def open_setup(model: str, *, target: str, recipe: str | None, options: BenchOpt
         subject=subject,
         pictures=pictures,
         readers=tuple(partial(pictures.read, i) for i in range(len(pictures))),
-        pipelines=((subject.task, subject.session), *(subject.open_again() for _ in range(plan.workers - 1))),
+        pipelines=(subject.pipeline, *(subject.open_again() for _ in range(plan.workers - 1))),
         notes=(*subject.notes, *notes),
         neighbour=neighbour,
     )
@@ -92,11 +92,11 @@ def open_setup(model: str, *, target: str, recipe: str | None, options: BenchOpt
 
 
 def _require_possible(setup: Setup) -> None:
-    options = setup.options
-    if options.batches and (reason := why_no_batch(setup.subject.session.inputs)):
+    options, states = setup.options, setup.subject.recipe.input.states
+    if options.batches and (reason := why_no_batch(setup.subject.session.inputs, states)):
         raise UnsupportedError(
             f"--batch {','.join(map(str, options.batches))}: {reason}",
-            remedy="export the model with a free first dimension, or leave --batch out",
+            remedy=f"{'' if states else 'export the model with a free first dimension, or '}leave --batch out",
         )
     if options.profile and not setup.runs_onnxruntime:
         name, executor = setup.subject.name, setup.subject.executor

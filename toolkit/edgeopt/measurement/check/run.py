@@ -289,8 +289,7 @@ def _measure_alone(run: _Run) -> tuple[Samples, Trust]:
     readings, anchors = [take_reading()], [measure_anchor()]
     samples = run_frames(
         readers,
-        subject.task,
-        subject.session,
+        *subject.pipeline,
         seconds=run.seconds,
         min_frames=_LEAST_FRAMES,
         variant=run.now.label,

@@ -20,6 +20,7 @@ import numpy as np
 
 from edgeopt.executors import Source
 from edgeopt.graph.tensors import Sample, TensorSpec
+from edgeopt.measurement.fed_back import feed_back
 from edgeopt.measurement.fresh_process.start import run_child
 from edgeopt.measurement.interleaved import Opened, Pace, Turns, join_legs, take_turns
 from edgeopt.measurement.load.workers import Pipeline
@@ -53,7 +54,8 @@ class Runnable:
             EdgeoptError: If the session does not open.
         """
         session = self.opening.open(self.source)
-        return make_task(self.recipe, self.inputs, self.outputs, evaluating=False), session
+        task = make_task(self.recipe, self.inputs, self.outputs, evaluating=False)
+        return task, feed_back(session, self.recipe.input.states)
 
 
 class Openable(Protocol):

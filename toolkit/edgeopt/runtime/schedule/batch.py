@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,10 @@ from edgeopt.runtime.runtime import Runtime
 _clock = time.perf_counter_ns
 
 
-def why_no_batch(inputs: Sequence[TensorSpec]) -> str | None:
-    """Return None if the first dimension of every input is free, otherwise which one is not."""
+def why_no_batch(inputs: Sequence[TensorSpec], states: Collection[str] = ()) -> str | None:
+    """Return None if frames can go together: the first dimension of every input is free, and no state is fed back."""
+    if states:
+        return f"the states {', '.join(states)} are fed back from frame to frame"
     fixed = [spec for spec in inputs if not spec.shape or (isinstance(spec.shape[0], int) and spec.shape[0] > 0)]
     return f"the batch of input {fixed[0]} is fixed" if fixed else None
 

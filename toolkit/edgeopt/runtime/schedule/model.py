@@ -95,8 +95,12 @@ class Scheduled:
         runtime, self.runtime, self.batches = self.runtime, None, None
         return runtime
 
-    def run(self, frames: Sequence[Sample]) -> list[tuple[Any, tuple[int, ...]]]:
+    def run(self, frames: Sequence[Sample], stream: int = 0) -> list[tuple[Any, tuple[int, ...]]]:
         """Return the answer of each frame with the times of the runtime's stages; in its turn, on its cores.
+
+        Args:
+            frames: One, or several that go together.
+            stream: Of a single frame for a recurrent model.
 
         Raises:
             ValueError: If one is no frame.
@@ -107,7 +111,7 @@ class Scheduled:
                 assert self.batches is not None
                 return self.batches.run(frames)
             assert self.runtime is not None
-            return [_run(self.runtime, frames[0])]
+            return [_run(self.runtime, frames[0], stream)]
 
     def _try_batches(self, runtime: Runtime) -> str | None:
         """Time a frame, and each size of a batch; return why there is none, where one is asked for."""
@@ -115,7 +119,7 @@ class Scheduled:
         frame = np.full((*size, 3), 128, np.uint8) if size else None
         if frame is not None:
             self._learn(frame, 1)
-        if most == 1 or (reason := why_no_batch(runtime.session.inputs)):
+        if most == 1 or (reason := why_no_batch(runtime.session.inputs, runtime.bundle.recipe.input.states)):
             return reason if most > 1 else None
         self.batches = Batches(runtime)
         try:
@@ -133,8 +137,8 @@ class Scheduled:
             self.lane.learn(self.name, count, _clock() - begun)
 
 
-def _run(runtime: Runtime, frame: Sample) -> tuple[Any, tuple[int, ...]]:
-    with runtime.begin() as work:
+def _run(runtime: Runtime, frame: Sample, stream: int) -> tuple[Any, tuple[int, ...]]:
+    with runtime.begin(stream=stream) as work:
         work.preprocess(frame)
         work.execute()
         return work.postprocess(), tuple(work.times_ns)

@@ -39,6 +39,7 @@ class _Frame:
     """A frame with what became of it."""
 
     sample: Sample
+    stream: int = 0
     answer: Any = None
     times_ns: tuple[int, ...] = ()
     error: BaseException | None = None
@@ -131,7 +132,8 @@ class Scheduler:
         Args:
             name: Of the model.
             frame: As `Runtime.predict` takes it.
-            stream: Where it comes from: frames of different streams may go together.
+            stream: Where it comes from: frames of different streams may go together; a recurrent model keeps states of
+                each, until it is unloaded.
 
         Raises:
             KeyError: If there is no such model.
@@ -163,7 +165,7 @@ class Scheduler:
 
     def serve(self, name: str, frame: Sample, *, stream: int = 0) -> tuple[Any, tuple[int, ...]]:
         """Return what `predict` does, and the times of `turn` and of the runtime's stages."""
-        one, arrived, held = self._models[name], _clock(), _Frame(frame)
+        one, arrived, held = self._models[name], _clock(), _Frame(frame, stream)
         try:
             try:
                 self._hold(one)
@@ -300,7 +302,8 @@ def _run(one: Scheduled, turn: Turn) -> None:
 
 
 def _answer(one: Scheduled, frames: Sequence[_Frame]) -> None:
-    for frame, (answer, times_ns) in zip(frames, one.run([frame.sample for frame in frames]), strict=True):
+    samples, stream = [frame.sample for frame in frames], frames[0].stream
+    for frame, (answer, times_ns) in zip(frames, one.run(samples, stream), strict=True):
         frame.answer, frame.times_ns = answer, times_ns
 
 
