@@ -113,6 +113,18 @@ def test_training_that_gains_nothing_returns_the_given_net(pictures, recipe, tmp
     assert "the given model stays" in made.note
 
 
+def test_where_nothing_gets_better_training_goes_back_to_the_best_weights_with_half_the_rate(
+    pictures, recipe, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(loop, "RATES", (1.0,))
+    returned = taught(pictures, recipe, tmp_path, steps=60)
+    monkeypatch.setattr(loop, "_MOST_RETURNS", 0)
+    ended = taught(pictures, recipe, tmp_path, steps=60)
+    assert returned.curve[-1].step == 60
+    assert ended.curve[-1].step < 60
+    assert min(one.loss for one in returned.curve) < min(one.loss for one in ended.curve)
+
+
 def test_a_net_that_answers_as_its_teacher_needs_no_healing(pictures, recipe, tmp_path):
     with pytest.raises(EdgeoptError, match="there is nothing to heal"):
         taught(pictures, recipe, tmp_path, Model(dense().proto, "whole"))

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 BATCH = 4
 """Pictures a step: features hold many values a picture, so that more steps teach more than larger ones."""
-RATES = (3e-2, 1e-2, 3e-3, 1e-3, 3e-4)
+RATES = (3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5)
 """Largest shares by which a step changes what a layer makes: see `Optimizer`."""
 _WARM_UP = 8
 """Steps with smaller rates, at first."""
@@ -38,14 +38,17 @@ _TRIALS_SHARE = 0.25
 """Most of the time that trials may take."""
 _CHECKS = 20
 """Times that held-out pictures are asked, evenly spread."""
-_PATIENCE = 8
-"""Checks in a row without a better loss, after which training ends."""
+_PATIENCE = 4
+"""Checks in a row without a better loss, after which training returns to the best weights, with half the rate."""
+_MOST_RETURNS = 3
+"""Returns in a row without a better loss; the next one ends training."""
 _AVERAGED = 0.02
 """Share of all steps over which weights are averaged."""
 _CHECK_SHARE = 0.15
 """Most of the time that held-out pictures may take."""
-_MOST_LOST = 100.0
-"""A larger loss, or none that is a number, counts as this."""
+_MOST_LOST = 4.0
+"""A larger loss, or none that is a number, counts as this: 1 is all that a task has to lose (`Task.loss`), and a few
+pictures with 50 times that would hide from the mean, and from its interval, what became of the others."""
 _CHECKED = 8
 """Held-out pictures that are asked at once."""
 MOST_STEPS = 100_000
@@ -78,13 +81,18 @@ class Standing:
     """Of `RATES`; 0: not known yet."""
     best: float = math.inf
     since_best: int = 0
-    """Checks since the best one."""
+    """Checks since the best one, or the last return to it."""
+    returns: int = 0
+    """Since the best check."""
+    share: float = 1.0
+    """Of the rate, after all returns."""
     curve: tuple[Check, ...] = ()
 
     @property
     def is_over(self) -> bool:
         """Whether nothing is left to do."""
-        return bool(self.steps) and (self.step >= self.steps or self.since_best >= _PATIENCE)
+        is_stuck = self.since_best >= _PATIENCE and self.returns >= _MOST_RETURNS
+        return bool(self.steps) and (self.step >= self.steps or is_stuck)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +199,8 @@ class Training:
             is_late = standing.seconds >= self._seconds and not self._most_steps
             if standing.step % standing.every == 0 or standing.step == standing.steps or is_late:
                 self._check(on_check)
+                if self.standing.since_best >= _PATIENCE and not self.standing.is_over:
+                    self._return()
             on_step(self.standing)
             if is_late:
                 break
@@ -218,12 +228,17 @@ class Training:
         return min(tried)[1]
 
     def _begin_again(self, standing: Standing) -> None:
-        """Take the weights that were given, and forget what was learned."""
+        """Take the best weights, at first those that were given, and forget what was learned since."""
         self._take(self._best)
         self._averaged = [one.clone() for one in self._best]
         self._optimizer.begin_again()
         self._learned = []
         self.standing = standing
+
+    def _return(self) -> None:
+        """Go back to the best weights, with half the rate: what did not get better was thrown about by its steps."""
+        now = self.standing
+        self._begin_again(replace(now, since_best=0, returns=now.returns + 1, share=now.share / 2))
 
     def _plan(self) -> None:
         """Decide how many steps there are, and how often held-out pictures are asked."""
@@ -251,7 +266,7 @@ class Training:
             loss = loss / self._batch
             loss.backward()
             learned += float(loss.detach())
-        self._optimizer.step(standing.step + 1, standing.rate * self._share_at(standing.step))
+        self._optimizer.step(standing.step + 1, standing.rate * standing.share * self._share_at(standing.step))
         keep = self._kept_share()
         with torch.no_grad():
             for average, weight in zip(self._averaged, self._weights, strict=True):
@@ -296,6 +311,7 @@ class Training:
             seconds=self._spent(),
             best=min(loss, standing.best),
             since_best=0 if is_best else standing.since_best + 1,
+            returns=0 if is_best else standing.returns,
             curve=(*standing.curve, check),
         )
         on_check(self.standing)
