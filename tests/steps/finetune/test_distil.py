@@ -12,6 +12,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 import edgeopt.steps.finetune.distil as module
 import edgeopt.steps.finetune.loop as loop
+import edgeopt.steps.finetune.standing as standing
 from edgeopt.errors import EdgeoptError, UnsupportedError
 from edgeopt.graph.model import Model
 from edgeopt.pipeline.run import Silence
@@ -118,7 +119,7 @@ def test_where_nothing_gets_better_training_goes_back_to_the_best_weights_with_h
 ):
     monkeypatch.setattr(loop, "RATES", (1.0,))
     returned = taught(pictures, recipe, tmp_path, steps=60)
-    monkeypatch.setattr(loop, "_MOST_RETURNS", 0)
+    monkeypatch.setattr(standing, "MOST_RETURNS", 0)
     ended = taught(pictures, recipe, tmp_path, steps=60)
     assert returned.curve[-1].step == 60
     assert ended.curve[-1].step < 60

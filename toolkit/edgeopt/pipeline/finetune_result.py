@@ -9,7 +9,7 @@ from typing import Any
 
 from edgeopt.errors import EXIT_MISSED, EXIT_PASS, Note
 from edgeopt.measurement.accuracy.bootstrap import Drop
-from edgeopt.steps.finetune.loop import Check
+from edgeopt.steps.finetune.standing import Check
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from edgeopt.graph.tensors import Tensors
 from edgeopt.steps.finetune.checkpoint import Checkpoint
 from edgeopt.steps.finetune.optimizer import Optimizer
+from edgeopt.steps.finetune.standing import Check, Standing
 
 if TYPE_CHECKING:
     import torch
@@ -38,10 +39,6 @@ _TRIALS_SHARE = 0.25
 """Most of the time that trials may take."""
 _CHECKS = 20
 """Times that held-out pictures are asked, evenly spread."""
-_PATIENCE = 4
-"""Checks in a row without a better loss, after which training returns to the best weights, with half the rate."""
-_MOST_RETURNS = 3
-"""Returns in a row without a better loss; the next one ends training."""
 _AVERAGED = 0.02
 """Share of all steps over which weights are averaged."""
 _CHECK_SHARE = 0.15
@@ -52,47 +49,6 @@ pictures with 50 times that would hide from the mean, and from its interval, wha
 _CHECKED = 8
 """Held-out pictures that are asked at once."""
 MOST_STEPS = 100_000
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """What held-out pictures say of the averaged weights."""
-
-    step: int
-    seconds: float
-    loss: float
-    """On the pictures that decide when training ends."""
-    learned: float
-    """Mean loss of the batches since the last check."""
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """Where a training stands, beside its weights."""
-
-    step: int = 0
-    steps: int = 0
-    """In all; 0: not known yet."""
-    every: int = 0
-    """Steps between two checks."""
-    seconds: float = 0.0
-    """Spent so far, over all runs."""
-    rate: float = 0.0
-    """Of `RATES`; 0: not known yet."""
-    best: float = math.inf
-    since_best: int = 0
-    """Checks since the best one, or the last return to it."""
-    returns: int = 0
-    """Since the best check."""
-    share: float = 1.0
-    """Of the rate, after all returns."""
-    curve: tuple[Check, ...] = ()
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing is left to do."""
-        is_stuck = self.since_best >= _PATIENCE and self.returns >= _MOST_RETURNS
-        return bool(self.steps) and (self.step >= self.steps or is_stuck)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +155,7 @@ class Training:
             is_late = standing.seconds >= self._seconds and not self._most_steps
             if standing.step % standing.every == 0 or standing.step == standing.steps or is_late:
                 self._check(on_check)
-                if self.standing.since_best >= _PATIENCE and not self.standing.is_over:
+                if self.standing.is_stuck and not self.standing.is_over:
                     self._return()
             on_step(self.standing)
             if is_late:
