@@ -36,6 +36,7 @@ from edgeopt.steps.finetune.checkpoint import read_checkpoint
 from edgeopt.steps.finetune.features import features_of, shared_tensors
 from edgeopt.steps.finetune.loop import BATCH, RATES, Networks, Training, answers, losses, repeatable
 from edgeopt.steps.finetune.losses import feature_loss, output_loss
+from edgeopt.steps.finetune.standing import Check, Standing
 from edgeopt.system.environment import package_versions
 from edgeopt.system.interrupts import held_interrupts
 from edgeopt.system.optional import require_torch
