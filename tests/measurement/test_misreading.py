@@ -21,7 +21,7 @@ from edgeopt.measurement.accuracy.misreading import Misreading, find_misreading,
 from edgeopt.measurement.given import open_given
 from edgeopt.pipeline.optimize import optimize
 from edgeopt.recipes.binding import Choice
-from edgeopt.recipes.frames import synthetic_frames
+from edgeopt.recipes.made_up import synthetic_frames
 from edgeopt.recipes.preprocess import Colour
 from edgeopt.recipes.recipe import Recipe, find_recipe, read_recipe
 from edgeopt.recipes.recipe_text import recipe_text

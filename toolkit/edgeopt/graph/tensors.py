@@ -14,8 +14,20 @@ from edgeopt.errors import NotFoundError, UnsupportedError
 Tensors: TypeAlias = Mapping[str, NDArray[Any]]
 Frame: TypeAlias = NDArray[np.uint8]
 """One picture as OpenCV reads it: (height, width, 3), BGR, 0..255."""
-Sample: TypeAlias = Frame | Tensors
-"""What a model is asked: a picture, or its inputs themselves."""
+Sample: TypeAlias = Frame | Tensors | str
+"""What a model is asked: a picture, a text, or its inputs themselves."""
+
+
+def require_picture(sample: Sample) -> Frame:
+    """Return a sample that is a picture.
+
+    Raises:
+        UnsupportedError: If it is anything else.
+    """
+    if not isinstance(sample, np.ndarray):
+        told = "a text" if isinstance(sample, str) else "tensors"
+        raise UnsupportedError(f"the recipe takes pictures, and is fed {told}", remedy="pass pictures")
+    return sample
 
 
 def require_names(inputs: Tensors, known: Iterable[str]) -> None:

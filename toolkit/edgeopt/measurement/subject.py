@@ -228,9 +228,10 @@ def choose_frames(
     """
     shipped = recipe.path_of(recipe.evaluation.calib)
     if source is None and (shipped is None or not recipe.folder.name):
-        is_fed = not recipe.input.size
-        told = "tensors: numbers from 0 to 1" if is_fed else "pictures"
-        if not is_fed and find_task(recipe.task).time_follows_content:
+        is_picture = recipe.kind == "picture"
+        is_fed = is_picture and not recipe.input.size
+        told = "tensors: numbers from 0 to 1" if is_fed else f"{recipe.kind}s"
+        if is_picture and not is_fed and find_task(recipe.task).time_follows_content:
             told += ": postprocess may take longer on real ones"
         hint = f"pass --source with {'an .npz of ' if is_fed else ''}real ones"
         return synthetic(recipe, inputs), (Note(NoteKind.WARNING, f"synthetic {told}", hint),)

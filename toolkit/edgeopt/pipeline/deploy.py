@@ -17,7 +17,8 @@ from edgeopt.pipeline.embedding import Embedding
 from edgeopt.pipeline.plan import SelfTestInputs
 from edgeopt.pipeline.run import Run
 from edgeopt.pipeline.selection import lighter_than
-from edgeopt.recipes.frames import Frames, synthetic_like
+from edgeopt.recipes.frames import Frames
+from edgeopt.recipes.made_up import synthetic_like
 from edgeopt.recipes.preprocess import Preprocess
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.runtime.availability import load_executor

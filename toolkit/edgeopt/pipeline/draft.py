@@ -145,7 +145,7 @@ def _show(recipe: Recipe, model: Model, frames: Frames, file: Path) -> tuple[tup
     """Return what the model answers to a picture in each reading, and where the first answers are drawn."""
     session = EXECUTOR.open(model.data, SessionOptions())
     try:
-        tells = find_task(recipe.task).reveals_misreading and not frames.tensors
+        tells = find_task(recipe.task).reveals_misreading and frames.holds_pictures
         named = [(f"{name_of_reading(recipe.preprocess)} (as written)", recipe)]
         named += [(name_of_reading(one.preprocess), one) for one in other_readings(recipe)] if tells else []
         told = [(name, *_answer(one, model, session, frames)) for name, one in named]
@@ -164,6 +164,6 @@ def _answer(recipe: Recipe, model: Model, session: Session, frames: Frames) -> t
     """Return the answer as text, how many things it holds, and drawn, where it can be."""
     task = make_task(recipe, model.inputs, model.outputs, evaluating=False)
     answer = answers(session, task, frames)[0]
-    is_drawable = task.is_drawable and frames.tensors is None
+    is_drawable = task.is_drawable and frames.holds_pictures
     drawn = task.draw(frames.picture(0), answer, _DRAWN_HEIGHT) if is_drawable else None
     return task.as_text(answer), task.count(answer), drawn

@@ -122,16 +122,17 @@ def _why_unsure(best: Candidate, max_drop: float) -> str:
 def _calibrated_on(run: Run) -> str:
     if not any(calibrated_steps() & {*one.steps} for one in run.candidates):
         return "nothing: no INT8 candidate"
-    what = "picture" if run.context.frames.tensors is None else "sample"
-    count = plural(len(run.context.frames.spread(CALIBRATION_PICTURES)), what)
+    frames = run.context.frames
+    what = "sample" if frames.tensors else frames.kind
+    count = plural(len(frames.spread(CALIBRATION_PICTURES)), what)
     if run.plan.synthetic:
         return f"{count}, SYNTHETIC: INT8 figures are uncalibrated"
-    return f"{count} of {run.context.frames.source}"
+    return f"{count} of {frames.source}"
 
 
 def _write_pictures(run: Run, best: Candidate) -> None:
     """Draw three frames with the original's answers and the chosen candidate's."""
-    if run.timed.tensors is not None or not find_task(run.context.recipe.task).is_drawable:
+    if not run.timed.holds_pictures or not find_task(run.context.recipe.task).is_drawable:
         return
     model = load_model(run.workspace.path(best.file), best.name)
     frames = run.timed.spread(3)

@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from edgeopt.graph.tensors import Frame
+from edgeopt.graph.tensors import Sample, require_picture
 from edgeopt.recipes.preprocess import Geometry, Input, PictureInput, Preprocess
 
 
@@ -33,7 +33,7 @@ SCORES = "scores"
 CLASSES = "classes"
 """Output (n,), int64: class index, from 0."""
 
-Feed = Callable[[Frame], tuple[NDArray[Any], Geometry]]
+Feed = Callable[[Sample], tuple[NDArray[Any], Geometry]]
 
 
 def picture_feed(wanted: Input, preprocess: Preprocess, embedded: Collection[Embedded], *, reuse: bool) -> Feed:
@@ -50,5 +50,6 @@ def picture_feed(wanted: Input, preprocess: Preprocess, embedded: Collection[Emb
     return PictureInput(wanted, preprocess, reuse=reuse)
 
 
-def _as_it_comes(frame: Frame) -> tuple[NDArray[Any], Geometry]:
-    return frame, Geometry.of_input(frame.shape[:2])
+def _as_it_comes(frame: Sample) -> tuple[NDArray[Any], Geometry]:
+    picture = require_picture(frame)
+    return picture, Geometry.of_input(picture.shape[:2])

@@ -11,29 +11,40 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError, Note, NoteKind
 from edgeopt.graph.tensors import Tensors, TensorSpec
-from edgeopt.recipes.frames import Frames, synthetic_frames, synthetic_tensors
+from edgeopt.recipes.frames import Frames, find_kind
 from edgeopt.recipes.input_shapes import beginning_of, fixed_shapes, sample_shape
+from edgeopt.recipes.made_up import synthetic_frames, synthetic_tensors
 from edgeopt.recipes.preprocess import Preprocess
 from edgeopt.recipes.recipe import Recipe
+
+_MADE_UP = 16
+"""Samples."""
 
 
 def fed(frames: Frames, recipe: Recipe, inputs: Sequence[TensorSpec]) -> Frames:
     """Return a source as a model takes it: tensors in the model's shapes and types, pictures as they are.
 
     Args:
-        frames: Pictures, or tensors by name.
+        frames: Pictures, tensors by name, or what else the recipe takes.
         recipe: Bound to the model.
         inputs: What the model takes.
 
     Raises:
-        InvalidFileError: If an array is missing or unknown, or its shape or type does not fit.
+        InvalidFileError: If the recipe takes another kind of sample, an array is missing or unknown, or its shape or
+            type does not fit.
         UnsupportedError: If a dimension stays free.
     """
+    if frames.tensors is None and frames.kind != recipe.kind:
+        raise InvalidFileError(
+            f"{frames.source} holds {frames.held}, recipe {recipe.name!r} takes {recipe.kind}s",
+            remedy=f"pass {recipe.kind}s, or another recipe",
+        )
     if frames.tensors is not None:
         frames = _with_beginning(frames, recipe, inputs)
         _require_arrays(frames, inputs)
         return _fitted(frames, inputs, fixed_shapes(recipe, inputs), recipe.input.states)
-    if not recipe.takes_arrays or recipe.preprocess != Preprocess() or not recipe.input.size:  # the task refuses them
+    is_told = not recipe.takes_arrays or recipe.preprocess != Preprocess()
+    if recipe.kind != "picture" or is_told or not recipe.input.size:  # the task refuses them
         return frames
     note = Note(
         NoteKind.WARNING,
@@ -44,11 +55,13 @@ def fed(frames: Frames, recipe: Recipe, inputs: Sequence[TensorSpec]) -> Frames:
 
 
 def synthetic(recipe: Recipe, inputs: Sequence[TensorSpec]) -> Frames:
-    """Return pictures of random colour, or random tensors where the model takes no picture.
+    """Return pictures of random colour, random tensors where the model takes no picture, or what else it takes.
 
     Raises:
         UnsupportedError: If a dimension stays free.
     """
+    if recipe.kind != "picture":
+        return find_kind(recipe.kind).made_up(recipe, _MADE_UP)
     if recipe.input.size:
         return synthetic_frames(recipe.input.size)
     return synthetic_tensors(inputs, fixed_shapes(recipe, inputs))

@@ -1,4 +1,4 @@
-"""Frames from a folder of pictures, one picture, a video or an .npz."""
+"""Frames from pictures, a video or an .npz; what else a model is asked is read by `sources/`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError, Note, NoteKind
-from edgeopt.graph.tensors import Frame, Sample, Tensors, TensorSpec
+from edgeopt.graph.tensors import Frame, Sample, Tensors
+from edgeopt.recipes import sources
+from edgeopt.recipes.recipe import Recipe
+from edgeopt.recipes.sample_arrays import arrays_of
+from edgeopt.system import registry
 from edgeopt.system.archives import read_archive
 from edgeopt.system.files import list_folder, read_file, require_regular, require_there
 from edgeopt.system.text import plural
@@ -29,8 +33,6 @@ _MOST_BYTES = 256 << 20
 """Of one picture; OpenCV decodes up to 2^30 pixels."""
 _MOST_FRAMES = 10**7
 """Of a video, 90 hours; what damaged heads tell beyond it is no count."""
-_SHAPES = 40
-"""On a made-up picture."""
 _STREAM = 256
 """Samples of streams, all together: a decision of a hundred that changes is seen."""
 _LEAST_STREAM = 64
@@ -58,6 +60,8 @@ class Frames:
     """The files that are read; none of synthetic frames."""
     streams: tuple[int, ...] = ()
     """Which stream each frame belongs to, for a recurrent model; empty: all to one."""
+    kind: str = "picture"
+    """What one is called: `picture`, `sample` of tensors, or the file in `sources/` that reads it, such as `text`."""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -65,16 +69,26 @@ class Frames:
     def __iter__(self) -> Iterator[Sample]:
         return (self.read(i) for i in range(len(self)))
 
+    @property
+    def holds_pictures(self) -> bool:
+        """Whether each is a picture."""
+        return self.kind == "picture" and self.tensors is None
+
     def picture(self, index: int) -> Frame:
         """Return the i-th frame.
 
         Raises:
-            InvalidFileError: If the source holds tensors.
+            InvalidFileError: If the source holds something else.
         """
         sample = self.read(index)
-        if isinstance(sample, Mapping):
-            raise InvalidFileError(f"{self.source} holds tensors, no pictures", remedy="pass pictures for this")
+        if not isinstance(sample, np.ndarray):
+            raise InvalidFileError(f"{self.source} holds {self.held}, no pictures", remedy="pass pictures for this")
         return sample
+
+    @property
+    def held(self) -> str:
+        """What the source holds, in one word."""
+        return "tensors" if self.tensors else f"{self.kind}s"
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -121,12 +135,43 @@ class Frames:
         return self.select([int(i) for i in np.linspace(0, len(self) - 1, count).round()])
 
 
+@dataclass(frozen=True, slots=True)
+class SourceKind:
+    """Samples that are neither pictures nor tensors: a file in `sources/`, named as one sample is called."""
+
+    told: str
+    """Like `texts (.txt)`."""
+    suffixes: frozenset[str]
+    """Of its files, in lower case."""
+    open: Callable[[Path], Frames]
+    """Opens one file; raises InvalidFileError where it holds something else."""
+    made_up: Callable[[Recipe, int], Frames]
+    """(recipe, count) -> so many made-up samples: they show that a model runs, not how accurate it is."""
+    like: Callable[[Frames, int], Frames]
+    """(given, count) -> so many made-up samples in place of given ones, which they do not tell."""
+    open_folder: Callable[[Path, Sequence[str]], Frames] | None = None
+    """Opens these files of a folder, one sample each; None: a folder holds none."""
+
+
+def find_kind(name: str) -> SourceKind:
+    """Return the kind in `sources/` of this name.
+
+    Raises:
+        NotFoundError: If there is none.
+    """
+    found: SourceKind = registry.load(sources, name).SOURCE
+    return found
+
+
 def open_frames(path: Path, files: Sequence[str] | None = None) -> Frames:
-    """Open a folder of pictures, a picture, a video or an .npz; pictures that do not decode are left out with a note.
+    """Open a folder of pictures, a picture, a video, an .npz or a file of a kind in `sources/`.
+
+    Pictures that do not decode are left out with a note.
 
     Args:
         path: The source. In an .npz, `images` (n, height, width, 3) uint8 RGB holds pictures; other arrays, (n, ...),
-            are the model's inputs by name. A folder without pictures may hold several .npz files.
+            are the model's inputs by name. A folder without pictures may hold several .npz files, or files of one kind
+            in `sources/` that has one sample a file.
         files: Only these files, in this order, for a folder.
 
     Raises:
@@ -143,7 +188,12 @@ def open_frames(path: Path, files: Sequence[str] | None = None) -> Frames:
         return _open_npz(path)
     if suffix in VIDEOS:
         return _open_video(path)
-    raise InvalidFileError(f"{path} is no source of frames", remedy=remedy)
+    kinds = [find_kind(name) for name in registry.names(sources)]
+    for kind in kinds:
+        if suffix in kind.suffixes:
+            return kind.open(path)
+    told = ", ".join(["a folder of pictures", "a video", "an .npz", *(kind.told for kind in kinds)])
+    raise InvalidFileError(f"{path} is no source of frames", remedy=f"pass one of {told}")
 
 
 def read_picture(path: Path) -> Frame:
@@ -173,9 +223,24 @@ def _open_folder(path: Path, files: Sequence[str] | None) -> Frames:
         files = [name for name in names if Path(name).suffix.lower() in PICTURES and isfile(path / name)]
         if not files and (archives := [name for name in names if Path(name).suffix.lower() == ".npz"]):
             return _join_archives([_open_npz(path / name) for name in archives], path)
+        if not files and (others := _open_others(path, names)):
+            return others
+    elif files and (others := _open_others(path, files)):
+        return others
     if not files:
         raise InvalidFileError(f"{path} holds no picture", remedy=f"put pictures there ({', '.join(sorted(PICTURES))})")
     return _keep_decodable(path, tuple(files))
+
+
+def _open_others(folder: Path, names: Sequence[str]) -> Frames | None:
+    """Return the samples of a folder whose files are of a kind in `sources/`; None where none is."""
+    if any(Path(name).suffix.lower() in PICTURES for name in names[:1]):
+        return None
+    for kind in map(find_kind, registry.names(sources)):
+        found = [name for name in names if Path(name).suffix.lower() in kind.suffixes]
+        if found and kind.open_folder:
+            return kind.open_folder(folder, found)
+    return None
 
 
 def _keep_decodable(folder: Path, files: tuple[str, ...]) -> Frames:
@@ -230,7 +295,7 @@ def _frames_of_tensors(path: Path, names: tuple[str, ...], arrays: dict[str, NDA
     def take(index: int) -> Tensors:
         return {name: array[index : index + 1] for name, array in arrays.items()}
 
-    return Frames(names, take, path, tensors=take, paths=(path,))
+    return Frames(names, take, path, tensors=take, paths=(path,), kind="sample")
 
 
 def _join_archives(parts: Sequence[Frames], folder: Path) -> Frames:
@@ -256,7 +321,7 @@ def _join_archives(parts: Sequence[Frames], folder: Path) -> Frames:
     is_one = all(len(part) == 1 for part in parts)  # a file a sample
     streams = [0 if is_one else number for number, part in enumerate(parts) if part.tensors for _ in range(len(part))]
     kept_streams = tuple(number for number, shape in zip(streams, shapes, strict=True) if shape == wanted)
-    return Frames(names, take, folder, tensors=take, notes=notes, paths=paths, streams=kept_streams)
+    return Frames(names, take, folder, tensors=take, notes=notes, paths=paths, streams=kept_streams, kind="sample")
 
 
 def _open_video(path: Path) -> Frames:
@@ -282,100 +347,11 @@ def _open_video(path: Path) -> Frames:
     return Frames(tuple(f"{path.stem}#{i}" for i in range(count)), read, path, paths=(path,))
 
 
-def synthetic_frames(size: Sequence[int], count: int = 16) -> Frames:
-    """Return pictures of smooth random colour: they show that a model runs, not how accurate it is.
-
-    Args:
-        size: Height and width in pixels.
-        count: How many.
-    """
-    height, width = size[0], size[1]
-
-    def read(index: int) -> Frame:
-        coarse = np.random.default_rng(index).integers(0, 256, (8, 8, 3), np.uint8)
-        return np.asarray(cv2.resize(coarse, (width, height), interpolation=cv2.INTER_CUBIC), np.uint8)
-
-    return Frames(tuple(f"synthetic[{i}]" for i in range(count)), read, Path("synthetic"))
-
-
-def synthetic_tensors(inputs: Sequence[TensorSpec], shapes: Mapping[str, tuple[int, ...]], count: int = 16) -> Frames:
-    """Return random inputs: numbers from 0 to 1, for whole numbers and truth values 0 or 1.
-
-    Args:
-        inputs: What the model takes.
-        shapes: The static shape of each.
-        count: How many.
-    """
-    chance = np.random.default_rng(0)
-    drawn = [{one.name: _drawn(chance, one.dtype, shapes[one.name]) for one in inputs} for _ in range(count)]
-
-    def take(index: int) -> Tensors:
-        return drawn[index]
-
-    return Frames(tuple(f"synthetic[{i}]" for i in range(count)), take, Path("synthetic"), tensors=take)
-
-
-def synthetic_like(frames: Frames, size: Sequence[int], count: int = 16) -> Frames:
-    """Return made-up frames in place of given ones: of arrays, only shapes, types and ranges are taken over.
-
-    Pictures have shapes drawn on smooth colour: without edges, the parts of a model that look for objects stay silent.
-
-    Args:
-        frames: Pictures, or tensors by name.
-        size: Height and width of made-up pictures.
-        count: How many.
-    """
-    if frames.tensors is None:
-        smooth = synthetic_frames(size, count)
-        return replace(smooth, read=lambda i: _with_shapes(smooth.picture(i), np.random.default_rng([1, i])))
-    given = [frames.tensors(i) for i in range(min(len(frames), count))]
-    chance = np.random.default_rng(0)
-    drawn = [{name: _drawn_like(chance, [one[name] for one in given]) for name in given[0]} for _ in range(count)]
-
-    def take(index: int) -> Tensors:
-        return drawn[index]
-
-    return Frames(tuple(f"synthetic[{i}]" for i in range(count)), take, Path("synthetic"), tensors=take)
-
-
-def _with_shapes(picture: Frame, chance: np.random.Generator) -> Frame:
-    """Draw filled and hollow ellipses and boxes of random colour on a picture."""
-    height, width = picture.shape[:2]
-    for _ in range(_SHAPES):
-        colour = tuple(map(int, chance.integers(0, 256, 3)))
-        x, y = map(int, chance.integers(0, (width, height)))
-        across, down = map(int, chance.integers(2, (max(3, width // 4), max(3, height // 4))))
-        line = int(chance.choice([cv2.FILLED, 2, 4]))
-        if chance.random() < 0.5:
-            cv2.ellipse(picture, (x, y), (across, down), float(chance.integers(180)), 0, 360, colour, line)
-        else:
-            cv2.rectangle(picture, (x, y), (x + across, y + down), colour, line)
-    return picture
-
-
-def _drawn_like(chance: np.random.Generator, arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Return an array of the first one's shape and type whose numbers lie evenly in the range of all."""
-    first = arrays[0]
-    if first.dtype.kind not in "fiub" or not first.size:
-        return np.zeros_like(first)
-    numbers = np.concatenate([one[np.isfinite(one)] for one in arrays])
-    low, high = (numbers.min(), numbers.max()) if numbers.size else (0, 0)
-    if first.dtype.kind == "f":
-        return np.asarray(chance.uniform(float(low), float(high), first.shape), first.dtype)
-    return np.asarray(chance.integers(int(low), int(high), first.shape, np.int64, endpoint=True), first.dtype)
-
-
-def _drawn(chance: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
-    values = chance.random(shape) if np.dtype(dtype).kind == "f" else chance.integers(0, 2, shape)
-    return np.asarray(values, dtype)
-
-
 def calibration_fingerprint(frames: Frames) -> str:
     """Return the SHA-256 of frames as they are read: names of arrays, types, shapes and numbers, in their order."""
     digest = hashlib.sha256()
     for sample in frames:
-        arrays = sample if isinstance(sample, Mapping) else {"picture": sample}
-        for name, array in arrays.items():
+        for name, array in arrays_of(sample).items():
             digest.update(f"{name} {array.dtype} {array.shape}".encode())
             digest.update(np.ascontiguousarray(array).data if array.dtype != object else repr(array).encode())
     return digest.hexdigest()

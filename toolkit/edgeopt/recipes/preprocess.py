@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.graph.tensors import Frame
+from edgeopt.graph.tensors import Frame, Sample, require_picture
 from edgeopt.system.toml import Within
 
 PICTURE_TYPES = ("float32", "float16", "uint8", "int8")
@@ -168,13 +168,16 @@ class PictureInput:
         }
         self._resize = resizers[preprocess.resize]
 
-    def __call__(self, frame: Frame) -> tuple[NDArray[Any], Geometry]:
+    def __call__(self, frame: Sample) -> tuple[NDArray[Any], Geometry]:
         """Return the tensor, batch of one, and where the frame lies in it.
 
         Args:
             frame: (height, width, 3), BGR, uint8.
+
+        Raises:
+            UnsupportedError: If it is no picture.
         """
-        resized, geometry = self._resize(frame)
+        resized, geometry = self._resize(require_picture(frame))
         if self._channels == 1:
             resized = cv2.cvtColor(resized, cv2.COLOR_BGR2GRAY)
         tensor = self._allocate() if self._shared is None else self._shared

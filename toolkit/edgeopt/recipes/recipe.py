@@ -14,6 +14,7 @@ from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.embedded import Embedded
 from edgeopt.recipes.metrics import find_metric, require_metric_of
 from edgeopt.recipes.preprocess import Input, Layout, Preprocess
+from edgeopt.recipes.tokenizer import Tokenizer
 from edgeopt.system import assets, registry
 from edgeopt.system.files import read_text
 from edgeopt.system.toml import Within, parse_table, read_toml
@@ -215,6 +216,7 @@ class Recipe:
     evaluation: Evaluation
     input: Input = field(default_factory=Input)
     preprocess: Preprocess = field(default_factory=Preprocess)
+    tokenizer: Tokenizer = field(default_factory=Tokenizer)
     check: Check = field(default_factory=Check)
     match: tuple[Match, ...] = ()
     labels: str = ""
@@ -238,6 +240,11 @@ class Recipe:
     def decodes(self) -> bool:
         """Whether a decoder turns outputs into the answer; else the outputs are the answer."""
         return self.postprocess.decoder != NO_DECODER
+
+    @property
+    def kind(self) -> str:
+        """What an application feeds, as `Frames.kind` calls it; `picture` also where it feeds tensors."""
+        return "text" if self.tokenizer.file else "picture"
 
     @property
     def takes_arrays(self) -> bool:

@@ -115,7 +115,8 @@ class Runtime:
         what is left out begins at zero.
 
         Args:
-            frame: (height, width, 3), BGR, uint8, as `cv2.VideoCapture.read` gives it; or the model's inputs by name.
+            frame: (height, width, 3), BGR, uint8, as `cv2.VideoCapture.read` gives it; a text where the recipe takes
+                texts; or the model's inputs by name.
             raw: Return the model's outputs by name, before any of the task's own postprocess.
             stream: Any name of the sequence that the frame belongs to: each has states of its own.
 
@@ -170,6 +171,8 @@ class Runtime:
         if isinstance(frame, Mapping):
             frame = {**self._beginning, **frame}
             _require_inputs(frame, self.session.inputs)
+        elif self.bundle.recipe.kind == "text":
+            _require_text(frame)
         else:
             _require_picture(frame)
         return task.preprocess(frame)
@@ -189,6 +192,15 @@ def _require_picture(frame: object) -> None:
         raise ValueError(f"a frame is an array (height, width, 3) uint8, not {told}")
     if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != "uint8" or not frame.size:
         raise ValueError(f"a frame is (height, width, 3) uint8, not {frame.shape} {frame.dtype}")
+
+
+def _require_text(sample: object) -> None:
+    if not isinstance(sample, str):
+        raise ValueError(f"this bundle takes a text, not {type(sample).__name__}")
+    try:
+        sample.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ValueError(f"the text cannot be written as UTF-8: {error.reason}") from error
 
 
 def _require_inputs(given: Mapping[str, Any], wanted: Sequence[TensorSpec]) -> None:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from edgeopt.errors import InvalidFileError, Note, NoteKind, UnavailableError
 from edgeopt.executors import Session, arithmetic
 from edgeopt.graph.tensors import Frame, Sample
+from edgeopt.recipes.sample_arrays import PICTURE, TEXT, arrays_of, sample_of
 from edgeopt.runtime.bundle import REMEDY, Artefact, Bundle, NoiseLimit
 from edgeopt.system.archives import read_archive
 from edgeopt.tasks import FrameTask
@@ -25,7 +26,9 @@ from edgeopt.tasks import FrameTask
 FILE = "selftest.npz"
 MOST_SAMPLES = 4
 _INPUTS = "inputs"
-"""The array of the inputs' names; empty where pictures are stored."""
+"""The array of the inputs' names; empty where no tensors are stored."""
+_NAMES = {"frame": PICTURE, TEXT: TEXT}
+"""What begins the name of a stored array that is a whole sample, and what `sample_of` calls it."""
 _MOST_STORED = 2 << 20
 """Bytes of the inputs of one bundle before they are compressed, the first sample apart."""
 _MOST_SAMPLE = 16 << 20
@@ -76,20 +79,20 @@ def choose_samples(samples: Sequence[Sample], size: Sequence[int]) -> tuple[Samp
     """Return what of some samples is stored: a few, pictures no larger than the model's input.
 
     Args:
-        samples: Pictures or inputs by name.
+        samples: Pictures, texts or inputs by name.
         size: Height and width of the model's input; empty where it takes no picture.
     """
     kept: list[Sample] = []
     stored = 0
     for sample in samples[:MOST_SAMPLES]:
-        small = dict(sample) if isinstance(sample, Mapping) else _small(sample, size)
-        arrays = list(small.values()) if isinstance(small, dict) else [small]
+        small = _small(sample, size) if isinstance(sample, np.ndarray) else sample
+        arrays = list(arrays_of(small).values())
         needed = sum(one.nbytes for one in arrays)
         if needed > _MOST_SAMPLE or any(one.dtype.kind not in "fiub" for one in arrays):
             return ()
         if kept and stored + needed > _MOST_STORED:
             break
-        kept.append(small)
+        kept.append(dict(small) if isinstance(small, Mapping) else small)
         stored += needed
     return tuple(kept)
 
@@ -157,8 +160,9 @@ def pack(samples: Sequence[Sample], recorded: Sequence[Recorded | None]) -> byte
     for i, sample in enumerate(samples):
         if isinstance(sample, Mapping):
             arrays |= {f"input_{i}_{j}": np.asarray(sample[name]) for j, name in enumerate(names)}
-        else:
-            arrays[f"frame_{i}"] = sample
+            continue
+        for begin, name in _NAMES.items():
+            arrays |= {f"{begin}_{i}": one for key, one in arrays_of(sample).items() if key == name}
     for i, one in enumerate(recorded):
         if one is not None:
             arrays |= {f"expected_{i}_{j}": found for j, found in enumerate(one.expected.values())}
@@ -192,10 +196,10 @@ def read_stored(bundle: Bundle) -> Stored | None:
 def _sample(arrays: Mapping[str, NDArray[Any]], names: Sequence[str], place: int) -> Sample:
     if names:
         return {name: arrays[f"input_{place}_{j}"] for j, name in enumerate(names)}
-    frame = arrays[f"frame_{place}"]
-    if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != "uint8" or not frame.size:
-        raise ValueError(f"frame_{place} is no picture")
-    return frame
+    for begin, name in _NAMES.items():
+        if (stored := arrays.get(f"{begin}_{place}")) is not None:
+            return sample_of(name, stored, f"{begin}_{place}")
+    raise KeyError(f"frame_{place}")
 
 
 def check(stored: Stored, bundle: Bundle, artefact: Artefact, session: Session, task: FrameTask) -> tuple[Note, ...]:
@@ -342,7 +346,9 @@ def noise(found: NDArray[Any], expected: NDArray[Any]) -> float:
 
 
 def _moved(sample: Sample) -> Sample:
-    """Return a sample with its numbers moved by one level of 8 bits, up and down; whole numbers stay."""
+    """Return a sample with its numbers moved by one level of 8 bits, up and down; whole numbers and texts stay."""
+    if isinstance(sample, str):
+        return sample
     if not isinstance(sample, Mapping):
         return np.asarray(np.clip(sample.astype(np.int16) + _signs(sample.shape), 0, 255), np.uint8)
     return {name: _moved_array(value) for name, value in sample.items()}

@@ -82,7 +82,8 @@ class Embedder(FrameTask):
             return frame, frame.get(_MASK)
         if self._picture is None:
             raise UnsupportedError(
-                f"a picture cannot become the model's inputs {', '.join(self._names)} by recipe {self._recipe.name!r}",
+                f"a {'text' if isinstance(frame, str) else 'picture'} cannot become the model's inputs "
+                f"{', '.join(self._names)} by recipe {self._recipe.name!r}",
                 remedy="pass them as they are: an .npz with an array for each, samples first",
             )
         return {self._recipe.input.tensor or self._names[0]: self._picture(frame)[0]}, None

@@ -60,7 +60,8 @@ class TensorsAsTheyAre(FrameTask):
             return frame, None
         if self._picture is None:
             raise UnsupportedError(
-                f"a picture cannot become the model's inputs {', '.join(self._names)} by recipe {self._recipe!r}",
+                f"a {'text' if isinstance(frame, str) else 'picture'} cannot become the model's inputs "
+                f"{', '.join(self._names)} by recipe {self._recipe!r}",
                 remedy="pass them as they are: an .npz with an array for each, samples first",
             )
         tensor, _ = self._picture(frame)

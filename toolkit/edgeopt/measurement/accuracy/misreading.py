@@ -237,7 +237,7 @@ def find_misreading(
         InvalidFileError: If the labels are of another task.
     """
     pictures = labelled.frames if labelled else frames
-    if pictures.tensors is not None or len(pictures) < _LEAST_PICTURES:
+    if not pictures.holds_pictures or len(pictures) < _LEAST_PICTURES:
         return None
     if not find_task(recipe.task).reveals_misreading:
         return None

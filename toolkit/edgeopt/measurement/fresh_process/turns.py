@@ -73,11 +73,12 @@ class Feed:
     source: Path
     names: tuple[str, ...]
     samples: tuple[Sample, ...] = ()
+    kind: str = "picture"
 
     def frames(self) -> Frames:
         """Return them as frames."""
         if self.samples:
-            return Frames(self.names, lambda i: self.samples[i], self.source)
+            return Frames(self.names, lambda i: self.samples[i], self.source, kind=self.kind)
         if self.source.is_dir():
             return open_frames(self.source, self.names)
         video = open_frames(self.source)
@@ -105,9 +106,9 @@ def feed_of(frames: Frames) -> Feed:
     """Return a few of the frames for another process."""
     chosen = frames.spread(_PICTURES)
     is_folder = chosen.source.is_dir() and all((chosen.source / name).is_file() for name in chosen.names)
-    if chosen.tensors is None and (is_folder or chosen.source.suffix.lower() in VIDEOS):
+    if chosen.holds_pictures and (is_folder or chosen.source.suffix.lower() in VIDEOS):
         return Feed(chosen.source, chosen.names)
-    return Feed(chosen.source, chosen.names, tuple(chosen))
+    return Feed(chosen.source, chosen.names, tuple(chosen), chosen.kind)
 
 
 def run_fresh(runnables: Mapping[str, Openable], feed: Feed, pace: Pace, *, workers: int, seed: int) -> Turns:

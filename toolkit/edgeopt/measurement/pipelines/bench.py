@@ -23,7 +23,8 @@ from edgeopt.measurement.resources.trust import judge_trust
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.budget import judge_budget
 from edgeopt.measurement.statistics.trend import find_warmup
-from edgeopt.recipes.frames import Frames, open_frames, synthetic_frames
+from edgeopt.recipes.frames import Frames, open_frames
+from edgeopt.recipes.made_up import synthetic_frames
 from edgeopt.report.formats import write_pages
 from edgeopt.runtime.pipelines.pipeline import Pipeline
 from edgeopt.system.environment import read_environment
@@ -99,8 +100,8 @@ def choose_pictures(given: GivenPipeline, source: str | Path | None) -> tuple[Fr
         note = Note(NoteKind.WARNING, "synthetic pictures: nothing is found in them", "pass --source with real ones")
         return synthetic_frames(_SYNTHETIC), (note,)
     frames = open_frames(Path(source) if source is not None else own or Path())
-    if frames.tensors is not None:
-        raise EdgeoptError(f"{frames.source} holds tensors: a pipeline takes pictures", remedy="pass pictures")
+    if not frames.holds_pictures:
+        raise EdgeoptError(f"{frames.source} holds {frames.held}: a pipeline takes pictures", remedy="pass pictures")
     return frames, frames.notes
 
 

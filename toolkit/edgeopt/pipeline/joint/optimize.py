@@ -117,8 +117,8 @@ def _pictures(asked: Path, options: Options) -> Frames:
             remedy="write calib into its file, or pass --calib PICTURES",
         )
     frames = open_frames(source)
-    if frames.tensors is not None:
-        raise InvalidFileError(f"{source} holds tensors: a pipeline takes pictures", remedy="pass pictures")
+    if not frames.holds_pictures:
+        raise InvalidFileError(f"{source} holds {frames.held}: a pipeline takes pictures", remedy="pass pictures")
     return frames
 
 

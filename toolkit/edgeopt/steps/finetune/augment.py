@@ -62,7 +62,7 @@ class Augmentation:
         epoch, place = divmod(position, len(self.frames))
         order = np.random.default_rng([self.seed, 0, epoch]).permutation(len(self.frames))
         sample = self.frames.read(int(order[place]))
-        if self.frames.tensors is not None or not isinstance(sample, np.ndarray):
+        if not isinstance(sample, np.ndarray):
             return sample
         chance = np.random.default_rng([self.seed, 1, position])
         if not self.gives_boxes:

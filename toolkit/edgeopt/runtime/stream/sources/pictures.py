@@ -20,7 +20,7 @@ class Pictures:
     def __init__(self, frames: Frames, name: str) -> None:
         """Take open frames."""
         self.frames, self.count, self._next = frames, len(frames), 0
-        self.name, self.notes, self.holds_pictures = name, frames.notes, frames.tensors is None
+        self.name, self.notes, self.holds_pictures = name, frames.notes, frames.holds_pictures
 
     def read(self, watch: Watch) -> Captured | None:
         """Return the next one."""
