@@ -99,13 +99,45 @@ def test_a_dynamic_export_with_full_metadata_is_not_ambiguous(name, told):
     assert choice.recipe.input.size == (320, 320)
 
 
-@pytest.mark.parametrize("task", ["segment", "pose", "obb"])
+@pytest.mark.parametrize("task", ["segment", "obb"])
 def test_metadata_of_another_task_fits_no_detector(task):
     """Until a shipped recipe names the task in its `match`: then this test loses the task, and gains one beside it."""
     with pytest.raises(UnsupportedError, match=f"this model is for '{task}', which no recipe reads") as refused:
         choose((1, 6, CELLS), metadata={**ULTRALYTICS, "task": task})
     assert "yolo" not in refused.value.remedy
     assert "--recipe tensors" in refused.value.remedy
+
+
+POSE = {**ULTRALYTICS, "task": "pose", "names": "{0: 'person'}"}
+
+
+@pytest.mark.parametrize(
+    ("name", "told", "shape", "points"),
+    [
+        ("yolov8_pose", {"kpt_shape": "[17, 3]"}, (1, 56, CELLS), (17, 3)),
+        ("yolov8_pose", {"kpt_shape": "[4, 2]", "names": "['a', 'b']"}, (1, 14, CELLS), (4, 2)),
+        ("yolov8_pose", {}, (1, 56, CELLS), (17, 3)),
+        ("yolo26_pose", {"kpt_shape": "[17, 3]", "end2end": "True"}, (1, 300, 57), (17, 3)),
+        ("yolo26_pose", {"kpt_shape": "[5, 3]", "args": "{'nms': True}"}, (1, 300, 21), (5, 3)),
+    ],
+)
+def test_poses_of_ultralytics_are_read_as_the_metadata_says(name, told, shape, points):
+    choice = choose(shape, metadata={**POSE, **told})
+    assert choice.recipe.name == name
+    read = choice.recipe.keypoints
+    assert (read.points, read.values or 3) == points
+
+
+@pytest.mark.parametrize("shape", ["[0, 3]", "[17, 9]", "[17]", "17", "[True, 3]"])
+def test_points_that_cannot_be_are_not_believed(shape):
+    assert choose((1, 56, CELLS), metadata={**POSE, "kpt_shape": shape}).recipe.keypoints.count == 0
+
+
+def test_poses_of_another_width_are_refused():
+    with pytest.raises(EdgeoptError, match="no recipe fits"):
+        choose((1, 300, 99), metadata={**POSE, "kpt_shape": "[17, 3]", "end2end": "True"})
+    with pytest.raises(UnsupportedError, match=r"reads 1 x \(4 \+ classes \+ 51\) x boxes"):
+        choose((1, 20, CELLS), asked="yolov8_pose")
 
 
 @pytest.mark.parametrize("size", [(1, 3, 224, 224), ("batch", 3, "height", "width")])

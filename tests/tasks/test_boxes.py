@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgeopt.tasks.detection.boxes import Detections, matched_share, overlaps
+from edgeopt.tasks.detection.boxes import Detections, matched_boxes, overlaps
 from edgeopt.tasks.detection.suppression import suppress
 
 
@@ -97,15 +97,15 @@ def test_pycocotools_agrees_on_overlaps():
 
 def test_equal_detections_match_wholly_and_disjoint_ones_not_at_all():
     found = Detections(*boxes(20, 3))
-    matched, total = matched_share(found, found)
+    matched, total = matched_boxes(found, found)
     assert matched == pytest.approx(total)
     far = Detections(found.boxes + 1000, found.scores, found.classes)
-    assert matched_share(found, far)[0] == 0.0
+    assert matched_boxes(found, far)[0] == 0.0
 
 
 def test_a_box_matches_once():
     one = Detections(np.array([[0, 0, 10, 10]], np.float32), np.array([0.9], np.float32), np.array([1]))
     two = Detections(np.repeat(one.boxes, 2, 0), np.array([0.9, 0.9], np.float32), np.array([1, 1]))
-    matched, total = matched_share(two, one)
+    matched, total = matched_boxes(two, one)
     assert matched == pytest.approx(1.8)
     assert total == pytest.approx(2.7)

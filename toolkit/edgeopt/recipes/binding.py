@@ -9,7 +9,7 @@ from edgeopt.errors import Note, NoteKind, UnsupportedError
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.input_shapes import Shapes
 from edgeopt.recipes.matching import layout_of, possible_recipes, shape_matches, size_of, why_other_channels
-from edgeopt.recipes.metadata import class_names_of, input_size_of
+from edgeopt.recipes.metadata import class_names_of, input_size_of, with_points
 from edgeopt.recipes.output_shapes import why_unfit
 from edgeopt.recipes.preprocess import PICTURE_TYPES, Colour, Layout
 from edgeopt.recipes.recipe import Recipe
@@ -58,6 +58,7 @@ def bind_recipe(
         told = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in taken.items())
         choice = bind_recipe(recipe, reason, inputs, outputs, metadata, {})
         return replace(choice, notes=(*choice.notes, Note(NoteKind.INFO, f"shapes fixed as the tensors have: {told}")))
+    recipe = with_points(recipe, metadata)
     if not recipe.decodes:
         recipe = with_outputs(recipe, inputs, outputs)
     if recipe.takes_arrays and not _takes_pictures(recipe, inputs, metadata):

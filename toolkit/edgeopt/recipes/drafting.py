@@ -311,7 +311,7 @@ class _Drafting:
         return replace(own, scale=scale, mean=tuple(mean[::order]), std=tuple(std[::order]))
 
     def _labelled(self, recipe: Recipe) -> Recipe:
-        if recipe.task not in ("classification", "detection"):
+        if recipe.task not in ("classification", "detection", "instances", "keypoints"):
             return recipe
         if class_names_of(self._facts.metadata):
             self._comments["labels"] = "from the metadata"

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+FOUND = ("detection", "instances", "keypoints")
+"""Tasks whose evidence are these tables: overlaps of boxes, of masks, similarities of points."""
 _RECALLS = np.linspace(0, 1, 101)
 _OVERLAPS = np.linspace(0.5, 0.95, 10)
 """COCO's thresholds, in the order of a table's rows."""
@@ -44,7 +46,7 @@ def match_tables(evaluation: Any, image_ids: Sequence[int]) -> list[MatchTable]:
     """Return the tables of all categories of a COCOeval after `evaluate`, over all sizes of boxes.
 
     Args:
-        evaluation: Of `bbox`, its first area range being all sizes.
+        evaluation: Of any kind, its first area range being all sizes.
         image_ids: Which picture has which number.
     """
     position, most = {image: i for i, image in enumerate(image_ids)}, evaluation.params.maxDets[-1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.recipes.metadata import class_names_of, contradicts, input_size_of
+from edgeopt.recipes.metadata import class_names_of, contradicts, input_size_of, with_points
 from edgeopt.recipes.output_shapes import ROUNDS_UP, STRIDES, count_cells, knows_shapes, why_unfit
 from edgeopt.recipes.preprocess import PICTURE_TYPES, Colour, Layout
 from edgeopt.recipes.recipe import Match, Recipe, read_recipe, read_term
@@ -42,7 +42,8 @@ def possible_recipes(
     inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], metadata: Mapping[str, str]
 ) -> list[Recipe]:
     """Return the shipped recipes that could feed a model and read its outputs."""
-    return [one for one in shipped_recipes() if _is_possible(one, inputs, outputs, metadata)]
+    recipes = [with_points(one, metadata) for one in shipped_recipes()]
+    return [one for one in recipes if _is_possible(one, inputs, outputs, metadata)]
 
 
 def told_by(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
+from edgeopt.recipes.keypoints import told_shape
 from edgeopt.recipes.preprocess import MOST_PIXELS_A_SIDE
 from edgeopt.recipes.recipe import Recipe
 
@@ -15,6 +17,8 @@ _END_TO_END = "end_to_end"
 _DETECT = "detect"
 """Ultralytics' task whose recipes also serve other exporters; a recipe of another of its tasks names it in `match`."""
 _RTDETR = "rtdetr"
+_END_TO_END_ALL = (_END_TO_END, "end_to_end_pose", "end_to_end_segment")
+"""Decoders of rows that are suppressed already."""
 _DETECTORS = ("yolov8", "yolov8_dfl", _RTDETR, _END_TO_END)
 """Decoders of Ultralytics' task `detect`."""
 
@@ -46,6 +50,20 @@ def strides_of(metadata: Mapping[str, str]) -> tuple[int, ...]:
     return tuple(one for one in (8, 16, 32, 64) if one <= largest) if largest in (32, 64) else ()
 
 
+def with_points(recipe: Recipe, metadata: Mapping[str, str]) -> Recipe:
+    """Return the recipe with the points of a pose as Ultralytics writes them, where the recipe does not tell them."""
+    shape = _literal(metadata, "kpt_shape")
+    told = told_shape(shape) if isinstance(shape, list | tuple) else None
+    if recipe.task != "keypoints" or told is None:
+        return recipe
+    own = recipe.keypoints
+    try:
+        points = replace(own, count=own.count or told[0], values=own.values or told[1])
+    except ValueError:  # names of another number: the outputs' shape refuses the recipe
+        return recipe
+    return replace(recipe, keypoints=points)
+
+
 def is_ultralytics(metadata: Mapping[str, str]) -> bool:
     """Return whether Ultralytics wrote the model, or YOLOv5: all of theirs are fed alike."""
     return metadata.keys() >= {"names", "stride"}
@@ -61,7 +79,8 @@ def contradicts(metadata: Mapping[str, str], recipe: Recipe) -> bool:
         return False
     decoder, task = recipe.postprocess.decoder, metadata.get("task")
     if task is not None and task != _DETECT:
-        return task not in _tasks_named_by(recipe)
+        is_other_end = recipe.task != "classification" and _is_end_to_end(metadata) != (decoder in _END_TO_END_ALL)
+        return is_other_end or task not in _tasks_named_by(recipe)
     if task is not None and decoder not in _DETECTORS:
         return True
     if (_RTDETR in metadata.get("description", "").lower()) != (decoder == _RTDETR):

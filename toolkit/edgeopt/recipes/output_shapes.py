@@ -23,6 +23,8 @@ ROUNDS_UP = ("nanodet", "ssd_offsets", "ssd_offsets_yx")
 """Decoders of grids whose last row and column need not be whole: an input of any size fits."""
 CLASSIFIERS = ("logits", "probabilities")
 """Decoders of the task classification."""
+_WITH_WHOLE_NUMBERS = ("detections", "detections_yx", "poses", "instances")
+"""Decoders of graphs that end in suppression, whose classes may be whole numbers."""
 _USUAL_STRIDES = (STRIDES, (8, 16, 32, 64), (4, 8, 16, 32))
 _HasShape = TypeVar("_HasShape", TensorSpec, NDArray[np.float32])
 _LANDMARKS = 10
@@ -49,17 +51,21 @@ def why_unfit(recipe: Recipe, outputs: Sequence[TensorSpec]) -> str:
     if decoder in CLASSIFIERS:
         wanted = _classes(outputs[0], recipe.postprocess)
         return f"decoder {decoder!r} reads {wanted}; the model has {outputs[0]}" if wanted else ""
-    if decoder not in _READERS:
+    shapes = [one.shape for one in outputs]
+    if decoder not in _READERS and decoder not in _POINT_READERS:
         return ""
-    if odd := [one for one in outputs if "float" not in one.dtype and not decoder.startswith("detections")]:
+    if odd := [one for one in outputs if "float" not in one.dtype and decoder not in _WITH_WHOLE_NUMBERS]:
         return f"output {odd[0]} holds no floats"
-    wanted = _READERS[decoder]([one.shape for one in outputs], recipe.postprocess, recipe.input.size)
+    if decoder in _POINT_READERS:
+        wanted = _POINT_READERS[decoder](shapes, recipe)
+    else:
+        wanted = _READERS[decoder](shapes, recipe.postprocess, recipe.input.size)
     return f"decoder {decoder!r} reads {wanted}; the model has {', '.join(map(str, outputs))}" if wanted else ""
 
 
 def knows_shapes(recipe: Recipe) -> bool:
     """Return whether `why_unfit` knows the shapes that the recipe's decoder reads."""
-    return recipe.postprocess.decoder in (*CLASSIFIERS, *_READERS)
+    return recipe.postprocess.decoder in (*CLASSIFIERS, *_READERS, *_POINT_READERS)
 
 
 def require_fit(recipe: Recipe, outputs: Sequence[TensorSpec]) -> None:
@@ -291,4 +297,50 @@ _READERS: dict[str, Callable[[Sequence[Shape], Postprocess, Sequence[int]], str]
     "dbnet": _dbnet,
     "detr": _detr,
     "rtdetr": _rtdetr,
+}
+
+
+def _yolov8_pose(shapes: Sequence[Shape], recipe: Recipe) -> str:
+    numbers = recipe.keypoints.numbers
+    if len(shapes) != 1 or not _are_rows(shapes) or not _at_least(shapes[0][1], 5 + numbers):
+        return f"1 x (4 + classes + {numbers}) x boxes"
+    size = recipe.input.size
+    return "" if _are_cells(shapes[0][2], recipe.postprocess, size) else _told_cells(recipe.postprocess, size)
+
+
+def _end_to_end_pose(shapes: Sequence[Shape], recipe: Recipe) -> str:
+    width = 6 + recipe.keypoints.numbers
+    fits = len(shapes) == 1 and _are_rows(shapes) and _equal(shapes[0][2], width)
+    return "" if fits else f"1 x poses x {width}"
+
+
+def _heatmaps(shapes: Sequence[Shape], recipe: Recipe) -> str:
+    count = recipe.keypoints.count or None
+    fits = len(shapes[0]) == 4 and _equal(shapes[0][0], 1) and _equal(shapes[0][1], count)
+    return "" if fits else f"a map a point, 1 x {count or 'points'} x height x width"
+
+
+def _simcc(shapes: Sequence[Shape], recipe: Recipe) -> str:
+    count = recipe.keypoints.count or None
+    fits = len(shapes) == 2 and all(
+        len(one) == 3 and _equal(one[0], 1) and _equal(one[1], count) and _equal(one[1], shapes[0][1]) for one in shapes
+    )
+    return "" if fits else f"rows of columns and of lines, each 1 x {count or 'points'} x places"
+
+
+def _poses(shapes: Sequence[Shape], recipe: Recipe) -> str:
+    count = recipe.keypoints.count or None
+    boxes = [one for one in shapes if len(one) == 2 and _equal(one[1], 4)]
+    points = [one for one in shapes if len(one) == 3 and _equal(one[1], count) and _equal(one[2], 3)]
+    rows = [one for one in shapes if len(one) == 1]
+    fits = len(boxes) == 1 and len(points) == 1 and len(rows) == 2
+    return "" if fits else f"boxes n x 4, classes n, scores n and keypoints n x {count or 'points'} x 3"
+
+
+_POINT_READERS: dict[str, Callable[[Sequence[Shape], Recipe], str]] = {
+    "yolov8_pose": _yolov8_pose,
+    "end_to_end_pose": _end_to_end_pose,
+    "heatmaps": _heatmaps,
+    "simcc": _simcc,
+    "poses": _poses,
 }

@@ -12,6 +12,7 @@ from typing import Annotated
 from edgeopt.errors import InvalidFileError, NotFoundError
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.embedded import Embedded
+from edgeopt.recipes.keypoints import Keypoints
 from edgeopt.recipes.metrics import find_metric, require_metric_of
 from edgeopt.recipes.preprocess import Input, Layout, Preprocess
 from edgeopt.recipes.tokenizer import Tokenizer
@@ -218,6 +219,8 @@ class Recipe:
     preprocess: Preprocess = field(default_factory=Preprocess)
     tokenizer: Tokenizer = field(default_factory=Tokenizer)
     check: Check = field(default_factory=Check)
+    keypoints: Keypoints = field(default_factory=Keypoints)
+    """Task keypoints: the points of a pose."""
     match: tuple[Match, ...] = ()
     labels: str = ""
     """File of class names, one a line, relative to the recipe."""

@@ -17,6 +17,7 @@ from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.embedded import FRAME, FRAME_OFFSET, FRAME_SCALE, Embedded
+from edgeopt.recipes.match_tables import FOUND
 from edgeopt.recipes.preprocess import Anchor, Colour, Layout, Resize, affine
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.steps import Step
@@ -32,7 +33,6 @@ from edgeopt.steps._embedding import (
     put_before,
     why_not_embedded,
 )
-from edgeopt.tasks.detection.decoders import DECODERS
 
 _GREY = (0.114, 0.587, 0.299)
 """Of blue, green and red, as OpenCV weighs them."""
@@ -74,7 +74,7 @@ def embed_preprocess(model: Model, recipe: Recipe) -> Model:
     pixels = _fitted(nodes, recipe, _resized(nodes, place), place)
     nodes.call(taken.name, _normalised(nodes, recipe, pixels))
     made = put_before(model, taken.name, nodes, [TensorSpec(FRAME, "uint8", ("frame_height", "frame_width", 3))])
-    if recipe.postprocess.decoder not in DECODERS:
+    if recipe.task not in FOUND:
         return made
     after = Nodes("geometry", model.opset)
     after.call(FRAME_SCALE, after.cast(_x_first(after, place.scale), "float32"))

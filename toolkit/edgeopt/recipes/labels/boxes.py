@@ -1,8 +1,8 @@
-"""Boxes with classes: COCO JSON."""
+"""Boxes with classes, and what else COCO knows of a thing, its keypoints and its outline: COCO JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,7 +33,12 @@ class BoxLabels(Labels):
     """Boxes on pictures."""
 
     coco: Mapping[str, Any] = field(default_factory=dict)
-    """Images, annotations and categories in COCO's words, checked, with what scoring reads and no more."""
+    """Images, annotations and categories in COCO's words, checked, with what scoring of boxes reads and no more."""
+    beside: Sequence[Mapping[str, Any]] = ()
+    """Of each annotation what the file tells beside its box: `keypoints`, `segmentation`, `area`.
+
+    Unchecked: a task that reads them does it, as a detector's labels may hold there what they like.
+    """
 
     def check(self, pictures: Frames) -> tuple[Note, ...]:
         """Return what is odd about the places of the boxes.
@@ -74,6 +79,7 @@ def read_boxes(path: Path) -> BoxLabels:
             "annotations": [_annotation(i, one) for i, one in enumerate(values["annotations"])],
             "categories": [_only(one, "id", "name") for one in values["categories"]],
         },
+        beside=[_only(one, "keypoints", "segmentation", "area") for one in values["annotations"]],
         source=path,
     )
 

@@ -1,6 +1,6 @@
-"""Average precision of boxes at an overlap of 0.50: found or not, however loosely.
+"""Average precision at an overlap of 0.50: found or not, however loosely.
 
-Source: COCO; pycocotools, `COCOeval` of `bbox`.
+Source: COCO; pycocotools, `COCOeval`. What overlaps is the task's: see `AP`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.recipes.match_tables import MatchTable, resampled_precision
+from edgeopt.recipes.match_tables import FOUND, MatchTable, resampled_precision
 from edgeopt.recipes.metrics import Counts, Metric
 
 
@@ -18,4 +18,4 @@ def _precision(tables: Sequence[MatchTable], counts: Counts) -> NDArray[np.float
     return resampled_precision(tables, counts, overlap=0.5)
 
 
-METRIC = Metric(("detection",), _precision, lambda tables, pictures: 0.01)
+METRIC = Metric(FOUND, _precision, lambda tables, pictures: 0.01)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeopt.tasks._matching import matched_share
+
 
 @dataclass(frozen=True, slots=True)
 class Detections:
@@ -34,24 +36,14 @@ def overlaps(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float
     return np.asarray(np.divide(shared, union, out=np.zeros_like(shared), where=union > 0), np.float32)
 
 
-def matched_share(found: Detections, reference: Detections, iou: float = 0.5) -> tuple[float, float]:
+def matched_boxes(found: Detections, reference: Detections, iou: float = 0.5) -> tuple[float, float]:
     """Return matched and total score of two sets of detections: equal sets give equal numbers.
 
-    A pair matches when class and place agree (overlap at least `iou`), best score first, each box once; it counts
-    twice the smaller score.
+    A pair matches when class and place agree (overlap at least `iou`).
     """
-    total = math.fsum([*found.scores.tolist(), *reference.scores.tolist()])  # exact, as are the pairs' below
-    if not len(found) or not len(reference):
-        return 0.0, total
     fits = overlaps(found.boxes, reference.boxes)
     fits[found.classes[:, None] != reference.classes[None, :]] = 0
-    matched: list[float] = []
-    for row in np.argsort(-found.scores, kind="stable"):
-        column = int(fits[row].argmax())
-        if fits[row, column] >= iou:
-            matched.append(2 * float(min(found.scores[row], reference.scores[column])))
-            fits[:, column] = 0
-    return math.fsum(matched), total
+    return matched_share(found.scores, reference.scores, fits, least=iou, weighs=False)
 
 
 def lost_share(found: Detections, reference: Detections) -> tuple[float, float]:
@@ -65,7 +57,7 @@ def lost_share(found: Detections, reference: Detections) -> tuple[float, float]:
     """
     whole = float(np.square(reference.scores.astype(np.float64)).sum())
     if len(found) != len(reference):
-        matched, total = matched_share(found, reference)
+        matched, total = matched_boxes(found, reference)
         return (1 - matched / total if total > 0 else 0.0) * whole, whole
     own = np.where(found.classes == reference.classes, found.scores, 0.0).astype(np.float64)
     scores = reference.scores.astype(np.float64)

@@ -1,0 +1,73 @@
+"""Answers matched with labels in COCO's words: boxes, masks and poses are scored by pycocotools."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeopt.errors import InvalidFileError
+from edgeopt.recipes.labels.boxes import BoxLabels
+from edgeopt.recipes.match_tables import MatchTable, match_tables
+
+
+def category_ids(labels: BoxLabels, class_names: Sequence[str]) -> dict[int, int]:
+    """Return the category id of each class index: by name, or by order where no name is known.
+
+    Raises:
+        InvalidFileError: If no category is a class.
+    """
+    by_name = {str(one["name"]).lower(): int(one["id"]) for one in labels.coco["categories"]}
+    if not class_names:
+        return dict(enumerate(sorted(by_name.values())))
+    known = {i: by_name[name.lower()] for i, name in enumerate(class_names) if name.lower() in by_name}
+    if known:
+        return known
+    raise InvalidFileError(
+        f"{labels.source}: none of its categories ({', '.join(list(by_name)[:5])}, ...) is a class of the recipe",
+        remedy="give both the same class names",
+    )
+
+
+def image_ids(labels: BoxLabels) -> list[int]:
+    """Return the id of each picture of the labels."""
+    ids = {str(image["file_name"]): int(image["id"]) for image in labels.coco["images"]}
+    return [ids[file] for file in labels.files]
+
+
+def matched_tables(
+    truth: Mapping[str, Any],
+    results: list[dict[str, Any]],
+    ids: Sequence[int],
+    kind: str,
+    *,
+    sigmas: NDArray[np.float64] | None = None,
+) -> list[MatchTable]:
+    """Return answers matched with truths, by category; no table where nothing was found.
+
+    Args:
+        truth: Images, annotations and categories.
+        results: One an answer: image_id, category_id, score and what `kind` compares.
+        ids: Of the pictures, in their order.
+        kind: `bbox`, `segm` or `keypoints`.
+        sigmas: Of keypoints: how far annotators place each point apart, over the square root of the area.
+    """
+    if not results:
+        return []
+    from pycocotools.coco import COCO
+    from pycocotools.cocoeval import COCOeval
+
+    with contextlib.redirect_stdout(io.StringIO()):  # pycocotools reports by print
+        known = COCO()
+        known.dataset = {"info": {}, **truth}
+        known.createIndex()
+        evaluation = COCOeval(known, known.loadRes(results), kind)
+        evaluation.params.imgIds = list(ids)
+        if sigmas is not None:
+            evaluation.params.kpt_oks_sigmas = sigmas
+        evaluation.evaluate()
+        return match_tables(evaluation, ids)
