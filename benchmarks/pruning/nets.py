@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import cv2
@@ -166,10 +167,10 @@ def export(net: object, path: Path) -> None:
     onnx.checker.check_model(onnx.load(path), full_check=True)
 
 
-def make(folder: Path, steps: int) -> dict[str, Path]:
-    """Return the two models, trained where they are not there yet."""
+def make(folder: Path, steps: int, names: Sequence[str] = NETS) -> dict[str, Path]:
+    """Return the models of these names, trained where they are not there yet."""
     sys.path.insert(0, str(EXAMPLE))
-    found = {name: folder / f"{name}.onnx" for name in NETS}
+    found = {name: folder / f"{name}.onnx" for name in names}
     if all(path.is_file() for path in found.values()):
         return found
     folder.mkdir(parents=True, exist_ok=True)

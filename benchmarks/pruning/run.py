@@ -51,7 +51,7 @@ class Case:
 
 def case_of(name: str, folder: Path) -> Case:
     if name in NETS:
-        path = make(folder, STEPS)[name]
+        path = make(folder, STEPS, (name,))[name]
         return Case(path, None, folder / "calib", folder / "eval" / "labels.csv")
     if name == "yolox":
         return Case(DATA / "models/yolox_nano_416.onnx", "yolox", DATA / "coco/calib", DATA / "coco/instances_val.json")

@@ -22,6 +22,7 @@ from edgeopt.recipes.preprocess import Geometry
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.system.text import plural
 from edgeopt.tasks import Accuracy, FrameTask, accuracy_of, resampled_accuracy
+from edgeopt.tasks._heads import Columns, Head, Scale
 from edgeopt.tasks._losses import divergence, relative_error
 
 _MOST_RANKED = 5
@@ -77,6 +78,16 @@ class Classification(FrameTask):
     def holds_outputs(self) -> bool:
         """Whether the model itself gives the answer."""
         return self._is_read
+
+    @property
+    def heads(self) -> Sequence[Head]:
+        """The classes, which exclude one another."""
+        if self._is_read:
+            return ()
+        sides = [side if isinstance(side, int) else 0 for side in self._fitting[1:]]
+        axis = 1 + sides.index(max(sides)) if sides else -1
+        scale = Scale.SHARES if self._is_probability else Scale.SOFTMAX
+        return (Head(Columns(self._output, axis, self._first), scale),)
 
     def preprocess(self, frame: Sample) -> tuple[Tensors, Geometry]:
         """Return the input tensor; arrays stay unchanged."""

@@ -20,6 +20,7 @@ from edgeopt.recipes.labels.masks import UNLABELLED, MaskLabels, require_size
 from edgeopt.recipes.preprocess import Geometry, Layout, Resize, letterbox_place
 from edgeopt.recipes.recipe import Recipe, Scores
 from edgeopt.tasks import Accuracy, FrameTask, accuracy_of, resampled_accuracy
+from edgeopt.tasks._heads import Columns, Head, Scale
 from edgeopt.tasks._losses import divergence
 
 _ARGMAX, _CLASS_MAP = "argmax", "class_map"
@@ -65,6 +66,7 @@ class Segmentation(FrameTask):
             )
         self._recipe, self._size = recipe, (recipe.input.size[0], recipe.input.size[1])
         self._name, self._output = recipe.input.tensor or inputs[0].name, outputs[0].name
+        self._shape = outputs[0].shape
         self._is_last = recipe.input.layout is Layout.NHWC
         self._is_probability = recipe.postprocess.scores is Scores.PROBABILITIES
         self._picture = picture_feed(recipe.input, recipe.preprocess, recipe.embedded, reuse=not evaluating)
@@ -107,6 +109,18 @@ class Segmentation(FrameTask):
             f"the model has {output}",
             remedy=f"correct decoder under [postprocess] ({' or '.join(_DECODERS)}) or layout under [input]",
         )
+
+    @property
+    def heads(self) -> Sequence[Head]:
+        """The classes of each pixel; none of a map of classes, whose whole numbers teach nothing."""
+        if self._decoder == _CLASS_MAP:
+            return ()
+        axis = 3 if self._is_last else 1
+        if self._shape[axis] == 1:
+            scale = Scale.EACH if self._is_probability else Scale.SIGMOID
+        else:
+            scale = Scale.SHARES if self._is_probability else Scale.SOFTMAX
+        return (Head(Columns(self._output, axis), scale),)
 
     def preprocess(self, frame: Sample) -> tuple[Tensors, Geometry]:
         """Return the input tensor, and where the frame lies in it; arrays stay unchanged and are the whole frame."""

@@ -42,6 +42,7 @@ from edgeopt.system.interrupts import held_interrupts
 from edgeopt.system.optional import require_torch
 from edgeopt.system.text import plural
 from edgeopt.tasks import Task, make_task
+from edgeopt.tasks._heads import heads_of
 
 if TYPE_CHECKING:
     from edgeopt.steps.finetune.interpreter import TorchModel
@@ -112,6 +113,7 @@ def distil(
     *,
     threads: int = 1,
     steps: int = 0,
+    ends_at: float = math.inf,
     resume: bool = True,
     checkpoint: str = CHECKPOINT,
 ) -> Distilled:
@@ -128,6 +130,8 @@ def distil(
         seed: Of all that is drawn.
         threads: Of torch on a processor.
         steps: How many; 0: as many as fit into the time limit.
+        ends_at: On the monotonic clock: this run trains no longer. It is no part of what makes a training this one: an
+            interrupted run goes on, however much time its successor has left.
         resume: Whether a checkpoint of this very training is taken up.
         checkpoint: Its name; it is deleted when the training is over.
 
@@ -158,6 +162,7 @@ def distil(
             lambda position: task.preprocess(augmentation.draw(position))[0],
             held_out,
             seconds=60 * minutes,
+            ends_at=ends_at,
             most_steps=steps,
         )
         key = _key(student, teacher, pictures, recipe, f"{minutes} {seed} {threads} {steps} {networks.device}")
@@ -262,7 +267,7 @@ def _networks(student: Model, teacher: Model, recipe: Recipe, task: Task, pictur
     mine, theirs = (TorchModel(one).to(device, memory_format=torch.channels_last) for one in (student, teacher))
     theirs.requires_grad_(False)
     names = shared_tensors(student, teacher)
-    outputs = output_loss(recipe, [one.name for one in teacher.outputs])
+    outputs = output_loss(heads_of(task), [one.name for one in teacher.outputs])
     few = list(model_inputs(task, pictures.spread(_COMPARED_PICTURES)))
     networks = Networks(mine, theirs, outputs, None, (), task.loss, device, is_batched=_is_batched(few))
     with torch.no_grad():

@@ -94,6 +94,7 @@ class Training:
         held_out: Sequence[Tensors],
         *,
         seconds: float,
+        ends_at: float = math.inf,
         most_steps: int = 0,
         rates: Sequence[float] = (),
         batch: int = BATCH,
@@ -104,14 +105,16 @@ class Training:
             networks: Student and teacher; the student's weights change.
             sample: Gives the model's inputs of a position of an endless row.
             held_out: Inputs that decide when training ends, and which weights are best.
-            seconds: Time limit.
+            seconds: Time limit, over all runs of the training.
+            ends_at: On the monotonic clock: this run trains no longer.
             most_steps: 0: as many as fit into the time limit.
             rates: The largest first; none: `RATES`.
             batch: Pictures a step.
         """
         self._networks, self._sample, self._held_out = networks, sample, held_out
         self._targets = answers(networks.teacher, networks, held_out)
-        self._seconds, self._most_steps, self._batch = seconds, most_steps, batch
+        self._seconds, self._ends_at = seconds, ends_at
+        self._most_steps, self._batch = most_steps, batch
         self._weights = [one for one in networks.student.parameters() if one.requires_grad]
         self._rates = tuple(rates) or RATES
         self._optimizer = Optimizer(self._weights)
@@ -152,7 +155,7 @@ class Training:
         while not self.standing.is_over:
             self._step()
             standing = self.standing
-            is_late = standing.seconds >= self._seconds and not self._most_steps
+            is_late = standing.seconds >= self._limit() and not self._most_steps
             if standing.step % standing.every == 0 or standing.step == standing.steps or is_late:
                 self._check(on_check)
                 if self.standing.is_stuck and not self.standing.is_over:
@@ -179,7 +182,7 @@ class Training:
             self._begin_again(first)
             is_worse = bool(tried) and loss >= tried[-1][0]
             tried.append((loss, rate))
-            if is_worse or (not self._most_steps and self._spent() > _TRIALS_SHARE * self._seconds):
+            if is_worse or (not self._most_steps and self._spent() > _TRIALS_SHARE * self._limit()):
                 break
         return min(tried)[1]
 
@@ -200,7 +203,7 @@ class Training:
         """Decide how many steps there are, and how often held-out pictures are asked."""
         steps, checks = self._most_steps, _CHECKS
         if not steps:
-            left = max(self._seconds - self.standing.seconds, 0.0)
+            left = max(self._limit() - self.standing.seconds, 0.0)
             checks = min(_CHECKS, int(_CHECK_SHARE * left / max(self._a_check_s, 1e-6)) + 1)
             steps = max(int((left - checks * self._a_check_s) / max(self._a_step_s, 1e-6)), 1)
             steps = min(steps, MOST_STEPS)
@@ -242,6 +245,10 @@ class Training:
         """Return what of the average stays in a step: it reaches back over `_AVERAGED` of all steps."""
         span = max(_AVERAGED * self.standing.steps, 1.0)
         return min(1 - 1 / span, self.standing.step / (self.standing.step + 1)) if self.standing.steps else 0.0
+
+    def _limit(self) -> float:
+        """Return how many seconds there are in all: those asked for, or until this run must end."""
+        return min(self._seconds, self._spent() + self._ends_at - monotonic())
 
     def _spent(self) -> float:
         return self._before_s + monotonic() - self._begun_s

@@ -1,8 +1,9 @@
 """How far a student's outputs are from its teacher's, one number a picture, in torch: 0 where they are equal.
 
-Classes: the Kullback-Leibler divergence. Detectors: that of the scores, and the distance of the boxes where one of the
-two sees something. Else: the power of the error over that of the signal. A picture in which nothing is seen counts
-little, as in the score of a detector.
+What the outputs hold the task says (`heads`). Scores that exclude one another: the Kullback-Leibler divergence. Others:
+that of each. Boxes: their distance where one of the two sees something. Outputs of which the task says nothing: the
+power of the error over that of the signal. A picture in which nothing is seen counts little, as in the score of a
+detector.
 """
 
 from __future__ import annotations
@@ -12,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from edgeopt.recipes.output_shapes import CLASSIFIERS
-from edgeopt.recipes.recipe import Boxes, Recipe, Scores
 from edgeopt.steps.finetune.features import Feature
+from edgeopt.tasks._heads import Columns, Head, Scale
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,32 +29,28 @@ _BOXES = 1.0
 """What boxes weigh beside scores."""
 _SEEN = 1.0
 """Added to the sum of a picture's scores."""
-_ROWS = ("yolox", "yolov5")
 
 
-def output_loss(recipe: Recipe, names: Sequence[str]) -> OutputLoss:
-    """Return the loss that suits what a recipe's decoder reads.
+def output_loss(heads: Sequence[Head], names: Sequence[str]) -> OutputLoss:
+    """Return the loss that suits what a task reads.
 
     Args:
-        recipe: Bound to the model.
+        heads: Of the task; none: all numbers of all outputs count alike.
         names: Of the model's outputs, in its order.
     """
-    decoder, numbers = recipe.postprocess.decoder, recipe.postprocess
-    is_logit = numbers.scores is Scores.LOGITS
-    if decoder in CLASSIFIERS:
-        return lambda mine, theirs: _divergence(mine[names[0]], theirs[names[0]], is_logit=decoder == "logits")
-    if decoder in _ROWS or decoder == "yolov8":
-        unit = 0.1 if numbers.boxes in (Boxes.PIXELS,) or (decoder != "yolox" and numbers.boxes is Boxes.USUAL) else 1.0
-        has_objectness = decoder in _ROWS
+    if not heads:
+        return lambda mine, theirs: _relative(mine, theirs, names)
 
-        def of_rows(mine: Outputs, theirs: Outputs) -> Tensor:
-            a, b = mine[names[0]], theirs[names[0]]
-            if not has_objectness:
-                a, b = a.transpose(1, 2), b.transpose(1, 2)
-            return _detections(a, b, is_logit=is_logit, has_objectness=has_objectness, unit=unit)
+    has_boxes = any(one.boxes is not None for one in heads)
 
-        return of_rows
-    return lambda mine, theirs: _relative(mine, theirs, names)
+    def loss(mine: Outputs, theirs: Outputs) -> Tensor:
+        from torch import cat
+
+        parts = [_apart(one, mine, theirs) for one in heads]
+        wrong, said = (cat([part[i] for part in parts], 1) for i in (0, 1))
+        return wrong.sum(1) / (said.sum(1) + _SEEN) if has_boxes else wrong.mean(1)
+
+    return loss
 
 
 def feature_loss(features: Sequence[Feature]) -> OutputLoss:
@@ -90,32 +86,57 @@ def feature_loss(features: Sequence[Feature]) -> OutputLoss:
     return loss
 
 
-def _divergence(mine: Tensor, theirs: Tensor, *, is_logit: bool) -> Tensor:
-    """Return (pictures,) the Kullback-Leibler divergence of class probabilities, in nats."""
-    a, b = (one.float().flatten(1) for one in (mine, theirs))
-    p, q = (b.softmax(1), a.softmax(1)) if is_logit else (b, a)
-    p, q = p.clamp_min(_LEAST), q.clamp_min(_LEAST)
-    return (p * (p.log() - q.log())).sum(1)
+def _apart(head: Head, mine: Outputs, theirs: Outputs) -> tuple[Tensor, Tensor]:
+    """Return (pictures, places) how far a head's numbers are apart, and how sure the teacher is of something there."""
+    p, q = (_probabilities(_columns(one, head.scores), head.scale) for one in (theirs, mine))
+    apart = p * (p / q).log()
+    if head.scale in (Scale.SIGMOID, Scale.EACH):
+        apart = apart + (1 - p) * ((1 - p) / (1 - q)).log()
+    wrong, said, seen = apart.sum(-1), _best(p, head), _best(q, head).detach()
+    if head.objectness is not None:
+        b, a = (_probabilities(_columns(one, head.objectness), head.scale)[..., 0] for one in (theirs, mine))
+        wrong = wrong * b.maximum(a.detach()) + b * (b / a).log() + (1 - b) * ((1 - b) / (1 - a)).log()
+        said, seen = said * b, seen * a.detach()
+    if head.boxes is not None:
+        left, right = (_numbers(_columns(one, head.boxes), head.bins) for one in (mine, theirs))
+        wrong = wrong + _BOXES * ((left - right) * head.unit).abs().sum(-1) * said.maximum(seen)
+    return wrong, said
 
 
-def _detections(mine: Tensor, theirs: Tensor, *, is_logit: bool, has_objectness: bool, unit: float) -> Tensor:
-    """Return (pictures,) the loss of rows: four numbers of a box, then scores."""
-    a, b = mine.float(), theirs.float()
-    q, p = (a[..., 4:].sigmoid(), b[..., 4:].sigmoid()) if is_logit else (a[..., 4:], b[..., 4:])
-    q, p = q.clamp(_LEAST, 1 - _LEAST), p.clamp(_LEAST, 1 - _LEAST)
-    apart = p * (p / q).log() + (1 - p) * ((1 - p) / (1 - q)).log()
-    if has_objectness:
-        said, seen = p[..., 0] * p[..., 1:].amax(-1), (q[..., 0] * q[..., 1:].amax(-1)).detach()
-        either = said.maximum(seen)
-        classes = (apart[..., 1:].sum(-1) * p[..., 0].maximum(q[..., 0].detach())).sum(1)
-        scores = apart[..., 0].sum(1) + classes
-    else:
-        said, either = p.amax(-1), p.amax(-1).maximum(q.amax(-1).detach())
-        scores = apart.flatten(1).sum(1)
-    far = ((a[..., :4] - b[..., :4]) * unit).abs()
-    boxes = (far.sum(-1) * either).sum(1)
-    found: Any = (scores + _BOXES * boxes) / (said.sum(1) + _SEEN)
-    return found
+def _columns(outputs: Outputs, one: Columns) -> Tensor:
+    """Return (pictures, places, columns)."""
+    x = outputs[one.output].float()
+    x = x[None] if x.ndim == 1 else x
+    axis = one.axis % x.ndim
+    if one.blocks > 1:
+        x, axis = x.unflatten(axis, (one.blocks, -1)), axis + 1
+    x = x.movedim(axis, -1)[..., one.first : one.end]
+    return x.reshape(len(x), -1, x.shape[-1])
+
+
+def _probabilities(values: Tensor, scale: Scale) -> Tensor:
+    if scale is Scale.SOFTMAX:
+        values = values.softmax(-1)
+    elif scale is Scale.SIGMOID:
+        values = values.sigmoid()
+    return values.clamp(_LEAST, 1 - _LEAST)
+
+
+def _best(scores: Tensor, head: Head) -> Tensor:
+    """Return (pictures, places) the largest score, but that of the background."""
+    if head.background is None:
+        return scores.amax(-1)
+    kept = [i for i in range(scores.shape[-1]) if i != head.background % scores.shape[-1]]
+    return scores[..., kept].amax(-1)
+
+
+def _numbers(values: Tensor, bins: int) -> Tensor:
+    if bins == 1:
+        return values
+    from torch import arange
+
+    shares = values.unflatten(-1, (-1, bins)).softmax(-1)
+    return shares @ arange(bins, dtype=shares.dtype, device=shares.device)
 
 
 def _relative(mine: Outputs, theirs: Outputs, names: Sequence[str]) -> Tensor:

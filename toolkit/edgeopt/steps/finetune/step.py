@@ -48,10 +48,9 @@ def heal(model: Model, context: Context, setting: Setting) -> list[Outcome]:
         require_alike(model, teacher)
     except UnsupportedError as error:
         return _as_it_is(model, Note(NoteKind.SKIPPED, f"no finetune: {error.problem}"))
-    seconds = min(context.training_s, context.searches_end - monotonic())
-    if seconds <= 0:
+    if context.searches_end <= monotonic():
         return _as_it_is(model, replace(out_of_time("finetune"), kind=NoteKind.SKIPPED))
-    done = _trained(model, teacher, context, seconds)
+    done = _trained(model, teacher, context)
     if not done.is_better:
         return _as_it_is(model, Note(NoteKind.SKIPPED, f"finetune: {done.note}"), *done.notes)
     record = Record.of(model, teacher, done)
@@ -62,17 +61,18 @@ def _as_it_is(model: Model, *notes: Note) -> list[Outcome]:
     return [Outcome(model, {}, notes)]
 
 
-def _trained(model: Model, teacher: Model, context: Context, seconds: float) -> Distilled:
+def _trained(model: Model, teacher: Model, context: Context) -> Distilled:
     path = context.files.path(_CHECKPOINT)
     return distil(
         model,
         teacher,
         context.frames,
         context.recipe_of(model),
-        seconds / 60,
+        context.training_s / 60,
         context.listener,
         path.parent,
         threads=context.threads,
+        ends_at=context.searches_end,
         checkpoint=path.name,
     )
 

@@ -18,10 +18,12 @@ from edgeopt.recipes.output_shapes import require_fit
 from edgeopt.recipes.preprocess import Geometry
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.tasks._coco import category_ids, image_ids, matched_tables
+from edgeopt.tasks._heads import Head
 from edgeopt.tasks._losses import relative_error
 from edgeopt.tasks._things import Things, outputs_of, require_boxes, require_classes
 from edgeopt.tasks.detection.boxes import Detections, lost_share, matched_boxes
 from edgeopt.tasks.detection.decoders import DECODERS, NEEDS_NO_SUPPRESSION, class_count
+from edgeopt.tasks.detection.heads import heads_of
 from edgeopt.tasks.detection.suppression import suppress
 
 
@@ -44,12 +46,18 @@ class Detection(Things):
             require_fit(recipe, own)
             require_classes(recipe, class_count(decoder, [one.shape for one in own]))
         super().__init__(recipe, inputs, outputs, evaluating)
+        self._given = tuple(outputs_of(outputs))
         self._decode, self._suppresses = DECODERS[decoder], decoder not in NEEDS_NO_SUPPRESSION
 
     @property
     def holds_outputs(self) -> bool:
         """Whether the model itself gives the answer."""
         return self._is_read
+
+    @property
+    def heads(self) -> Sequence[Head]:
+        """What the decoder says of the outputs."""
+        return () if self._is_read else heads_of(self._numbers, self._given, self._size)
 
     def postprocess(self, outputs: Tensors, geometry: Geometry) -> Detections:
         """Return the boxes in the frame's pixels, best first, without those that are NaN or infinite.
