@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 from onnx import TensorProto, helper
 
 from edgeopt.errors import InvalidFileError, NotFoundError, UnsupportedError
+from edgeopt.graph.exported_folder import exported_in, name_of
 from edgeopt.graph.subgraphs import all_nodes, stored_tensors, subgraphs
 from edgeopt.graph.tensors import TensorSpec, fix_sizes
 from edgeopt.graph.validity import require_valid, sort_nodes
@@ -183,11 +184,12 @@ def fix_inputs(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> Model:
 
 
 def find_model(name: str) -> Path:
-    """Return the path of the shipped model called `name`, or `name` itself when it is a file.
+    """Return the path of the shipped model called `name`, `name` itself when it is a file, or the model in a folder.
 
     Raises:
-        NotFoundError: If it is neither.
-        InvalidFileError: If it is a folder or a pipeline, or lies where nothing may be read.
+        NotFoundError: If it is none of them.
+        InvalidFileError: If it is another folder than one of Hugging Face with one model, or a pipeline, or lies where
+            nothing may be read.
     """
     path = Path(name)
     try:
@@ -202,6 +204,8 @@ def find_model(name: str) -> Path:
         )
     if is_file:
         return path
+    if is_folder and (exported := exported_in(path)):
+        return exported
     if is_folder and (path.suffix or name not in assets.model_folders()):
         raise _is_folder(path)
     shipped = {key: one / "model.onnx" for key, one in assets.model_folders().items() if (one / "model.onnx").is_file()}
@@ -262,7 +266,7 @@ def load_model(path: Path, name: str = "") -> Model:
         ) from error
     sort_nodes(proto.graph, str(path))
     require_valid(proto, str(path))
-    return Model(proto, name or (path.parent.name if path.stem == "model" else path.stem))
+    return Model(proto, name or name_of(path))
 
 
 def _require_two_gb(proto: onnx.ModelProto, graph_bytes: int, path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.binding import ARRAYS_RECIPE, Choice, bind_recipe
+from edgeopt.recipes.configured import configured
 from edgeopt.recipes.matching import recognised, shipped_recipes
 from edgeopt.recipes.metadata import class_names_of, input_size_of, is_ultralytics, other_task, strides_of
 from edgeopt.recipes.output_shapes import CLASSIFIERS, count_classes, why_unfit
@@ -96,11 +97,14 @@ def draft_recipe(facts: Facts, asked: str | None, ask: Ask) -> Draft:
         ask: Answers what the model does not tell.
 
     Raises:
-        EdgeoptError: If the recipe that is asked for, or the one beside the model, does not fit.
+        EdgeoptError: If the recipe that is asked for, or what lies beside the model, does not fit.
     """
     if asked is not None or (facts.path.parent / "recipe.toml").is_file():
         choice = choose_recipe(asked, facts.path, facts.inputs, facts.outputs, facts.metadata)
         return _of_given(choice, facts)
+    told = configured(facts.path, facts.inputs, facts.outputs, facts.metadata, {})
+    if told and (told.recipe.task != ARRAYS_RECIPE or not recognised(facts.inputs, facts.outputs, facts.metadata)[0]):
+        return _of_given(told, facts)
     return _Drafting(facts, ask).draft()
 
 

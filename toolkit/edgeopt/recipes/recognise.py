@@ -9,6 +9,7 @@ from pathlib import Path
 from edgeopt.errors import EdgeoptError, Note, NoteKind, UnsupportedError
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.binding import ARRAYS_RECIPE, Choice, bind_recipe
+from edgeopt.recipes.configured import configured
 from edgeopt.recipes.input_shapes import Shapes, sample_shape
 from edgeopt.recipes.matching import recognised, shipped_recipes, told_by
 from edgeopt.recipes.metadata import other_task
@@ -29,8 +30,9 @@ def choose_recipe(
 ) -> Choice:
     """Return the recipe for a model, bound to its tensors.
 
-    The order is: the recipe asked for, the `recipe.toml` beside the model, what the exporter wrote into the metadata
-    together with the shapes; where there are tensors to feed, the recipe `tensors` if nothing else fits.
+    The order is: the recipe asked for, the `recipe.toml` beside the model, the task that a `config.json` of Hugging
+    Face names there, what the exporter wrote into the metadata together with the shapes. If nothing else fits, the
+    recipe `tensors` where that `config.json` says what is fed, or there are tensors to feed.
 
     Args:
         asked: Shipped name, or path of a TOML file.
@@ -53,7 +55,12 @@ def choose_recipe(
     if beside is not None and beside.is_file():
         found, told = read_recipe(beside, stays_inside=True), f"{beside.name} lies beside the model"
         return replace(bind_recipe(found, told, inputs, outputs, metadata, taken), is_given=True)
+    beside_it = configured(path, inputs, outputs, metadata, taken)
+    if beside_it and beside_it.recipe.task != ARRAYS_RECIPE:
+        return beside_it
     fitting, possible = recognised(inputs, outputs, metadata)
+    if not fitting and beside_it:
+        return beside_it
     shapes = f"inputs {', '.join(map(str, inputs))}; outputs {', '.join(map(str, outputs))}"
     if not fitting and given:
         return _as_tensors(shapes, inputs, outputs, metadata, taken)

@@ -1,0 +1,46 @@
+"""Folders of Hugging Face that hold ONNX files, as `optimum-cli export onnx` and the hub lay them out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from edgeopt.errors import InvalidFileError
+
+_CONFIGURATION = "config.json"
+_INNER = "onnx"
+"""Where the hub keeps ONNX files beside the weights."""
+_MODEL = "model.onnx"
+_WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+_MOST_NAMED = 8
+"""Files in a message."""
+
+
+def exported_in(folder: Path) -> Path | None:
+    """Return the model of a folder with a `config.json`: `model.onnx`, or its only ONNX file; None of another folder.
+
+    Raises:
+        InvalidFileError: If it holds several models and none is called `model.onnx`, or weights alone.
+    """
+    if not (folder / _CONFIGURATION).is_file() or (folder / "manifest.json").is_file():
+        return None
+    found = next((files for one in (folder, folder / _INNER) if (files := sorted(one.glob("*.onnx")))), [])
+    whole = [one for one in found if one.name == _MODEL] or found
+    if len(whole) == 1:
+        return whole[0]
+    if found:
+        names = ", ".join(one.name for one in found[:_MOST_NAMED]) + (", ..." if len(found) > _MOST_NAMED else "")
+        first = min(found, key=lambda one: "decoder" in one.name)  # a decoder asks token after token
+        raise InvalidFileError(f"{folder} holds {len(found)} models: {names}", remedy=f"name one of them: {first}")
+    if any(True for one in _WEIGHTS for _ in folder.glob(one)):
+        problem = f"{folder} holds weights of Hugging Face, and no ONNX file"
+        raise InvalidFileError(problem, remedy=f"edgeopt export hf:{folder}, or edgeopt optimize hf:{folder}")
+    return None
+
+
+def name_of(model: Path) -> str:
+    """Return what a model is called: the file's stem, or its folder's name where that is `model`."""
+    if model.stem != "model":
+        return model.stem
+    above = model.parent.resolve()
+    is_inner = above.name == _INNER and (above.parent / _CONFIGURATION).is_file()
+    return (above.parent if is_inner else above).name or model.stem
