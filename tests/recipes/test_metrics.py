@@ -61,6 +61,7 @@ def test_a_resample_counts_each_picture_as_often_as_it_was_drawn(name: str) -> N
         ("classification", ("agreement", "top1", "top5")),
         ("embedding", ("agreement", "cosine", "recall1")),
         ("image", ("agreement", "psnr", "ssim")),
+        ("instances", ("AP", "AP50", "AP75", "agreement")),
         ("keypoints", ("AP", "AP50", "AP75", "agreement")),
         ("segmentation", ("agreement", "mIoU", "pixel_accuracy")),
         ("tensors", ("agreement", "cosine")),

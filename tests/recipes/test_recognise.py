@@ -99,7 +99,7 @@ def test_a_dynamic_export_with_full_metadata_is_not_ambiguous(name, told):
     assert choice.recipe.input.size == (320, 320)
 
 
-@pytest.mark.parametrize("task", ["segment", "obb"])
+@pytest.mark.parametrize("task", ["obb", "depth"])
 def test_metadata_of_another_task_fits_no_detector(task):
     """Until a shipped recipe names the task in its `match`: then this test loses the task, and gains one beside it."""
     with pytest.raises(UnsupportedError, match=f"this model is for '{task}', which no recipe reads") as refused:
@@ -322,3 +322,27 @@ def test_a_shape_in_the_recipe_must_fit_the_input():
     assert fixed_shapes(shaped, [IDS]) == {"ids": (1, 16)}
     with pytest.raises(UnsupportedError, match="gives input ids int64 1x8 the shape 1x16"):
         fixed_shapes(shaped, [TensorSpec("ids", "int64", (1, 8))])
+
+
+SEGMENT = {**ULTRALYTICS, "task": "segment"}
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "metadata"),
+    [
+        ("yolov8_segment", [(1, 116, CELLS), (1, 32, 160, 160)], {}),
+        ("yolov8_segment", [(1, 38, CELLS), (1, 32, 160, 160)], SEGMENT),
+        ("yolov8_segment", [(1, 14, CELLS), (1, 8, 160, 160)], SEGMENT),
+        ("yolo26_segment", [(1, 300, 38), (1, 32, 160, 160)], {}),
+        ("yolo26_segment", [(1, 300, 38), (1, 32, 160, 160)], {**SEGMENT, "end2end": "True"}),
+        ("yolo26_segment", [(1, 300, 38), (1, 32, 160, 160)], {**SEGMENT, "args": "{'nms': True}"}),
+        ("torchvision_instances", [("n", 4), ("n",), ("n",), ("n", 1, 640, 640)], {}),
+    ],
+)
+def test_masks_are_recognised_by_shapes_and_metadata(name, shapes, metadata):
+    assert choose(*shapes, metadata=metadata).recipe.name == name
+
+
+def test_masks_that_the_metadata_contradicts_are_refused():
+    with pytest.raises(EdgeoptError, match="no recipe fits"):
+        choose((1, 38, CELLS), (1, 32, 160, 160), metadata={**SEGMENT, "end2end": "True"})

@@ -23,8 +23,8 @@ from edgeopt.measurement.accuracy.evaluate import open_labelled
 from edgeopt.recipes.labels.masks import MaskLabels, read_mask
 from edgeopt.recipes.preprocess import Anchor, Input, Preprocess, Resize
 from edgeopt.recipes.recipe import Evaluation, Postprocess, Recipe, Scores
+from edgeopt.recipes.run_lengths import run_lengths
 from edgeopt.tasks import make_task
-from edgeopt.tasks.segmentation import run_lengths
 
 RECIPE = """
 name = "shapes"

@@ -281,6 +281,46 @@ def _detections(shapes: Sequence[Shape], numbers: Postprocess, size: Sequence[in
     return "" if fits and (most == 2 or _equal(boxes[0][0], 1)) else wanted
 
 
+def split_prototypes(outputs: Sequence[_HasShape]) -> tuple[_HasShape, _HasShape] | None:
+    """Return rows of boxes and the prototypes of masks, whatever their order; None where they are not two such."""
+    rows, planes = ([one for one in outputs if len(one.shape) == rank] for rank in (3, 4))
+    return (rows[0], planes[0]) if len(outputs) == 2 and rows and planes else None
+
+
+def _yolov8_segment(shapes: Sequence[Shape], numbers: Postprocess, size: Sequence[int]) -> str:
+    pair = _rows_and_planes(shapes)
+    if pair is None or not _exceeds(*pair, 4):
+        return "1 x (4 + classes + coefficients) x boxes and 1 x coefficients x height x width"
+    return "" if _are_cells(pair[0][2], numbers, size) else _told_cells(numbers, size)
+
+
+def _end_to_end_segment(shapes: Sequence[Shape], numbers: Postprocess, size: Sequence[int]) -> str:
+    del numbers, size
+    pair, wanted = _rows_and_planes(shapes), "1 x boxes x (6 + coefficients) and 1 x coefficients x height x width"
+    if pair is None:
+        return wanted
+    width, count = pair[0][2], pair[1][1]
+    return "" if not isinstance(count, int) or _equal(width, 6 + count) else wanted
+
+
+def _rows_and_planes(shapes: Sequence[Shape]) -> tuple[Shape, Shape] | None:
+    pair = split_prototypes([TensorSpec("", "", one) for one in shapes])
+    return (pair[0].shape, pair[1].shape) if pair and all(_equal(one.shape[0], 1) for one in pair) else None
+
+
+def _exceeds(rows: Shape, planes: Shape, by: int) -> bool:
+    """Return whether rows have more channels than there are planes, by more than so many; free ones do."""
+    return not isinstance(rows[1], int) or not isinstance(planes[1], int) or rows[1] > planes[1] + by
+
+
+def _instances(shapes: Sequence[Shape], numbers: Postprocess, size: Sequence[int]) -> str:
+    del numbers, size
+    boxes = [one for one in shapes if len(one) == 2 and _equal(one[1], 4)]
+    masks = [one for one in shapes if len(one) == 3 or (len(one) == 4 and _equal(one[1], 1))]
+    fits = len(shapes) == 4 and len(boxes) == 1 and len(masks) == 1 and sum(len(one) == 1 for one in shapes) == 2
+    return "" if fits else "boxes n x 4, classes n, scores n and masks n x 1 x height x width"
+
+
 _READERS: dict[str, Callable[[Sequence[Shape], Postprocess, Sequence[int]], str]] = {
     "yolox": _yolox,
     "yolov8": _yolov8,
@@ -297,6 +337,9 @@ _READERS: dict[str, Callable[[Sequence[Shape], Postprocess, Sequence[int]], str]
     "dbnet": _dbnet,
     "detr": _detr,
     "rtdetr": _rtdetr,
+    "yolov8_segment": _yolov8_segment,
+    "end_to_end_segment": _end_to_end_segment,
+    "instances": _instances,
 }
 
 

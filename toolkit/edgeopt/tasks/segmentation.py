@@ -19,6 +19,7 @@ from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.labels.masks import UNLABELLED, MaskLabels, require_size
 from edgeopt.recipes.preprocess import Geometry, Layout, Resize, letterbox_place
 from edgeopt.recipes.recipe import Recipe, Scores
+from edgeopt.recipes.run_lengths import run_lengths
 from edgeopt.tasks import Accuracy, FrameTask, accuracy_of, resampled_accuracy
 from edgeopt.tasks._heads import Columns, Head, Scale
 from edgeopt.tasks._losses import divergence
@@ -286,14 +287,6 @@ class Segmentation(FrameTask):
 
     def rightness(self, answers: Sequence[Segments], labels: Labels) -> None:
         """Return None: classes are scored over all pictures together."""
-
-
-def run_lengths(mask: NDArray[np.bool_]) -> dict[str, Any]:
-    """Return a mask in COCO's uncompressed run lengths, which `pycocotools.mask.frPyObjects` reads."""
-    flat = mask.ravel(order="F")
-    ends = np.flatnonzero(np.diff(flat)) + 1
-    counts = np.diff(np.concatenate([[0], ends, [len(flat)]])).tolist()
-    return {"size": list(mask.shape), "counts": [0, *counts] if flat[0] else counts}
 
 
 def _plane_shape(shape: Sequence[int]) -> tuple[int, int]:

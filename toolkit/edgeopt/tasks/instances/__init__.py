@@ -1,0 +1,162 @@
+"""Instance segmentation: boxes with classes and masks. Raw heads to masks in the frame, AP over their overlap."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import cv2
+import numpy as np
+
+from edgeopt.errors import NotFoundError
+from edgeopt.graph.tensors import Frame, Tensors, TensorSpec
+from edgeopt.recipes.drawing import HEIGHT, SHOWN_ABOVE, class_colour, draw_box, scaled
+from edgeopt.recipes.labels import Labels
+from edgeopt.recipes.labels._outlines import outlines_of
+from edgeopt.recipes.match_tables import MatchTable
+from edgeopt.recipes.output_shapes import require_fit
+from edgeopt.recipes.preprocess import Geometry
+from edgeopt.recipes.recipe import Recipe
+from edgeopt.recipes.run_lengths import as_coco
+from edgeopt.tasks._coco import category_ids, image_ids, matched_tables
+from edgeopt.tasks._things import Things, outputs_of, require_boxes, require_classes
+from edgeopt.tasks.detection.boxes import Detections, lost_share
+from edgeopt.tasks.detection.suppression import suppress
+from edgeopt.tasks.instances.decoders import DECODERS, NEEDS_NO_SUPPRESSION, Prototypes, class_count
+from edgeopt.tasks.instances.masks import Canvas, Instances, matched_instances
+
+_LOSS_BOXES, _LOSS_CELLS = 50, 256
+"""How many candidates, the surest, and cells of prototypes, evenly spread, tell what is lost of masks."""
+
+
+class InstanceTask(Things):
+    """One model of instances: its pictures, its masks, their score."""
+
+    def __init__(self, recipe: Recipe, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], evaluating: bool):
+        """Bind a recipe to a model's tensors.
+
+        Raises:
+            NotFoundError: If the recipe's decoder does not exist.
+            UnsupportedError: If it cannot read the model's outputs, or their classes are not as many as the names.
+        """
+        decoder = recipe.postprocess.decoder
+        if decoder not in DECODERS:
+            raise NotFoundError("decoder of task instances", decoder, DECODERS)
+        own = outputs_of(outputs)
+        require_fit(recipe, own)
+        require_classes(recipe, class_count(decoder, [one.shape for one in own]))
+        super().__init__(recipe, inputs, outputs, evaluating)
+        self._decode, self._suppresses = DECODERS[decoder], decoder not in NEEDS_NO_SUPPRESSION
+
+    @property
+    def holds_outputs(self) -> bool:
+        """No: masks are computed."""
+        return False
+
+    def postprocess(self, outputs: Tensors, geometry: Geometry) -> Instances:
+        """Return boxes and masks in the frame's pixels, best first, without those that are NaN or infinite.
+
+        Raises:
+            UnsupportedError: If the outputs of this frame have shapes that the decoder cannot read.
+        """
+        geometry, ordered = self._geometry(outputs, geometry), self._ordered(outputs)
+        with np.errstate(over="ignore", invalid="ignore"):
+            (boxes, scores, classes), masks = self._decode(ordered, self._numbers, self._size, self._score)
+        finite = np.flatnonzero(np.isfinite(boxes).all(axis=1) & np.isfinite(scores))
+        if self._suppresses:
+            kept = suppress(boxes[finite], scores[finite], classes[finite], self._iou, self._most)
+        else:
+            kept = np.argsort(-scores[finite], kind="stable")[: self._most]
+        rows, canvas = finite[kept], Canvas(geometry, self._size)
+        found = geometry.to_frame(boxes[rows])
+        with np.errstate(over="ignore", invalid="ignore"):
+            runs = tuple(masks.runs(row, box, canvas) for row, box in zip(rows.tolist(), found, strict=True))
+        return Instances(found, scores[rows], classes[rows], runs, canvas.frame)
+
+    def as_text(self, answer: Instances) -> str:
+        """Return classes with score, place and how much of the frame they cover."""
+        whole = answer.size[0] * answer.size[1]
+        rows = zip(answer.boxes, answer.scores, answer.classes.tolist(), answer.runs, strict=True)
+        found = [
+            f"{self._recipe.class_name(label)} {score:.2f} at {', '.join(f'{v:.0f}' for v in box)} "
+            f"({runs[1::2].sum() / whole:.1%} of the frame)"
+            for box, score, label, runs in rows
+        ]
+        return "; ".join(found) or "nothing"
+
+    def as_json(self, answer: Instances) -> dict[str, Any]:
+        """Return `instances`, best first, each with `box`, `score`, `class` and `rle`.
+
+        `rle` is COCO's: `size` (height, width) and `counts`, runs of zeros and ones in turn, column by column.
+        """
+        rows = zip(answer.boxes.tolist(), answer.scores.tolist(), answer.classes.tolist(), answer.runs, strict=True)
+        return {
+            "instances": [
+                {
+                    "box": [round(v, 2) for v in box],
+                    "score": round(score, 4),
+                    "class": self._recipe.class_name(label),
+                    "rle": as_coco(runs, answer.size),
+                }
+                for box, score, label, runs in rows
+            ]
+        }
+
+    def draw(self, frame: Frame, answer: Instances, height: int = HEIGHT) -> Frame:
+        """Return a copy of the frame with its instances above `SHOWN_ABOVE`, each mask in a colour."""
+        drawn, scale = scaled(frame, height), height / frame.shape[0]
+        shown = np.flatnonzero(answer.scores >= SHOWN_ABOVE).tolist()
+        for i in reversed(shown):  # the best lies on top
+            size = (drawn.shape[1], drawn.shape[0])
+            there = cv2.resize(answer.mask(i).astype(np.uint8), size, interpolation=cv2.INTER_NEAREST) > 0
+            drawn[there] = drawn[there] // 2 + np.array(class_colour(i), np.uint8) // 2
+        for i in reversed(shown):
+            text = f"{self._recipe.class_name(int(answer.classes[i]))} {answer.scores[i]:.2f}"
+            draw_box(drawn, (answer.boxes[i] * scale).tolist(), text, class_colour(i))
+        return drawn
+
+    def _tables(self, answers: Sequence[Instances], labels: Labels) -> list[MatchTable]:
+        known = require_boxes(labels, "outlines")
+        category, ids = category_ids(known, self._recipe.class_names), image_ids(known)
+        truth = outlines_of(known, {one: found.size for one, found in zip(ids, answers, strict=True)})
+        results = [
+            {"image_id": one, "category_id": category[label], "segmentation": mask, "score": score}
+            for one, found in zip(ids, answers, strict=True)
+            for mask, score, label in zip(found.coco(), found.scores.tolist(), found.classes.tolist(), strict=True)
+            if label in category
+        ]
+        return matched_tables(truth, results, ids, "segm")
+
+    def _matched(self, found: Instances, reference: Instances) -> tuple[float, float]:
+        return matched_instances(found, reference)
+
+    def loss(self, outputs: Sequence[Tensors], reference: Sequence[Tensors]) -> float:
+        """Return what is lost of boxes before suppression and of masks, half each, by their squared scores."""
+        if not all(np.isfinite(one[name]).all() for one in outputs for name in self._outputs):
+            return math.inf
+        lost = np.array([self._lost(a, b) for a, b in zip(outputs, reference, strict=True)]).reshape(-1, 4).sum(axis=0)
+        parts = [lost[i] / lost[i + 1] for i in (0, 2) if lost[i + 1] > 0]
+        return float(np.mean(parts)) if parts else 0.0
+
+    def _lost(self, found: Tensors, reference: Tensors) -> tuple[float, float, float, float]:
+        """Return what is lost of boxes and what there is, and the same of masks."""
+        (a, mine), (b, theirs) = (
+            self._decode([one[name] for name in self._outputs], self._numbers, self._size, -1.0)
+            for one in (found, reference)
+        )
+        boxes = lost_share(Detections(*a), Detections(*b))
+        if not isinstance(mine, Prototypes) or not isinstance(theirs, Prototypes) or len(a[1]) != len(b[1]):
+            whole = Geometry.of_input(self._size)
+            matched, total = matched_instances(self.postprocess(found, whole), self.postprocess(reference, whole))
+            return (*boxes, total - matched, total)
+        surest = np.argsort(-b[1], kind="stable")[:_LOSS_BOXES]
+        cells = int(np.prod(theirs.planes.shape[1:]))
+        places = np.linspace(0, cells - 1, min(cells, _LOSS_CELLS)).astype(np.intp)
+        wanted, given = (one.logits(surest, places).astype(np.float64) for one in (theirs, mine))
+        weights = np.square(b[1][surest].astype(np.float64))[:, None]
+        wrong, there = (float((weights * np.square(one)).sum()) for one in (given - wanted, wanted))
+        return (*boxes, wrong, there)
+
+
+TASK = InstanceTask
