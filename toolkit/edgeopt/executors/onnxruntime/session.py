@@ -97,6 +97,11 @@ class OnnxRuntimeSession(Staged):
         again = self._binding.beside()
         return None if again is None else OnnxRuntimeSession(self._session, again, self._placed)
 
+    @property
+    def engine(self) -> Any:
+        """The `InferenceSession`, for runs that keep memory of their own between them (`decoder.py`)."""
+        return self._session
+
     def close(self) -> None:
         """Free the session."""
         if self._binding is not None:

@@ -1,0 +1,127 @@
+"""The tensors of `.safetensors` files, mapped from disk: a length, a head in JSON, then the numbers one after the other.
+
+Source: https://github.com/huggingface/safetensors (format).
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeopt.errors import InvalidFileError
+from edgeopt.system.files import require_there
+
+ONE_FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
+_DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "F64": "<f8"}
+_MOST_HEAD = 100 << 20
+"""Bytes; the format allows no more."""
+_REMEDY = "name a folder that save_pretrained wrote, and copy it again if it is damaged"
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    file: Path
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    size_bytes: int
+
+
+class TensorFiles:
+    """All tensors of a folder by name; each is read when it is asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read the heads.
+
+        Raises:
+            InvalidFileError: If there is no such file, or one is damaged.
+        """
+        self.folder = folder
+        self._places: dict[str, _Place] = {}
+        for file in _files(folder):
+            self._places |= _places(file)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._places
+
+    def read(self, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
+        """Return one tensor in float32.
+
+        Args:
+            name: Of the tensor.
+            shape: That it must have.
+
+        Raises:
+            InvalidFileError: If it is not there, of another shape, no floats, or holds NaN or infinity.
+        """
+        place = self._places.get(name)
+        if place is None:
+            raise InvalidFileError(f"{self.folder} lacks the weights {name}", remedy=_REMEDY)
+        if place.shape != shape:
+            told = f"{'x'.join(map(str, place.shape))}, config.json says {'x'.join(map(str, shape))}"
+            raise InvalidFileError(f"{place.file}: {name} is {told}", remedy=_REMEDY)
+        if place.dtype not in _DTYPES:
+            raise InvalidFileError(
+                f"{place.file}: {name} is {place.dtype}, which is no float", remedy="save the weights in float first"
+            )
+        with place.file.open("rb") as stream:
+            stream.seek(place.start)
+            data = np.frombuffer(stream.read(place.size_bytes), _DTYPES[place.dtype]).reshape(shape)
+        if place.dtype == "BF16":  # the upper half of a float32
+            data = (data.astype(np.uint32) << 16).view(np.float32)
+        made = np.ascontiguousarray(data, np.float32)
+        if not np.isfinite(made).all():
+            raise InvalidFileError(f"{place.file}: {name} holds NaN or infinity", remedy="train or copy it again")
+        return made
+
+
+def _files(folder: Path) -> list[Path]:
+    if (folder / ONE_FILE).is_file():
+        return [folder / ONE_FILE]
+    index = folder / INDEX
+    if not index.is_file():
+        raise InvalidFileError(f"{folder} holds no {ONE_FILE} and no {INDEX}", remedy=_REMEDY)
+    try:
+        names = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InvalidFileError(f"{index} is no index of weights", remedy=_REMEDY) from error
+    for name in names:
+        if not isinstance(name, str) or Path(name).name != name:
+            raise InvalidFileError(f"{index} names {name!r}, no file of its folder", remedy=_REMEDY)
+    return [folder / name for name in names]
+
+
+def _places(file: Path) -> dict[str, _Place]:
+    size = require_there(file, remedy=_REMEDY).st_size
+    with file.open("rb") as stream:
+        first = stream.read(8)
+        length = struct.unpack("<Q", first)[0] if len(first) == 8 else -1
+        if not 0 < length <= min(_MOST_HEAD, size - 8):
+            raise InvalidFileError(f"{file} is no safetensors file", remedy=_REMEDY)
+        try:
+            head = json.loads(stream.read(length))
+            return {
+                name: _place(file, one, 8 + length, size) for name, one in head.items() if name != "__metadata__"
+            }
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InvalidFileError(f"{file} is damaged: {error}", remedy=_REMEDY) from error
+
+
+def _place(file: Path, one: Mapping[str, Any], after: int, size: int) -> _Place:
+    start, end = (int(place) for place in one["data_offsets"])
+    shape = tuple(int(side) for side in one["shape"])
+    dtype = str(one["dtype"])
+    width = np.dtype(_DTYPES[dtype]).itemsize if dtype in _DTYPES else 0
+    count = 1
+    for side in shape:
+        count *= side
+    if min(start, *shape, 0) < 0 or after + end > size or (width and end - start != width * count):
+        raise ValueError("a tensor lies beyond the file, or has another length than its shape")
+    return _Place(file, dtype, shape, after + start, end - start)

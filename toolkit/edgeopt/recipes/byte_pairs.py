@@ -1,0 +1,171 @@
+"""A byte-level BPE tokenizer, read from Hugging Face's `tokenizer.json` with the standard library alone.
+
+Source: Sennrich et al., 2016, arXiv:1508.07909; Radford et al., 2019 (bytes as letters, and the pattern of words).
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+from edgeopt.errors import InvalidFileError, UnsupportedError
+from edgeopt.system.toml import read_json
+
+_MOST_BYTES = 64 << 20
+_REMEDY = "copy tokenizer.json from where the model came from"
+_KEPT_WORDS = 1 << 16
+_ENDINGS = r"'(?:[sdmt]|ll|ve|re)"
+_LETTERS, _NUMBERS = r"[^\W\d_]", r"\d"
+_WORDS = rf"{_ENDINGS}| ?{{letters}}+| ?{{numbers}}+| ?(?:{{other}})+|\s+(?!\S)|\s+"
+_GPT2 = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+_KNOWN_PATTERNS = (_GPT2, r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+")
+
+
+class BytePairs:
+    """Text to tokens and back."""
+
+    def __init__(self, source: Path, values: Mapping[str, Any]) -> None:
+        """Take what a `tokenizer.json` says.
+
+        Raises:
+            InvalidFileError: If its table of tokens is damaged.
+            UnsupportedError: If it is no byte-level BPE in GPT-2's words.
+        """
+        _require_byte_level(source, values)
+        model = values["model"]
+        try:
+            self._ids: dict[str, int] = {str(token): int(number) for token, number in model["vocab"].items()}
+            pairs = [one.split(" ") if isinstance(one, str) else one for one in model["merges"]]
+            self._ranks = {(str(a), str(b)): rank for rank, (a, b) in enumerate(pairs)}
+            added = {str(one["content"]): int(one["id"]) for one in values.get("added_tokens") or []}
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InvalidFileError(f"{source} is no table of tokens: {error}", remedy=_REMEDY) from error
+        self.special: Mapping[str, int] = added
+        """Tokens that stand for no text, for example the end, by name."""
+        self._ids |= added
+        self._tokens = {number: token for token, number in self._ids.items()}
+        missing = [letter for letter in _letters().values() if letter not in self._ids]
+        if missing or min(self._tokens, default=-1) < 0:
+            raise InvalidFileError(f"{source} lacks the bytes {missing[:5]}", remedy=_REMEDY)
+        self.size = max(self._tokens) + 1
+        """One more than the largest token."""
+        self._known_words: dict[str, tuple[int, ...]] = {}
+
+    def encode(self, text: str, *, reads_special: bool = False) -> list[int]:
+        """Return the tokens of a text.
+
+        Args:
+            text: Any; what is no Unicode character (a lone surrogate) becomes a question mark.
+            reads_special: Whether names of special tokens in the text become these tokens: never for what a user wrote.
+        """
+        if not reads_special or not self.special:
+            return list(self._encode(text))
+        found = list[int]()
+        for part in self._special_pattern.split(text):
+            found += [self.special[part]] if part in self.special else self._encode(part)
+        return found
+
+    @cached_property
+    def _special_pattern(self) -> re.Pattern[str]:
+        names = sorted(self.special, key=len, reverse=True)
+        return re.compile(f"({'|'.join(map(re.escape, names))})")
+
+    def _encode(self, text: str) -> Iterator[int]:
+        for word in _pattern(is_ascii=text.isascii()).findall(text):
+            known = self._known_words.get(word)
+            if known is None:
+                known = self._merged(word)
+                if len(self._known_words) < _KEPT_WORDS:
+                    self._known_words[word] = known
+            yield from known
+
+    def _merged(self, word: str) -> tuple[int, ...]:
+        """Join neighbours, the pair that was learned first before all others, until none is left."""
+        letters = _letters()
+        parts = [letters[byte] for byte in word.encode("utf-8", "replace")]
+        while len(parts) > 1:
+            ranks = [self._ranks.get(pair, len(self._ranks)) for pair in zip(parts, parts[1:], strict=False)]
+            best = min(ranks)
+            if best == len(self._ranks):
+                break
+            joined, i = list[str](), 0
+            while i < len(parts):
+                is_pair = i < len(ranks) and ranks[i] == best
+                joined.append(parts[i] + parts[i + 1] if is_pair else parts[i])
+                i += 1 + is_pair
+            parts = joined
+        return tuple(self._ids[part] for part in parts)
+
+    def token_bytes(self, token: int) -> bytes:
+        """Return what one token writes, which may be a part of a character; nothing for a special or unknown one."""
+        text = self._tokens.get(token, "")
+        if text in self.special:
+            return b""
+        bytes_of = _bytes()
+        return bytes(bytes_of[letter] for letter in text)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return the text of tokens; bytes that are no character become U+FFFD."""
+        return b"".join(self.token_bytes(one) for one in tokens).decode("utf-8", "replace")
+
+
+def read_byte_pairs(path: Path) -> BytePairs:
+    """Read a `tokenizer.json`.
+
+    Raises:
+        InvalidFileError: If it is absent, larger than 64 MiB, no JSON, or damaged.
+        UnsupportedError: If it is another kind of tokenizer.
+    """
+    values = read_json(path, remedy=_REMEDY, most_bytes=_MOST_BYTES)
+    if not isinstance(values, dict):
+        raise InvalidFileError(f"{path} is no tokenizer", remedy=_REMEDY)
+    return BytePairs(path, values)
+
+
+def _require_byte_level(source: Path, values: Mapping[str, Any]) -> None:
+    model, before = values.get("model") or {}, values.get("pre_tokenizer") or {}
+    kind = model.get("type", "no") if isinstance(model, Mapping) else "no"
+    steps = before.get("pretokenizers", [before]) if isinstance(before, Mapping) else [{}]
+    told = [_told(one) for one in steps if isinstance(one, Mapping)]
+    if kind != "BPE" or values.get("normalizer") or told not in (["words"], ["split", "bytes"]):
+        raise UnsupportedError(
+            f"{source} is a {kind} tokenizer whose text is cut in another way than GPT-2's",
+            remedy="name a model with a byte-level BPE tokenizer",
+        )
+
+
+def _told(step: Mapping[str, Any]) -> str:
+    if step.get("type") == "ByteLevel" and not step.get("add_prefix_space"):
+        return "words" if step.get("use_regex", True) else "bytes"
+    pattern = (step.get("pattern") or {}).get("Regex") if step.get("type") == "Split" else None
+    return "split" if pattern in _KNOWN_PATTERNS else ""
+
+
+@lru_cache
+def _pattern(*, is_ascii: bool) -> re.Pattern[str]:
+    r"""Return GPT-2's pattern of words. `re` knows no \p{L}: beyond ASCII its \w holds numbers that are no digits."""
+    if is_ascii:
+        return re.compile(_WORDS.format(letters="[A-Za-z]", numbers="[0-9]", other=r"[^\sA-Za-z0-9]"))
+    numbers = "".join(
+        re.escape(chr(code)) for code in range(128, 0x110000) if unicodedata.category(chr(code))[0] == "N"
+    )
+    number = f"[0-9{numbers}]"
+    letters = f"(?:(?!{number})[^\\W_])"
+    return re.compile(_WORDS.format(letters=letters, numbers=number, other=rf"(?!{letters}|{number})\S"))
+
+
+@lru_cache
+def _letters() -> Mapping[int, str]:
+    """Return the letter that stands for each byte: itself where it can be printed, else the next ones from 256."""
+    plain = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in plain]
+    return {**{byte: chr(byte) for byte in plain}, **{byte: chr(256 + i) for i, byte in enumerate(others)}}
+
+
+@lru_cache
+def _bytes() -> Mapping[str, int]:
+    return {letter: byte for byte, letter in _letters().items()}

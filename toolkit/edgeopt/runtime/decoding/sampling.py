@@ -1,0 +1,69 @@
+"""Which token comes next: the likeliest, or one drawn from the likeliest.
+
+Source: Keskar et al., 2019, arXiv:1909.05858 (repetition penalty); Holtzman et al., 2020, arXiv:1904.09751 (top-p).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeopt.system.toml import Within
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are drawn; a temperature of 0 draws nothing: the likeliest token comes."""
+
+    temperature: Annotated[float, Within(0, 100)] = 0.0
+    """What logits are divided by."""
+    top_k: Annotated[int, Within(0, 1 << 20)] = 0
+    """Only so many of the likeliest; 0: all."""
+    top_p: Annotated[float, Within(0, 1)] = 1.0
+    """Only the likeliest that together reach this probability; the first always counts."""
+    repetition_penalty: Annotated[float, Within(0.01, 100)] = 1.0
+    """What the logits of tokens that were there already are divided by, or multiplied where they are negative."""
+    seed: Annotated[int, Within(0, 1 << 62)] = 0
+
+    def __post_init__(self) -> None:
+        limits = {"temperature": (0, 100), "top_k": (0, 1 << 20), "top_p": (0, 1), "repetition_penalty": (0.01, 100)}
+        for name, (low, high) in limits.items():
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise ValueError(f"{name} is {value}, not {low} to {high}")
+
+
+class Chooser:
+    """Chooses tokens of one text. The same seed and logits give the same tokens."""
+
+    def __init__(self, sampling: Sampling) -> None:
+        """Begin a text."""
+        self._sampling, self._chance = sampling, np.random.default_rng(sampling.seed)
+
+    def choose(self, logits: NDArray[np.float32], seen: Collection[int]) -> int:
+        """Return the next token.
+
+        Args:
+            logits: (vocabulary,); what is NaN is never chosen.
+            seen: The tokens before it.
+        """
+        asked = self._sampling
+        if asked.repetition_penalty != 1.0 and seen:
+            logits = logits.copy()
+            index = np.fromiter(set(seen), np.int64)
+            known = logits[index]
+            logits[index] = np.where(known > 0, known / asked.repetition_penalty, known * asked.repetition_penalty)
+        if asked.temperature == 0.0:
+            return int(np.nan_to_num(logits, nan=-np.inf).argmax())
+        scaled = np.nan_to_num(logits, nan=-np.inf).astype(np.float64) / asked.temperature
+        order = np.argsort(-scaled, kind="stable")[: asked.top_k or len(scaled)]
+        shares = np.exp(scaled[order] - scaled[order[0]])
+        shares /= shares.sum()
+        kept = int(np.searchsorted(np.cumsum(shares), asked.top_p)) + 1
+        shares = shares[:kept] / shares[:kept].sum()
+        drawn = int(np.searchsorted(np.cumsum(shares), self._chance.random(), side="right"))
+        return int(order[min(drawn, len(shares) - 1)])
