@@ -84,7 +84,7 @@ class Decoder:
         self._counted = np.arange(capacity, dtype=np.int64)[None]
         self._past = 0
         self._values: dict[str, Any] = {}
-        self._single = np.zeros((1, 1), np.int64)
+        self._options = _quiet()
         self._binding = self._bound() if shares else None
         if not shares:
             self._forget()
@@ -118,8 +118,8 @@ class Decoder:
             feeds[POSITIONS] = self._counted[:, self._past : after]
         try:
             logits = self._run_shared(feeds) if self._shares else self._run_anew(feeds)
-        except Exception as error:  # pybind raises a class per status code, all below Exception
-            if not type(error).__module__.startswith("onnxruntime"):
+        except Exception as error:  # pybind raises a class per status code, with a binding always RuntimeError
+            if not (type(error).__module__.startswith("onnxruntime") or type(error) is RuntimeError):
                 raise
             raise UnsupportedError(
                 f"ONNX Runtime does not run the decoder: {' '.join(str(error).split())[:300]}",
@@ -159,7 +159,7 @@ class Decoder:
         for name, array in feeds.items():
             self._binding.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(array))
         self._binding.bind_output(LOGITS, "cpu")
-        self._session.run_with_iobinding(self._binding)
+        self._session.run_with_iobinding(self._binding, self._options)
         logits: NDArray[np.float32] = self._binding.get_outputs()[-1].numpy()[0]
         return logits
 
@@ -175,8 +175,17 @@ class Decoder:
 
         given = {name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in feeds.items()}
         names = [LOGITS, *(part.present for part in self._parts)]
-        logits, *present = self._session.run_with_ort_values(names, given | self._values)
+        logits, *present = self._session.run_with_ort_values(names, given | self._values, self._options)
         for part, value in zip(self._parts, present, strict=True):
             self._values[part.past] = value
         found: NDArray[np.float32] = logits.numpy()[0]
         return found
+
+
+def _quiet() -> Any:
+    """Return options of a run whose errors are raised, not printed."""
+    import onnxruntime
+
+    made = onnxruntime.RunOptions()
+    made.log_severity_level = 4
+    return made

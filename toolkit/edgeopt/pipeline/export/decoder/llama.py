@@ -29,6 +29,7 @@ KINDS = ("llama", "mistral", "qwen2", "qwen3")
 _OPSET, _IR = 21, 10
 _MICROSOFT = "com.microsoft"
 _Side = Annotated[int, Within(1, 1 << 20)]
+_HEAD_STEP = 8
 _REMEDY = "copy the folder again"
 
 
@@ -97,8 +98,13 @@ def read_configuration(folder: Path) -> Configuration:
         raise InvalidFileError(f"{file} lacks a size, or holds no number there: {error}", remedy=_REMEDY) from error
     if min(found.vocabulary, found.hidden, found.inner, found.layers, found.heads, found.kv_heads, found.context) < 1:
         raise InvalidFileError(f"{file} holds a size below 1", remedy=_REMEDY)
-    if found.heads % found.kv_heads or found.head % 2:
+    if found.heads % found.kv_heads:
         raise InvalidFileError(f"{file}: {found.heads} heads do not share {found.kv_heads} evenly", remedy=_REMEDY)
+    if found.head % _HEAD_STEP:
+        raise UnsupportedError(
+            f"{file}: heads of {found.head} numbers do not run in GroupQueryAttention, which takes multiples of 8",
+            remedy="export it with torch, without a fused attention",
+        )
     return found
 
 

@@ -1,0 +1,234 @@
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_decoders import VOCABULARY, write_decoder
+
+from edgeopt.errors import UnsupportedError
+from edgeopt.executors import SessionOptions
+from edgeopt.executors.onnxruntime import EXECUTOR
+from edgeopt.executors.onnxruntime.decoder import Decoder, cache_parts
+from edgeopt.graph.tensors import TensorSpec
+from edgeopt.pipeline.export.decoder.llama import read_configuration, write_llama
+from edgeopt.pipeline.export.decoder.reference import Reference
+from edgeopt.pipeline.export.decoder.tensors_file import TensorFiles
+from edgeopt.recipes.byte_pairs import BytePairs, read_byte_pairs
+from edgeopt.runtime.decoding.generation import Asked
+from edgeopt.runtime.decoding.language_model import LanguageModel
+from edgeopt.runtime.decoding.sampling import Chooser, Sampling
+
+PROMPT = [5, 17, 250, 3, 99, 17, 250]
+LONG = Asked(most_tokens=256, ends=False)
+TOKENIZER = Path(__file__).parents[3] / "models" / "tiny_lm" / "tokenizer.json"
+
+
+def byte_tokenizer() -> BytePairs:
+    """A tokenizer without merges: 256 bytes and one end."""
+    full = read_byte_pairs(TOKENIZER)
+    letters = {letter: i for i, letter in enumerate(sorted(one for one in full._ids if len(one) == 1))}
+    values = {
+        "model": {"type": "BPE", "vocab": letters, "merges": []},
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False},
+        "added_tokens": [{"content": "<|end|>", "id": 256}],
+    }
+    return BytePairs(Path("tokenizer.json"), values)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_decoder(tmp_path_factory.mktemp("decoder"))
+
+
+@pytest.fixture(scope="module")
+def data(folder: Path) -> bytes:
+    return write_llama(read_configuration(folder), TensorFiles(folder), "small").data
+
+
+@pytest.fixture
+def model(data: bytes):
+    session = EXECUTOR.open(data, SessionOptions())
+    with LanguageModel(session, byte_tokenizer(), 400, end=[256]) as opened:
+        yield opened
+
+
+def tokens_of(model: LanguageModel, asked: Asked, prompt=PROMPT) -> list[int]:
+    return [piece.token for piece in model.generate(prompt, asked)]
+
+
+@pytest.fixture(scope="module")
+def plain(data: bytes) -> list[int]:
+    """What greedy decoding writes, token after token, from an empty cache."""
+    session = EXECUTOR.open(data, SessionOptions())
+    with LanguageModel(session, byte_tokenizer(), 400, end=[256]) as opened:
+        return tokens_of(opened, LONG)
+
+
+def test_every_token_of_256_is_the_likeliest_of_plain_numpy(folder, plain):
+    logits = Reference(read_configuration(folder), TensorFiles(folder)).logits([*PROMPT, *plain[:-1]])
+    assert plain == logits[len(PROMPT) - 1 :].argmax(axis=-1).tolist()
+
+
+@pytest.mark.parametrize(
+    "asked", [Asked(256, ends=False, chunk_tokens=n) for n in (1, 2, 3)] + [Asked(256, ends=False, guesses=n) for n in (1, 3, 8)]
+)  # fmt: skip
+def test_chunks_and_guesses_change_no_token(asked, model, plain):
+    assert tokens_of(model, asked) == plain
+
+
+def test_guesses_save_runs_and_are_counted(model, plain):
+    with model.generate(PROMPT, Asked(256, ends=False, guesses=4)) as answer:
+        assert [piece.token for piece in answer] == plain
+    account = answer.account
+    assert account.runs < len(plain) - 1
+    assert account.computed_tokens > len(PROMPT) + account.runs
+
+
+def test_a_cache_that_each_run_gives_anew_writes_the_same(data, plain):
+    session = EXECUTOR.open(data, SessionOptions())
+    decoder = Decoder(session.engine, cache_parts(session.inputs, session.outputs), 400, shares=False)
+    found, logits = [], decoder.run(PROMPT[:4])
+    decoder.rewind(2)
+    logits = decoder.run(PROMPT[2:])
+    for _ in range(64):
+        found.append(int(logits[-1].argmax()))
+        logits = decoder.run(found[-1:])
+    assert found == plain[:64]
+    assert decoder.cache_bytes == (len(PROMPT) + 64) * 2 * 2 * 2 * 16 * 4
+
+
+def test_a_prompt_that_begins_alike_is_not_computed_again(model, plain):
+    tokens_of(model, LONG)
+    again = model.generate([*PROMPT, *plain[:9], 4], Asked(4, ends=False))
+    list(again)
+    assert again.account.reused_tokens == len(PROMPT) + 9
+    assert again.account.computed_tokens == 1 + 3
+    other = model.generate([*PROMPT[:3], 8], Asked(4, ends=False))
+    fresh = [piece.token for piece in other]
+    assert other.account.reused_tokens == 3
+    model.forget()
+    whole = model.generate([*PROMPT[:3], 8], Asked(4, ends=False))
+    assert [piece.token for piece in whole] == fresh
+    assert whole.account.reused_tokens == 0
+    assert whole.account.computed_tokens == 4 + 3
+
+
+def test_the_same_prompt_again_computes_its_last_token_only(model, plain):
+    tokens_of(model, LONG)
+    again = model.generate(PROMPT, LONG)
+    assert [piece.token for piece in again] == plain
+    assert again.account.reused_tokens == len(PROMPT) - 1
+
+
+def test_texts_in_threads_do_not_disturb_each_other(model):
+    prompts = [[one, one + 1, one + 2] for one in range(0, 60, 5)]
+    expected = [tokens_of(model, Asked(30, ends=False), prompt) for prompt in prompts]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda prompt: tokens_of(model, Asked(30, ends=False), prompt), prompts))
+    assert found == expected
+
+
+def test_a_cancelled_answer_ends_before_its_next_token(model):
+    answer = model.generate(PROMPT, LONG)
+    next(answer)
+    answer.cancel()
+    assert list(answer) == []
+    assert answer.account.reason == "cancelled"
+    assert len(answer.account.token_at_ns) == 1
+
+
+def test_a_closed_answer_gives_its_cache_back(model, plain):
+    with model.generate(PROMPT, LONG) as answer:
+        next(answer)
+        next(answer)
+    assert answer.account.reason == "cancelled"
+    again = model.generate(PROMPT, LONG)
+    assert [piece.token for piece in again] == plain
+    assert again.account.reused_tokens == len(PROMPT) - 1
+
+
+def test_the_end_token_ends_an_answer(data, plain):
+    place = next(i for i, token in enumerate(plain) if token not in plain[:i] and i >= 3)
+    session = EXECUTOR.open(data, SessionOptions())
+    with LanguageModel(session, byte_tokenizer(), 400, end=[plain[place]]) as model:
+        for guesses in (0, 4):
+            answer = model.generate(PROMPT, Asked(256, guesses=guesses))
+            assert [piece.token for piece in answer] == plain[: place + 1]
+            assert answer.account.reason == "end"
+
+
+def test_the_context_ends_an_answer(data):
+    session = EXECUTOR.open(data, SessionOptions())
+    with LanguageModel(session, byte_tokenizer(), 20, end=[]) as model:
+        for guesses in (0, 6):
+            answer = model.generate(PROMPT, Asked(256, guesses=guesses))
+            assert len(list(answer)) == 20 - len(PROMPT)
+            assert answer.account.reason == "length"
+        with pytest.raises(ValueError, match="the prompt has 20 tokens, the context 20"):
+            model.generate(list(range(20)))
+
+
+def test_times_rise_and_are_named(model):
+    answer = model.generate(PROMPT, Asked(12, ends=False))
+    list(answer)
+    account = answer.account
+    assert list(account.token_at_ns) == sorted(account.token_at_ns)
+    assert account.ttft_ms is not None and account.ttft_ms >= account.prefill_ns / 1e6
+    assert account.tpot_ms == pytest.approx((account.token_at_ns[-1] - account.token_at_ns[0]) / 1e6 / 11)
+
+
+def test_the_same_seed_draws_the_same_tokens_with_guesses_too(model):
+    sampling = Sampling(temperature=0.9, top_k=40, top_p=0.95, repetition_penalty=1.1, seed=3)
+    drawn = tokens_of(model, Asked(80, sampling, ends=False))
+    assert drawn == tokens_of(model, Asked(80, sampling, ends=False, guesses=4))
+    assert drawn != tokens_of(model, Asked(80, Sampling(0.9, 40, 0.95, 1.1, seed=4), ends=False))
+
+
+def test_drawn_tokens_follow_their_shares():
+    logits = np.log(np.array([0.5, 0.3, 0.15, 0.05], np.float32))
+    chooser = Chooser(Sampling(temperature=1.0))
+    counts = np.bincount([chooser.choose(logits, ()) for _ in range(4000)], minlength=4) / 4000
+    np.testing.assert_allclose(counts, [0.5, 0.3, 0.15, 0.05], atol=0.03)
+    kept = {Chooser(Sampling(1.0, top_k=2, seed=seed)).choose(logits, ()) for seed in range(60)}
+    assert kept == {0, 1}
+    kept = {Chooser(Sampling(1.0, top_p=0.79, seed=seed)).choose(logits, ()) for seed in range(60)}
+    assert kept == {0, 1}
+
+
+def test_repetition_is_penalised_and_nan_is_never_chosen():
+    logits = np.array([3.0, 2.9, np.nan, -1.0], np.float32)
+    assert Chooser(Sampling()).choose(logits, [0]) == 0
+    assert Chooser(Sampling(repetition_penalty=1.2)).choose(logits, [0]) == 1
+
+
+@pytest.mark.parametrize("wrong", [{"temperature": -1.0}, {"top_p": 1.5}, {"top_k": -1}, {"repetition_penalty": 0.0}])
+def test_wrong_sampling_is_refused(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        Sampling(**wrong)
+
+
+def test_an_empty_prompt_is_refused(model):
+    with pytest.raises(ValueError, match="empty"):
+        model.generate("")
+
+
+def test_a_token_beyond_the_embedding_is_one_line(model):
+    with pytest.raises(UnsupportedError, match="does not run the decoder"):
+        list(model.generate([VOCABULARY + 5]))
+
+
+def test_a_tokenizer_of_another_model_is_refused(data):
+    session = EXECUTOR.open(data, SessionOptions())
+    with pytest.raises(UnsupportedError, match=f"tokenizer has 1024 tokens, the model {VOCABULARY}"):
+        LanguageModel(session, read_byte_pairs(TOKENIZER), 100, end=[])
+
+
+def test_a_model_without_a_cache_is_refused():
+    ids = TensorSpec("input_ids", "int64", (1, "length"))
+    with pytest.raises(UnsupportedError, match="no decoder with a cache: it takes input_ids"):
+        cache_parts([ids], [TensorSpec("logits", "float32", (1, "length", 10))])
+    past = TensorSpec("past_key_values.0.key", "float32", (1, 2, "past", 8))
+    with pytest.raises(UnsupportedError, match=r"is no cache that an output present\.0\.key continues"):
+        cache_parts([ids, past], [TensorSpec("logits", "float32", (1, "length", 10))])
