@@ -89,6 +89,10 @@ class _LoadOption(click.Option):
 @click.option("--cloud-price", type=_POSITIVE, help="Price of a rented hour, in place of a device.")
 @threads_option(f"{DEFAULT_THREADS}, shared by the sessions")
 @code_option
+@click.option(
+    "--prompt-tokens", type=Counts(), help="Measure a language model: answers to prompts of these lengths, such as 128,512."
+)
+@click.option("--output-tokens", type=Whole(min=2), show_default="64", help="Tokens of each such answer.")
 @click.option("--seed", type=Whole(min=0), default=0, show_default=True, help="Decides arrivals, phases and orders.")
 @click.option(
     "--out", "-o", type=click.Path(path_type=Path), help="Folder for bench.json, .md, .html and the raw samples."
@@ -106,6 +110,8 @@ def bench(
     out: Path | None,
     code: Path | None,
     form: str,
+    prompt_tokens: tuple[int, ...] | None,
+    output_tokens: int | None,
     **wishes: Any,
 ) -> None:
     """Measure MODEL stage by stage, and say what to do about it.
@@ -116,6 +122,11 @@ def bench(
     from edgeopt.measurement.bench.summary import summarize
     from edgeopt.measurement.pipelines.given import is_pipeline
 
+    if prompt_tokens is not None:
+        _bench_generation(model, prompt_tokens, output_tokens or 64, wishes, form)
+        return
+    if output_tokens is not None:
+        raise click.UsageError("--output-tokens belongs to --prompt-tokens")
     options = _options(**wishes)
     if is_pipeline(model):
         ctx.exit(_bench_pipeline(model, target, recipe, code, options, out, form))
@@ -125,6 +136,22 @@ def bench(
         result = run(model, target=target, recipe=recipe, options=options, out=out, tell=progress.progress)
     show(summarize(result), form)
     ctx.exit(result.exit_code)
+
+
+def _bench_generation(
+    model: str, prompt_tokens: tuple[int, ...], output_tokens: int, wishes: dict[str, Any], form: str
+) -> None:
+    """Measure a language model and show it."""
+    from edgeopt.measurement.generation.bench import GenerationOptions, bench_generation
+    from edgeopt.measurement.generation.summary import summarize_generation
+    from edgeopt.pipeline.writing import find_language_model
+
+    given = {"threads": wishes["threads"], "seed": wishes["seed"], "seconds": wishes["seconds"]}
+    known = {name: value for name, value in given.items() if value is not None}
+    options = GenerationOptions(prompt_tokens, output_tokens, **known)
+    with Progress(quiet=form != TERMINAL) as progress:
+        result = bench_generation(find_language_model(model), options, tell=progress.progress)
+    show(summarize_generation(result), form)
 
 
 def _bench_pipeline(

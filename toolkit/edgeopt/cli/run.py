@@ -17,6 +17,7 @@ from edgeopt.cli._output import show, show_line
 from edgeopt.cli._status import StatusLine
 from edgeopt.cli._values import Duration, Number, Share, Whole
 from edgeopt.errors import EXIT_INCONCLUSIVE
+from edgeopt.system.text import printable
 
 if TYPE_CHECKING:
     from edgeopt.errors import Note
@@ -30,7 +31,18 @@ _EVERY_S = 0.25
 
 @click.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.argument("source")
+@click.argument("source", required=False)
+@click.option("--prompt", help="Let a language model answer this text, in place of SOURCE.")
+@click.option("--output-tokens", type=Whole(min=1), show_default="256", help="Tokens that the answer to --prompt may have.")
+@click.option(
+    "--temperature", type=Number(min=0, max=100), show_default="0, the likeliest", help="Draw the tokens of the answer."
+)
+@click.option("--top-p", type=Share(), show_default="100%", help="Draw from the likeliest that reach this share.")
+@click.option("--seed", type=Whole(min=0), show_default="0", help="Of what is drawn.")
+@click.option("--stop", multiple=True, metavar="TEXT", help="End the answer before this text; repeatable.")
+@click.option(
+    "--guesses", type=Whole(min=0), show_default="0", help="Tokens guessed from the text so far; the answer stays the same."
+)
 @click.option("--view", is_flag=True, help="Show the answers on a page of this machine; prints its address.")
 @click.option(
     "--save",
@@ -70,7 +82,14 @@ def run(
     /,
     *,
     bundle: Path,
-    source: str,
+    source: str | None,
+    prompt: str | None,
+    output_tokens: int | None,
+    temperature: float | None,
+    top_p: float | None,
+    seed: int | None,
+    stop: tuple[str, ...],
+    guesses: int | None,
     budget: float | None,
     max_miss: float,
     threads: int | None,
@@ -82,7 +101,20 @@ def run(
 
     SOURCE is a picture, a folder of pictures, a video, an .npz, a camera's number, or an address (RTSP, RTMP, HLS).
     BUNDLE is that of a model or a pipeline. Pictures are answered in one line each. Ctrl-C ends with the summary.
+    With --prompt BUNDLE is a language model (a shipped one, or the folder that edgeopt export wrote), and its answer is
+    printed as it comes.
     """
+    drawn = {"temperature": temperature, "top_p": top_p, "seed": seed}
+    wanted = {"most_tokens": output_tokens, "stop": stop or None, "guesses": guesses}
+    given = ["--" + name.replace("most", "output").replace("_", "-") for name, value in {**drawn, **wanted}.items() if value]
+    if prompt is not None:
+        if source is not None:
+            raise click.UsageError("--prompt takes the place of SOURCE; leave one of them out")
+        ctx.exit(_write(str(bundle), prompt, drawn, wanted, threads or 0, as_json=as_json))
+    if source is None:
+        raise click.UsageError("Missing argument 'SOURCE'; or --prompt TEXT for a language model.")
+    if given:
+        raise click.UsageError(f"{given[0]} belongs to --prompt")
     from edgeopt.pipeline.live import LiveOptions, run_live
     from edgeopt.pipeline.live_summary import summarize
 
@@ -98,6 +130,31 @@ def run(
     if result.failure is not None:
         raise result.failure
     ctx.exit(result.exit_code)
+
+
+def _write(
+    model: str, prompt: str, drawn: dict[str, Any], wanted: dict[str, Any], threads: int, *, as_json: bool
+) -> int:
+    """Print the answer of a language model as it comes, and what it took; return the exit code."""
+    from edgeopt.pipeline.writing import write_answer
+    from edgeopt.runtime.decoding.generation import Asked, Piece
+    from edgeopt.runtime.decoding.sampling import Sampling
+
+    def known(values: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in values.items() if value is not None}
+
+    def hear(piece: Piece) -> None:
+        if as_json:
+            click.echo(json.dumps({"token": piece.token, "text": piece.text, "at_ms": piece.at_ns / 1e6}))
+        else:
+            click.echo("\n".join(printable(line) for line in piece.text.split("\n")), nl=False)
+
+    asked = Asked(sampling=Sampling(**known(drawn)), **known(wanted))
+    result = write_answer(model, prompt, asked, hear, threads)
+    if not as_json:
+        click.echo()
+    show_line(str(result), err=True)
+    return 0
 
 
 def _listener(as_json: bool) -> Listener:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from edgeopt.errors import Note, NoteKind, UnsupportedError
 from edgeopt.graph.tensors import TensorSpec
+from edgeopt.recipes.generation import GENERATION
 from edgeopt.recipes.input_shapes import Shapes
 from edgeopt.recipes.matching import layout_of, possible_recipes, shape_matches, size_of, why_other_channels
 from edgeopt.recipes.metadata import class_names_of, input_size_of, with_points
@@ -53,6 +54,12 @@ def bind_recipe(
     Raises:
         UnsupportedError: If it does not fit, or a height or width is free and nothing fixes it.
     """
+    if recipe.task == GENERATION:
+        raise UnsupportedError(
+            f"recipe {recipe.name!r} is of a language model, which writes token after token; this takes models that "
+            "answer in one run",
+            remedy="edgeopt run MODEL --prompt TEXT, or edgeopt bench MODEL --prompt-tokens 128",
+        )
     if taken:
         recipe = replace(recipe, input=replace(recipe.input, shapes={**recipe.input.shapes, **taken}))
         told = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in taken.items())

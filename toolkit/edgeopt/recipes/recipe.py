@@ -12,6 +12,7 @@ from typing import Annotated
 from edgeopt.errors import InvalidFileError, NotFoundError
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.embedded import Embedded
+from edgeopt.recipes.generation import GENERATION, Generation
 from edgeopt.recipes.keypoints import Keypoints
 from edgeopt.recipes.metrics import find_metric, require_metric_of
 from edgeopt.recipes.preprocess import Input, Layout, Preprocess
@@ -219,6 +220,7 @@ class Recipe:
     preprocess: Preprocess = field(default_factory=Preprocess)
     tokenizer: Tokenizer = field(default_factory=Tokenizer)
     check: Check = field(default_factory=Check)
+    generation: Generation = field(default_factory=Generation)
     keypoints: Keypoints = field(default_factory=Keypoints)
     """Task keypoints: the points of a pose."""
     match: tuple[Match, ...] = ()
@@ -335,7 +337,7 @@ def _require_inside(path: Path, files: Sequence[str]) -> None:
 def _require_parts(recipe: Recipe, path: Path) -> None:
     """Raise where there is no such task or metric."""
     try:
-        if recipe.task not in (known := registry.names_in("tasks")):
+        if recipe.task not in (known := (*registry.names_in("tasks"), GENERATION)):
             raise NotFoundError("task", recipe.task, known)
         require_metric_of(recipe.task, recipe.evaluation.metric)
     except NotFoundError as error:

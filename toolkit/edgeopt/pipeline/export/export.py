@@ -7,9 +7,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from numpy import __version__ as numpy_version
+
 from edgeopt.errors import EdgeoptError, Note, NoteKind, NotFoundError, UnsupportedError
 from edgeopt.graph.model import Model, save_model
 from edgeopt.graph.tensors import TensorSpec
+from edgeopt.pipeline.export.decoder.folder import (
+    TEXTS,
+    compare_with_reference,
+    copy_tokenizer,
+    decoder_recipe,
+    is_decoder,
+)
+from edgeopt.pipeline.export.decoder.llama import read_configuration, write_llama
+from edgeopt.pipeline.export.decoder.tensors_file import TensorFiles
 from edgeopt.pipeline.export.from_torch import open_module, open_program, open_torchscript
 from edgeopt.pipeline.export.hugging_face import open_pretrained
 from edgeopt.pipeline.export.likeness import SAMPLES, OutputDrift, compare_with_framework, names_of_outputs
@@ -75,6 +86,8 @@ def export(
     named, device = read_source(source), find_device(target)
     file = Path(out) if out else Path(named.name) / "model.onnx"
     _require_onnx(file)
+    if named.kind is Kind.HUGGING_FACE and is_decoder(Path(named.where)):
+        return _export_decoder(source, named, file, inputs, dynamic or {})
     network = _OPENERS[named.kind](named, inputs)
     axes = _known_axes(network, dynamic or {})
     opset, notes = choose_opset(device, network.form)
@@ -98,6 +111,40 @@ def export(
         outputs=drifts,
         beside=beside,
         notes=(*network.notes, *notes, *_unread(network, model)),
+    )
+
+
+def _export_decoder(
+    source: str, named: Source, file: Path, inputs: Sequence[NetworkInput], dynamic: Axes
+) -> ExportResult:
+    """Write a language model from its weights, with its cache, tokenizer and recipe."""
+    if inputs or dynamic:
+        raise UnsupportedError(
+            "the inputs of a language model are its tokens and its cache, of any length",
+            remedy="leave --input and --dynamic out",
+        )
+    folder = Path(named.where)
+    config, weights = read_configuration(folder), TensorFiles(folder)
+    recipe = decoder_recipe(folder, config, named.name)
+    model = write_llama(config, weights, named.name)
+    drift = compare_with_reference(config, weights, model)
+    save_model(model, file)
+    beside, notes = write_recipe(recipe, file.parent), tuple[Note, ...]()
+    if not beside:
+        notes = (Note(NoteKind.INFO, f"{file.parent / RECIPE} is left as it is", "another than export wrote"),)
+    return ExportResult(
+        source=source,
+        file=file,
+        name=named.name,
+        framework=f"NumPy {numpy_version}, its weights computed plainly",
+        opset=model.opset,
+        size_bytes=model.size_bytes,
+        nodes=len(model.proto.graph.node),
+        inputs=model.inputs[:2],
+        samples=TEXTS,
+        outputs=(OutputDrift("logits", (1, 1, config.vocabulary), drift),),
+        beside=(*beside, copy_tokenizer(folder, file.parent)),
+        notes=notes,
     )
 
 

@@ -55,6 +55,11 @@ class LanguageModel:
         """Memory that one token takes in the cache."""
         return sum(part.token_bytes for part in self._parts)
 
+    @property
+    def begins_with(self) -> int:
+        """Tokens that stand before every prompt."""
+        return len(self._begin)
+
     def __enter__(self) -> LanguageModel:
         return self
 

@@ -1,7 +1,7 @@
 """Write a decoder of the Llama type: grouped queries with rotary positions, gated products, RMS norms.
 
-The graph is that of onnxruntime-genai's builder, so that its library loads it too: `GroupQueryAttention`,
-`SkipSimplifiedLayerNormalization` of com.microsoft, `SimplifiedLayerNormalization` of ONNX Runtime.
+The graph is that of onnxruntime-genai's builder: `GroupQueryAttention` and `SkipSimplifiedLayerNormalization` of
+com.microsoft, the rest in ops of ONNX.
 
 Source: Touvron et al., 2023, arXiv:2302.13971; Ainslie et al., 2023, arXiv:2305.13245; Su et al., 2021, arXiv:2104.09864.
 """
@@ -220,9 +220,17 @@ class _Writer:
         self._constant("sin_cache", np.sin(turns).astype(np.float32))
 
     def _first_norm(self, x: str) -> str:
-        scale = self._read("model.layers.0.input_layernorm", (self._config.hidden,))
-        epsilon = self._config.epsilon
-        return self._node("SimplifiedLayerNormalization", [x, scale], "layer.0.normal", axis=-1, epsilon=epsilon)
+        self._constant("epsilon", np.array(self._config.epsilon, np.float32))
+        self._constant("two", np.array(2, np.float32))
+        self._constant("last_axis", np.array([-1], np.int64))
+        return self._normal(x, self._read("model.layers.0.input_layernorm", (self._config.hidden,)), "layer.0.normal")
+
+    def _normal(self, x: str, scale: str, mine: str) -> str:
+        """Return x over its root mean square, times its scale, in ops of ONNX, which ONNX Runtime fuses into one."""
+        power = self._node("Pow", [x, "two"], f"{mine}.squares")
+        mean = self._node("ReduceMean", [power, "last_axis"], f"{mine}.mean", keepdims=1)
+        root = self._node("Sqrt", [self._node("Add", [mean, "epsilon"], f"{mine}.above_zero")], f"{mine}.root")
+        return self._node("Mul", [self._node("Div", [x, root], f"{mine}.unit"), scale], mine)
 
     def _layer(self, i: int, x: str, normal: str) -> tuple[str, str]:
         """Return the sum behind layer i, and its norm for the next."""
@@ -267,10 +275,7 @@ class _Writer:
         together = self._constant(f"{x}.together", np.array([0, 0, heads * config.head], np.int64))
         split = self._node("Reshape", [x, apart], f"{x}.heads")
         scale = self._read(theirs, (config.head,))
-        normal = self._node(
-            "SimplifiedLayerNormalization", [split, scale], f"{x}.normal", axis=-1, epsilon=config.epsilon
-        )
-        return self._node("Reshape", [normal, together], f"{x}.joined")
+        return self._node("Reshape", [self._normal(split, scale, f"{x}.normal"), together], f"{x}.joined")
 
     def _product(self, x: str, theirs: Sequence[str], sides: Sequence[int], inputs: int, mine: str) -> str:
         """Return x times the matrices side by side, and their biases where there are any."""
