@@ -204,7 +204,8 @@ def configuration(shape: Shape) -> dict[str, object]:
     return {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": VOCABULARY,
         "hidden_size": shape.hidden, "intermediate_size": shape.inner, "num_hidden_layers": shape.layers,
-        "num_attention_heads": shape.heads, "num_key_value_heads": shape.kv_heads, "head_dim": shape.hidden // shape.heads,
+        "num_attention_heads": shape.heads, "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.hidden // shape.heads,
         "hidden_act": "silu", "rms_norm_eps": EPSILON, "rope_theta": THETA, "max_position_embeddings": CONTEXT,
         "tie_word_embeddings": True, "bos_token_id": 0, "eos_token_id": 0, "torch_dtype": "float32",
     }  # fmt: skip
@@ -218,8 +219,8 @@ def main() -> None:
     torch.set_num_threads(given.threads)
     every = files()
     texts = [read(file) for file in every]
-    print(f"{len(texts)} files, {sum(map(len, texts))} characters, "
-          f"SHA-256 {hashlib.sha256(''.join(texts).encode('utf-8', 'replace')).hexdigest()[:16]}", flush=True)  # fmt: skip
+    digest = hashlib.sha256("".join(texts).encode("utf-8", "replace")).hexdigest()
+    print(f"{len(texts)} files, {sum(map(len, texts))} characters, SHA-256 {digest[:16]}", flush=True)
     held_out = texts[HELD_OUT_EACH - 1 :: HELD_OUT_EACH]
     train = [text for i, text in enumerate(texts) if (i + 1) % HELD_OUT_EACH]
     tokenizer = trained_tokenizer(train)

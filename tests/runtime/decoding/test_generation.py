@@ -72,8 +72,12 @@ def test_every_token_of_256_is_the_likeliest_of_plain_numpy(folder, plain):
 
 
 @pytest.mark.parametrize(
-    "asked", [Asked(256, ends=False, chunk_tokens=n) for n in (1, 2, 3)] + [Asked(256, ends=False, guesses=n) for n in (1, 3, 8)]
-)  # fmt: skip
+    "asked",
+    [
+        *(Asked(256, ends=False, chunk_tokens=n) for n in (1, 2, 3)),
+        *(Asked(256, ends=False, guesses=n) for n in (1, 3, 8)),
+    ],
+)
 def test_chunks_and_guesses_change_no_token(asked, model, plain):
     assert tokens_of(model, asked) == plain
 
@@ -175,7 +179,8 @@ def test_times_rise_and_are_named(model):
     list(answer)
     account = answer.account
     assert list(account.token_at_ns) == sorted(account.token_at_ns)
-    assert account.ttft_ms is not None and account.ttft_ms >= account.prefill_ns / 1e6
+    assert account.ttft_ms is not None
+    assert account.ttft_ms >= account.prefill_ns / 1e6
     assert account.tpot_ms == pytest.approx((account.token_at_ns[-1] - account.token_at_ns[0]) / 1e6 / 11)
 
 

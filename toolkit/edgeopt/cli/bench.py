@@ -90,7 +90,9 @@ class _LoadOption(click.Option):
 @threads_option(f"{DEFAULT_THREADS}, shared by the sessions")
 @code_option
 @click.option(
-    "--prompt-tokens", type=Counts(), help="Measure a language model: answers to prompts of these lengths, such as 128,512."
+    "--prompt-tokens",
+    type=Counts(),
+    help="Measure a language model: answers to prompts of these lengths, such as 128,512.",
 )
 @click.option("--output-tokens", type=Whole(min=2), show_default="64", help="Tokens of each such answer.")
 @click.option("--seed", type=Whole(min=0), default=0, show_default=True, help="Decides arrivals, phases and orders.")

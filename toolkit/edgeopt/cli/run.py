@@ -33,7 +33,9 @@ _EVERY_S = 0.25
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("source", required=False)
 @click.option("--prompt", help="Let a language model answer this text, in place of SOURCE.")
-@click.option("--output-tokens", type=Whole(min=1), show_default="256", help="Tokens that the answer to --prompt may have.")
+@click.option(
+    "--output-tokens", type=Whole(min=1), show_default="256", help="Tokens that the answer to --prompt may have."
+)
 @click.option(
     "--temperature", type=Number(min=0, max=100), show_default="0, the likeliest", help="Draw the tokens of the answer."
 )
@@ -41,7 +43,10 @@ _EVERY_S = 0.25
 @click.option("--seed", type=Whole(min=0), show_default="0", help="Of what is drawn.")
 @click.option("--stop", multiple=True, metavar="TEXT", help="End the answer before this text; repeatable.")
 @click.option(
-    "--guesses", type=Whole(min=0), show_default="0", help="Tokens guessed from the text so far; the answer stays the same."
+    "--guesses",
+    type=Whole(min=0),
+    show_default="0",
+    help="Tokens guessed from the text so far; the answer stays the same.",
 )
 @click.option("--view", is_flag=True, help="Show the answers on a page of this machine; prints its address.")
 @click.option(
@@ -106,7 +111,9 @@ def run(
     """
     drawn = {"temperature": temperature, "top_p": top_p, "seed": seed}
     wanted = {"most_tokens": output_tokens, "stop": stop or None, "guesses": guesses}
-    given = ["--" + name.replace("most", "output").replace("_", "-") for name, value in {**drawn, **wanted}.items() if value]
+    given = [
+        "--" + name.replace("most", "output").replace("_", "-") for name, value in {**drawn, **wanted}.items() if value
+    ]
     if prompt is not None:
         if source is not None:
             raise click.UsageError("--prompt takes the place of SOURCE; leave one of them out")
@@ -114,7 +121,7 @@ def run(
     if source is None:
         raise click.UsageError("Missing argument 'SOURCE'; or --prompt TEXT for a language model.")
     if given:
-        raise click.UsageError(f"{given[0]} belongs to --prompt")
+        raise click.UsageError(f"--{given[0]} belongs to --prompt")
     from edgeopt.pipeline.live import LiveOptions, run_live
     from edgeopt.pipeline.live_summary import summarize
 

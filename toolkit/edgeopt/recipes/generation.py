@@ -1,4 +1,4 @@
-"""The table `[generation]` of a recipe: what a language model that writes token after token needs beside its tokenizer."""
+"""The table `[generation]` of a recipe: what a model that writes token after token needs beside its tokenizer."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def cache_parts(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> 
         if present not in known or not isinstance(heads, int) or not isinstance(head, int):
             raise UnsupportedError(
                 f"input {one} is no cache that an output {present} continues",
-                remedy="export the decoder with its cache: past_key_values.N.key (batch, heads, past, head), present.N.key",
+                remedy="export the decoder with its cache: past_key_values.N.key (batch, heads, past, head)",
             )
         found.append(CachePart(one.name, present, heads, head, one.dtype))
     if not found or not {IDS, LOGITS} <= {one.name for one in inputs} | known:

@@ -17,8 +17,8 @@ from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.opening import open_language_model
 from edgeopt.system.environment import read_environment
 from edgeopt.system.files import read_text
-from edgeopt.system.threads import engine_threads
 from edgeopt.system.text import plural
+from edgeopt.system.threads import engine_threads
 
 _LEAST_ANSWERS = 6
 """Of each length: fewer give a median no interval."""
@@ -116,7 +116,8 @@ def _texts(file: Path | None, opened: LanguageModel) -> list[int]:
         return tokens * (1 + 2 * opened.context // max(len(tokens), 1))
     special = set(opened.tokenizer.special.values())
     plain = [one for one in range(opened.tokenizer.size) if one not in special]
-    return np.random.default_rng(0).choice(plain, 4 * opened.context).tolist()
+    drawn: list[int] = np.random.default_rng(0).choice(plain, 4 * opened.context).tolist()
+    return drawn
 
 
 def _measure(

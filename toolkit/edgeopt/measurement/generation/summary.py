@@ -47,7 +47,12 @@ def summarize_generation(result: GenerationBench) -> Document:
         Section(f"Time for each token after it, answers of {output}", make_table(result.lengths, following)),
     )
     return Document(
-        "bench", result.model, f"{result.model}: first token and next", result.as_json(), sections, seconds=result.seconds
+        "bench",
+        result.model,
+        f"{result.model}: first token and next",
+        result.as_json(),
+        sections,
+        seconds=result.seconds,
     )
 
 

@@ -57,6 +57,8 @@ class ExportResult:
     beside: tuple[Path, ...]
     """Recipe and class names; empty: none was written."""
     notes: tuple[Note, ...]
+    writes: bool = False
+    """Whether it is a language model, which writes token after token."""
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -145,6 +147,7 @@ def _export_decoder(
         outputs=(OutputDrift("logits", (1, 1, config.vocabulary), drift),),
         beside=(*beside, copy_tokenizer(folder, file.parent)),
         notes=notes,
+        writes=True,
     )
 
 

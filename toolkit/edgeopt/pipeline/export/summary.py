@@ -34,7 +34,8 @@ def summarize(result: ExportResult) -> Document:
     )
     file = shlex.quote(str(result.file))
     sentence = f"{result.file} answers as the original does"
-    verdict = Verdict(Outcome.DONE, sentence, next_command=f"edgeopt optimize {file} --target cpu")
+    command = f"edgeopt run {file} --prompt TEXT" if result.writes else f"edgeopt optimize {file} --target cpu"
+    verdict = Verdict(Outcome.DONE, sentence, next_command=command)
     return Document(
         "export",
         result.name,

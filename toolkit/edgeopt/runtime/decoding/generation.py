@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from time import perf_counter_ns
 
 from edgeopt.executors.onnxruntime.decoder import Decoder
@@ -27,7 +27,7 @@ class Asked:
     """What an answer may be."""
 
     most_tokens: int = 256
-    sampling: Sampling = Sampling()
+    sampling: Sampling = field(default_factory=Sampling)
     stop: tuple[str, ...] = ()
     """The answer ends before any of these."""
     chunk_tokens: int = 0
@@ -132,7 +132,7 @@ class Generation:
     def _now_ns(self) -> int:
         return perf_counter_ns() - self._begun_ns
 
-    def _write(self) -> Iterator[Piece]:
+    def _write(self) -> Generator[Piece]:
         decoder, asked = self._decoder, self._asked
         begun_ns = self._now_ns()
         chunk = asked.chunk_tokens or self._prompt_tokens

@@ -22,7 +22,12 @@ class LanguageModel:
     """One decoder for any number of threads; each answer has a cache of its own, the weights are there once."""
 
     def __init__(
-        self, session: OnnxRuntimeSession, tokenizer: BytePairs, context: int, end: Sequence[int], begin: Sequence[int] = ()
+        self,
+        session: OnnxRuntimeSession,
+        tokenizer: BytePairs,
+        context: int,
+        end: Sequence[int],
+        begin: Sequence[int] = (),
     ) -> None:
         """Bind a session to its tokenizer.
 

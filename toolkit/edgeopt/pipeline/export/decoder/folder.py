@@ -63,7 +63,7 @@ def compare_with_reference(config: Configuration, weights: TensorFiles, model: M
     worst = worst_drift(found)
     if not worst.is_within(TOLERANCE):
         raise UnsupportedError(
-            f"the graph of {model.name} answers differently than its weights say: {worst.sqnr_db:.0f} dB signal to noise",
+            f"the graph of {model.name} answers differently than its weights say: {worst.sqnr_db:.0f} dB",
             remedy="export it with onnxruntime-genai's builder",
         )
     return worst

@@ -3,7 +3,8 @@
 The graph is that of onnxruntime-genai's builder: `GroupQueryAttention` and `SkipSimplifiedLayerNormalization` of
 com.microsoft, the rest in ops of ONNX.
 
-Source: Touvron et al., 2023, arXiv:2302.13971; Ainslie et al., 2023, arXiv:2305.13245; Su et al., 2021, arXiv:2104.09864.
+Source: Touvron et al., 2023, arXiv:2302.13971; Ainslie et al., 2023, arXiv:2305.13245; Su et al., 2021,
+arXiv:2104.09864.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from edgeopt.pipeline.export.decoder.tensors_file import TensorFiles
 from edgeopt.system.toml import Within
 
 KINDS = ("llama", "mistral", "qwen2", "qwen3")
-"""`model_type` of configurations whose graph this is; Qwen2 adds a bias to queries, keys and values, Qwen3 norms them."""
+"""`model_type` of what is written here; Qwen2 adds a bias to queries, keys and values, Qwen3 norms them."""
 _OPSET, _IR = 21, 10
 _MICROSOFT = "com.microsoft"
 _Side = Annotated[int, Within(1, 1 << 20)]
@@ -236,7 +237,9 @@ class _Writer:
         """Return the sum behind layer i, and its norm for the next."""
         config, mine, theirs = self._config, f"layer.{i}", f"model.layers.{i}"
         seen = self._attention(i, normal)
-        back = self._product(seen, [f"{theirs}.self_attn.o_proj"], [config.hidden], config.heads * config.head, f"{mine}.o")
+        back = self._product(
+            seen, [f"{theirs}.self_attn.o_proj"], [config.hidden], config.heads * config.head, f"{mine}.o"
+        )
         x, normal = self._added(x, back, f"{theirs}.post_attention_layernorm", f"{mine}.middle")
         gate = self._product(normal, [f"{theirs}.mlp.gate_proj"], [config.inner], config.hidden, f"{mine}.gate")
         up = self._product(normal, [f"{theirs}.mlp.up_proj"], [config.inner], config.hidden, f"{mine}.up")
@@ -256,7 +259,8 @@ class _Writer:
                 self._product(normal, [name], [side], config.hidden, f"{mine}.{part}")
                 for name, side, part in zip(names, sides, "qkv", strict=True)
             )
-            parts = [self._head_norm(q, f"{theirs}.q_norm", config.heads), self._head_norm(k, f"{theirs}.k_norm", config.kv_heads), v]  # fmt: skip
+            q = self._head_norm(q, f"{theirs}.q_norm", config.heads)
+            parts = [q, self._head_norm(k, f"{theirs}.k_norm", config.kv_heads), v]
         else:
             parts = [self._product(normal, names, sides, config.hidden, f"{mine}.qkv"), "", ""]
         past = [f"past_key_values.{i}.{part}" for part in ("key", "value")]
@@ -279,9 +283,7 @@ class _Writer:
 
     def _product(self, x: str, theirs: Sequence[str], sides: Sequence[int], inputs: int, mine: str) -> str:
         """Return x times the matrices side by side, and their biases where there are any."""
-        parts = [
-            self._weights.read(f"{name}.weight", (side, inputs)) for name, side in zip(theirs, sides, strict=True)
-        ]
+        parts = [self._weights.read(f"{name}.weight", (side, inputs)) for name, side in zip(theirs, sides, strict=True)]
         weight = self._constant(f"{mine}.weight", np.ascontiguousarray(np.concatenate(parts).T))
         made = self._node("MatMul", [x, weight], mine)
         if f"{theirs[0]}.bias" not in self._weights:

@@ -1,4 +1,4 @@
-"""A decoder of the Llama type in NumPy, computed plainly from the same weights: what a written graph is compared with."""
+"""A decoder of the Llama type in plain NumPy on the same weights: what a written graph is compared with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tensors of `.safetensors` files, mapped from disk: a length, a head in JSON, then the numbers one after the other.
+"""The tensors of `.safetensors` files: a length, a head in JSON, then the numbers one after the other.
 
 Source: https://github.com/huggingface/safetensors (format).
 """
@@ -107,9 +107,7 @@ def _places(file: Path) -> dict[str, _Place]:
             raise InvalidFileError(f"{file} is no safetensors file", remedy=_REMEDY)
         try:
             head = json.loads(stream.read(length))
-            return {
-                name: _place(file, one, 8 + length, size) for name, one in head.items() if name != "__metadata__"
-            }
+            return {name: _place(file, one, 8 + length, size) for name, one in head.items() if name != "__metadata__"}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InvalidFileError(f"{file} is damaged: {error}", remedy=_REMEDY) from error
 
