@@ -47,7 +47,7 @@ def test_the_number_of_channels_must_be_fixed():
     assert "--shape x=1x3x8x8" in remedy
 
 
-def test_weights_that_were_not_loaded_are_missed():
+def test_weights_that_stay_in_files_are_not_pruned():
     outside = onnx.ModelProto()
     outside.CopyFrom(chain().proto)
     tensor = numpy_helper.from_array(numbers(6), "b0")
@@ -56,5 +56,5 @@ def test_weights_that_were_not_loaded_are_missed():
     tensor.data_location = onnx.TensorProto.EXTERNAL
     next(one for one in outside.graph.initializer if one.name == "b0").CopyFrom(tensor)
     problem, remedy = told(Model(outside, "net"))
-    assert problem == "net keeps weights in external data that is not loaded: b0"
-    assert remedy == "keep the external data files beside the model, and name its file"
+    assert problem == "net has more than 2 GB: b0 stay in files, and pruning holds all weights"
+    assert remedy == "prune a smaller form of it"

@@ -10,10 +10,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeAlias
 
+from edgeopt.errors import UnsupportedError
+from edgeopt.graph.outside import Outside
 from edgeopt.graph.tensors import Tensors, TensorSpec
 
-Source = bytes | Path
-"""A serialized ONNX model, or the path of one (needed above 2 GB, and for external data)."""
+Source = bytes | Path | Outside
+"""A serialized ONNX model, the path of one, or a graph whose weights lie in files of a folder (above 2 GB)."""
+
+
+def in_one_piece(source: Source, engine: str) -> bytes | Path:
+    """Return a source that is a file or bytes.
+
+    Raises:
+        UnsupportedError: If its weights lie in other files, which this engine is not given.
+    """
+    if isinstance(source, Outside):
+        raise UnsupportedError(
+            f"{engine} is not given models above 2 GB, whose weights lie in files of their own",
+            remedy="store the weights in 4 or 8 bits first, or choose a target of the executor onnxruntime",
+        )
+    return source
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError
-from edgeopt.executors import Executor, Placement, SessionOptions, Source, Staged
+from edgeopt.executors import Executor, Placement, SessionOptions, Source, Staged, in_one_piece
 from edgeopt.graph.tensors import Tensors, TensorSpec, require_names
 
 
@@ -147,6 +147,7 @@ class Null(Executor):
         Raises:
             InvalidFileError: If `source` cannot be read or is no script.
         """
+        source = in_one_piece(source, "the executor null")
         if isinstance(source, bytes):
             return NullSession(parse_script(source), self.wait_ns)
         try:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from edgeopt.errors import InvalidFileError, Missing, NotFoundError, UnavailableError, UnsupportedError
-from edgeopt.executors import Executor, Placement, SessionOptions, Source, Staged
+from edgeopt.executors import Executor, Placement, SessionOptions, Source, Staged, in_one_piece
 from edgeopt.graph.tensors import Tensors, TensorSpec, require_names
 from edgeopt.system.files import write_beside
 from edgeopt.system.optional import require
@@ -191,6 +191,7 @@ class OpenVino(Executor):
             UnsupportedError: On an entry that edgeopt sets itself.
             ValueError: On an unknown precision.
         """
+        given = in_one_piece(source, "OpenVINO")
         if options.precision not in _HINTS:
             raise ValueError(f"precision is {options.precision!r}, not one of {', '.join(_HINTS)}")
         if options.profile_to:
@@ -199,10 +200,10 @@ class OpenVino(Executor):
         core = openvino.Core()
         device = _require_device(core, openvino.__version__, options.providers)
         properties = _properties(core, device, options)
-        if _is_compiled(source):
-            compiled = _load_compiled(core, source, device, properties)
+        if _is_compiled(given):
+            compiled = _load_compiled(core, given, device, properties)
         else:
-            compiled = _compile(core, _read(core, source), device, properties)
+            compiled = _compile(core, _read(core, given), device, properties)
         _require_precision(compiled, device, _HINTS[options.precision])
         session = OpenVinoSession(compiled, openvino.Tensor, device)
         if options.save_optimized_to:
@@ -247,7 +248,7 @@ def _properties(core: Any, device: str, options: SessionOptions) -> dict[str, An
     return properties
 
 
-def _read(core: Any, source: Source) -> Any:
+def _read(core: Any, source: bytes | Path) -> Any:
     try:
         return core.read_model(source if isinstance(source, bytes) else str(source))
     except RuntimeError as error:
@@ -272,11 +273,11 @@ def _compile(core: Any, model: Any, device: str, properties: dict[str, Any]) -> 
         ) from error
 
 
-def _is_compiled(source: Source) -> bool:
+def _is_compiled(source: bytes | Path) -> bool:
     return source.startswith(_BLOB_MAGIC) if isinstance(source, bytes) else source.suffix == BLOB_SUFFIX
 
 
-def _load_compiled(core: Any, source: Source, device: str, properties: dict[str, Any]) -> Any:
+def _load_compiled(core: Any, source: bytes | Path, device: str, properties: dict[str, Any]) -> Any:
     try:
         return core.import_model(source if isinstance(source, bytes) else source.read_bytes(), device, properties)
     except (OSError, RuntimeError) as error:

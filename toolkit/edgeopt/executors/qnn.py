@@ -25,7 +25,7 @@ from edgeopt.errors import (
     UnavailableError,
     UnsupportedError,
 )
-from edgeopt.executors import Executor, Placement, SessionOptions, Source, Staged
+from edgeopt.executors import Executor, Placement, SessionOptions, Source, Staged, in_one_piece
 from edgeopt.graph.tensors import Tensors, TensorSpec, require_names
 from edgeopt.system.messages import Message
 from edgeopt.system.text import plural
@@ -171,7 +171,7 @@ class Qnn(Executor):
             StepError: If the vendor's library dies or hangs.
         """
         message = _message("open", source, options, strict=True)
-        _require_soc(source, options.entries["soc_model"])
+        _require_soc(in_one_piece(source, "the executor qnn"), options.entries["soc_model"])
         worker = self._start()
         try:
             answer = worker.ask(message, timeout_s=self.open_timeout_s)
@@ -316,7 +316,7 @@ def _require_placement(session: QnnSession) -> None:
         )
 
 
-def _require_soc(source: Source, soc: str) -> None:
+def _require_soc(source: bytes | Path, soc: str) -> None:
     """The simulator runs a binary of any SoC, whatever SoC it was told; a device would not."""
     found = _COMPILED_FOR.search(source if isinstance(source, bytes) else _read(source))
     if found and soc not in found[1].decode().split(","):
@@ -351,6 +351,7 @@ def _message(do: str, source: Source, options: SessionOptions, *, strict: bool, 
         "strict": strict,
         "verbose": verbose,
     }
+    source = in_one_piece(source, "the executor qnn")
     if isinstance(source, bytes):
         return Message(values, {"model": np.frombuffer(source, np.uint8)})
     return Message({**values, "path": str(source.resolve())})

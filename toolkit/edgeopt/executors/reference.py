@@ -9,7 +9,7 @@ import onnx
 from onnx.reference import ReferenceEvaluator
 
 from edgeopt.errors import UnsupportedError
-from edgeopt.executors import Executor, Placement, SessionOptions, Source, Staged
+from edgeopt.executors import Executor, Placement, SessionOptions, Source, Staged, in_one_piece
 from edgeopt.graph.tensors import Tensors, TensorSpec
 
 
@@ -58,6 +58,7 @@ class Reference(Executor):
         Raises:
             UnsupportedError: If an op is not part of ONNX.
         """
+        source = in_one_piece(source, "the reference evaluator")
         proto = onnx.load(str(source)) if isinstance(source, Path) else onnx.load_from_string(source)
         try:
             return ReferenceSession(ReferenceEvaluator(proto), proto)

@@ -31,7 +31,7 @@ from edgeopt.errors import (
     UnavailableError,
     UnsupportedError,
 )
-from edgeopt.executors import Executor, Placement, SessionOptions, Source, Staged
+from edgeopt.executors import Executor, Placement, SessionOptions, Source, Staged, in_one_piece
 from edgeopt.executors._rknn_table import Layer, plain, read_layers
 from edgeopt.graph.tensors import Tensors, TensorSpec, require_names
 from edgeopt.system.messages import Message
@@ -242,6 +242,7 @@ class Rknn(Executor):
         return RknnSession(worker, folder, built, answer, self.run_timeout_s)
 
     def _message(self, source: Source, config: Mapping[str, Any], folder: Path, simulate: bool) -> Message:
+        source = in_one_piece(source, "the executor rknn")
         model = source.resolve() if isinstance(source, Path) else folder / "model.onnx"
         if isinstance(source, bytes):
             model.write_bytes(source)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections import ChainMap
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,11 +11,23 @@ from pathlib import Path
 
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import TensorProto, helper
+from onnx import helper
 
 from edgeopt.errors import InvalidFileError, NotFoundError, UnsupportedError
 from edgeopt.graph.exported_folder import exported_in, name_of
-from edgeopt.graph.subgraphs import all_nodes, stored_tensors, subgraphs
+from edgeopt.graph.outside import Outside, sha256_of
+from edgeopt.graph.outside_weights import (
+    for_engines,
+    in_one_file,
+    layout_of,
+    leave_outside,
+    load_inside,
+    outside_tensors,
+    piece_of,
+    told_bytes,
+    with_locations,
+)
+from edgeopt.graph.subgraphs import subgraphs
 from edgeopt.graph.tensors import TensorSpec, fix_sizes
 from edgeopt.graph.validity import require_valid, sort_nodes
 from edgeopt.system import assets
@@ -59,28 +70,64 @@ class Model:
         return max((one.version for one in self.proto.opset_import if one.domain in ("", "ai.onnx")), default=1)
 
     @cached_property
+    def is_outside(self) -> bool:
+        """Whether weights lie in files of their own, as those of models above 2 GB do."""
+        return any(True for _ in outside_tensors(self.proto))
+
+    @cached_property
+    def source(self) -> bytes | Outside:
+        """What an engine opens: the serialized model, or its graph and the folder with its weights.
+
+        Raises:
+            UnsupportedError: If what is in the graph itself is above 2 GB.
+        """
+        self._require_one_protobuf()
+        return for_engines(self.proto) if self.is_outside else self.data
+
+    @cached_property
     def data(self) -> bytes:
         """The serialized model.
 
         Raises:
-            UnsupportedError: Above 2 GB, where a protobuf cannot be serialized.
+            UnsupportedError: If it is not in one piece: weights lie outside, or it is above 2 GB.
         """
+        if self.is_outside:
+            largest = max(outside_tensors(self.proto), key=told_bytes)
+            raise UnsupportedError(
+                f"{self.name} has {self.size_bytes / 1e9:.1f} GB of weights in files beside it, {largest.name!r} "
+                "among them, and this takes a model in one file",
+                remedy="store its weights in 4 or 8 bits first: edgeopt optimize MODEL --target cpu",
+            )
+        self._require_one_protobuf()
+        data: bytes = self.proto.SerializeToString(deterministic=True)
+        return data
+
+    def _require_one_protobuf(self) -> None:
         if self.proto.ByteSize() > _TWO_GB:
             raise UnsupportedError(
                 f"{self.name} is larger than 2 GB", remedy="quantize its weights first, or split the model"
             )
-        data: bytes = self.proto.SerializeToString(deterministic=True)
-        return data
 
-    @property
+    @cached_property
     def size_bytes(self) -> int:
-        """Size of the serialized model."""
-        return len(self.data)
+        """Size of the serialized model, with the weights that lie outside."""
+        if not self.is_outside:
+            return len(self.data)
+        return int(self.proto.ByteSize()) + sum(one.length for one in {*map(piece_of, outside_tensors(self.proto))})
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of the serialized model."""
-        return hashlib.sha256(self.data).hexdigest()
+        """SHA-256 of the serialized model; of weights that lie outside the hash of their file stands in it."""
+        if not self.is_outside:
+            return hashlib.sha256(self.data).hexdigest()
+        graph = with_locations(self.proto, lambda one: (sha256_of(one.file), one.offset))
+        return hashlib.sha256(graph).hexdigest()
+
+    def gathered(self) -> Model:
+        """Return the model with all weights inside where that is below 2 GB; otherwise itself."""
+        if not self.is_outside or self.size_bytes > _TWO_GB:
+            return self
+        return Model(load_inside(self.proto), self.name)
 
     @cached_property
     def metadata(self) -> Mapping[str, str]:
@@ -235,7 +282,7 @@ def _is_folder(path: Path) -> InvalidFileError:
 
 
 def load_model(path: Path, name: str = "") -> Model:
-    """Load and check one ONNX file, external data included.
+    """Load and check one ONNX file, external data included; above 2 GB the weights stay where they are.
 
     Args:
         path: The file.
@@ -243,8 +290,7 @@ def load_model(path: Path, name: str = "") -> Model:
 
     Raises:
         InvalidFileError: If it is not ONNX, truncated, its external data is missing, or the checker refuses it.
-        UnsupportedError: If a node belongs to a domain that no engine here knows, or all weights together have more
-            than 2 GB: that is seen before any of them is read.
+        UnsupportedError: If a node belongs to a domain that no engine here knows.
     """
     data = read_file(path, remedy="name an ONNX file that may be read", most_bytes=_MOST_FILE_BYTES)
     try:
@@ -255,9 +301,11 @@ def load_model(path: Path, name: str = "") -> Model:
         ) from error
     if not proto.graph.node or not proto.opset_import:
         raise InvalidFileError(f"{path} holds no ONNX graph", remedy="export the model again, or copy the file again")
-    _require_two_gb(proto, len(data), path)
     try:
-        onnx.load_external_data_for_model(proto, str(path.parent))
+        if _is_large(proto, len(data)):
+            leave_outside(proto, path)
+        else:
+            onnx.load_external_data_for_model(proto, str(path.parent))
     except (OSError, ValueError, onnx.checker.ValidationError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise InvalidFileError(
@@ -269,35 +317,25 @@ def load_model(path: Path, name: str = "") -> Model:
     return Model(proto, name or name_of(path))
 
 
-def _require_two_gb(proto: onnx.ModelProto, graph_bytes: int, path: Path) -> None:
-    """Raise where the model with its external data is larger than a protobuf can be, and name its largest weights."""
-    outside = [one for one in stored_tensors(proto.graph) if one.data_location == TensorProto.EXTERNAL]
-    total_bytes = graph_bytes + sum(map(_told_bytes, outside))
-    if total_bytes <= _TWO_GB:
-        return
-    largest = max(outside, key=_told_bytes)
-    reader = next((node for node in all_nodes(proto.graph) if largest.name in node.input), None)
-    of_node = f" of {reader.op_type} {reader.name or next(iter(reader.output), '')!r}" if reader else ""
-    raise UnsupportedError(
-        f"{path} has {total_bytes / 1e9:.1f} GB with its external data, and edgeopt takes 2 GB; the largest weights "
-        f"are {largest.name!r}{of_node}, {_told_bytes(largest) / 1e9:.1f} GB",
-        remedy="export it in float16 or with weights of 8 or 4 bits, or split the model there",
-    )
-
-
-def _told_bytes(tensor: TensorProto) -> int:
-    """Return how many bytes a tensor takes by its shape and type; 0 where its type is unknown or packs several."""
-    try:
-        width = helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
-    except (KeyError, TypeError):
-        return 0
-    return int(math.prod(max(size, 0) for size in tensor.dims) * width)
+def _is_large(proto: onnx.ModelProto, graph_bytes: int) -> bool:
+    """Whether the model with its external data is larger than a protobuf can be."""
+    return graph_bytes + sum(map(told_bytes, outside_tensors(proto))) > _TWO_GB
 
 
 def save_model(model: Model, path: Path) -> None:
-    """Write the model, whole or not at all.
+    """Write the model, whole or not at all; weights that lie outside go to one file beside it, `NAME.onnx.data`.
 
     Raises:
         InvalidFileError: If the folder is not writable or the disk is full.
     """
-    write_beside(path, model.data)
+    if not model.is_outside:
+        write_beside(path, model.data)
+        return
+    layout, beside = layout_of(model.proto), weights_beside(path)
+    layout.write(beside, may_link=True)
+    write_beside(path, in_one_file(model.proto, layout, beside.name))
+
+
+def weights_beside(path: Path) -> Path:
+    """Return where the weights of a model lie that `save_model` wrote, if they lie outside."""
+    return path.with_name(f"{path.name}.data")

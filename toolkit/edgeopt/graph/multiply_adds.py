@@ -9,6 +9,7 @@ from itertools import chain
 from onnx import GraphProto, NodeProto, shape_inference
 
 from edgeopt.graph.model import Model
+from edgeopt.graph.outside_weights import without_outside
 from edgeopt.graph.subgraphs import stored_tensors, subgraphs, tensors_of
 
 _Shapes = Mapping[str, tuple[int, ...]]
@@ -40,7 +41,7 @@ def count_multiply_adds(model: Model) -> int | None:
     multiplies.
     """
     try:
-        inferred = shape_inference.infer_shapes(model.proto, data_prop=True)
+        inferred = shape_inference.infer_shapes(without_outside(model.proto), data_prop=True)
     except (shape_inference.InferenceError, ValueError):
         return None
     return _work_in(inferred.graph, {})

@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, checker
 
 from edgeopt.errors import InvalidFileError, UnsupportedError
+from edgeopt.graph.outside_weights import without_outside
 from edgeopt.graph.subgraphs import all_nodes, subgraphs
 
 _KNOWN_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft", "com.ms.internal.nhwc"})
@@ -39,7 +40,7 @@ def require_valid(proto: ModelProto, where: str) -> None:
     _require_tensors(proto.graph, where)
     _require_known_ops(proto, where)
     try:
-        checker.check_model(_as_checked(proto))
+        checker.check_model(_as_checked(without_outside(proto)))
     except (checker.ValidationError, ValueError) as error:
         raise InvalidFileError(f"{where} is not a valid model: {_one_line(error)}", remedy=_AGAIN) from error
 

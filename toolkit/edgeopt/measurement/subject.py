@@ -11,6 +11,7 @@ from typing import Any
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind, UnavailableError
 from edgeopt.executors import Session, SessionOptions, Source
+from edgeopt.graph.outside import Outside, sha256_of
 from edgeopt.graph.tensors import Tensors, TensorSpec
 from edgeopt.measurement.fed_back import feed_back
 from edgeopt.measurement.given import open_given
@@ -146,7 +147,7 @@ def open_subject(
     _require_entries(device.executor, device.name, entries or {})
     used = engine_threads(threads, device.threads, workers)
     opening = opening_for(device, device.float_precision, used).with_entries(entries or {})
-    session = opening.open(loaded.data)
+    session = opening.open(loaded.source)
     _require_real_time(session, device.name)
     task = make_task(choice.recipe, loaded.inputs, loaded.outputs, evaluating=False)
     notes = choice.notes
@@ -160,7 +161,7 @@ def open_subject(
         session=session,
         opening=opening,
         notes=notes,
-        source=loaded.data,
+        source=loaded.source,
         path=given.path,
         inputs=loaded.inputs,
         outputs=loaded.outputs,
@@ -296,6 +297,8 @@ def subject_facts(
 def _hash(source: Source) -> str:
     if isinstance(source, bytes):
         return hashlib.sha256(source).hexdigest()
+    if isinstance(source, Outside):
+        return hashlib.sha256(b"".join((source.graph, *(sha256_of(one).encode() for one in source.files)))).hexdigest()
     digest = hashlib.sha256()
     with source.open("rb") as file:
         while chunk := file.read(_CHUNK):

@@ -53,7 +53,7 @@ def choose_threads(model: Model, target: Target, shapes: Mapping[str, tuple[int,
     if cores < 2:
         return 1
     inputs = {one.name: np.full(shapes[one.name], 0.5).astype(one.dtype) for one in model.inputs}
-    sessions = {count: opening_for(target, target.float_precision, count).open(model.data) for count in (1, cores)}
+    sessions = {count: opening_for(target, target.float_precision, count).open(model.source) for count in (1, cores)}
     runs = {str(count): call_of(session, inputs) for count, session in sessions.items()}
     ratio = compare_calls(runs, baseline="1", seconds=_SECONDS, block=10)[str(cores)]
     for session in sessions.values():

@@ -11,6 +11,8 @@ from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.executors import Session
 from edgeopt.executors.onnxruntime.providers import CPU, TENSORRT
 from edgeopt.graph.model import Model, load_model
+from edgeopt.graph.outside import Layout
+from edgeopt.graph.outside_weights import in_one_file, layout_of
 from edgeopt.graph.tensors import Sample
 from edgeopt.pipeline.candidate import Candidate
 from edgeopt.pipeline.embedding import Embedding
@@ -27,6 +29,7 @@ from edgeopt.runtime.bundle import (
     Bundle,
     Expected,
     SelfTest,
+    Weights,
     make_artefact,
     make_selftest,
     write_bundle,
@@ -86,7 +89,8 @@ def deploy(
     samples = _samples(run, alike, fed.input.size, notes)
     recorder = _Recorder(run, embedded, samples, notes, in_float)
     recorded = [recorder.record(part) if samples else None for part in parts]
-    models = [_packed(run, part, embedded, one) for part, one in zip(parts, recorded, strict=True)]
+    weights = dict[str, Layout]()
+    models = [_packed(run, part, embedded, one, weights) for part, one in zip(parts, recorded, strict=True)]
     selftest = _selftest(samples, recorded) if any(recorded) else None
     inside = embedded.inside.expected if embedded.inside else {}
     folder = folder or run.workspace.path("bundle")
@@ -98,6 +102,7 @@ def deploy(
         {**_expected(run, best), **inside},
         package_versions(),
         lighter=models[len(chain) :],
+        weights=weights,
         selftest=selftest,
     )
     if TENSORRT in run.context.target.providers and not run.untimed:
@@ -180,15 +185,19 @@ def _precision_on_device(run: Run, best: Candidate) -> str:
     return next((one for one in run.context.target.precisions if one.startswith("w8") == is_integer), best.precision)
 
 
-def _packed(run: Run, part: _Part, embedded: Embedding, recorded: Recorded | None) -> tuple[Artefact, bytes]:
+def _packed(
+    run: Run, part: _Part, embedded: Embedding, recorded: Recorded | None, weights: dict[str, Layout]
+) -> tuple[Artefact, bytes]:
+    """Return what the manifest says of a model, and the model; `weights` gets the file with its weights, if any."""
     one, how = part.candidate, (part.precision, part.target, part.threads)
     if part.file == one.compiled:
         data = run.workspace.read(part.file)
         made = make_artefact(part.name, data, *how)
     else:
         model = embedded.put_into(load_model(run.workspace.path(part.file), one.name))
-        data = model.data
+        data, beside = _in_bundle(model, weights)
         made = make_artefact(part.name, data, *how, model.inputs, model.outputs)
+        made = replace(made, weights=beside)
     score = one.simulated or one.score
     frame = one.latency.frame if one.latency and part.judged_as is None else None
     expected = Expected(
@@ -200,6 +209,16 @@ def _packed(run: Run, part: _Part, embedded: Embedding, recorded: Recorded | Non
     if embedded.inside and embedded.name == one.name and part.judged_as is None:
         expected = replace(expected, **embedded.inside.expected)
     return replace(made, expected=expected, noise_limits=recorded.limits if recorded else {}), data
+
+
+def _in_bundle(model: Model, weights: dict[str, Layout]) -> tuple[bytes, Weights | None]:
+    """Return a model as the bundle stores it; equal weights of several models lie there once, named by their hash."""
+    if not model.is_outside:
+        return model.data, None
+    layout = layout_of(model.proto)
+    named = Weights(f"weights-{layout.sha256[:16]}.bin", layout.sha256, layout.size_bytes)
+    weights[named.file] = layout
+    return in_one_file(model.proto, layout, named.file), named
 
 
 def _expected(run: Run, best: Candidate) -> dict[str, object]:
@@ -313,7 +332,9 @@ def _selftest(samples: Sequence[Sample], recorded: Sequence[Recorded | None]) ->
 
 def _size_of(bundle: Bundle) -> Note:
     """Return what each file of a bundle weighs."""
-    sizes = {one.file: one.size_bytes for one in (*bundle.artefacts, *bundle.lighter)}
+    artefacts = (*bundle.artefacts, *bundle.lighter)
+    sizes = {one.file: one.size_bytes for one in artefacts}
+    sizes |= {one.weights.file: one.weights.size_bytes for one in artefacts if one.weights}
     if bundle.selftest:
         sizes[bundle.selftest.file] = bundle.selftest.size_bytes
     told = ", ".join(f"{name} {format_bytes(size)}" for name, size in sizes.items())

@@ -17,7 +17,7 @@ from edgeopt.measurement.accuracy.parallel import simulate_answers, simulate_met
 from edgeopt.pipeline.candidate import Candidate
 from edgeopt.pipeline.resume import stored_candidates
 from edgeopt.pipeline.run import Run
-from edgeopt.pipeline.scoring import add_candidate, score_candidate
+from edgeopt.pipeline.scoring import add_candidate, score_candidate, store_candidate
 from edgeopt.pipeline.summary import candidate_line
 from edgeopt.steps._context import AGREEMENT_PICTURES, CHECKED_PICTURES, Setting, numbered, out_of_time
 from edgeopt.steps.compile import forms_for
@@ -87,7 +87,7 @@ def _add_form(run: Run, name: str, form: DeviceForm, parent: Candidate) -> Candi
     else:
         candidate = _scored_on_device(run, candidate, form)
     run.openers[name] = form.open
-    run.workspace.store(candidate, form.model.data)
+    store_candidate(run, candidate, form.model)
     run.candidates.append(candidate)
     run.listener.say(candidate_line(candidate))
     return candidate

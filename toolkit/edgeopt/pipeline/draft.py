@@ -143,7 +143,7 @@ def _own_frames(recipe: Recipe) -> Frames | None:
 
 def _show(recipe: Recipe, model: Model, frames: Frames, file: Path) -> tuple[tuple[Reading, ...], Path | None]:
     """Return what the model answers to a picture in each reading, and where the first answers are drawn."""
-    session = EXECUTOR.open(model.data, SessionOptions())
+    session = EXECUTOR.open(model.source, SessionOptions())
     try:
         tells = find_task(recipe.task).reveals_misreading and frames.holds_pictures
         named = [(f"{name_of_reading(recipe.preprocess)} (as written)", recipe)]

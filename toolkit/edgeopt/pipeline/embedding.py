@@ -96,7 +96,7 @@ def _told(asked: Embedding) -> str:
 def _runnable(run: Run, best: Candidate, what: Embedding) -> Runnable:
     model = what.put_into(load_model(run.workspace.path(best.file), best.name))
     opening = run.engine_of(best).opening(best.precision)
-    return Runnable(opening, model.data, what.recipe or run.context.recipe_of(model), model.inputs, model.outputs)
+    return Runnable(opening, model.source, what.recipe or run.context.recipe_of(model), model.inputs, model.outputs)
 
 
 def _agreement(run: Run, before: Runnable, after: Runnable) -> float:

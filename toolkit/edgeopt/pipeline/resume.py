@@ -12,6 +12,7 @@ from typing import Any
 from edgeopt.errors import Note, NoteKind
 from edgeopt.graph.model import load_model
 from edgeopt.graph.outcome import Outcome
+from edgeopt.graph.outside import sha256_of
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames
 from edgeopt.measurement.given import Given
 from edgeopt.pipeline.candidate import Candidate
@@ -19,7 +20,7 @@ from edgeopt.pipeline.engines import Engines
 from edgeopt.pipeline.plan import FINETUNE, SYNTHETIC, Plan
 from edgeopt.pipeline.replay import Replay
 from edgeopt.pipeline.run import Run, model_file
-from edgeopt.pipeline.workspace import Workspace, sha256_of
+from edgeopt.pipeline.workspace import Workspace
 from edgeopt.recipes.frames import Frames
 from edgeopt.recipes.input_shapes import fixed_shapes
 from edgeopt.steps._context import numbered

@@ -9,7 +9,7 @@ from typing import Any
 from edgeopt.errors import Note, NoteKind
 from edgeopt.executors import Session
 from edgeopt.graph.drift import Drift, measure_drift, worst_drift
-from edgeopt.graph.model import Model
+from edgeopt.graph.model import Model, save_model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.measurement.accuracy.bootstrap import Drop, Scored, drop_between, require_telling, score
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, answers, why_no_proof
@@ -148,6 +148,13 @@ def find_twin(run: Run, outcome: Outcome, setting: Setting) -> Candidate | None:
     return None
 
 
+def store_candidate(run: Run, candidate: Candidate, model: Model) -> None:
+    """Write a candidate and its model; weights that lie outside go to a file beside it."""
+    if model.is_outside:
+        save_model(model, run.workspace.path(candidate.file))
+    run.workspace.store(candidate, None if model.is_outside else model.data)
+
+
 def add_candidate(
     run: Run,
     name: str,
@@ -167,6 +174,7 @@ def add_candidate(
         run.context.notes.append(nothing)
         run.listener.say(str(nothing))
         return twin
+    outcome = replace(outcome, model=outcome.model.gathered())
     if resumed:
         candidate = replace(resumed, notes=(*(note for note in resumed.notes if note != RESUMED), RESUMED))
         if name == BASELINE:
@@ -174,7 +182,7 @@ def add_candidate(
             keep_reference(run.context, run.labelled, run.context.task(outcome.model, evaluating=True), found)
     else:
         candidate = score_candidate(run, name, parent, steps, outcome, setting)
-        run.workspace.store(candidate, outcome.model.data)
+        store_candidate(run, candidate, outcome.model)
     run.candidates.append(candidate)
     run.listener.say(candidate_line(candidate))
     return candidate

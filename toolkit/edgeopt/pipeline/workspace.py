@@ -16,6 +16,8 @@ from types import TracebackType
 from typing import IO, Any
 
 from edgeopt.errors import EdgeoptError, InvalidFileError, Note, NoteKind
+from edgeopt.graph.model import weights_beside
+from edgeopt.graph.outside import sha256_of
 from edgeopt.pipeline.candidate import Candidate, candidate_from_json
 from edgeopt.system.files import write_beside
 from edgeopt.system.toml import read_json
@@ -85,7 +87,8 @@ class Workspace:
         if model is not None:
             write_beside(self.folder / candidate.file, model)
             self._hashes[candidate.file] = hashlib.sha256(model).hexdigest()
-        hashes = {file: self._hashes.get(file) or self._hash(file) for file in _files(candidate)}
+        files = (*_files(candidate), *self._weights(candidate))
+        hashes = {file: self._hashes.get(file) or self._hash(file) for file in files}
         self._hashes |= hashes
         values = {"key": self.key, "files": hashes, "candidate": dataclasses.asdict(candidate)}
         text = json.dumps(values, indent=2, allow_nan=False)
@@ -99,7 +102,7 @@ class Workspace:
             if values["key"] != self.key:
                 return None
             candidate, hashes = candidate_from_json(values["candidate"]), dict(values["files"])
-            changed = [one for one in _files(candidate) if self._hash(one) != hashes[one]]
+            changed = [one for one in {**dict.fromkeys(_files(candidate)), **hashes} if self._hash(one) != hashes[one]]
         except (InvalidFileError, OSError, ValueError, KeyError, TypeError, AttributeError):
             return None  # absent, torn or of another version: the candidate is made again
         if changed:
@@ -147,6 +150,11 @@ class Workspace:
         write_beside(self.folder / file, data)
         return self.folder / file
 
+    def _weights(self, candidate: Candidate) -> tuple[str, ...]:
+        """Return the file in which a candidate's weights lie, where they lie outside."""
+        file = weights_beside(Path(candidate.file)).as_posix()
+        return (file,) if (self.folder / file).is_file() else ()
+
     def _hash(self, file: str) -> str:
         return sha256_of(self.folder / file)
 
@@ -168,12 +176,6 @@ class FilesBeside:
 
 
 _AGAIN = "run it again with --resume, which makes that candidate again"
-
-
-def sha256_of(path: Path) -> str:
-    """Return the hash of a file's content."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _files(candidate: Candidate) -> tuple[str, ...]:

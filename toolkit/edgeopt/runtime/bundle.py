@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from edgeopt.errors import InvalidFileError
+from edgeopt.graph.outside import Layout
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.system.files import write_beside
@@ -90,6 +91,18 @@ class SelfTest:
 
 
 @dataclass(frozen=True, slots=True)
+class Weights:
+    """A file with weights of a model above 2 GB; models of a bundle may share it."""
+
+    file: str
+    sha256: str
+    size_bytes: int
+
+    def __post_init__(self) -> None:
+        _require_name(self.file)
+
+
+@dataclass(frozen=True, slots=True)
 class Artefact:
     """One model file of a bundle, and how it was opened when it was measured."""
 
@@ -110,6 +123,8 @@ class Artefact:
     noise_limits: Mapping[str, NoiseLimit] = field(default_factory=dict)
     """By output, for its numbers on the stored inputs; an absent output is not compared."""
     expected: Expected = Expected()
+    weights: Weights | None = None
+    """None: they are in the model's own file."""
 
     def __post_init__(self) -> None:
         _require_name(self.file)
@@ -185,6 +200,7 @@ def write_bundle(
     tools: Mapping[str, str],
     *,
     lighter: Sequence[tuple[Artefact, bytes]] = (),
+    weights: Mapping[str, Layout] | None = None,
     selftest: tuple[SelfTest, bytes] | None = None,
 ) -> Bundle:
     """Write a bundle; the manifest comes last, so that a torn bundle is none.
@@ -196,6 +212,7 @@ def write_bundle(
         recipe: Bound to the model.
         expected: Accuracy and latency, as JSON.
         tools: Versions of the packages that made it.
+        weights: By name, what the files with weights hold that the artefacts name.
         lighter: As `models`; they run only where an app asks for them.
         selftest: Stored inputs and numbers.
 
@@ -204,6 +221,8 @@ def write_bundle(
     """
     files = {artefact.file: data for artefact, data in (*models, *lighter)}
     files |= {selftest[0].file: selftest[1]} if selftest else {}
+    for name, layout in (weights or {}).items():
+        layout.write(folder / name)
     for name, data in files.items():
         write_beside(folder / name, data)
     scoring = dataclasses.replace(recipe.evaluation, labels="", calib="")  # the data of a recipe is not deployed
@@ -297,8 +316,13 @@ def require_inside(folder: Path, path: Path) -> None:
         )
 
 
-def require_whole(bundle: Bundle, named: Artefact | SelfTest) -> None:
-    """Raise InvalidFileError unless a file is in the folder, as long as the manifest says, and has its hash."""
+def require_whole(bundle: Bundle, named: Artefact | Weights | SelfTest) -> None:
+    """Raise InvalidFileError unless a file is in the folder, as long as the manifest says, and has its hash.
+
+    Of a model the file with its weights too, where it has one.
+    """
+    if isinstance(named, Artefact) and named.weights:
+        require_whole(bundle, named.weights)
     path = bundle.folder / named.file
     require_inside(bundle.folder, path)
     try:

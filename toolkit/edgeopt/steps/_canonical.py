@@ -16,6 +16,7 @@ from onnx import checker, helper, inliner, version_converter
 from edgeopt.errors import NotFoundError, UnsupportedError
 from edgeopt.graph.graph import Graph, Value
 from edgeopt.graph.model import Model
+from edgeopt.graph.outside_weights import with_outside, without_outside
 from edgeopt.graph.subgraphs import all_nodes
 
 FOLD_LIMIT_BYTES = 1024
@@ -86,7 +87,7 @@ def upgrade_opset(model: Model, opset: int) -> Model:
         needed = helper.find_min_ir_version_for(converted.opset_import, ignore_unknown=True)
         converted.ir_version = max(converted.ir_version, needed)
         _keep_metadata(proto, converted)
-        checker.check_model(converted)
+        checker.check_model(without_outside(converted))
     except (RuntimeError, checker.ValidationError) as error:  # ConvertError is a RuntimeError
         raise ValueError(str(error).strip().splitlines()[0].rpartition("` failed: ")[2]) from error
     return Model(converted, model.name)
@@ -113,8 +114,7 @@ def slim(model: Model, *, fold: bool = True) -> Model:
     import onnxslim  # brings sympy: half a second that `fuse` does not need
     from onnxslim.core.pattern.registry import DEFAULT_FUSION_PATTERNS
 
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
+    proto = without_outside(model.proto)
     try:
         with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             slimmed = onnxslim.slim(
@@ -126,7 +126,7 @@ def slim(model: Model, *, fold: bool = True) -> Model:
     except Exception as error:  # it raises whatever its many rewrites do
         raise ValueError(f"{type(error).__name__}: {error}") from error
     _keep_metadata(model.proto, slimmed)
-    result = Model(slimmed, model.name)
+    result = Model(with_outside(slimmed, model.proto), model.name)
     if _signature(result) != _signature(model):
         raise ValueError("it changed the model's inputs or outputs")
     return result

@@ -152,7 +152,7 @@ def _as_read(model: Model, inputs: Sequence[Tensors]) -> list[Tensors]:
 
 
 def _run(model: Model, inputs: Sequence[Tensors]) -> list[Tensors]:
-    session = EXECUTOR.open(model.data, SessionOptions())
+    session = EXECUTOR.open(model.source, SessionOptions())
     try:
         return [session.run(one) for one in inputs]
     finally:

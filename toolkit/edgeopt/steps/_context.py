@@ -91,7 +91,7 @@ class Engine:
             model: Any that the executor reads.
             precision: A scheme; what is behind its `+`, or the whole, names the arithmetic of float operators.
         """
-        return self.opening(precision).with_entries(self.entries).open(model.data)
+        return self.opening(precision).with_entries(self.entries).open(model.source)
 
     def opening(self, precision: str) -> Opening:
         """Return how the profile opens a model of a precision scheme."""

@@ -51,9 +51,9 @@ def make_float32(model: Model, inputs: Sequence[Tensors] = (), *, tolerance: flo
 def _run_float64(model: Model, inputs: Sequence[Tensors]) -> list[Tensors]:
     """Run the model as it is; ONNX Runtime lacks many ops in float64, onnx's own evaluator does not."""
     try:
-        session: Session = CPU.open(model.data, SessionOptions())
+        session: Session = CPU.open(model.source, SessionOptions())
     except InvalidFileError:
-        session = REFERENCE.open(model.data, SessionOptions())
+        session = REFERENCE.open(model.source, SessionOptions())
     try:
         return [session.run(one) for one in inputs]
     finally:

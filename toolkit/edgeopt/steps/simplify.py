@@ -14,6 +14,7 @@ from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
+from edgeopt.graph.outside_weights import piece_of
 from edgeopt.graph.subgraphs import stored_tensors
 from edgeopt.graph.tensors import Tensors
 from edgeopt.passes import Phase, passes_of
@@ -83,7 +84,7 @@ def _with_fixed_shapes(model: Model, static: Model) -> Outcome:
     """Return the model with fixed shapes, or with free ones where the engine opens only those: branches may differ."""
     fixed = inline_functions(static)
     try:
-        EXECUTOR.open(fixed.data, SessionOptions()).close()
+        EXECUTOR.open(fixed.source, SessionOptions()).close()
     except InvalidFileError as error:
         told = f"the shapes stay free, as with fixed ones {error.problem}"
         return Outcome(
@@ -135,7 +136,10 @@ def _slim(upgraded: Outcome, expected: Expectation, *, fold: bool = True) -> Out
 
 
 def _constant_bytes(model: Model) -> int:
-    return sum(int(one.ByteSize()) for one in stored_tensors(model.proto.graph))
+    return sum(
+        piece_of(one).length if one.data_location == one.EXTERNAL else int(one.ByteSize())
+        for one in stored_tensors(model.proto.graph)
+    )
 
 
 def _make(model: Model, context: Context, _: Setting) -> list[Outcome]:

@@ -103,14 +103,15 @@ def require_writable(path: Path) -> None:
         with tempfile.TemporaryFile(prefix=f".{path.name}.", suffix=".part", dir=path.parent):
             pass
     except (OSError, ValueError) as error:
-        raise _unwritable(path, error) from error
+        raise unwritable(path, error) from error
     finally:
         for one in absent:
             with contextlib.suppress(OSError, ValueError):
                 one.rmdir()
 
 
-def _unwritable(path: Path, error: OSError | ValueError) -> InvalidFileError:
+def unwritable(path: Path, error: OSError | ValueError) -> InvalidFileError:
+    """Return the error of a file that cannot be written."""
     reason = error.strerror if isinstance(error, OSError) else None
     return InvalidFileError(
         f"{path} cannot be written: {reason or error}",
@@ -133,7 +134,7 @@ def write_beside(path: Path, data: bytes | str) -> None:
             os.fsync(file.fileno())
         beside.replace(path)
     except OSError as error:
-        raise _unwritable(path, error) from error
+        raise unwritable(path, error) from error
     finally:
         with contextlib.suppress(OSError):
             beside.unlink(missing_ok=True)

@@ -28,6 +28,7 @@ from edgeopt.executors.onnxruntime.providers import (
 )
 from edgeopt.executors.onnxruntime.session import WHERE, OnnxRuntimeSession
 from edgeopt.executors.onnxruntime.tensorrt import tensorrt_options
+from edgeopt.graph.outside import Outside
 from edgeopt.system.optional import require
 from edgeopt.system.text import short
 
@@ -75,6 +76,7 @@ MEMORY_REUSE = "enable_mem_reuse"
 """A field of ONNX Runtime's session options, not one of its entries: `0` gives every tensor a buffer of its own."""
 
 
+_WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 _WARNING, _ERROR, _FATAL = 2, 3, 4
 """ONNX Runtime's severities; the first is its default."""
 _MODEL_FAULTS = ("InvalidProtobuf", "InvalidGraph", "NoModel", "NoSuchFile")
@@ -153,11 +155,12 @@ class OnnxRuntime(Executor):
         entries, provided = split_entries(options.providers, options.entries, _KNOWN_ENTRIES | {MEMORY_REUSE})
         _require_built(ort, options.providers)
         made = _session_options(ort, options, entries)
+        given = with_weights(made, source)
         if options.providers[0] == TENSORRT:
-            asked = tensorrt_options(provided[0], source, options.precision, options.cache_folder)
+            asked = tensorrt_options(provided[0], given, options.precision, options.cache_folder)
             provided = (asked, *provided[1:])
         listed = _listed(options.providers, entries)
-        session = _create(ort, source, made, listed, provided[: len(listed)])
+        session = _create(ort, given, made, listed, provided[: len(listed)])
         converted = session.get_modelmeta().custom_metadata_map.get(ARITHMETIC_KEY) == "fp16"
         if options.precision == "fp16" and not converted and options.providers[0] not in _OWN_FP16:
             raise _other_arithmetic(options.precision)
@@ -175,6 +178,14 @@ class OnnxRuntime(Executor):
         opened = OnnxRuntimeSession(session, bound, placed if plain else None)
         _require_placement(opened, options.providers)
         return opened
+
+
+def with_weights(made: Any, source: Source) -> bytes | Path:
+    """Return what a session opens; where its weights lie outside, `made` (its options) gets their folder."""
+    if not isinstance(source, Outside):
+        return source
+    made.add_session_config_entry(_WEIGHTS_FOLDER, str(source.folder))
+    return source.graph
 
 
 def _takes_turns(provided: Mapping[str, str], memory: str) -> bool:
@@ -202,7 +213,7 @@ def _require_built(ort: Any, providers: tuple[str, ...]) -> None:
 
 
 def _create(
-    ort: Any, source: Source, made: Any, providers: tuple[str, ...], options: tuple[dict[str, str], ...]
+    ort: Any, source: bytes | Path, made: Any, providers: tuple[str, ...], options: tuple[dict[str, str], ...]
 ) -> Any:
     """Return the session, or say why it would run elsewhere than asked."""
     on_device = bool(memory_of(providers))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onnx import TensorProto
 
-from edgeopt.errors import InvalidFileError, UnsupportedError
+from edgeopt.errors import UnsupportedError
 from edgeopt.graph.groups.tracing import LEAST_OPSET
 from edgeopt.graph.model import Model
 from edgeopt.graph.subgraphs import all_nodes, stored_tensors
@@ -19,8 +19,8 @@ def require_prunable(model: Model) -> None:
     """Raise unless channels can be taken out of a model.
 
     Raises:
-        UnsupportedError: If it is quantized already, its opset is too old, or its input's channels are not fixed.
-        InvalidFileError: If weights lie in another file that was not loaded.
+        UnsupportedError: If it is quantized already, has more than 2 GB, its opset is too old, or its input's channels
+            are not fixed.
     """
     quantized = [node for node in all_nodes(model.proto.graph) if _is_quantized(node.op_type)]
     if quantized:
@@ -35,9 +35,10 @@ def require_prunable(model: Model) -> None:
         )
     outside = [one.name for one in stored_tensors(model.proto.graph) if one.data_location == TensorProto.EXTERNAL]
     if outside:
-        raise InvalidFileError(
-            f"{model.name} keeps weights in external data that is not loaded: {', '.join(outside[:_SHOWN])}",
-            remedy="keep the external data files beside the model, and name its file",
+        raise UnsupportedError(
+            f"{model.name} has more than 2 GB: {', '.join(outside[:_SHOWN])} stay in files, "
+            "and pruning holds all weights",
+            remedy="prune a smaller form of it",
         )
     for one in model.inputs:
         pictures = len(one.shape) in (4, 5) and "float" in one.dtype

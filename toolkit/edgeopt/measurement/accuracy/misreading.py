@@ -160,7 +160,7 @@ def choose_by_labels(choice: Choice, model: Model, labels: Path) -> Choice:
         return choice
     labelled, every = open_labelled(labels), (choice, *choice.rivals)
     judged = list[_Judged]()
-    session = EXECUTOR.open(model.data, SessionOptions())
+    session = EXECUTOR.open(model.source, SessionOptions())
     bench = _Bench(model.inputs, model.outputs, session, labelled.frames, labelled, None)
     for one in every if len(labelled.frames) >= _LEAST_PICTURES else ():
         with suppress(EdgeoptError):  # labels of another task

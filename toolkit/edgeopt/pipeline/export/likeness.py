@@ -46,7 +46,7 @@ def compare_with_framework(
     """
     asked = [_draw(network, dynamic, seed) for seed in range(SAMPLES)]
     expected = [_of_framework(network, one) for one in asked]
-    session = EXECUTOR.open(model.data, SessionOptions())
+    session = EXECUTOR.open(model.source, SessionOptions())
     try:
         known = {one.name for one in session.inputs}  # what no output depends on is left out by the exporter
         found = [session.run({name: value for name, value in one.items() if name in known}) for one in asked]

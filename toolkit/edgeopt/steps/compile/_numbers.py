@@ -107,7 +107,7 @@ def check_numbers(
         StepError: If the vendor's library dies or hangs.
     """
     require_precision(model, target)
-    session = executor.open(model.data, options_for(target))
+    session = executor.open(model.source, options_for(target))
     try:
         return compare_numbers(session, model, target, inputs, original)
     finally:
@@ -178,7 +178,7 @@ def worst_output(expected: Tensors, actual: Tensors) -> str:
 
 def run_on_cpu(model: Model, inputs: Sequence[Tensors]) -> Tensors:
     """Return the outputs for all inputs, stacked, as any processor computes them."""
-    session = CPU.open(model.data, SessionOptions(entries=UNFUSED))
+    session = CPU.open(model.source, SessionOptions(entries=UNFUSED))
     try:
         return _together([session.run(one) for one in inputs])
     finally:

@@ -104,7 +104,7 @@ def _ask_compiler(model: Model, target: Target) -> Partition:
     executor = registry.load(executors, target.executor).EXECUTOR
     options = SessionOptions(target.providers, target.threads or 1, target.options)
     try:
-        found = executor.explain(model.data, options)
+        found = executor.explain(model.source, options)
     except UnsupportedError as error:
         return _refused_whole(model, target, error)
     return _partition(model, target, [_on(one, target.providers[0]) for one in found], "")
@@ -114,7 +114,7 @@ def _ask(model: Model, target: Target) -> Partition:
     executor = registry.load(executors, target.executor).EXECUTOR
     options = SessionOptions(target.providers, target.threads or engine_threads(0), target.options)
     try:
-        session = executor.open(model.data, options)
+        session = executor.open(model.source, options)
     except UnavailableError:
         raise
     except EdgeoptError as error:

@@ -68,7 +68,7 @@ def compile_for_rockchip(
     """
     if not calibration:
         require_precision(model, target)
-    session = Rknn(calibration).open(model.data, options_for(target))
+    session = Rknn(calibration).open(model.source, options_for(target))
     try:
         remedy = _REMEDY if calibration else "compile in another precision"
         numbers = compare_numbers(session, model, target, inputs, original, remedy=remedy)

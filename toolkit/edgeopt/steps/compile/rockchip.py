@@ -72,11 +72,11 @@ def _form(
 
 
 def _open(made: Model, target: Target, calibration: Sequence[Tensors]) -> Session:
-    return Rknn(calibration).open(made.data, options_for(target))
+    return Rknn(calibration).open(made.source, options_for(target))
 
 
 def _place(made: Model, target: Target, calibration: Sequence[Tensors]) -> Partition:
-    return partition_of(made, target, Rknn(calibration).explain(made.data, options_for(target)))
+    return partition_of(made, target, Rknn(calibration).explain(made.source, options_for(target)))
 
 
 def _prove(
@@ -91,7 +91,7 @@ def _prove(
     if out is not None:
         found = compile_for_rockchip(made, target, out, inputs, calibration=calibration, original=original)
         return (note_numbers(found.numbers), *found.notes)
-    session = Rknn(calibration).open(made.data, options_for(target))
+    session = Rknn(calibration).open(made.source, options_for(target))
     try:
         return (note_numbers(compare_numbers(session, made, target, inputs, original)),)
     finally:

@@ -157,7 +157,7 @@ def _in_onnxruntime(model: Model, inputs: Tensors, engine: Engine, precision: st
     """Return the nodes' times of each run, from ONNX Runtime's profile."""
     options = engine.opening(precision).with_entries(engine.entries).options
     with tempfile.TemporaryDirectory() as folder:
-        session = ONNXRUNTIME.open(model.data, replace(options, profile_to=str(Path(folder) / "layers")))
+        session = ONNXRUNTIME.open(model.source, replace(options, profile_to=str(Path(folder) / "layers")))
         try:
             for _ in range(_RUNS + 1):
                 session.run(inputs)
@@ -177,7 +177,7 @@ def _in_onnxruntime(model: Model, inputs: Tensors, engine: Engine, precision: st
 def _in_openvino(model: Model, inputs: Tensors, engine: Engine, precision: str) -> list[list[_NodeTime]]:
     """Return the nodes' times of each run, as OpenVINO counts them."""
     opening = engine.opening(precision).with_entries({**engine.entries, "PERF_COUNT": "YES"})
-    session = OPENVINO.open(model.data, opening.options)
+    session = OPENVINO.open(model.source, opening.options)
     runs = list[list[_NodeTime]]()
     try:
         for _ in range(_RUNS + 1):

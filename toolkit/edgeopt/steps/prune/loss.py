@@ -45,7 +45,7 @@ class HeldOutLoss:
         return lost if math.isfinite(lost) else math.inf
 
     def _outputs(self, model: Model) -> list[Tensors]:
-        session = EXECUTOR.open(model.data, self._options)
+        session = EXECUTOR.open(model.source, self._options)
         try:
             return [session.run(one) for one in self._pictures]
         finally:

@@ -9,7 +9,7 @@ from functools import partial
 from time import monotonic
 
 from edgeopt.errors import Note, NoteKind
-from edgeopt.graph.model import Model
+from edgeopt.graph.model import Model, save_model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.graph.tensors import Tensors
 from edgeopt.measurement.accuracy.evaluate import model_inputs
@@ -183,7 +183,7 @@ def open_search(
         tried.append(one)
         leads = ranked(tried, context.least_agreement)[0] is one and one.is_valid(context.least_agreement)
         if leads:
-            context.files.write(draft, one.outcome.model.data)
+            save_model(one.outcome.model.gathered(), context.files.path(draft))
         told = f"  {'*' if leads else ' '} ~{one.speed_ratio:.2f}x  agrees {one.agreement:.3f}  {one.name}"
         context.listener.say(told)
         if math.isfinite(time_limit_s):

@@ -98,7 +98,7 @@ def calibrate(
     watcher = Watcher(model, axes, groups, threads=threads, seed=seed, plain_layout=plain_layout)
     run = _Run(watcher, lambda size: Crew(size, model.data, plan), kept, progress)
     held = max((sum(sizes[name] for name in group) for group in groups), default=0)
-    run.most = processes or most_processes(sum(sizes.values()), held)
+    run.most = 1 if model.is_outside else processes or most_processes(sum(sizes.values()), held)
     run.starts_at_s = monotonic() + (0.0 if processes > 1 else _START_S)
     try:
         whole = run.through(_chunks(chain([first], stream)))

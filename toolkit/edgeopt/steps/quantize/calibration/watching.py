@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from edgeopt.errors import UnsupportedError
-from edgeopt.executors import SessionOptions
-from edgeopt.executors.onnxruntime import EXECUTOR
+from edgeopt.executors import SessionOptions, Source
+from edgeopt.executors.onnxruntime import EXECUTOR, with_weights
 from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
 from edgeopt.graph.model import Model
+from edgeopt.graph.outside_weights import without_outside
 from edgeopt.graph.tensors import Tensors
 from edgeopt.steps.quantize.calibration.observation import NEVER, Part, Seen, Spread, draw_block
 from edgeopt.steps.quantize.grids.histogram import count_values
@@ -98,7 +99,7 @@ class Watcher:
             self._session.close()
 
 
-def _open(data: bytes, threads: int, *, plain_layout: bool) -> OnnxRuntimeSession:
+def _open(source: Source, threads: int, *, plain_layout: bool) -> OnnxRuntimeSession:
     """Open a session without memory patterns: they are for fixed answers, and here they double the peak."""
     ort = require("onnxruntime", extra="cpu", purpose="calibrating a model")
     options = ort.SessionOptions()
@@ -108,9 +109,11 @@ def _open(data: bytes, threads: int, *, plain_layout: bool) -> OnnxRuntimeSessio
     if plain_layout:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
     try:
-        return OnnxRuntimeSession(ort.InferenceSession(data, options, providers=["CPUExecutionProvider"]))
+        return OnnxRuntimeSession(
+            ort.InferenceSession(with_weights(options, source), options, providers=["CPUExecutionProvider"])
+        )
     except Exception:
-        EXECUTOR.open(data, SessionOptions(threads=threads)).close()  # says in our words what is wrong with the model
+        EXECUTOR.open(source, SessionOptions(threads=threads)).close()  # says in our words what is wrong with the model
         raise
 
 
@@ -145,12 +148,11 @@ def channels_apart(value: NDArray[Any], axis: int) -> NDArray[np.float32]:
     return value.reshape(outer, value.shape[axis], -1)
 
 
-def with_outputs(model: Model, names: Sequence[str]) -> bytes:
-    """Return the serialized model with `names` for its only outputs, and only the nodes that they need."""
+def with_outputs(model: Model, names: Sequence[str]) -> Source:
+    """Return the model with `names` for its only outputs, and only the nodes that they need."""
     proto = _behind(model, names)
     proto.graph.output.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in names)
-    data: bytes = proto.SerializeToString()
-    return data
+    return Model(proto, model.name).source
 
 
 def _behind(model: Model, names: Sequence[str]) -> onnx.ModelProto:
@@ -227,7 +229,7 @@ def _derived_shapes(model: Model, frame: Tensors) -> dict[str, tuple[int, ...]]:
                 kind = value.type.tensor_type.elem_type
                 value.CopyFrom(helper.make_tensor_value_info(value.name, kind, frame[value.name].shape))
         del proto.graph.value_info[:]
-    graph = onnx.shape_inference.infer_shapes(proto).graph
+    graph = onnx.shape_inference.infer_shapes(without_outside(proto)).graph
     found = {value.name: value.type.tensor_type for value in (*graph.value_info, *graph.output)}
     return {
         name: tuple(int(dim.dim_value) for dim in kind.shape.dim)
@@ -243,7 +245,7 @@ def _measured_shapes(model: Model, names: Sequence[str], frame: Tensors) -> dict
     made = (helper.make_node("Shape", [name], [shape]) for name, shape in zip(names, shapes, strict=True))
     proto.graph.node.extend(made)
     proto.graph.output.extend(helper.make_tensor_value_info(shape, TensorProto.INT64, None) for shape in shapes)
-    session = _open(proto.SerializeToString(), 1, plain_layout=True)
+    session = _open(Model(proto, model.name).source, 1, plain_layout=True)
     found = session.run(frame)
     session.close()
     return {name: tuple(found[shape].tolist()) for name, shape in zip(names, shapes, strict=True)}

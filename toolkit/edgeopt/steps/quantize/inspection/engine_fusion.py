@@ -161,7 +161,7 @@ def read_fusion(model: Model, options: SessionOptions = SessionOptions()) -> Fus
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "optimized.onnx"
-        EXECUTOR.open(model.data, replace(options, save_optimized_to=str(path))).close()
+        EXECUTOR.open(model.source, replace(options, save_optimized_to=str(path))).close()
         walk = _Walk(onnx.load(str(path)).graph)
     unfused = tuple(walk.name(node) for node in walk.unfused)
     return Fusion(walk.op_counts(), unfused, tuple(walk.stretches()), tuple(walk.rounded()))
@@ -281,7 +281,7 @@ class _Walk:
 def _openvino_notes(model: Model, options: SessionOptions) -> tuple[Note, ...]:
     """Return which layers with INT8 weights OpenVINO compiled to integer kernels, and which it did not."""
     wanted = _layers_of_integers(model.proto.graph)
-    session = registry.load(executors, "openvino").EXECUTOR.open(model.data, options)
+    session = registry.load(executors, "openvino").EXECUTOR.open(model.source, options)
     rows: tuple[Placement, ...] = session.placement()
     session.close()
     layers = {wanted[name]: row for row in rows if (name := _OPENVINO_PARTS.sub("", row.node)) in wanted}

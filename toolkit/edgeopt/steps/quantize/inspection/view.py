@@ -305,7 +305,7 @@ class _Samples:
         made = {name for node in proto.graph.node for name in node.output}
         present = {one.name for one in proto.graph.output}
         proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in sorted((names & made) - present))
-        self._session = EXECUTOR.open(proto.SerializeToString(), SessionOptions())
+        self._session = EXECUTOR.open(Model(proto, model.name).source, SessionOptions())
 
     def of(self, inputs: Tensors) -> dict[str, NDArray[Any]]:
         """Return the values for one input, inputs included."""

@@ -67,7 +67,7 @@ def profile_ns(model: Model, frame: Tensors, *, threads: int = 1, runs: int = _R
     """
     with tempfile.TemporaryDirectory() as folder:
         options = SessionOptions(threads=threads, profile_to=str(Path(folder) / "profile"))
-        session = EXECUTOR.open(model.data, options)
+        session = EXECUTOR.open(model.source, options)
         for _ in range(runs):
             session.run(frame)
         events = json.loads(session.end_profiling().read_text("utf-8"))

@@ -58,7 +58,7 @@ def _with_one_rounded(model: Model, name: str, grid: Affine) -> Model | None:
 
 
 def _answers(model: Model, frames: Sequence[Tensors]) -> NDArray[np.float32]:
-    session = EXECUTOR.open(model.data, SessionOptions())
+    session = EXECUTOR.open(model.source, SessionOptions())
     try:
         rows = [np.asarray(value, np.float32).ravel() for frame in frames for value in session.run(frame).values()]
     finally:
