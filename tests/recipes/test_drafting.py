@@ -5,17 +5,19 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.drafting import Facts, draft_recipe
 from edgeopt.recipes.preprocess import Colour, Layout, Resize
-from edgeopt.recipes.questions import Question, about_labels, about_size, about_values, nobody
+from edgeopt.recipes.questions import Question, about_alphabet, about_labels, about_size, about_values, nobody
 from edgeopt.recipes.recipe import Recipe, find_recipe, read_recipe
 from edgeopt.recipes.recipe_text import recipe_text
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.system import assets
+from edgeopt.tasks import make_task
 
 TABLES = ("input", "preprocess", "postprocess", "evaluation", "check")
 ULTRALYTICS = {"names": "{0: 'cat', 1: 'dog'}", "stride": "32", "task": "detect", "imgsz": "[320, 320]"}
@@ -126,6 +128,57 @@ def test_what_is_answered_is_written_and_no_guess(tmp_path):
     assert (read.preprocess.colour, read.preprocess.mean) == (Colour.BGR, (0.6, 0.5, 0.4))  # asked for as RGB
     assert read.class_names == ("cat", "dog")
     assert "not known" not in (tmp_path / "mine.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("output", "op", "task", "decoder"),
+    [
+        ((1, 21, 160, 160), "Conv", "segmentation", "argmax"),
+        ((1, 1, 640, 640), "Sigmoid", "segmentation", "argmax"),
+        ((1, 1, 640, 640), "Relu", "image", "none"),
+        ((1, 640, 640), "Relu", "image", "none"),
+        ((1, 3, 1280, 1280), "Conv", "image", "none"),
+        ((1, 2048, 20, 20), "Relu", "tensors", "none"),
+        ((1, 21, 160, 80), "Conv", "tensors", "none"),
+    ],
+)
+def test_a_map_is_taken_for_classes_of_pixels_or_a_picture_and_marked_as_a_guess(output, op, task, decoder, tmp_path):
+    read = read_back(facts(output, op=op), tmp_path)
+    assert (read.task, read.postprocess.decoder) == (task, decoder)
+    if task != "tensors":
+        assert "Guesses, to be checked: " in (tmp_path / "mine.toml").read_text()
+        assert f'task = "{task}"' in (tmp_path / "mine.toml").read_text()
+        assert "task" in draft_recipe(facts(output, op=op), None, nobody).not_known
+    made = make_task(read, facts(output).inputs, facts(output).outputs, evaluating=True)
+    assert made.preprocess(np.zeros((20, 30, 3), np.uint8))[0]["x"].shape == (1, 3, 640, 640)
+
+
+def test_a_map_of_whole_numbers_holds_classes(tmp_path):
+    of = facts((1, 640, 640))
+    of = replace(of, outputs=(replace(of.outputs[0], dtype="int64"),))
+    assert read_back(of, tmp_path).postprocess.decoder == "class_map"
+
+
+def test_scores_step_by_step_are_text_where_the_dictionary_is_known(tmp_path):
+    names = tmp_path / "dict.txt"
+    names.write_text("\n".join("0123456789") + "\n")
+    of = facts(("b", "t", 11), size=("b", 3, 48, "w"), op="Softmax")
+    assert read_back(of, tmp_path).task == "tensors"
+    answer = {"Which characters": str(names), "Which size": "48x320"}
+
+    def ask(question: Question):
+        return next((question.answer(told) for start, told in answer.items() if question.text.startswith(start)), None)
+
+    found = draft_recipe(of, None, ask)
+    assert (found.recipe.task, found.recipe.preprocess.resize) == ("ocr", Resize.LINE)
+    assert found.recipe.alphabet.symbols == tuple("0123456789")
+    assert 'file = "made.txt"' in found.text(of, "", "made.txt")
+    with pytest.raises(EdgeoptError, match="holds 10 characters, the model has 20 scores"):
+        about_alphabet(20).answer(str(names))
+    told = replace(of, metadata={"character": "\n".join("0123456789")})
+    read = read_back(replace(told, outputs=(replace(of.outputs[0], op="Softmax"),)), tmp_path, ask=nobody)
+    assert (read.task, read.input.size) == ("ocr", (48, 320))
+    assert "# file: from the metadata" in (tmp_path / "mine.toml").read_text()
 
 
 def test_ids_of_free_lengths_get_shapes_that_agree(tmp_path):

@@ -152,4 +152,4 @@ def test_a_wrong_line_of_a_csv_is_named(tmp_path, text, told):
 
 def test_a_file_that_is_no_label_file_is_not_opened(tmp_path):
     with pytest.raises(InvalidFileError, match="is no label file"):
-        read_labels(tmp_path / "labels.txt")
+        read_labels(tmp_path / "labels.xml")

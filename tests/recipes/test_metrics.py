@@ -15,6 +15,7 @@ from edgeopt.recipes.match_tables import MatchTable
 from edgeopt.recipes.metrics import Ranks, find_metric, metrics_of
 from edgeopt.recipes.recipe import find_recipe, read_recipe
 from edgeopt.recipes.retrieval import Retrieval
+from edgeopt.recipes.spelling import spelling_of
 from edgeopt.system import registry
 
 
@@ -33,6 +34,8 @@ def evidence(name: str, good: int):
         return ClassAreas(*np.array([right if i < good else wrong for i in range(10)]).transpose(1, 0, 2))
     if "embedding" in find_metric(name).tasks and find_metric(name).reads_labels:
         return Retrieval(np.arange(10) < good, 0.1)
+    if "ocr" in find_metric(name).tasks:
+        return spelling_of(["ab" if i < good else "xyz" for i in range(10)], ["ab"] * 10)
     if find_metric(name).reads_labels:
         return Ranks(np.where(np.arange(10) < good, 0, 99), 100)
     return np.stack([np.arange(10) < good, np.ones(10)], axis=1)[None].astype(np.float64)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import cv2
 import numpy as np
 import pytest
@@ -72,6 +74,28 @@ def test_a_centre_crop_takes_the_middle():
     how = Preprocess(colour=Colour.BGR, resize=Resize.CENTRE_CROP, crop_from=40)
     made, _ = PictureInput(Input(size=(20, 20)), how, reuse=False)(frame)
     assert (made == 255).all()
+
+
+def paddleocr(image: np.ndarray, height: int, width: int) -> np.ndarray:
+    """`resize_norm_img` of PaddleOCR, for a batch that is no wider than the input."""
+    ratio = image.shape[1] / float(image.shape[0])
+    resized_width = width if math.ceil(height * ratio) > width else math.ceil(height * ratio)
+    resized = cv2.resize(image, (resized_width, height)).astype("float32").transpose((2, 0, 1)) / 255
+    padding = np.zeros((3, height, width), dtype=np.float32)
+    padding[:, :, 0:resized_width] = (resized - 0.5) / 0.5
+    return padding
+
+
+@pytest.mark.parametrize("size", [(30, 90), (48, 321), (17, 400), (60, 9)])
+@pytest.mark.parametrize("layout", Layout)
+def test_a_line_is_prepared_as_paddleocr_does(size, layout):
+    how = Preprocess(colour=Colour.BGR, resize=Resize.LINE, scale=1 / 255, mean=(0.5,), std=(0.5,))
+    made = PictureInput(Input(size=(48, 320), layout=layout), how, reuse=True)
+    made(picture(48, 320, seed=1))  # what was there before does not shine through
+    tensor, geometry = made(picture(*size))
+    planar = tensor[0] if layout is Layout.NCHW else tensor[0].transpose(2, 0, 1)
+    np.testing.assert_allclose(planar, paddleocr(picture(*size), 48, 320), atol=1e-5)
+    assert geometry.scale_y == 48 / size[0]
 
 
 def test_a_reused_tensor_is_the_same_array_and_a_fresh_one_is_not():

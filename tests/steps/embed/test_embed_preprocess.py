@@ -56,6 +56,7 @@ MODES = {
     "stretch": Preprocess(resize=Resize.STRETCH),
     "letterbox": Preprocess(resize=Resize.LETTERBOX, pad=7),
     "letterbox in the middle": Preprocess(resize=Resize.LETTERBOX, anchor=Anchor.CENTRE),
+    "line": Preprocess(resize=Resize.LINE),
     "crop": Preprocess(resize=Resize.CENTRE_CROP),
     "crop from a size": Preprocess(resize=Resize.CENTRE_CROP, crop_from=70),
 }

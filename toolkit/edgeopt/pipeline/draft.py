@@ -13,6 +13,7 @@ from edgeopt.graph.model import Model, find_model, load_model
 from edgeopt.graph.tensors import Frame
 from edgeopt.measurement.accuracy.evaluate import answers
 from edgeopt.measurement.accuracy.misreading import other_readings
+from edgeopt.recipes.alphabet import Alphabet
 from edgeopt.recipes.drafting import Draft, Facts, draft_recipe
 from edgeopt.recipes.frames import Frames, open_frames
 from edgeopt.recipes.questions import Ask, name_of_reading, nobody
@@ -128,12 +129,15 @@ def _first_ops(model: Model) -> tuple[str, ...]:
 
 
 def _write(found: Draft, facts: Facts, file: Path) -> None:
-    """Write the recipe, and its class names beside it."""
-    labels = ""
+    """Write the recipe, and beside it its class names, and its alphabet where the model does not tell it."""
+    labels = alphabet = ""
     if found.recipe.class_names:
         labels = f"{file.stem}.labels.txt"
         write_beside(file.with_name(labels), "\n".join(found.recipe.class_names) + "\n")
-    write_beside(file, found.text(facts, labels))
+    if found.recipe.alphabet.characters and not Alphabet().or_of(facts.metadata).characters:
+        alphabet = f"{file.stem}.alphabet.txt"
+        write_beside(file.with_name(alphabet), "\n".join(found.recipe.alphabet.symbols) + "\n")
+    write_beside(file, found.text(facts, labels, alphabet))
 
 
 def _own_frames(recipe: Recipe) -> Frames | None:

@@ -13,7 +13,7 @@ from edgeopt.recipes.matching import layout_of, possible_recipes, shape_matches,
 from edgeopt.recipes.metadata import class_names_of, input_size_of, with_points
 from edgeopt.recipes.output_shapes import why_unfit
 from edgeopt.recipes.preprocess import PICTURE_TYPES, Colour, Layout
-from edgeopt.recipes.recipe import Recipe
+from edgeopt.recipes.recipe import READERS, Recipe
 from edgeopt.recipes.tensor_outputs import recurrent_notes, with_outputs
 
 ARRAYS_RECIPE = "tensors"
@@ -92,6 +92,8 @@ def bind_recipe(
     if not isinstance(tensor.shape[2], int) and recipe.input.size == () and input_size_of(metadata):
         reason += f"; size {size[0]}x{size[1]} from the metadata"
     names, notes = _class_names(recipe, outputs, metadata)
+    if recipe.postprocess.decoder in READERS:
+        recipe = replace(recipe, alphabet=recipe.alphabet.or_of(metadata))
     bound = replace(recipe.input, tensor=tensor.name, size=size, layout=layout, dtype=tensor.dtype)
     return Choice(replace(recipe, input=bound, class_names=names), reason, notes)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from edgeopt.graph.tensors import TensorSpec
+from edgeopt.recipes.alphabet import Alphabet
 from edgeopt.recipes.binding import ARRAYS_RECIPE, Choice, bind_recipe
 from edgeopt.recipes.configured import configured
 from edgeopt.recipes.matching import recognised, shipped_recipes
@@ -18,6 +19,7 @@ from edgeopt.recipes.questions import (
     NORMS,
     Ask,
     Question,
+    about_alphabet,
     about_colour,
     about_dimension,
     about_labels,
@@ -26,6 +28,7 @@ from edgeopt.recipes.questions import (
     about_size,
     about_values,
 )
+from edgeopt.recipes.readings import LINE_SIZE, class_count, map_readings, scores_of_step, text_reading
 from edgeopt.recipes.recipe import Recipe, find_recipe
 from edgeopt.recipes.recipe_text import recipe_text
 from edgeopt.recipes.recognise import choose_recipe
@@ -70,12 +73,13 @@ class Draft:
         """The keys whose values are guesses."""
         return tuple(key for key, told in self.comments.items() if told.startswith(NOT_KNOWN))
 
-    def text(self, facts: Facts, labels: str) -> str:
+    def text(self, facts: Facts, labels: str, alphabet: str = "") -> str:
         """Return the commented TOML text.
 
         Args:
             facts: Of the model.
             labels: File of class names beside the recipe; empty: none.
+            alphabet: File of characters beside the recipe; empty: none, or the model's metadata tell them.
         """
         inputs, outputs = (", ".join(map(str, ones)) for ones in (facts.inputs, facts.outputs))
         head = [
@@ -84,7 +88,8 @@ class Draft:
         ]
         if self.not_known:
             head.append(f"Guesses, to be checked: {', '.join(self.not_known)}.")
-        return recipe_text(self.recipe, name=self.recipe.name, labels=labels, head=head, comments=self.comments)
+        written = replace(self.recipe, alphabet=replace(self.recipe.alphabet, file=alphabet, characters=""))
+        return recipe_text(written, name=written.name, labels=labels, head=head, comments=self.comments)
 
 
 def draft_recipe(facts: Facts, asked: str | None, ask: Ask) -> Draft:
@@ -148,6 +153,8 @@ class _Drafting:
         recipe = self._kind()
         recipe = replace(recipe, preprocess=self._preprocess(recipe), input=self._input())
         recipe = bind_recipe(recipe, "", self._facts.inputs, self._facts.outputs, self._facts.metadata, {}).recipe
+        if recipe.alphabet.characters and Alphabet().or_of(self._facts.metadata).characters:
+            self._comments["alphabet.file"] = "from the metadata"
         recipe = self._named(self._labelled(recipe))
         return Draft(replace(recipe, match=(), model="", folder=Path()), self._comments)
 
@@ -170,8 +177,10 @@ class _Drafting:
         if told := input_size_of(self._facts.metadata):
             self._comments["input.size"] = "from the metadata: height, width"
             return told
-        side = _SIDE_OF_CLASSES if self._are_classes() else _SIDE
-        likely = tuple(side if not isinstance(one, int) else one for one in (height, width))
+        usual = (_SIDE_OF_CLASSES if self._are_classes() else _SIDE,) * 2
+        if scores_of_step((height, width), self._facts.outputs):
+            usual = LINE_SIZE
+        likely = tuple(one if isinstance(one, int) else side for one, side in zip((height, width), usual, strict=True))
         question = about_size(picture.name, (likely[0], likely[1]))
         found = self._tell("input.size", question, "height, width; the model takes any")
         return found[0], found[1]
@@ -189,6 +198,8 @@ class _Drafting:
             return arrays
         seen = (replace(self._inputs[0], shape=self._shape(3)),)
         fitting, possible = recognised(seen, facts.outputs, facts.metadata)
+        if not fitting and (reader := self._reader()):
+            return reader
         if len(fitting) == 1:
             self._comments["task"] = f"outputs as recipe {fitting[0].name} reads: {outputs}"
             return self._decoding(fitting[0])
@@ -198,13 +209,26 @@ class _Drafting:
         if task := other_task(facts.metadata, shipped_recipes()):
             self._comments["task"] = f"the exporter says {short(task)}, which no recipe reads: outputs as they are"
             return arrays
-        readings = [*(fitting or possible), arrays]
+        readings = [*(fitting or [*map_readings(self._size, self._layout, facts.outputs), *possible]), arrays]
         if len(readings) == 1:
             self._comments["task"] = f"no decoder reads these outputs: {outputs}"
             return arrays
         found = self._tell("task", about_recipe(readings), f"outputs are {outputs}")
         assert isinstance(found, Recipe)
         return self._decoding(found)
+
+    def _reader(self) -> Recipe | None:
+        """Return the recipe of a recogniser of text, if the outputs may be one's and its alphabet is known."""
+        outputs, told = self._facts.outputs, Alphabet().or_of(self._facts.metadata)
+        count = scores_of_step(_plane(self._facts.inputs[0].shape, self._layout), outputs)
+        if not count:
+            return None
+        alphabet = told if told.of_scores(count) else self._ask(about_alphabet(count))
+        if not isinstance(alphabet, Alphabet):
+            return None
+        self._comments["task"] = f"a score a character, step by step: {outputs[0]}"
+        self._comments["alphabet.file"] = "as answered"
+        return text_reading(alphabet)
 
     def _decoding(self, recipe: Recipe) -> Recipe:
         """Return the recipe with decoder and strides as graph and metadata say."""
@@ -277,7 +301,8 @@ class _Drafting:
             own = replace(own, colour=Colour.GREY, mean=(0.0,), std=(1.0,), scale=1 / 255)
             self._comments["preprocess.colour"] = "from the model: one channel"
         else:
-            usual = f"channel order; {own.colour} as recipe {recipe.name} has it"
+            told_by = f"as recipe {recipe.name} has it" if recipe.match else "as usual"
+            usual = f"channel order; {own.colour} {told_by}"
             colour = self._tell("preprocess.colour", about_colour(own.colour), usual)
             order = 1 if colour is own.colour else -1
             own = replace(own, colour=colour, mean=own.mean[::order], std=own.std[::order])
@@ -315,7 +340,7 @@ class _Drafting:
         return replace(own, scale=scale, mean=tuple(mean[::order]), std=tuple(std[::order]))
 
     def _labelled(self, recipe: Recipe) -> Recipe:
-        if recipe.task not in ("classification", "detection", "instances", "keypoints"):
+        if recipe.task not in ("classification", "detection", "instances", "keypoints", "segmentation"):
             return recipe
         if class_names_of(self._facts.metadata):
             self._comments["labels"] = "from the metadata"
@@ -323,7 +348,8 @@ class _Drafting:
         if recipe.class_names:
             self._comments["labels"] = f"{NOT_KNOWN}the number of classes is that of recipe {recipe.name}"
             return recipe
-        names = self._tell("labels", about_labels(count_classes(recipe, self._facts.outputs)), _LABELS)
+        count = class_count if recipe.task == "segmentation" else count_classes
+        names = self._tell("labels", about_labels(count(recipe, self._facts.outputs)), _LABELS)
         return replace(recipe, class_names=tuple(names))
 
     def _named(self, recipe: Recipe) -> Recipe:

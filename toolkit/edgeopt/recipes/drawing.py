@@ -48,6 +48,22 @@ def write_text(drawn: Frame, text: str, place: tuple[int, int], colour: Colour =
     cv2.putText(drawn, text, (left, place[1]), cv2.FONT_HERSHEY_SIMPLEX, font, colour, weight, cv2.LINE_AA)
 
 
+def write_below(drawn: Frame, text: str, strip: int) -> Frame:
+    """Return a picture with a text in a dark strip below it, so many pixels high.
+
+    Before OpenCV 5 there are no letters but those of English: others become question marks.
+    """
+    ground = np.full((strip, drawn.shape[1], 3), 32, np.uint8)
+    size, place = int(min(strip * 0.6, 1.6 * drawn.shape[1] / max(len(text), 1))), (4, int(strip * 0.7))
+    face = getattr(cv2, "FontFace", None)
+    if face is not None:
+        cv2.putText(ground, text, place, WHITE, face("sans"), max(size, 4), 400)
+    else:
+        plain = text.encode("ascii", "replace").decode()
+        cv2.putText(ground, plain, place, cv2.FONT_HERSHEY_SIMPLEX, size / 30, WHITE, 1, cv2.LINE_AA)
+    return np.concatenate([drawn, ground])
+
+
 def _size(drawn: Frame) -> float:
     """Return how many times as large marks are as in a small picture."""
     return max(1.0, float(drawn.shape[0]) / 600)

@@ -50,6 +50,8 @@ class Resize(StrEnum):
     STRETCH = "stretch"
     CENTRE_CROP = "centre_crop"
     LETTERBOX = "letterbox"
+    LINE = "line"
+    """Of text, as PaddleOCR: the input's height, as wide as that makes it, no wider than the input; right of it 0."""
 
 
 class Anchor(StrEnum):
@@ -165,6 +167,7 @@ class PictureInput:
             Resize.STRETCH: self._stretch,
             Resize.CENTRE_CROP: self._centre_crop,
             Resize.LETTERBOX: self._letterbox,
+            Resize.LINE: self._line,
         }
         self._resize = resizers[preprocess.resize]
 
@@ -181,10 +184,13 @@ class PictureInput:
         if self._channels == 1:
             resized = cv2.cvtColor(resized, cv2.COLOR_BGR2GRAY)
         tensor = self._allocate() if self._shared is None else self._shared
+        width = resized.shape[1]
         if self._layout is Layout.NCHW:
-            self._fill_planes(resized, tensor[0])
+            self._fill_planes(resized, tensor[0, :, :, :width])
+            tensor[0, :, :, width:] = 0
         else:
-            self._fill_interleaved(resized, tensor[0])
+            self._fill_interleaved(resized, tensor[0, :, :width])
+            tensor[0, :, width:] = 0
         return tensor, geometry
 
     def _allocate(self) -> NDArray[Any]:
@@ -193,7 +199,8 @@ class PictureInput:
         return np.empty(planar if self._layout is Layout.NCHW else interleaved, self._dtype)
 
     def _fill_planes(self, pixels: Frame, tensor: NDArray[Any]) -> None:
-        planes = [pixels] if self._channels == 1 else cv2.split(pixels, self._planes)
+        buffers = self._planes if pixels.shape[:2] == self._planes[0].shape else None
+        planes = [pixels] if self._channels == 1 else cv2.split(pixels, buffers)
         for position, channel in enumerate(self._order):
             self._normalise(planes[channel], tensor[position], self._gain[position], self._bias[position])
 
@@ -261,6 +268,16 @@ class PictureInput:
         else:
             cv2.resize(frame, (new_width, new_height), dst=region, interpolation=cv2.INTER_LINEAR)
         return self._canvas, geometry
+
+    def _line(self, frame: Frame) -> tuple[Frame, Geometry]:
+        """Scale to the input's height, in its own proportions unless it is too long.
+
+        Source: PaddleOCR, `resize_norm_img` of `ppocr/data/imaug/rec_img_aug.py`.
+        """
+        height, width = frame.shape[:2]
+        columns = min(max(math.ceil(self._height * (width / height)), 1), self._width)
+        resized = self._scaled(frame, columns, self._height)
+        return resized, Geometry(columns / width, self._height / height, 0.0, 0.0, width, height)
 
     @staticmethod
     def _scaled(frame: Frame, width: int, height: int) -> Frame:

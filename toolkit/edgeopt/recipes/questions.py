@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from edgeopt.errors import EdgeoptError
+from edgeopt.recipes.alphabet import Alphabet
 from edgeopt.recipes.preprocess import MOST_PIXELS_A_SIDE, Anchor, Colour, Preprocess, Resize
 from edgeopt.recipes.recipe import Recipe, read_class_names
 from edgeopt.system.text import parse_shape, short
@@ -42,6 +43,7 @@ _RESIZES = {
     "letterbox, in the upper left corner: YOLOX": (Resize.LETTERBOX, Anchor.TOP_LEFT),
     "centre_crop: the middle, in its own proportions: most classifiers": (Resize.CENTRE_CROP, Anchor.TOP_LEFT),
     "stretch: all of it, proportions lost": (Resize.STRETCH, Anchor.TOP_LEFT),
+    "line: a line of text, as wide as its height makes it, the rest empty: PaddleOCR": (Resize.LINE, Anchor.TOP_LEFT),
 }
 
 
@@ -151,6 +153,27 @@ def about_labels(count: int) -> Question:
         return names
 
     return Question(told, {"by their numbers": ()}, "the path of a file, one name a line", read)
+
+
+def about_alphabet(count: int) -> Question:
+    """Return the question for the dictionary of a recogniser of text.
+
+    Args:
+        count: Of the scores of a step.
+    """
+
+    def read(text: str) -> Alphabet:
+        first = Alphabet(text).read_in(Path())
+        fitting = first.of_scores(count)
+        if fitting is None:
+            raise EdgeoptError(
+                f"{text} holds {len(first.symbols)} characters, the model has {count} scores a step",
+                remedy=f"name one of {count - 2} or {count - 1} lines, or type 1",
+            )
+        return first
+
+    told = f"Which characters do the {count} scores of a step stand for, if it reads text?"
+    return Question(told, {"it reads no text": None}, "the path of its dictionary, one character a line", read)
 
 
 def about_recipe(recipes: Sequence[Recipe]) -> Question:

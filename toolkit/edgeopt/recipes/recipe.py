@@ -11,6 +11,7 @@ from typing import Annotated
 
 from edgeopt.errors import InvalidFileError, NotFoundError
 from edgeopt.graph.tensors import TensorSpec
+from edgeopt.recipes.alphabet import Alphabet
 from edgeopt.recipes.embedded import Embedded
 from edgeopt.recipes.generation import GENERATION, Generation
 from edgeopt.recipes.keypoints import Keypoints
@@ -69,6 +70,10 @@ NO_DECODER = "none"
 OUTPUT_KINDS = ("probability", "map")
 LEAST_EQUAL = 0.90
 """Share of equal elements that outputs of whole numbers need: in class maps most that differ lie on an edge."""
+_LEAST_READ = 0.99
+"""Of recognisers of text: where 1 of 100 characters differs, the error rate differs by 0.01 at most."""
+READERS = ("ctc",)
+"""Decoders of the task ocr."""
 _MOST_LABEL_BYTES = 2**22
 _TERM = re.compile(r"(?:([1-9]\d{0,8})\*)?([a-z]+)(?:/([1-9]\d{0,8}))?(?:\+(\d{1,9}))?")
 
@@ -223,6 +228,8 @@ class Recipe:
     generation: Generation = field(default_factory=Generation)
     keypoints: Keypoints = field(default_factory=Keypoints)
     """Task keypoints: the points of a pose."""
+    alphabet: Alphabet = field(default_factory=Alphabet)
+    """Of a recogniser of text."""
     match: tuple[Match, ...] = ()
     labels: str = ""
     """File of class names, one a line, relative to the recipe."""
@@ -259,7 +266,8 @@ class Recipe:
     @property
     def least_agreement(self) -> float:
         """Agreement with the float model that is needed where no labels judge: the recipe's, or the default."""
-        return self.evaluation.least_agreement or (LEAST_AGREEMENT if self.decodes else _LEAST_UNDECODED)
+        default = _LEAST_READ if self.postprocess.decoder in READERS else LEAST_AGREEMENT
+        return self.evaluation.least_agreement or (default if self.decodes else _LEAST_UNDECODED)
 
     @property
     def reads_labels(self) -> bool:
@@ -320,8 +328,11 @@ def read_recipe(path: Path, *, stays_inside: bool = False) -> Recipe:
     recipe = parse_table(Recipe, values, str(path))
     _require_parts(recipe, path)
     if stays_inside:
-        _require_inside(path, (recipe.labels, recipe.model, recipe.evaluation.labels, recipe.evaluation.calib))
-    return replace(recipe, folder=path.parent, class_names=read_class_names(path.parent, recipe.labels))
+        _require_inside(
+            path, (recipe.labels, recipe.model, recipe.alphabet.file, recipe.evaluation.labels, recipe.evaluation.calib)
+        )
+    alphabet, names = recipe.alphabet.read_in(path.parent), read_class_names(path.parent, recipe.labels)
+    return replace(recipe, folder=path.parent, class_names=names, alphabet=alphabet)
 
 
 def _require_inside(path: Path, files: Sequence[str]) -> None:

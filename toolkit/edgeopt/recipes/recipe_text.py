@@ -11,7 +11,17 @@ from typing import Any
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.system.text import printable
 
-_TABLES = ("input", "tokenizer", "generation", "preprocess", "postprocess", "keypoints", "evaluation", "check")
+_TABLES = (
+    "input",
+    "tokenizer",
+    "generation",
+    "preprocess",
+    "postprocess",
+    "keypoints",
+    "alphabet",
+    "evaluation",
+    "check",
+)
 
 
 _NONE = MappingProxyType[str, str]({})

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgeopt.errors import UnsupportedError
 from edgeopt.graph.model import Model
@@ -72,7 +73,7 @@ def embed_preprocess(model: Model, recipe: Recipe) -> Model:
     nodes = Nodes("preprocess", model.opset)
     place = _place(nodes, recipe)
     pixels = _fitted(nodes, recipe, _resized(nodes, place), place)
-    nodes.call(taken.name, _normalised(nodes, recipe, pixels))
+    nodes.call(taken.name, _lengthened(nodes, recipe, _normalised(nodes, recipe, pixels), place))
     made = put_before(model, taken.name, nodes, [TensorSpec(FRAME, "uint8", ("frame_height", "frame_width", 3))])
     if recipe.task not in FOUND:
         return made
@@ -101,6 +102,8 @@ def _place(nodes: Nodes, recipe: Recipe) -> _Place:
         scaled = nodes("Max", nodes.cast(nodes("Mul", sides, factor), "int64"), ints(1))
         left = nodes("Div", nodes("Sub", size, scaled), ints(2)) if recipe.preprocess.anchor is Anchor.CENTRE else ""
         return _Place(scaled, left or nodes("Identity", ints(0, 0)), nodes("Expand", factor, ints(2)))
+    if recipe.preprocess.resize is Resize.LINE:
+        return _line(nodes, recipe, sides, wanted)
     if recipe.preprocess.resize is not Resize.CENTRE_CROP:
         raise UnsupportedError(
             f"embed-preprocess has no ONNX ops for resize = {recipe.preprocess.resize}", remedy="leave the step out"
@@ -112,6 +115,27 @@ def _place(nodes: Nodes, recipe: Recipe) -> _Place:
     scaled = nodes("Max", rounded, size)
     cut = nodes("Div", nodes("Sub", scaled, size), ints(2))
     return _Place(scaled, cut, nodes("Div", nodes.cast(scaled, "float64"), sides))
+
+
+def _line(nodes: Nodes, recipe: Recipe, sides: str, wanted: NDArray[np.float64]) -> _Place:
+    """As wide as the input's height makes it, and no wider than the input."""
+    height, width = recipe.input.size
+    ratio = nodes("Div", nodes("Gather", sides, ints(1)), nodes("Gather", sides, ints(0)))
+    long = nodes.cast(nodes("Ceil", nodes("Mul", wanted[:1], ratio)), "int64")
+    scaled = nodes("Concat", ints(height), nodes("Min", long, ints(width)), axis=0)
+    return _Place(scaled, ints(0, 0), nodes("Div", nodes.cast(scaled, "float64"), sides))
+
+
+def _lengthened(nodes: Nodes, recipe: Recipe, pixels: str, place: _Place) -> str:
+    """Fill a line with 0 up to the input's width; what fills the input stays as it is."""
+    if recipe.preprocess.resize is not Resize.LINE:
+        return pixels
+    zero, lacking = ints(0), nodes("Sub", ints(*recipe.input.size), place.size)
+    planar, channels = recipe.input.layout is Layout.NCHW, 1 if recipe.preprocess.colour is Colour.GREY else 3
+    behind = (zero, zero, lacking) if planar else (zero, lacking, zero)
+    padded = nodes("Pad", pixels, nodes("Concat", ints(0, 0, 0, 0), *behind, axis=0))
+    height, width = recipe.input.size
+    return nodes("Reshape", padded, ints(*((1, channels, height, width) if planar else (1, height, width, channels))))
 
 
 def _of_both(nodes: Nodes, op: str, pair: str) -> str:
@@ -136,7 +160,8 @@ def _fitted(nodes: Nodes, recipe: Recipe, pixels: str, place: _Place) -> str:
     if recipe.preprocess.resize is Resize.CENTRE_CROP:
         end = nodes("Add", place.offset, size)
         pixels = nodes("Slice", pixels, place.offset, end, ints(1, 2))
-    return nodes("Reshape", pixels, ints(1, *recipe.input.size, 3))
+    width = -1 if recipe.preprocess.resize is Resize.LINE else recipe.input.size[1]
+    return nodes("Reshape", pixels, ints(1, recipe.input.size[0], width, 3))
 
 
 def _normalised(nodes: Nodes, recipe: Recipe, pixels: str) -> str:

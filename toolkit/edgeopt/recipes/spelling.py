@@ -1,0 +1,65 @@
+"""How far lines of text are from the true ones, character by character."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Whole = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Spelling:
+    """What is wrong with each line, (lines,) each."""
+
+    errors: Whole
+    """Characters to insert, delete or replace."""
+    lengths: Whole
+    """Characters of the true line."""
+    by_chance: float
+    """Share of true characters that are the most common one."""
+    line_by_chance: float
+    """Share of true lines that are the most common one."""
+
+
+def spelling_of(found: Sequence[str], true: Sequence[str]) -> Spelling:
+    """Return how far lines are from the true ones; spaces at their ends are none of a line's, as for jiwer."""
+    found, true = ([one.strip() for one in lines] for lines in (found, true))
+    errors = [edit_distance(a, b) for a, b in zip(found, true, strict=True)]
+    characters, whole_lines = Counter("".join(true)), Counter(true)
+    most, whole = max(characters.values(), default=0), max(characters.total(), 1)
+    lengths = np.array([len(one) for one in true], np.int64)
+    by_line = max(whole_lines.values(), default=0) / max(len(true), 1)
+    return Spelling(np.array(errors, np.int64), lengths, most / whole, by_line)
+
+
+def edit_distance(found: str, true: str) -> int:
+    """Return how many characters must be inserted, deleted or replaced to make one text the other.
+
+    Source: Levenshtein 1966; as `editdistance.eval` and jiwer count it.
+    """
+    if found == true:
+        return 0
+    points = np.array([ord(one) for one in true], np.int64)
+    steps = np.arange(len(true) + 1)
+    row = steps
+    for i, one in enumerate(found, start=1):
+        replaced, deleted = row[:-1] + (points != ord(one)), row[1:] + 1
+        open_row = np.concatenate([[i], np.minimum(replaced, deleted)])
+        row = np.minimum.accumulate(open_row - steps) + steps  # insertions, from the left
+    return int(row[-1])
+
+
+def right_characters(spelling: Spelling, counts: Whole) -> NDArray[np.float64]:
+    """Return (resamples,) 1 less the errors of all lines over their true characters, at least 0."""
+    errors, lengths = (counts @ one for one in (spelling.errors, spelling.lengths))
+    return np.asarray(np.clip(1 - errors / np.maximum(lengths, 1), 0.0, 1.0), np.float64)
+
+
+def right_lines(spelling: Spelling, counts: Whole) -> NDArray[np.float64]:
+    """Return (resamples,) the share of lines without an error."""
+    return np.asarray(counts @ (spelling.errors == 0) / counts.sum(axis=1), np.float64)
