@@ -192,7 +192,7 @@ def _spelling(answers: Sequence[Line], labels: Labels) -> Spelling:
         raise InvalidFileError(
             f"{labels.source} holds no texts", remedy="pass a list of file, tab, text, or a CSV of file,text"
         )
-    return spelling_of([one.text for one in answers], labels.texts)
+    return spelling_of([one.text for one in answers], labels.lines)
 
 
 TASK = Reader

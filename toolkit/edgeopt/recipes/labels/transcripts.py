@@ -25,11 +25,11 @@ _REMEDY = "write one picture a line: its file, a tab, its text; or a CSV with th
 class Transcripts(Labels):
     """The text of each picture."""
 
-    texts: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
 
     def select(self, kept: Sequence[int]) -> Self:
         """Return the labels of the pictures at these positions only."""
-        return replace(self, files=tuple(self.files[i] for i in kept), texts=tuple(self.texts[i] for i in kept))
+        return replace(self, files=tuple(self.files[i] for i in kept), lines=tuple(self.lines[i] for i in kept))
 
 
 def read_transcripts(path: Path) -> Transcripts:
