@@ -23,6 +23,7 @@ from edgeopt.recipes.recipe import Evaluation, Postprocess, Recipe, Scores, find
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.recipes.spelling import edit_distance, spelling_of
 from edgeopt.tasks import make_task
+from edgeopt.tasks._heads import Scale
 from edgeopt.tasks.ocr import Line
 
 ABC = Alphabet(characters="abc")
@@ -168,6 +169,14 @@ def test_the_loss_grows_with_the_noise_before_a_character_changes() -> None:
         assert lost > previous
         previous = lost
     assert made.loss([{"y": whole[0]["y"] * np.float32(np.nan)}], whole) == np.inf
+
+
+def test_a_student_learns_the_scores_of_each_step() -> None:
+    (head,) = reader(shape=(1, 4, 9)).heads
+    assert (head.scores.axis, head.scale, head.background) == (1, Scale.SOFTMAX, 0)
+    (head,) = reader(replace(ABC, blank=Blank.LAST), scores=Scores.PROBABILITIES).heads
+    assert (head.scores.axis, head.scale, head.background) == (2, Scale.SHARES, 3)
+    assert reader(shape=("b", "t", "n")).heads == ()
 
 
 def test_an_answer_is_told_and_drawn() -> None:

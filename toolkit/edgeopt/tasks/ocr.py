@@ -23,6 +23,7 @@ from edgeopt.recipes.recipe import READERS, Recipe, Scores
 from edgeopt.recipes.spelling import Spelling, right_characters, spelling_of
 from edgeopt.system.text import plural, printable
 from edgeopt.tasks import Accuracy, FrameTask, accuracy_of, resampled_accuracy
+from edgeopt.tasks._heads import Columns, Head, Scale
 from edgeopt.tasks._losses import divergence
 
 _ROWS_SUM = 0.01
@@ -68,9 +69,20 @@ class Reader(FrameTask):
         self._picture = picture_feed(recipe.input, recipe.preprocess, recipe.embedded, reuse=not evaluating)
         self._is_fed_frames = Embedded.PREPROCESS in recipe.embedded
         self._axes = dict[tuple[int, ...], tuple[int, tuple[str, ...]]]()
-        sizes = outputs[0].shape
-        if all(isinstance(one, int) for one in sizes) or "float" not in outputs[0].dtype:
-            self._scores_of(outputs[0])
+        sizes = [one for one in outputs[0].shape if isinstance(one, int)]
+        is_told = any(map(recipe.alphabet.of_scores, sizes)) or len(sizes) == len(outputs[0].shape)
+        place = self._scores_of(outputs[0]) if is_told or "float" not in outputs[0].dtype else None
+        self._heads = () if place is None else (self._head(outputs[0].op, *place),)
+
+    def _head(self, op: str, axis: int, symbols: Sequence[str]) -> Head:
+        is_logit = self._scores is Scores.LOGITS or (self._scores is Scores.USUAL and op != "Softmax")
+        scale = Scale.SOFTMAX if is_logit else Scale.SHARES
+        return Head(Columns(self._output, axis), scale, background=symbols.index(""))
+
+    @property
+    def heads(self) -> Sequence[Head]:
+        """Return the scores step by step; a blank says that nothing is there."""
+        return self._heads
 
     def _scores_of(self, output: TensorSpec) -> tuple[int, tuple[str, ...]]:
         """Return the axis of an output along which scores lie, the last that fits, and what each stands for.
