@@ -93,7 +93,7 @@ class Reader(FrameTask):
         sizes = [one if isinstance(one, int) else 0 for one in output.shape]
         found = [(axis, self._recipe.alphabet.of_scores(size)) for axis, size in enumerate(sizes)]
         fitting = [(axis, symbols) for axis, symbols in found if symbols is not None]
-        if not fitting or sum(one != 1 for one in sizes) > 2 or "float" not in output.dtype:
+        if not fitting or sum(one > 1 for one in sizes) > 2 or "float" not in output.dtype:
             count = len(self._recipe.alphabet.symbols)
             raise UnsupportedError(
                 f"recipe {self._recipe.name!r} does not fit this model: its alphabet of {plural(count, 'character')} "
