@@ -50,7 +50,33 @@ EVERYTHING = -200.0
 """No tensor stays in float, as on a device that has no floats."""
 
 
-def network() -> object:
+def mobile() -> object:
+    """Return an untrained MobileNetV2 (arXiv 1801.04381) in small: images (n, 3, 32, 32) to logits (n, 10)."""
+    import torch
+    from torch import nn
+
+    def unit(inputs: int, outputs: int, stride: int = 1, groups: int = 1, kernel: int = 1) -> list[nn.Module]:
+        conv = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False)
+        return [conv, nn.BatchNorm2d(outputs)]
+
+    class Block(nn.Module):
+        def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+            super().__init__()
+            wide = 4 * inputs
+            layers = [*unit(inputs, wide), nn.ReLU6(), *unit(wide, wide, stride, wide, 3), nn.ReLU6()]
+            self.body, self.is_same = nn.Sequential(*layers, *unit(wide, outputs)), stride == 1 and inputs == outputs
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.body(x) if self.is_same else self.body(x)
+
+    layers, inputs = [*unit(3, 16, 2, kernel=3), nn.ReLU6()], 16
+    for outputs, stride in ((16, 1), (24, 2), (24, 1), (32, 1), (48, 2), (48, 1)):
+        layers, inputs = [*layers, Block(inputs, outputs, stride)], outputs
+    layers += [*unit(inputs, 128), nn.ReLU6(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10)]
+    return nn.Sequential(*layers)
+
+
+def narrow() -> object:
     """Return an untrained net: images (n, 3, 32, 32) to logits (n, 10), in layers as narrow as 8 channels.
 
     Channels differ in strength from the start as those of MobileNets do after days of training, which one scale for all
@@ -73,15 +99,18 @@ def network() -> object:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, 10))
 
 
-def made(folder: Path, steps: int) -> Path:
-    """Return the trained net, and the folder with its pictures."""
-    path = folder / "narrow.onnx"
+NETS = {"narrow": narrow, "mobile": mobile}
+
+
+def made(folder: Path, steps: int, net: str) -> Path:
+    """Return the trained net; its pictures are in the folder."""
+    path = folder / f"{net}.onnx"
     if not path.is_file():
         sys.path.insert(0, str(nets.EXAMPLE))
         folder.mkdir(parents=True, exist_ok=True)
         images, labels = nets.write_pictures(folder)
-        nets.network = lambda _name: network()
-        nets.export(nets.train("narrow", images, labels, steps), path)
+        nets.network = lambda name: NETS[name]()
+        nets.export(nets.train(net, images, labels, steps), path)
     return path
 
 

@@ -19,7 +19,9 @@ from edgeopt.steps._context import CALIBRATION, Context, Engine, Setting, agreem
 from edgeopt.steps.activations.fit import Fitted, fit_all, keep_worst, place
 from edgeopt.steps.activations.forms import Form, all_forms
 from edgeopt.steps.activations.sites import Found, find_sites
+from edgeopt.steps.prune.integer_layers import integer_model
 from edgeopt.steps.quantize.calibration.calibrate import Observation, calibrate
+from edgeopt.steps.quantize.judges import own_clock
 from edgeopt.steps.quantize.patterns import name_of
 from edgeopt.system.toml import read_json
 
@@ -29,6 +31,9 @@ _PICTURES = 64
 _SHARES = (0.1, 0.2, 0.3, 0.5)
 """Of all numbers that activations compute, in a candidate that keeps those that lose most."""
 _SECONDS, _BLOCK = 1.5, 3
+_QUICK_PICTURES = 4
+"""That calibrate an integer model which is timed and not kept."""
+_INTEGERS = "w8a8"
 _LEAST = 1.02
 """A ratio below it is no gain."""
 _LEAST_LIKE = 0.1
@@ -172,15 +177,24 @@ def _write(context: Context, setting: Setting, position: int, choice: Choice) ->
 
 
 def _gains(model: Model, changed: Model, engine: Engine, context: Context) -> list[_Gain]:
-    """Time a model against the one it was made of, in each float precision that the engine has here."""
-    found, inputs = list[_Gain](), context.inputs(1, model)[0]
-    for precision in engine.target.precisions:
-        if not precision.startswith(("fp", "bf")) or engine.target.why_no_precision(precision):
-            continue
-        sessions = [engine.open(one, precision) for one in (model, changed)]
+    """Time a model against the one it was made of, in each float precision that the engine has here, and in INT8.
+
+    On integers only where a later step makes such models: quick forms are compared, fit to be timed and not to be kept.
+    """
+    found, few = list[_Gain](), context.inputs(_QUICK_PICTURES, model)
+    known = [one for one in engine.target.precisions if not engine.target.why_no_precision(one)]
+    floats = [one for one in known if one.startswith(("fp", "bf"))]
+    integers = [one for one in known if one.startswith(_INTEGERS)] if context.quantizes else []
+    quick = [integer_model(one, few, engine.target) for one in (model, changed) if integers]
+    if quick and (quick[0] is model or quick[1] is changed):  # what cannot be quantized will run in float
+        integers = []
+    for precision in (*floats, *integers):
+        pair = quick if precision in integers else (model, changed)
+        sessions = [engine.open(one, precision) for one in pair]
         try:
-            runs = dict(zip(("model", "changed"), (call_of(one, inputs) for one in sessions), strict=True))
-            ratio = compare_calls(runs, baseline="model", seconds=_SECONDS, block=_BLOCK)["changed"]
+            runs = dict(zip(("model", "changed"), (call_of(one, few[0]) for one in sessions), strict=True))
+            clock = own_clock(engine.target, engine.threads)
+            ratio = compare_calls(runs, baseline="model", seconds=_SECONDS, block=_BLOCK, clock=clock)["changed"]
         finally:
             for one in sessions:
                 one.close()
