@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from edgeopt.errors import UnsupportedError
+from edgeopt.graph.embedded_rows import embedded_rows
 from edgeopt.graph.model import Model, find_model, load_model
 from edgeopt.graph.tensors import fix_sizes
 from edgeopt.measurement.accuracy.evaluate import require_metric
@@ -13,6 +15,7 @@ from edgeopt.recipes.binding import Choice
 from edgeopt.recipes.input_shapes import Shapes
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.recognise import choose_recipe
+from edgeopt.recipes.text_input import vocabulary_size
 from edgeopt.runtime.availability import find_device
 from edgeopt.system.target import Target
 
@@ -63,4 +66,21 @@ def open_given(
     if sizes:
         choice = replace(choice, recipe=choice.recipe.with_inputs(inputs))
     require_metric(choice.recipe, labels)
+    _require_tokens(loaded, choice.recipe)
     return Given(loaded, path, device, choice)
+
+
+def _require_tokens(model: Model, recipe: Recipe) -> None:
+    """Raise where a recipe's tokenizer has more tokens than the model has rows for.
+
+    Raises:
+        UnsupportedError: If so.
+    """
+    if recipe.kind != "text":
+        return
+    rows, size = embedded_rows(model, recipe.tokenizer.ids), vocabulary_size(recipe)
+    if rows is not None and size > rows:
+        raise UnsupportedError(
+            f"{recipe.tokenizer.file} of recipe {recipe.name!r} has {size} tokens, the model's embedding {rows}",
+            remedy="take the tokenizer that the model was trained with",
+        )

@@ -15,6 +15,7 @@ from edgeopt.recipes.output_shapes import why_unfit
 from edgeopt.recipes.preprocess import PICTURE_TYPES, Colour, Layout
 from edgeopt.recipes.recipe import READERS, Recipe
 from edgeopt.recipes.tensor_outputs import recurrent_notes, with_outputs
+from edgeopt.recipes.text_input import bind_texts
 
 ARRAYS_RECIPE = "tensors"
 """The shipped recipe of any model: arrays in, outputs as they are."""
@@ -65,6 +66,8 @@ def bind_recipe(
         told = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in taken.items())
         choice = bind_recipe(recipe, reason, inputs, outputs, metadata, {})
         return replace(choice, notes=(*choice.notes, Note(NoteKind.INFO, f"shapes fixed as the tensors have: {told}")))
+    if recipe.kind == "text":
+        return _bind_texts(recipe, reason, inputs, outputs, metadata)
     recipe = with_points(recipe, metadata)
     if not recipe.decodes:
         recipe = with_outputs(recipe, inputs, outputs)
@@ -96,6 +99,22 @@ def bind_recipe(
         recipe = replace(recipe, alphabet=recipe.alphabet.or_of(metadata))
     bound = replace(recipe.input, tensor=tensor.name, size=size, layout=layout, dtype=tensor.dtype)
     return Choice(replace(recipe, input=bound, class_names=names), reason, notes)
+
+
+def _bind_texts(
+    recipe: Recipe,
+    reason: str,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    metadata: Mapping[str, str],
+) -> Choice:
+    """Return a recipe of texts bound to a model's tensors."""
+    if recipe.task != "token_classification" and recipe.decodes and (why := why_unfit(recipe, outputs)):
+        raise UnsupportedError(
+            f"recipe {recipe.name!r} does not fit this model: {why}", remedy="correct the recipe's [postprocess]"
+        )
+    names = recipe.class_names or class_names_of(metadata)
+    return Choice(replace(bind_texts(recipe, inputs), class_names=names), reason)
 
 
 def _takes_pictures(recipe: Recipe, inputs: Sequence[TensorSpec], metadata: Mapping[str, str]) -> bool:

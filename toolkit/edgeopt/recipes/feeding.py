@@ -16,9 +16,13 @@ from edgeopt.recipes.input_shapes import beginning_of, fixed_shapes, sample_shap
 from edgeopt.recipes.made_up import synthetic_frames, synthetic_tensors
 from edgeopt.recipes.preprocess import Preprocess
 from edgeopt.recipes.recipe import Recipe
+from edgeopt.recipes.text_input import TextInput
+from edgeopt.system.text import plural
 
 _MADE_UP = 16
 """Samples."""
+_SEEN = 256
+"""Texts whose length is looked at."""
 
 
 def fed(frames: Frames, recipe: Recipe, inputs: Sequence[TensorSpec]) -> Frames:
@@ -43,8 +47,10 @@ def fed(frames: Frames, recipe: Recipe, inputs: Sequence[TensorSpec]) -> Frames:
         frames = _with_beginning(frames, recipe, inputs)
         _require_arrays(frames, inputs)
         return _fitted(frames, inputs, fixed_shapes(recipe, inputs), recipe.input.states)
+    if recipe.kind == "text":
+        return _with_note_of_cut(frames, recipe, inputs)
     is_told = not recipe.takes_arrays or recipe.preprocess != Preprocess()
-    if recipe.kind != "picture" or is_told or not recipe.input.size:  # the task refuses them
+    if is_told or not recipe.input.size:  # the task refuses them
         return frames
     note = Note(
         NoteKind.WARNING,
@@ -52,6 +58,18 @@ def fed(frames: Frames, recipe: Recipe, inputs: Sequence[TensorSpec]) -> Frames:
         "write scale, mean and std under [preprocess] in a recipe.toml",
     )
     return replace(frames, notes=(*frames.notes, note))
+
+
+def _with_note_of_cut(frames: Frames, recipe: Recipe, inputs: Sequence[TensorSpec]) -> Frames:
+    """Return texts with a note of how many are cut; a few of them tell."""
+    made, seen = TextInput(recipe, inputs), frames.spread(_SEEN)
+    long = sum(made.is_cut(one) for one in seen)
+    if not long:
+        return frames
+    told = f"{long} of {plural(len(seen), 'text')} of {frames.source} have more tokens than the model takes: cut"
+    return replace(
+        frames, notes=(*frames.notes, Note(NoteKind.WARNING, told, "write a larger length, or shorter texts"))
+    )
 
 
 def synthetic(recipe: Recipe, inputs: Sequence[TensorSpec]) -> Frames:

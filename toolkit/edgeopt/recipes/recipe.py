@@ -17,6 +17,7 @@ from edgeopt.recipes.generation import GENERATION, Generation
 from edgeopt.recipes.keypoints import Keypoints
 from edgeopt.recipes.metrics import find_metric, require_metric_of
 from edgeopt.recipes.preprocess import Input, Layout, Preprocess
+from edgeopt.recipes.text import Text
 from edgeopt.recipes.tokenizer import Tokenizer
 from edgeopt.system import assets, registry
 from edgeopt.system.files import read_text
@@ -224,6 +225,7 @@ class Recipe:
     input: Input = field(default_factory=Input)
     preprocess: Preprocess = field(default_factory=Preprocess)
     tokenizer: Tokenizer = field(default_factory=Tokenizer)
+    text: Text = field(default_factory=Text)
     check: Check = field(default_factory=Check)
     generation: Generation = field(default_factory=Generation)
     keypoints: Keypoints = field(default_factory=Keypoints)

@@ -18,6 +18,7 @@ _TABLES = (
     "preprocess",
     "postprocess",
     "keypoints",
+    "text",
     "alphabet",
     "evaluation",
     "check",

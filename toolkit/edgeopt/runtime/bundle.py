@@ -18,7 +18,7 @@ from edgeopt.errors import InvalidFileError
 from edgeopt.graph.outside import Layout
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.recipe import Recipe
-from edgeopt.system.files import write_beside
+from edgeopt.system.files import read_file, write_beside
 from edgeopt.system.target import Target
 from edgeopt.system.toml import Within, parse_table, read_object
 
@@ -27,6 +27,8 @@ MANIFEST = "manifest.json"
 PIPELINE = "pipeline.json"
 """The manifest of a bundle of several models, each with a bundle of its own below it."""
 REMEDY = "copy the bundle again, or make it with this edgeopt: edgeopt optimize"
+TOKENIZER = "tokenizer.json"
+_MOST_BYTES_ATTACHED = 128 << 20
 _MOST_ARTEFACTS = 16
 _MOST_LIGHTER = 2
 _MOST_SAMPLES = 64
@@ -91,6 +93,18 @@ class SelfTest:
 
 
 @dataclass(frozen=True, slots=True)
+class Attachment:
+    """A file that the recipe reads, such as its tokenizer."""
+
+    file: str
+    sha256: str
+    size_bytes: int
+
+    def __post_init__(self) -> None:
+        _require_name(self.file)
+
+
+@dataclass(frozen=True, slots=True)
 class Weights:
     """A file with weights of a model above 2 GB; models of a bundle may share it."""
 
@@ -150,6 +164,8 @@ class Bundle:
     """Measured faster and less accurate than the first, the fastest first: for an app that must degrade."""
     selftest: SelfTest | None = None
     """None: no numbers are compared when it is loaded."""
+    attachments: tuple[Attachment, ...] = ()
+    """What the recipe reads."""
 
     @property
     def model(self) -> Path:
@@ -223,10 +239,18 @@ def write_bundle(
     files |= {selftest[0].file: selftest[1]} if selftest else {}
     for name, layout in (weights or {}).items():
         layout.write(folder / name)
+    attached = _attached(recipe)
+    files |= attached
     for name, data in files.items():
         write_beside(folder / name, data)
     scoring = dataclasses.replace(recipe.evaluation, labels="", calib="")  # the data of a recipe is not deployed
-    deployed = dataclasses.replace(recipe, folder=Path(), labels="", model="", match=(), evaluation=scoring)
+    tokenizer = dataclasses.replace(recipe.tokenizer, file=next(iter(attached), ""))
+    deployed = dataclasses.replace(
+        recipe, folder=folder, labels="", model="", match=(), evaluation=scoring, tokenizer=tokenizer
+    )
+    attachments = tuple(
+        Attachment(name, hashlib.sha256(data).hexdigest(), len(data)) for name, data in attached.items()
+    )
     artefacts, others = (tuple(artefact for artefact, _ in each) for each in (models, lighter))
     test = selftest[0] if selftest else None
     manifest = {
@@ -234,6 +258,7 @@ def write_bundle(
         "artefacts": [dataclasses.asdict(one) for one in artefacts],
         "lighter": [dataclasses.asdict(one) for one in others],
         "selftest": dataclasses.asdict(test) if test else None,
+        "attachments": [dataclasses.asdict(one) for one in attachments],
         "target": dataclasses.asdict(target),
         "recipe": {key: value for key, value in dataclasses.asdict(deployed).items() if key != "folder"},
         "expected": dict(expected),
@@ -241,7 +266,15 @@ def write_bundle(
     }
     sealed = {**manifest, "sha256": seal(manifest)}
     write_beside(folder / MANIFEST, json.dumps(sealed, indent=2, allow_nan=False) + "\n")
-    return Bundle(folder, artefacts, target, deployed, dict(expected), dict(tools), others, test)
+    return Bundle(folder, artefacts, target, deployed, dict(expected), dict(tools), others, test, attachments)
+
+
+def _attached(recipe: Recipe) -> dict[str, bytes]:
+    """Return what the recipe reads besides its own values, by its name in a bundle."""
+    path = recipe.path_of(recipe.tokenizer.file)
+    if path is None:
+        return {}
+    return {TOKENIZER: read_file(path, remedy="put it back beside the recipe", most_bytes=_MOST_BYTES_ATTACHED)}
 
 
 def make_selftest(file: str, data: bytes, samples: int) -> SelfTest:
@@ -261,8 +294,11 @@ class _Manifest:
     tools: Mapping[str, str]
     lighter: tuple[Artefact, ...]
     selftest: SelfTest | None
+    attachments: tuple[Attachment, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.recipe.tokenizer.file not in ("", *(one.file for one in self.attachments)):
+            raise ValueError(f"it does not name {self.recipe.tokenizer.file!r}, which its recipe reads")
         if len(self.lighter) > _MOST_LIGHTER:
             raise ValueError(f"it names {len(self.lighter)} lighter models, more than {_MOST_LIGHTER}")
         if not 1 <= len(self.artefacts) <= _MOST_ARTEFACTS:
@@ -290,8 +326,9 @@ def read_bundle(path: Path) -> Bundle:
         raise InvalidFileError(f"{file} differs from its own hash", remedy=REMEDY)
     said = parse_table(_Manifest, values, str(file))
     tools, lighter, selftest = said.tools, said.lighter, said.selftest
-    bundle = Bundle(folder, said.artefacts, said.target, said.recipe, said.expected, tools, lighter, selftest)
-    for one in (*bundle.artefacts, *lighter, *((selftest,) if selftest else ())):
+    recipe, attachments = dataclasses.replace(said.recipe, folder=folder), said.attachments
+    bundle = Bundle(folder, said.artefacts, said.target, recipe, said.expected, tools, lighter, selftest, attachments)
+    for one in (*bundle.artefacts, *lighter, *((selftest,) if selftest else ()), *attachments):
         require_whole(bundle, one)
     return bundle
 
@@ -316,7 +353,7 @@ def require_inside(folder: Path, path: Path) -> None:
         )
 
 
-def require_whole(bundle: Bundle, named: Artefact | Weights | SelfTest) -> None:
+def require_whole(bundle: Bundle, named: Artefact | Weights | SelfTest | Attachment) -> None:
     """Raise InvalidFileError unless a file is in the folder, as long as the manifest says, and has its hash.
 
     Of a model the file with its weights too, where it has one.

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.errors import InvalidFileError, NotFoundError
+from edgeopt.errors import InvalidFileError, NotFoundError, UnsupportedError
 from edgeopt.graph.tensors import Frame, Sample, Tensors, TensorSpec
 from edgeopt.recipes.drawing import HEIGHT, scaled, write_text
-from edgeopt.recipes.embedded import CLASSES, SCORES, Embedded, picture_feed
+from edgeopt.recipes.embedded import CLASSES, SCORES, Embedded, Feed, picture_feed
 from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.labels.classes import ClassLabels
 from edgeopt.recipes.metrics import Ranks, find_metric
@@ -68,7 +68,9 @@ class Classification(FrameTask):
             require_fit(recipe, outputs)
         self._name, self._output = recipe.input.tensor or inputs[0].name, outputs[0].name
         self._size, self._fitting = recipe.input.size, outputs[0].shape
-        self._picture = picture_feed(recipe.input, recipe.preprocess, recipe.embedded, reuse=not evaluating)
+        self._picture: Feed | None = None
+        if recipe.kind == "picture":
+            self._picture = picture_feed(recipe.input, recipe.preprocess, recipe.embedded, reuse=not evaluating)
         self._recipe, self._first = recipe, int(recipe.postprocess.background)
         self._top = max(recipe.postprocess.top, _MOST_RANKED) if evaluating else recipe.postprocess.top
         self._classes = _class_count(outputs[0]) - self._first
@@ -89,10 +91,15 @@ class Classification(FrameTask):
         scale = Scale.SHARES if self._is_probability else Scale.SOFTMAX
         return (Head(Columns(self._output, axis, self._first), scale),)
 
-    def preprocess(self, frame: Sample) -> tuple[Tensors, Geometry]:
+    def preprocess(self, frame: Sample) -> tuple[Tensors, Geometry | None]:
         """Return the input tensor; arrays stay unchanged."""
         if isinstance(frame, Mapping):
             return frame, Geometry.of_input(self._size)
+        if self._picture is None:
+            raise UnsupportedError(
+                f"task classification takes pictures, recipe {self._recipe.name!r} takes {self._recipe.kind}s",
+                remedy=f'write task = "{self._recipe.kind}_classification" in the recipe',
+            )
         tensor, geometry = self._picture(frame)
         return {self._name: tensor}, geometry
 
@@ -162,7 +169,7 @@ class Classification(FrameTask):
 
     def _ranks(self, answers: Sequence[Classes], labels: Labels) -> Ranks:
         """Return where the true class of each image stands among the listed ones."""
-        classes = _classes_of(labels)
+        classes = self._classes_of(labels)
         known = self._classes if self._classes > 0 else max(classes) + 1
         beyond = [i for i, true in enumerate(classes) if true >= known]
         if beyond:
@@ -176,6 +183,16 @@ class Classification(FrameTask):
             for one, true in zip(answers, classes, strict=True)
         ]
         return Ranks(np.array(places, np.int64), known)
+
+    def _classes_of(self, labels: Labels) -> Sequence[int]:
+        """Return the class of each picture.
+
+        Raises:
+            InvalidFileError: If the labels are not classes.
+        """
+        if not isinstance(labels, ClassLabels):
+            raise InvalidFileError(f"{labels.source} holds no classes", remedy="pass a CSV of file,class_index")
+        return labels.classes
 
     def agreement(self, answers: Sequence[Classes], reference: Sequence[Classes]) -> float:
         """Return the mean overlap of the listed probabilities, 1 when they are the same.
@@ -221,22 +238,11 @@ class Classification(FrameTask):
         """
         unlisted = max(self._classes - self._top, 1)
         shares = np.empty(len(answers))
-        for i, (one, true) in enumerate(zip(answers, _classes_of(labels), strict=True)):
+        for i, (one, true) in enumerate(zip(answers, self._classes_of(labels), strict=True)):
             told = np.clip(one.scores.astype(np.float64), 0.0, 1.0)
             is_true = one.indices == true
             shares[i] = told[is_true].sum() if is_true.any() else (1 - told.sum()) / unlisted
         return 1 - np.log(np.clip(shares, _LEAST_SHARE, 1.0)) / math.log(_LEAST_SHARE)
-
-
-def _classes_of(labels: Labels) -> Sequence[int]:
-    """Return the class of each picture.
-
-    Raises:
-        InvalidFileError: If the labels are not classes.
-    """
-    if not isinstance(labels, ClassLabels):
-        raise InvalidFileError(f"{labels.source} holds no classes", remedy="pass a CSV of file,class_index")
-    return labels.classes
 
 
 def _class_count(output: TensorSpec) -> int:

@@ -17,12 +17,13 @@ from edgeopt.recipes.drawing import HEIGHT, scaled
 from edgeopt.recipes.embedded import picture_feed
 from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.labels.classes import ClassLabels
+from edgeopt.recipes.labels.texts import TextLabels
 from edgeopt.recipes.recipe import NO_DECODER, Recipe
 from edgeopt.recipes.retrieval import Retrieval, nearest, retrieve
+from edgeopt.recipes.text import Pooling
+from edgeopt.recipes.text_input import TextInput
 from edgeopt.tasks import Accuracy, FrameTask, accuracy_of, resampled_accuracy
 
-_MASK = "attention_mask"
-"""Input that says which tokens are there: others are not in the mean."""
 _AS_NEAR = 0.02
 """Cosine: another neighbour that is so much farther is as good."""
 _STRIP = 0.08
@@ -65,10 +66,10 @@ class Embedder(FrameTask):
                 f"the model has {', '.join(map(str, outputs))}",
                 remedy='write task = "tensors" in the recipe',
             )
-        self._output, self._is_mean = (vectors or tokens)[0].name, not vectors
+        self._output, self._pooling = _read(recipe, vectors, tokens)
         self._recipe, self._names = recipe, tuple(one.name for one in inputs)
         self._is_cosine = recipe.evaluation.metric == "cosine"
-        self._picture = None
+        self._picture, self._text = None, TextInput(recipe, inputs) if recipe.kind == "text" else None
         if recipe.input.size:
             self._picture = picture_feed(recipe.input, recipe.preprocess, recipe.embedded, reuse=not evaluating)
 
@@ -79,7 +80,10 @@ class Embedder(FrameTask):
             UnsupportedError: If a picture is given to a model that takes none.
         """
         if isinstance(frame, Mapping):
-            return frame, frame.get(_MASK)
+            return frame, frame.get(self._recipe.tokenizer.mask)
+        if self._text is not None:
+            tensors, encoded = self._text(frame)
+            return tensors, encoded.mask
         if self._picture is None:
             raise UnsupportedError(
                 f"a {'text' if isinstance(frame, str) else 'picture'} cannot become the model's inputs "
@@ -91,7 +95,9 @@ class Embedder(FrameTask):
     def postprocess(self, outputs: Tensors, geometry: NDArray[Any] | None = None) -> Embedding:
         """Return the vector, of length 1."""
         found = np.asarray(outputs[self._output], np.float64)
-        if self._is_mean:
+        if self._pooling is Pooling.FIRST:
+            found = found.reshape(-1, found.shape[-1])[0]
+        if self._pooling is Pooling.MEAN:
             rows = found.reshape(-1, found.shape[-1])
             there = np.ones(len(rows)) if geometry is None else np.asarray(geometry, np.float64).reshape(-1)
             if len(there) != len(rows):  # a model that pools tokens in between
@@ -186,7 +192,29 @@ def _cosines(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float
     return np.where(a.any(axis=1) == b.any(axis=1), 1 - apart / 2, 0.0)
 
 
+def _read(recipe: Recipe, vectors: Sequence[TensorSpec], tokens: Sequence[TensorSpec]) -> tuple[str, Pooling]:
+    """Return which output is read, and how its vectors become one.
+
+    Raises:
+        UnsupportedError: If the recipe asks for what no output holds.
+    """
+    pooling = recipe.text.pooling
+    if pooling is Pooling.USUAL:
+        pooling = Pooling.MODEL if vectors else Pooling.MEAN
+    holding = vectors if pooling is Pooling.MODEL else tokens
+    if not holding:
+        held = "one vector" if pooling is Pooling.MODEL else "a vector a token"
+        raise UnsupportedError(
+            f"recipe {recipe.name!r} pools by {pooling.value!r}, and the model has no output of {held}",
+            remedy="leave pooling under [text] out, or write another",
+        )
+    return holding[0].name, pooling
+
+
 def _retrieval(answers: Sequence[Embedding], labels: Labels) -> Retrieval:
+    if isinstance(labels, TextLabels):
+        kinds = {name: i for i, name in enumerate(sorted({*labels.classes}))}
+        return retrieve(_stacked(answers), np.array([kinds[one] for one in labels.classes], np.int64))
     if not isinstance(labels, ClassLabels):
         raise InvalidFileError(
             f"{labels.source} does not say what each picture shows", remedy="pass a CSV of file,class_index"

@@ -18,6 +18,7 @@ from edgeopt.recipes.frames import Frames, open_frames
 from edgeopt.recipes.labels import Labels, read_labels
 from edgeopt.recipes.metrics import metrics_on_labels
 from edgeopt.recipes.recipe import Recipe
+from edgeopt.recipes.sources.text import frames_of_texts
 from edgeopt.system.files import list_folder
 from edgeopt.system.text import plural, short
 from edgeopt.tasks import Task
@@ -38,7 +39,7 @@ class LabelledFrames:
 
 
 def open_labelled(path: Path) -> LabelledFrames:
-    """Open a label file and the pictures it names.
+    """Open a label file and the pictures it names, or the texts it holds.
 
     Pictures are looked for beside the label file or folder, in its `images/`, in folders named after it
     (`instances_val.json` with `val/`, `val_labels.csv` with `val/`, `masks/val/` with `images/val/`), and where the
@@ -47,7 +48,10 @@ def open_labelled(path: Path) -> LabelledFrames:
     Raises:
         InvalidFileError: If the labels match no picture, or none decodes.
     """
-    folder, labels = _beside_pictures(path, read_labels(path))
+    read = read_labels(path)
+    if read.texts is not None:
+        return LabelledFrames(frames_of_texts(read.texts, read.files, path), read)
+    folder, labels = _beside_pictures(path, read)
     present = [i for i, file in enumerate(labels.files) if isfile(folder / file)]
     missing = len(labels.files) - len(present)
     frames = open_frames(folder, [labels.files[i] for i in present])

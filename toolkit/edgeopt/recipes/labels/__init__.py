@@ -46,6 +46,11 @@ class Labels:
         del folder
         return self
 
+    @property
+    def texts(self) -> tuple[str, ...] | None:
+        """The texts themselves, where the file of labels holds what is asked; None: it names files."""
+        return None
+
     def check(self, pictures: Frames) -> tuple[Note, ...]:
         """Return what is odd about these labels on their pictures.
 

@@ -18,8 +18,8 @@ from edgeopt.recipes import metrics
 from edgeopt.system import registry
 
 Evidence = Any
-"""Detection: the tables of matched boxes; classification: `Ranks`; segmentation: `ClassAreas`; with a reference:
-(outputs, samples, 2) shares."""
+"""Detection: the tables of matched boxes; classification: `Ranks`; segmentation: `ClassAreas`; token classification:
+`SpanCounts`; with a reference: (outputs, samples, 2) shares."""
 Counts = NDArray[np.int64]
 """(resamples, pictures) how often each picture counts; no row is empty."""
 
@@ -55,6 +55,16 @@ class Ranks:
     """How many classes the model has."""
 
 
+@dataclass(frozen=True, slots=True)
+class NamedClasses(Ranks):
+    """Where the true classes were listed, and which class is true and came first."""
+
+    true: NDArray[np.int64]
+    """(samples,) index of the true class."""
+    first: NDArray[np.int64]
+    """(samples,) index of the class that was listed first; -1: none was."""
+
+
 def find_metric(name: str) -> Metric:
     """Return the metric of this name.
 
@@ -87,7 +97,7 @@ def require_metric_of(task: str, name: str) -> Metric:
     return find_metric(name)
 
 
-def make_top(count: int) -> Metric:
+def make_top(count: int, tasks: tuple[str, ...] = ("classification",)) -> Metric:
     """Return the share of pictures whose class is among so many first answers.
 
     By chance it is that of a guess, and two standard errors of it on so many pictures.
@@ -101,4 +111,4 @@ def make_top(count: int) -> Metric:
         guess = min(count / evidence.classes, 1.0)
         return min(guess + 2 * float(np.sqrt(guess * (1 - guess) / max(pictures, 1))), 1.0)
 
-    return Metric(("classification",), share, by_chance)
+    return Metric(tasks, share, by_chance)
