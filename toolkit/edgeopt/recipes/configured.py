@@ -10,6 +10,7 @@ from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.binding import Choice, bind_recipe
 from edgeopt.recipes.hugging_face import folder_of, read_configuration, recipe_told
 from edgeopt.recipes.input_shapes import Shapes
+from edgeopt.recipes.text_drafting import text_recipe
 
 
 def configured(
@@ -35,6 +36,9 @@ def configured(
     if folder is None or (told := read_configuration(folder)) is None:
         return None
     names = [one.name for one in outputs]
+    if of_texts := text_recipe(folder, told, inputs, outputs):
+        bound = bind_recipe(of_texts[0], f"told by the configurations in {folder}", inputs, outputs, metadata, taken)
+        return replace(bound, is_given=True)
     recipe, notes = recipe_told(told, inputs, names, name=folder.resolve().name, source=folder.name)
     if recipe is None:
         return None

@@ -32,10 +32,9 @@ from edgeopt.recipes.readings import LINE_SIZE, class_count, map_readings, score
 from edgeopt.recipes.recipe import Recipe, find_recipe
 from edgeopt.recipes.recipe_text import recipe_text
 from edgeopt.recipes.recognise import choose_recipe
+from edgeopt.recipes.text_drafting import NOT_KNOWN, TOKENIZER, takes_tokens, text_recipe
 from edgeopt.system.text import plural, short
 
-NOT_KNOWN = "not known: "
-"""Begins the comment of what nobody told."""
 _CLASSIFIER = "imagenet"
 """The shipped recipe whose numbers a classifier of unknown making gets."""
 _BIASING = frozenset({"Add", "Div", "Mul", "Sub"})
@@ -110,6 +109,11 @@ def draft_recipe(facts: Facts, asked: str | None, ask: Ask) -> Draft:
     told = configured(facts.path, facts.inputs, facts.outputs, facts.metadata, {})
     if told and (told.recipe.task != ARRAYS_RECIPE or not recognised(facts.inputs, facts.outputs, facts.metadata)[0]):
         return _of_given(told, facts)
+    if found := text_recipe(facts.path.parent, None, facts.inputs, facts.outputs):
+        recipe, comments = found
+        recipe = replace(recipe, name=facts.name, source=facts.path.name)
+        bound = bind_recipe(recipe, "", facts.inputs, facts.outputs, facts.metadata, {}).recipe
+        return Draft(replace(recipe, class_names=bound.class_names), comments)
     return _Drafting(facts, ask).draft()
 
 
@@ -194,7 +198,8 @@ class _Drafting:
         facts, arrays = self._facts, find_recipe(ARRAYS_RECIPE)
         outputs = ", ".join(map(str, facts.outputs))
         if self._size is None:
-            self._comments["task"] = "the model takes no picture"
+            told = f"; beside a {TOKENIZER} it would take texts" if takes_tokens(facts.inputs) else ""
+            self._comments["task"] = f"the model takes no picture{told}"
             return arrays
         seen = (replace(self._inputs[0], shape=self._shape(3)),)
         fitting, possible = recognised(seen, facts.outputs, facts.metadata)

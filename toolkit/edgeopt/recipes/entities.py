@@ -57,4 +57,4 @@ def spans_of(tags: Sequence[str]) -> list[tuple[str, int, int]]:
 def span_f1(counted: SpanCounts, counts: Counts) -> NDArray[np.float64]:
     """Return (resamples,) the F1 of all spans; 0 where there is none."""
     right, both = counts @ counted.right, counts @ (counted.found + counted.true)
-    return np.divide(2.0 * right, both, out=np.zeros(len(counts)), where=both > 0)
+    return np.asarray(np.divide(2.0 * right, both, out=np.zeros(len(counts)), where=both > 0), np.float64)

@@ -13,6 +13,7 @@ from edgeopt.pipeline.export.network import Network, NetworkInput
 from edgeopt.pipeline.export.source import Source
 from edgeopt.recipes.hugging_face import PROCESSORS, Configuration, read_processor, recipe_told, shape_of
 from edgeopt.recipes.recipe import Recipe
+from edgeopt.recipes.text_drafting import text_recipe
 from edgeopt.system.optional import require
 
 _PATIENCE_S = 10
@@ -147,6 +148,8 @@ def _recipe(
 ) -> tuple[Recipe | None, tuple[Note, ...]]:
     """Return the recipe that the configurations tell, and what they cannot tell."""
     asked = [TensorSpec(one.name, one.dtype, one.shape) for one in inputs]
+    if of_texts := text_recipe(Path(source.where), told, asked, None):
+        return replace(of_texts[0], name=source.name, source=f"hf:{source.where}"), ()
     return recipe_told(told, asked, None, name=source.name, source=f"hf:{source.where}")
 
 

@@ -6,14 +6,16 @@ from pathlib import Path
 
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.recipe_text import recipe_text
-from edgeopt.system.files import write_beside
+from edgeopt.system.files import read_file, write_beside
 
 RECIPE, LABELS = "recipe.toml", "labels.txt"
+_MOST_BYTES = 128 << 20
+"""Of a tokenizer."""
 _FIRST = "# Written by edgeopt export: yours to change; without this line the next export leaves it as it is."
 
 
 def write_recipe(recipe: Recipe, folder: Path) -> tuple[Path, ...]:
-    """Write a recipe and its class names; return what was written: nothing over a recipe of somebody else.
+    """Write a recipe, its class names and its tokenizer; return what was written: nothing over a recipe of somebody else.
 
     Args:
         recipe: What the source tells.
@@ -22,8 +24,14 @@ def write_recipe(recipe: Recipe, folder: Path) -> tuple[Path, ...]:
     file, labels = folder / RECIPE, folder / LABELS
     if file.exists() and not file.read_bytes().startswith(_FIRST.encode()):
         return ()
-    names = recipe.class_names
+    names, tokenizer = recipe.class_names, recipe.path_of(recipe.tokenizer.file)
+    written = [file]
     if names:
         write_beside(labels, "".join(f"{name}\n" for name in names))
+        written.append(labels)
+    if tokenizer:
+        beside = folder / recipe.tokenizer.file
+        write_beside(beside, read_file(tokenizer, remedy="copy the folder again", most_bytes=_MOST_BYTES))
+        written.append(beside)
     write_beside(file, f"{_FIRST}\n{recipe_text(recipe, name=recipe.name, labels=LABELS if names else '')}")
-    return (file, labels) if names else (file,)
+    return tuple(written)

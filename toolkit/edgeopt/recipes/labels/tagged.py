@@ -33,8 +33,12 @@ class TaggedLabels(Labels):
 
     def select(self, kept: Sequence[int]) -> Self:
         """Return the labels of the sentences at these positions only."""
-        files, words, tags = (tuple(one[i] for i in kept) for one in (self.files, self.words, self.tags))
-        return replace(self, files=files, words=words, tags=tags)
+        return replace(
+            self,
+            files=tuple(self.files[i] for i in kept),
+            words=tuple(self.words[i] for i in kept),
+            tags=tuple(self.tags[i] for i in kept),
+        )
 
 
 def read_tagged(path: Path) -> TaggedLabels:
