@@ -123,10 +123,8 @@ def train(name: str, net: Net, batch_of, steps: int) -> None:
 
 def main() -> None:
     torch.set_num_threads(1)
-    for name, classes, batch_of, steps in (
-        ("moods", len(MOODS), mood_batch, 800),
-        ("tagger", len(TAGS), tag_batch, 400),
-    ):
+    wanted = (("moods", len(MOODS), mood_batch, 800), ("tagger", len(TAGS), tag_batch, 400))
+    for name, classes, batch_of, steps in wanted:
         torch.manual_seed(0)
         train(name, Net(classes, name == "tagger"), batch_of, steps)
 

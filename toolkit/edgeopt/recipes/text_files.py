@@ -59,7 +59,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def has_texts(path: Path) -> bool:
-    """Return whether a CSV or JSONL names a column `text` in its first line."""
+    """Return whether a CSV names a column `text` in its first line and no files, or a JSONL has texts."""
     try:
         with path.open("rb") as file:
             first = file.readline(1 << 16).decode("utf-8-sig", "replace")
@@ -67,7 +67,8 @@ def has_texts(path: Path) -> bool:
         return False
     if path.suffix.lower() == ".jsonl":
         return f'"{_TEXT}"' in first
-    return _TEXT in [cell.strip().strip('"').lower() for cell in first.split(",")]
+    head = [cell.strip().strip('"').lower() for cell in first.split(",")]
+    return _TEXT in head and "file" not in head
 
 
 def _of_lines(_: Path, whole: str) -> Iterator[Row]:

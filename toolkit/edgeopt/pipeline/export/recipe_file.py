@@ -15,7 +15,7 @@ _FIRST = "# Written by edgeopt export: yours to change; without this line the ne
 
 
 def write_recipe(recipe: Recipe, folder: Path) -> tuple[Path, ...]:
-    """Write a recipe, its class names and its tokenizer; return what was written: nothing over a recipe of somebody else.
+    """Write a recipe, its class names and its tokenizer; return what was written: nothing over somebody else's recipe.
 
     Args:
         recipe: What the source tells.

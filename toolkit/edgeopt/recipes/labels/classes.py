@@ -11,6 +11,7 @@ from typing import Any, Self
 from edgeopt.errors import InvalidFileError
 from edgeopt.recipes.labels import LabelFormat, Labels, is_file_like, require_right, why_seen, why_wrong_file
 from edgeopt.recipes.labels.transcripts import holds_texts
+from edgeopt.recipes.text_files import has_texts
 from edgeopt.system.files import read_text
 from edgeopt.system.text import plural, short
 
@@ -71,7 +72,7 @@ def _why_wrong_row(row: Sequence[str], file: int, index: int, width: int, seen: 
 
 
 def _holds_classes(path: Path) -> bool:
-    return is_file_like(path, ".csv") and not holds_texts(path)
+    return is_file_like(path, ".csv") and not holds_texts(path) and not has_texts(path)
 
 
 FORMAT = LabelFormat("a CSV of labels (.csv)", _holds_classes, read_classes)
