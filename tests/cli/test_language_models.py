@@ -87,7 +87,7 @@ def test_figures_fit_a_narrow_terminal(monkeypatch):
         (["bench", "tiny_lm"], "--prompt-tokens 128"),
         (["bench", "tiny_lm", "--output-tokens", "8"], "belongs to --prompt-tokens"),
         (["bench", "tiny_lm", "--prompt-tokens", "1000"], "the context has 1024"),
-        (["optimize", "tiny_lm", "--target", "cpu"], "writes token after token"),
+        (["quantize", "tiny_lm", "--target", "cpu"], "writes token after token"),
         (["compare", "tiny_lm", "tiny_lm"], "writes token after token"),
     ],
 )

@@ -22,7 +22,7 @@ from edgeopt.cli._options import (
 )
 from edgeopt.cli._output import show
 from edgeopt.cli._progress import Progress
-from edgeopt.cli._values import Duration, ModelName, Names, Number, joined
+from edgeopt.cli._values import Duration, ModelName, Names, Number, Whole, joined
 
 if TYPE_CHECKING:
     from edgeopt.pipeline.plan import Options
@@ -65,6 +65,10 @@ class _WithSteps(click.Command):
     "--budget", type=Duration("ms"), show_default="the target's", help="Time a frame may take, such as 33ms: a gate."
 )
 @click.option("--fps", type=Number(min=0, min_open=True), help="The budget as frames a second.")
+@click.option(
+    "--prompt-tokens", type=Whole(min=1), show_default="128", help="Of a language model: the length of its prompts."
+)
+@click.option("--output-tokens", type=Whole(min=2), show_default="64", help="And that of its answers.")
 @max_drop_option
 @click.option(
     "--steps",
@@ -122,6 +126,8 @@ def optimize(
     labels: str,
     budget: float | None,
     fps: float | None,
+    prompt_tokens: int | None,
+    output_tokens: int | None,
     max_drop: float | None,
     steps: tuple[str, ...] | None,
     skip: tuple[str, ...],
@@ -142,15 +148,34 @@ def optimize(
 
     MODEL is an ONNX file, the name of a shipped model, a source that edgeopt export takes (it is exported first), or
     the .toml file of a pipeline, whose models are chosen together. Writes every candidate, a bundle for the runtime,
-    and a report.
+    and a report. Of a language model it writes the form that is proven fastest for prompts and answers of the lengths
+    asked for; --eval takes a text, --max-drop the share by which its perplexity may rise.
     """
     from edgeopt.measurement.pipelines.given import is_pipeline
+    from edgeopt.pipeline.generation.optimize import MAX_RISE, LanguageOptions, optimize_language_model
+    from edgeopt.pipeline.generation.summary import summarize_language
     from edgeopt.pipeline.optimize import optimize as run
     from edgeopt.pipeline.optimize import show_plan
     from edgeopt.pipeline.plan import Options, SelfTestInputs
     from edgeopt.pipeline.selection import Prefer
     from edgeopt.pipeline.summary import summarize
+    from edgeopt.pipeline.writing import is_language_model
 
+    if is_language_model(model):
+        _require_only(ctx)
+        asked = LanguageOptions(
+            prompt_tokens=prompt_tokens or 128,
+            output_tokens=output_tokens or 64,
+            max_rise=MAX_RISE if max_drop is None else max_drop,
+            text=labels,
+            threads=threads or 0,
+        )
+        with Progress(quiet=form != TERMINAL) as progress:
+            found = optimize_language_model(model, target=target, out=out, options=asked, listener=progress)
+        show(summarize_language(found), form)
+        ctx.exit(found.exit_code)
+    if prompt_tokens is not None or output_tokens is not None:
+        raise click.UsageError("--prompt-tokens and --output-tokens are for a language model, and this is none")
     if budget is not None and fps is not None:
         raise click.UsageError("--budget and --fps both say how long a frame may take; give one")
     options = Options(
@@ -184,6 +209,15 @@ def optimize(
         report = run(model, target=target, out=out, recipe=recipe, options=options, listener=progress)
     show(summarize(report), form)
     ctx.exit(report.exit_code)
+
+
+def _require_only(ctx: click.Context) -> None:
+    """Raise where an option was given that language models do not take."""
+    taken = {"model", "target", "out", "prompt_tokens", "output_tokens", "max_drop", "labels", "threads", "form"}
+    for option in ctx.command.params:
+        given = ctx.get_parameter_source(option.name or "") is click.core.ParameterSource.COMMANDLINE
+        if given and option.name not in taken:
+            raise click.UsageError(f"{option.opts[0]} is not for language models so far; leave it out")
 
 
 def _optimize_pipeline(

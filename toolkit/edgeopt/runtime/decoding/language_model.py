@@ -7,6 +7,9 @@ from threading import Lock
 from time import perf_counter_ns
 from types import TracebackType
 
+import numpy as np
+from numpy.typing import NDArray
+
 from edgeopt.errors import UnsupportedError
 from edgeopt.executors.onnxruntime.decoder import SHARING_OP, Decoder, cache_parts
 from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
@@ -100,6 +103,10 @@ class LanguageModel:
         decoder, held = self._taken(tokens)
         pieces = Pieces(self.tokenizer, asked.stop)
         return Generation(decoder, held, tokens, pieces, asked, self._end, begun_ns, tokenize_ns, self._give_back)
+
+    def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        """Return (tokens, vocabulary) logits behind each token of a text that begins with the first of them."""
+        return Decoder(self.session.engine, self._parts, len(tokens), shares=self._shares).run(tokens)
 
     def forget(self) -> None:
         """Free the caches of answers that are over: the next prompt is computed whole."""

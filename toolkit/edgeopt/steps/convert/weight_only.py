@@ -7,6 +7,8 @@ Source: com.microsoft.MatMulNBits of ONNX Runtime, accuracy_level 4; symmetric, 
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,13 +27,14 @@ _STEPS = np.linspace(0.7, 1.0, 13, dtype=np.float32)
 _INT8_ACTIVATIONS = 4
 
 
-def make_weight_only(model: Model, bits: int = 4, block: int = BLOCK) -> Outcome:
+def make_weight_only(model: Model, bits: int = 4, block: int = BLOCK, wide: Collection[str] = ()) -> Outcome:
     """Return the model with its large constant matrices as blocks of integers.
 
     Args:
         model: A float model.
         bits: 4 or 8.
         block: Weights that share a scale; a power of two from 16.
+        wide: Names of nodes whose matrix is stored in 8 bits all the same.
 
     Raises:
         UnsupportedError: If a weight is NaN or infinite.
@@ -41,7 +44,7 @@ def make_weight_only(model: Model, bits: int = 4, block: int = BLOCK) -> Outcome
     require_finite_weights(nodes, graph)
     stored: dict[tuple[Value, int], tuple[Value, Value]] = {}
     for node in nodes:
-        _rewrite(graph, node, bits, block, stored)
+        _rewrite(graph, node, 8 if node.name in wide else bits, block, stored)
     graph.remove_unused()
     return Outcome(graph.to_model(), {f"matrices in {bits} bits": len(nodes)} if nodes else {})
 

@@ -1,0 +1,78 @@
+"""How well a language model predicts a text, and how often it would choose another token than the original."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeopt.measurement.accuracy.bootstrap import drop_of_means
+from edgeopt.runtime.decoding.language_model import LanguageModel
+
+WINDOW_TOKENS = 256
+MOST_WINDOWS = 48
+
+
+@dataclass(frozen=True, slots=True)
+class TextScore:
+    """A model on windows of a text, side by side."""
+
+    losses: tuple[float, ...]
+    """Of each window: the mean of -log(probability of the next token), in nats."""
+    likeliest: tuple[NDArray[np.int64], ...]
+    """Of each window: the token that greedy decoding would choose behind each of its tokens."""
+
+    @property
+    def perplexity(self) -> float:
+        """Exp of the mean loss."""
+        return float(np.exp(np.mean(self.losses)))
+
+
+@dataclass(frozen=True, slots=True)
+class Rise:
+    """How much the perplexity grew against another model, as a share: 0.02 is 2 % more."""
+
+    value: float
+    low: float
+    high: float
+    """`low` to `high` is the 95 % interval over windows, paired."""
+
+    def __str__(self) -> str:
+        return f"{self.value:+.1%} [{self.low:+.1%}, {self.high:+.1%}]"
+
+
+def windows_of(tokens: Sequence[int], context: int) -> list[list[int]]:
+    """Return up to 48 windows of 256 tokens, or of the context where that is shorter, evenly spread over a text."""
+    length = min(WINDOW_TOKENS, context, len(tokens))
+    starts = range(0, len(tokens) - length + 1, max(length, 1))
+    kept = np.linspace(0, len(starts) - 1, min(MOST_WINDOWS, len(starts))).round().astype(int)
+    return [list(tokens[starts[i] : starts[i] + length]) for i in kept]
+
+
+def score_text(model: LanguageModel, windows: Sequence[Sequence[int]]) -> TextScore:
+    """Return how well a model predicts each window, which it sees from its first token on."""
+    losses, likeliest = list[float](), list[NDArray[np.int64]]()
+    for window in windows:
+        logits = model.logits(window).astype(np.float64)
+        logits -= logits.max(axis=-1, keepdims=True)
+        found = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+        losses.append(-float(found[np.arange(len(window) - 1), window[1:]].mean()))
+        likeliest.append(logits.argmax(axis=-1))
+    return TextScore(tuple(losses), tuple(likeliest))
+
+
+def rise_between(original: TextScore, other: TextScore) -> Rise:
+    """Return how much more perplexed another model is; infinite where it predicts no number."""
+    before, after = np.array(original.losses), np.array(other.losses)
+    if not np.isfinite(after).all():
+        return Rise(float("inf"), float("inf"), float("inf"))
+    drop = drop_of_means(after, before)  # what the loss falls by from the other to the original
+    return Rise(*(float(np.expm1(one)) for one in (drop.value, drop.low, drop.high)))
+
+
+def agreement_between(original: TextScore, other: TextScore) -> float:
+    """Return the share of tokens behind which both would choose the same."""
+    same = [a == b for a, b in zip(original.likeliest, other.likeliest, strict=True)]
+    return float(np.concatenate(same).mean())
