@@ -15,7 +15,6 @@ from edgeopt.graph.tensors import TensorSpec
 from edgeopt.pipeline.export.decoder.folder import (
     TEXTS,
     compare_with_reference,
-    copy_tokenizer,
     decoder_recipe,
     is_decoder,
 )
@@ -145,7 +144,7 @@ def _export_decoder(
         inputs=model.inputs[:2],
         samples=TEXTS,
         outputs=(OutputDrift("logits", (1, 1, config.vocabulary), drift),),
-        beside=(*beside, copy_tokenizer(folder, file.parent)),
+        beside=beside,
         notes=notes,
         writes=True,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -91,11 +90,5 @@ def decoder_recipe(folder: Path, config: Configuration, name: str) -> Recipe:
         evaluation=Evaluation("agreement"),
         tokenizer=Tokenizer(TOKENIZER),
         generation=Generation(config.context, config.end),
+        folder=folder,
     )
-
-
-def copy_tokenizer(folder: Path, to: Path) -> Path:
-    """Copy the tokenizer beside a model, and return it."""
-    if (to / TOKENIZER).resolve() != (folder / TOKENIZER).resolve():
-        shutil.copyfile(folder / TOKENIZER, to / TOKENIZER)
-    return to / TOKENIZER
