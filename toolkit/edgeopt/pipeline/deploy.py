@@ -15,6 +15,7 @@ from edgeopt.graph.outside import Layout
 from edgeopt.graph.outside_weights import in_one_file, layout_of
 from edgeopt.graph.tensors import Sample
 from edgeopt.pipeline.candidate import Candidate
+from edgeopt.pipeline.companions import complete_bundle
 from edgeopt.pipeline.embedding import Embedding
 from edgeopt.pipeline.plan import SelfTestInputs
 from edgeopt.pipeline.run import Run
@@ -107,7 +108,8 @@ def deploy(
     )
     if TENSORRT in run.context.target.providers and not run.untimed:
         open_artefact(bundle, bundle.artefacts[0]).session.close()  # builds its engines into the bundle
-    return folder, (*notes, _size_of(bundle))
+    loaded = complete_bundle(run.configurations, folder, bundle.artefacts[0].file, recipe)
+    return folder, (*notes, *loaded, _size_of(bundle))
 
 
 def _fed_alike(run: Run, candidates: Sequence[Candidate], best: Candidate) -> list[Candidate]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from edgeopt.executors import Session
 from edgeopt.graph.model import Model
@@ -62,6 +63,8 @@ class Run:
     """Whether nothing compiles for the target here, so that its rules say where nodes would run."""
     openers: dict[str, Callable[[], Session]] = field(default_factory=dict)
     """How the candidates of a compiler are opened on the device, by name; a candidate from disk has none."""
+    configurations: Path = Path()
+    """Folder in which Hugging Face's may lie, of the model as it was given."""
     untimed: str = ""
     """Why nothing is measured here; empty: all candidates are."""
     candidates: list[Candidate] = field(default_factory=list)

@@ -19,6 +19,7 @@ from edgeopt.pipeline.run import Run
 from edgeopt.recipes.binding import Choice
 from edgeopt.recipes.feeding import fed, synthetic
 from edgeopt.recipes.frames import Frames, open_frames
+from edgeopt.recipes.hugging_face import folder_of
 from edgeopt.runtime.availability import is_by_rule, is_compiled
 from edgeopt.steps._context import CALIBRATION_PICTURES, Context, Engine, Files, Listener
 
@@ -116,6 +117,7 @@ def start_run(
         resume=resume,
         listener=listener,
         replay=replay,
+        configurations=folder_of(given.path),
         untimed=engines.untimed,
         by_rule=is_by_rule(given.target),
     )

@@ -16,6 +16,28 @@ from edgeopt.system.toml import read_json
 CONFIGURATION = "config.json"
 PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 """The first that is there tells how a picture is fed."""
+COMPANIONS = (
+    CONFIGURATION,
+    *PROCESSORS,
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"),
+    *("vocab.txt", "vocab.json", "merges.txt", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model"),
+)
+"""What optimum reads beside an ONNX file."""
+_LOADERS = {
+    "ForImageClassification": "ORTModelForImageClassification",
+    "ForSemanticSegmentation": "ORTModelForSemanticSegmentation",
+    "ForImageSuperResolution": "ORTModelForImageToImage",
+    "ForSequenceClassification": "ORTModelForSequenceClassification",
+    "ForTokenClassification": "ORTModelForTokenClassification",
+    "ForQuestionAnswering": "ORTModelForQuestionAnswering",
+    "ForMaskedLM": "ORTModelForMaskedLM",
+    "ForMultipleChoice": "ORTModelForMultipleChoice",
+    "ForAudioFrameClassification": "ORTModelForAudioFrameClassification",
+    "ForCTC": "ORTModelForCTC",
+    "ForXVector": "ORTModelForAudioXVector",
+    "Model": "ORTModelForFeatureExtraction",
+}
+"""End of a class's name to optimum's class that loads its ONNX file."""
 PICTURE = "pixel_values"
 """Name of the input that takes pictures."""
 _TOKENS = 128
@@ -85,6 +107,11 @@ class Configuration:
         return found if outputs is None or {*found.outputs} <= {*outputs} else _OTHER
 
     @property
+    def loader(self) -> str:
+        """Optimum's class that loads an ONNX file of the network; where it has none of its own, that for any task."""
+        return next((one for end, one in _LOADERS.items() if self.class_name.endswith(end)), "ORTModelForCustomTasks")
+
+    @property
     def class_names(self) -> tuple[str, ...]:
         """Names of its classes in order; none where they are only numbered."""
         told = self.values.get("id2label")
@@ -100,6 +127,11 @@ def folder_of(model: Path) -> Path:
     above = model.parent.resolve()
     is_inner = above.name == "onnx" and not (above / CONFIGURATION).is_file()
     return above.parent if is_inner else model.parent
+
+
+def companions_in(folder: Path) -> tuple[Path, ...]:
+    """Return what optimum reads of a folder beside an ONNX file."""
+    return tuple(folder / one for one in COMPANIONS if (folder / one).is_file())
 
 
 def read_configuration(folder: Path) -> Configuration | None:

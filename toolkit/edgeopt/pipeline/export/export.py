@@ -12,6 +12,7 @@ from numpy import __version__ as numpy_version
 from edgeopt.errors import EdgeoptError, Note, NoteKind, NotFoundError, UnsupportedError
 from edgeopt.graph.model import Model, save_model
 from edgeopt.graph.tensors import TensorSpec
+from edgeopt.pipeline.companions import copy_companions
 from edgeopt.pipeline.export.decoder.folder import (
     TEXTS,
     compare_with_reference,
@@ -54,7 +55,7 @@ class ExportResult:
     """On which both were asked."""
     outputs: tuple[OutputDrift, ...]
     beside: tuple[Path, ...]
-    """Recipe and class names; empty: none was written."""
+    """Recipe, class names, configurations; empty: none was written."""
     notes: tuple[Note, ...]
     writes: bool = False
     """Whether it is a language model, which writes token after token."""
@@ -110,7 +111,7 @@ def export(
         inputs=model.inputs,
         samples=SAMPLES,
         outputs=drifts,
-        beside=beside,
+        beside=(*beside, *copy_companions(network.companions, file.parent)),
         notes=(*network.notes, *notes, *_unread(network, model)),
     )
 

@@ -12,7 +12,7 @@ from edgeopt.graph.tensors import TensorSpec
 from edgeopt.pipeline.export.from_torch import said, torch_of_export
 from edgeopt.pipeline.export.network import Network, NetworkInput
 from edgeopt.pipeline.export.source import Source
-from edgeopt.recipes.hugging_face import PROCESSORS, Configuration, read_processor, recipe_told, shape_of
+from edgeopt.recipes.hugging_face import COMPANIONS, PROCESSORS, Configuration, read_processor, recipe_told, shape_of
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.text_drafting import text_recipe
 from edgeopt.system.optional import require
@@ -56,6 +56,7 @@ def open_pretrained(source: Source, inputs: Sequence[NetworkInput]) -> Network:
         _by_position(torch, module, [one.name for one in network_inputs]),
         network_inputs,
         recipe=recipe,
+        companions=_files(source, transformers, COMPANIONS),
         notes=(*notes, *more),
     )
 
@@ -108,17 +109,18 @@ def _class_of(source: Source, config: Any, transformers: Any) -> str:
 
 def _configuration(source: Source, transformers: Any, class_name: str, config: Any) -> Configuration:
     """Return the configurations of the network and of its processor, whose defaults the first has written out."""
-    folder = Path(source.where)
-    files = [folder / one for one in PROCESSORS] if folder.is_dir() else _cached(source, transformers)
-    found = next((one for one in files if one.is_file()), None)
+    found = _files(source, transformers, PROCESSORS)
     values = {**config.to_dict(), "architectures": [class_name]}
-    return Configuration(values, read_processor(found) if found else {})
+    return Configuration(values, read_processor(found[0]) if found else {})
 
 
-def _cached(source: Source, transformers: Any) -> list[Path]:
+def _files(source: Source, transformers: Any, names: Sequence[str]) -> tuple[Path, ...]:
+    """Return those of these files that a source has; of an id in the cache."""
+    if Path(source.where).is_dir():
+        return tuple(file for one in names if (file := Path(source.where) / one).is_file())
     may_lack = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_gated_repo": False}
-    found = (transformers.utils.cached_file(source.where, one, **may_lack) for one in PROCESSORS)
-    return [Path(one) for one in found if one is not None]
+    found = (transformers.utils.cached_file(source.where, one, **may_lack) for one in names)
+    return tuple(Path(one) for one in found if one is not None)
 
 
 def _inputs(module: Any, told: Configuration) -> tuple[NetworkInput, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -60,4 +61,6 @@ class Network:
     """Names of the tensors it returns; empty: as the answer's structure says."""
     recipe: Recipe | None = None
     """What the source tells of how it is fed and read; None: too little."""
+    companions: tuple[Path, ...] = ()
+    """Files that are copied beside the ONNX file, for those who load it."""
     notes: tuple[Note, ...] = ()

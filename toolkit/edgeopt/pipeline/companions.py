@@ -1,0 +1,77 @@
+"""What Hugging Face wrote beside a model goes with what is made of it, so that optimum loads that too."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from edgeopt.errors import Note, NoteKind
+from edgeopt.recipes.embedded import Embedded
+from edgeopt.recipes.hugging_face import PROCESSORS, companions_in, read_configuration
+from edgeopt.recipes.recipe import Recipe
+from edgeopt.system.files import read_file, write_beside
+from edgeopt.system.toml import read_json
+
+_REMEDY = "copy the folder again"
+
+
+def copy_companions(files: Sequence[Path], folder: Path) -> tuple[Path, ...]:
+    """Copy files into a folder, unless others of their names lie there; return what lies there alike.
+
+    Raises:
+        InvalidFileError: If one cannot be read or written.
+    """
+    alike = []
+    for one in files:
+        data, there = read_file(one, remedy=_REMEDY), folder / one.name
+        if not there.exists():
+            write_beside(there, data)
+        if read_file(there, remedy=_REMEDY) == data:
+            alike.append(there)
+    return tuple(alike)
+
+
+def complete_bundle(source: Path, bundle: Path, model: str, recipe: Recipe) -> tuple[Note, ...]:
+    """Put what lies beside the given model into its bundle; return the note that says what loads it.
+
+    Args:
+        source: Folder of the configurations.
+        bundle: Folder of the bundle.
+        model: Name of its first file.
+        recipe: Of that model.
+    """
+    told = read_configuration(source)
+    if told is None:
+        return ()
+    if Embedded.PREPROCESS in recipe.embedded or Embedded.POSTPROCESS in recipe.embedded or model != "model.onnx":
+        holds = "holds a part of the recipe" if recipe.embedded else "is no ONNX file"
+        return (Note(NoteKind.INFO, f"optimum does not load the bundle: its model {holds}"),)
+    for one in companions_in(source):
+        data = read_file(one, remedy=_REMEDY)
+        if one.name in PROCESSORS and _is_smaller(recipe, told.processor):
+            data = _resized(one, recipe)
+        write_beside(bundle / one.name, data)
+    return (Note(NoteKind.INFO, f"optimum loads the bundle: {told.loader}.from_pretrained({str(bundle)!r})"),)
+
+
+def _is_smaller(recipe: Recipe, processor: Mapping[str, Any]) -> bool:
+    """Whether the recipe's pictures have another size than the processor makes."""
+    size = processor.get("crop_size") if processor.get("do_center_crop") else processor.get("size")
+    if not recipe.input.size or not isinstance(size, Mapping) or not {"height", "width"} <= size.keys():
+        return False
+    return (size["height"], size["width"]) != tuple(recipe.input.size)
+
+
+def _resized(file: Path, recipe: Recipe) -> bytes:
+    """Return a processor's settings that make pictures of the recipe's size."""
+    values = read_json(file, remedy=_REMEDY)
+    height, width = recipe.input.size
+    inner = values.get("image_processor", values)
+    if inner.get("do_center_crop"):
+        inner["crop_size"] = {"height": height, "width": width}
+        inner["size"] = {"shortest_edge": recipe.preprocess.crop_from}
+    else:
+        inner["size"] = {"height": height, "width": width}
+    return (json.dumps(values, indent=2) + "\n").encode()
