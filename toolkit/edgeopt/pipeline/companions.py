@@ -48,7 +48,8 @@ def complete_bundle(source: Path, bundle: Path, model: str, recipe: Recipe) -> t
     if Embedded.PREPROCESS in recipe.embedded or Embedded.POSTPROCESS in recipe.embedded or model != "model.onnx":
         holds = "holds a part of the recipe" if recipe.embedded else "is no ONNX file"
         return (Note(NoteKind.INFO, f"optimum does not load the bundle: its model {holds}"),)
-    for one in companions_in(source):
+    own = recipe.tokenizer.file  # it lies there already, and is hashed
+    for one in (each for each in companions_in(source) if each.name != own):
         data = read_file(one, remedy=_REMEDY)
         if one.name in PROCESSORS and _is_smaller(recipe, told.processor):
             data = _resized(one, recipe)
