@@ -1,10 +1,12 @@
-"""What quantization-aware training wins back of what quantization loses: a narrow net of depthwise layers.
+"""What quantization-aware training wins back of what quantization loses, from each form that needs no training.
 
-    python benchmarks/training/quantization_aware.py [--minutes 3] [--folder FOLDER] [--rules xint8]
+    python benchmarks/training/quantization_aware.py NET [--rules xint8] [--minutes 3] [--start HOW]
 
-Trains a small classifier of handwritten digits (`benchmarks/pruning/nets.py` makes the pictures), quantizes it as the
-rules say, as it comes and with repairs of `edgeopt quantize`, and then trains the former on unlabelled pictures to
-answer as the float net does. ONNX Runtime computes all accuracies; labels are seen there alone.
+NET is `mobile` or `narrow`, classifiers of handwritten digits that are trained here first (`benchmarks/pruning/nets.py`
+makes the pictures), `yolox` or `squeezenet`. Everything but the prediction layers of detectors runs on integers, as on
+a device that has no floats. Prints the metric of the float net, of every form that `edgeopt finetune --quantize` makes
+without training, and of what training makes of the one that is named, or of the one that loses least on held-out
+pictures. ONNX Runtime computes all of it; labels are seen there alone.
 """
 
 from __future__ import annotations
@@ -13,10 +15,10 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-import cv2
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "pruning"))
@@ -24,30 +26,43 @@ import nets
 
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
-from edgeopt.graph.model import Model, load_model, save_model
+from edgeopt.graph.model import Model, save_model
+from edgeopt.graph.tensors import Tensors
+from edgeopt.measurement.accuracy.evaluate import LabelledFrames, answers, model_inputs, open_labelled
+from edgeopt.measurement.given import open_given
 from edgeopt.pipeline.run import Ears
 from edgeopt.recipes.frames import open_frames
-from edgeopt.recipes.recipe import read_recipe
-from edgeopt.steps.finetune.distil import distil
-from edgeopt.steps.fuse import fuse
-from edgeopt.steps.quantize.calibration.findings import study
-from edgeopt.steps.quantize.scheme import open_graph
-from edgeopt.steps.quantize.search.make import make_variant
-from edgeopt.steps.quantize.search.sources import Sources
-from edgeopt.steps.quantize.search.variant import Variant
-from edgeopt.steps.simplify import simplify
+from edgeopt.recipes.recipe import Recipe
+from edgeopt.steps.finetune.distil import distil, split
+from edgeopt.steps.finetune.starts import best_start, integer_forms, written_plainly
 from edgeopt.system.target import Granularity, Int8Rules, find_target
+from edgeopt.tasks import Task, make_task
 
+DATA = Path(__file__).parents[3] / "shared" / "data"
 PER_TENSOR = Granularity.PER_TENSOR
 RULES = {
-    "one-scale": Int8Rules(activation_dtype="int8", symmetric_activations=True, weight_granularity=PER_TENSOR),
+    "one-scale": Int8Rules(weight_granularity=PER_TENSOR),
+    "symmetric": Int8Rules(activation_dtype="int8", symmetric_activations=True, weight_granularity=PER_TENSOR),
     "shared-7-bit": Int8Rules(weight_granularity=PER_TENSOR, reduce_range=True),
+    "per-channel": Int8Rules(),
     "xint8": find_target("amd-ryzen-ai").int8,
 }
 SPREAD = 0.7
-"""Standard deviation of the logarithm of a channel's strength."""
-EVERYTHING = -200.0
-"""No tensor stays in float, as on a device that has no floats."""
+"""Standard deviation of the logarithm of a channel's strength in `narrow`."""
+STEPS = {"mobile": 1500, "narrow": 1200}
+"""Of training the float net."""
+CALIBRATED = 48
+"""Pictures on which grids are chosen."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A float net with its data."""
+
+    model: Path
+    recipe: str | None
+    calib: Path
+    eval: Path
 
 
 def mobile() -> object:
@@ -102,98 +117,87 @@ def narrow() -> object:
 NETS = {"narrow": narrow, "mobile": mobile}
 
 
-def made(folder: Path, steps: int, net: str) -> Path:
-    """Return the trained net; its pictures are in the folder."""
-    path = folder / f"{net}.onnx"
+def case_of(name: str, folder: Path) -> Case:
+    """Return a net, trained where it is not there yet."""
+    if name == "yolox":
+        return Case(DATA / "models/yolox_nano_416.onnx", "yolox", DATA / "coco/calib", DATA / "coco/instances_val.json")
+    if name == "squeezenet":
+        labels = DATA / "imagenet/val_labels.csv"
+        return Case(DATA / "models/squeezenet_224.onnx", "imagenet_caffe", DATA / "imagenet/calib", labels)
+    path = folder / f"{name}.onnx"
     if not path.is_file():
         sys.path.insert(0, str(nets.EXAMPLE))
         folder.mkdir(parents=True, exist_ok=True)
         images, labels = nets.write_pictures(folder)
         nets.network = lambda name: NETS[name]()
-        nets.export(nets.train(net, images, labels, steps), path)
-    return path
+        nets.export(nets.train(name, images, labels, STEPS[name]), path)
+    return Case(path, None, folder / "calib", folder / "eval" / "labels.csv")
 
 
-def inputs(folder: Path, count: int) -> Iterator[dict[str, np.ndarray]]:
-    for file in sorted(folder.glob("*.png"))[:count]:
-        picture = cv2.imread(str(file))[..., ::-1].transpose(2, 0, 1)[None]
-        yield {"images": np.ascontiguousarray(picture, np.float32) / np.float32(255)}
-
-
-def accuracy(model: Model, folder: Path) -> tuple[int, int]:
-    """Return how many of how many labelled pictures are right."""
-    rows = [line.split(",") for line in (folder / "labels.csv").read_text("utf-8").splitlines()[1:]]
+def score(model: Model, recipe: Recipe, labelled: LabelledFrames) -> str:
+    """Return the metrics on labelled pictures."""
+    task = make_task(recipe, model.inputs, model.outputs, evaluating=True)
     session = EXECUTOR.open(model.data, SessionOptions())
-    right = sum(
-        int(np.argmax(next(iter(session.run(one).values())))) == int(label)
-        for one, (_, label) in zip(inputs(folder, len(rows)), rows, strict=True)
-    )
+    found = answers(session, task, labelled.frames)
     session.close()
-    return right, len(rows)
+    return str(task.score(found, labelled.labels))
 
 
-def interval(right: int, of: int) -> tuple[float, float]:
-    """Return the 95 % interval of a share (Wilson, 1927)."""
-    share, z = right / of, 1.96
-    middle, half = share + z**2 / (2 * of), z * (share * (1 - share) / of + z**2 / (4 * of**2)) ** 0.5
-    return (middle - half) / (1 + z**2 / of), (middle + half) / (1 + z**2 / of)
+def outputs(model: Model, samples: Sequence[Tensors]) -> list[Tensors]:
+    """Return what a model makes of its inputs."""
+    session = EXECUTOR.open(model.data, SessionOptions())
+    found = [{name: np.array(value) for name, value in session.run(one).items()} for one in samples]
+    session.close()
+    return found
 
 
-def best_without_training(model: Model, rules: Int8Rules, frames: list[dict[str, np.ndarray]]) -> dict[str, Model]:
-    """Return the quantized model as it comes, and with all repairs that may be tried on it."""
-    sources = Sources(model, study(model, open_graph(model), frames, rules), rules, frames)
-    plain = Variant(least_db=EVERYTHING)
-    variants = {"after training": plain}
-    for name, settings in {
-        "with equalization": {"equalization": True},
-        "with bias correction and GPTQ": {"bias_correction": True, "gptq": True},
-        "with all three": {"equalization": True, "bias_correction": True, "gptq": True},
-    }.items():
-        variants[f"after training, {name}"] = plain.repaired(**settings)
-    return {told: make_variant(*sources.of(one), rules, one)[0].model for told, one in variants.items()}
-
-
-def row(told: str, model: Model, folder: Path) -> float:
-    right, of = accuracy(model, folder)
-    low, high = interval(right, of)
-    print(f"| {told} | {right / of:.4f} | {low:.4f} to {high:.4f} |", flush=True)
-    return right / of
+def read(task: Task, frames: object, count: int = 0) -> list[Tensors]:
+    """Return inputs of some of the pictures, all of them at 0."""
+    found = model_inputs(task, frames.spread(count) if count else frames)
+    return [{name: np.array(value) for name, value in one.items()} for one in found]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--minutes", type=float, default=3.0, help="of training on grids [%(default)s]")
-    parser.add_argument("--rules", choices=RULES, default="one-scale")
-    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "edgeopt-narrow-net")
-    parser.add_argument("--steps", type=int, default=1200, help="of training the float net [%(default)s]")
+    parser.add_argument("net", choices=("yolox", "squeezenet", *NETS))
+    parser.add_argument("--rules", choices=RULES, default="xint8")
+    parser.add_argument("--start", default="", help="a form by its name [the one that loses least]")
+    parser.add_argument("--minutes", type=float, default=3.0, help="of training on grids; 0: none [%(default)s]")
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "edgeopt-pruning-nets")
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
-    path, rules = made(given.folder, given.steps), RULES[given.rules]
-    calib, labelled = given.folder / "calib", given.folder / "eval"
-    frames = list(inputs(calib, 128))
-    model = load_model(path, "narrow")
-    dense = fuse(simplify(model, {}, frames[:2]).model, frames[:2]).model
-    print(f"rules {given.rules}\n\n| | top1 | 95 % |\n|---|--:|---|", flush=True)
-    row("float", dense, labelled)
-    made_of = best_without_training(dense, rules, frames)
-    scores = {told: row(told, one, labelled) for told, one in made_of.items()}
-    student = made_of["after training"]
-    recipe, began = read_recipe(given.folder / "recipe.toml").with_size(nets.SIDE, nets.SIDE), time.perf_counter()
-    trained = distil(
-        student,
-        dense,
-        open_frames(calib),
-        recipe,
-        given.minutes,
-        Ears(lambda text: print(text, file=sys.stderr), None),
-        given.folder,
-        threads=given.threads,
-        resume=False,
-    )
-    row("trained on its grids", trained.model, labelled)
-    save_model(trained.model, given.folder / f"narrow-{given.rules}.onnx")
-    spent = time.perf_counter() - began
-    print(f"\n{trained.note}\n{spent:.0f} s, {trained.learned} pictures; best without {max(scores.values()):.4f}")
+    if given.net not in NETS and not DATA.is_dir():
+        print(f"left out: {DATA} is absent")
+        return
+    case = case_of(given.net, given.folder)
+    opened = open_given(str(case.model), "cpu", case.recipe, labels=str(case.eval))
+    recipe, frames, labelled = opened.recipe, open_frames(case.calib), open_labelled(case.eval)
+    task = make_task(recipe, opened.model.inputs, opened.model.outputs, evaluating=True)
+    taught, watched, _ = split(frames)
+    samples, held_out = read(task, taught, CALIBRATED), read(task, watched)
+    dense = written_plainly(opened.model, samples)
+    wanted = outputs(dense, held_out)
+
+    def loss(model: Model) -> float:
+        pairs = zip(outputs(model, held_out), wanted, strict=True)
+        return float(np.mean([task.loss([a], [b]) for a, b in pairs]))
+
+    forms = integer_forms(dense, RULES[given.rules], samples)
+    best = best_start(forms, loss)
+    print(f"{given.net}, rules {given.rules}\n\n| | held-out loss | metric |\n|---|--:|---|", flush=True)
+    print(f"| float | 0 | {score(dense, recipe, labelled)} |", flush=True)
+    for how, form in forms.items():
+        print(f"| {how} | {best.losses[how]:.4f} | {score(form, recipe, labelled)} |", flush=True)
+    if not given.minutes:
+        return
+    how, began = given.start or best.how, time.perf_counter()
+    given.folder.mkdir(parents=True, exist_ok=True)
+    hears = Ears(lambda text: print(text, file=sys.stderr), None)
+    settings = {"threads": given.threads, "resume": False, "checkpoint": f"{given.net}-{given.rules}.npz"}
+    trained = distil(forms[how], dense, frames, recipe, given.minutes, hears, given.folder, **settings)
+    print(f"| trained from what is {how} | {loss(trained.model):.4f} | {score(trained.model, recipe, labelled)} |")
+    save_model(trained.model, given.folder / f"{given.net}-{given.rules}.onnx")
+    print(f"\n{trained.note}\n{time.perf_counter() - began:.0f} s, {trained.curve[-1].step} steps")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from taught_nets import PICTURES, dense, pruned, recipe_file
 
 from edgeopt.cli import cli
+from edgeopt.graph.integers import read_integers
 from edgeopt.graph.model import load_model, save_model
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
@@ -69,6 +70,22 @@ def test_training_without_a_gain_writes_nothing(given, monkeypatch):
     assert result.exit_code == 2, result.output
     assert "the given model stays" in result.output
     assert not (given / "none.onnx").exists()
+
+
+@needs_torch
+def test_a_float_net_is_put_on_integers_first_and_trained_on_them(given):
+    result = run(*command(given, "integers.onnx", "--steps", "20", "--quantize", "amd-ryzen-ai"))
+    assert result.exit_code == 0, result.output
+    assert "forms of pruned by the rules of amd-ryzen-ai, without training" in result.output
+    assert "rounded with inputs: held-out loss" in result.output
+    made = load_model(given / "integers.onnx")
+    assert "QDQ, 4 of 4 weighted layers in integers" in str(read_integers(made))
+    again = command(given, "twice.onnx", "--quantize", "amd-ryzen-ai")
+    again[1] = str(given / "integers.onnx")
+    twice = run(*again)
+    assert twice.exit_code == 1
+    assert "is quantized already" in twice.output
+    assert "leave --quantize out" in twice.output
 
 
 @needs_torch

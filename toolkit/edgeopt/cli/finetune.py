@@ -9,7 +9,7 @@ import click
 from edgeopt.cli._options import TERMINAL, exit_codes, format_option, recipe_option, threads_option
 from edgeopt.cli._output import show
 from edgeopt.cli._progress import Progress
-from edgeopt.cli._values import ModelName, Number, Whole
+from edgeopt.cli._values import ModelName, Number, TargetName, Whole
 from edgeopt.errors import EXIT_MISSED
 
 
@@ -46,6 +46,12 @@ from edgeopt.errors import EXIT_MISSED
     show_default="as many as fit",
     help="Train so many steps in place of a time: the same bytes each time on one machine.",
 )
+@click.option(
+    "--quantize",
+    type=TargetName(),
+    metavar="TARGET",
+    help="Put MODEL on the integers of a device first (a name of edgeopt targets, or a TOML file), and train it there.",
+)
 @click.option("--resume", is_flag=True, help="Go on where an interrupted training stood, with the same options.")
 @format_option
 @click.pass_context
@@ -68,6 +74,7 @@ def finetune(
     seed: int,
     steps: int | None,
     resume: bool,
+    quantize: str | None,
     form: str,
 ) -> None:
     """Train MODEL, pruned or changed, to answer unlabelled pictures as the dense model does.
@@ -90,6 +97,7 @@ def finetune(
             seed=seed,
             steps=steps or 0,
             resume=resume,
+            quantize=quantize or "",
             say=progress.say,
             tell=progress.progress,
         )

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from edgeopt.errors import EdgeoptError
+from edgeopt.errors import EdgeoptError, Note, UnsupportedError
+from edgeopt.graph.integers import why_not_again
 from edgeopt.graph.model import Model, find_model, load_model, save_model
+from edgeopt.graph.tensors import Tensors
 from edgeopt.measurement.accuracy.bootstrap import Scored, drop_between, drop_of_means, score
-from edgeopt.measurement.accuracy.evaluate import LabelledFrames, Progress, answers, open_labelled
+from edgeopt.measurement.accuracy.evaluate import LabelledFrames, Progress, answers, model_inputs, open_labelled
 from edgeopt.measurement.given import Given, open_given
 from edgeopt.pipeline.engines import open_engine
 from edgeopt.pipeline.finetune_result import Change, FinetuneResult
@@ -18,12 +21,14 @@ from edgeopt.pipeline.run import Ears
 from edgeopt.pipeline.workspace import FilesBeside
 from edgeopt.recipes.feeding import fed
 from edgeopt.recipes.frames import Frames, open_frames
-from edgeopt.steps._context import Engine
+from edgeopt.runtime.availability import find_device
+from edgeopt.steps._context import CALIBRATION_PICTURES, Engine
 from edgeopt.steps.finetune.distil import CHECKPOINT, Distilled, distil, require_alike, split
+from edgeopt.steps.finetune.starts import best_start, integer_forms, written_plainly
 from edgeopt.system.files import require_writable
 from edgeopt.system.optional import require_torch
 from edgeopt.system.threads import engine_threads
-from edgeopt.tasks import make_task
+from edgeopt.tasks import Task, make_task
 
 MINUTES = 10.0
 _TARGET = "cpu"
@@ -42,6 +47,7 @@ def finetune(
     seed: int = 0,
     steps: int = 0,
     resume: bool = False,
+    quantize: str = "",
     say: Callable[[str], None] | None = None,
     tell: Progress | None = None,
 ) -> FinetuneResult:
@@ -59,6 +65,8 @@ def finetune(
         seed: Of all that is drawn.
         steps: Train so many in place of a time; 0: as many as fit.
         resume: Whether a checkpoint of the same training is taken up.
+        quantize: Target by whose rules a float model is put on integers first, as far as it goes without training;
+            training goes on from the form that loses least. Empty: the model is trained as it is.
         say: Hears the held-out loss at each check.
         tell: Hears how far training and evaluation are.
 
@@ -79,6 +87,9 @@ def finetune(
     if resume and not checkpoint.is_file():
         raise EdgeoptError(f"there is nothing to take up: {checkpoint} does not exist", remedy="leave --resume out")
     engine, ears = open_engine(given.target, engine_threads(threads)), Ears(say, tell)
+    begun = tuple[Note, ...]()
+    if quantize:
+        given, student, begun = _on_integers(given, student, quantize, engine, frames, ears)
     done = distil(
         student,
         given.model,
@@ -116,8 +127,48 @@ def finetune(
         of_teacher=scored[0].accuracy.value if scored else None,
         labelled=_labelled(scored[1], scored[2]) if scored else None,
         pictures=scored[0].accuracy.n if scored else 0,
-        notes=tuple(dict.fromkeys((*given.choice.notes, *frames.notes, *done.notes))),
+        notes=tuple(dict.fromkeys((*begun, *given.choice.notes, *frames.notes, *done.notes))),
     )
+
+
+def _on_integers(
+    given: Given, student: Model, target: str, engine: Engine, frames: Frames, ears: Ears
+) -> tuple[Given, Model, tuple[Note, ...]]:
+    """Return the teacher as it is quantized, the student's best form on a target's integers, and what was tried.
+
+    Raises:
+        UnsupportedError: If the student is on integers already, or cannot be.
+    """
+    if why := why_not_again(student):
+        raise UnsupportedError(why, remedy="leave --quantize out: a quantized model is trained on its own grids")
+    rules = find_device(target).rules_here
+    taught, watched, _ = split(frames)
+    task = make_task(given.recipe, student.inputs, student.outputs, evaluating=True)
+    inputs = [
+        {name: np.array(value) for name, value in one.items()}
+        for one in model_inputs(task, taught.spread(CALIBRATION_PICTURES))
+    ]
+    dense, plain = (written_plainly(one, inputs) for one in (given.model, student))
+    wanted = _outputs(engine, dense, task, watched)
+
+    def loss(form: Model) -> float:
+        found = _outputs(engine, form, task, watched)
+        return float(np.mean([task.loss([a], [b]) for a, b in zip(found, wanted, strict=True)]))
+
+    ears.say(f"forms of {student.name} by the rules of {target}, without training")
+    start = best_start(integer_forms(plain, rules, inputs), loss)
+    for how, lost in start.losses.items():
+        ears.say(f"  {how}: held-out loss {lost:.4f}{' *' if how == start.how else ''}")
+    return replace(given, model=dense), replace(start.model, name=student.name), (start.note,)
+
+
+def _outputs(engine: Engine, model: Model, task: Task, pictures: Frames) -> list[Tensors]:
+    session = engine.open(model, engine.target.float_precision)
+    found = list[Tensors]()
+    for one in model_inputs(task, pictures):
+        found.append({name: np.array(value) for name, value in session.run(one).items()})
+    session.close()
+    return found
 
 
 def _agreement(given: Given, engine: Engine, pictures: Frames, student: Model, done: Distilled) -> Change:
