@@ -49,10 +49,13 @@ def test_a_shape_that_fits_one_recipe_chooses_it(name, outputs):
 
 def test_what_decided_is_told():
     """Names and operators tell a head where shapes alone would not."""
-    pair = [TensorSpec("logits", "float32", (1, 100, 92)), TensorSpec("pred_boxes", "float32", (1, 100, 4))]
+    boxes = TensorSpec("pred_boxes", "float32", (1, 100, 4), op="Sigmoid", before="MatMul")
+    pair = [TensorSpec("logits", "float32", (1, 100, 92)), boxes]
     picture = TensorSpec("x", "float32", (1, 3, 640, 640))
     by_names = choose_recipe(None, None, [picture], pair, {})
-    assert by_names.reason.startswith("the names of tensors and the shapes fit it alone")
+    assert by_names.reason.startswith(
+        "the names of tensors, the operators that make the outputs and the shapes fit it alone"
+    )
     text = TensorSpec("map", "float32", (1, 1, 640, 640), op="Sigmoid", before="ConvTranspose")
     by_ops = choose_recipe(None, None, [picture], [text], {})
     assert by_ops.reason.startswith("the operators that make the outputs and the shapes fit it alone")

@@ -98,26 +98,28 @@ def queries_boxes(found: dict[str, np.ndarray], threshold: float, *, is_softmax:
     return kept
 
 
-@pytest.mark.parametrize("classes", [1, 4, 91])
-def test_detr_and_its_class_that_is_no_object(classes):
-    model = queries(100, classes + 1)
+@pytest.mark.parametrize(("classes", "count"), [(1, 100), (4, 300), (91, 40)])
+def test_detr_and_its_class_that_is_no_object(classes, count):
+    model = queries(count, classes + 1)
     require_same(decoded(model, "detr", 0.05), queries_boxes(dict(answers(model)), 0.05, is_softmax=True))
 
 
-@pytest.mark.parametrize("classes", [2, 80])
-def test_rtdetr(classes):
-    model = queries(300, classes)
+@pytest.mark.parametrize(("classes", "count"), [(2, 300), (80, 100), (5, 40)])
+def test_rtdetr(classes, count):
+    model = queries(count, classes, refines=True)
     wanted = queries_boxes(dict(answers(model)), 0.6, is_softmax=False)
     require_same(decoded(model, "rtdetr", 0.6), wanted)
     told = {"description": "Ultralytics rtdetr-l model", "task": "detect", "stride": "32"}
     told["names"] = repr({i: f"thing {i}" for i in range(classes)})
-    require_same(decoded(queries(300, classes, joined=told), "rtdetr", 0.6), wanted)
+    wanted = queries_boxes(dict(answers(queries(300, classes, refines=True))), 0.6, is_softmax=False)
+    require_same(decoded(queries(300, classes, joined=told, refines=True), "rtdetr", 0.6), wanted)
 
 
-def test_queries_of_unusual_number_need_the_recipes_name():
-    model = queries(50, 8)
+def test_boxes_of_queries_that_no_operator_explains_need_the_recipes_name():
+    model = queries(100, 8)
+    unknown = [replace(one, op="", before="") for one in model.outputs]
     with pytest.raises(EdgeoptError, match="no recipe fits") as refused:
-        choose_recipe(None, None, model.inputs, model.outputs, {})
+        choose_recipe(None, None, model.inputs, unknown, {})
     assert "detr, rtdetr" in refused.value.remedy
 
 

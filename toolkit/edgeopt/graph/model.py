@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import ChainMap
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -58,9 +58,9 @@ class Model:
     @cached_property
     def outputs(self) -> tuple[TensorSpec, ...]:
         """What a run returns."""
-        makers = ChainMap(_makers(self.proto.graph))
+        makers, given = ChainMap(_makers(self.proto.graph)), {one.name for one in self.inputs}
         return tuple(
-            replace(_spec(one), op=_maker(one.name, makers), before=_before(one.name, makers))
+            replace(_spec(one), op=_maker(one.name, makers), before=_before(one.name, makers, given))
             for one in self.proto.graph.output
         )
 
@@ -151,7 +151,7 @@ _KEEP_VALUES = frozenset(
 
 
 _SHIFTS = frozenset({"Add", "BatchNormalization"})
-"""What some exporters write behind a convolution in place of its bias."""
+"""What some exporters write behind a layer in place of its bias, where it adds what is stored."""
 
 
 _FIRST_RESULT = {"If": 0, "Loop": 1, "Scan": 0}
@@ -179,18 +179,39 @@ def _maker(name: str, makers: ChainMap[str, onnx.NodeProto]) -> str:
     return ""
 
 
-def _before(name: str, makers: Mapping[str, onnx.NodeProto]) -> str:
-    """Return the operator in front of the one that makes a tensor's values; empty where none is."""
+def _before(name: str, makers: Mapping[str, onnx.NodeProto], given: Set[str]) -> str:
+    """Return the operator in front of the one that makes a tensor's values; empty where none is.
+
+    Args:
+        name: Of the tensor.
+        makers: The nodes by their outputs.
+        given: Inputs of the graph.
+    """
     for passed in (_KEEP_VALUES, _KEEP_VALUES | _SHIFTS):
         seen = set[str]()
-        while name in makers and makers[name].op_type in passed and makers[name].input and name not in seen:
+        while (node := makers.get(name)) is not None and node.op_type in passed and node.input and name not in seen:
             seen.add(name)
-            name = makers[name].input[0]
-        node = makers.get(name)
+            changing = [one for one in node.input if not _is_constant(one, makers, given)]
+            if node.op_type in _SHIFTS and len(changing) > 1:
+                break
+            name = changing[0] if node.op_type in _SHIFTS and changing else node.input[0]
         if node is None or not node.input:
             return ""
         last, name = node, node.input[0]
     return str(last.op_type)
+
+
+def _is_constant(name: str, makers: Mapping[str, onnx.NodeProto], given: Set[str]) -> bool:
+    """Return whether a tensor is stored in the graph, or only another view of one that is."""
+    seen = set[str]()
+    while name in makers and name not in seen:
+        seen.add(name)
+        if makers[name].op_type == "Constant":
+            return True
+        if makers[name].op_type not in _KEEP_VALUES or not makers[name].input:
+            return False
+        name = makers[name].input[0]
+    return name not in given
 
 
 def _spec(value: onnx.ValueInfoProto) -> TensorSpec:

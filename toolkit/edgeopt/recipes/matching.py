@@ -115,13 +115,19 @@ def _matches(
             one
             for one in remaining
             if (not match.output_names or one.name == match.output_names[i])
-            and (not match.ops or match.ops[i] in (one.op, f"{one.before} > {one.op}"))
+            and (not match.ops or _is_made_by(match.ops[i], one))
         ]
         found = next((one for one in able if shape_matches(pattern, one.shape, known)), None)
         if found is None:
             return False
         remaining.remove(found)
     return True
+
+
+def _is_made_by(asked: str, output: TensorSpec) -> bool:
+    """Return whether one of the operators that a match asks for makes an output."""
+    made = output.op, f"{output.before} > {output.op}"
+    return not asked or any(one in made for one in asked.split(" or "))
 
 
 def shape_matches(pattern: Sequence[str], shape: Sequence[int | str | None], known: dict[str, int]) -> bool:

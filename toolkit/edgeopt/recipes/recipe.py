@@ -183,7 +183,8 @@ class Match:
     """Of the outputs, in the order of `outputs`; where they are told, no shape is read without its name."""
     ops: tuple[str, ...] = ()
     """The operator that makes the values of each of `outputs`: what copies, such as Concat, is not one.
-    `ConvTranspose > Sigmoid` asks for the operator in front of it too, whatever is added between."""
+    `ConvTranspose > Sigmoid` asks for the operator in front of it too, whatever stored is added between; several stand
+    with `or` between them; empty: any."""
 
     def __post_init__(self) -> None:
         for term in (term for output in self.outputs for term in output):
