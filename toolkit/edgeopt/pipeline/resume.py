@@ -42,6 +42,7 @@ def describe_run(
         replay: Whose decisions hold.
     """
     calibrates = not plan.synthetic and (plan.calib or labelled)
+    tokenizer = given.recipe.path_of(given.recipe.tokenizer.file)
     return {
         "model": given.model.fingerprint,
         "recipe": repr(replace(given.recipe, folder=Path())),
@@ -53,6 +54,7 @@ def describe_run(
         "packages": package_versions(),
         "alternatives": [repr(one.target) for one in engines.others],
         **({"replay": replay.fingerprint} if replay else {}),
+        **({"tokenizer": sha256_of(tokenizer)} if tokenizer else {}),
     }
 
 
