@@ -73,8 +73,9 @@ def text_recipe(
         "tokenizer.file": "beside the model",
         "tokenizer.length": "from the model" if isinstance(own, int) else f"{NOT_KNOWN}the model takes any number",
     }
-    if pooling is not Pooling.USUAL:
-        comments["text.pooling"] = f"{_POOLING} names it"
+    if task == "embedding":
+        guess = f"{NOT_KNOWN}mean or first, where the output of one vector is not meant to be compared"
+        comments["text.pooling"] = guess if pooling is Pooling.USUAL else f"{_POOLING} names it"
     if task != "embedding":
         comments["labels"] = f"id2label of {CONFIGURATION}" if names else f"{NOT_KNOWN}names of the classes, one a line"
     recipe = Recipe(
