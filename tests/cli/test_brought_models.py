@@ -26,10 +26,12 @@ from edgeopt.runtime.bundle import read_bundle
 WEIGHTS = onnx.numpy_helper.from_array(np.ones((4, 4), np.float32), "w")
 BROUGHT = {
     "float16": """(float16[n, 4] x) => (float16[n, 4] y) <float16[4] b = {1, 2, 3, 4}> { y = Add(x, b) }""",
-    "already quantized": """(float[n, 4] x) => (float[n, 4] y) <float s = {0.5}, uint8 o = {3}> {
+    "already quantized": """(float[n, 4] x) => (float[n, 2] y)
+        <float s = {0.5}, uint8 o = {3}, int8[4, 2] v = {1, 2, 3, 4, 5, 6, 7, 8}, float r = {0.1}, int8 z = {0}> {
         q = QuantizeLinear(x, s, o)
         d = DequantizeLinear(q, s, o)
-        y = MatMul(d, w)
+        weights = DequantizeLinear(v, r, z)
+        y = MatMul(d, weights)
     }""",
     "a branch": """(float[n, 4] x, bool c) => (float[n, 4] y) {
         y = If (c) <then_branch = a () => (float[n, 4] t) { t = MatMul(x, w) },
@@ -55,11 +57,48 @@ BROUGHT = {
     }""",
     "texts": """(string[n] words) => (string[n] same) { same = Identity(words) }""",
     "a size from the values": """(float[n, 4] x) => (int64[2, k] places) { places = NonZero(x) }""",
+    "a scan": """(float[1, 4] start, float[5, 1, 4] x) => (float[1, 4] last, float[5, 1, 4] y) {
+        last, y = Scan <num_scan_inputs = 1, body = s (float[1, 4] a, float[1, 4] v) => (float[1, 4] c, float[1, 4] o) {
+            c = Add(a, v)
+            o = Identity(c)
+        }> (start, x)
+    }""",
+    "bytes": """(uint8[1, 12] x) => (float[1, 12] y) { y = Cast <to = 1> (x) }""",
+    "a number alone": """(float x) => (float y) { y = Exp(x) }""",
+    "truth values": """(bool[n, 4] x) => (bool[n, 4] y) { y = Not(x) }""",
+    "double": """(double[n, 4] x) => (double[n, 4] y) { y = Exp(x) }""",
+    "words to numbers": """(string[n] words) => (int64[n] ids) {
+        ids = ai.onnx.ml.LabelEncoder <keys_strings = ["a", "b"], values_int64s = [1, 2]> (words)
+    }""",
+    "a function of its own": """(float[n, 4] x) => (float[n, 4] y) { y = mine.twice(x) }
+        <domain: "mine", opset_import: ["" : 18]> twice (a) => (b) { b = Add(a, a) }""",
+}
+WHOLE = {"a loop", "a scan", "a sequence inside", "an optional inside", "texts", "a number alone"}
+"""Go through all of `optimize`, about a second each; of the others the plan is looked at."""
+REFUSED = {
+    """(float[n, 4] x) => (float[n, 4] y) { y = theirs.Odd(x) }""": "custom op Odd (theirs, node 'y')",
+    """(seq(float[2, 4]) parts) => (float[4, 4] y) { y = ConcatFromSequence <axis = 0> (parts) }""": (
+        "input 'parts' is no tensor but of kind sequence"
+    ),
+    """(float[2, 4] x) => (seq(float[1, 4]) parts) { parts = SplitToSequence <axis = 0> (x) }""": (
+        "output 'parts' is no tensor but of kind sequence"
+    ),
+    """(optional(float[2, 4]) maybe) => (float[2, 4] y) { y = OptionalGetElement(maybe) }""": (
+        "input 'maybe' is no tensor but of kind optional"
+    ),
+    """(bfloat16[2] x) => (float[2] y) { y = Cast <to = 1> (x) }""": "input 'x' is of type bfloat16",
+    """(complex64[2] x) => (complex64[2] y) { y = Identity(x) }""": "input 'x' is of type complex64",
+    """(float[2, a] x, float[2, b] z) => (float[2, c] y) { y = Concat <axis = 1> (x, z) }""": (
+        "dimension 1 of input x float32 2xa is free and recipe 'tensors' does not fix it"
+    ),
+    """(float[4, 4] x, int64[2] shape) => (float[a, b] y) { y = Reshape(x, shape) }""": "Reshape node",
 }
 
 
 def write(body: str, path: Path) -> Path:
-    proto = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 18]>\nbrought {body}')
+    proto = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["" : 18, "mine" : 1, "theirs" : 1, "ai.onnx.ml" : 3]>\nbrought {body}'
+    )
     if "w)" in body:
         proto.graph.initializer.append(WEIGHTS)
     onnx.save(proto, str(path))
@@ -67,15 +106,33 @@ def write(body: str, path: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", BROUGHT)
-def test_each_is_shown_and_gets_a_recipe_that_optimize_takes(kind, tmp_path):
+def test_each_is_shown_gets_a_recipe_and_goes_through_optimize(kind, tmp_path, brief):
     model, runner = write(BROUGHT[kind], tmp_path / "brought.onnx"), CliRunner()
     shown = runner.invoke(cli, ["inspect", str(model)])
     assert shown.exit_code == 0, shown.output
     drafted = runner.invoke(cli, ["recipe", str(model), "--json"])
     assert drafted.exit_code == 0, drafted.output
     assert json.loads(drafted.stdout)["task"] == "tensors"
-    planned = runner.invoke(cli, ["optimize", str(model), "-t", "cpu", "--dry-run"])
-    assert planned.exit_code == 0, planned.output
+    told = ["optimize", str(model), "-t", "cpu", "-r", "tensors", "--calib", "synthetic", "--threads", "1"]
+    for one in load_model(model).inputs:
+        sizes = [str(size if isinstance(size, int) else 2) for size in one.shape]
+        told += ["--shape", f"{one.name}={'x'.join(sizes)}"] if sizes else []
+    done = runner.invoke(cli, [*told, *(["-o", str(tmp_path / "out")] if kind in WHOLE else ["--dry-run"])])
+    assert done.exit_code == 0, done.output
+    assert "failed after" not in done.output
+    if kind == "already quantized":
+        assert "no INT8: brought is quantized already" in done.output
+    assert kind not in WHOLE or read_bundle(tmp_path / "out" / "bundle").artefacts
+
+
+@pytest.mark.parametrize("body", REFUSED)
+def test_what_cannot_go_through_is_refused_in_one_line_that_names_it(body, tmp_path):
+    model = write(body, tmp_path / "brought.onnx")
+    shown = CliRunner().invoke(cli, ["optimize", str(model), "-t", "cpu", "-r", "tensors", "--threads", "1"])
+    assert shown.exit_code == 1, shown.output
+    assert isinstance(shown.exception, SystemExit)
+    assert REFUSED[body] in " ".join(shown.stderr.split())
+    assert shown.stderr.count("error:") == 1
 
 
 def write_outside(path: Path, sizes: list[int], *, sparse: bool = False) -> Path:
@@ -179,7 +236,7 @@ def test_large_weights_in_several_files_are_written_to_one(tmp_path, monkeypatch
 
 
 def test_external_data_below_that_comes_in_whole(tmp_path):
-    proto = onnx.load(str(write(BROUGHT["already quantized"], tmp_path / "small.onnx")))
+    proto = onnx.load(str(write(BROUGHT["several inputs and outputs"], tmp_path / "small.onnx")))
     onnx.save(proto, str(tmp_path / "outside.onnx"), save_as_external_data=True, location="w.bin", size_threshold=0)
     found = load_model(tmp_path / "outside.onnx").proto.graph.initializer
     assert np.array_equal(onnx.numpy_helper.to_array(next(one for one in found if one.name == "w")), np.ones((4, 4)))

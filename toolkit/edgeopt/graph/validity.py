@@ -16,6 +16,11 @@ from edgeopt.graph.subgraphs import all_nodes, subgraphs
 
 _KNOWN_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft", "com.ms.internal.nhwc"})
 _ELEMENT_TYPES = frozenset(TensorProto.DataType.values()) - {TensorProto.UNDEFINED}
+_GIVEN_TYPES = frozenset(
+    {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BOOL, TensorProto.STRING}
+    | {TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64}
+    | {TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64}
+)
 _MOST_NUMBERS = 2**31
 """Of one input: more takes 8 GB in float32, and no frame is that large."""
 _MOST_TOLD = 300
@@ -69,6 +74,12 @@ def _require_tensors(graph: GraphProto, where: str) -> None:
     for value in (one for one in graph.input if one.name not in stored):
         _require_tensor(value, f"{where}: input {value.name!r}")
         tensor = value.type.tensor_type
+        if tensor.elem_type not in _GIVEN_TYPES:
+            name = TensorProto.DataType.Name(tensor.elem_type).lower()
+            raise UnsupportedError(
+                f"{where}: input {value.name!r} is of type {name}, which no engine takes out of a NumPy array",
+                remedy="export it with an input in float32 or float16; inside the model any type may stay",
+            )
         if not tensor.HasField("shape"):
             raise InvalidFileError(
                 f"{where}: input {value.name!r} has no shape, not even a number of dimensions", remedy=_AGAIN

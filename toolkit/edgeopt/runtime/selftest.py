@@ -358,8 +358,7 @@ def _moved_array(array: NDArray[Any]) -> NDArray[Any]:
     if array.dtype.kind != "f" or not array.size:
         return array
     level = float(array.max() - array.min()) / 255
-    moved: NDArray[Any] = (array + level * _signs(array.shape)).astype(array.dtype)
-    return moved
+    return np.asarray(array + level * _signs(array.shape), array.dtype)  # a sum of numbers alone is no array
 
 
 def _signs(shape: Sequence[int]) -> NDArray[np.int16]:
