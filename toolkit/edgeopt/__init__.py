@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from edgeopt.errors import EdgeoptError
+    from edgeopt.graph.sound import Sound
     from edgeopt.measurement.bench.run import bench
     from edgeopt.measurement.check.run import check
     from edgeopt.measurement.compare.run import compare
@@ -31,6 +32,7 @@ __all__ = [
     "EdgeoptError",
     "Pipeline",
     "Runtime",
+    "Sound",
     "Stream",
     "__version__",
     "bench",
@@ -44,6 +46,7 @@ _HOMES = {
     "EdgeoptError": "edgeopt.errors",
     "Pipeline": "edgeopt.runtime.pipelines",
     "Runtime": "edgeopt.runtime",
+    "Sound": "edgeopt.graph.sound",
     "Stream": "edgeopt.runtime.stream",
     "bench": "edgeopt.measurement.bench.run",
     "check": "edgeopt.measurement.check.run",

@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import NotFoundError, UnsupportedError
+from edgeopt.graph.sound import Sound
 
 Tensors: TypeAlias = Mapping[str, NDArray[Any]]
 Frame: TypeAlias = NDArray[np.uint8]
 """One picture as OpenCV reads it: (height, width, 3), BGR, 0..255."""
-Sample: TypeAlias = Frame | Tensors | str
-"""What a model is asked: a picture, a text, or its inputs themselves."""
+Sample: TypeAlias = Frame | Tensors | str | Sound
+"""What a model is asked: a picture, a text, a sound, or its inputs themselves."""
 
 
 def require_picture(sample: Sample) -> Frame:
@@ -25,7 +26,7 @@ def require_picture(sample: Sample) -> Frame:
         UnsupportedError: If it is anything else.
     """
     if not isinstance(sample, np.ndarray):
-        told = "a text" if isinstance(sample, str) else "tensors"
+        told = {str: "a text", Sound: "a sound"}.get(type(sample), "tensors")
         raise UnsupportedError(f"the recipe takes pictures, and is fed {told}", remedy="pass pictures")
     return sample
 

@@ -14,6 +14,7 @@ from edgeopt.graph.model import Model, load_model
 from edgeopt.graph.outside import Layout
 from edgeopt.graph.outside_weights import in_one_file, layout_of
 from edgeopt.graph.tensors import Sample
+from edgeopt.measurement.accuracy.evaluate import model_inputs
 from edgeopt.pipeline.candidate import Candidate
 from edgeopt.pipeline.companions import complete_bundle
 from edgeopt.pipeline.embedding import Embedding
@@ -254,7 +255,12 @@ def _samples(run: Run, candidates: Sequence[Candidate], size: tuple[int, ...], n
     given = run.context.frames
     is_made_up = run.plan.selftest is SelfTestInputs.SYNTHETIC
     frames = synthetic_like(given, size, count) if is_made_up else given.spread(count)
-    kept = choose_samples([frames.read(i) for i in range(len(frames))], size)
+    if frames.kind == "sound":  # the states that occur belong to the test
+        model = run.context.original
+        samples: list[Sample] = list(model_inputs(run.context.task(model, evaluating=False), frames))
+    else:
+        samples = [frames.read(i) for i in range(len(frames))]
+    kept = choose_samples(samples, size)
     if not kept:
         told = "no test of its numbers: its inputs are larger than a bundle stores, or are text"
         notes.append(Note(NoteKind.SKIPPED, f"the bundle has {told}"))

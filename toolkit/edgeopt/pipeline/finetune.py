@@ -80,7 +80,7 @@ def finetune(
     student = load_model(path)
     require_alike(student, given.model)
     frames = fed(frames, given.recipe, given.model.inputs)
-    labelled = open_labelled(Path(eval)) if eval else None
+    labelled = open_labelled(Path(eval), given.recipe, given.model.inputs) if eval else None
     files = FilesBeside(Path(out) if out else Path(f"{student.name}.finetuned.onnx"))
     require_writable(files.file)
     checkpoint = files.path(f".{CHECKPOINT}")

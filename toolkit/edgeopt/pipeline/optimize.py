@@ -59,7 +59,8 @@ def show_plan(model: str, *, target: str, recipe: str | None, options: Options) 
     require_layers(given.model, plan.pruning.keep_layers)
     if replay:
         replay.require_same(given.model, given.target)
-        labelled = open_labelled(plan.eval) if plan.eval and not plan.calib else None
+        bound = given.recipe, given.model.inputs
+        labelled = open_labelled(plan.eval, *bound) if plan.eval and not plan.calib else None
         replay.require_calibration(open_calibration(given, plan, pictures, labelled).spread(CALIBRATION_PICTURES))
         plan = replace(plan, notes=(*plan.notes, Note(NoteKind.INFO, f"what {replay.source} decided is made again")))
     if (missing := why_unavailable(given.target)) and not is_by_rule(given.target):

@@ -98,7 +98,8 @@ def quantize(
     if not plan.quantizes:
         raise UnsupportedError(plan.notes[0].detail, remedy=plan.notes[0].hint or "choose another target")
     engine = open_engine(given.target, plan.threads)
-    frames, labelled = open_calibration(given, plan, pictures, None), open_labelled(Path(eval)) if eval else None
+    frames = open_calibration(given, plan, pictures, None)
+    labelled = open_labelled(Path(eval), given.recipe, given.model.inputs) if eval else None
     if earlier:
         earlier.require_same(given.model, given.target)
         earlier.require_calibration(frames.spread(CALIBRATION_PICTURES))

@@ -77,7 +77,7 @@ def read_as_the_recipe_says(
         folder: Where a recipe that fits better is written.
     """
     model = context.original
-    context.frames = with_states(context.frames, lambda: context.open(model))
+    context.frames = with_states(context.frames, lambda: context.open(model), context.task(model, evaluating=True))
     if labelled or plan.calib:
         session, began_s, tell = context.open(model), monotonic(), context.listener.progress
         context.notes += notes_of_reading(choice, model, session, context.frames, labelled, folder, tell)
@@ -99,7 +99,7 @@ def start_run(
         listener: Hears progress.
     """
     engines = open_engines(given.target, plan.threads, str(out / ENGINES))
-    labelled = open_labelled(plan.eval) if plan.eval else None
+    labelled = open_labelled(plan.eval, given.recipe, given.model.inputs) if plan.eval else None
     if labelled and is_compiled(given.target) and engines.untimed:
         labelled = _fewer(labelled)
     frames = open_calibration(given, plan, asked, labelled)

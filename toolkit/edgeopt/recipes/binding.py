@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from edgeopt.errors import Note, NoteKind, UnsupportedError
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.generation import GENERATION
+from edgeopt.recipes.hearing import hear
 from edgeopt.recipes.input_shapes import Shapes
 from edgeopt.recipes.matching import layout_of, possible_recipes, shape_matches, size_of, why_other_channels
 from edgeopt.recipes.metadata import class_names_of, input_size_of, with_points
@@ -69,8 +70,12 @@ def bind_recipe(
     if recipe.kind == "text":
         return _bind_texts(recipe, reason, inputs, outputs, metadata)
     recipe = with_points(recipe, metadata)
-    if not recipe.decodes:
+    if not recipe.decodes or recipe.kind == "sound":
         recipe = with_outputs(recipe, inputs, outputs)
+    if recipe.kind == "sound":
+        names, notes = _class_names(recipe, outputs, metadata)
+        recipe = replace(hear(recipe, inputs), class_names=names)
+        return Choice(recipe, reason, (*notes, *recurrent_notes(recipe)))
     if recipe.takes_arrays and not _takes_pictures(recipe, inputs, metadata):
         return Choice(replace(recipe, input=replace(recipe.input, size=())), reason, recurrent_notes(recipe))
     tensor = _input_tensor(recipe, inputs)

@@ -1,13 +1,14 @@
 """Log-mel and MFCC features of sound, each equal to a named reference to the rounding of float32.
 
-- `whisper`: `log_mel_spectrogram` of openai/whisper: periodic Hann, frames centred with reflection, the last one dropped,
-  Slaney's mel scale and norm, log10 of at least 1e-10, no lower than 8 below the largest, then (x + 4) / 4.
-- `torchaudio`: `MelSpectrogram` (periodic Hann, centred with reflection, HTK's mel scale, no norm), then ln of
-  at least 1e-6 unless `log` and `floor` say otherwise; `torchaudio_mfcc`: `MFCC`, decibels within 80 of the largest, and DCT.
-- `librosa`: `power_to_db(melspectrogram(y))` (as above, centred with zeros, Slaney's scale and norm, decibels within 80
-  of the largest); `librosa_mfcc`: `mfcc(y)`, the DCT of it.
-- `kaldi`: `compliance.kaldi.fbank` with `snip_edges`: frames that fit, their mean taken off, pre-emphasis 0.97, Povey's window,
-  transform of the next power of two, HTK's scale with triangles straight in mel, ln of at least 1.2e-7.
+- `whisper`: `log_mel_spectrogram` of openai/whisper: periodic Hann, frames centred with reflection, the last one left
+  out, Slaney's mel scale and norm, log10 of at least 1e-10, no lower than 8 below the largest, then (x + 4) / 4.
+- `torchaudio`: `MelSpectrogram` (periodic Hann, centred with reflection, HTK's mel scale, no norm), then ln of at
+  least 1e-6 unless `log` and `floor` say otherwise.
+- `torchaudio_mfcc`: `MFCC`: the same in decibels within 80 of the largest, and their cosine transform.
+- `librosa`: `power_to_db(melspectrogram(y))` (as above, but centred with zeros, Slaney's scale and norm, decibels
+  within 80 of the largest); `librosa_mfcc`: `mfcc(y)`, the cosine transform of that.
+- `kaldi`: `compliance.kaldi.fbank` with `snip_edges`: frames that fit, their mean taken off, pre-emphasis 0.97, Povey's
+  window, transform of the next power of two, HTK's scale with triangles straight in mel, ln of at least 1.2e-7.
 """
 
 from __future__ import annotations
@@ -150,10 +151,10 @@ class FeatureMaker:
         usual = convention.floor if not audio.offset else 0.0  # an offset takes the floor's place
         power = np.maximum(power + audio.offset, audio.floor or usual or np.finfo(np.float64).tiny)
         if log is Log.LN:
-            return np.log(power)
+            return np.asarray(np.log(power))
         found: Array = np.log10(power) * (10 if log is Log.DECIBEL else 1)
         if audio.features is Features.WHISPER:
-            return (np.maximum(found, found.max() - _WHISPER_RANGE) + 4) / 4
+            return np.asarray((np.maximum(found, found.max() - _WHISPER_RANGE) + 4) / 4)
         if convention.top_db and log is Log.DECIBEL:
             return np.maximum(found, found.max() - _DYNAMIC_DB)
         return found
@@ -189,7 +190,7 @@ def _mel_in_mel(bands: int, fft: int, rate_hz: float, low_hz: float, high_hz: fl
 def _triangles(places: Array, edges: Array) -> Array:
     up = (places[:, None] - edges[:-2]) / (edges[1:-1] - edges[:-2])
     down = (edges[2:] - places[:, None]) / (edges[2:] - edges[1:-1])
-    return np.maximum(np.minimum(up, down), 0)
+    return np.asarray(np.maximum(np.minimum(up, down), 0))
 
 
 def _htk_mel(hz: Array) -> Array:
@@ -212,6 +213,6 @@ def _slaney_hz(mel: Array) -> Array:
 def _dct(coefficients: int, bands: int) -> Array:
     """Return (bands, coefficients) of the orthonormal cosine transform of type II."""
     angle = np.pi / bands * (np.arange(bands)[:, None] + 0.5) * np.arange(coefficients)
-    found = np.cos(angle) * math.sqrt(2 / bands)
+    found: Array = np.cos(angle) * math.sqrt(2 / bands)
     found[:, :1] /= math.sqrt(2)
     return found

@@ -16,6 +16,7 @@ from edgeopt.recipes.input_shapes import beginning_of, fixed_shapes, sample_shap
 from edgeopt.recipes.made_up import synthetic_frames, synthetic_tensors
 from edgeopt.recipes.preprocess import Preprocess
 from edgeopt.recipes.recipe import Recipe
+from edgeopt.recipes.sources.sound import windows_of
 from edgeopt.recipes.text_input import TextInput
 from edgeopt.system.text import plural
 
@@ -49,6 +50,9 @@ def fed(frames: Frames, recipe: Recipe, inputs: Sequence[TensorSpec]) -> Frames:
         return _fitted(frames, inputs, fixed_shapes(recipe, inputs), recipe.input.states)
     if recipe.kind == "text":
         return _with_note_of_cut(frames, recipe, inputs)
+    if recipe.kind == "sound":
+        windows = windows_of(frames, recipe.audio) if recipe.audio.streams and not frames.parts else frames
+        return replace(windows, states=recipe.input.states)
     is_told = not recipe.takes_arrays or recipe.preprocess != Preprocess()
     if is_told or not recipe.input.size:  # the task refuses them
         return frames
@@ -79,7 +83,7 @@ def synthetic(recipe: Recipe, inputs: Sequence[TensorSpec]) -> Frames:
         UnsupportedError: If a dimension stays free.
     """
     if recipe.kind != "picture":
-        return find_kind(recipe.kind).made_up(recipe, _MADE_UP)
+        return replace(find_kind(recipe.kind).made_up(recipe, _MADE_UP), states=recipe.input.states)
     if recipe.input.size:
         return synthetic_frames(recipe.input.size)
     return synthetic_tensors(inputs, fixed_shapes(recipe, inputs))

@@ -43,6 +43,16 @@ cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
 os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A stretch of one frame of a source, such as a window of a sound."""
+
+    place: int
+    """Of the frame in its source."""
+    begin_s: float
+    end_s: float
+
+
 @dataclass(frozen=True)
 class Frames:
     """Named frames, read one at a time, so that their number costs no memory."""
@@ -60,6 +70,10 @@ class Frames:
     """The files that are read; none of synthetic frames."""
     streams: tuple[int, ...] = ()
     """Which stream each frame belongs to, for a recurrent model; empty: all to one."""
+    parts: tuple[Part, ...] = ()
+    """Of windows: what of which frame of the source each is."""
+    carried: Callable[[int], Tensors] | None = None
+    """States that the model itself leaves before the i-th frame, where `read` gives none."""
     kind: str = "picture"
     """What one is called: `picture`, `sample` of tensors, or the file in `sources/` that reads it, such as `text`."""
 
@@ -101,13 +115,15 @@ class Frames:
 
     def select(self, kept: Sequence[int]) -> Frames:
         """Return the frames at these positions only."""
-        read, tensors, order = self.read, self.tensors, tuple(kept)
+        read, tensors, carried, order = self.read, self.tensors, self.carried, tuple(kept)
         return replace(
             self,
             names=tuple(self.names[i] for i in order),
             read=lambda i: read(order[i]),
             tensors=None if tensors is None else lambda i: tensors(order[i]),
             streams=tuple(self.streams[i] for i in order) if self.streams else (),
+            parts=tuple(self.parts[i] for i in order) if self.parts else (),
+            carried=None if carried is None else lambda i: carried(order[i]),
         )
 
     def judged(self, count: int) -> Frames:

@@ -79,6 +79,8 @@ class Input:
     """Whether the step `resolution` may offer the model at a smaller size; false: the app or the task fixes it."""
     states: Mapping[str, str] = field(default_factory=dict)
     """Of a recurrent model: state input to the output that feeds it in the next sample, for example `h = "hn"`."""
+    constants: Mapping[str, Annotated[float, Within(-1e18, 1e18)]] = field(default_factory=dict)
+    """Of inputs beside a sound that always hold one number, for example `sr = 16000`."""
 
     def __post_init__(self) -> None:
         if self.size and len(self.size) != 2:

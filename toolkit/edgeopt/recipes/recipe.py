@@ -12,6 +12,7 @@ from typing import Annotated
 from edgeopt.errors import InvalidFileError, NotFoundError
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.alphabet import Alphabet
+from edgeopt.recipes.audio import Audio
 from edgeopt.recipes.embedded import Embedded
 from edgeopt.recipes.generation import GENERATION, Generation
 from edgeopt.recipes.keypoints import Keypoints
@@ -227,6 +228,7 @@ class Recipe:
     preprocess: Preprocess = field(default_factory=Preprocess)
     tokenizer: Tokenizer = field(default_factory=Tokenizer)
     text: Text = field(default_factory=Text)
+    audio: Audio = field(default_factory=Audio)
     check: Check = field(default_factory=Check)
     generation: Generation = field(default_factory=Generation)
     keypoints: Keypoints = field(default_factory=Keypoints)
@@ -259,7 +261,7 @@ class Recipe:
     @property
     def kind(self) -> str:
         """What an application feeds, as `Frames.kind` calls it; `picture` also where it feeds tensors."""
-        return "text" if self.tokenizer.file else "picture"
+        return "text" if self.tokenizer.file else "sound" if self.audio.rate_hz else "picture"
 
     @property
     def takes_arrays(self) -> bool:

@@ -14,6 +14,7 @@ from edgeopt.system.text import printable
 _TABLES = (
     "input",
     "tokenizer",
+    "audio",
     "generation",
     "preprocess",
     "postprocess",

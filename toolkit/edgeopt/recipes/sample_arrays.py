@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeopt.graph.sound import Sound
 from edgeopt.graph.tensors import Sample
 
 PICTURE, TEXT = "picture", "text"
@@ -15,9 +16,14 @@ PICTURE, TEXT = "picture", "text"
 
 
 def arrays_of(sample: Sample) -> Mapping[str, NDArray[Any]]:
-    """Return a sample as arrays: tensors by their own names, a picture as `picture`, a text's UTF-8 bytes as `text`."""
+    """Return a sample as arrays: tensors by their own names, a picture as `picture`, a text's UTF-8 bytes as `text`.
+
+    A sound has two: `sound` and `rate_hz`; a bundle stores the inputs that a model makes of one.
+    """
     if isinstance(sample, str):
         return {TEXT: np.frombuffer(sample.encode("utf-8", "surrogatepass"), np.uint8)}
+    if isinstance(sample, Sound):
+        return {"sound": sample.samples, "rate_hz": np.array(sample.rate_hz)}
     return sample if isinstance(sample, Mapping) else {PICTURE: sample}
 
 

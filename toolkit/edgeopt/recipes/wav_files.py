@@ -1,6 +1,6 @@
 """Sounds from `.wav` files: whole numbers of 8 to 32 bits and floats, any number of channels, which are averaged.
 
-The standard library's `wave` refuses floats, and before Python 3.12 the extensible form that recorders of 24 bits write.
+The standard library's `wave` refuses floats, and before Python 3.12 the extensible form, which 24 bits often have.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _decoded(data: bytes) -> Sound:
 
 
 def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield chunks by name; the size of the last one is not believed, since recorders that are cut off leave it wrong."""
+    """Yield chunks by name; the size of the last one is not believed: recorders that are cut off leave it wrong."""
     place = 12
     while place + 8 <= len(data):
         name, size = data[place : place + 4], int.from_bytes(data[place + 4 : place + 8], "little")
@@ -81,9 +81,9 @@ def _numbers(data: bytes, form: int, bits: int) -> NDArray[np.float32]:
     if bits == 24:
         padded = np.zeros((len(data) // 3, 4), np.uint8)
         padded[:, 1:] = np.frombuffer(data, np.uint8).reshape(-1, 3)
-        return (padded.view("<i4")[:, 0] / 2.0**31).astype(np.float32)
+        return np.asarray(padded.view("<i4")[:, 0] / 2.0**31, np.float32)
     whole = np.frombuffer(data, "<i2" if bits == 16 else "<i4")
-    return (whole / 2.0 ** (bits - 1)).astype(np.float32)
+    return np.asarray(whole / 2.0 ** (bits - 1), np.float32)
 
 
 def write_wav(path: Path, sound: Sound) -> None:

@@ -8,10 +8,14 @@ from threading import Condition, Lock
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+
 from edgeopt.errors import UnavailableError
 from edgeopt.executors import Session
+from edgeopt.graph.sound import Sound
 from edgeopt.graph.states import Feedback
 from edgeopt.graph.tensors import Sample, Tensors
+from edgeopt.recipes.audio import Audio
 from edgeopt.runtime.stats.ring import NOT_RUN, StageRing
 from edgeopt.system.threads import logical_cores
 from edgeopt.tasks import FrameTask
@@ -27,6 +31,26 @@ class _Memory:
 
     def __init__(self, states: Mapping[str, str]) -> None:
         self.feedback, self.lock = Feedback(states), Lock()
+        self._tail = np.zeros(0, np.float32)
+
+    def joined(self, chunk: Sound, audio: Audio) -> Sound:
+        """Return a chunk of sound behind the end of what came before it; what brings its own context stays.
+
+        Raises:
+            ValueError: If its rate is not the recipe's: a stream is resampled before it is cut.
+        """
+        if chunk.rate_hz != audio.rate_hz:
+            raise ValueError(
+                f"a chunk of a stream has {audio.rate_hz} Hz, not {chunk.rate_hz}: resample the stream first"
+            )
+        whole = chunk
+        if len(chunk.samples) <= audio.samples:
+            missing = audio.context - len(self._tail)
+            samples = np.concatenate([np.zeros(missing, np.float32), self._tail, chunk.samples])
+            short = audio.samples - len(chunk.samples)  # the last chunk
+            whole = Sound(np.pad(samples, (0, short)), chunk.rate_hz)
+        self._tail = whole.samples[len(whole.samples) - audio.context :]
+        return whole
 
 
 class Work:
@@ -91,6 +115,8 @@ class Work:
         self._require_lease()
         begun = self._begun = _clock()
         self._pool.ring.feed()
+        if self._memory is not None and isinstance(frame, Sound) and self._pool.audio.context:
+            frame = self._memory.joined(frame, self._pool.audio)
         self._inputs, self._geometry = self._pool.feed(self._task, frame)
         if self._memory is not None:
             self._given = frozenset(frame) if isinstance(frame, Mapping) else frozenset()
@@ -185,6 +211,7 @@ class Pool:
         feed: Feed,
         most: int = 0,
         states: Mapping[str, str] | None = None,
+        audio: Audio = Audio(),  # noqa: B008, frozen
     ) -> None:
         """Make the first work.
 
@@ -194,7 +221,9 @@ class Pool:
             feed: Checks a frame and makes the inputs of it.
             most: Works at once; 0: as many as there are logical cores, at least 4.
             states: Of a recurrent model: the output that each state input takes, by the input's name.
+            audio: Of a model that hears streams: how much of what came before it hears again.
         """
+        self.audio = audio
         self._states, self._memories = states or {}, dict[Hashable, _Memory]()
         first, last = (task := make_task()).stages
         self.stages = (first, *(name for name, _ in session.stages), last)
@@ -229,7 +258,8 @@ class Pool:
             if self._closed:
                 raise UnavailableError("the runtime is closed", remedy="load the bundle again with Runtime.load")
             self._out += 1
-            memory = self._memories.setdefault(stream, _Memory(self._states)) if self._states else None
+            keeps = self._states or self.audio.context
+            memory = self._memories.setdefault(stream, _Memory(self._states)) if keeps else None
             return self._free.pop().lease(memory)
 
     def forget(self, stream: Hashable | None) -> None:

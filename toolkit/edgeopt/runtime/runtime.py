@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from edgeopt.graph.sound import Sound
 from edgeopt.graph.tensors import Sample, Tensors, TensorSpec, require_names
 from edgeopt.recipes.input_shapes import beginning_of
 from edgeopt.runtime.bundle import Artefact, Bundle, read_bundle
@@ -44,7 +45,7 @@ class Runtime:
         self.states: Mapping[str, str] = bundle.recipe.input.states
         """Of a recurrent model: the output that each state input takes in the next frame, by the input's name."""
         self._beginning = beginning_of(bundle.recipe, opened.session.inputs)
-        self._pool = Pool(opened.session, self.make_task, self.feed, states=self.states)
+        self._pool = Pool(opened.session, self.make_task, self.feed, states=self.states, audio=bundle.recipe.audio)
         self.stages = self._pool.stages
         """What is done with one frame, in this order; `Work.times_ns` has their times."""
 
@@ -116,7 +117,7 @@ class Runtime:
 
         Args:
             frame: (height, width, 3), BGR, uint8, as `cv2.VideoCapture.read` gives it; a text where the recipe takes
-                texts; or the model's inputs by name.
+                texts, an `edgeopt.Sound` where it takes sounds; or the model's inputs by name.
             raw: Return the model's outputs by name, before any of the task's own postprocess.
             stream: Any name of the sequence that the frame belongs to: each has states of its own.
 
@@ -173,6 +174,9 @@ class Runtime:
             _require_inputs(frame, self.session.inputs)
         elif self.bundle.recipe.kind == "text":
             _require_text(frame)
+        elif self.bundle.recipe.kind == "sound":
+            if not isinstance(frame, Sound):
+                raise ValueError(f"this bundle takes an edgeopt.Sound, not {type(frame).__name__}")
         else:
             _require_picture(frame)
         return task.preprocess(frame)

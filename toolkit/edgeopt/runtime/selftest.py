@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError, Note, NoteKind, UnavailableError
 from edgeopt.executors import Session, arithmetic
+from edgeopt.graph.sound import Sound
 from edgeopt.graph.tensors import Frame, Sample
 from edgeopt.recipes.sample_arrays import PICTURE, TEXT, arrays_of, sample_of
 from edgeopt.runtime.bundle import REMEDY, Artefact, Bundle, NoiseLimit
@@ -347,7 +348,7 @@ def noise(found: NDArray[Any], expected: NDArray[Any]) -> float:
 
 def _moved(sample: Sample) -> Sample:
     """Return a sample with its numbers moved by one level of 8 bits, up and down; whole numbers and texts stay."""
-    if isinstance(sample, str):
+    if isinstance(sample, str | Sound):  # of a sound the inputs are stored
         return sample
     if not isinstance(sample, Mapping):
         return np.asarray(np.clip(sample.astype(np.int16) + _signs(sample.shape), 0, 255), np.uint8)

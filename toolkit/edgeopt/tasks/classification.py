@@ -20,7 +20,8 @@ from edgeopt.recipes.metrics import Ranks, find_metric
 from edgeopt.recipes.output_shapes import CLASSIFIERS, require_fit
 from edgeopt.recipes.preprocess import Geometry
 from edgeopt.recipes.recipe import Recipe
-from edgeopt.system.text import plural
+from edgeopt.recipes.sound_input import SoundInput
+from edgeopt.system.text import plural, short
 from edgeopt.tasks import Accuracy, FrameTask, accuracy_of, resampled_accuracy
 from edgeopt.tasks._heads import Columns, Head, Scale
 from edgeopt.tasks._losses import divergence, relative_error
@@ -64,11 +65,14 @@ class Classification(FrameTask):
         if recipe.postprocess.decoder not in CLASSIFIERS:
             raise NotFoundError("decoder of task classification", recipe.postprocess.decoder, CLASSIFIERS)
         self._is_read = Embedded.POSTPROCESS in recipe.embedded
+        states = set(recipe.input.states.values())
+        outputs = [one for one in outputs if one.name not in states] or outputs
         if not self._is_read:
             require_fit(recipe, outputs)
         self._name, self._output = recipe.input.tensor or inputs[0].name, outputs[0].name
         self._size, self._fitting = recipe.input.size, outputs[0].shape
         self._picture: Feed | None = None
+        self._sound = SoundInput(recipe, inputs) if recipe.kind == "sound" else None
         if recipe.kind == "picture":
             self._picture = picture_feed(recipe.input, recipe.preprocess, recipe.embedded, reuse=not evaluating)
         self._recipe, self._first = recipe, int(recipe.postprocess.background)
@@ -94,7 +98,9 @@ class Classification(FrameTask):
     def preprocess(self, frame: Sample) -> tuple[Tensors, Geometry | None]:
         """Return the input tensor; arrays stay unchanged."""
         if isinstance(frame, Mapping):
-            return frame, Geometry.of_input(self._size)
+            return frame, Geometry.of_input(self._size or (1, 1))
+        if self._sound is not None:
+            return self._sound(frame), Geometry.of_input((1, 1))
         if self._picture is None:
             raise UnsupportedError(
                 f"task classification takes pictures, recipe {self._recipe.name!r} takes {self._recipe.kind}s",
@@ -185,14 +191,22 @@ class Classification(FrameTask):
         return Ranks(np.array(places, np.int64), known)
 
     def _classes_of(self, labels: Labels) -> Sequence[int]:
-        """Return the class of each picture.
+        """Return the class of each picture: by the names of classes, where both the labels and the recipe have them.
 
         Raises:
-            InvalidFileError: If the labels are not classes.
+            InvalidFileError: If the labels are not classes, or not those of the recipe.
         """
         if not isinstance(labels, ClassLabels):
             raise InvalidFileError(f"{labels.source} holds no classes", remedy="pass a CSV of file,class_index")
-        return labels.classes
+        names = self._recipe.class_names
+        if not labels.names or not names:
+            return labels.classes
+        if strange := [one for one in labels.names if one not in names]:
+            raise InvalidFileError(
+                f"{labels.source}: {short(strange[0])} is no class of the recipe: {', '.join(map(short, names[:12]))}",
+                remedy="name folders as the classes in the recipe's labels",
+            )
+        return [names.index(labels.names[one]) for one in labels.classes]
 
     def agreement(self, answers: Sequence[Classes], reference: Sequence[Classes]) -> float:
         """Return the mean overlap of the listed probabilities, 1 when they are the same.

@@ -20,6 +20,7 @@ from edgeopt.recipes.labels.classes import ClassLabels
 from edgeopt.recipes.labels.texts import TextLabels
 from edgeopt.recipes.recipe import NO_DECODER, Recipe
 from edgeopt.recipes.retrieval import Retrieval, nearest, retrieve
+from edgeopt.recipes.sound_input import SoundInput
 from edgeopt.recipes.text import Pooling
 from edgeopt.recipes.text_input import TextInput
 from edgeopt.tasks import Accuracy, FrameTask, accuracy_of, resampled_accuracy
@@ -70,6 +71,7 @@ class Embedder(FrameTask):
         self._recipe, self._names = recipe, tuple(one.name for one in inputs)
         self._is_cosine = recipe.evaluation.metric == "cosine"
         self._picture, self._text = None, TextInput(recipe, inputs) if recipe.kind == "text" else None
+        self._sound = SoundInput(recipe, inputs) if recipe.kind == "sound" else None
         if recipe.input.size:
             self._picture = picture_feed(recipe.input, recipe.preprocess, recipe.embedded, reuse=not evaluating)
 
@@ -84,6 +86,8 @@ class Embedder(FrameTask):
         if self._text is not None:
             tensors, encoded = self._text(frame)
             return tensors, encoded.mask
+        if self._sound is not None:
+            return self._sound(frame), None
         if self._picture is None:
             raise UnsupportedError(
                 f"a {'text' if isinstance(frame, str) else 'picture'} cannot become the model's inputs "

@@ -16,6 +16,7 @@ from edgeopt.recipes.embedded import picture_feed
 from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.metrics import Metric, metrics_on_labels, require_metric_of
 from edgeopt.recipes.recipe import LEAST_EQUAL, Recipe
+from edgeopt.recipes.sound_input import SoundInput
 from edgeopt.tasks import Accuracy, FrameTask
 from edgeopt.tasks._likeness import Kind, Shares, compare_output, cosines, kind_of
 from edgeopt.tasks._losses import relative_error
@@ -47,6 +48,7 @@ class TensorsAsTheyAre(FrameTask):
         self._has_float = any("float" in one.dtype for one in outputs)
         self._kinds, self._states = recipe.evaluation.kinds, frozenset(recipe.input.states.values())
         self._picture, self._samples = None, evaluating
+        self._sound = SoundInput(recipe, inputs) if recipe.kind == "sound" else None
         if recipe.input.size:
             self._picture = picture_feed(recipe.input, recipe.preprocess, recipe.embedded, reuse=not evaluating)
 
@@ -58,6 +60,8 @@ class TensorsAsTheyAre(FrameTask):
         """
         if isinstance(frame, Mapping):
             return frame, None
+        if self._sound is not None:
+            return self._sound(frame), None
         if self._picture is None:
             raise UnsupportedError(
                 f"a {'text' if isinstance(frame, str) else 'picture'} cannot become the model's inputs "

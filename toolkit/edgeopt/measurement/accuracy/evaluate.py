@@ -13,7 +13,8 @@ import numpy as np
 from edgeopt.errors import InvalidFileError, Note, NoteKind, UnsupportedError
 from edgeopt.executors import Session
 from edgeopt.graph.states import Feedback
-from edgeopt.graph.tensors import Tensors
+from edgeopt.graph.tensors import Tensors, TensorSpec
+from edgeopt.recipes.feeding import fed
 from edgeopt.recipes.frames import Frames, open_frames
 from edgeopt.recipes.labels import Labels, read_labels
 from edgeopt.recipes.metrics import metrics_on_labels
@@ -38,12 +39,19 @@ class LabelledFrames:
     notes: tuple[Note, ...] = ()
 
 
-def open_labelled(path: Path) -> LabelledFrames:
-    """Open a label file and the pictures it names, or the texts it holds.
+def open_labelled(path: Path, recipe: Recipe | None = None, inputs: Sequence[TensorSpec] = ()) -> LabelledFrames:
+    """Open a label file and the pictures or sounds it names, or the texts it holds.
+
+    Sounds of a stream are opened as the windows that a model hears.
 
     Pictures are looked for beside the label file or folder, in its `images/`, in folders named after it
     (`instances_val.json` with `val/`, `val_labels.csv` with `val/`, `masks/val/` with `images/val/`), and where the
     file names are paths of their own.
+
+    Args:
+        path: Of the labels.
+        recipe: Bound to the model; None: pictures.
+        inputs: What the model takes.
 
     Raises:
         InvalidFileError: If the labels match no picture, or none decodes.
@@ -60,11 +68,17 @@ def open_labelled(path: Path) -> LabelledFrames:
     if missing:
         notes.append(Note(NoteKind.WARNING, f"{plural(missing, 'labelled picture')} not in {folder}, left out"))
     kept = labels.select([position[name] for name in frames.names])
-    return LabelledFrames(frames, kept, (*notes, *kept.check(frames)))
+    notes += kept.check(frames)
+    if recipe is not None and recipe.kind == "sound":
+        frames = fed(frames, recipe, inputs)
+        kept = kept.of_parts(frames.parts) if frames.parts else kept
+    return LabelledFrames(frames, kept, tuple(notes))
 
 
 def _beside_pictures(path: Path, labels: Labels) -> tuple[Path, Labels]:
     """Return the folder of the pictures, and the labels with their names in it."""
+    if isdir(path) and all(isfile(path / file) for file in labels.files[:20]):  # a folder for each class
+        return path, labels
     words = [path.stem, *path.stem.replace("-", "_").split("_")]
     places = [path.parent, path.parent / "images", *(path.parent / word for word in words)]
     places += [path.parent / "images" / word for word in words]
@@ -120,7 +134,7 @@ def why_no_proof(task: Task, reference: Sequence[Any], least_agreement: float) -
     return f"the model answers all of {count} alike (agreement {mutual:.3f} of one with another)"
 
 
-def with_states(frames: Frames, open_model: Callable[[], Session]) -> Frames:
+def with_states(frames: Frames, open_model: Callable[[], Session], task: Task | None = None) -> Frames:
     """Return a stream whose states are those that occur: fed back from sample to sample by the model itself.
 
     States that differ from sample to sample in the source are taken for real ones and stay.
@@ -128,8 +142,15 @@ def with_states(frames: Frames, open_model: Callable[[], Session]) -> Frames:
     Args:
         frames: Any; what is no stream stays as it is.
         open_model: Opens the original.
+        task: Of the original, for frames that are no tensors.
     """
     take, states = frames.tensors, frames.states
+    if task is not None and take is None:
+        feed = task.preprocess
+
+        def take(index: int) -> Tensors:
+            return feed(frames.read(index))[0]
+
     if not states or take is None or len(frames) < 2:
         return frames
     first = take(0)
@@ -146,16 +167,21 @@ def with_states(frames: Frames, open_model: Callable[[], Session]) -> Frames:
         feedback.keep(session.run(inputs))
     session.close()
 
+    told = f"the states {', '.join(states)} are fed back over {plural(len(frames), 'sample')} in their order"
+    notes = (*frames.notes, Note(NoteKind.INFO, told))
+    if frames.tensors is None:
+        return replace(frames, carried=fed_back.__getitem__, notes=notes)
+
     def read(index: int) -> Tensors:
         return {**take(index), **fed_back[index]}
 
-    told = f"the states {', '.join(states)} are fed back over {plural(len(frames), 'sample')} in their order"
-    return replace(frames, read=read, tensors=read, notes=(*frames.notes, Note(NoteKind.INFO, told)))
+    return replace(frames, read=read, tensors=read, notes=notes)
 
 
 def model_inputs(task: Task, frames: Frames) -> Iterator[Tensors]:
-    """Yield the model's inputs for each frame, one at a time."""
-    return (task.preprocess(sample)[0] for sample in frames)
+    """Yield the model's inputs for each frame, one at a time, with the states that occur where they are known."""
+    carried = frames.carried or (lambda _: {})
+    return ({**task.preprocess(sample)[0], **carried(i)} for i, sample in enumerate(frames))
 
 
 def require_metric(recipe: Recipe, asked: str | Path | None) -> None:

@@ -151,7 +151,9 @@ def check(
         then=sides[0] if len(sides) > 1 else None,
         why_gone=why_gone,
         frames=frames,
-        labelled=open_labelled(labels) if labels and "accuracy" not in skip else None,
+        labelled=open_labelled(labels, now.subject.recipe, now.subject.inputs)
+        if labels and "accuracy" not in skip
+        else None,
         seconds=seconds,
         seed=seed,
         starts=starts,

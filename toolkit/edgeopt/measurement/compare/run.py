@@ -100,11 +100,12 @@ def compare(
             remedy="name models only, so that they run in turns, or results only",
         )
     else:
-        labelled = open_labelled(Path(eval)) if eval else None
         fed_shapes = shapes_of(source)
         sides = open_sides(given, target=target, recipe=recipe, threads=threads, shapes=fed_shapes, sizes=shapes)
         for side in sides:
             require_metric(side.subject.recipe, eval)
+        first = sides[0].subject
+        labelled = open_labelled(Path(eval), first.recipe, first.inputs) if eval else None
         frames, notes = choose_frames(sides[0].subject.recipe, source, sides[0].subject.inputs)
         require_fed(sides, frames)
         scored = {side.label: score_side(side, labelled, tell) for side in sides} if labelled else {}

@@ -18,7 +18,7 @@ from edgeopt.system.files import require_there
 from edgeopt.system.text import short
 
 if TYPE_CHECKING:
-    from edgeopt.recipes.frames import Frames
+    from edgeopt.recipes.frames import Frames, Part
 
 _MOST_NAME_BYTES = 255
 """Of a file name on the systems that we know."""
@@ -40,6 +40,14 @@ class Labels:
     def select(self, kept: Sequence[int]) -> Self:
         """Return the labels of the pictures at these positions only."""
         return replace(self, files=tuple(self.files[i] for i in kept))
+
+    def of_parts(self, parts: Sequence[Part]) -> Self:
+        """Return the labels of windows of what is labelled, such as those of a sound.
+
+        Args:
+            parts: What each window is of.
+        """
+        return self.select([one.place for one in parts])
 
     def named_in(self, folder: Path) -> Self:
         """Return the labels with the pictures' names as this folder has them: some kinds know no more than a stem."""

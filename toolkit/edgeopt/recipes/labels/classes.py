@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from edgeopt.errors import InvalidFileError
 from edgeopt.recipes.labels import LabelFormat, Labels, is_file_like, require_right, why_seen, why_wrong_file
+from edgeopt.recipes.labels.intervals import is_intervals
 from edgeopt.recipes.labels.transcripts import holds_texts
 from edgeopt.recipes.text_files import has_texts
 from edgeopt.system.files import read_text
@@ -27,6 +28,8 @@ class ClassLabels(Labels):
 
     classes: tuple[int, ...] = ()
     """One index a picture, from 0."""
+    names: tuple[str, ...] = ()
+    """Of the classes, where the labels name them."""
 
     def select(self, kept: Sequence[int]) -> Self:
         """Return the labels of the pictures at these positions only."""
@@ -72,7 +75,8 @@ def _why_wrong_row(row: Sequence[str], file: int, index: int, width: int, seen: 
 
 
 def _holds_classes(path: Path) -> bool:
-    return is_file_like(path, ".csv") and not holds_texts(path) and not has_texts(path)
+    other = holds_texts(path) or has_texts(path) or is_intervals(path)
+    return is_file_like(path, ".csv") and not other
 
 
 FORMAT = LabelFormat("a CSV of labels (.csv)", _holds_classes, read_classes)

@@ -1,0 +1,166 @@
+"""Voice activity: in which stretches of a sound somebody speaks. Window to tensor, one probability for each stretch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeopt.errors import InvalidFileError, NotFoundError, UnsupportedError
+from edgeopt.graph.tensors import Frame, Sample, Tensors, TensorSpec
+from edgeopt.recipes.drawing import HEIGHT
+from edgeopt.recipes.labels import Labels
+from edgeopt.recipes.labels.intervals import IntervalLabels
+from edgeopt.recipes.metrics import find_metric
+from edgeopt.recipes.recipe import Recipe
+from edgeopt.recipes.sound_input import SoundInput
+from edgeopt.recipes.stretches import Stretches
+from edgeopt.tasks import Accuracy, FrameTask, accuracy_of, resampled_accuracy
+from edgeopt.tasks._likeness import Kind, compare_output
+from edgeopt.tasks._losses import relative_error
+
+_DECODERS = ("probability", "logit")
+_MOST_TOLD = 4
+_LEAST_SHARE = 1e-6
+"""A smaller probability of what is true counts as this one: no answer outweighs all others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """How probable speech is in each stretch of one window."""
+
+    probabilities: NDArray[np.float32]
+    """(stretches,), evenly long; NaN where the output holds it."""
+    threshold: float
+
+    @property
+    def is_speech(self) -> NDArray[np.bool_]:
+        """(stretches,) whether it is above the threshold."""
+        found: NDArray[np.bool_] = self.probabilities >= self.threshold
+        return found
+
+
+class VoiceActivity(FrameTask):
+    """One detector of speech, or of any other sound that is there or not."""
+
+    is_drawable: ClassVar[bool] = False
+    reveals_misreading: ClassVar[bool] = False
+    time_follows_content: ClassVar[bool] = False
+    gives_boxes: ClassVar[bool] = False
+
+    def __init__(self, recipe: Recipe, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], evaluating: bool):
+        """Bind a recipe to a model's tensors.
+
+        Raises:
+            NotFoundError: If the recipe's decoder does not exist.
+            UnsupportedError: If it takes no sounds, or the model has no output of probabilities.
+        """
+        if recipe.postprocess.decoder not in _DECODERS:
+            raise NotFoundError("decoder of task voice_activity", recipe.postprocess.decoder, _DECODERS)
+        if recipe.kind != "sound":
+            raise UnsupportedError(
+                f"recipe {recipe.name!r} takes no sounds", remedy="write rate_hz = 16000, or the model's, under [audio]"
+            )
+        states = set(recipe.input.states.values())
+        told = [one for one in outputs if one.name not in states and "float" in one.dtype and _is_row(one)]
+        if not told:
+            raise UnsupportedError(
+                f"recipe {recipe.name!r} does not fit this model: none of its outputs is a row of probabilities: "
+                f"{', '.join(map(str, outputs))}",
+                remedy='write task = "tensors" in the recipe',
+            )
+        self._output, self._is_logit = told[0].name, recipe.postprocess.decoder == "logit"
+        self._recipe, self._threshold = recipe, recipe.postprocess.score_threshold
+        self._sound = SoundInput(recipe, inputs)
+
+    def preprocess(self, frame: Sample) -> tuple[Tensors, None]:
+        """Return the inputs; arrays stay unchanged."""
+        return (frame if isinstance(frame, Mapping) else self._sound(frame)), None
+
+    def postprocess(self, outputs: Tensors, geometry: Any = None) -> Activity:
+        """Return the probabilities; logits become such by a sigmoid."""
+        del geometry
+        found = np.array(outputs[self._output], np.float32).reshape(-1)
+        if self._is_logit:
+            found = np.asarray(1 / (1 + np.exp(-np.clip(found, -80, 80))), np.float32)
+        return Activity(found, self._threshold)
+
+    def count(self, answer: Activity) -> int:
+        """Return how many stretches have a probability; 0 where the output holds NaN."""
+        return len(answer.probabilities) if np.isfinite(answer.probabilities).all() else 0
+
+    def as_text(self, answer: Activity) -> str:
+        """Return whether somebody speaks, and how probable that is."""
+        told = ", ".join(f"{one:.3f}" for one in answer.probabilities[:_MOST_TOLD].tolist())
+        more = ", ..." if len(answer.probabilities) > _MOST_TOLD else ""
+        return f"{'speech' if answer.is_speech.any() else 'no speech'} {told}{more}"
+
+    def as_json(self, answer: Activity) -> dict[str, Any]:
+        """Return `speech`, whether it is there, and `probabilities` in their order; None where not finite."""
+        values = [round(one, 4) if np.isfinite(one) else None for one in answer.probabilities.tolist()]
+        return {"speech": bool(answer.is_speech.any()), "probabilities": values}
+
+    def draw(self, frame: Frame, answer: Activity, height: int = HEIGHT) -> NoReturn:
+        """Refuse: a sound is no picture."""
+        raise UnsupportedError("sounds cannot be drawn", remedy="leave --save and --view out, or pass --json")
+
+    def score(self, answers: Sequence[Activity], labels: Labels) -> Accuracy:
+        """Return the recipe's metric, the others beside it.
+
+        Raises:
+            InvalidFileError: If the labels are no intervals.
+        """
+        return accuracy_of(self._stretches(answers, labels), self._recipe, len(answers))
+
+    def score_resamples(
+        self, answers: Sequence[Activity], labels: Labels, counts: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """Return (resamples,) the metric where the i-th window counts `counts[:, i]` times."""
+        return resampled_accuracy(self._stretches(answers, labels), self._recipe, counts)
+
+    def _stretches(self, answers: Sequence[Activity], labels: Labels) -> Stretches:
+        if not isinstance(labels, IntervalLabels):
+            raise InvalidFileError(f"{labels.source} holds no intervals", remedy="pass a CSV of file,start_s,end_s")
+        found = np.stack([one.probabilities for one in answers]).astype(np.float64)
+        return Stretches(found, labels.truth(found.shape[1]), self._threshold)
+
+    def agreement(self, answers: Sequence[Activity], reference: Sequence[Activity]) -> float:
+        """Return the decisions at one half that are the same, of those that are not the most common one.
+
+        Less where the probabilities differ more than that; see docs/recipes.md.
+        """
+        if not reference:
+            return 1.0
+        found, expected = ([one.probabilities for one in both] for both in (answers, reference))
+        shares = compare_output(expected, found, Kind.PROBABILITY)
+        return find_metric("agreement").score(np.stack(shares), len(reference))
+
+    def loss(self, outputs: Sequence[Tensors], reference: Sequence[Tensors]) -> float:
+        """Return the relative error of the probabilities, squared."""
+        name = self._output
+        return relative_error([{name: one[name]} for one in outputs], [{name: one[name]} for one in reference])
+
+    def sureness(self, answers: Sequence[Activity]) -> NDArray[np.float64]:
+        """Return (answers,) how far each is from one half."""
+        return np.array([float(np.abs(2 * one.probabilities - 1).mean()) for one in answers])
+
+    def rightness(self, answers: Sequence[Activity], labels: Labels) -> NDArray[np.float64]:
+        """Return (answers,) the logarithm of the probability of what is true: 1 where it is sure, 0 at the least.
+
+        Source: the logarithmic score, Good 1952.
+        """
+        found = self._stretches(answers, labels)
+        true = np.where(found.is_true, found.probabilities, 1 - found.probabilities)
+        shares = np.log(np.clip(np.nan_to_num(true), _LEAST_SHARE, 1.0)) / np.log(_LEAST_SHARE)
+        return np.asarray(1 - shares.mean(axis=1), np.float64)
+
+
+def _is_row(spec: TensorSpec) -> bool:
+    """Return whether an output has one axis at most that is longer than 1."""
+    return len([size for size in spec.shape if isinstance(size, int) and size > 1]) <= 1
+
+
+TASK = VoiceActivity
