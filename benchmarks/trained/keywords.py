@@ -1,4 +1,4 @@
-"""Train the keyword net of tests/trained/keywords.onnx: four keywords from the log-mel of half a second, by cross-entropy.
+"""Train the keyword net of tests/trained/keywords.onnx: four keywords from the log-mel of half a second.
 
 Needs torch; half a minute on one core. `python benchmarks/trained/keywords.py` writes the same weights each time.
 """
