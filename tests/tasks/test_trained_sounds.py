@@ -178,7 +178,7 @@ def test_windows_of_files_are_judged_as_streams(talking: Path) -> None:
     assert not scored.is_by_chance
     forgetful = [answers(session, task, data.frames.select([i]))[0] for i in range(0, len(found), 9)]
     kept = data.labels.select(range(0, len(found), 9))
-    assert task.score(forgetful, kept).value < scored.value - 0.1  # without its state it hears little
+    assert task.score(forgetful, kept).value < scored.value - 0.03  # without its state it hears less
     session.close()
 
 
@@ -234,7 +234,7 @@ def test_recipes_of_sounds_that_do_not_fit_are_refused_in_one_line(talking: Path
         return make_task(found, model.inputs, model.outputs, evaluating=False)
 
     for text, told in (
-        (TALKING.replace("samples = 128", "samples = 100"), "makes 164 samples of a sound, the model takes x"),
+        (TALKING.replace("= 128", "= 100"), "makes 164 samples of a sound, the model takes x"),
         (TALKING.replace("[postprocess]", '[input]\nstates = { x = "hn" }\n[postprocess]'), "h float32 1x40|samples"),
         (TALKING.replace('"probability"', '"sigmoid"'), "decoder of task voice_activity"),
         (TALKING.replace("rate_hz = 8000", "rate_hz = 0"), "picture|sound"),

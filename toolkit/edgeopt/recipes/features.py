@@ -156,7 +156,7 @@ class FeatureMaker:
         if audio.features is Features.WHISPER:
             return np.asarray((np.maximum(found, found.max() - _WHISPER_RANGE) + 4) / 4)
         if convention.top_db and log is Log.DECIBEL:
-            return np.maximum(found, found.max() - _DYNAMIC_DB)
+            return np.asarray(np.maximum(found, found.max() - _DYNAMIC_DB))
         return found
 
 

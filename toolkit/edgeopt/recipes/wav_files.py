@@ -77,7 +77,7 @@ def _numbers(data: bytes, form: int, bits: int) -> NDArray[np.float32]:
     if form == _FLOAT:
         return np.frombuffer(data, "<f4" if bits == 32 else "<f8").astype(np.float32)
     if bits == 8:  # the only one without a sign
-        return (np.frombuffer(data, np.uint8).astype(np.float32) - 128) / 128
+        return np.asarray((np.frombuffer(data, np.uint8).astype(np.float32) - 128) / 128, np.float32)
     if bits == 24:
         padded = np.zeros((len(data) // 3, 4), np.uint8)
         padded[:, 1:] = np.frombuffer(data, np.uint8).reshape(-1, 3)
