@@ -92,19 +92,19 @@ def write(folder: Path, name: str) -> dict[str, Any]:
         return {"calib": folder / "calib", "eval": folder / "words"}
     (folder / "recipe.toml").write_text(TALKING)
     lines = ["file,start_s,end_s"]
-    for i in range(6):
-        sound, told = talk(4.0, i)
+    for i in range(4):
+        sound, told = talk(3.0, i)
         write_wav(folder / f"{i}.wav", Sound(sound, RATE))
         lines += [f"{i}.wav,{begin:.4f},{end:.4f}" for begin, end in told] or [f"{i}.wav,,"]
     (folder / "talk.csv").write_text("\n".join(lines))
     for i in range(3):
-        write_wav(folder / "calib" / f"{i}.wav", Sound(talk(4.0, 1000 + i)[0], RATE))
+        write_wav(folder / "calib" / f"{i}.wav", Sound(talk(2.0, 1000 + i)[0], RATE))
     return {"calib": folder / "calib", "eval": folder / "talk.csv"}
 
 
 def run(name: str, folder: Path) -> Any:
     given = write(folder, name)
-    told = {"skip": ("prune",), "threads": 1, "time_limit_s": 4}
+    told = {"skip": ("prune",), "threads": 1, "time_limit_s": 8}
     return edgeopt.optimize(folder / f"{name}.onnx", out=folder / "out", **given, **told)
 
 
@@ -169,7 +169,7 @@ def test_windows_of_files_are_judged_as_streams(talking: Path) -> None:
     session = EXECUTOR.open(model.data, SessionOptions(("CPUExecutionProvider",), 1))
     task = make_task(recipe, model.inputs, model.outputs, evaluating=True)
     found = answers(session, task, data.frames)
-    for i in range(6):
+    for i in range(4):
         mine = [float(one.probabilities[0]) for one, k in zip(found, data.frames.streams, strict=True) if k == i]
         np.testing.assert_allclose(mine, by_hand(read_wav(talking / f"{i}.wav").samples), atol=1e-6)
     scored = task.score(found, data.labels)
@@ -177,8 +177,8 @@ def test_windows_of_files_are_judged_as_streams(talking: Path) -> None:
     assert scored.others["auc"] > 0.95
     assert not scored.is_by_chance
     forgetful = [answers(session, task, data.frames.select([i]))[0] for i in range(0, len(found), 9)]
-    kept = data.labels.select(range(0, len(found), 9))
-    assert task.score(forgetful, kept).value < scored.value - 0.03  # without its state it hears less
+    apart = [abs(a.probabilities[0] - b.probabilities[0]) for a, b in zip(forgetful, found[::9], strict=True)]
+    assert max(apart) > 0.1  # the state is heard
     session.close()
 
 
