@@ -132,11 +132,13 @@ def _name(node: NodeProto) -> str:
     return node.name or next(iter(node.output), "without a name")
 
 
-_NEVER_STANDARD = frozenset(
+_OF_ENGINES = frozenset({"SimplifiedLayerNormalization"})
+"""Ops that ONNX Runtime registers among the standard ones, where its own exporters write them."""
+_NEVER_STANDARD = _OF_ENGINES | frozenset(
     {"ATen", "Affine", "ConstantFill", "Crop", "DynamicSlice", "GRUUnit", "GivenTensorFill", "ImageScaler"}
     | {"ParametricSoftplus", "Scale", "ScaledTanh"}
 )
-"""Ops that onnx's checker lets pass, and prints a line of its own for on the standard output."""
+"""Beside those, ops that onnx's checker lets pass, and prints a line of its own for on the standard output."""
 
 
 def _as_checked(proto: ModelProto) -> ModelProto:

@@ -9,9 +9,8 @@ from pathlib import Path
 from edgeopt.errors import EdgeoptError
 from edgeopt.graph.model import find_model
 from edgeopt.recipes.generation import GENERATION
-from edgeopt.recipes.recipe import read_recipe
 from edgeopt.runtime.decoding.generation import Account, Asked, Piece
-from edgeopt.runtime.decoding.opening import open_language_model
+from edgeopt.runtime.decoding.opening import open_language_model, recipe_beside
 from edgeopt.system.text import plural
 from edgeopt.system.threads import engine_threads
 
@@ -42,15 +41,19 @@ def find_language_model(name: str) -> Path:
     Raises:
         NotFoundError: If there is none.
     """
-    inside = Path(name) / "model.onnx"
-    return inside if inside.is_file() and (Path(name) / "recipe.toml").is_file() else find_model(name)
+    folder = Path(name)
+    if not folder.is_dir():
+        return find_model(name)
+    for inside in (folder / "model.onnx", folder / "onnx" / "model.onnx"):
+        if inside.is_file():
+            return inside
+    return find_model(name)
 
 
 def is_language_model(name: str) -> bool:
     """Return whether a name is of a model whose recipe, beside it, says that it writes token after token."""
     try:
-        recipe = find_language_model(name).parent / "recipe.toml"
-        return recipe.is_file() and read_recipe(recipe).task == GENERATION
+        return recipe_beside(find_language_model(name)).task == GENERATION
     except (EdgeoptError, OSError):
         return False  # the command itself says what is wrong
 

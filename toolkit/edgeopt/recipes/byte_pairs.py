@@ -52,8 +52,8 @@ class BytePairs:
         missing = [letter for letter in _letters().values() if letter not in self._ids]
         if missing or min(self._tokens, default=-1) < 0:
             raise InvalidFileError(f"{source} lacks the bytes {missing[:5]}", remedy=_REMEDY)
-        self.size = max(self._tokens) + 1
-        """One more than the largest token."""
+        self.size = max(number for token, number in self._ids.items() if token not in added) + 1
+        """One more than the largest token that a text can become; special ones may lie beyond."""
         self._known_words: dict[str, tuple[int, ...]] = {}
 
     def encode(self, text: str, *, reads_special: bool = False) -> list[int]:
@@ -106,8 +106,8 @@ class BytePairs:
         text = self._tokens.get(token, "")
         if text in self.special:
             return b""
-        bytes_of = _bytes()
-        return bytes(bytes_of[letter] for letter in text)
+        letters = bytes_of_letters()
+        return bytes(letters[letter] for letter in text)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the text of tokens; bytes that are no character become U+FFFD."""
@@ -168,5 +168,6 @@ def _letters() -> Mapping[int, str]:
 
 
 @lru_cache
-def _bytes() -> Mapping[str, int]:
+def bytes_of_letters() -> Mapping[str, int]:
+    """Return the byte that each letter of a byte-level vocabulary stands for."""
     return {letter: byte for byte, letter in _letters().items()}

@@ -22,3 +22,5 @@ class Generation:
     """Tokens that end an answer."""
     begin: tuple[_Token, ...] = ()
     """Tokens before every prompt."""
+    head: Annotated[int, Within(0, 1 << 16)] = 0
+    """Numbers of one head in the cache, where the model leaves them free; 0: as the model says."""

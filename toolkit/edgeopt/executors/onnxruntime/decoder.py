@@ -38,8 +38,15 @@ class CachePart:
         return self.heads * self.head * np.dtype(self.dtype).itemsize
 
 
-def cache_parts(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> tuple[CachePart, ...]:
+def cache_parts(
+    inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], free_head: int = 0
+) -> tuple[CachePart, ...]:
     """Return the cache of a decoder in the order of its layers.
+
+    Args:
+        inputs: Of the model.
+        outputs: Of the model.
+        free_head: Numbers of a head where the model leaves them free; 0: not known.
 
     Raises:
         UnsupportedError: If it has none, or a part of it is not continued by an output.
@@ -51,6 +58,7 @@ def cache_parts(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> 
             continue
         present = f"present.{match[1]}.{match[2]}"
         heads, head = (one.shape[1], one.shape[3]) if len(one.shape) == _RANK else (None, None)
+        head = head if isinstance(head, int) else free_head or None
         if present not in known or not isinstance(heads, int) or not isinstance(head, int):
             raise UnsupportedError(
                 f"input {one} is no cache that an output {present} continues",

@@ -28,6 +28,7 @@ from edgeopt.pipeline.generation.result import BASELINE, LanguageForm, LanguageR
 from edgeopt.pipeline.generation.summary import summarize_language
 from edgeopt.pipeline.writing import find_language_model
 from edgeopt.recipes.recipe import Recipe
+from edgeopt.recipes.recipe_text import recipe_text
 from edgeopt.report.formats import write_pages
 from edgeopt.runtime.availability import find_device
 from edgeopt.runtime.decoding.generation import Asked
@@ -143,9 +144,12 @@ def _make(
 
 
 def _copy_beside(source: Path, place: Path, recipe: Recipe) -> None:
+    place.mkdir(parents=True, exist_ok=True)
     for name in ("recipe.toml", recipe.tokenizer.file, recipe.evaluation.calib):
-        if name and (source / name).resolve() != (place / name).resolve():
+        if name and (source / name).is_file() and (source / name).resolve() != (place / name).resolve():
             shutil.copyfile(source / name, place / name)
+    if not (source / "recipe.toml").is_file():
+        write_beside(place / "recipe.toml", recipe_text(recipe, name=recipe.name, labels=""))
 
 
 def _require_memory(files: Mapping[str, Path]) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from edgeopt.errors import UnsupportedError
 from edgeopt.executors.onnxruntime.decoder import SHARING_OP, Decoder, cache_parts
 from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
-from edgeopt.recipes.byte_pairs import BytePairs
+from edgeopt.recipes.tokens import Tokens
 from edgeopt.runtime.decoding.generation import Asked, Generation
 from edgeopt.runtime.decoding.pieces import Pieces
 
@@ -27,10 +27,11 @@ class LanguageModel:
     def __init__(
         self,
         session: OnnxRuntimeSession,
-        tokenizer: BytePairs,
+        tokenizer: Tokens,
         context: int,
         end: Sequence[int],
         begin: Sequence[int] = (),
+        free_head: int = 0,
     ) -> None:
         """Bind a session to its tokenizer.
 
@@ -40,13 +41,14 @@ class LanguageModel:
             context: Tokens that prompt and answer may have together.
             end: Tokens that end an answer.
             begin: Tokens before every prompt.
+            free_head: Numbers of a head in the cache where the model leaves them free.
 
         Raises:
             UnsupportedError: If the model is no decoder with a cache, or the tokenizer is another's.
         """
         self.session, self.tokenizer, self.context = session, tokenizer, context
         self._end, self._begin = tuple(end), list(begin)
-        self._parts = cache_parts(session.inputs, session.outputs)
+        self._parts = cache_parts(session.inputs, session.outputs, free_head)
         ops = [node.op for node in session.placement()]
         self._shares = 2 * ops.count(SHARING_OP) == len(self._parts)
         vocabulary = next(one.shape[-1] for one in session.outputs if one.name == "logits")

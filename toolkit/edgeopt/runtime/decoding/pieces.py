@@ -5,13 +5,13 @@ from __future__ import annotations
 import codecs
 from collections.abc import Sequence
 
-from edgeopt.recipes.byte_pairs import BytePairs
+from edgeopt.recipes.tokens import Tokens
 
 
 class Pieces:
     """The text of one answer as it grows."""
 
-    def __init__(self, tokenizer: BytePairs, stop: Sequence[str] = ()) -> None:
+    def __init__(self, tokenizer: Tokens, stop: Sequence[str] = ()) -> None:
         """Begin a text.
 
         Args:

@@ -16,12 +16,12 @@ from edgeopt.graph.model import Model
 from edgeopt.pipeline.export.decoder.llama import KINDS, Configuration
 from edgeopt.pipeline.export.decoder.reference import Reference
 from edgeopt.pipeline.export.decoder.tensors_file import TensorFiles
-from edgeopt.recipes.byte_pairs import read_byte_pairs
 from edgeopt.recipes.generation import GENERATION, Generation
+from edgeopt.recipes.generation_drafting import TOKENIZER, begin_of
 from edgeopt.recipes.recipe import NO_DECODER, Evaluation, Postprocess, Recipe
 from edgeopt.recipes.tokenizer import Tokenizer
+from edgeopt.recipes.tokens import read_tokens
 
-TOKENIZER = "tokenizer.json"
 TOLERANCE = 1e-3
 """Error over signal; a right graph stays below 1e-5."""
 TEXTS = 3
@@ -74,7 +74,7 @@ def decoder_recipe(folder: Path, config: Configuration, name: str) -> Recipe:
     Raises:
         InvalidFileError, UnsupportedError: If there is no tokenizer, or none that is read here.
     """
-    size = read_byte_pairs(folder / TOKENIZER).size
+    size = read_tokens(folder / TOKENIZER).size
     if size > config.vocabulary:
         raise UnsupportedError(
             f"{folder / TOKENIZER} has {size} tokens, the model {config.vocabulary}",
@@ -89,6 +89,6 @@ def decoder_recipe(folder: Path, config: Configuration, name: str) -> Recipe:
         postprocess=Postprocess(NO_DECODER),
         evaluation=Evaluation("agreement"),
         tokenizer=Tokenizer(TOKENIZER),
-        generation=Generation(config.context, config.end),
+        generation=Generation(config.context, config.end, begin_of(folder, config.begin)),
         folder=folder,
     )

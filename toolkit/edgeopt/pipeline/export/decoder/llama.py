@@ -58,6 +58,8 @@ class Configuration:
     """Tokens that a query sees; 0: all."""
     end: tuple[int, ...] = ()
     """Tokens that end a text."""
+    begin: tuple[int, ...] = ()
+    """The token that may stand before every text."""
 
 
 def read_configuration(folder: Path) -> Configuration:
@@ -78,7 +80,7 @@ def read_configuration(folder: Path) -> Configuration:
     _require_plain(values, file)
     try:
         heads = int(values["num_attention_heads"])
-        end = values.get("eos_token_id")
+        end, begin = values.get("eos_token_id"), values.get("bos_token_id")
         found = Configuration(
             kind=kind,
             vocabulary=int(values["vocab_size"]),
@@ -94,6 +96,7 @@ def read_configuration(folder: Path) -> Configuration:
             is_tied=bool(values.get("tie_word_embeddings", False)),
             window=_window(values),
             end=tuple(int(one) for one in (end if isinstance(end, list) else [end] if end is not None else [])),
+            begin=() if begin is None else (int(begin),),
         )
     except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
         raise InvalidFileError(f"{file} lacks a size, or holds no number there: {error}", remedy=_REMEDY) from error

@@ -1,0 +1,99 @@
+"""The recipe of a language model that another tool exported: from the configurations beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from edgeopt.errors import InvalidFileError
+from edgeopt.recipes.generation import GENERATION, Generation
+from edgeopt.recipes.recipe import NO_DECODER, Evaluation, Postprocess, Recipe
+from edgeopt.recipes.tokenizer import Tokenizer
+from edgeopt.system.files import read_text
+
+TOKENIZER = "tokenizer.json"
+_SETTINGS = "tokenizer_config.json"
+_GENAI, _HUGGING_FACE = "genai_config.json", "config.json"
+_REMEDY = "copy the folder again"
+_CONTEXT = 2048
+"""Where a configuration tells none."""
+
+
+def drafted_generation(folder: Path) -> Recipe | None:
+    """Return the recipe that the files beside a decoder tell; None where they tell of none.
+
+    Args:
+        folder: Of onnxruntime-genai's builder (`genai_config.json`), of `optimum-cli export onnx` or `save_pretrained`
+            (`config.json`), each with `tokenizer.json`.
+
+    Raises:
+        InvalidFileError: If one of them is damaged.
+    """
+    if not (folder / TOKENIZER).is_file():
+        return None
+    told = _of_genai(folder) or _of_hugging_face(folder)
+    if told is None:
+        return None
+    return Recipe(
+        name=folder.resolve().name,
+        task=GENERATION,
+        description="language model",
+        license="that of its source",
+        source=str(folder),
+        postprocess=Postprocess(NO_DECODER),
+        evaluation=Evaluation("agreement"),
+        tokenizer=Tokenizer(TOKENIZER),
+        generation=replace(told, begin=begin_of(folder, told.begin)),
+        folder=folder,
+    )
+
+
+def begin_of(folder: Path, first: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the tokens before every prompt: the first one, where the tokenizer's settings say that it is added."""
+    file = folder / _SETTINGS
+    settings = _read(file) if file.is_file() else {}
+    return first if settings.get("add_bos_token") is True else ()
+
+
+def _of_genai(folder: Path) -> Generation | None:
+    file = folder / _GENAI
+    if not file.is_file():
+        return None
+    model = _read(file).get("model")
+    told = model if isinstance(model, dict) else {}
+    decoder = told.get("decoder")
+    head = decoder.get("head_size", 0) if isinstance(decoder, dict) else 0
+    return replace(_generation(file, told, "context_length"), head=head if isinstance(head, int) else 0)
+
+
+def _of_hugging_face(folder: Path) -> Generation | None:
+    file = folder / _HUGGING_FACE
+    values = _read(file) if file.is_file() else {}
+    named = str((values.get("architectures") or [""])[0])
+    if not named.endswith(("ForCausalLM", "LMHeadModel")):
+        return None
+    context = "max_position_embeddings" if "max_position_embeddings" in values else "n_positions"
+    return _generation(file, values, context)
+
+
+def _generation(file: Path, values: Mapping[str, Any], context: str) -> Generation:
+    try:
+        end, begin = values.get("eos_token_id"), values.get("bos_token_id")
+        ends = end if isinstance(end, list) else [end] if end is not None else []
+        first = () if begin is None or isinstance(begin, list) else (int(begin),)
+        return Generation(int(values.get(context) or _CONTEXT), tuple(int(one) for one in ends), first)
+    except (TypeError, ValueError) as error:
+        raise InvalidFileError(f"{file} holds no number where a token or a length is", remedy=_REMEDY) from error
+
+
+def _read(file: Path) -> Mapping[str, Any]:
+    try:  # not read_json: transformers writes a length of 10^30 where there is no limit
+        values = json.loads(read_text(file, remedy=_REMEDY))
+    except (ValueError, RecursionError) as error:
+        raise InvalidFileError(f"{file} is no JSON", remedy=_REMEDY) from error
+    if not isinstance(values, dict):
+        raise InvalidFileError(f"{file} is no configuration", remedy=_REMEDY)
+    return values
