@@ -3,62 +3,32 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import socket
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
+from fixture_brief import briefly
+from fixture_pretrained import build
 
 from edgeopt.cli import cli
 from edgeopt.graph.model import load_model
 from edgeopt.recipes.recipe import read_recipe
+from edgeopt.runtime.runtime import Runtime
 
 missing = [name for name in ("torch", "onnxscript", "transformers") if not importlib.util.find_spec(name)]
 if missing:
     pytest.skip(f"{', '.join(missing)} not installed: an export needs it", allow_module_level=True)
-NORMAL = {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.2, 0.2]}
-SMALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-
-
-def build(kind: str, folder: Path) -> None:
-    """Write a small network with random weights, and its processor's configuration."""
-    import torch
-    import transformers as t
-
-    torch.manual_seed(0)
-    processor: dict[str, Any] = {}
-    if kind == "mobilenet":
-        names = {0: "cat", 1: "dog", 2: "bird"}
-        config = t.MobileNetV2Config(image_size=32, depth_multiplier=0.25, id2label=names)
-        module = t.MobileNetV2ForImageClassification(config)
-        processor = {"size": {"shortest_edge": 40}, "do_center_crop": True, "crop_size": {"height": 32, "width": 32}}
-    elif kind == "vit":
-        module = t.ViTForImageClassification(t.ViTConfig(image_size=32, patch_size=16, **SMALL))
-        processor = {"size": {"height": 32, "width": 32}}
-    elif kind == "segformer":
-        sizes = {"hidden_sizes": [8, 8, 16, 16], "depths": [1, 1, 1, 1], "num_attention_heads": [1, 1, 2, 2]}
-        module = t.SegformerForSemanticSegmentation(t.SegformerConfig(**sizes, decoder_hidden_size=8, num_labels=4))
-        processor = {"size": {"height": 64, "width": 64}}
-    elif kind == "yolos":
-        config = t.YolosConfig(image_size=[32, 32], patch_size=16, num_detection_tokens=5, **SMALL)
-        module = t.YolosForObjectDetection(config)
-        processor = {"size": {"shortest_edge": 32, "longest_edge": 64}}
-    else:
-        module = t.BertModel(t.BertConfig(vocab_size=50, max_position_embeddings=16, **SMALL))
-    module.save_pretrained(folder)
-    if processor:
-        (folder / "preprocessor_config.json").write_text(json.dumps(processor | NORMAL))
 
 
 @pytest.mark.parametrize(
     ("kind", "task", "inputs"),
     [
-        ("mobilenet", "classification", {"pixel_values": (1, 3, 32, 32)}),
         ("vit", "classification", {"pixel_values": (1, 3, 32, 32)}),
         ("segformer", "segmentation", {"pixel_values": (1, 3, 64, 64)}),
-        ("yolos", "detection", {"pixel_values": (1, 3, 32, 32)}),
+        ("detr", "detection", {"pixel_values": (1, 3, 64, 64)}),
+        ("whisper", "tensors", {"input_features": (1, 16, 64)}),
         ("bert", "tensors", {"input_ids": (1, 16), "attention_mask": (1, 16), "token_type_ids": (1, 16)}),
     ],
 )
@@ -69,6 +39,7 @@ def test_a_folder_becomes_a_model_that_answers_alike_and_a_recipe(
     file = tmp_path / "out" / "model.onnx"
     shown = CliRunner().invoke(cli, ["export", f"hf:{tmp_path / kind}", "-o", str(file)])
     assert shown.exit_code == 0, shown.output
+    assert (file.parent / "config.json").read_bytes() == (tmp_path / kind / "config.json").read_bytes()
     assert {one.name: one.shape for one in load_model(file).inputs} == inputs
     recipe = read_recipe(file.parent / "recipe.toml")
     assert recipe.task == task
@@ -77,9 +48,30 @@ def test_a_folder_becomes_a_model_that_answers_alike_and_a_recipe(
         assert recipe.preprocess.scale == pytest.approx(1 / 255)
         inspected = CliRunner().invoke(cli, ["inspect", str(file)])
         assert f"{kind}: recipe.toml lies beside the model" in " ".join(inspected.output.split())
-    if kind == "mobilenet":
-        assert recipe.class_names == ("cat", "dog", "bird")
-        assert recipe.preprocess.crop_from == 40
+
+
+def test_a_network_goes_from_its_folder_to_a_bundle_that_answers_as_it_does(tmp_path: Path) -> None:
+    import torch
+    from transformers import ViTForImageClassification
+
+    build("vit", tmp_path / "vit")
+    words = ["optimize", f"hf:{tmp_path / 'vit'}", "--target", "cpu", "--calib", "synthetic", "--skip", "prune"]
+    with briefly():
+        shown = CliRunner().invoke(cli, [*words, "-o", str(tmp_path / "out")])
+    assert shown.exit_code in (0, 2, 3, 4), shown.output
+    assert "int8" in shown.output
+    bundle = tmp_path / "out" / "bundle"
+    assert (bundle / "config.json").is_file(), "optimum would not load it"
+    assert "ORTModelForImageClassification.from_pretrained" in (tmp_path / "out" / "report.json").read_text()
+    picture = np.random.default_rng(0).normal(0, 1, (1, 3, 32, 32)).astype("float32")
+    runtime = Runtime.load(bundle)
+    ours = runtime.session.run({"pixel_values": picture})["logits"]
+    is_float = runtime.bundle.artefacts[0].precision == "fp32"
+    runtime.close()
+    with torch.no_grad():
+        module = ViTForImageClassification.from_pretrained(tmp_path / "vit").eval()
+        theirs = module(torch.from_numpy(picture)).logits.numpy()
+    np.testing.assert_allclose(ours, theirs, atol=1e-5 if is_float else 0.1 * np.abs(theirs).max())
 
 
 def test_a_folder_without_a_network_and_an_id_without_a_network_are_one_line(

@@ -5,10 +5,8 @@ Numbers are checked in `simplify`, which runs each result against the model it c
 
 from __future__ import annotations
 
-import io
 import logging
 from collections.abc import Mapping
-from contextlib import redirect_stderr, redirect_stdout
 
 import onnx
 from onnx import checker, helper, inliner, version_converter
@@ -18,6 +16,7 @@ from edgeopt.graph.graph import Graph, Value
 from edgeopt.graph.model import Model
 from edgeopt.graph.outside_weights import with_outside, without_outside
 from edgeopt.graph.subgraphs import all_nodes
+from edgeopt.system.quiet import quiet_thread
 
 FOLD_LIMIT_BYTES = 1024
 """OnnxSlim computes a constant subgraph only up to a result of this size, so folding cannot blow up a file."""
@@ -116,7 +115,7 @@ def slim(model: Model, *, fold: bool = True) -> Model:
 
     proto = without_outside(model.proto)
     try:
-        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        with quiet_thread():
             slimmed = onnxslim.slim(
                 proto,
                 size_threshold=FOLD_LIMIT_BYTES,

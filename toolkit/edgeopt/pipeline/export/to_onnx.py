@@ -6,7 +6,7 @@ import io
 import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager
 from typing import Any
 
 import onnx
@@ -17,6 +17,7 @@ from edgeopt.graph.subgraphs import all_nodes, subgraphs
 from edgeopt.graph.validity import require_valid
 from edgeopt.pipeline.export.from_torch import said
 from edgeopt.pipeline.export.network import Network
+from edgeopt.system.quiet import quiet_thread
 from edgeopt.system.target import Target
 from edgeopt.system.text import short
 
@@ -132,7 +133,7 @@ def _quiet(torch: Any) -> Iterator[None]:
     try:
         for name in before:
             logging.getLogger(name).setLevel(logging.CRITICAL)
-        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()), torch.no_grad():
+        with warnings.catch_warnings(), quiet_thread(), torch.no_grad():
             warnings.simplefilter("ignore")
             yield
     finally:
