@@ -286,6 +286,16 @@ def test_nan_is_nothing_and_an_empty_box_has_an_empty_mask() -> None:
     assert not any(answer.mask(i).any() for i in range(len(answer)))
 
 
+@pytest.mark.parametrize("decoder", ["yolov8_segment", "end_to_end_segment"])
+def test_a_frame_without_a_thing_has_no_mask(decoder: str) -> None:
+    shape = (1, 14, CELLS) if decoder == "yolov8_segment" else (1, 30, 14)
+    made = task(decoder, shape, PLANES)
+    answer = made.postprocess({"y0": np.zeros(shape, np.float32), "y1": np.zeros(PLANES, np.float32)}, WHOLE)
+    assert (len(answer), answer.runs) == (0, ())
+    assert (made.agreement([answer], [answer]), made.sureness([answer]).tolist()) == (1.0, [0.0])
+    made.draw(np.zeros((*SIZE, 3), np.uint8), answer)
+
+
 def test_told_and_drawn() -> None:
     rows, planes = head()
     made = task("yolov8_segment", rows.shape, PLANES, names=("cup", "plate"), score_threshold=0.5, evaluating=False)

@@ -288,6 +288,15 @@ def test_nan_is_nothing() -> None:
     assert (made.count(answer), made.as_text(answer), made.as_json(answer)) == (0, "nothing", {"poses": []})
 
 
+@pytest.mark.parametrize(("decoder", "shape"), [("yolov8_pose", (1, 56, CELLS)), ("end_to_end_pose", (1, 30, 57))])
+def test_a_frame_without_a_thing_has_no_pose(decoder: str, shape: tuple[int, ...]) -> None:
+    made = task(decoder, shape)
+    answer = made.postprocess({"y0": np.zeros(shape, np.float32)}, WHOLE)
+    assert (len(answer), answer.points.shape) == (0, (0, 17, 3))
+    assert (made.agreement([answer], [answer]), made.sureness([answer]).tolist()) == (1.0, [0.0])
+    made.draw(np.zeros((*SIZE, 3), np.uint8), answer)
+
+
 def test_told_and_drawn() -> None:
     raw = rows(1, 17, 3)[None]
     made = task("yolov8_pose", raw.shape, names=("person",), score_threshold=0.5, evaluating=False)

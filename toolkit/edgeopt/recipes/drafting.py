@@ -11,8 +11,9 @@ from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.alphabet import Alphabet
 from edgeopt.recipes.binding import ARRAYS_RECIPE, Choice, bind_recipe
 from edgeopt.recipes.configured import configured
+from edgeopt.recipes.keypoints import Keypoints
 from edgeopt.recipes.matching import recognised, shipped_recipes
-from edgeopt.recipes.metadata import class_names_of, input_size_of, is_ultralytics, other_task, strides_of
+from edgeopt.recipes.metadata import class_names_of, input_size_of, is_ultralytics, other_task, strides_of, with_points
 from edgeopt.recipes.output_shapes import CLASSIFIERS, count_classes, why_unfit
 from edgeopt.recipes.preprocess import PICTURE_TYPES, Colour, Input, Layout, Preprocess, Resize
 from edgeopt.recipes.questions import (
@@ -159,6 +160,11 @@ class _Drafting:
         recipe = bind_recipe(recipe, "", self._facts.inputs, self._facts.outputs, self._facts.metadata, {}).recipe
         if recipe.alphabet.characters and Alphabet().or_of(self._facts.metadata).characters:
             self._comments["alphabet.file"] = "from the metadata"
+        if (
+            recipe.keypoints.count
+            and with_points(replace(recipe, keypoints=Keypoints()), self._facts.metadata) == recipe
+        ):
+            self._comments |= {"keypoints.count": "from the metadata", "keypoints.values": "from the metadata"}
         recipe = self._named(self._labelled(recipe))
         return Draft(replace(recipe, match=(), model="", folder=Path()), self._comments)
 

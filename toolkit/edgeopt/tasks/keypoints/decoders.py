@@ -65,7 +65,7 @@ def end_to_end_pose(outputs: Sequence[Array], reading: Reading) -> Poses:
 
 def _points(flat: Array, reading: Reading) -> Array:
     """Return (n, points, 3) of rows of points; those without a third number are sure."""
-    points = flat.reshape(len(flat), reading.keypoints.points, -1)
+    points = flat.reshape(len(flat), reading.keypoints.points, reading.keypoints.values or 3)
     places = points[..., :2]
     if reading.numbers.boxes is Boxes.RELATIVE:
         places = places * np.array([reading.size[1], reading.size[0]], np.float32)
