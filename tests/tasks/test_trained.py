@@ -11,6 +11,7 @@ from typing import Any
 
 import cv2
 import pytest
+from figures import POINTS, SHAPES, write_rods, write_shapes
 from fixture_broken import lost_weights
 from rendered import ALPHABET, write_lines
 from shapes import CLASSES, noisy, shaped, thing
@@ -29,13 +30,14 @@ scale = 0.00392156862745098
 {how}
 [postprocess]
 decoder = "{decoder}"
+{reads}
 [evaluation]
 metric = "{metric}"
 """
 
 
-def recipe(folder: Path, task: str, decoder: str, metric: str, how: str = "", labels: str = "", more: str = "") -> None:
-    text = HEAD.format(task=task, decoder=decoder, metric=metric, how=how, labels=labels)
+def recipe(folder: Path, task: str, decoder: str, metric: str, how="", labels="", reads="", more: str = "") -> None:
+    text = HEAD.format(task=task, decoder=decoder, metric=metric, how=how, labels=labels, reads=reads)
     (folder / "recipe.toml").write_text(text + more)
 
 
@@ -77,19 +79,40 @@ def clean(folder: Path) -> dict[str, Any]:
     return {"calib": folder / "calib"}
 
 
+def rods(folder: Path) -> dict[str, Any]:
+    more = f"score_threshold = 0.001\n[keypoints]\nnames = {list(POINTS)}\nsigmas = [0.06, 0.06, 0.06]\n"
+    recipe(folder, "keypoints", "heatmaps", "AP", reads='centres = "middle"', more=more)
+    write_rods(folder / "calib", range(1000, 1016))
+    return {"eval": write_rods(folder, range(48)), "calib": folder / "calib" / "images"}
+
+
+def parts(folder: Path) -> dict[str, Any]:
+    (folder / "classes.txt").write_text("\n".join(SHAPES))
+    reads, labels = 'strides = [8]\nboxes = "pixels"', 'labels = "classes.txt"'
+    recipe(folder, "instances", "yolov8_segment", "AP", labels=labels, reads=reads, more="score_threshold = 0.1\n")
+    write_shapes(folder / "calib", range(1000, 1016))
+    return {"eval": write_shapes(folder, range(24)), "calib": folder / "calib" / "images"}
+
+
 TRIED: dict[str, tuple[Callable[[Path], dict[str, Any]], float]] = {
     "reader": (lines, 0.98),
     "segments": (masks, 0.90),
     "embedder": (things, 0.80),
     "denoiser": (clean, 0.0),
+    "keypoints": (rods, 0.80),
+    "instances": (parts, 0.60),
 }
 """Network to what writes its data, and the least that it reaches in its metric; 0: no labels judge it."""
+
+
+SECONDS = {"instances": 8}
+"""Of the search, where scoring takes longer."""
 
 
 def run(name: str, folder: Path) -> Any:
     given = TRIED[name][0](folder)
     (folder / f"{name}.onnx").write_bytes((TRAINED / f"{name}.onnx").read_bytes())
-    told = {"skip": ("prune",), "threads": 1, "time_limit_s": 3}
+    told = {"skip": ("prune",), "threads": 1, "time_limit_s": SECONDS.get(name, 3)}
     return optimize(folder / f"{name}.onnx", out=folder / "out", **given, **told)
 
 
