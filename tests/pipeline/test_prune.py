@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -141,6 +142,59 @@ def test_an_interrupt_in_the_middle_leaves_what_was_found_and_a_resumed_run_ends
     assert done.returncode == 0, done.stderr.decode()
     assert digest(out) == digest(report.folder)
     assert not (out / ".calibration").exists()
+
+
+def times_in(memory: Path) -> set[str]:
+    """Return the layers and models that a file of figures holds measured times of."""
+    lines = [json.loads(one) for one in memory.read_text().splitlines()]
+    return {key for kind, key, _ in lines if kind in ("ms", "speed", "step")}
+
+
+KEEPS_A_COPY = """
+import json, sys
+from edgeopt.steps.prune.memory import Memory
+keep = Memory.keep
+def keep_twice(self, *what):
+    keep(self, *what)
+    with open(copy, "a") as file:
+        file.write(json.dumps(list(what)) + "\\n")
+Memory.keep = keep_twice
+copy = sys.argv.pop(1)
+from edgeopt.__main__ import main
+main()
+"""
+"""A run of edgeopt that writes what it finds out to a second file as well."""
+
+
+@POSIX
+def test_on_this_machine_a_resumed_run_measures_nothing_twice_and_the_same_times_make_the_same_bytes(case, tmp_path):
+    asked, _ = case
+    torn, other, new = tmp_path / "torn", tmp_path / "other", tmp_path / "new.jsonl"
+    here = [*command(asked, torn)[3:]]
+    here[here.index(ELSEWHERE)] = "cpu"
+    stopped = subprocess.run([sys.executable, "-c", STOPS_ITSELF, *here], capture_output=True, check=False)
+    assert stopped.returncode == 130, stopped.stderr.decode()
+    shutil.copytree(torn, other)
+    (memory,) = (torn / ".calibration").glob("prune-*.jsonl")
+    before, known = memory.read_text(), times_in(memory)
+    assert known
+    again = [sys.executable, "-c", KEEPS_A_COPY, str(new), *here, "--resume"]
+    done = subprocess.run(again, capture_output=True, check=False)
+    assert done.returncode in (0, 2), done.stderr.decode()
+    assert times_in(new)
+    assert not times_in(new) & known
+    (other / ".calibration" / memory.name).write_text(before + new.read_text())
+    unused = tmp_path / "unused.jsonl"
+    last = [str(other) if one == str(torn) else one for one in here]
+    done = subprocess.run(
+        [sys.executable, "-c", KEEPS_A_COPY, str(unused), *last, "--resume"],
+        env={**os.environ, "PYTHONHASHSEED": "7"},
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode in (0, 2), done.stderr.decode()
+    assert not unused.exists()
+    assert digest(other) == digest(torn)
 
 
 def test_a_replay_takes_the_pruned_model_as_it_is_and_searches_nothing(case, tmp_path, monkeypatch):

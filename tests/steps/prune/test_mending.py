@@ -31,7 +31,7 @@ def prepared(count=12):
 
 def test_the_better_repair_on_held_out_pictures_is_taken():
     dense, fed, kept, loss = prepared()
-    mended = Repairs(dense, loss, fed[:8], fed[8:])(kept)
+    mended = next(Repairs(dense, loss, fed[:8], fed[8:])(kept))
     plain = dense.cut(kept)
     assert mended.how in ("local", "sequential")
     assert loss(mended.judged) <= loss(plain) + 1e-9
@@ -46,13 +46,13 @@ def test_where_the_sequential_repair_wins_it_is_fitted_again_on_all_pictures():
 
     favours_the_last.calls = 0
     repairs = Repairs(dense, favours_the_last, fed[:8], fed[8:])
-    mended = repairs(kept)
+    mended = next(repairs(kept))
     assert mended.how == "sequential"
     assert mended.model.fingerprint != mended.judged.fingerprint
     assert loss(mended.model) < loss(mended.judged)
     favours_the_last.calls = 0
-    assert repairs(kept).model.fingerprint == mended.model.fingerprint
-    alone = Repairs(dense, lambda one: 0.0, fed[:8])(kept)
+    assert next(repairs(kept)).model.fingerprint == mended.model.fingerprint
+    alone = next(Repairs(dense, lambda one: 0.0, fed[:8])(kept))
     assert alone.model is alone.judged
 
 
@@ -65,9 +65,9 @@ def test_a_sequential_repair_that_lies_far_behind_is_not_tried_again():
         return float(2 ** len(asked))
 
     repairs = Repairs(dense, worse_each_time, fed[:8])
-    repairs(kept)
+    next(repairs(kept))
     assert len(asked) == 3
-    repairs(kept)
+    next(repairs(kept))
     assert len(asked) == 5
 
 
@@ -75,7 +75,7 @@ def test_without_pictures_nothing_is_mended():
     model = wide()
     dense = Dense(model, trace(model), None, step=STEP)
     kept = dense.kept({one.name: 8 for one in dense.free})
-    mended = Repairs(dense, lambda _: 0.0, [])(kept)
+    mended = next(Repairs(dense, lambda _: 0.0, [])(kept))
     assert mended.how == ""
     assert np.array_equal(mended.model.data, dense.cut(kept).data)
-    assert Repairs(dense, lambda _: 0.0, [])({}).model is model
+    assert next(Repairs(dense, lambda _: 0.0, [])({})).model is model

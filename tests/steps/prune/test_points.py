@@ -9,7 +9,7 @@ import pytest
 from scripted_pruning import STEP, prune, ratio, wide
 
 from edgeopt.graph.groups import trace
-from edgeopt.steps.prune.points import SAVED, Goal
+from edgeopt.steps.prune.points import SAVED, UNTIMED, Goal
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 
@@ -38,10 +38,33 @@ def test_a_block_that_adds_almost_nothing_goes():
     assert any(point.removed_blocks == ("f",) for point in prune().frontier)
 
 
-def test_where_nothing_is_timed_one_point_shows_what_a_tenth_costs():
-    (point,) = prune(None).frontier
-    assert point.measured is None
-    assert 1 / (1 - 0.09) <= point.expected_ratio < 1.3
+def test_where_nothing_is_timed_a_few_points_show_what_multiplications_cost():
+    found = prune(None).frontier
+    assert 2 <= len(found) <= len(UNTIMED)
+    assert all(one.measured is None for one in found)
+    expected = [one.expected_ratio for one in found]
+    assert expected == sorted(set(expected))
+    assert 1 / (1 - UNTIMED[0]) <= expected[0] < expected[-1] < 1.6
+
+
+def test_of_two_repairs_that_lose_about_as_much_both_are_points_of_one_speed():
+    losses = {}
+
+    def near(model):
+        return losses.setdefault(model.fingerprint, 0.01 + 0.0001 * len(losses))
+
+    measured = []
+
+    def measure(model):
+        measured.append(model.fingerprint)
+        return ratio(1.2)
+
+    found = prune(measure, loss=near).frontier
+    ways = [(tuple(one.keep.items()), one.removed_blocks) for one in found]
+    twice = {one for one in ways if ways.count(one) == 2}
+    assert twice
+    assert {one.repair for one in found} == {"local", "sequential"}
+    assert len(measured) == len(set(ways))
 
 
 def test_a_slower_model_is_never_offered_and_the_dense_one_stays_with_a_sentence():

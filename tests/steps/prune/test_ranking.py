@@ -9,7 +9,7 @@ from prune_nets import pictures, twins
 from edgeopt.errors import EdgeoptError, NotFoundError
 from edgeopt.graph.groups import trace
 from edgeopt.steps.prune.ranking import rank
-from edgeopt.steps.prune.statistics import collect
+from edgeopt.steps.prune.statistics import Looks, collect
 
 WAYS = ("activation", "l1", "obs")
 ways = pytest.mark.parametrize("how", WAYS)
@@ -78,7 +78,7 @@ def test_the_error_is_what_least_squares_leaves():
     """Of the four channels that stay, the best weights for what all eight gave, as NumPy solves it on the same rows."""
     dense = wide()
     groups = trace(dense)
-    statistics = collect(dense, pictures(dense), groups, positions=10**6)
+    statistics = collect(dense, pictures(dense), groups, looks=Looks(10**6))
     found = rank(groups.free[0], dense, statistics)
     layer = statistics.layers["y"]
     moments, weight = statistics.of(layer), statistics.weights(layer).reshape(4, -1)

@@ -12,7 +12,7 @@ from edgeopt.steps.prune import statistics as module
 from edgeopt.steps.prune.layers import layers_of
 from edgeopt.steps.prune.ranking import rank
 from edgeopt.steps.prune.repair import repair_local
-from edgeopt.steps.prune.statistics import collect, watch
+from edgeopt.steps.prune.statistics import Looks, collect, watch
 from edgeopt.steps.prune.weights import constants_of
 
 _STRIDED = 'a = Conv <auto_pad="SAME_UPPER"> (x, w0) y = Conv <auto_pad="SAME_UPPER", strides=[2,2]> (a, w1)'
@@ -66,7 +66,7 @@ def test_rows_times_weights_are_the_outputs(make):
 
 def test_moments_are_those_of_all_rows_where_all_are_taken():
     one = strided()
-    seen = collect(one, pictures(one, 3), trace(one), positions=10**6)
+    seen = collect(one, pictures(one, 3), trace(one), looks=Looks(10**6))
     layer = seen.layers["y"]
     rows = np.concatenate(
         [

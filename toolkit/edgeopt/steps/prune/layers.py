@@ -140,18 +140,27 @@ class Layer:
         matrix = self.matrix(constants[self.weight])
         return np.zeros(matrix.shape[0] * matrix.shape[1])
 
-    def positions(self, output_shape: Sequence[int], most: int, picture: int) -> Array:
+    def positions(self, output_shape: Sequence[int], most: int, picture: int, place: Array | None = None) -> Array:
         """Return sampled positions of the output, sorted: all where there are no more than `most`.
 
         They hang on the name of what the layer reads, its window and the number of the picture: in a pruned model they
         are the dense one's.
+
+        Args:
+            output_shape: Of the whole output.
+            most: How many.
+            picture: Its number.
+            place: (rows, columns) how much of the answer lies where: as many positions more are drawn by it, some of
+                them more than once; None: there are none.
         """
         outputs = 1 if self.window is not None else len(output_shape) - (2 if self.is_left else 1)
         total = math.prod(output_shape) // output_shape[outputs]
-        if total <= most:
-            return np.arange(total)
         chance = np.random.default_rng([crc32(f"{self.source}|{self.window}".encode()), picture])
-        return np.sort(chance.choice(total, most, replace=False, shuffle=False))
+        evenly = np.arange(total) if total <= most else chance.choice(total, most, replace=False, shuffle=False)
+        shares = _shares(place, output_shape) if place is not None and self.window is not None else None
+        if shares is None:
+            return np.sort(evenly)
+        return np.sort(np.concatenate([evenly, chance.choice(total, len(evenly), p=shares)]))
 
     def rows(self, value: Array, output_shape: Sequence[int], positions: Array) -> NDArray[np.float32]:
         """Return what the outputs at some positions are made of, shape (groups, n, channels, taps).
@@ -180,6 +189,20 @@ class Layer:
         image, place = np.divmod(positions, math.prod(value.shape[2:]))
         flat = value.reshape(*value.shape[:2], -1)
         return np.ascontiguousarray(flat[0][:, place].T if len(flat) == 1 else flat[image, :, place])
+
+
+def _shares(place: Array, output_shape: Sequence[int]) -> NDArray[np.float64] | None:
+    """Return how much of the answer lies at each position of a map, 1 in all; None where the output is no map."""
+    if len(output_shape) != 4 or output_shape[0] != 1:
+        return None
+    found = place if place.any() else np.ones_like(place)
+    for axis, size in enumerate(output_shape[2:]):
+        given = found.shape[axis]
+        if size < given:
+            found = np.add.reduceat(found, np.arange(size) * given // size, axis=axis)
+        else:
+            found = np.take(found, np.arange(size) * given // size, axis=axis)
+    return np.asarray(found / found.sum(), np.float64).ravel()
 
 
 def layers_of(model: Model, constants: Mapping[str, Array]) -> tuple[Layer, ...]:

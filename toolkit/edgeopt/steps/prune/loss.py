@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -33,7 +33,7 @@ class HeldOutLoss:
             pictures: Model inputs that no repair sees.
             threads: Of the sessions on this machine's processor.
         """
-        self._task, self._pictures, self._options = task, pictures, SessionOptions(threads=threads)
+        self._task, self._pictures, self._threads = task, pictures, threads
         self._reference = self._outputs(dense)
 
     def __call__(self, model: Model) -> float:
@@ -45,11 +45,17 @@ class HeldOutLoss:
         return lost if math.isfinite(lost) else math.inf
 
     def _outputs(self, model: Model) -> list[Tensors]:
-        session = EXECUTOR.open(model.source, self._options)
-        try:
-            return [session.run(one) for one in self._pictures]
-        finally:
-            session.close()
+        return [*outputs_of(model, self._pictures, self._threads)]
+
+
+def outputs_of(model: Model, pictures: Sequence[Tensors], threads: int) -> Iterator[Tensors]:
+    """Yield a model's outputs on this machine's processor, picture by picture."""
+    session = EXECUTOR.open(model.source, SessionOptions(threads=threads))
+    try:
+        for one in pictures:
+            yield session.run(one)
+    finally:
+        session.close()
 
 
 def held_out(pictures: Sequence[Tensors]) -> tuple[list[Tensors], list[Tensors]]:

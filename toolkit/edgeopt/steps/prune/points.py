@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from time import monotonic
 
 import numpy as np
@@ -20,10 +21,10 @@ from edgeopt.steps.prune.greedy import Choice, choices
 from edgeopt.steps.prune.repairs import Mended
 from edgeopt.steps.prune.sensitivity import Sensitivity
 
-SAVED = (0.03, 0.06, 0.09, 0.12, 0.16, 0.20, 0.30, 0.50)
+SAVED = (0.03, 0.05, 0.07, 0.09, 0.12, 0.16, 0.20, 0.30, 0.50)
 """Shares of the dense model's time at which points are made."""
-UNTIMED = (0.09,)
-"""The same where nothing is timed: no such point is chosen unless it was asked for, so one shows what a tenth costs."""
+UNTIMED = (0.05, 0.09, 0.16)
+"""The same where nothing is timed: no such point is chosen unless it was asked for, so a few show what it costs."""
 LEAST_SPEEDUP = 1.03
 """Below it the dense model stays: so little is not worth any loss."""
 MOST_LOSS = 0.5
@@ -85,8 +86,8 @@ class Search:
     costs: Costs
     loss: Callable[[Model], float]
     """Of a model against the dense one, on held-out pictures."""
-    repair: Callable[[Mapping[str, NDArray[np.int64]]], Mended]
-    """Returns the dense model with some channels kept, its weights mended; see `Repairs`."""
+    repair: Callable[[Mapping[str, NDArray[np.int64]]], Iterable[Mended]]
+    """Returns the dense model with some channels kept, its weights mended, in the best way first; see `Repairs`."""
     measure: Callable[[Model], Ratio] | None
     """Returns a whole model's speed against the dense one; None: the target is not here."""
     progress: Callable[[str, int, int], None] | None = None
@@ -139,10 +140,10 @@ def _frontier(search: Search) -> Iterator[Point]:
         if choice.saved_ratio < ahead[0]:
             continue
         ahead = [one for one in ahead if one > choice.saved_ratio]
-        point = _point(search, choice)
-        if point.loss > MOST_LOSS:
+        found = [*islice(_points(search, choice), None if search.measure else 1)]
+        if found[0].loss > MOST_LOSS:
             return
-        yield point
+        yield from found
 
 
 def _asked(search: Search, goal: Goal) -> Iterator[Point]:
@@ -154,18 +155,18 @@ def _asked(search: Search, goal: Goal) -> Iterator[Point]:
         if goal.ratio:
             if _removed(search.dense, choice) < goal.ratio * whole:
                 continue
-            yield _point(search, choice)
+            yield next(_points(search, choice))
             return
         if choice.speedup < wanted:
             continue
-        point = _point(search, choice)
+        point = next(_points(search, choice))
         yield point
         tries += 1
         if point.speedup >= goal.speedup or tries == _MOST_TRIES:
             return
         wanted, last = choice.speedup * goal.speedup / point.speedup, None
     if last is not None:
-        yield _point(search, last)
+        yield next(_points(search, last))
 
 
 def _removed(dense: Dense, choice: Choice) -> int:
@@ -177,23 +178,19 @@ def _removed(dense: Dense, choice: Choice) -> int:
     )
 
 
-def _point(search: Search, choice: Choice) -> Point:
+def _points(search: Search, choice: Choice) -> Iterator[Point]:
+    """Yield what is made of a choice, by each way of repair that may be the best: they are equally fast."""
     dense, kept = search.dense, search.dense.kept(choice.keep)
-    mended = search.repair(kept)
-    model = dense.without(mended.model, choice.removed)
-    point = Point(
-        model,
-        choice.keep,
-        kept,
-        choice.removed,
-        mended.how,
-        choice.speedup,
-        search.measure(model) if search.measure else None,
-        search.loss(dense.without(mended.judged, choice.removed)),
-    )
-    if search.on_point:
-        search.on_point(point)
-    return point
+    measured: Ratio | None = None
+    for mended in search.repair(kept):
+        model = dense.without(mended.model, choice.removed)
+        if measured is None and search.measure:
+            measured = search.measure(model)
+        loss = search.loss(dense.without(mended.judged, choice.removed))
+        point = Point(model, choice.keep, kept, choice.removed, mended.how, choice.speedup, measured, loss)
+        if search.on_point:
+            search.on_point(point)
+        yield point
 
 
 def _is_faster(point: Point, is_measured: bool) -> bool:

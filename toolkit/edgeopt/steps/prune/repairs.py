@@ -1,8 +1,8 @@
-"""The repair of points: local and sequential, the better on held-out pictures, as long as the second may still win."""
+"""The repair of points: local and sequential, the better on held-out pictures; both, where neither is far behind."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,11 +12,12 @@ from edgeopt.graph.groups import keep_channels
 from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import Tensors
 from edgeopt.steps.prune.dense import Dense
-from edgeopt.steps.prune.repair import collect_targets, repair, repair_local, repair_sequential
+from edgeopt.steps.prune.repair import Repaired, affordable, collect_targets, repair, repair_sequential
+from edgeopt.steps.prune.statistics import Looks
 
 _BEHIND, _MUCH_GONE = 1.3, 0.1
-"""Loss of the sequential repair over the local one's, where so large a share of the channels is gone: it loses at small
-cuts and wins at large ones, and so far behind there it never leads again."""
+"""A loss over the better repair's: as the loss stands in for the metric, what lies less far behind is judged as well.
+Where so large a share of the channels is gone, a sequential repair beyond it never leads again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class Mended:
 
 
 class Repairs:
-    """Called with the channels that stay, it returns the pruned model, mended."""
+    """Called with the channels that stay, it returns the pruned model, mended, the better way first."""
 
     def __init__(
         self,
@@ -40,6 +41,7 @@ class Repairs:
         loss: Callable[[Model], float],
         fitted: Sequence[Tensors],
         judged: Sequence[Tensors] = (),
+        looks: Looks = Looks(),  # noqa: B008, frozen
     ) -> None:
         """Take what is pruned.
 
@@ -48,44 +50,62 @@ class Repairs:
             loss: Of a model, on pictures that are not fitted on.
             fitted: Pictures that the sequential repair runs on.
             judged: Those of the loss: they choose the repair, and are fitted on when the choice is made.
+            looks: At which positions of layers' outputs, first of the fitted pictures, then of the judged.
         """
         self._dense, self._loss, self._fitted, self._judged = dense, loss, [*fitted], [*judged]
+        self._looks = looks
         self._targets: Mapping[str, NDArray[np.float32]] | None = None
 
-    def __call__(self, kept: Mapping[str, NDArray[np.int64]]) -> Mended:
-        """Return the dense model with some channels kept.
+    def __call__(self, kept: Mapping[str, NDArray[np.int64]]) -> Iterator[Mended]:
+        """Yield the dense model with some channels kept, mended in one or two ways.
 
         Args:
             kept: Sorted channels that stay, of each group that loses any.
         """
         dense = self._dense
         if not kept:
-            return Mended(dense.model, dense.model, "")
+            yield Mended(dense.model, dense.model, "")
+            return
         pruned = keep_channels(dense.model, dense.groups, kept)
         if dense.statistics is None:
-            return Mended(pruned, pruned, "")
+            yield Mended(pruned, pruned, "")
+            return
         if self._fitted and self._targets is None:
-            self._targets = collect_targets(dense.model, iter([*self._fitted, *self._judged]))
+            seen = [*self._fitted, *self._judged]
+            self._looks = affordable(dense.model, len(seen), self._looks)
+            self._targets = collect_targets(dense.model, iter(seen), looks=self._looks)
+        fitted = self._fitted
         found = repair(
             dense.model,
             pruned,
             dense.groups,
             kept,
             dense.statistics,
-            self._fitted,
+            fitted,
             self._loss,
             targets=self._first(),
+            looks=self._looks,
         )
         gone = sum(dense.groups[name].channels - len(left) for name, left in kept.items())
         is_much = gone > _MUCH_GONE * sum(one.channels for one in dense.free)
         if is_much and found.losses.get("sequential", 0.0) > _BEHIND * found.losses["local"]:
             self._fitted = []
-        if found.how != "sequential" or not self._judged:
-            return Mended(found.model, found.model, found.how)
-        local = repair_local(dense.model, pruned, dense.groups, kept, dense.statistics)
-        seen = [*self._fitted, *self._judged]
-        again = repair_sequential(dense.model, local, dense.groups, kept, seen, targets=self._targets)
-        return Mended(again, found.model, found.how)
+        least = found.losses[found.how]
+        yield self._mended(found, found.how, kept, fitted)
+        for how in sorted(found.models.keys() - {found.how, "none"}):
+            if found.losses[how] < _BEHIND * least:
+                yield self._mended(found, how, kept, fitted)
+
+    def _mended(
+        self, found: Repaired, how: str, kept: Mapping[str, NDArray[np.int64]], fitted: Sequence[Tensors]
+    ) -> Mended:
+        if how != "sequential" or not self._judged:
+            return Mended(found.models[how], found.models[how], how)
+        dense, seen, local = self._dense, [*fitted, *self._judged], found.models["local"]
+        again = repair_sequential(
+            dense.model, local, dense.groups, kept, seen, targets=self._targets, looks=self._looks
+        )
+        return Mended(again, found.models[how], how)
 
     def _first(self) -> Mapping[str, NDArray[np.float32]] | None:
         """Return the targets of the pictures that are fitted on before the choice: the first of all."""

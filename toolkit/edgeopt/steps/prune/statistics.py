@@ -40,6 +40,25 @@ _CHUNK = 4
 
 
 @dataclass(frozen=True, slots=True)
+class Looks:
+    """At which positions of a layer's output pictures are looked at."""
+
+    most: int = POSITIONS
+    """In one picture, evenly."""
+    places: Sequence[NDArray[np.float64]] = ()
+    """Where the answer to each picture lies: as many positions more are drawn by it; none: all count alike."""
+
+    @property
+    def rows(self) -> int:
+        """The most rows of one picture."""
+        return 2 * self.most if self.places else self.most
+
+    def at(self, layer: Layer, shape: Sequence[int], picture: int) -> NDArray[Any]:
+        """Return the positions of a layer's output, of which this is the shape."""
+        return layer.positions(shape, self.most, picture, self.places[picture] if self.places else None)
+
+
+@dataclass(frozen=True, slots=True)
 class Moments:
     """Second moments of a layer's input."""
 
@@ -115,7 +134,7 @@ def collect(
     batches: Iterable[Tensors],
     groups: ChannelGroups,
     *,
-    positions: int = POSITIONS,
+    looks: Looks = Looks(),
     most_bytes: int = MOST_BYTES,
     progress: Callable[[int], None] | None = None,
 ) -> Statistics:
@@ -125,7 +144,7 @@ def collect(
         model: The dense model.
         batches: Model inputs, one picture each; read once, a few held at a time.
         groups: Of the model.
-        positions: Sampled positions of a layer's output in one picture; their seed is the input's name.
+        looks: At which positions of layers' outputs.
         most_bytes: Of all Gram matrices together.
         progress: Called with the number of pictures done.
 
@@ -144,7 +163,7 @@ def collect(
     forms, too_wide = _forms({one.key: one for one in reversed(layers.values())}, constants, readers, most_bytes)
     skipped |= {one.name: "its input is too wide" for one in layers.values() if one.key in too_wide}
     watched = [one for one in {one.key: one for one in layers.values()}.values() if one.key in forms]
-    sums, pictures = _sums(model, chain([first], stream), first, watched, forms, positions, progress)
+    sums, pictures = _sums(model, chain([first], stream), first, watched, forms, looks, progress)
     moments = {
         one.key: Moments(
             sums[one.key][0] / sums[one.key][1], sums[one.key][1], forms[one.key].width, forms[one.key].fold
@@ -216,7 +235,7 @@ def _sums(
     first: Tensors,
     layers: Sequence[Layer],
     forms: Mapping[str, _Form],
-    positions: int,
+    looks: Looks,
     progress: Callable[[int], None] | None,
 ) -> tuple[dict[str, tuple[NDArray[np.float64], int]], int]:
     """Return sums of x x^T and the number of rows, by key, and the number of pictures."""
@@ -226,7 +245,8 @@ def _sums(
     for picture, values in watch(model, batches, {one.source for one in layers}):
         for layer in layers:
             if layer.source in values:
-                rows = _rows(layer, values[layer.source], shapes[layer.name], picture, positions, forms[layer.key])
+                at = looks.at(layer, shapes[layer.name], picture)
+                rows = _rows(layer, values[layer.source], shapes[layer.name], picture, at, forms[layer.key])
                 total, count = sums.get(layer.key, (0.0, 0))
                 sums[layer.key] = total + rows.T @ rows, count + len(rows)
         if progress and picture >= pictures:
@@ -236,10 +256,9 @@ def _sums(
 
 
 def _rows(
-    layer: Layer, value: NDArray[Any], shape: tuple[int, ...], picture: int, positions: int, form: _Form
+    layer: Layer, value: NDArray[Any], shape: tuple[int, ...], picture: int, at: NDArray[Any], form: _Form
 ) -> NDArray[np.float64]:
     """Return sampled rows, each with a 1 at its end."""
-    at = layer.positions(shape, positions, picture)
     rows = layer.rows(value, shape, at)[0]
     if form.fold:
         rows = rows.reshape(len(rows), rows.shape[1] // form.fold, -1).swapaxes(1, 2)

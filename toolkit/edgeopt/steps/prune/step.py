@@ -23,15 +23,16 @@ from edgeopt.steps.prune.costs import Costs
 from edgeopt.steps.prune.dense import Dense
 from edgeopt.steps.prune.latency_table import LatencyTable, can_time, multiply_adds, stopwatch_of
 from edgeopt.steps.prune.layer_shapes import Layers
-from edgeopt.steps.prune.loss import HeldOutLoss, fitting_count, held_out
+from edgeopt.steps.prune.loss import HeldOutLoss, fitting_count, held_out, outputs_of
 from edgeopt.steps.prune.memory import Memory
 from edgeopt.steps.prune.points import Found, Goal, Point, Search, find_points
 from edgeopt.steps.prune.ranking import DEFAULT, WITHOUT_PICTURES
 from edgeopt.steps.prune.repairs import Repairs
-from edgeopt.steps.prune.statistics import Statistics, collect
+from edgeopt.steps.prune.statistics import Looks, Statistics, collect
 from edgeopt.steps.prune.whole import WholeModels
 from edgeopt.steps.quantize.judges import own_clock
 from edgeopt.system.text import plural
+from edgeopt.tasks._places import places_of
 
 _MOST_SECONDS = 240.0
 _SHARE = 0.5
@@ -149,6 +150,8 @@ class _Work:
     fitted: list[Tensors]
     judged: list[Tensors]
     """Held out: no repair sees them before it is chosen."""
+    looks: Looks
+    """At which positions of layers' outputs, first of the fitted, then of the judged."""
     statistics: Statistics | None
     loss: Callable[[Model], float]
     measures: WholeModels | None
@@ -171,19 +174,21 @@ class _Work:
         memory = Memory(context.files.path(CALIBRATION), described)
         probe = partial(channel_step, engine, precision)
         step = _remembered_step(memory, probe) if is_here else told_step(context.target)
-        seen = None
+        seen, looks = None, Looks()
         if context.is_calibrated:
+            looks = Looks(places=places_of(task, outputs_of(model, [*fitted, *judged], context.threads)))
             seen = collect(
                 model,
                 iter(fitted),
                 groups,
+                looks=looks,
                 progress=lambda done: context.listener.progress("prune: look at pictures", done, len(fitted)),
             )
         whole = WholeModels(model, engine, precision, judged[:4]) if is_here else None
         loss = memory.loss(HeldOutLoss(model, task, judged, context.threads))
         asked = frozenset(one.name for one in groups if one.pinned == _ASKED)
         dense = Dense(model, groups, seen, asked, step.channels)
-        return cls(dense, context, setting, precision, step, memory, fitted, judged, seen, loss, whole)
+        return cls(dense, context, setting, precision, step, memory, fitted, judged, looks, seen, loss, whole)
 
     @property
     def words(self) -> str:
@@ -209,7 +214,7 @@ class _Work:
             dense=self.dense,
             costs=Costs(layers, LatencyTable(watch), inside),
             loss=self.loss,
-            repair=Repairs(self.dense, self.loss, self.fitted, self.judged),
+            repair=Repairs(self.dense, self.loss, self.fitted, self.judged, self.looks),
             measure=self.memory.ratio(self.measures.ratio) if self.measures else None,
             progress=lambda what, done, of: context.listener.progress(f"prune: {what}", done, of),
             on_point=self.keep_draft,

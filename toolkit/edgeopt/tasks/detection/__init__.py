@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgeopt.errors import NotFoundError
 from edgeopt.graph.tensors import Frame, Tensors, TensorSpec
@@ -20,6 +21,7 @@ from edgeopt.recipes.recipe import Recipe
 from edgeopt.tasks._coco import category_ids, image_ids, matched_tables
 from edgeopt.tasks._heads import Head
 from edgeopt.tasks._losses import relative_error
+from edgeopt.tasks._places import spread_over
 from edgeopt.tasks._things import Things, outputs_of, require_boxes, require_classes
 from edgeopt.tasks.detection.boxes import Detections, lost_share, matched_boxes
 from edgeopt.tasks.detection.decoders import DECODERS, NEEDS_NO_SUPPRESSION, class_count
@@ -134,6 +136,13 @@ class Detection(Things):
         lost = [lost_share(self._all_boxes(a), self._all_boxes(b)) for a, b in zip(outputs, reference, strict=True)]
         whole = math.fsum(one for _, one in lost)
         return math.fsum(one for one, _ in lost) / whole if whole > 0 else relative_error(outputs, reference)
+
+    def places(self, outputs: Tensors) -> NDArray[np.float64]:
+        """Return the map of squared scores, each spread over its box, as `loss` counts them; see `tasks._places`."""
+        if self._is_read:
+            return spread_over(outputs[BOXES], np.square(outputs[SCORES].astype(np.float64)), self._size)
+        found = self._all_boxes(outputs)
+        return spread_over(found.boxes, np.square(found.scores.astype(np.float64)), self._size)
 
     def _all_boxes(self, outputs: Tensors) -> Detections:
         """Return the box of each place of the heads, whatever its score, in pixels of the input."""

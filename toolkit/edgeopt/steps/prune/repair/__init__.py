@@ -12,10 +12,10 @@ from edgeopt.graph.groups import ChannelGroups
 from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import Tensors
 from edgeopt.steps.prune.repair.local import repair_local
-from edgeopt.steps.prune.repair.sequential import collect_targets, repair_sequential
-from edgeopt.steps.prune.statistics import Statistics
+from edgeopt.steps.prune.repair.sequential import affordable, collect_targets, repair_sequential
+from edgeopt.steps.prune.statistics import Looks, Statistics
 
-__all__ = ["Repaired", "collect_targets", "repair", "repair_local", "repair_sequential"]
+__all__ = ["Repaired", "affordable", "collect_targets", "repair", "repair_local", "repair_sequential"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,8 @@ class Repaired:
     """`none`, `local` or `sequential`."""
     losses: Mapping[str, float]
     """Of all that were tried."""
+    models: Mapping[str, Model]
+    """The same."""
 
 
 def repair(
@@ -39,6 +41,7 @@ def repair(
     loss: Callable[[Model], float],
     *,
     targets: Mapping[str, NDArray[np.float32]] | None = None,
+    looks: Looks = Looks(),  # noqa: B008, frozen
 ) -> Repaired:
     """Repair locally, then from there sequentially, and return what loses least; the pruned model where neither helps.
 
@@ -51,11 +54,12 @@ def repair(
         batches: Model inputs, one picture each, for the sequential repair; none: it is left out.
         loss: Of a model, on pictures that neither `statistics` nor `batches` hold; NaN counts as the worst.
         targets: What `collect_targets` gave for `batches`; None: the dense model runs once more.
+        looks: At which positions of layers' outputs the sequential one looks.
     """
     local = repair_local(dense, pruned, groups, keep, statistics)
     tried = {"none": pruned, "local": local}
     if batches:
-        tried["sequential"] = repair_sequential(dense, local, groups, keep, batches, targets=targets)
+        tried["sequential"] = repair_sequential(dense, local, groups, keep, batches, targets=targets, looks=looks)
     losses = {name: loss(one) for name, one in tried.items()}
     how = min(losses, key=lambda name: np.inf if np.isnan(losses[name]) else losses[name])
-    return Repaired(tried[how], how, losses)
+    return Repaired(tried[how], how, losses, tried)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,7 @@ from edgeopt.steps.prune.layers import Layer, layers_of
 from edgeopt.steps.prune.repair._activations import goals_of
 from edgeopt.steps.prune.repair._fit import Goal, fit
 from edgeopt.steps.prune.repair._stepwise import Stepwise, peak_bytes
-from edgeopt.steps.prune.statistics import POSITIONS, watch
+from edgeopt.steps.prune.statistics import Looks, watch
 from edgeopt.steps.prune.weights import Array, constants_of, with_weights
 
 RIDGE = 0.5
@@ -44,7 +45,7 @@ def repair_sequential(
     batches: Iterable[Tensors],
     ridge: float = RIDGE,
     *,
-    positions: int = POSITIONS,
+    looks: Looks = Looks(),  # noqa: B008, frozen
     targets: Mapping[str, Array] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Model:
@@ -60,8 +61,8 @@ def repair_sequential(
         keep: Sorted kept channels by the group's name.
         batches: Model inputs, one picture each.
         ridge: Relative to the mean variance of a column.
-        positions: Sampled positions of a layer's output in one picture.
-        targets: What `collect_targets` gave for the same pictures and positions; None: the dense model runs.
+        looks: At which positions of layers' outputs.
+        targets: What `collect_targets` gave for the same pictures and looks; None: the dense model runs.
         progress: Called with the number of layers done, and of all.
     """
     pictures = list(batches)
@@ -71,10 +72,10 @@ def repair_sequential(
     layers = _layers_to_fit(dense, pruned, stored, kept)
     if not layers:
         return pruned
-    positions = _affordable(dense, len(pictures), positions)
+    looks = affordable(dense, len(pictures), looks)
     pictures = pictures[: max(1, MOST_BYTES // max(peak_bytes(pruned, pictures[0]), 1))]
     if targets is None:
-        targets = _targets(dense, pictures, positions, {one.name for one in layers})
+        targets = _targets(dense, pictures, looks, {one.name for one in layers})
     originals, whole = {one.name: one for one in layers_of(dense, constants_of(dense))}, constants_of(dense)
     goals = goals_of(pruned)
     run = Stepwise(pruned, stored, pictures)
@@ -82,7 +83,7 @@ def repair_sequential(
         run.until(layer.name)
         original = originals[layer.name]
         outputs = kept.all_outputs(original, original.matrix(whole[original.weight]))
-        rows = _rows(layer, run, positions)
+        rows = _rows(layer, run, looks)
         wanted = targets[layer.name][: rows.shape[1]][:, outputs]
         weight, bias = _fitted(layer, stored, rows, wanted, ridge, goals.get(layer.name))
         if bias is not None and layer.bias_node != layer.name:  # the targets are without it
@@ -93,34 +94,38 @@ def repair_sequential(
     return with_weights(pruned, run.weights, run.biases)
 
 
-def collect_targets(dense: Model, batches: Iterable[Tensors], *, positions: int = POSITIONS) -> dict[str, Array]:
+def collect_targets(dense: Model, batches: Iterable[Tensors], *, looks: Looks = Looks()) -> dict[str, Array]:  # noqa: B008
     """Return sampled rows of the outputs of all layers, by name: shape (pictures * positions, outputs).
 
     Args:
         dense: The dense model.
         batches: Model inputs, one picture each.
-        positions: In one picture, as `repair_sequential` samples them.
+        looks: As `repair_sequential` has them.
     """
     pictures = list(batches)
     names = {one.name for one in layers_of(dense, constants_of(dense))}
-    return _targets(dense, pictures, _affordable(dense, len(pictures), positions), names)
+    return _targets(dense, pictures, affordable(dense, len(pictures), looks), names)
 
 
-def _affordable(dense: Model, pictures: int, positions: int) -> int:
-    """Return how many positions are sampled in one picture."""
+def affordable(dense: Model, pictures: int, looks: Looks) -> Looks:
+    """Return looks at as many positions as memory holds the dense outputs of.
+
+    Of fewer pictures, what this returns is affordable too: targets of all of them serve a part.
+    """
     stored = constants_of(dense)
     outputs = sum(math.prod(one.matrix(stored[one.weight]).shape[:2]) for one in layers_of(dense, stored))
-    return min(positions, max(_LEAST_POSITIONS, MOST_TARGET_BYTES // max(4 * pictures * outputs, 1)))
+    most = MOST_TARGET_BYTES // max(4 * pictures * outputs * looks.rows // looks.most, 1)
+    return replace(looks, most=min(looks.most, max(_LEAST_POSITIONS, most)))
 
 
-def _targets(dense: Model, pictures: Iterable[Tensors], positions: int, names: set[str]) -> dict[str, Array]:
+def _targets(dense: Model, pictures: Iterable[Tensors], looks: Looks, names: set[str]) -> dict[str, Array]:
     layers = [one for one in layers_of(dense, constants_of(dense)) if one.name in names]
     found: dict[str, list[Array]] = {one.name: [] for one in layers}
     for picture, values in watch(dense, pictures, found):
         for layer in layers:
             if layer.name in values:
                 value = values[layer.name]
-                found[layer.name].append(layer.outputs(value, layer.positions(value.shape, positions, picture)))
+                found[layer.name].append(layer.outputs(value, looks.at(layer, value.shape, picture)))
     return {name: np.concatenate(rows) for name, rows in found.items()}
 
 
@@ -144,12 +149,12 @@ def _layers_to_fit(dense: Model, pruned: Model, stored: Mapping[str, Array], kep
     return found
 
 
-def _rows(layer: Layer, run: Stepwise, positions: int) -> NDArray[np.float32]:
+def _rows(layer: Layer, run: Stepwise, looks: Looks) -> NDArray[np.float32]:
     """Return what the layer reads at sampled positions of all pictures, shape (groups, n, columns)."""
     shape = run.shape(layer.name)
     rows = []
     for picture, value in enumerate(run.values(layer.source)):
-        found = layer.rows(value, shape, layer.positions(shape, positions, picture))
+        found = layer.rows(value, shape, looks.at(layer, shape, picture))
         rows.append(found.reshape(*found.shape[:2], -1))
     return np.concatenate(rows, axis=1)
 
