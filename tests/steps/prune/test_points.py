@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,7 @@ def test_of_two_repairs_that_lose_about_as_much_both_are_points_of_one_speed():
     assert twice
     assert {one.repair for one in found} == {"local", "sequential"}
     assert len(measured) == len(set(ways))
+    assert sum(b.is_twin_of(a) for a, b in pairwise(found)) == len(twice)
 
 
 def test_a_slower_model_is_never_offered_and_the_dense_one_stays_with_a_sentence():

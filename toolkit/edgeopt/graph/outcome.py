@@ -18,10 +18,13 @@ class Outcome:
     notes: tuple[Note, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
     """Session configuration entries with which it runs fastest, beyond those of the target."""
+    is_twin: bool = False
+    """Whether it has as much removed as the outcome before it, mended in another way."""
 
     def then(self, after: Outcome) -> Outcome:
         """Return this and what was made of it as one."""
-        return Outcome(after.model, {**self.changes, **after.changes}, (*self.notes, *after.notes), after.options)
+        changes, notes = {**self.changes, **after.changes}, (*self.notes, *after.notes)
+        return Outcome(after.model, changes, notes, after.options, after.is_twin)
 
     def noted(self, *notes: Note) -> Outcome:
         """Return this with further notes."""

@@ -40,8 +40,9 @@ from edgeopt.steps._context import CALIBRATION_PICTURES, Listener, Setting, numb
 from edgeopt.steps._keep_layers import require_layers
 from edgeopt.system.threads import engine_threads
 
-_MOST_LOST = 2
-"""Models in a row of a step that costs accuracy: where so many lose too much, the rest, which lose more, are left."""
+_MOST_LOST = 3
+"""Models in a row, twins as one, of a step that costs accuracy: where so many lose too much, the rest, which lose more,
+are left."""
 
 
 def show_plan(model: str, *, target: str, recipe: str | None, options: Options) -> Document:
@@ -171,22 +172,31 @@ def _make_candidates(run: Run) -> None:
 
 def _make_step(run: Run, name: str, step: Step, parent: Rival) -> list[Rival]:
     """Return what a step makes of a model: candidates, scored and stored; those on disk where it was finished."""
-    made: list[Rival] = []
+    made, keeps = list[Rival](), list[bool]()
     with _told_where_it_fails(run, f"step {name!r}"):
         engine = run.context.engine
         setting = Setting(engine, step.precision or parent.candidate.precision, name)
         finished, steps = finished_candidates(run, name), (*parent.candidate.steps, name)
         outcomes = [outcome_on_disk(run, one) for one in finished] or _outcomes(run, name, step, parent, setting)
         for i, outcome in enumerate(outcomes if step.precision else _changed(run, name, outcomes)):
+            if step.beside and not finished and not outcome.is_twin and _have_lost(keeps):
+                break  # the next ones lose more
             taken_up = finished[i] if finished else None
             whose = parent.candidate.name
             one = add_candidate(run, numbered(name, i), whose, steps, outcome, setting, resumed=taken_up)
             made.append(Rival(outcome.model, one))
-            lost = [not run.wish.keeps(each.candidate) for each in made[-_MOST_LOST:]]
-            if step.beside and not finished and len(lost) == _MOST_LOST and all(lost):
-                break  # the next ones lose more
+            is_kept = run.wish.keeps(one)
+            if outcome.is_twin and keeps:
+                keeps[-1] |= is_kept
+            else:
+                keeps.append(is_kept)
         run.workspace.finish(name, [one.candidate.file for one in made])
     return made
+
+
+def _have_lost(keeps: Sequence[bool]) -> bool:
+    """Whether so many in a row lost too much that the rest is left."""
+    return len(keeps) >= _MOST_LOST and not any(keeps[-_MOST_LOST:])
 
 
 def _outcomes(run: Run, name: str, step: Step, parent: Rival, setting: Setting) -> Sequence[Outcome]:

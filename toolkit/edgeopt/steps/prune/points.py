@@ -62,6 +62,10 @@ class Point:
     loss: float
     """On held-out pictures: 0 none, 1 everything."""
 
+    def is_twin_of(self, other: Point) -> bool:
+        """Whether the same is gone of both: only their weights differ."""
+        return (self.keep, self.removed_blocks) == (other.keep, other.removed_blocks)
+
     @property
     def speedup(self) -> float:
         """What is known best of its speed."""

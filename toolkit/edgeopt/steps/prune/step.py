@@ -91,7 +91,8 @@ def make_pruned(model: Model, context: Context, setting: Setting) -> list[Outcom
     if not points:
         return [_stays(model, f"{NOT_PRUNED}: {why}")]
     context.listener.say(f"  prune: {why}")
-    return [work.outcome(one, i) for i, one in enumerate(points)]
+    twins = [i > 0 and one.is_twin_of(points[i - 1]) for i, one in enumerate(points)]
+    return [replace(work.outcome(one, i), is_twin=twins[i]) for i, one in enumerate(points)]
 
 
 def _too_quick(model: Model, context: Context, setting: Setting) -> str:
