@@ -25,7 +25,7 @@ def summarize(result: Drafted) -> Document:
     elif not result.picture and not result.notes:
         facts.append(Value("picture", "none: --picture FILE shows what the model answers when it is read so"))
     guessed = f"; {plural(len(result.not_known), 'value')} in it guessed" if result.not_known else ""
-    given = "PICTURES" if recipe.input.size else "INPUTS.npz"
+    given = "PICTURES" if recipe.input.size else "SOUNDS" if recipe.kind == "sound" else "INPUTS.npz"
     command = f"edgeopt optimize {shlex.quote(result.model)} --target cpu --recipe {shlex.quote(file)}"
     return Document(
         command="recipe",

@@ -33,6 +33,7 @@ from edgeopt.recipes.readings import LINE_SIZE, class_count, map_readings, score
 from edgeopt.recipes.recipe import Recipe, find_recipe
 from edgeopt.recipes.recipe_text import recipe_text
 from edgeopt.recipes.recognise import choose_recipe
+from edgeopt.recipes.sound_reading import sound_recipe
 from edgeopt.recipes.text_drafting import NOT_KNOWN, TOKENIZER, takes_tokens, text_recipe
 from edgeopt.system.text import plural, short
 
@@ -115,6 +116,10 @@ def draft_recipe(facts: Facts, asked: str | None, ask: Ask) -> Draft:
         recipe = replace(recipe, name=facts.name, source=facts.path.name)
         bound = bind_recipe(recipe, "", facts.inputs, facts.outputs, facts.metadata, {}).recipe
         return Draft(replace(recipe, class_names=bound.class_names), comments)
+    if heard := sound_recipe(facts.inputs, facts.outputs):
+        recipe, comments = heard
+        recipe = replace(recipe, name=facts.name, source=facts.path.name)
+        return Draft(bind_recipe(recipe, "", facts.inputs, facts.outputs, facts.metadata, {}).recipe, comments)
     return _Drafting(facts, ask).draft()
 
 

@@ -38,7 +38,7 @@ def hear(recipe: Recipe, inputs: Sequence[TensorSpec]) -> Recipe:
     shapes = {
         one.name: tuple(size if isinstance(size, int) and size > 0 else 1 for size in one.shape)
         for one in inputs
-        if one.name in known
+        if one.name in known and one.shape
     }
     shapes |= {hearing[0].name: shape}
     taken = replace(
