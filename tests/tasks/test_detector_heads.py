@@ -131,7 +131,7 @@ def moved(prior: Sequence[float], offset: Sequence[float]) -> Sequence[float]:
 
 
 def test_ssd_of_torchvision():
-    """Anchors as `DefaultBoxGenerator` with the steps of ssd300_vgg16 makes them."""
+    """Anchors as `DefaultBoxGenerator` with the steps of ssd300_vgg16 makes them: sides are clipped, centres are not."""
     names, counts, steps = ("bbox_regression", "cls_logits"), (4, 6, 6, 6, 4, 4), (8, 16, 32, 64, 100, 300)
     model = anchored((300, 300), steps, counts, names, (4, 21))
     found, scales, kept = answers(model), (0.07, 0.15, 0.33, 0.51, 0.69, 0.87, 1.05), []
@@ -145,8 +145,8 @@ def test_ssd_of_torchvision():
         cells = -(-300 // step)
         for y in range(cells):
             for x in range(cells):
-                whole = [((x + 0.5) / (300 / step), (y + 0.5) / (300 / step), w, h) for w, h in sides]
-                priors += [np.clip(one, 0, 1) * 300 for one in whole]
+                middle = (x + 0.5) / (300 / step), (y + 0.5) / (300 / step)
+                priors += [np.array([*middle, *np.clip(one, 0, 1)]) * 300 for one in sides]
     for prior, offset, logits in zip(priors, found["bbox_regression"][0], found["cls_logits"][0], strict=True):
         shares = np.exp(logits) / np.exp(logits).sum()
         best = int(shares[1:].argmax())
