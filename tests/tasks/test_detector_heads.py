@@ -131,7 +131,7 @@ def moved(prior: Sequence[float], offset: Sequence[float]) -> Sequence[float]:
 
 
 def test_ssd_of_torchvision():
-    """Anchors as `DefaultBoxGenerator` with the steps of ssd300_vgg16 makes them: sides are clipped, centres are not."""
+    """Anchors as `DefaultBoxGenerator` with the steps of ssd300_vgg16 makes them: sides alone are clipped."""
     names, counts, steps = ("bbox_regression", "cls_logits"), (4, 6, 6, 6, 4, 4), (8, 16, 32, 64, 100, 300)
     model = anchored((300, 300), steps, counts, names, (4, 21))
     found, scales, kept = answers(model), (0.07, 0.15, 0.33, 0.51, 0.69, 0.87, 1.05), []
