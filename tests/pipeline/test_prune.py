@@ -278,6 +278,16 @@ def test_what_leaves_room_for_integers_goes_on_first_and_what_loses_too_much_nev
     assert found == ["prune-2", "prune", "prune-3"]
 
 
+def test_what_training_made_of_a_rival_goes_on_before_it_unless_it_loses_more():
+    def rival(name: str, parent: str, drop: float, *steps: str) -> Rival:
+        return Rival(Model(None, name), Candidate(name, parent, steps, "fp32", f"{name}.onnx", 1, drop=drop))
+
+    cut = [rival("prune", "fuse", 0.004, "prune"), rival("prune-2", "fuse", 0.001, "prune")]
+    for drop, wanted in ((0.003, ["finetune", "prune", "prune-2"]), (0.0045, ["prune", "prune-2", "finetune"])):
+        healed = rival("finetune", "prune", drop, "prune", "finetune")
+        assert [one.candidate.name for one in going_on([*cut, healed], Wish(0.01))] == wanted
+
+
 def test_what_costs_accuracy_is_not_chosen_untimed():
     one = Candidate("prune", "fuse", ("fuse", "prune"), "fp32", "candidates/prune/model.onnx", 1, agreement=1.0)
     assert why_refused(one, Wish(0.01, must_be_timed=frozenset({"prune"})))

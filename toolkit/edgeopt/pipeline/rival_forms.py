@@ -9,6 +9,7 @@ from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.measurement.accuracy.acceptance import is_within
 from edgeopt.pipeline.candidate import Candidate
+from edgeopt.pipeline.plan import all_steps
 from edgeopt.pipeline.run import Run
 from edgeopt.pipeline.selection import Wish, loss
 from edgeopt.steps import Step
@@ -36,13 +37,29 @@ def rival_name(rival: Rival | None, name: str) -> str:
 def going_on(rivals: Sequence[Rival], wish: Wish) -> list[Rival]:
     """Return the rivals that are worth integer forms, the best first: those that leave room for them, then the others.
 
+    A rival that was made of another by training is as fast: where it loses no more it comes before that one.
+
     Args:
         rivals: All that were made, the fastest of each step first.
         wish: What they must keep.
     """
     kept = [one for one in rivals if wish.keeps(one.candidate)]
     roomy = within_share(kept, wish, _ROOM)
-    return sorted(kept, key=lambda one: one not in roomy)
+    ordered = [one for known in kept for one in (*_healed(known, kept), known)]
+    once = {one.candidate.name: one for one in ordered}  # each where it first stands
+    return sorted(once.values(), key=lambda one: one not in roomy)
+
+
+def _healed(rival: Rival, rivals: Sequence[Rival]) -> list[Rival]:
+    """Return what training made of a rival, where that loses no more."""
+    mine, steps = rival.candidate, all_steps()
+    return [
+        one
+        for one in rivals
+        if one.candidate.parent == mine.name
+        and steps[one.candidate.steps[-1]].heals
+        and loss(one.candidate) <= loss(mine)
+    ]
 
 
 def within_share(rivals: Sequence[Rival], wish: Wish, share: float) -> list[Rival]:
