@@ -26,6 +26,7 @@ from edgeopt.cli import cli
 from edgeopt.errors import InvalidFileError, MissingDependencyError, UnsupportedError
 from edgeopt.measurement.given import open_given
 from edgeopt.recipes import text_input
+from edgeopt.runtime.bundle import MANIFEST, seal
 from edgeopt.steps.quantize.search import search
 
 TRAINED = Path(__file__).parents[1] / "trained"
@@ -98,10 +99,23 @@ def test_int8_keeps_the_metric_and_the_bundle_answers_texts(name: str, one_form:
             runtime.predict(b"good")  # type: ignore[arg-type]
     shown = CliRunner().invoke(cli, ["run", str(report.folder), str(tmp_path / "calib.txt"), "--limit", "2", "--json"])
     assert shown.exit_code == 0, shown.output
+    require_own_tokenizer(bundle)
     with (bundle / "tokenizer.json").open("a") as file:
         file.write(" ")
     with pytest.raises(InvalidFileError, match=r"tokenizer.json differs from its hash"):
         Runtime.load(bundle)
+
+
+def require_own_tokenizer(bundle: Path) -> None:
+    """A manifest that was changed so that the recipe reads a file elsewhere is refused."""
+    manifest = bundle / MANIFEST
+    whole, values = manifest.read_bytes(), json.loads(manifest.read_bytes())
+    values["recipe"]["tokenizer"]["file"] = "../tokenizer.json"
+    values["sha256"] = seal(values)
+    manifest.write_text(json.dumps(values))
+    with pytest.raises(InvalidFileError, match=r"does not name '../tokenizer.json'"):
+        Runtime.load(bundle)
+    manifest.write_bytes(whole)
 
 
 @pytest.mark.parametrize("name", KINDS)
