@@ -186,7 +186,8 @@ def _as_ultralytics(outputs: Mapping[str, np.ndarray], metadata: Mapping[str, st
     ends = metadata.get("end2end") == "True"
     classes = len(eval(metadata["names"]))
     sys.modules.pop("torchvision", None)  # Ultralytics then suppresses by itself, whatever build of torchvision is here
-    kept = non_max_suppression(rows, LEAST, OVERLAP, max_det=MOST, nc=0 if ends else classes, end2end=ends)[0]
+    limits = {"max_det": MOST, "max_wh": 512}  # 512: what keeps classes apart rounds places by less
+    kept = non_max_suppression(rows, LEAST, OVERLAP, nc=0 if ends else classes, end2end=ends, **limits)[0]
     boxes = kept[:, :4].clone()
     boxes[:, 0::2].clamp_(0, SIZE[1])
     boxes[:, 1::2].clamp_(0, SIZE[0])
