@@ -219,7 +219,8 @@ def _in_bundle(model: Model, weights: dict[str, Layout]) -> tuple[bytes, Weights
     if not model.is_outside:
         return model.data, None
     layout = layout_of(model.proto)
-    named = Weights(f"weights-{layout.sha256[:16]}.bin", layout.sha256, layout.size_bytes)
+    content = layout.sha256
+    named = Weights(f"weights-{content[:16]}.bin", content, layout.size_bytes)
     weights[named.file] = layout
     return in_one_file(model.proto, layout, named.file), named
 

@@ -302,8 +302,9 @@ def _points(answered: list[dict[str, Any]], began_ns: int) -> tuple[ColdPoint, .
 
 
 def _files(model: Path) -> list[Path]:
-    """The file and its external data, by the names that exporters give it."""
-    beside = (Path(f"{model}.data"), Path(f"{model}_data"), model.with_suffix(".data"))
+    """The file and its external data, by the names that exporters and bundles give it."""
+    beside = [Path(f"{model}.data"), Path(f"{model}_data"), model.with_suffix(".data")]
+    beside += sorted(model.parent.glob("weights-*.bin"))
     return [model, *dict.fromkeys(path for path in beside if path.is_file())]
 
 
