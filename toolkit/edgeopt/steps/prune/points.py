@@ -21,7 +21,7 @@ from edgeopt.steps.prune.greedy import Choice, choices
 from edgeopt.steps.prune.repairs import Mended
 from edgeopt.steps.prune.sensitivity import Sensitivity
 
-SAVED = (0.03, 0.05, 0.07, 0.09, 0.12, 0.16, 0.20, 0.30, 0.50)
+SAVED = (0.03, 0.04, 0.05, 0.06, 0.075, 0.09, 0.12, 0.16, 0.20, 0.30, 0.50)
 """Shares of the dense model's time at which points are made."""
 UNTIMED = (0.05, 0.09, 0.16)
 """The same where nothing is timed: no such point is chosen unless it was asked for, so a few show what it costs."""
