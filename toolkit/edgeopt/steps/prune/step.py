@@ -34,7 +34,7 @@ from edgeopt.steps.quantize.judges import own_clock
 from edgeopt.system.text import plural
 from edgeopt.tasks._places import places_of
 
-_MOST_SECONDS = 240.0
+_MOST_SECONDS = 180.0
 _SHARE = 0.5
 """Of the time that is left for searches: integers need the rest."""
 _DRAFT = "best-so-far.onnx"
