@@ -11,8 +11,9 @@ from edgeopt.errors import InvalidFileError, UnsupportedError
 from edgeopt.measurement.accuracy.evaluate import require_metric
 from edgeopt.recipes import metrics
 from edgeopt.recipes.class_areas import ClassAreas
+from edgeopt.recipes.entities import SpanCounts
 from edgeopt.recipes.match_tables import MatchTable
-from edgeopt.recipes.metrics import Ranks, find_metric, metrics_of
+from edgeopt.recipes.metrics import NamedClasses, Ranks, find_metric, metrics_of
 from edgeopt.recipes.recipe import find_recipe, read_recipe
 from edgeopt.recipes.retrieval import Retrieval
 from edgeopt.recipes.spelling import spelling_of
@@ -36,6 +37,12 @@ def evidence(name: str, good: int):
         return Retrieval(np.arange(10) < good, 0.1)
     if "ocr" in find_metric(name).tasks:
         return spelling_of(["ab" if i < good else "xyz" for i in range(10)], ["ab"] * 10)
+    if "token_classification" in find_metric(name).tasks:
+        every = np.ones(10, np.int64)
+        return SpanCounts((np.arange(10) < good).astype(np.int64), every, every)
+    if name == "macro_F1":
+        places = np.where(np.arange(10) < good, 0, 99)
+        return NamedClasses(places, 100, np.zeros(10, np.int64), np.where(places == 0, 0, -1))
     if find_metric(name).reads_labels:
         return Ranks(np.where(np.arange(10) < good, 0, 99), 100)
     return np.stack([np.arange(10) < good, np.ones(10)], axis=1)[None].astype(np.float64)
@@ -68,6 +75,8 @@ def test_a_resample_counts_each_picture_as_often_as_it_was_drawn(name: str) -> N
         ("keypoints", ("AP", "AP50", "AP75", "agreement")),
         ("segmentation", ("agreement", "mIoU", "pixel_accuracy")),
         ("tensors", ("agreement", "cosine")),
+        ("text_classification", ("agreement", "macro_F1", "top1")),
+        ("token_classification", ("agreement", "entity_F1")),
     ],
 )
 def test_each_task_knows_its_metrics(task: str, expected: tuple[str, ...]) -> None:
