@@ -319,6 +319,22 @@ def test_the_peak_of_a_fresh_process_is_measured():
     assert 20 * 2**20 < peak < 2**31
 
 
+def test_a_fresh_process_is_fed_the_shapes_that_a_model_leaves_free(tmp_path):
+    weight = onnx.numpy_helper.from_array(np.ones((4, 3, 3, 3), np.float32), "w")
+    sides = [
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n", "c", "h", "w_"]) for name in ("x", "y")
+    ]
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Conv", ["x", "w"], ["y"])], "g", sides[:1], sides[1:], [weight]
+    )
+    made = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(made, tmp_path / "free.onnx")
+    start = Start(tmp_path / "free.onnx", opening_for(find_target("cpu"), "fp32", 1), {"x": (1, 3, 8, 8)})
+    assert len(measure_peaks({"it": start}, 1)["it"]) == 1
+    with pytest.raises(EdgeoptError, match="does not run the model"):
+        measure_peaks({"it": replace(start, shapes={})}, 1)
+
+
 def test_a_fresh_process_that_fails_says_why():
     with pytest.raises(EdgeoptError, match="no such provider"):
         parse_answer('{"error": "no such provider", "remedy": "r"}\n', "", 0, "")

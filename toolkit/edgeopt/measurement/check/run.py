@@ -49,7 +49,7 @@ from edgeopt.measurement.side_by_side import (
 from edgeopt.measurement.statistics.ratio import Ratio, block_medians, ratio_of_rounds, ratio_of_series
 from edgeopt.measurement.subject import choose_frames, shapes_of
 from edgeopt.recipes.frames import Frames
-from edgeopt.recipes.input_shapes import Shapes
+from edgeopt.recipes.input_shapes import Shapes, fixed_shapes
 from edgeopt.recipes.recipe import Check
 from edgeopt.system.environment import Environment
 from edgeopt.system.files import require_writable
@@ -331,8 +331,13 @@ def _ratio_of_starts(now: Sequence[int], then: Sequence[int], *, in_turns: bool)
     return ratio_of_series(mine, theirs, margin=0.0, drifts=False) if len(theirs) else None
 
 
+def _shapes(side: Side) -> Shapes:
+    """Return the shapes in which a model is fed: what it leaves free must not become 1."""
+    return fixed_shapes(side.subject.recipe, side.subject.inputs)
+
+
 def _starts(sides: Sequence[Side]) -> dict[str, Start]:
-    return {side.label: Start(side.subject.path, side.subject.opening) for side in sides}
+    return {side.label: Start(side.subject.path, side.subject.opening, _shapes(side)) for side in sides}
 
 
 def _placement(side: Side) -> tuple[dict[str, int], int]:

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.measurement.fresh_process.page_cache import PageCache, describe, prepare, why_cannot_drop
 from edgeopt.measurement.statistics.quantile import Quantile, quantile
+from edgeopt.recipes.input_shapes import Shapes
 from edgeopt.runtime.opening import Opening
 from edgeopt.system.files import require_space
 from edgeopt.system.worker import child_environment
@@ -214,6 +215,7 @@ def run_cold_start(
     page_caches: Sequence[PageCache] = (PageCache.WARM, PageCache.COLD),
     with_optimized: bool = True,
     inputs: Path | None = None,
+    shapes: Shapes | None = None,
     timeout_s: float = _LONGEST_S,
     tell: Callable[[int, int], None] | None = None,
 ) -> ColdStart:
@@ -225,7 +227,8 @@ def run_cold_start(
         repeats: Processes of each way, at least 1; 20 and more for a p90.
         page_caches: Which states of the page cache; one that this system cannot reach is left out with a note.
         with_optimized: Also start from the optimized graph that the engine saves.
-        inputs: An .npz file of the model's inputs; None: random ones, the free dimensions 1.
+        inputs: An .npz file of the model's inputs; None: random ones.
+        shapes: Of random inputs, by name; a free dimension that they do not tell is 1.
         timeout_s: The longest that one process may take.
         tell: Called with processes done and of how many.
 
@@ -236,7 +239,7 @@ def run_cold_start(
     if opening.options.save_optimized_to or opening.options.profile_to:
         raise ValueError("a cold start saves and profiles nothing in the processes it measures")
     with tempfile.TemporaryDirectory(prefix="edgeopt-cold-") as folder:
-        start = _Starter(opening, inputs, timeout_s)
+        start = _Starter(opening, inputs, shapes or {}, timeout_s)
         graphs, notes = {False: model}, []
         if with_optimized:
             require_space(Path(folder), 2 * sum(one.stat().st_size for one in _files(model)))
@@ -267,6 +270,7 @@ def _missing(runs: Sequence[ColdRun]) -> list[Note]:
 class _Starter:
     opening: Opening
     inputs: Path | None
+    shapes: Shapes
     timeout_s: float
 
     def run(self, model: Path, way: ColdWay) -> ColdRun:
@@ -280,16 +284,26 @@ class _Starter:
         return path if path.is_file() else None
 
     def _ask(self, model: Path, opening: Opening) -> dict[str, Any]:
-        request = fresh_request(model, opening, self.inputs)
+        request = fresh_request(model, opening, self.inputs, self.shapes)
         remedy = "look at edgeopt bench without --cold; it may be the first run that never ends"
         return run_child("fresh_process.child", request, longest_s=self.timeout_s, remedy=remedy)
 
 
-def fresh_request(model: Path, opening: Opening, inputs: Path | None = None, *, wants_peak: bool = False) -> str:
-    """Return what `child` is asked: JSON."""
+def fresh_request(
+    model: Path, opening: Opening, inputs: Path | None = None, shapes: Shapes | None = None, *, wants_peak: bool = False
+) -> str:
+    """Return what `child` is asked: JSON.
+
+    Args:
+        model: An ONNX file.
+        opening: How it is opened.
+        inputs: An .npz file of its inputs; None: random ones.
+        shapes: Of random inputs, by name; a free dimension that they do not tell is 1.
+        wants_peak: Whether its peak memory is told too.
+    """
     fed = str(inputs.resolve()) if inputs else ""
     asked = {"model": str(model.resolve()), "opening": opening.to_json(), "inputs": fed, "wants_peak": wants_peak}
-    return json.dumps(asked)
+    return json.dumps({**asked, "shapes": shapes or {}})
 
 
 def _points(answered: list[dict[str, Any]], began_ns: int) -> tuple[ColdPoint, ...]:
@@ -314,6 +328,8 @@ class Start:
 
     model: Path
     opening: Opening
+    shapes: Shapes = field(default_factory=dict)
+    """Of its inputs, where the model leaves some free."""
 
 
 def time_first_answers(starts: Mapping[str, Start], repeats: int, tell: Tell | None = None) -> dict[str, list[int]]:
@@ -325,7 +341,12 @@ def time_first_answers(starts: Mapping[str, Start], repeats: int, tell: Tell | N
 
     def once(start: Start) -> int:
         found = run_cold_start(
-            start.model, start.opening, repeats=1, page_caches=(PageCache.WARM,), with_optimized=False
+            start.model,
+            start.opening,
+            repeats=1,
+            page_caches=(PageCache.WARM,),
+            with_optimized=False,
+            shapes=start.shapes,
         )
         return found.runs[0].took_ns("to_first")
 
@@ -342,7 +363,7 @@ def measure_peaks(starts: Mapping[str, Start], repeats: int, tell: Tell | None =
     """
 
     def once(start: Start) -> int:
-        request = fresh_request(start.model, start.opening, wants_peak=True)
+        request = fresh_request(start.model, start.opening, shapes=start.shapes, wants_peak=True)
         remedy = "leave it out with --skip memory; edgeopt bench shows whether the first run ever ends"
         return run_child("fresh_process.child", request, longest_s=_LONGEST_S, remedy=remedy)["peak_bytes"] or 0
 
