@@ -77,8 +77,8 @@ def open_labelled(path: Path, recipe: Recipe | None = None, inputs: Sequence[Ten
 
 def _beside_pictures(path: Path, labels: Labels) -> tuple[Path, Labels]:
     """Return the folder of the pictures, and the labels with their names in it."""
-    if isdir(path) and all(isfile(path / file) for file in labels.files[:20]):  # a folder for each class
-        return path, labels
+    if isdir(path) and all("/" in file and isfile(path / file) for file in labels.files[:20]):
+        return path, labels  # a folder for each class; masks lie in their own folder too, but are no pictures
     words = [path.stem, *path.stem.replace("-", "_").split("_")]
     places = [path.parent, path.parent / "images", *(path.parent / word for word in words)]
     places += [path.parent / "images" / word for word in words]
