@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,25 @@ def brief() -> Iterator[None]:
     """Measurements of a moment, for a test that looks at something else than speed."""
     with briefly():
         yield
+
+
+@pytest.fixture
+def one_form(brief: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a search for INT8 end after its first form: how many there are depends on no clock."""
+    _end_after(1, monkeypatch)
+
+
+@pytest.fixture
+def few_forms(brief: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a search for INT8 end after three forms."""
+    _end_after(3, monkeypatch)
+
+
+def _end_after(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from edgeopt.steps.quantize.search import search
+
+    proposals = search.proposals
+    monkeypatch.setattr(search, "proposals", lambda *given: islice(proposals(*given), count))
 
 
 @pytest.hookimpl(trylast=True)

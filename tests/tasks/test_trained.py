@@ -105,19 +105,15 @@ TRIED: dict[str, tuple[Callable[[Path], dict[str, Any]], float]] = {
 """Network to what writes its data, and the least that it reaches in its metric; 0: no labels judge it."""
 
 
-SECONDS = {"instances": 8}
-"""Of the search, where scoring takes longer."""
-
-
 def run(name: str, folder: Path) -> Any:
     given = TRIED[name][0](folder)
     (folder / f"{name}.onnx").write_bytes((TRAINED / f"{name}.onnx").read_bytes())
-    told = {"skip": ("prune",), "threads": 1, "time_limit_s": SECONDS.get(name, 3)}
+    told = {"steps": ("simplify", "fuse", "quantize"), "threads": 1}
     return optimize(folder / f"{name}.onnx", out=folder / "out", **given, **told)
 
 
 @pytest.mark.parametrize("name", TRIED)
-def test_int8_of_a_trained_network_keeps_its_metric(name: str, brief: None, tmp_path: Path) -> None:
+def test_int8_of_a_trained_network_keeps_its_metric(name: str, few_forms: None, tmp_path: Path) -> None:
     report, least = run(name, tmp_path), TRIED[name][1]
     float32, integers = report.candidates[0], [one for one in report.candidates if "quantize" in one.name]
     assert integers
@@ -129,7 +125,7 @@ def test_int8_of_a_trained_network_keeps_its_metric(name: str, brief: None, tmp_
 
 
 @pytest.mark.parametrize("name", TRIED)
-def test_a_broken_int8_form_is_refused_by_the_metric(name: str, brief: None, tmp_path: Path) -> None:
+def test_a_broken_int8_form_is_refused_by_the_metric(name: str, one_form: None, tmp_path: Path) -> None:
     with lost_weights():
         report = run(name, tmp_path)
     integers = [one for one in report.candidates if "quantize" in one.name]

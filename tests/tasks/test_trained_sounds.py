@@ -104,7 +104,7 @@ def write(folder: Path, name: str) -> dict[str, Any]:
 
 def run(name: str, folder: Path) -> Any:
     given = write(folder, name)
-    told = {"skip": ("prune",), "threads": 1, "time_limit_s": 8}
+    told = {"steps": ("simplify", "fuse", "quantize"), "threads": 1}
     return edgeopt.optimize(folder / f"{name}.onnx", out=folder / "out", **given, **told)
 
 
@@ -134,7 +134,7 @@ def by_hand(sound: np.ndarray) -> list[float]:
 
 
 @pytest.mark.parametrize("name", TRIED)
-def test_int8_of_a_trained_net_keeps_its_metric(name: str, brief: None, tmp_path: Path) -> None:
+def test_int8_of_a_trained_net_keeps_its_metric(name: str, few_forms: None, tmp_path: Path) -> None:
     report = run(name, tmp_path)
     float32, integers = report.candidates[0], [one for one in report.candidates if "quantize" in one.name]
     assert integers
@@ -152,7 +152,7 @@ def test_int8_of_a_trained_net_keeps_its_metric(name: str, brief: None, tmp_path
 
 
 @pytest.mark.parametrize("name", TRIED)
-def test_a_broken_int8_form_is_refused_by_the_metric(name: str, brief: None, tmp_path: Path) -> None:
+def test_a_broken_int8_form_is_refused_by_the_metric(name: str, one_form: None, tmp_path: Path) -> None:
     with lost_weights():
         report = run(name, tmp_path)
     integers = [one for one in report.candidates if "quantize" in one.name]

@@ -9,7 +9,6 @@ import json
 import shutil
 import subprocess
 import sys
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,6 @@ from edgeopt.errors import InvalidFileError, MissingDependencyError, Unsupported
 from edgeopt.measurement.given import open_given
 from edgeopt.recipes import text_input
 from edgeopt.runtime.bundle import MANIFEST, seal
-from edgeopt.steps.quantize.search import search
 
 TRAINED = Path(__file__).parents[1] / "trained"
 RECIPE = """name = "{name}"
@@ -66,13 +64,6 @@ def place(name: str, folder: Path) -> Path:
         texts = [" ".join(line.split()[0] for line in block.splitlines() if line) for block in blocks]
     (folder / "calib.txt").write_text("\n".join(texts) + "\n")
     return folder / "model.onnx"
-
-
-@pytest.fixture
-def one_form(brief: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the search end after its first form: how many there are depends on no clock."""
-    proposals = search.proposals
-    monkeypatch.setattr(search, "proposals", lambda *given: islice(proposals(*given), 1))
 
 
 def run(name: str, folder: Path) -> Any:
