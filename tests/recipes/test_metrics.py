@@ -17,6 +17,7 @@ from edgeopt.recipes.metrics import NamedClasses, Ranks, find_metric, metrics_of
 from edgeopt.recipes.recipe import find_recipe, read_recipe
 from edgeopt.recipes.retrieval import Retrieval
 from edgeopt.recipes.spelling import spelling_of
+from edgeopt.recipes.stretches import Stretches
 from edgeopt.system import registry
 
 
@@ -37,6 +38,9 @@ def evidence(name: str, good: int):
         return Retrieval(np.arange(10) < good, 0.1)
     if "ocr" in find_metric(name).tasks:
         return spelling_of(["ab" if i < good else "xyz" for i in range(10)], ["ab"] * 10)
+    if "voice_activity" in find_metric(name).tasks:
+        says = np.array([[0.9, 0.1] if i < good else [0.1, 0.9] for i in range(10)])
+        return Stretches(says, np.tile([True, False], (10, 1)), 0.5)
     if "token_classification" in find_metric(name).tasks:
         every = np.ones(10, np.int64)
         return SpanCounts((np.arange(10) < good).astype(np.int64), every, every)
@@ -77,6 +81,7 @@ def test_a_resample_counts_each_picture_as_often_as_it_was_drawn(name: str) -> N
         ("tensors", ("agreement", "cosine")),
         ("text_classification", ("agreement", "macro_F1", "top1")),
         ("token_classification", ("agreement", "entity_F1")),
+        ("voice_activity", ("agreement", "auc", "f1")),
     ],
 )
 def test_each_task_knows_its_metrics(task: str, expected: tuple[str, ...]) -> None:
