@@ -38,9 +38,10 @@ def test_the_time_that_checking_the_reading_takes_is_added_to_the_limit(monkeypa
         return ()
 
     monkeypatch.setattr(start, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(start, "with_states", lambda frames, _: frames)
+    monkeypatch.setattr(start, "with_states", lambda frames, *_: frames)
     monkeypatch.setattr(start, "notes_of_reading", read)
     monkeypatch.setattr(Context, "open", lambda *_: None)
+    monkeypatch.setattr(Context, "task", lambda *_, **__: None)
     context = replace(trial(100.0), listener=SimpleNamespace(progress=None))
     before = context.ends_at
     start.read_as_the_recipe_says(context, SimpleNamespace(calib=None), None, object(), tmp_path)

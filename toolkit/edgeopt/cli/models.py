@@ -54,7 +54,6 @@ def list_recipes(recipes: Sequence[Recipe]) -> Document:
 
 def show_recipe(recipe: Recipe) -> Document:
     """Return what is shown of one recipe."""
-    from edgeopt.recipes.generation import GENERATION
     from edgeopt.report.document import Document, Section, Value
     from edgeopt.system.text import shown_path
 
@@ -72,8 +71,6 @@ def show_recipe(recipe: Recipe) -> Document:
     }
     values = [Value(label, text) for label, text in known.items() if text]
     command = f"edgeopt optimize {recipe.name if recipe.model else f'MODEL --recipe {recipe.name}'} --target cpu"
-    if recipe.task == GENERATION:
-        command = f"edgeopt run {recipe.name} --prompt 'import os'"
     data = {key: getattr(recipe, key) for key in _KEYS}
     sections = (Section(values=(*values, Value("next", command, is_command=True))),)
     return Document("models", recipe.name, f"Recipe {recipe.name}", data, sections)
