@@ -9,6 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
 
 from edgeopt.errors import InvalidFileError
 from edgeopt.graph.model import Model, find_model, load_model
@@ -29,8 +31,9 @@ from edgeopt.recipes.metrics import Ranks
 from edgeopt.recipes.recipe import Recipe, find_recipe
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.tasks import Accuracy, accuracy_of
+from edgeopt.tasks._coco import category_ids, image_ids
 from edgeopt.tasks.classification import Classes, Classification
-from edgeopt.tasks.detection import Detection, _matched
+from edgeopt.tasks.detection import Detection
 from edgeopt.tasks.detection.boxes import Detections
 
 PICTURES = 24
@@ -106,9 +109,22 @@ def test_the_precision_of_a_resample_is_that_of_copied_pictures(detection: Detec
 
 def test_each_average_precision_is_the_one_of_pycocotools(detection: Detection) -> None:
     labels, answers = labelled(3)
-    results, ids = detection._results(answers, labels)
+    names, ids = recipe_of(load_model(find_model("digits_detector"))).class_names, image_ids(labels)
+    categories = category_ids(labels, names)
+    results = [
+        {"image_id": image, "category_id": categories[int(kind)], "score": score, "bbox": [x, y, right - x, bottom - y]}
+        for image, found in zip(ids, answers, strict=True)
+        for (x, y, right, bottom), score, kind in zip(
+            found.boxes.tolist(), found.scores.tolist(), found.classes, strict=True
+        )
+    ]
     with contextlib.redirect_stdout(io.StringIO()):
-        evaluation = _matched(labels.coco, results, ids)
+        known = COCO()
+        known.dataset = {"info": {}, **labels.coco}
+        known.createIndex()
+        evaluation = COCOeval(known, known.loadRes(results), "bbox")
+        evaluation.params.imgIds = ids
+        evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()
     found = detection.score(answers, labels)
