@@ -79,7 +79,11 @@ def test_figures_fit_a_narrow_terminal(monkeypatch):
     ("args", "told"),
     [
         (["run", "tiny_lm"], "or --prompt TEXT for a language model"),
-        (["run", "tiny_lm", "frame.jpg", "--seed", "3"], "--seed belongs to --prompt"),
+        (["run", "tiny_lm", "frame.jpg", "--seed", "3"], "error: --seed belongs to --prompt"),
+        (["run", "tiny_lm", "frame.jpg", "--temperature", "0"], "error: --temperature belongs to --prompt"),
+        (["run", "tiny_lm", "--prompt", "a", "--view"], "--view is not for language models"),
+        (["bench", "tiny_lm", "--prompt-tokens", "4", "--budget", "9ms"], "--budget is not for language models"),
+        (["bench", "tiny_lm", "--prompt-tokens", "4", "--out", "here"], "--out is not for language models"),
         (["run", "tiny_lm", "frame.jpg", "--prompt", "a"], "takes the place of SOURCE"),
         (["run", "digits_detector", "--prompt", "a"], "is not the recipe of a language model"),
         (["run", "tiny_lm", "--prompt", "word " * 2000], "the context 1024: nothing could follow"),

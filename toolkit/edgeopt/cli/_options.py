@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -131,3 +131,22 @@ code_option = click.option(
 seed_option = click.option(
     "--seed", type=Whole(min=0), default=0, show_default=True, help="Decides the order of what runs in turns."
 )
+
+
+def first_given(ctx: click.Context, names: Collection[str]) -> str:
+    """Return the first of these options that stands on the command line, as it is written; empty: none does."""
+    typed = click.core.ParameterSource.COMMANDLINE
+    found = [one for one in ctx.command.params if one.name in names and ctx.get_parameter_source(one.name) is typed]
+    return found[0].opts[0] if found else ""
+
+
+def require_only(ctx: click.Context, *taken: str) -> None:
+    """Raise where an option was given that language models do not take: none is passed over in silence.
+
+    Args:
+        ctx: Of the command.
+        taken: Names of its options that they take; arguments are always taken.
+    """
+    others = [one.name or "" for one in ctx.command.params if isinstance(one, click.Option) and one.name not in taken]
+    if given := first_given(ctx, others):
+        raise click.UsageError(f"{given} is not for language models so far; leave it out")

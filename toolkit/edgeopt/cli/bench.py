@@ -13,6 +13,7 @@ from edgeopt.cli._options import (
     exit_codes,
     format_option,
     recipe_option,
+    require_only,
     shape_option,
     source_option,
     target_option,
@@ -125,6 +126,7 @@ def bench(
     from edgeopt.measurement.pipelines.given import is_pipeline
 
     if prompt_tokens is not None:
+        require_only(ctx, "prompt_tokens", "output_tokens", "threads", "seed", "seconds", "form")
         _bench_generation(model, prompt_tokens, output_tokens or 64, wishes, form)
         return
     if output_tokens is not None:

@@ -17,6 +17,7 @@ from edgeopt.cli._options import (
     max_drop_option,
     prune_option,
     recipe_option,
+    require_only,
     shape_option,
     threads_option,
 )
@@ -162,7 +163,7 @@ def optimize(
     from edgeopt.pipeline.writing import is_language_model
 
     if is_language_model(model):
-        _require_only(ctx)
+        require_only(ctx, "target", "out", "prompt_tokens", "output_tokens", "max_drop", "labels", "threads", "form")
         asked = LanguageOptions(
             prompt_tokens=prompt_tokens or 128,
             output_tokens=output_tokens or 64,
@@ -209,15 +210,6 @@ def optimize(
         report = run(model, target=target, out=out, recipe=recipe, options=options, listener=progress)
     show(summarize(report), form)
     ctx.exit(report.exit_code)
-
-
-def _require_only(ctx: click.Context) -> None:
-    """Raise where an option was given that language models do not take."""
-    taken = {"model", "target", "out", "prompt_tokens", "output_tokens", "max_drop", "labels", "threads", "form"}
-    for option in ctx.command.params:
-        given = ctx.get_parameter_source(option.name or "") is click.core.ParameterSource.COMMANDLINE
-        if given and option.name not in taken:
-            raise click.UsageError(f"{option.opts[0]} is not for language models so far; leave it out")
 
 
 def _optimize_pipeline(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgeopt.cli._live_line import live_line
-from edgeopt.cli._options import code_option, exit_codes, threads_option
+from edgeopt.cli._options import code_option, exit_codes, first_given, require_only, threads_option
 from edgeopt.cli._output import show, show_line
 from edgeopt.cli._status import StatusLine
 from edgeopt.cli._values import Duration, Number, Share, Whole
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from edgeopt.pipeline.live_subject import Subject
     from edgeopt.runtime.stream import Event, StreamResult, StreamStats
 
+_OF_ANSWERS = ("output_tokens", "temperature", "top_p", "seed", "stop", "guesses")
+"""Options that say how a language model answers."""
 _EVERY_S = 0.25
 """Between two lines of figures: counting percentiles takes a millisecond."""
 
@@ -111,17 +113,15 @@ def run(
     """
     drawn = {"temperature": temperature, "top_p": top_p, "seed": seed}
     wanted = {"most_tokens": output_tokens, "stop": stop or None, "guesses": guesses}
-    given = [
-        "--" + name.replace("most", "output").replace("_", "-") for name, value in {**drawn, **wanted}.items() if value
-    ]
     if prompt is not None:
         if source is not None:
             raise click.UsageError("--prompt takes the place of SOURCE; leave one of them out")
+        require_only(ctx, "prompt", *_OF_ANSWERS, "threads", "as_json")
         ctx.exit(_write(str(bundle), prompt, drawn, wanted, threads or 0, as_json=as_json))
     if source is None:
         raise click.UsageError("Missing argument 'SOURCE'; or --prompt TEXT for a language model.")
-    if given:
-        raise click.UsageError(f"--{given[0]} belongs to --prompt")
+    if given := first_given(ctx, _OF_ANSWERS):
+        raise click.UsageError(f"{given} belongs to --prompt")
     from edgeopt.pipeline.live import LiveOptions, run_live
     from edgeopt.pipeline.live_summary import summarize
 

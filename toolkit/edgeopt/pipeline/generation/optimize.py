@@ -86,16 +86,18 @@ def optimize_language_model(
             remedy="--target cpu",
         )
     threads = engine_threads(options.threads)
-    original, recipe = open_language_model(file, threads)
-    original.close()
-    folder = out or Path("out") / f"{recipe.name}-{device.name}"
-    _take(folder, recipe.name)
-    loaded = load_model(file)
-    files, notes = _make(loaded, device, file, recipe, folder, listener)
-    _require_memory(files)
     with ExitStack() as stack:
-        opened = {name: stack.enter_context(open_language_model(one, threads)[0]) for name, one in files.items()}
-        text, windows = _windows(recipe, options, opened[BASELINE])
+        original, recipe = open_language_model(file, threads)
+        stack.enter_context(original)
+        text, windows = _windows(recipe, options, original)
+        folder = out or Path("out") / f"{recipe.name}-{device.name}"
+        _take(folder, recipe.name)
+        loaded = load_model(file)
+        files, notes = _make(loaded, device, file, recipe, folder, listener)
+        _require_memory(files)
+        opened = {BASELINE: original}
+        for name, one in list(files.items())[1:]:
+            opened[name] = stack.enter_context(open_language_model(one, threads)[0])
         listener.say(f"{plural(len(windows), 'window')} of {len(windows[0])} tokens of {text} judge")
         scores = _scores(opened, windows, listener)
         fit = {name: one for name, one in opened.items() if _why_unfit(name, scores, options.max_rise) == ""}

@@ -7,27 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
-
-from edgeopt.system.toml import Within
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """How tokens are drawn; a temperature of 0 draws nothing: the likeliest token comes."""
 
-    temperature: Annotated[float, Within(0, 100)] = 0.0
+    temperature: float = 0.0
     """What logits are divided by."""
-    top_k: Annotated[int, Within(0, 1 << 20)] = 0
+    top_k: int = 0
     """Only so many of the likeliest; 0: all."""
-    top_p: Annotated[float, Within(0, 1)] = 1.0
+    top_p: float = 1.0
     """Only the likeliest that together reach this probability; the first always counts."""
-    repetition_penalty: Annotated[float, Within(0.01, 100)] = 1.0
+    repetition_penalty: float = 1.0
     """What the logits of tokens that were there already are divided by, or multiplied where they are negative."""
-    seed: Annotated[int, Within(0, 1 << 62)] = 0
+    seed: int = 0
 
     def __post_init__(self) -> None:
         limits = {"temperature": (0, 100), "top_k": (0, 1 << 20), "top_p": (0, 1), "repetition_penalty": (0.01, 100)}
