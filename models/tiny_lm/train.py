@@ -49,7 +49,7 @@ class Shape:
     steps: int
 
 
-SHAPES = {"model": Shape(128, 384, 4, 4, 2, 1600), "draft": Shape(64, 192, 2, 2, 1, 1600)}
+SHAPES = {"model": Shape(128, 384, 4, 4, 2, 6000), "draft": Shape(64, 192, 2, 2, 1, 4000)}
 THETA, EPSILON, CONTEXT = 10000.0, 1e-5, 1024
 
 
