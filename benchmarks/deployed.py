@@ -19,7 +19,7 @@ import edgeopt
 from edgeopt.executors import Session
 from edgeopt.graph.model import load_model
 from edgeopt.graph.tensors import Tensors
-from edgeopt.measurement.interleaved import compare_calls
+from edgeopt.measurement.calls import compare_calls
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.ratio import block_medians, ratio_of_series
 from edgeopt.measurement.subject import choose_frames

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from edgeopt.executors.null import Script
 from edgeopt.graph.model import find_model, load_model
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.measurement.interleaved import run_blocks
+from edgeopt.measurement.calls import run_blocks
 from edgeopt.recipes.made_up import synthetic_frames
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.recipes.recognise import choose_recipe

@@ -28,7 +28,7 @@ from small_nets import ALL, frames
 from edgeopt.executors import Session, SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.model import Model
-from edgeopt.measurement.interleaved import compare_calls
+from edgeopt.measurement.calls import compare_calls
 from edgeopt.measurement.statistics.ratio import Ratio
 from edgeopt.steps.fuse import fuse
 from edgeopt.steps.quantize.api import Form

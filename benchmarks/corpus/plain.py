@@ -26,6 +26,7 @@ class Plain:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        self.inputs = frozenset(one.name for one in self._session.get_inputs())
         self._names = [one.name for one in self._session.get_outputs()]
 
     def __call__(self, sample: Sample) -> Sample:

@@ -28,21 +28,39 @@ _SENTENCES = (
     "Hey Jarvis, turn the lights off in the kitchen.",
 )
 _VOICES = ("en-us", "en-gb", "en-us+f3", "en-gb+m4")
-_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz0123456789"
+_EMPTY = 0.3
+"""Of the lines of a page: pages that are all alike tell nothing of how a model is fed."""
+_SILENT = 0.01
+"""What is not louder, of 1, is no speech."""
+ALL_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz0123456789"
 
 
 @cache
 def speech(seconds: float, seed: int) -> Array:
     """Return sentences by espeak-ng with pauses and noise, 16 kHz, (samples,) within -1 and 1."""
+    return _conversation(seconds, seed)[0]
+
+
+def speaking(seconds: float, seed: int) -> list[tuple[float, float]]:
+    """Return when somebody speaks in `speech` of the same arguments: (start, end) in seconds."""
+    return _conversation(seconds, seed)[1]
+
+
+@cache
+def _conversation(seconds: float, seed: int) -> tuple[Array, list[tuple[float, float]]]:
     if shutil.which("espeak-ng") is None:
         raise SystemExit("espeak-ng is missing -> apt-get install espeak-ng")
     rng = np.random.default_rng(seed)
     parts: list[Array] = []
-    while sum(map(len, parts)) < seconds * RATE:
-        parts.append(_spoken(str(rng.choice(_SENTENCES)), str(rng.choice(_VOICES)), int(rng.integers(130, 210))))
-        parts.append(np.zeros(int(rng.uniform(0.2, 1.2) * RATE)))
+    told: list[tuple[float, float]] = []
+    while (begun := sum(map(len, parts))) < seconds * RATE:
+        said = _spoken(str(rng.choice(_SENTENCES)), str(rng.choice(_VOICES)), int(rng.integers(130, 210)))
+        loud = np.flatnonzero(np.abs(said) > _SILENT)
+        told.append(((begun + int(loud[0])) / RATE, min((begun + int(loud[-1])) / RATE, seconds)))
+        parts += [said, np.zeros(int(rng.uniform(0.2, 1.2) * RATE))]
     sound = np.concatenate(parts)[: int(seconds * RATE)]
-    return np.asarray(np.clip(sound + rng.normal(0, 0.004, len(sound)), -1, 1), np.float32)
+    heard = np.asarray(np.clip(sound + rng.normal(0, 0.004, len(sound)), -1, 1), np.float32)
+    return heard, [(start, end) for start, end in told if start < end]
 
 
 def _spoken(text: str, voice: str, speed: int) -> Array:
@@ -70,10 +88,25 @@ def chords(seconds: float, rate: int, seed: int) -> Array:
     return np.asarray(0.2 * sound / max(np.abs(sound).max(), 1e-9) + rng.normal(0, 1e-3, len(t)), np.float32)
 
 
-def spectrum(sound: Array, size: int, hop: int, *, padded: int = 0) -> Array:
-    """Return the power of a Hann-windowed spectrum, (frames, padded // 2 + 1)."""
-    frames = np.lib.stride_tricks.sliding_window_view(sound, size)[::hop]
-    return np.asarray(np.abs(np.fft.rfft(frames * np.hanning(size), n=max(padded, size))) ** 2)
+def spectrum(sound: Array, size: int, hop: int, *, padded: int = 0, window: Array | None = None) -> Array:
+    """Return the power of a windowed spectrum, by Hann where none is given, (frames, padded // 2 + 1)."""
+    frames = np.lib.stride_tricks.sliding_window_view(np.asarray(sound, np.float64), size)[::hop]
+    shaped = frames * (np.hanning(size) if window is None else window)
+    return np.asarray(np.abs(np.fft.rfft(shaped, n=max(padded, size))) ** 2)
+
+
+def slaney(power: Array, bands: int, size: int) -> Array:
+    """Return the power of mel bands, (frames, bands), as `librosa.filters.mel` has it: Slaney's scale and norm."""
+
+    def hertz(mel: Array) -> Array:
+        return np.where(mel < 15, mel * 200 / 3, 1000 * 6.4 ** ((mel - 15) / 27))
+
+    edges = hertz(np.linspace(0, 15 + 27 * np.log(RATE / 2000) / np.log(6.4), bands + 2))
+    bins = np.fft.rfftfreq(size, 1 / RATE)
+    rise = (bins - edges[:-2, None]) / np.diff(edges)[:-1, None]
+    fall = (edges[2:, None] - bins) / np.diff(edges)[1:, None]
+    weights = np.clip(np.minimum(rise, fall), 0, None) * (2 / (edges[2:] - edges[:-2]))[:, None]
+    return np.asarray(power @ weights.T)
 
 
 def mel(power: Array, bands: int) -> Array:
@@ -92,23 +125,29 @@ def decibels(power: Array) -> Array:
     return np.asarray(np.maximum(told - told.max(), -80))
 
 
-def written(height: int, width: int, seed: int, *, lines: int = 1) -> Array:
-    """Return a picture of text, (height, width, 3) BGR uint8: dark letters on a light uneven ground."""
-    rng = np.random.default_rng(seed)
+def written(
+    height: int, width: int, seed: int, *, lines: int = 1, letters: str = ALL_LETTERS
+) -> tuple[Array, list[str]]:
+    """Return a picture of text, (height, width, 3) BGR uint8, and its lines: dark on a light uneven ground."""
+    rng, texts = np.random.default_rng(seed), []
     ground = np.full((height, width, 3), rng.integers(190, 250, 3), np.float64)
     ground += cv2.resize(rng.normal(0, 12, (4, 6, 3)), (width, height)) + rng.normal(0, 3, ground.shape)
     picture = np.clip(ground, 0, 255).astype(np.uint8)
     pitch = height / (lines + 0.2)
     for line in range(lines):
         count = int(rng.integers(4, 9)) if lines == 1 else int(width / pitch * 1.4)
-        text = "".join(rng.choice(list(_LETTERS), count))
+        text = "".join(rng.choice(list(letters), count))
         font = int(rng.choice([cv2.FONT_HERSHEY_SIMPLEX, cv2.FONT_HERSHEY_DUPLEX, cv2.FONT_HERSHEY_COMPLEX]))
         thick = max(1, round(pitch / 22))
         (wide, high), _ = cv2.getTextSize(text, font, 1, thick)
         scale = min(0.55 * pitch / high, 0.94 * width / wide)
-        place = (int(0.03 * width), int((line + 0.85) * pitch))
+        start = 0.03 if lines == 1 else float(rng.uniform(0.03, 0.9 - min(scale * wide / width, 0.87)))
+        place = (int(start * width), int((line + 0.85) * pitch))
+        if lines > 1 and rng.uniform() < _EMPTY:
+            continue
         cv2.putText(picture, text, place, font, scale, rng.integers(0, 80, 3).tolist(), thick, cv2.LINE_AA)
-    return picture
+        texts.append(text)
+    return picture, texts
 
 
 def photos(folder: Path) -> Iterator[Array]:
