@@ -9,8 +9,14 @@ from pathlib import Path
 
 import pytest
 from fixture_brief import briefly
+from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+os.environ.pop("COLUMNS", None)  # who runs the tests in a shell that exports it reads the same tables
+settings.register_profile(
+    "repeatable", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)  # a busy machine, or a drawn number, decides no test
+settings.load_profile("repeatable")
 
 REPOSITORY = Path(__file__).parents[1]
 DATA = REPOSITORY.parent / "shared" / "data"

@@ -111,6 +111,7 @@ def test_every_file_says_what_it_is(path):
     [
         "runtime",
         "runtime.bundle",
+        "runtime.decoding.opening",
         "runtime.pipelines",
         "executors.onnxruntime",
         "tasks.detection",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -17,10 +18,12 @@ from edgeopt import Runtime
 from edgeopt.cli import cli
 from edgeopt.errors import InvalidFileError, UnsupportedError
 from edgeopt.executors import SessionOptions
-from edgeopt.executors.onnxruntime import EXECUTOR
+from edgeopt.executors.onnxruntime import EXECUTOR, OnnxRuntime
+from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
 from edgeopt.graph.drift import measure_drift
 from edgeopt.graph.model import load_model, save_model, weights_beside
 from edgeopt.graph.outside import Outside
+from edgeopt.measurement.interleaved import Pace
 from edgeopt.runtime.bundle import read_bundle
 
 WEIGHTS = onnx.numpy_helper.from_array(np.ones((4, 4), np.float32), "w")
@@ -189,14 +192,37 @@ def test_more_than_2_gb_of_which_some_is_missing(spoil, told, tmp_path):
     assert f"its external data 'large.bin' {told}" in " ".join(shown.output.split())
 
 
+class OpenSessions:
+    """How many sessions over weights in files of their own are open in this process, and were at most."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.most, opened, closed = set[int](), 0, OnnxRuntime.open, OnnxRuntimeSession.close
+
+        def open_one(executor: OnnxRuntime, source: Any, options: SessionOptions) -> OnnxRuntimeSession:
+            session = opened(executor, source, options)
+            self.now |= {id(session)} if isinstance(source, Outside) else set()
+            self.most = max(self.most, len(self.now))
+            return session
+
+        def close_one(session: OnnxRuntimeSession) -> None:
+            self.now.discard(id(session))
+            closed(session)
+
+        monkeypatch.setattr(OnnxRuntime, "open", open_one)
+        monkeypatch.setattr(OnnxRuntimeSession, "close", close_one)
+
+
 def test_large_weights_stay_in_their_file_through_optimize(tmp_path, brief, monkeypatch):
     """Half a megabyte is taken for 2 GB: what is above goes another way, whatever the limit is."""
+    sessions = OpenSessions(monkeypatch)
     monkeypatch.setattr("edgeopt.graph.model._TWO_GB", 500_000)
     model, out = write_outside(tmp_path / "given" / "large.onnx", [256] * 3), tmp_path / "out"
     told = ["optimize", str(model), "-t", "cpu", "-r", "tensors", "--calib", "synthetic", "--shape", "x=1x256"]
     done = CliRunner().invoke(cli, [*told, "--threads", "1", "--max-drop", "0.2", "-o", str(out)])
     assert done.exit_code == 0, done.output
     assert "warning: step" not in done.output
+    assert (len(sessions.now), sessions.most) == (0, 1), "weights are in memory once"
+    assert "in turns, 1 thread, one open at a time" in done.output
     assert "no pruning: large has more than 2 GB: w0, w1, w2 stay in files" in done.output
     sizes = {
         one["name"]: one["size_bytes"] for one in json.loads((out / "report.json").read_text("utf-8"))["candidates"]
@@ -204,6 +230,11 @@ def test_large_weights_stay_in_their_file_through_optimize(tmp_path, brief, monk
     assert sizes["baseline"] > 3 * 256 * 256 * 4
     assert sizes["quantize"] < sizes["baseline"] / 3
     assert sizes["onnxruntime-w4"] < sizes["baseline"] / 5
+    monkeypatch.setattr("edgeopt.steps.convert.precisions.make_weight_only", None)  # nothing is made again
+    again = CliRunner().invoke(cli, [*told, "--threads", "1", "--max-drop", "0.2", "-o", str(out), "--resume"])
+    assert again.exit_code == 0, again.output
+    assert again.output.count("from disk") == len(sizes), again.output
+    assert (len(sessions.now), sessions.most) == (0, 1), "a resumed run holds weights once"
     bundle = out / "bundle"
     assert len(list(bundle.glob("weights-*.bin"))) == 1
     x = np.random.default_rng(1).random((1, 256), np.float32)
@@ -217,6 +248,37 @@ def test_large_weights_stay_in_their_file_through_optimize(tmp_path, brief, monk
     weights.write_bytes(bytes(100) + weights.read_bytes()[100:])
     with pytest.raises(InvalidFileError, match=f"{weights.name} differs from its hash"):
         read_bundle(bundle)
+
+
+def test_compare_and_check_hold_large_weights_once(tmp_path, monkeypatch):
+    monkeypatch.setattr("edgeopt.graph.model._TWO_GB", 500_000)
+    monkeypatch.setattr("edgeopt.measurement.side_by_side.Pace", lambda _: Pace(0.0, block_seconds=0.001))
+    one, other = (write_outside(tmp_path / f"{name}.onnx", [256] * 3) for name in ("one", "other"))
+    sessions, runner = OpenSessions(monkeypatch), CliRunner()
+    given = ["-r", "tensors", "--shape", "x=1x256", "--threads", "1", "--json"]
+    shown = runner.invoke(cli, ["compare", str(one), str(other), *given])
+    assert shown.exit_code == 0, shown.output
+    gate, quick = (
+        str(tmp_path / "gate.json"),
+        ["--seconds", "0.1", "--starts", "3", "--skip", "cold_start", "--skip", "memory"],
+    )
+    for more, code in ((["--update"], {0}), ([], {0, 2, 3, 4})):
+        shown = runner.invoke(cli, ["check", str(one), "--baseline", gate, *quick, *given, *more])
+        assert shown.exit_code in code, shown.output
+        assert not isinstance(shown.exception, Exception) or isinstance(shown.exception, SystemExit)
+    assert (len(sessions.now), sessions.most) == (0, 1), "weights are in memory once"
+
+
+def test_weights_that_do_not_fit_into_memory_are_refused_in_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr("edgeopt.graph.model._TWO_GB", 500_000)
+    monkeypatch.setattr("edgeopt.system.memory.free_bytes", lambda: 700_000)
+    model = write_outside(tmp_path / "large.onnx", [256] * 3)
+    for command in (["optimize", "-t", "cpu", "-o", str(tmp_path / "o")], ["bench"]):
+        told = [*command, str(model), "-r", "tensors", "--shape", "x=1x256", "--threads", "1"]
+        shown = CliRunner().invoke(cli, told)
+        assert shown.exit_code == 1, shown.output
+        assert "error: weights of 768 KiB do not fit: 684 KiB are free" in " ".join(shown.stderr.split())
+        assert shown.stderr.count("error:") == 1
 
 
 def test_large_weights_in_several_files_are_written_to_one(tmp_path, monkeypatch):

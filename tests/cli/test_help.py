@@ -49,7 +49,8 @@ def interrupted(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 
 
-OTHERS = {"--index-url", "--id", "--query-gpu", "--use", "--help", "--version"}
+TF2ONNX = {"--tflite", "--keras", "--saved-model", "--opset", "--output"}
+OTHERS = {"--index-url", "--id", "--query-gpu", "--use", "--help", "--version", *TF2ONNX}
 """Options of other programs that are called or advised, and click's own."""
 
 

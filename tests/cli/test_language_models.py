@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from small_decoders import write_decoder
+from small_decoders import bundle_small, write_decoder, write_tokenizer
 
 from edgeopt.cli import cli
-
-TOKENIZER = Path(__file__).parents[2] / "models" / "tiny_lm" / "tokenizer.json"
 
 
 def run(*args: str):
@@ -20,12 +18,8 @@ def run(*args: str):
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    made = write_decoder(tmp_path / "small", vocab_size=300)
-    values = json.loads(TOKENIZER.read_text("utf-8"))
-    vocabulary = {token: i for token, i in values["model"]["vocab"].items() if i < 300}
-    merges = [one for one in values["model"]["merges"] if "".join(one) in vocabulary]
-    values["model"] |= {"vocab": vocabulary, "merges": merges}
-    (made / "tokenizer.json").write_text(json.dumps(values), "utf-8")
+    made = write_decoder(tmp_path / "small")
+    write_tokenizer(made)
     return made
 
 
@@ -70,9 +64,64 @@ def test_figures_fit_a_narrow_terminal(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     done = run("bench", "tiny_lm", "--prompt-tokens", "16", "--output-tokens", "4", "--seconds", "0.2s")
     assert done.exit_code == 0, done.output
-    for told in ("TTFT p50 ms", "TPOT p50 ms", "ITL p50 ms", "tokens/s", "2 KiB a token"):
+    for told in ("TTFT p50 ms", "TPOT p50 ms", "(ITL)", "tokens/s", "2 KiB a token"):
         assert told in done.stdout
     assert "nan" not in done.stdout.lower()
+
+
+def test_inspect_tells_what_a_language_model_takes(folder, tmp_path):
+    done = run("inspect", "tiny_lm")
+    assert done.exit_code == 0, done.output
+    assert "context of 1024 tokens; tokenizer of 1024; cache" in done.stdout
+    run("export", f"hf:{folder}", "-o", str(tmp_path / "out" / "model.onnx"))
+    bundle = bundle_small(tmp_path / "out" / "model.onnx", tmp_path / "bundle")
+    done = run("inspect", str(bundle), "--format", "json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["recipe"].endswith("a language model, of its bundle")
+
+
+def test_a_budget_decides_the_exit_code():
+    short = ("--output-tokens", "4", "--seconds", "1s")
+    met = run("bench", "tiny_lm", "--prompt-tokens", "8", *short, "--budget", "ttft:1h,tpot:1h")
+    assert met.exit_code == 0, met.output
+    assert "PASS" in met.stdout
+    assert "met: TTFT 3600000 ms, TPOT 3600000 ms" in met.stdout
+    missed = run("bench", "tiny_lm", "--prompt-tokens", "8", *short, "--budget", "ttft:1h,tpot:1us")
+    assert missed.exit_code == 2, missed.output
+    assert "missed: TPOT 0.001 ms; met: TTFT" in missed.stdout
+    answered = run("run", "tiny_lm", "--prompt", "a", "--output-tokens", "3", "--budget", "tpot:1us")
+    assert answered.exit_code == 2
+    assert "missed by TPOT" in answered.stderr
+    assert run("run", "tiny_lm", "--prompt", "a", "--output-tokens", "3", "--budget", "tpot:1h").exit_code == 0
+
+
+def test_several_users_are_measured_in_several_numbers_of_slots(tmp_path):
+    asked = ["bench", "tiny_lm", "--prompt-tokens", "4,40", "--output-tokens", "8", "--seconds", "0.3s"]
+    done = run(
+        *asked,
+        "--load",
+        "closed:3",
+        "--slots",
+        "1,3",
+        "--budget",
+        "ttft:1h,tpot:1h",
+        "--max-miss",
+        "0.3",
+        "-o",
+        str(tmp_path),
+    )
+    assert done.exit_code == 0, done.output
+    for told in ("Under closed:3", "goodput", "queue p50", "texts a run", "closed:3 in"):
+        assert told in done.stdout
+    one, three = json.loads((tmp_path / "bench.json").read_text("utf-8"))["loads"]
+    assert (one["slots"], three["slots"]) == (1, 3)
+    assert one["texts_a_run"] == 1.0 <= three["texts_a_run"] <= 3.0
+    assert three["goodput"]["good"] == three["requests"] == three["all"]["answers"] >= 12
+    assert {each["prompt_tokens"] for each in three["by_length"]} == {4, 40}
+    rows = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text("utf-8").splitlines()]
+    assert len(rows) == one["requests"] + three["requests"]
+    assert all(len(row["account"]["token_at_ns"]) == 8 for row in rows)
+    assert "Throughput against the time for each token" in (tmp_path / "bench.html").read_text("utf-8")
 
 
 @pytest.mark.parametrize(
@@ -82,17 +131,35 @@ def test_figures_fit_a_narrow_terminal(monkeypatch):
         (["run", "tiny_lm", "frame.jpg", "--seed", "3"], "error: --seed belongs to --prompt"),
         (["run", "tiny_lm", "frame.jpg", "--temperature", "0"], "error: --temperature belongs to --prompt"),
         (["run", "tiny_lm", "--prompt", "a", "--view"], "--view is not for language models"),
-        (["bench", "tiny_lm", "--prompt-tokens", "4", "--budget", "9ms"], "--budget is not for language models"),
-        (["bench", "tiny_lm", "--prompt-tokens", "4", "--out", "here"], "--out is not for language models"),
+        (["bench", "tiny_lm", "--prompt-tokens", "4", "--budget", "9ms"], "of a language model write ttft:200ms"),
+        (["run", "tiny_lm", "--prompt", "a", "--budget", "9ms"], "of a language model write ttft:200ms"),
+        (["optimize", "tiny_lm", "-t", "cpu", "--budget", "9ms"], "of a language model write ttft:200ms"),
+        (["bench", "digits_detector", "--budget", "ttft:9ms"], "limit a language model, and this is none"),
+        (["optimize", "digits_detector", "-t", "cpu", "--budget", "ttft:9ms"], "and this is none"),
+        (["bench", "tiny_lm", "--budget", "ttft:9kg"], "'9kg' is not a duration"),
+        (["bench", "tiny_lm", "--budget", "itl:9ms"], "limits neither ttft nor tpot"),
+        (["bench", "tiny_lm", "--prompt-tokens", "4", "--energy"], "--energy is not for language models"),
+        (["bench", "tiny_lm", "--load", "users:4"], "'users:4' is not a load"),
+        (["bench", "tiny_lm", "--slots", "2,5000"], "5000 slots are more than 256"),
+        (["bench", "digits_detector", "--slots", "2"], "--slots is for a language model, and this is none"),
         (["run", "tiny_lm", "frame.jpg", "--prompt", "a"], "takes the place of SOURCE"),
-        (["run", "digits_detector", "--prompt", "a"], "is not the recipe of a language model"),
+        (["run", "digits_detector", "--prompt", "a"], "is of the task detection: its model writes no text"),
+        (["run", "tiny_lm", "--prompt", ""], "--prompt is empty"),
+        (["run", "tiny_lm", "--prompt", "a", "--seed", "3"], "--seed is for tokens that are drawn"),
+        (["run", "tiny_lm", "--prompt", "a", "--temperature", "0", "--top-p", "0.5"], "--top-p is for tokens"),
+        (["run", "tiny_lm", "--prompt", "a", "--guesses", "0", "--draft", "tiny_lm"], "leave one of them out"),
+        (["bench", "tiny_lm", "--guesses", "0", "--draft", "tiny_lm"], "leave one of them out"),
+        (["bench", "tiny_lm", "--slots", "0"], "'0' is no list of whole numbers from 1 on"),
+        (["bench", "tiny_lm", "--budget", "ttft:200"], "'ttft:200' has no unit"),
+        (["optimize", "tiny_lm", "-t", "cpu", "-o", __file__], "is a file"),
         (["run", "tiny_lm", "--prompt", "word " * 2000], "the context 1024: nothing could follow"),
         (["run", "no_such_model", "--prompt", "a"], "no model file or shipped model"),
-        (["bench", "tiny_lm"], "--prompt-tokens 128"),
-        (["bench", "tiny_lm", "--output-tokens", "8"], "belongs to --prompt-tokens"),
+        (["bench", "digits_detector", "--output-tokens", "8"], "is for a language model, and this is none"),
+        (["run", "tiny_lm", "frame.jpg"], "it answers --prompt TEXT, and no SOURCE"),
         (["bench", "tiny_lm", "--prompt-tokens", "1000"], "the context has 1024"),
+        (["bench", "tiny_lm", "--watts", "5"], "--watts belong to a device's price"),
+        (["bench", "tiny_lm", "--device-price", "5", "--cloud-price", "1"], "are two machines"),
         (["quantize", "tiny_lm", "--target", "cpu"], "writes token after token"),
-        (["compare", "tiny_lm", "tiny_lm"], "writes token after token"),
     ],
 )
 def test_what_does_not_go_is_one_line(args, told):
@@ -110,3 +177,33 @@ def test_what_a_folder_lacks_is_named(folder, tmp_path):
     assert not (tmp_path / "out").exists()
     done = run("export", f"hf:{folder}", "--input", "ids=1x4:int64")
     assert "leave --input" in done.output
+
+
+def test_bench_tells_what_tokens_cost_and_what_stands_out():
+    asked = ["bench", "tiny_lm", "--prompt-tokens", "8,300", "--output-tokens", "8", "--seconds", "0.2s"]
+    done = run(*asked, "--cloud-price", "3600", "--format", "json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert found["price_per_s"] == 1.0
+    assert isinstance(found["findings"], list)
+    assert "cost of 1000" in run(*asked, "--cloud-price", "3600").stdout
+
+
+def test_bench_starts_a_language_model_in_fresh_processes():
+    asked = ["bench", "tiny_lm", "--prompt-tokens", "8", "--output-tokens", "4", "--seconds", "0.1s"]
+    done = run(*asked, "--cold", "--repeats", "1", "--json")
+    assert done.exit_code == 0, done.output
+    cold = json.loads(done.stdout)["cold"]
+    assert {one["page_cache"] for one in cold["ways"]} <= {"warm", "cold"}
+    for one in cold["runs"]:
+        names = [point["name"] for point in one["points"]]
+        assert names == ["interpreter", "import", "session", "first", "second"]
+        assert all(point["took_ns"] > 0 for point in one["points"])
+
+
+def test_bench_tells_what_tokens_cost_under_a_load():
+    asked = ["bench", "tiny_lm", "--prompt-tokens", "8", "--output-tokens", "4", "--seconds", "0.1s"]
+    done = run(*asked, "--load", "closed:2", "--cloud-price", "3600")
+    assert done.exit_code == 0, done.output
+    assert "per 1000 tokens of answers at" in done.stdout
+    assert "tokens/s under closed:2" in done.stdout

@@ -17,9 +17,11 @@ from fixture_bundles import packed
 
 import edgeopt
 from edgeopt.cli import cli
+from edgeopt.errors import EXIT_INTERRUPTED
 from edgeopt.graph.model import find_model, load_model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.pipeline.optimize import optimize
+from edgeopt.pipeline.result import read_report
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.runtime.bundle import read_bundle
 from edgeopt.steps.quantize import STEP
@@ -297,6 +299,8 @@ def test_an_interrupt_leaves_finished_candidates_and_resume_takes_them_up(tmp_pa
     assert "--resume" in rest
     assert "Traceback" not in rest
     assert (out / "candidates" / "simplify" / "candidate.json").exists()
+    assert read_report(out).was_cut
+    assert read_bundle(out / "bundle").artefacts
     shown = CliRunner().invoke(cli, [*arguments, "--resume"])
     assert shown.exit_code == 0, shown.output
     assert "from disk" in shown.output
@@ -309,8 +313,8 @@ def test_an_interrupted_search_leaves_its_best_form(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("edgeopt.steps.quantize.step.search_int8", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        optimize("digits_detector", target="cpu", out=tmp_path / "o", threads=1, skip=("simplify", "fuse"))
+    report = optimize("digits_detector", target="cpu", out=tmp_path / "o", threads=1, skip=("simplify", "fuse"))
+    assert (report.chosen, report.exit_code) == ("baseline", EXIT_INTERRUPTED)
     assert load_model(tmp_path / "o" / "candidates" / "quantize" / "best-so-far.onnx").outputs
 
 

@@ -170,3 +170,44 @@ def test_the_end_of_the_input_is_an_interrupt_that_leaves_nothing(tmp_path):
     assert done.returncode == 130
     assert done.stderr.endswith("interrupted: nothing was written\n")
     assert [one.name for one in tmp_path.iterdir()] == ["net.onnx"]
+
+
+def test_a_model_without_inputs_is_refused_in_one_line(tmp_path):
+    graph = helper.make_graph(
+        [helper.make_node("Identity", ["one"], ["y"])],
+        "constant",
+        [],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, (1, 4))],
+        [onnx.numpy_helper.from_array(np.ones((1, 4), np.float32), "one")],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), str(tmp_path / "net.onnx"))
+    shown = run("recipe", tmp_path / "net.onnx")
+    assert shown.exit_code == 1
+    assert "takes no input" in shown.output
+    assert [one.name for one in tmp_path.iterdir()] == ["net.onnx"]
+
+
+def test_a_row_of_a_free_length_is_looked_at_in_a_run(tmp_path):
+    """As ddddocr's exporter writes it: (steps, 1, scores) come out of a graph that promises (1, n)."""
+    weight = np.random.default_rng(0).normal(size=(12, 1, 64, 8)).astype(np.float32)
+    graph = helper.make_graph(
+        [
+            helper.make_node("Conv", ["line", "weight"], ["columns"], strides=[64, 8]),
+            helper.make_node("Transpose", ["columns"], ["turned"], perm=[3, 0, 1, 2]),
+            helper.make_node("Shape", ["turned"], ["sizes"]),
+            helper.make_node("Slice", ["sizes", "zero", "three"], ["shape"]),
+            helper.make_node("Reshape", ["turned", "shape"], ["scores"]),
+        ],
+        "line",
+        [helper.make_tensor_value_info("line", TensorProto.FLOAT, (1, 1, 64, "width"))],
+        [helper.make_tensor_value_info("scores", TensorProto.FLOAT, (1, "n"))],
+        [onnx.numpy_helper.from_array(weight, "weight")]
+        + [onnx.numpy_helper.from_array(np.array([n]), name) for name, n in (("zero", 0), ("three", 3))],
+    )
+    path = tmp_path / "line.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), str(path))
+    shown = run("recipe", path, "--yes")
+    assert shown.exit_code == 0, shown.output
+    written = read_recipe(tmp_path / "recipe.toml")
+    assert (written.task, len(written.alphabet.symbols)) == ("ocr", 11)
+    assert "alphabet.file" in shown.output

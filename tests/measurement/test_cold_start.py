@@ -6,13 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import numpy_helper
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.null import Script
+from edgeopt.graph.outside_weights import outside_files
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.measurement.fresh_process import page_cache
 from edgeopt.measurement.fresh_process import start as cold_start
 from edgeopt.measurement.fresh_process.page_cache import PageCache, describe, prepare, resident_ratio, why_cannot_drop
 from edgeopt.measurement.fresh_process.start import POINTS, ColdPoint, ColdRun, ColdStart, ColdWay, run_cold_start
@@ -69,6 +71,13 @@ def test_inputs_of_a_file_are_used(script, tmp_path):
         )
 
 
+def test_a_model_of_texts_starts_on_empty_ones(tmp_path):
+    text = "words (string[n] x) => (string[n] y) { y = Identity(x) }"
+    onnx.save(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 18]> {text}'), str(tmp_path / "words.onnx"))
+    opening = Opening("onnxruntime", SessionOptions())
+    assert run_cold_start(tmp_path / "words.onnx", opening, repeats=1, with_optimized=False).runs
+
+
 def test_a_process_that_takes_too_long_is_ended(script):
     with pytest.raises(EdgeoptError, match=r"did not finish within 0 s"):
         run_cold_start(script, Opening("null", SessionOptions()), repeats=1, with_optimized=False, timeout_s=0.001)
@@ -117,7 +126,7 @@ def test_a_label_tells_what_was_achieved_by_the_worst_repeat():
 
 def test_a_missing_counter_is_said():
     point = ColdPoint("first", 1, None, None)
-    notes = cold_start._missing([ColdRun(WARM, (point,), None)])
+    notes = cold_start.missing_in([ColdRun(WARM, (point,), None)])
     assert "page faults not measured" in notes[0].detail
     assert ColdStart((ColdRun(WARM, (point,), None),)).rss_bytes(WARM)["first"] is None
 
@@ -147,8 +156,16 @@ def test_an_empty_or_foreign_file_has_no_share(tmp_path):
     assert prepare([tmp_path / "empty"], PageCache.WARM) is None
 
 
-def test_external_data_counts_as_part_of_the_model(tmp_path):
-    for name in ("m.onnx", "m.onnx.data", "other.data"):
-        (tmp_path / name).write_bytes(b"1")
-    assert [path.name for path in cold_start._files(tmp_path / "m.onnx")] == ["m.onnx", "m.onnx.data"]
-    assert page_cache.prepare(cold_start._files(tmp_path / "m.onnx"), PageCache.WARM) in (1.0, None)
+def test_weights_in_files_of_their_own_count_and_are_found_by_the_saved_graph(tmp_path):
+    pytest.importorskip("onnxruntime")
+    weights = numpy_helper.from_array(np.eye(32, dtype=np.float32), "w")
+    proto = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 13]> g (float[1, 32] x) => (float[1, 32] y) { y = MatMul(x, w) }'
+    )
+    proto.graph.initializer.append(weights)
+    model = tmp_path / "m.onnx"
+    (tmp_path / "far").mkdir()
+    onnx.save(proto, model, save_as_external_data=True, location="far/other.bin", size_threshold=0)
+    assert [path.name for path in outside_files(model)] == ["other.bin"]
+    found = run_cold_start(model, Opening("onnxruntime", SessionOptions()), repeats=1, page_caches=[PageCache.WARM])
+    assert [way.is_optimized for way in found.ways] == [False, True]

@@ -5,6 +5,7 @@ import pytest
 from fixture_models import all_models, assert_same, inputs_of, run, run_pass
 
 from edgeopt import passes
+from edgeopt.errors import NoteKind
 from edgeopt.passes import Pass, Phase, passes_of
 from edgeopt.steps.fuse import fuse
 from edgeopt.steps.simplify import simplify
@@ -24,7 +25,11 @@ def test_a_pass_is_a_documented_function_with_the_name_of_its_file(name: str) ->
     assert module.PASS.function.__doc__.startswith("Return how many")
 
 
-@pytest.mark.parametrize("name", NAMES)
+OF_DECODERS = passes_of(Phase.DECODER)
+"""They look for inputs by name; `tests/pipeline/generation/test_fusion.py` has graphs in which they find something."""
+
+
+@pytest.mark.parametrize("name", [one for one in NAMES if one not in OF_DECODERS])
 def test_a_pass_finds_something_in_some_small_model(name: str) -> None:
     assert any(run_pass(name, model)[0] for model in MODELS.values())
 
@@ -45,7 +50,7 @@ def test_both_steps_together_leave_every_output_equal_and_warn_of_nothing(fixtur
     before = MODELS[fixture]
     simple = simplify(before, {}, [inputs_of(before)])
     fused = fuse(simple.model, [inputs_of(before)])
-    assert simple.notes + fused.notes == ()
+    assert not [one for one in simple.notes + fused.notes if one.kind is NoteKind.WARNING]
     assert_same(before, fused.model)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import sys
 from dataclasses import replace
 from functools import partial
@@ -23,6 +24,7 @@ from edgeopt.pipeline.candidate import BASELINE, Candidate
 from edgeopt.pipeline.measure import Bench, measure_and_choose
 from edgeopt.pipeline.selection import Prefer, Wish
 from edgeopt.recipes.frames import Frames
+from edgeopt.system.time_limit import limited
 from edgeopt.tasks import Accuracy
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "choice_truth.py"
@@ -52,7 +54,7 @@ def test_one_that_is_truly_a_tenth_faster_is_found_in_most_runs(truth):
     assert sum(bool(set(truth.called_faster(one)) - {"candidate-2"}) for one in decisions) <= 2
 
 
-def quiet(truth, speeds, *, fresh=True, wish=None, change=None, read=None):
+def quiet(truth, speeds, *, fresh=True, wish=None, change=None, read=None, limit_s=math.inf, one_open=False):
     """Return the decision on a machine without noise.
 
     Args:
@@ -62,6 +64,8 @@ def quiet(truth, speeds, *, fresh=True, wish=None, change=None, read=None):
         wish: What is wanted.
         change: Edits the candidates before they are measured.
         read: Sensors.
+        limit_s: Of the machine's clock.
+        one_open: Whether memory holds one session at a time.
     """
     clock = ScriptedClock()
     machine = Machine(clock, read or (lambda: Reading(clock(), clock())), lambda: Anchor((1, 1)))
@@ -82,8 +86,11 @@ def quiet(truth, speeds, *, fresh=True, wish=None, change=None, read=None):
     candidates = [Candidate(name, "", (), "fp32", f"{name}.onnx", 1000, agreement=1.0) for name in known]
     candidates = [change(one) for one in candidates] if change else candidates
     run = fresh if callable(fresh) else in_a_process if fresh else None
-    bench = Bench(opened(known), frames, 100.0, 1, run, 1.0, machine=machine)
-    return measure_and_choose(candidates, bench, wish or Wish(max_drop=0.01))
+    bench = Bench(opened(known), frames, 100.0, 1, run, 1.0, machine=machine, one_open=one_open)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("edgeopt.system.time_limit.monotonic", lambda: clock() / 1e9)
+        with limited(clock() / 1e9 + limit_s):
+            return measure_and_choose(candidates, bench, wish or Wish(max_drop=0.01))
 
 
 def test_the_whole_frame_decides_and_not_execution_alone(truth):
@@ -127,6 +134,15 @@ def test_a_device_whose_sessions_open_here_only_is_judged_by_its_turns(truth):
     decision = quiet(truth, {"fast": (1.5, 0)}, fresh=False)
     assert decision.chosen.name == "fast"
     assert decision.candidates[1].speed.processes == 1
+
+
+@pytest.mark.parametrize(("one_open", "limit_s"), [(False, 0.6), (True, 2.0)])
+def test_rounds_that_a_time_limit_cuts_short_prove_nothing(truth, one_open, limit_s):
+    fast = {"fast": (1.5, 0)}
+    assert quiet(truth, fast, fresh=False, one_open=one_open).chosen.name == "fast"
+    cut = quiet(truth, fast, fresh=False, one_open=one_open, limit_s=limit_s)
+    assert (cut.chosen.name, cut.candidates[1].speed.verdict) == (BASELINE, "UNCONFIRMED")
+    assert "no speed is confirmed: the time limit left 3 of" in cut.notes[0].detail
 
 
 def test_the_smallest_that_is_not_proven_slower_may_be_asked_for(truth):

@@ -15,7 +15,7 @@ from fixture_bundles import packed
 
 import edgeopt
 from edgeopt import Runtime
-from edgeopt.errors import NoteKind
+from edgeopt.errors import NoteKind, UnsupportedError
 from edgeopt.measurement.accuracy.evaluate import open_labelled
 from edgeopt.measurement.compare.run import compare
 from edgeopt.measurement.given import Given, open_given
@@ -167,11 +167,10 @@ def test_a_target_of_fixed_shapes_or_another_device_says_why_not(target):
     assert sum("embed" in one for one in told) == 2
 
 
-def test_what_cannot_be_embedded_is_a_warning_and_the_bundle_is_written(brief, tmp_path):
-    report = edgeopt.optimize("digits_detector", out=tmp_path, recipe="tensors", steps=("fuse", *BOTH), threads=1)
-    told = [str(one) for one in report.notes if "embedded" in str(one)]
-    assert len(told) == 1
-    assert read_bundle(tmp_path).recipe.embedded == ()
+def test_an_answer_that_cannot_be_embedded_is_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(UnsupportedError, match=r"embed-postprocess: .*the outputs are the answer already"):
+        edgeopt.optimize("digits_detector", out=tmp_path / "out", recipe="tensors", steps=("fuse", *BOTH), threads=1)
+    assert not (tmp_path / "out").exists()
 
 
 def test_compare_says_that_a_threshold_inside_lowers_ap(bundles, few):

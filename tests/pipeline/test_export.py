@@ -160,7 +160,8 @@ def test_whole_numbers_are_asked_too(here: Path) -> None:
         ("torch:nets_of_export:Branches --input x=1x4", "cannot export"),
         ("torch:nets_of_export", "names nothing"),
         ("keras.tflite", "tf2onnx"),
-        ("weights.pt --input x=1x4", "no TorchScript file"),
+        ("weights.pt --input x=1x4", "no TorchScript file: torch.save wrote it"),
+        ("saved", "tf2onnx"),
         ("text.pt2", "no exported program"),
         ("absent.pt2", "does not exist"),
         ("model.bin", "no source"),
@@ -169,6 +170,8 @@ def test_whole_numbers_are_asked_too(here: Path) -> None:
 def test_what_cannot_be_exported_is_one_error_and_leaves_no_file(here: Path, words: str, said: str) -> None:
     torch.save({"weight": torch.zeros(3)}, here / "weights.pt")
     (here / "text.pt2").write_text("no program")
+    (here / "saved").mkdir(exist_ok=True)
+    (here / "saved" / "saved_model.pb").write_bytes(b"")
     shown = ask(*words.split(), "-o", "refused.onnx")
     assert shown.exit_code == 1
     assert shown.output.startswith("error: ")
@@ -181,7 +184,7 @@ def test_what_cannot_be_exported_is_one_error_and_leaves_no_file(here: Path, wor
 def test_optimize_exports_first_and_its_bundle_answers_as_the_module(here: Path) -> None:
     from edgeopt.runtime.runtime import Runtime
 
-    words = ["optimize", "torch:nets_of_export:small", "--shape", "images=1x3x16x16", "--target", "cpu"]
+    words = ["optimize", "torch:nets_of_export:small", "--input", "images=1x3x16x16", "--target", "cpu"]
     picture = np.random.default_rng(1).random((4, 3, 16, 16)).astype(np.float32)
     np.savez(here / "in.npz", images=picture)
     with briefly():

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from fixture_brief import briefly
+from made_texts import moods
 
 from edgeopt.cli import cli
 from edgeopt.runtime.bundle import read_bundle
@@ -24,6 +25,12 @@ PYTHON = os.environ.get("EDGEOPT_OPTIMUM", sys.executable if importlib.util.find
 if not PYTHON:
     pytest.skip("optimum is not installed, and EDGEOPT_OPTIMUM names no Python that has it", allow_module_level=True)
 PROGRAM = Path(__file__).parents[1] / "fixtures" / "fixture_optimum.py"
+TEXT = {
+    "input_ids": np.random.default_rng(0).integers(4, 50, (1, 16)),
+    "attention_mask": np.ones((1, 16), np.int64),
+    "token_type_ids": np.zeros((1, 16), np.int64),
+}
+PICTURE = {"pixel_values": np.random.default_rng(0).normal(0, 1, (1, 3, 64, 64)).astype("float32")}
 SAMPLES = {
     "vit": {"pixel_values": np.random.default_rng(0).normal(0, 1, (1, 3, 32, 32)).astype("float32")},
     "bert": {
@@ -33,6 +40,14 @@ SAMPLES = {
     },
 }
 LOADERS = {"vit": "ORTModelForImageClassification", "bert": "ORTModelForFeatureExtraction"}
+PLAIN = {
+    "moods": ("ORTModelForSequenceClassification", "text-classification", TEXT),
+    "tags": ("ORTModelForTokenClassification", "token-classification", TEXT),
+    "masked": ("ORTModelForFeatureExtraction", "feature-extraction", TEXT),
+    "segformer": ("ORTModelForSemanticSegmentation", "semantic-segmentation", PICTURE),
+    "detr": ("ORTModelForCustomTasks", "object-detection", PICTURE),
+}
+"""Kind to optimum's class, its task, and what is asked. `simplify` and `fuse` alone are taken: answers are equal."""
 
 
 def of_optimum(*words: str | Path) -> None:
@@ -72,6 +87,32 @@ def test_what_optimum_exports_is_optimized_and_optimum_loads_the_bundles(folder:
         theirs = answers["framework"]
         cosine = float(np.vdot(ours, theirs) / np.linalg.norm(ours) / np.linalg.norm(theirs))
         assert cosine > (0.999 if read_bundle(folder / "out" / kind).artefacts[0].precision == "fp32" else 0.9)
+
+
+def test_bundles_of_each_task_load_in_its_class_of_optimum(tmp_path: Path) -> None:
+    of_optimum("export", tmp_path, *PLAIN)
+    asked = list[str | Path]()
+    for kind, (loader, task, samples) in PLAIN.items():
+        np.savez(tmp_path / f"{kind}.npz", **samples)
+        words = [str(tmp_path / "onnx" / kind), "--target", "cpu", "--steps", "simplify,fuse", "--threads", "1"]
+        shown = CliRunner().invoke(cli, ["inspect", words[0]])
+        assert f"told by the configurations in {words[0]}: {task}" in " ".join(shown.output.split())
+        calib = str(_texts(tmp_path)) if samples is TEXT else "synthetic"
+        with briefly():
+            shown = CliRunner().invoke(cli, ["optimize", *words, "--calib", calib, "-o", str(tmp_path / "out" / kind)])
+        assert shown.exit_code in (0, 2, 3, 4), shown.output
+        assert f"{loader}.from_pretrained" in (tmp_path / "out" / kind / "report.json").read_text()
+        bundle = tmp_path / "out" / kind / "bundle"
+        asked += [bundle, loader, tmp_path / "hf" / kind, tmp_path / f"{kind}.npz", tmp_path / f"{kind}-out.npz"]
+    of_optimum("load", *asked)
+    for kind in PLAIN:
+        answers = np.load(tmp_path / f"{kind}-out.npz")
+        np.testing.assert_allclose(answers["loaded"], answers["framework"], rtol=1e-3, atol=1e-5)
+
+
+def _texts(folder: Path) -> Path:
+    (folder / "calib.txt").write_text("".join(f"{text}\n" for text, _ in moods(8, seed=1)))
+    return folder / "calib.txt"
 
 
 def test_an_encoder_with_its_decoder_is_told_from_one_model(folder: Path) -> None:

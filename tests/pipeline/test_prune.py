@@ -133,7 +133,7 @@ def test_an_interrupt_in_the_middle_leaves_what_was_found_and_a_resumed_run_ends
     )
     said = (process.stdout + process.stderr).decode()
     assert process.returncode == 130, said
-    assert "--resume takes them up" in said
+    assert "--resume goes on from it" in said
     (memory,) = (out / ".calibration").glob("prune-*.jsonl")
     kept = memory.read_text()
     assert not (out / "candidates/prune/model.onnx").exists()

@@ -1,15 +1,25 @@
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from time import monotonic
 from types import SimpleNamespace
 from typing import Any
 
+import onnx
 import pytest
 from fixture_models import activation, dynamic_conv
 
 from edgeopt.executors.onnxruntime import EXECUTOR
+from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
+from edgeopt.measurement.interleaved import Machine
 from edgeopt.pipeline import other_engines, start
+from edgeopt.pipeline.measure import Bench
+from edgeopt.pipeline.optimize import optimize
+from edgeopt.pipeline.result import Report
+from edgeopt.runtime.bundle import read_bundle
 from edgeopt.steps._context import Context, Engine
 from edgeopt.system.target import find_target
 
@@ -84,3 +94,47 @@ def test_a_dynamic_model_that_was_not_tried_in_float_in_time_is_told_of():
     assert late.notes == []
     other_engines._offer_in_float(SimpleNamespace(context=late), dynamic_conv(), None)
     assert [one.detail for one in late.notes] == ["time limit reached before float"]
+
+
+FRAME_S = 3.0
+
+
+class SlowFrames:
+    """The real engine on a real model, and a clock that only its runs move: three seconds each."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s, execute = monotonic(), OnnxRuntimeSession.execute  # what is imported later has the real clock
+
+        def slow(session: OnnxRuntimeSession, uploaded: Any) -> Any:
+            self.now_s += FRAME_S
+            return execute(session, uploaded)
+
+        monkeypatch.setattr(OnnxRuntimeSession, "execute", slow)
+        for name, module in [*sys.modules.items()]:
+            if name.startswith("edgeopt.") and getattr(module, "monotonic", None) is monotonic:
+                monkeypatch.setattr(module, "monotonic", lambda: self.now_s)
+        machine = Machine(clock=lambda: int(self.now_s * 1e9))
+        monkeypatch.setattr("edgeopt.pipeline.decide.Bench", partial(Bench, machine=machine))
+
+
+def optimize_slowly(tmp_path: Path, limit_s: float) -> Report:
+    model = tmp_path / "slow.onnx"
+    onnx.save(activation("r = Relu(x) y = Relu(r)").proto, str(model))
+    wishes = {"calib": "synthetic", "recipe": "tensors", "threads": 1, "time_limit_s": limit_s}
+    return optimize(model, target="cpu", out=tmp_path / "out", **wishes)
+
+
+@pytest.mark.parametrize("limit_s", [15.0, 60.0, 150.0])
+def test_a_model_of_seconds_a_frame_ends_in_time_and_the_original_stays(limit_s, tmp_path, monkeypatch):
+    monkeypatch.setattr("edgeopt.pipeline.engines._alternatives", lambda *_: ([], []))  # none moves the clock
+    slow = SlowFrames(monkeypatch)
+    began_s = slow.now_s
+    report = optimize_slowly(tmp_path, limit_s)
+    assert slow.now_s - began_s <= 1.5 * limit_s + 10 + 4 * FRAME_S
+    assert report.chosen == "baseline"
+    assert read_bundle(report.bundle).artefacts
+    told = " ".join(str(note) for note in report.notes)
+    assert "a frame takes 3 s: against the time limit answers are compared on" in told
+    assert "give --time-limit more" in told
+    assert ("no candidate is proven faster: the time limit leaves" in told) == (report.best.latency is None)
+    assert (report.best.latency is None) == (limit_s < 150), "a long one leaves time for turns"

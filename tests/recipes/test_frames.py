@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import wave
+
 import cv2
 import numpy as np
 import pytest
@@ -22,6 +24,28 @@ def test_a_folder_is_read_in_the_order_of_its_names(tmp_path):
     frames = open_frames(tmp_path)
     assert frames.names == ("0.png", "1.png", "2.png")
     np.testing.assert_array_equal(frames.read(1), picture(1))
+
+
+def test_a_folder_of_folders_is_read_one_level_deep(tmp_path):
+    for name in ("cat/0", "cat/1", "dog/0", ".hidden/0", "deep/er/0"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        cv2.imwrite(str(tmp_path / f"{name}.png"), picture(len(name)))
+    frames = open_frames(tmp_path)
+    assert frames.names == ("cat/0.png", "cat/1.png", "dog/0.png")
+    np.testing.assert_array_equal(frames.read(2), picture(5))
+    cv2.imwrite(str(tmp_path / "top.png"), picture(9))
+    assert open_frames(tmp_path).names == ("top.png",)
+
+
+def test_sounds_in_folders_are_read_too(tmp_path):
+    (tmp_path / "yes").mkdir()
+    with wave.open(str(tmp_path / "yes" / "0.wav"), "wb") as file:
+        file.setparams((1, 2, 16000, 0, "NONE", ""))
+        file.writeframes(np.arange(800, dtype=np.int16).tobytes())
+    (tmp_path / "empty").mkdir()
+    assert open_frames(tmp_path).names == ("yes/0.wav",)
+    with pytest.raises(InvalidFileError, match="holds no picture, nor do its folders"):
+        open_frames(tmp_path / "empty")
 
 
 def test_a_single_picture_is_a_source(tmp_path):

@@ -23,7 +23,8 @@ def obvious(frame: np.ndarray, how: Preprocess, layout: Layout) -> np.ndarray:
     pixels = frame if code is None else cv2.cvtColor(frame, code)
     values = pixels.reshape(*frame.shape[:2], -1).astype(np.float64) * how.scale
     values = (values - np.array(how.mean)) / np.array(how.std)
-    return (values.transpose(2, 0, 1) if layout is Layout.NCHW else values)[None].astype(np.float32)
+    planes = values if layout is Layout.NHWC else values.transpose(2, 0, 1)
+    return (planes if layout is Layout.CHW else planes[None]).astype(np.float32)
 
 
 @pytest.mark.parametrize("layout", Layout)
@@ -93,7 +94,7 @@ def test_a_line_is_prepared_as_paddleocr_does(size, layout):
     made = PictureInput(Input(size=(48, 320), layout=layout), how, reuse=True)
     made(picture(48, 320, seed=1))  # what was there before does not shine through
     tensor, geometry = made(picture(*size))
-    planar = tensor[0] if layout is Layout.NCHW else tensor[0].transpose(2, 0, 1)
+    planar = {Layout.NCHW: tensor[0], Layout.CHW: tensor}.get(layout, np.moveaxis(tensor[0], -1, 0))
     np.testing.assert_allclose(planar, paddleocr(picture(*size), 48, 320), atol=1e-5)
     assert geometry.scale_y == 48 / size[0]
 

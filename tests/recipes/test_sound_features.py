@@ -9,7 +9,7 @@ import pytest
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.recipes.audio import Audio, Features, Log, Scaling
+from edgeopt.recipes.audio import Audio, Edges, Features, Log, Scaling, Window
 from edgeopt.recipes.features import FeatureMaker, mel_filters
 from edgeopt.recipes.sound_input import place_sizes, sized_for
 
@@ -27,6 +27,20 @@ LIBROSA_MFCC = [
     [-1.9946, -8.3167, 8.3370],
 ]
 """librosa 1.0: `mfcc(...)[::4, ::17]`."""
+BELOW_THE_LOUDEST = [
+    [0.7257, -0.2369, -0.1824],
+    [0.1108, -0.1733, -0.2433],
+    [-0.1405, -0.1722, -0.2660],
+    [-0.2068, -0.2330, -0.2132],
+]
+"""librosa 0.11: `(power_to_db(melspectrogram(..., n_fft=257), ref=np.max) + 40) / 40`, `[::6, ::17]`."""
+HAMMING_INSIDE = [
+    [-1.0003, -2.9414, -3.3952],
+    [-3.4317, -3.5486, -3.3763],
+    [-3.5677, -3.6880, -3.6913],
+    [-3.8792, -4.0048, -3.8854],
+]
+"""librosa 0.11: `log10(melspectrogram(..., window="hamming", center=False) + 1e-10)[::6, ::17]`."""
 WHISPER = [
     [1.1715, -0.0239, -0.1069, 0.1166, 0.0354],
     [0.5930, 0.0161, 0.0557, 0.2568, 1.3516],
@@ -54,6 +68,35 @@ def test_librosa(features, more, rows, expected):
     found = maker(sound(8000, 4000))
     assert found.shape == maker.shape
     np.testing.assert_allclose(found[::rows, ::17], expected, atol=2e-3)
+
+
+def test_librosa_below_the_loudest_with_a_transform_of_odd_length():
+    given = {"rate_hz": 8000, "samples": 4000, "fft": 257, "step": 80, "bands": 24}
+    maker = FeatureMaker(Audio(features=Features.LIBROSA, relative=True, mean=-40, std=40, **given))
+    found = maker(sound(8000, 4000))
+    assert found.shape == maker.shape == (24, 50)
+    np.testing.assert_allclose(found[::6, ::17], BELOW_THE_LOUDEST, atol=2e-4)
+
+
+def test_librosa_by_hamming_without_a_centre():
+    how = {"window": Window.HAMMING, "edges": Edges.INSIDE, "log": Log.LOG10, "offset": 1e-10}
+    maker = FeatureMaker(Audio(features=Features.LIBROSA, **SHORT, **how))
+    found = maker(sound(8000, 4000))
+    assert found.shape == maker.shape == (24, 47)
+    np.testing.assert_allclose(found[::6, ::17], HAMMING_INSIDE, atol=2e-4)
+
+
+def test_samples_are_brought_to_one_deviation_before_their_features():
+    given = sound(8000, 4000)
+    loud = FeatureMaker(Audio(features=Features.LIBROSA, normalise=True, **SHORT))(0.5 * given + 0.2)
+    even = (given - given.mean()) / given.std()
+    np.testing.assert_allclose(loud, FeatureMaker(Audio(features=Features.LIBROSA, **SHORT))(even), atol=2e-2)
+    silent = FeatureMaker(Audio(features=Features.LIBROSA, normalise=True, **SHORT))(np.zeros(4000, np.float32))
+    assert np.isfinite(silent).all()
+    with pytest.raises(ValueError, match='log = "db"'):
+        FeatureMaker(Audio(features=Features.TORCHAUDIO, relative=True, **SHORT))
+    with pytest.raises(ValueError, match='scaling = "whole"'):
+        Audio(rate_hz=8000, samples=4000, normalise=True)
 
 
 def test_whisper():

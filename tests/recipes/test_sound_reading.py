@@ -47,7 +47,8 @@ def test_silero_is_known_by_its_states(inputs, outputs, context, shape):
 
 def test_whispers_encoder_is_known_by_its_features():
     inputs, outputs = [spec("input_features", "batch", 80, 3000)], [spec("last_hidden_state", "batch", 1500, 384)]
-    recipe, _ = sound_recipe(inputs, outputs)
+    recipe, comments = sound_recipe(inputs, outputs)
+    assert comments["audio.normalise"].startswith("not known")
     bound = bind_recipe(recipe, "", inputs, outputs, {}, {}).recipe
     assert (bound.task, bound.audio.features, bound.audio.samples) == ("tensors", Features.WHISPER, 480_000)
     assert bound.input.shapes["input_features"] == (1, 80, 3000)

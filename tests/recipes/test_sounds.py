@@ -160,7 +160,10 @@ def test_windows_come_behind_their_context_and_each_sound_is_a_stream(tmp_path):
 
 def test_a_sound_that_is_one_window_is_cut_or_padded():
     sound = Sound(np.ones(4, np.float32), 8000)
-    made = {pad: window_of(sound, Audio(rate_hz=8000, samples=8, pad=pad)).tolist() for pad in Pad}
+    made = {
+        pad: window_of(sound, Audio(rate_hz=8000, samples=8, pad=pad)).tolist()
+        for pad in (Pad.END, Pad.START, Pad.BOTH)
+    }
     assert made == {
         Pad.END: [1, 1, 1, 1, 0, 0, 0, 0],
         Pad.START: [0, 0, 0, 0, 1, 1, 1, 1],

@@ -132,3 +132,13 @@ def test_bench_times_a_stream_and_refuses_batches_of_it(folder):
             recipe=None,
             options=BenchOptions(source=folder / "stream.npz", batches=(2,)),
         )
+
+
+@pytest.mark.parametrize("pipelined", [False, True])
+def test_each_file_of_a_folder_begins_anew(runtime, heard, tmp_path, pipelined):
+    for name, begin in (("a", 0), ("b", 30), ("c", 60)):
+        np.savez(tmp_path / f"{name}.npz", x=np.concatenate(heard[begin : begin + 8]))
+    expected = [one for begin in (0, 30, 60) for one in looped(heard[begin : begin + 8])]
+    with edgeopt.Stream(runtime, str(tmp_path), fps=None, pipelined=pipelined) as stream:
+        found = [result.answer["speech"] for result in stream]
+    np.testing.assert_array_equal(found, expected)

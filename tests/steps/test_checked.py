@@ -1,4 +1,5 @@
 import numpy as np
+import onnx
 import pytest
 from fixture_models import (
     activation,
@@ -23,8 +24,34 @@ from edgeopt.steps.fuse import fuse
 from edgeopt.steps.simplify import simplify
 
 
+def of_usual_size(given: Model) -> Model:
+    """The same with a description as long as a small network's weights: no names and shapes are 1 % of such a file."""
+    proto = onnx.ModelProto()
+    proto.CopyFrom(given.proto)
+    proto.doc_string = "weights " * 10_000
+    return Model(proto, given.name)
+
+
+def test_what_would_make_a_file_grow_for_nothing_is_not_taken() -> None:
+    tiny = model("tiny (float[2,3] x, float[2,3] z) => (float[2,3] y) { s = Add(x, z) y = Relu(s) }")
+    for step in (lambda one: simplify(one, {}), fuse):
+        done = step(tiny)
+        assert done.model is tiny
+        assert (done.changes, done.notes) == ({}, ())
+    old = softmax_of_opset_7()
+    done = simplify(old, {"x": (2, 3, 2, 2)}, [inputs_of(old)])
+    assert done.model.size_bytes <= 1.01 * old.size_bytes
+    assert "made the file grow" in done.notes[0].detail
+    assert simplify(of_usual_size(old), {"x": (2, 3, 2, 2)}, [inputs_of(old)]).model.opset == 17
+
+
+def test_shapes_are_fixed_even_where_the_file_grows_by_them() -> None:
+    free = model("free (float[n,3] x) => (float[n,3] y) { y = Relu(x) }")
+    assert simplify(free, {"x": (4, 3)}).model.inputs[0].shape == (4, 3)
+
+
 def test_simplify_fixes_shapes_raises_the_opset_and_counts_each_rewrite() -> None:
-    before = softmax_of_opset_7()
+    before = of_usual_size(softmax_of_opset_7())
     done = simplify(before, {"x": (2, 3, 2, 2)}, [inputs_of(before)])
     assert done.model.opset == 17
     assert done.changes["upgrade_opset"] == 10

@@ -40,7 +40,7 @@ def test_a_value_that_no_device_has_is_refused(tmp_path, name):
         find_device(str(path))
     assert told in caught.value.problem
     assert "\n" not in caught.value.problem
-    assert len(str(caught.value)) < 500
+    assert len(str(caught.value)) < 600
 
 
 def test_a_target_file_that_is_not_there_says_so(tmp_path):

@@ -16,6 +16,7 @@ ANCHORS = ((10, 13, 16, 30, 33, 23), (30, 61, 62, 45, 59, 119), (116, 90, 156, 1
 
 ON_WHOLE_HEADS = {
     "dbnet",
+    "dbnet_upright",
     "detections",
     "detections_yx",
     "yolov8_dfl",
@@ -25,7 +26,7 @@ ON_WHOLE_HEADS = {
     "ssd_offsets",
     "ssd_offsets_yx",
 }
-"""Tested on graphs in test_detector_heads.py."""
+"""Tested on graphs in test_detector_heads.py and test_other_heads.py."""
 
 
 def logit(p: float) -> float:

@@ -208,7 +208,8 @@ def test_nanodet(name, strides, shift, size):
                         far.append(float((values / values.sum() * range(8)).sum()) * stride)
                     cx, cy = (x + shift) * stride, (y + shift) * stride
                     box = cx - far[0], cy - far[1], cx + far[2], cy + far[3]
-                    kept.append((*box, float(found[row, best]), best))
+                    inside = [min(max(place, 0), size[1 - i % 2]) for i, place in enumerate(box)]
+                    kept.append((*inside, float(found[row, best]), best))
                 row += 1
     require_same(decoded(model, name, 0.9), kept)
 

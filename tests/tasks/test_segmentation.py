@@ -19,12 +19,13 @@ from edgeopt.errors import InvalidFileError, UnsupportedError
 from edgeopt.graph.model import save_model
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.measurement.accuracy.acceptance import keeps_accuracy
-from edgeopt.measurement.accuracy.evaluate import open_labelled
+from edgeopt.measurement.accuracy.evaluate import open_labelled, why_no_proof
 from edgeopt.recipes.labels.masks import MaskLabels, read_mask
 from edgeopt.recipes.preprocess import Anchor, Input, Preprocess, Resize
 from edgeopt.recipes.recipe import Evaluation, Postprocess, Recipe, Scores
 from edgeopt.recipes.run_lengths import run_lengths
 from edgeopt.tasks import make_task
+from edgeopt.tasks.segmentation import Segments
 
 RECIPE = """
 name = "shapes"
@@ -147,6 +148,14 @@ def test_run_lengths_are_those_of_coco() -> None:
     for mask in (painted(1)[1] == 1, np.ones((3, 4), bool), np.zeros((3, 4), bool)):
         told = run_lengths(mask)
         assert (coco_masks.decode(coco_masks.frPyObjects(told, *told["size"])) == mask).all()
+
+
+def test_answers_to_pictures_of_two_sizes_are_told_apart() -> None:
+    made = task()
+    sizes = [np.zeros((48, 64), np.uint16), np.ones((64, 48), np.uint16)]
+    wide, high = (Segments(one) for one in sizes)
+    assert made.agreement([high, wide], [wide, high]) < 0.5
+    assert why_no_proof(made, [wide, high], 0.9) == ""
 
 
 def test_agreement_and_loss_fall_with_what_is_lost() -> None:

@@ -85,5 +85,7 @@ def test_masks_are_recognised_without_metadata_and_poses_are_not() -> None:
 
 def test_turned_boxes_are_refused() -> None:
     model = head("v8_obb")
-    with pytest.raises(UnsupportedError, match="this model is for 'obb', which no recipe reads"):
+    with pytest.raises(
+        UnsupportedError, match=r"this model is for 'obb' \(oriented .* turned ones\), which no recipe reads"
+    ):
         choose_recipe(None, None, model.inputs, model.outputs, model.metadata)

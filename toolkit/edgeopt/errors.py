@@ -23,6 +23,8 @@ _MOST_KNOWN = 12
 _MOST_CHOICES = 40
 """Names that are told where none is near: more than there are targets, fewer than layers of a model."""
 EXIT_PASS, EXIT_ERROR, EXIT_MISSED, EXIT_INCONCLUSIVE, EXIT_NOISY = 0, 1, 2, 3, 4
+EXIT_INTERRUPTED = 130
+"""As shells have it: 128 and the signal's number."""
 EXIT_OF: Mapping[str, int] = {
     "PASS": EXIT_PASS,
     "FAIL": EXIT_MISSED,

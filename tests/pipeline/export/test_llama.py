@@ -1,19 +1,22 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from small_decoders import VOCABULARY, random_weights, write_decoder, write_tensors
 
-from edgeopt.errors import InvalidFileError, UnsupportedError
+from edgeopt.errors import EdgeoptError, InvalidFileError, UnsupportedError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.decoder import Decoder, cache_parts
 from edgeopt.pipeline.export.decoder.llama import read_configuration, write_llama
+from edgeopt.pipeline.export.decoder.positions import Positions
 from edgeopt.pipeline.export.decoder.reference import Reference
 from edgeopt.pipeline.export.decoder.tensors_file import TensorFiles
+from edgeopt.pipeline.export.export import export
 
 KINDS = {
     "llama": {},
@@ -114,7 +117,8 @@ def test_weights_that_are_no_numbers_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "rope_scaling"),
+        ({"rope_scaling": {"rope_type": "longrope", "factor": 8.0}}, "rope_scaling"),
+        ({"rope_scaling": {"type": "yarn", "factor": 8.0, "mscale": 0.7}}, "rope_scaling"),
         ({"hidden_act": "gelu"}, "hidden_act"),
         ({"attention_bias": True}, "attention_bias"),
         ({"head_dim": 12}, "heads of 12 numbers"),
@@ -151,3 +155,55 @@ def test_a_damaged_configuration_is_one_line(damage, tmp_path):
 def test_no_configuration_is_one_line(tmp_path: Path):
     with pytest.raises(InvalidFileError, match="is no configuration"):
         read_configuration(tmp_path)
+
+
+SCALED = {
+    "default": {},
+    "linear": {"factor": 4.0},
+    "llama3": {
+        "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 128,
+    },
+    "yarn": {"factor": 4.0, "original_max_position_embeddings": 128},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", SCALED)
+def test_angles_are_those_of_transformers(kind):
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    scaling = {"rope_type": kind, **SCALED[kind]}
+    config = transformers.LlamaConfig(
+        hidden_size=64, num_attention_heads=2, max_position_embeddings=512, rope_theta=500000.0, rope_scaling=scaling
+    )
+    count = 512
+    cos, sin = LlamaRotaryEmbedding(config)(torch.zeros(1, count, 64), torch.arange(count)[None])
+    ours = Positions.read(config.to_dict(), 512).tables(32, count)
+    for mine, theirs in zip(ours, (cos, sin), strict=True):
+        np.testing.assert_allclose(mine, theirs[0, :, :16].numpy(), atol=5e-5)
+
+
+@pytest.mark.parametrize("kind", ["llama3", "mistral"])
+def test_logits_are_those_of_transformers(kind, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    more = {"sliding_window": 7} if kind == "mistral" else {"rope_scaling": {"rope_type": kind, **SCALED[kind]}}
+    folder = write_decoder(tmp_path, kind="mistral" if kind == "mistral" else "llama", **more)
+    module = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    tokens = np.random.default_rng(1).integers(0, VOCABULARY, 40).tolist()
+    with torch.no_grad():
+        expected = module(torch.tensor([tokens])).logits[0].numpy()
+    config, weights = read_configuration(folder), TensorFiles(folder)
+    session = EXECUTOR.open(write_llama(config, weights, "small").data, SessionOptions())
+    decoder = Decoder(session.engine, cache_parts(session.inputs, session.outputs), 64, shares=True)
+    found = np.concatenate([decoder.run(tokens[:30]), *(decoder.run([one]) for one in tokens[30:])])
+    np.testing.assert_allclose(found, expected, atol=2e-4)
+
+
+def test_a_file_of_llama_cpp_asks_for_its_package(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    (tmp_path / "net.gguf").write_bytes(b"GGUF")
+    with pytest.raises(EdgeoptError, match="gguf") as raised:
+        export(str(tmp_path / "net.gguf"), out=tmp_path / "model.onnx")
+    assert "edgeopt[gguf]" in str(raised.value.remedy)

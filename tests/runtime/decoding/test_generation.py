@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_decoders import VOCABULARY, write_decoder
+from small_decoders import VOCABULARY, byte_tokenizer, write_decoder
 
 from edgeopt.errors import UnsupportedError
 from edgeopt.executors import SessionOptions
@@ -15,7 +15,7 @@ from edgeopt.graph.tensors import TensorSpec
 from edgeopt.pipeline.export.decoder.llama import read_configuration, write_llama
 from edgeopt.pipeline.export.decoder.reference import Reference
 from edgeopt.pipeline.export.decoder.tensors_file import TensorFiles
-from edgeopt.recipes.byte_pairs import BytePairs, read_byte_pairs
+from edgeopt.recipes.byte_pairs import read_byte_pairs
 from edgeopt.runtime.decoding.generation import Asked
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.sampling import Chooser, Sampling
@@ -23,18 +23,6 @@ from edgeopt.runtime.decoding.sampling import Chooser, Sampling
 PROMPT = [5, 17, 250, 3, 99, 17, 250]
 LONG = Asked(most_tokens=256, ends=False)
 TOKENIZER = Path(__file__).parents[3] / "models" / "tiny_lm" / "tokenizer.json"
-
-
-def byte_tokenizer() -> BytePairs:
-    """A tokenizer without merges: 256 bytes and one end."""
-    full = read_byte_pairs(TOKENIZER)
-    letters = {letter: i for i, letter in enumerate(sorted(one for one in full._ids if len(one) == 1))}
-    values = {
-        "model": {"type": "BPE", "vocab": letters, "merges": []},
-        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False},
-        "added_tokens": [{"content": "<|end|>", "id": 256}],
-    }
-    return BytePairs(Path("tokenizer.json"), values)
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +57,23 @@ def plain(data: bytes) -> list[int]:
 def test_every_token_of_256_is_the_likeliest_of_plain_numpy(folder, plain):
     logits = Reference(read_configuration(folder), TensorFiles(folder)).logits([*PROMPT, *plain[:-1]])
     assert plain == logits[len(PROMPT) - 1 :].argmax(axis=-1).tolist()
+
+
+def test_a_recipe_runs_prompts_in_parts_that_are_alike_and_asks_each_for_one_token(data, plain, monkeypatch):
+    asked_for = list[tuple[int, int]]()
+    run = Decoder.run
+
+    def counted(self, tokens, last=0):
+        asked_for.append((len(tokens), last))
+        return run(self, tokens, last)
+
+    monkeypatch.setattr(Decoder, "run", counted)
+    with LanguageModel(EXECUTOR.open(data, SessionOptions()), byte_tokenizer(), 400, end=[256], chunk=3) as opened:
+        assert tokens_of(opened, LONG) == plain
+        assert asked_for[:4] == [(2, 1), (2, 1), (3, 1), (1, 0)]
+        opened.forget()
+        opened.keep_prefix(PROMPT[:4])
+        assert asked_for[-2:] == [(2, 1), (2, 1)]
 
 
 @pytest.mark.parametrize(

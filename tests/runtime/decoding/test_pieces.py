@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from edgeopt.recipes.byte_pairs import read_byte_pairs
-from edgeopt.runtime.decoding.lookup import guessed
+from edgeopt.runtime.decoding.guessing.lookup import LookUp
 from edgeopt.runtime.decoding.pieces import Pieces
 
 TOKENIZER = read_byte_pairs(Path(__file__).parents[3] / "models" / "tiny_lm" / "tokenizer.json")
@@ -53,7 +53,7 @@ def test_nothing_of_a_stop_string_is_shown(text, stop, expected):
 
 
 def test_guesses_follow_the_last_place_where_the_end_stood_before():
-    assert guessed([1, 2, 3, 4, 9, 1, 2, 3], 2) == [4, 9]
-    assert guessed([7, 2, 3, 5, 1, 2, 3, 6, 0, 2, 3], 3) == [6, 0, 2]
-    assert guessed([1, 2, 3, 4], 4) == []
-    assert guessed([1], 4) == []
+    assert LookUp().guess([1, 2, 3, 4, 9, 1, 2, 3], 2) == [4, 9]
+    assert LookUp().guess([7, 2, 3, 5, 1, 2, 3, 6, 0, 2, 3], 3) == [6, 0, 2]
+    assert LookUp().guess([1, 2, 3, 4], 4) == []
+    assert LookUp().guess([1], 4) == []

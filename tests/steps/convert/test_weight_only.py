@@ -8,11 +8,14 @@ from encoders import encoder
 from first_outputs import answers, signal_db
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
 from small_nets import ALL, Net, frames
 
 from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import Model
-from edgeopt.steps.convert.weight_only import BLOCK, is_mostly_matrices, make_weight_only, quantize_blocks
+from edgeopt.steps.convert.blocks import k_quant, to_nearest
+from edgeopt.steps.convert.blocks_with_inputs import Gram, rounding_with
+from edgeopt.steps.convert.weight_only import BLOCK, is_mostly_matrices, make_weight_only
 
 
 def perceptron(inputs: int, outputs: int, *, again: bool = False) -> Model:
@@ -30,16 +33,16 @@ def on_the_grid(shape: tuple[int, ...]) -> np.ndarray:
     return numbers
 
 
+@pytest.mark.parametrize("rounding", [to_nearest, k_quant])
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("inputs", [64, 100])
-def test_the_kernel_multiplies_by_what_the_integers_stand_for(bits, inputs):
+def test_the_kernel_multiplies_by_what_the_integers_stand_for(bits, inputs, rounding):
     model = perceptron(inputs, 24)
     graph = Graph.from_model(model)
     weight, bias = graph.constant(graph.value("w")), graph.constant(graph.value("b"))
-    integers, scale = quantize_blocks(weight.T, bits, BLOCK)
-    real = ((integers.astype(np.float32) - (1 << (bits - 1))) * scale[..., None]).reshape(24, -1)[:, :inputs]
+    real = rounding("", weight.T, bits, BLOCK).real(inputs)
     x = on_the_grid((1, 1, inputs, inputs))
-    made = answers(make_weight_only(model, bits).model, [{"x": x}])[0]
+    made = answers(make_weight_only(model, bits, rounding=rounding).model, [{"x": x}])[0]
     assert signal_db(made, x @ real.T + bias) > 60
 
 
@@ -47,10 +50,8 @@ def test_the_kernel_multiplies_by_what_the_integers_stand_for(bits, inputs):
 @given(st.integers(0, 1000), st.sampled_from([4, 8]), st.integers(1, 70))
 def test_choosing_a_range_never_costs_more_than_taking_the_largest_weight(seed, bits, inputs):
     columns = np.random.default_rng(seed).standard_t(3, (3, inputs)).astype(np.float32)
-    integers, scale = quantize_blocks(columns, bits, BLOCK)
     half = 1 << (bits - 1)
-    real = ((integers.astype(np.float32) - half) * scale[..., None]).reshape(3, -1)[:, :inputs]
-    for row, kept in zip(columns, real, strict=True):
+    for row, kept in zip(columns, to_nearest("", columns, bits, BLOCK).real(inputs), strict=True):
         for start in range(0, inputs, BLOCK):
             block = row[start : start + BLOCK]
             step = block[np.abs(block).argmax()] / -half
@@ -59,10 +60,59 @@ def test_choosing_a_range_never_costs_more_than_taking_the_largest_weight(seed, 
             assert error <= of_plain * 1.001 + 1e-9
 
 
-def test_a_column_of_zeros_stays_zero():
-    integers, scale = quantize_blocks(np.zeros((2, 64), np.float32), 4, BLOCK)
-    assert (integers == 8).all()
-    assert np.isfinite(scale).all()
+@settings(deadline=None, max_examples=20)
+@given(st.integers(0, 1000), st.sampled_from([4, 8]))
+def test_a_zero_of_its_own_keeps_more_of_weights_of_one_sign(seed, bits):
+    columns = np.random.default_rng(seed).uniform(0.2, 1.0, (3, 64)).astype(np.float32)
+    own, shared = (np.square(f("", columns, bits, BLOCK).real(64) - columns).sum() for f in (k_quant, to_nearest))
+    assert own < 0.5 * shared
+
+
+@pytest.mark.parametrize("rounding", [to_nearest, k_quant])
+def test_a_column_of_zeros_stays_zero(rounding):
+    made = rounding("", np.zeros((2, 64), np.float32), 4, BLOCK)
+    assert np.isfinite(made.scale).all()
+    assert (made.real(64) == 0).all()
+
+
+@pytest.mark.parametrize("inputs", [96, 1100])
+def test_weights_rounded_with_their_inputs_change_products_less(inputs):
+    chance = np.random.default_rng(0)
+    columns = chance.standard_normal((8, inputs)).astype(np.float32)
+    seen = (chance.standard_normal((400, 12)) @ chance.standard_normal((12, inputs))).astype(np.float32)
+    seen[:, 5] = 0  # an input that is never seen
+    gram = Gram(inputs)
+    gram.add(seen[:150])
+    gram.add(seen[150:])
+    made = rounding_with({"node": gram})("node", columns, 4, BLOCK)
+    nearest = to_nearest("node", columns, 4, BLOCK)
+    errors = [np.square(seen @ (one.real(inputs) - columns).T).sum() for one in (made, nearest)]
+    assert errors[0] < 0.5 * errors[1]
+    np.testing.assert_array_equal(made.scale, nearest.scale)
+    assert rounding_with({})("node", columns, 4, BLOCK).integers.tobytes() == nearest.integers.tobytes()
+
+
+@pytest.mark.parametrize(("bits", "bytes_each"), [(4, 1.9), (8, 1.2)])
+def test_a_table_in_eight_bits_that_is_the_head_too_is_stored_once(bits, bytes_each):
+    chance = np.random.default_rng(0)
+    table = chance.standard_normal((300, 64)).astype(np.float32)
+    ids = helper.make_tensor_value_info("ids", TensorProto.INT64, ["n"])
+    out = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["n", 300])
+    nodes = [
+        helper.make_node("Gather", ["table", "ids"], ["rows"], name="look"),
+        helper.make_node("MatMul", ["rows", "head"], ["logits"], name="head"),
+    ]
+    stored = [numpy_helper.from_array(table, "table"), numpy_helper.from_array(table.T.copy(), "head")]
+    graph = helper.make_graph(nodes, "tied", [ids], [out], stored)
+    model = Model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), "tied")
+    made = make_weight_only(model, bits, tables=True)
+    assert made.changes == {f"matrices in {bits} bits": 1, "tables in blocks": 1}
+    assert made.model.size_bytes < bytes_each * table.size + 1000
+    head = to_nearest("", table, bits, BLOCK).real(64)
+    rows = head if bits == 8 else k_quant("", table, 8, BLOCK).real(64)
+    found = answers(made.model, [{"ids": np.array([3, 299, 0])}])[0]
+    assert signal_db(found, rows[[3, 299, 0]] @ head.T) > 38
+    assert make_weight_only(model, bits).model.op_counts["Gather"] == 1
 
 
 def test_eight_bits_keep_more_than_four_and_four_are_the_smallest():

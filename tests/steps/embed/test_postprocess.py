@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
@@ -12,10 +15,14 @@ from onnx import TensorProto, helper
 from edgeopt.errors import UnsupportedError
 from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import Tensors
-from edgeopt.recipes.embedded import BOXES, CLASSES, SCORES
+from edgeopt.pipeline.plan import Options, make_plan
+from edgeopt.recipes.embedded import BOXES, CLASSES, POINTS, SCORES, Embedded
 from edgeopt.recipes.preprocess import Geometry
 from edgeopt.recipes.recipe import Boxes, Postprocess, Recipe, Scores, find_recipe
+from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.steps.embed_postprocess import embed_postprocess
+from edgeopt.steps.embed_preprocess import embed_preprocess
+from edgeopt.system.target import find_target
 from edgeopt.tasks import make_task
 from edgeopt.tasks.detection.decoders import DECODERS
 
@@ -150,6 +157,9 @@ def check(numbers: Postprocess, values: list[np.ndarray], opset: int = 17) -> in
     np.testing.assert_allclose(found[SCORES], wanted.scores, atol=1e-6)
     np.testing.assert_array_equal(found[CLASSES], wanted.classes)
     np.testing.assert_allclose(whole.to_frame(found[BOXES]), wanted.boxes, rtol=1e-4, atol=1e-3)
+    assert (POINTS in found) == (wanted.points is not None) == ("offsets" in numbers.decoder and len(values) == 3)
+    if wanted.points is not None:
+        np.testing.assert_allclose(found[POINTS], wanted.points, rtol=1e-4, atol=1e-3)
     return len(wanted)
 
 
@@ -162,7 +172,7 @@ def test_an_embedded_decoder_gives_the_tasks_boxes(case, threshold):
     assert count > 0 or threshold > 0.9
 
 
-NOT_EMBEDDED = {"dbnet", "detections", "detections_yx"}
+NOT_EMBEDDED = {"dbnet", "dbnet_upright", "detections", "detections_yx"}
 """Standard ONNX finds no regions; the others end in suppression already."""
 
 
@@ -183,6 +193,52 @@ def test_it_is_written_in_the_models_opset(opset):
     made = embed_postprocess(model, bound(numbers))
     assert made.opset == opset
     assert check(numbers, outputs_of("yolox", numbers, np.random.default_rng(1), flat=False), opset)
+
+
+HEADS = Path(__file__).parents[2] / "heads"
+
+
+@pytest.mark.parametrize("inside", [(Embedded.POSTPROCESS,), tuple(Embedded)])
+@pytest.mark.parametrize("name", ["v8_pose", "yolo26_pose", "v8_segment", "yolo26_segment"])
+def test_points_and_masks_are_those_of_the_task(name: str, inside: tuple[Embedded, ...]) -> None:
+    """Graphs by the families' own exporters; with the frame embedded its resize is fed to both alike."""
+    model = Model(onnx.load_model_from_string(gzip.decompress((HEADS / f"{name}.onnx.gz").read_bytes())), name)
+    recipe = choose_recipe(None, None, model.inputs, model.outputs, model.metadata).recipe
+    recipe = replace(recipe, postprocess=replace(recipe.postprocess, score_threshold=0.25, max_detections=100))
+    height, width = recipe.input.size
+    noise = np.random.default_rng(1).integers(0, 256, (height, width - 16, 3), dtype=np.uint8)
+    frame = noise.repeat(2, axis=0).repeat(2, axis=1)  # it is halved, and padded on its sides
+    whole = Embedded.PREPROCESS in inside
+    fed = embed_preprocess(model, recipe) if whole else model
+    answers = []
+    for one, parts in ((fed, inside[:-1] if whole else ()), (embed_postprocess(fed, recipe), inside)):
+        task = make_task(recipe.with_embedded(*parts), one.inputs, one.outputs, evaluating=False)
+        session = ort.InferenceSession(one.data, providers=["CPUExecutionProvider"])
+        inputs, geometry = task.preprocess(frame)
+        made = session.run(None, dict(inputs))
+        outputs = dict(zip([output.name for output in session.get_outputs()], made, strict=True))
+        answers.append(task.postprocess(outputs, geometry))
+    wanted, found = answers
+    assert len(found) == len(wanted) >= 3
+    np.testing.assert_array_equal(found.classes, wanted.classes)
+    np.testing.assert_allclose(found.scores, wanted.scores, atol=1e-5)
+    np.testing.assert_allclose(found.boxes, wanted.boxes, rtol=1e-4, atol=0.02)
+    if "segment" not in name:
+        np.testing.assert_allclose(found.points, wanted.points, rtol=1e-4, atol=0.02)
+        return
+    masks = [np.stack([one.mask(i) for i in range(len(one))]) for one in answers]
+    area = sum(int(one.sum()) for one in masks) / 2
+    assert area > 300
+    # of the frame pixel by pixel; of the input's pixels the outline moves when it is led into the frame
+    assert np.count_nonzero(masks[0] != masks[1]) <= (0.002 if whole else 0.15) * area
+
+
+@pytest.mark.parametrize("decoder", ["heatmaps", "instances", "dbnet"])
+def test_an_answer_that_is_not_embedded_is_refused_before_anything_runs(decoder: str) -> None:
+    recipe = {"heatmaps": "hrnet", "instances": "torchvision_instances", "dbnet": "dbnet"}[decoder]
+    options = Options(steps=("default", "embed-postprocess"))
+    with pytest.raises(UnsupportedError, match=rf"embed-postprocess: .* decoder = '{decoder}' is not embedded"):
+        make_plan(find_recipe(recipe), find_target("cpu"), options, 1)
 
 
 def test_a_low_limit_keeps_the_best_boxes():

@@ -15,7 +15,7 @@ from typing import IO, Any
 import click
 
 from edgeopt import __version__
-from edgeopt.errors import EXIT_ERROR, EdgeoptError, NotFoundError
+from edgeopt.errors import EXIT_ERROR, EXIT_INTERRUPTED, EdgeoptError, NotFoundError
 from edgeopt.system.text import fold, printable, short
 
 click.UsageError.exit_code = EXIT_ERROR  # click's own 2 means a missed budget here
@@ -53,7 +53,7 @@ class Commands(click.Group):
             ctx.exit(error.exit_code)
         except KeyboardInterrupt:
             click.echo(f"interrupted: {_what_is_left(ctx.invoked_subcommand)}", err=True)
-            ctx.exit(130)
+            ctx.exit(EXIT_INTERRUPTED)
         except BrokenPipeError:
             ctx.exit(0)
         except OSError as error:

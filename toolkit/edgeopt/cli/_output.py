@@ -20,13 +20,18 @@ def show(document: Document, form: str, *, err: bool = False) -> None:
     from edgeopt.report.formats import Paper, render
 
     width = _width(err=err)
-    paper = Paper(width, is_coloured=bool(width) and not os.environ.get("NO_COLOR"))
+    paper = Paper(width, is_coloured=_is_terminal(err=err) and not os.environ.get("NO_COLOR"))
     click.echo(render(document, form, paper), nl=False, err=err)
 
 
 def _width(*, err: bool = False) -> int:
-    """Return the columns of the terminal; 0 where the output is none."""
-    return shutil.get_terminal_size().columns if (sys.stderr if err else sys.stdout).isatty() else 0
+    """Return the columns of the terminal, in a pipe those of the variable `COLUMNS`; 0 where it is not set either."""
+    is_asked = _is_terminal(err=err) or os.environ.get("COLUMNS", "").isdecimal()
+    return shutil.get_terminal_size().columns if is_asked else 0
+
+
+def _is_terminal(*, err: bool) -> bool:
+    return (sys.stderr if err else sys.stdout).isatty()
 
 
 def show_line(line: str, *, err: bool = False) -> None:

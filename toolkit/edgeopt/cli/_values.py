@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.system.text import parse_duration_s, parse_ratio, parse_shape, short
+
+if TYPE_CHECKING:
+    from edgeopt.measurement.generation.budget import AnswerBudget
 
 ELEMENT_TYPES = ("float32", "float16", "float64", "int64", "int32", "uint8", "int8", "bool")
 """Of an input of a network, in NumPy's words; the first where none is told."""
@@ -27,6 +30,27 @@ class Duration(click.ParamType[float]):
         """Return seconds."""
         try:
             return value if isinstance(value, float) else parse_duration_s(value, unit=self.unit)
+        except EdgeoptError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Budget(click.ParamType["float | AnswerBudget"]):
+    """The time of a frame, in seconds, such as `33ms`; or limits of an answer such as `ttft:200ms,tpot:20ms`."""
+
+    name = "budget"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        """Return what help shows for the value."""
+        return "TIME|ttft:TIME,tpot:TIME"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | AnswerBudget:
+        """Return seconds, or limits."""
+        from edgeopt.measurement.generation.budget import parse_answer_budget
+
+        if not isinstance(value, str):
+            return value  # type: ignore[no-any-return]  # converted already
+        try:
+            return parse_answer_budget(value) if ":" in value else parse_duration_s(value, unit="ms")
         except EdgeoptError as error:
             self.fail(str(error), param, ctx)
 
@@ -182,8 +206,24 @@ class Counts(click.ParamType[tuple[int, ...]]):
             return value
         words = [one.strip() for one in value.split(",")]
         if not all(word.isascii() and word.isdigit() and len(word) < 10 and int(word) for word in words):
-            self.fail(f"{short(value)} is no list of whole numbers; write them as 1,2,4,8", param, ctx)
+            self.fail(f"{short(value)} is no list of whole numbers from 1 on; write them as 1,2,4,8", param, ctx)
         return tuple(map(int, words))
+
+
+class Guesses(click.ParamType[int]):
+    """A number of guesses, or `auto`, which is -1."""
+
+    name = "integer|auto"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number."""
+        if isinstance(value, int):
+            return value
+        if value == "auto":
+            return -1
+        if not (value.isascii() and value.isdigit() and len(value) < 3 and int(value) <= 64):
+            self.fail(f"{short(value)} is no number from 0 to 64, and not auto", param, ctx)
+        return int(value)
 
 
 class Shape(click.ParamType[tuple[str, tuple[int, ...]]]):

@@ -9,10 +9,15 @@ import click
 
 from edgeopt.cli._options import (
     TERMINAL,
+    answer_budget,
     code_option,
     exit_codes,
+    first_given,
     format_option,
+    frame_budget_ms,
+    key_of,
     recipe_option,
+    require_guesses,
     require_only,
     shape_option,
     source_option,
@@ -21,10 +26,33 @@ from edgeopt.cli._options import (
 )
 from edgeopt.cli._output import show
 from edgeopt.cli._progress import Progress
-from edgeopt.cli._values import Counts, Duration, ModelName, Number, Share, Whole
+from edgeopt.cli._values import Budget, Counts, Duration, Guesses, ModelName, Number, Share, Whole
 from edgeopt.system.threads import DEFAULT_THREADS
 
+_PROMPTS = (128,)
+"""Lengths of prompts to a language model where none are asked for."""
 _POSITIVE = Number(min=0, min_open=True)
+
+
+_PRICES = ("device_price", "life_years", "watts", "kwh_price", "cloud_price")
+_OF_ENDPOINTS = (
+    "endpoint",
+    "key_from",
+    "prompt_tokens",
+    "output_tokens",
+    "load",
+    "seconds",
+    "seed",
+    "budget",
+    "out",
+    "form",
+    *_PRICES,
+)
+"""What a server is measured by."""
+
+
+_OF_DECODERS = ("load", "slots", "guesses", "draft", "cold", "repeats", *_PRICES)
+"""What a language model takes that has no encoder."""
 
 
 class _LoadOption(click.Option):
@@ -38,7 +66,7 @@ class _LoadOption(click.Option):
 
 
 @click.command()
-@click.argument("model", type=ModelName())
+@click.argument("model", type=ModelName(), required=False)
 @target_option
 @recipe_option
 @shape_option
@@ -62,12 +90,16 @@ class _LoadOption(click.Option):
 @click.option("--minutes", type=_POSITIVE, help="Measure so long instead, and show how times change.")
 @click.option(
     "--budget",
-    type=Duration("ms"),
+    type=Budget(),
     show_default="the target's, no gate",
-    help="Time a frame may take, such as 33ms: a gate.",
+    help="Time a frame may take, such as 33ms: a gate. Of a language model ttft:200ms,tpot:20ms.",
 )
 @click.option(
-    "--max-miss", type=Share(), default="1%", show_default=True, help="Share of the frames that may miss the budget."
+    "--max-miss",
+    type=Share(),
+    default="1%",
+    show_default="1%; 5% of answers",
+    help="Share of the frames that may miss the budget.",
 )
 @click.option("--rounds", type=Whole(min=2), help="Fresh processes that run beside, for the p99 over processes.")
 @click.option("--find-capacity", is_flag=True, help="Search for the highest rate that keeps the budget.")
@@ -93,9 +125,34 @@ class _LoadOption(click.Option):
 @click.option(
     "--prompt-tokens",
     type=Counts(),
-    help="Measure a language model: answers to prompts of these lengths, such as 128,512.",
+    show_default="128",
+    help="Of a language model: lengths of its prompts, such as 128,512.",
+)
+@click.option(
+    "--slots",
+    type=Counts(),
+    show_default="4",
+    help="Of a language model under --load: texts written at once; 1,2,4,8 shows what more give and cost.",
+)
+@click.option(
+    "--guesses",
+    type=Guesses(),
+    show_default="the recipe's",
+    help="Of a language model: tokens guessed a run; auto: as many as are predicted to pay.",
+)
+@click.option(
+    "--draft",
+    metavar="MODEL",
+    show_default="the recipe's",
+    help="A smaller model that makes the guesses; none: the text so far does.",
 )
 @click.option("--output-tokens", type=Whole(min=2), show_default="64", help="Tokens of each such answer.")
+@click.option(
+    "--endpoint",
+    metavar="URL",
+    help="Measure a server that speaks OpenAI's interface, as its client; MODEL is then one of its own.",
+)
+@click.option("--key-from", metavar="NAME", help="Variable of the environment that holds the server's key.")
 @click.option("--seed", type=Whole(min=0), default=0, show_default=True, help="Decides arrivals, phases and orders.")
 @click.option(
     "--out", "-o", type=click.Path(path_type=Path), help="Folder for bench.json, .md, .html and the raw samples."
@@ -107,7 +164,7 @@ def bench(
     ctx: click.Context,
     /,
     *,
-    model: str,
+    model: str | None,
     target: str,
     recipe: str | None,
     out: Path | None,
@@ -115,22 +172,45 @@ def bench(
     form: str,
     prompt_tokens: tuple[int, ...] | None,
     output_tokens: int | None,
+    guesses: int | None,
+    draft: str | None,
+    endpoint: str | None,
+    key_from: str | None,
+    slots: tuple[int, ...] | None,
     **wishes: Any,
 ) -> None:
     """Measure MODEL stage by stage, and say what to do about it.
 
     MODEL is an ONNX file, the name of a shipped model, a bundle, or a pipeline: its .toml file or bundle.
+    With --endpoint a server is measured from its client's side: network, queue, first token, next tokens.
     """
+    if endpoint is not None:
+        require_only(ctx, *_OF_ENDPOINTS, what="--endpoint")
+        wishes |= {"prompt_tokens": prompt_tokens or _PROMPTS, "output_tokens": output_tokens or 64}
+        _bench_endpoint(endpoint, model or "", key_from, wishes, out, form)
+        return
+    if key_from is not None:
+        raise click.UsageError("--key-from belongs to --endpoint")
+    if model is None:
+        raise click.UsageError("Missing argument 'MODEL'; or --endpoint URL for a server.")
     from edgeopt.measurement.bench.run import bench as run
     from edgeopt.measurement.bench.summary import summarize
     from edgeopt.measurement.pipelines.given import is_pipeline
+    from edgeopt.pipeline.answering import is_encoder_decoder
+    from edgeopt.pipeline.writing import is_language_model
 
-    if prompt_tokens is not None:
-        require_only(ctx, "prompt_tokens", "output_tokens", "threads", "seed", "seconds", "form")
-        _bench_generation(model, prompt_tokens, output_tokens or 64, wishes, form)
-        return
-    if output_tokens is not None:
-        raise click.UsageError("--output-tokens belongs to --prompt-tokens")
+    is_pair = is_encoder_decoder(model)
+    if is_pair or prompt_tokens is not None or is_language_model(model):
+        taken = ("prompt_tokens", "output_tokens", "threads", "seed", "seconds", "budget", "max_miss", "form", "out")
+        require_only(ctx, *taken, *(() if is_pair else _OF_DECODERS))
+        require_guesses(guesses, draft)
+        wishes["max_miss"] = wishes["max_miss"] if first_given(ctx, ("max_miss",)) else None
+        wishes["load"] = wishes["load"] if first_given(ctx, ("load",)) else None
+        asked = {"prompt_tokens": prompt_tokens or _PROMPTS, "output_tokens": output_tokens or 64, "slots": slots or ()}
+        asked |= {"guesses": -1 if guesses is None and draft else guesses, "draft": draft}
+        ctx.exit(_bench_generation(model, asked, wishes, out, form))
+    if given := first_given(ctx, ("slots", "output_tokens", "guesses", "draft")):
+        raise click.UsageError(f"{given} is for a language model, and this is none")
     options = _options(**wishes)
     if is_pipeline(model):
         ctx.exit(_bench_pipeline(model, target, recipe, code, options, out, form))
@@ -142,20 +222,70 @@ def bench(
     ctx.exit(result.exit_code)
 
 
-def _bench_generation(
-    model: str, prompt_tokens: tuple[int, ...], output_tokens: int, wishes: dict[str, Any], form: str
-) -> None:
-    """Measure a language model and show it."""
+def _bench_generation(model: str, asked: dict[str, Any], wishes: dict[str, Any], out: Path | None, form: str) -> int:
+    """Measure a language model, or an encoder with a decoder, and show it; return the exit code."""
     from edgeopt.measurement.generation.bench import GenerationOptions, bench_generation
+    from edgeopt.measurement.generation.source_summary import summarize_sources
+    from edgeopt.measurement.generation.sources import bench_sources
     from edgeopt.measurement.generation.summary import summarize_generation
+    from edgeopt.pipeline.answering import is_encoder_decoder
     from edgeopt.pipeline.writing import find_language_model
+    from edgeopt.report.formats import write_pages
 
-    given = {"threads": wishes["threads"], "seed": wishes["seed"], "seconds": wishes["seconds"]}
+    given = {name: wishes[name] for name in ("threads", "seed", "seconds", "load", "cold", "repeats")}
+    given |= {"budget": answer_budget(wishes["budget"]), "max_miss_ratio": wishes["max_miss"]}
+    given["price_per_s"] = _price_per_s(wishes)
     known = {name: value for name, value in given.items() if value is not None}
-    options = GenerationOptions(prompt_tokens, output_tokens, **known)
+    draft = asked.pop("draft")
+    known |= {"uses_draft": False} if draft == "none" else {"draft": find_language_model(draft)} if draft else {}
+    options = GenerationOptions(**asked, **known)
     with Progress(quiet=form != TERMINAL) as progress:
-        result = bench_generation(find_language_model(model), options, tell=progress.progress)
-    show(summarize_generation(result), form)
+        if is_encoder_decoder(model):
+            pair = bench_sources(Path(model), options, tell=progress.progress)
+            document, code = summarize_sources(pair), pair.exit_code
+        else:
+            result = bench_generation(find_language_model(model), options, out=out, tell=progress.progress)
+            document, code = summarize_generation(result), result.exit_code
+    if out is not None:
+        write_pages(document, out, "bench")
+    show(document, form)
+    return code
+
+
+def _bench_endpoint(
+    url: str, model: str, key_from: str | None, wishes: dict[str, Any], out: Path | None, form: str
+) -> None:
+    """Measure a server and show it."""
+    from edgeopt.measurement.endpoint.bench import EndpointOptions, bench_endpoint
+    from edgeopt.measurement.endpoint.summary import summarize_endpoint
+    from edgeopt.report.formats import write_pages
+
+    budget = answer_budget(wishes["budget"])
+    options = EndpointOptions(
+        url,
+        model,
+        wishes["prompt_tokens"],
+        wishes["output_tokens"],
+        wishes["load"],
+        wishes["seconds"] or 10.0,
+        wishes["seed"],
+        key_of(key_from),
+        limits_ms=dict(budget.limits_ms) if budget else None,
+        price_per_s=_price_per_s(wishes),
+    )
+    with Progress(quiet=form != TERMINAL) as progress:
+        result = bench_endpoint(options, tell=progress.progress)
+    document = summarize_endpoint(result)
+    if out is not None:
+        write_pages(document, out, "bench")
+    show(document, form)
+
+
+def _price_per_s(wishes: dict[str, Any]) -> float | None:
+    """Return what a second of the machine costs; None where no price was given."""
+    from edgeopt.measurement.bench.options import price_second
+
+    return price_second(**{name: wishes[name] for name in _PRICES})
 
 
 def _bench_pipeline(
@@ -176,7 +306,7 @@ def _bench_pipeline(
 def _options(
     *,
     frames: int,
-    budget: float | None,
+    budget: Any,
     max_miss: float,
     jitter: float | None,
     batch: tuple[int, ...] | None,
@@ -191,7 +321,7 @@ def _options(
 
     return BenchOptions(
         min_frames=frames,
-        budget_ms=budget * 1000 if budget else None,
+        budget_ms=frame_budget_ms(budget),
         max_miss_ratio=max_miss,
         jitter_ms=jitter * 1000 if jitter else 0.0,
         batches=batch or (),

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from edgeopt.cli._options import (
     TERMINAL,
+    answer_budget,
     exit_codes,
     format_option,
+    output_tokens_option,
+    prompt_tokens_option,
     recipe_option,
+    refuse_lengths,
+    require_only,
     seed_option,
     shape_option,
     source_option,
@@ -19,7 +25,33 @@ from edgeopt.cli._options import (
 )
 from edgeopt.cli._output import show
 from edgeopt.cli._progress import Progress
-from edgeopt.cli._values import Duration, ModelName, Names, Number, Whole, joined
+from edgeopt.cli._values import Budget, Duration, ModelName, Names, Number, Whole, joined
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from edgeopt.measurement.check.result import CheckReport
+
+_OF_WRITERS = (
+    "baseline",
+    "update",
+    "eval",
+    "budget",
+    "prompt_tokens",
+    "output_tokens",
+    "threads",
+    "seconds",
+    "latency_ratio",
+    "accuracy_drop",
+    "size_ratio",
+    "memory_ratio",
+    "skip",
+    "junit",
+    "markdown",
+    "html",
+    "form",
+)
+"""Options that a language model takes."""
 
 
 @click.command()
@@ -36,6 +68,9 @@ from edgeopt.cli._values import Duration, ModelName, Names, Number, Whole, joine
     show_default="the recipe's own",
     help="Labelled pictures that judge the accuracy: COCO JSON or CSV.",
 )
+@click.option("--budget", type=Budget(), help="Of a language model: limits beside the baseline, ttft:200ms,tpot:20ms.")
+@prompt_tokens_option
+@output_tokens_option
 @threads_option("the baseline's")
 @click.option("--seconds", type=Duration("s"), default="20s", show_default=True, help="How long frames are measured.")
 @click.option(
@@ -92,6 +127,9 @@ def check(
     shapes: tuple[tuple[str, tuple[int, ...]], ...],
     source: str | None,
     eval: str | None,  # noqa: A002  (the option's name)
+    budget: Any,
+    prompt_tokens: int | None,
+    output_tokens: int | None,
     threads: int | None,
     seconds: float,
     starts: int,
@@ -108,16 +146,25 @@ def check(
 
     The gate for continuous integration. MODEL is an ONNX file, the name of a shipped model, or a bundle. Latency,
     accuracy, size, memory, cold start and placement are checked; what is allowed comes from the options, then from
-    [check] in the recipe.
+    [check] in the recipe. Of a language model: times of answers, perplexity on the text of --eval (--accuracy-drop is
+    the share by which it may rise), size, and the memory of its cache.
     """
     from edgeopt.measurement.check.run import check as run
-    from edgeopt.measurement.check.summary import summarize
-    from edgeopt.report.formats import render
-    from edgeopt.system.files import require_writable, write_beside
+    from edgeopt.pipeline.answering import is_encoder_decoder
+    from edgeopt.pipeline.writing import is_language_model
+    from edgeopt.system.files import require_writable
 
     files = {name: file for name, file in (("junit", junit), ("markdown", markdown), ("html", html)) if file}
     for file in files.values():
         require_writable(file)
+    thresholds = {name: value for name, value in limits.items() if value is not None}
+    if is_encoder_decoder(model) or is_language_model(model):
+        report = _check_writer(ctx, model, baseline, budget, prompt_tokens, output_tokens, thresholds, form)
+        _tell(report, files, form)
+        ctx.exit(report.exit_code)
+    refuse_lengths(prompt_tokens, output_tokens)
+    if budget is not None:
+        raise click.UsageError("--budget is for a language model; of frames edgeopt bench --budget is the gate")
     with Progress(quiet=form != TERMINAL) as progress:
         report = run(
             model,
@@ -134,14 +181,64 @@ def check(
             skip=skip,
             judge_noisy=judge_noisy,
             update=update,
-            thresholds={name: value for name, value in limits.items() if value is not None},
+            thresholds=thresholds,
             tell=progress.progress,
         )
+    _tell(report, files, form)
+    ctx.exit(report.exit_code)
+
+
+def _tell(report: CheckReport, files: Mapping[str, Path], form: str) -> None:
+    """Print a report, and write it where it was asked for."""
+    from edgeopt.measurement.check.summary import summarize
+    from edgeopt.report.formats import render
+    from edgeopt.system.files import write_beside
+
     document = summarize(report)
     for name, file in files.items():
         write_beside(file, render(document, name))
     show(document, form)
-    ctx.exit(report.exit_code)
+
+
+def _check_writer(
+    ctx: click.Context,
+    model: str,
+    baseline: Path,
+    budget: Any,
+    prompt_tokens: int | None,
+    output_tokens: int | None,
+    thresholds: Mapping[str, float],
+    form: str,
+) -> CheckReport:
+    """Check a language model."""
+    from edgeopt.measurement.check.run import thresholds_of
+    from edgeopt.measurement.generation.check import check_language_model
+    from edgeopt.measurement.generation.side_by_side import SideOptions
+    from edgeopt.pipeline.writing import find_language_model
+    from edgeopt.recipes.recipe import Check
+
+    given = ctx.params
+    require_only(ctx, *_OF_WRITERS)
+    asked = SideOptions(
+        prompt_tokens=prompt_tokens or 0,
+        output_tokens=output_tokens or 0,
+        text=given["eval"] or "",
+        threads=given["threads"] or 0,
+        seconds=given["seconds"],
+    )
+    with Progress(quiet=form != TERMINAL) as progress:
+        return check_language_model(
+            model,
+            find_language_model(model),
+            baseline=baseline,
+            options=asked,
+            limits=thresholds_of(Check(), thresholds),
+            find=find_language_model,
+            skip=given["skip"],
+            budget=answer_budget(budget),
+            update=given["update"],
+            tell=progress.progress,
+        )
 
 
 COMMAND = check

@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from edgeopt.cli._options import (
     TERMINAL,
+    answer_budget,
     code_option,
     device_option,
     exit_codes,
     format_option,
+    frame_budget_ms,
+    input_option,
     keep_layers_option,
     max_drop_option,
+    output_tokens_option,
+    prompt_tokens_option,
     prune_option,
     recipe_option,
+    refuse_lengths,
     require_only,
     shape_option,
+    task_option,
     threads_option,
 )
 from edgeopt.cli._output import show
 from edgeopt.cli._progress import Progress
-from edgeopt.cli._values import Duration, ModelName, Names, Number, Whole, joined
+from edgeopt.cli._values import Budget, Duration, ModelName, Names, Number, joined
 
 if TYPE_CHECKING:
+    from edgeopt.measurement.generation.budget import AnswerBudget
     from edgeopt.pipeline.plan import Options
 
 
@@ -47,12 +55,14 @@ class _WithSteps(click.Command):
 @click.option("--out", "-o", type=click.Path(path_type=Path), show_default="out/MODEL-TARGET", help="Folder to write.")
 @recipe_option
 @shape_option
+@input_option
+@task_option
 @click.option(
     "--calib",
     default="",
     metavar="PICTURES",
     show_default="the recipe's own",
-    help="Unlabelled pictures for INT8: a folder, a video, an .npz, or the word synthetic.",
+    help="Unlabelled pictures for INT8: a folder, a video, an .npz, or the word synthetic; of a language model a text.",
 )
 @click.option(
     "--eval",
@@ -63,13 +73,14 @@ class _WithSteps(click.Command):
     help="Labelled pictures that judge the accuracy: COCO JSON or CSV.",
 )
 @click.option(
-    "--budget", type=Duration("ms"), show_default="the target's", help="Time a frame may take, such as 33ms: a gate."
+    "--budget",
+    type=Budget(),
+    show_default="the target's",
+    help="Time a frame may take, such as 33ms: a gate. Of a language model ttft:200ms,tpot:20ms.",
 )
 @click.option("--fps", type=Number(min=0, min_open=True), help="The budget as frames a second.")
-@click.option(
-    "--prompt-tokens", type=Whole(min=1), show_default="128", help="Of a language model: the length of its prompts."
-)
-@click.option("--output-tokens", type=Whole(min=2), show_default="64", help="And that of its answers.")
+@prompt_tokens_option
+@output_tokens_option
 @max_drop_option
 @click.option(
     "--steps",
@@ -123,9 +134,11 @@ def optimize(
     out: Path | None,
     recipe: str | None,
     shapes: tuple[tuple[str, tuple[int, ...]], ...],
+    inputs: tuple[tuple[str, tuple[int, ...], str], ...],
+    task: str,
     calib: str,
     labels: str,
-    budget: float | None,
+    budget: float | AnswerBudget | None,
     fps: float | None,
     prompt_tokens: int | None,
     output_tokens: int | None,
@@ -150,9 +163,13 @@ def optimize(
     MODEL is an ONNX file, the name of a shipped model, a source that edgeopt export takes (it is exported first), or
     the .toml file of a pipeline, whose models are chosen together. Writes every candidate, a bundle for the runtime,
     and a report. Of a language model it writes the form that is proven fastest for prompts and answers of the lengths
-    asked for; --eval takes a text, --max-drop the share by which its perplexity may rise.
+    asked for; --calib and --eval take a text each, --max-drop the share by which its perplexity may rise.
     """
     from edgeopt.measurement.pipelines.given import is_pipeline
+    from edgeopt.pipeline.answering import is_encoder_decoder
+    from edgeopt.pipeline.encoder_decoder.optimize import optimize_encoder_decoder
+    from edgeopt.pipeline.export.export import names_decoder, names_pair
+    from edgeopt.pipeline.export.network import NetworkInput
     from edgeopt.pipeline.generation.optimize import MAX_RISE, LanguageOptions, optimize_language_model
     from edgeopt.pipeline.generation.summary import summarize_language
     from edgeopt.pipeline.optimize import optimize as run
@@ -162,27 +179,35 @@ def optimize(
     from edgeopt.pipeline.summary import summarize
     from edgeopt.pipeline.writing import is_language_model
 
-    if is_language_model(model):
-        require_only(ctx, "target", "out", "prompt_tokens", "output_tokens", "max_drop", "labels", "threads", "form")
+    is_pair, is_decoder = is_encoder_decoder(model) or names_pair(model, task), names_decoder(model, task)
+    if is_pair or is_decoder or is_language_model(model):
+        known = ("target", "out", "labels", "output_tokens", "max_drop", "budget", "threads", "form")
+        if is_pair:
+            require_only(ctx, *known, what="an encoder with a decoder")
+        else:
+            require_only(ctx, *known, "calib", "prompt_tokens", "resume", *(("task",) if is_decoder else ()))
         asked = LanguageOptions(
             prompt_tokens=prompt_tokens or 128,
             output_tokens=output_tokens or 64,
             max_rise=MAX_RISE if max_drop is None else max_drop,
             text=labels,
+            calib=calib,
             threads=threads or 0,
+            budget=answer_budget(budget),
+            resume=resume,
         )
         with Progress(quiet=form != TERMINAL) as progress:
-            found = optimize_language_model(model, target=target, out=out, options=asked, listener=progress)
+            work = optimize_encoder_decoder if is_pair else optimize_language_model
+            found = work(model, target=target, out=out, options=asked, listener=progress)
         show(summarize_language(found), form)
         ctx.exit(found.exit_code)
-    if prompt_tokens is not None or output_tokens is not None:
-        raise click.UsageError("--prompt-tokens and --output-tokens are for a language model, and this is none")
+    refuse_lengths(prompt_tokens, output_tokens)
     if budget is not None and fps is not None:
         raise click.UsageError("--budget and --fps both say how long a frame may take; give one")
     options = Options(
         calib=calib,
         eval=labels,
-        budget_ms=1000 / fps if fps else budget * 1000 if budget else None,
+        budget_ms=1000 / fps if fps else frame_budget_ms(budget),
         max_drop=max_drop,
         steps=steps,
         skip=skip,
@@ -200,6 +225,8 @@ def optimize(
     if is_pipeline(model):
         if recipe is not None or dry_run:
             raise click.UsageError("--recipe and --dry-run are for a single model; stages name their own recipes")
+        if inputs or task:
+            raise click.UsageError("--input and --task are for a single model that is exported; export stages first")
         ctx.exit(_optimize_pipeline(model, target, code, out, options, form))
     if code is not None:
         raise click.UsageError("--code is for a pipeline, and a single model calls nothing; leave it out")
@@ -207,7 +234,8 @@ def optimize(
         show(show_plan(model, target=target, recipe=recipe, options=options), form)
         return
     with Progress(quiet=form != TERMINAL) as progress:
-        report = run(model, target=target, out=out, recipe=recipe, options=options, listener=progress)
+        exported: dict[str, Any] = {"inputs": [NetworkInput(*one) for one in inputs], "task": task}
+        report = run(model, target=target, out=out, recipe=recipe, options=options, listener=progress, **exported)
     show(summarize(report), form)
     ctx.exit(report.exit_code)
 

@@ -11,22 +11,42 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgeopt.cli._answer_line import AnswerLine
 from edgeopt.cli._live_line import live_line
-from edgeopt.cli._options import code_option, exit_codes, first_given, require_only, threads_option
+from edgeopt.cli._options import (
+    answer_budget,
+    code_option,
+    exit_codes,
+    first_given,
+    frame_budget_ms,
+    prefixes_option,
+    require_drawing,
+    require_guesses,
+    require_only,
+    system_option,
+    threads_option,
+)
 from edgeopt.cli._output import show, show_line
+from edgeopt.cli._progress import Progress
 from edgeopt.cli._status import StatusLine
-from edgeopt.cli._values import Duration, Number, Share, Whole
+from edgeopt.cli._values import Budget, Number, Share, Whole
 from edgeopt.errors import EXIT_INCONCLUSIVE
-from edgeopt.system.text import printable
 
 if TYPE_CHECKING:
     from edgeopt.errors import Note
+    from edgeopt.measurement.generation.budget import AnswerBudget
     from edgeopt.pipeline.live import Listener
     from edgeopt.pipeline.live_subject import Subject
+    from edgeopt.pipeline.writing import WrittenResult
+    from edgeopt.runtime.decoding.generation import Account, Asked, Piece
     from edgeopt.runtime.stream import Event, StreamResult, StreamStats
 
-_OF_ANSWERS = ("output_tokens", "temperature", "top_p", "seed", "stop", "guesses")
+_OF_PROMPTS = ("system", "prefixes", "long", "context")
+_OF_ANSWERS = ("output_tokens", "temperature", "top_p", "seed", "stop", "guesses", "draft", "exact", *_OF_PROMPTS)
 """Options that say how a language model answers."""
+_GUESSES = 4
+"""Where a draft is named and no number."""
+_OF_ENCODED = ("output_tokens", "temperature", "top_p", "seed", "stop", "long")
 _EVERY_S = 0.25
 """Between two lines of figures: counting percentiles takes a millisecond."""
 
@@ -46,9 +66,33 @@ _EVERY_S = 0.25
 @click.option("--stop", multiple=True, metavar="TEXT", help="End the answer before this text; repeatable.")
 @click.option(
     "--guesses",
-    type=Whole(min=0),
-    show_default="0",
-    help="Tokens guessed from the text so far; the answer stays the same.",
+    type=Whole(min=0, max=64),
+    show_default="the recipe's; 4 with --draft",
+    help="Tokens guessed, by the draft or from the text so far, and verified in one run; the answer is --exact.",
+)
+@click.option(
+    "--draft",
+    metavar="MODEL",
+    show_default="the recipe's",
+    help="A smaller model with the same tokens that makes the guesses; none: the text so far does.",
+)
+@click.option(
+    "--exact", is_flag=True, help="Run single tokens as several: the same answer with guesses or without; slower."
+)
+@system_option
+@prefixes_option
+@click.option(
+    "--long",
+    type=click.Choice(["refuse", "head", "middle", "tail", "summarise", "windows"]),
+    show_default="refuse",
+    help="Of a prompt beyond the context, or a sound beyond a window: refuse it, cut this part of it, let the model "
+    "summarise the text in parts, or hear the sound in windows, one after the other.",
+)
+@click.option(
+    "--context",
+    type=Whole(min=2),
+    show_default="the model's",
+    help="Tokens of prompt and answer, for which memory is reserved.",
 )
 @click.option("--view", is_flag=True, help="Show the answers on a page of this machine; prints its address.")
 @click.option(
@@ -64,9 +108,9 @@ _EVERY_S = 0.25
 )
 @click.option(
     "--budget",
-    type=Duration("ms"),
+    type=Budget(),
     show_default="the bundle's, no gate",
-    help="Time from a frame to its answer, such as 33ms: a gate.",
+    help="Time from a frame to its answer, such as 33ms: a gate. Of a language model ttft:200ms,tpot:20ms.",
 )
 @click.option(
     "--max-miss", type=Share(), default="1%", show_default=True, help="Share of the frames that may be late or lost."
@@ -97,7 +141,13 @@ def run(
     seed: int | None,
     stop: tuple[str, ...],
     guesses: int | None,
-    budget: float | None,
+    draft: str | None,
+    exact: bool,
+    system: Path | None,
+    prefixes: Path | None,
+    long: str | None,
+    context: int | None,
+    budget: float | AnswerBudget | None,
     max_miss: float,
     threads: int | None,
     as_json: bool,
@@ -108,24 +158,53 @@ def run(
 
     SOURCE is a picture, a folder of pictures, a video, an .npz, a camera's number, or an address (RTSP, RTMP, HLS).
     BUNDLE is that of a model or a pipeline. Pictures are answered in one line each. Ctrl-C ends with the summary.
-    With --prompt BUNDLE is a language model (a shipped one, or the folder that edgeopt export wrote), and its answer is
-    printed as it comes.
+    With --prompt BUNDLE is that of a language model (or a shipped one, or a folder that edgeopt export wrote), and its
+    answer is printed as it comes. A folder of optimum-cli with an encoder and a decoder answers a .wav file as SOURCE,
+    or --prompt.
     """
     drawn = {"temperature": temperature, "top_p": top_p, "seed": seed}
-    wanted = {"most_tokens": output_tokens, "stop": stop or None, "guesses": guesses}
+    by_text = draft == "none"
+    require_guesses(guesses, draft)
+    guesses = _GUESSES if guesses is None and draft else guesses
+    wanted = {"most_tokens": output_tokens, "stop": stop or None, "guesses": guesses, "uses_draft": not by_text}
+    wanted |= {"exact": exact or None}
+    from edgeopt.pipeline.answering import is_encoder_decoder
+
+    if prompt == "":
+        raise click.UsageError("--prompt is empty; write what is to be answered")
+    if prompt is not None or is_encoder_decoder(str(bundle)):
+        require_drawing(temperature, top_p=top_p, seed=seed)
+    if is_encoder_decoder(str(bundle)):
+        if (source is None) is (prompt is None):
+            raise click.UsageError("an encoder with a decoder answers SOURCE, a .wav file, or --prompt TEXT")
+        require_only(
+            ctx, "source", "prompt", *_OF_ENCODED, "budget", "threads", "as_json", what="an encoder with a decoder"
+        )
+        limits = answer_budget(budget)
+        heard = bundle, source, prompt or "", long or "refuse"
+        ctx.exit(_answer(*heard, drawn, wanted, threads or 0, limits, as_json=as_json))
     if prompt is not None:
         if source is not None:
             raise click.UsageError("--prompt takes the place of SOURCE; leave one of them out")
-        require_only(ctx, "prompt", *_OF_ANSWERS, "threads", "as_json")
-        ctx.exit(_write(str(bundle), prompt, drawn, wanted, threads or 0, as_json=as_json))
+        require_only(ctx, "prompt", *_OF_ANSWERS, "budget", "threads", "as_json")
+        if prefixes is not None and system is None:
+            raise click.UsageError("--prefixes belongs to --system")
+        limits = answer_budget(budget)
+        before = {"system": system, "prefixes": prefixes, "long": long, "context": context}
+        before |= {"draft": None if by_text else draft}
+        ctx.exit(_write(str(bundle), prompt, drawn, wanted, before, threads or 0, limits, as_json=as_json))
     if source is None:
         raise click.UsageError("Missing argument 'SOURCE'; or --prompt TEXT for a language model.")
     if given := first_given(ctx, _OF_ANSWERS):
         raise click.UsageError(f"{given} belongs to --prompt")
+    from edgeopt.pipeline.writing import is_language_model
+
+    if is_language_model(str(bundle)):
+        raise click.UsageError(f"{bundle} is a language model: it answers --prompt TEXT, and no SOURCE")
     from edgeopt.pipeline.live import LiveOptions, run_live
     from edgeopt.pipeline.live_summary import summarize
 
-    budget_ms = budget * 1000 if budget else None
+    budget_ms = frame_budget_ms(budget)
     options = LiveOptions(budget_ms=budget_ms, max_miss_ratio=max_miss, degrade=not no_degrade, **wishes)
     listener = _listener(as_json)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a service that is stopped ends its video like Ctrl-C
@@ -140,28 +219,78 @@ def run(
 
 
 def _write(
-    model: str, prompt: str, drawn: dict[str, Any], wanted: dict[str, Any], threads: int, *, as_json: bool
+    model: str,
+    prompt: str,
+    drawn: dict[str, Any],
+    wanted: dict[str, Any],
+    before: dict[str, Any],
+    threads: int,
+    budget: AnswerBudget | None,
+    *,
+    as_json: bool,
 ) -> int:
     """Print the answer of a language model as it comes, and what it took; return the exit code."""
-    from edgeopt.pipeline.writing import write_answer
-    from edgeopt.runtime.decoding.generation import Asked, Piece
+    from edgeopt.pipeline.writing import Prompting, write_answer
+
+    with AnswerLine() as line, Progress(quiet=as_json) as progress:
+        prompting, hear = Prompting(**_known(before)), _hear(line, as_json=as_json)
+        asked = _asked(drawn, wanted)
+        result = write_answer(model, prompt, asked, hear, threads, budget, prompting, progress.progress)
+    return _show_written(result, as_json=as_json)
+
+
+def _answer(
+    folder: Path,
+    source: str | None,
+    prompt: str,
+    long: str,
+    drawn: dict[str, Any],
+    wanted: dict[str, Any],
+    threads: int,
+    budget: AnswerBudget | None,
+    *,
+    as_json: bool,
+) -> int:
+    """Print what an encoder with a decoder answers, and what it took; return the exit code."""
+    from edgeopt.pipeline.answering import answer_source
+
+    with AnswerLine() as line:
+        hear, sound = _hear(line, as_json=as_json), Path(source) if source is not None else None
+        result = answer_source(folder, sound, prompt, _asked(drawn, wanted), hear, threads, budget, long)
+    return _show_written(result, as_json=as_json)
+
+
+def _known(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _asked(drawn: dict[str, Any], wanted: dict[str, Any]) -> Asked:
+    from edgeopt.runtime.decoding.generation import Asked
     from edgeopt.runtime.decoding.sampling import Sampling
 
-    def known(values: dict[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in values.items() if value is not None}
+    return Asked(sampling=Sampling(**_known(drawn)), **_known(wanted))
 
-    def hear(piece: Piece) -> None:
+
+def _hear(line: AnswerLine, *, as_json: bool) -> Callable[[Piece, Account], None]:
+    """Return what prints each piece of an answer."""
+
+    def hear(piece: Piece, account: Account) -> None:
         if as_json:
             click.echo(json.dumps({"token": piece.token, "text": piece.text, "at_ms": piece.at_ns / 1e6}))
         else:
-            click.echo("\n".join(printable(line) for line in piece.text.split("\n")), nl=False)
+            line.write(piece.text, account)
 
-    asked = Asked(sampling=Sampling(**known(drawn)), **known(wanted))
-    result = write_answer(model, prompt, asked, hear, threads)
+    return hear
+
+
+def _show_written(result: WrittenResult, *, as_json: bool) -> int:
+    """Print notes and figures behind an answer; return the exit code."""
     if not as_json:
         click.echo()
+    for note in result.notes:
+        show_line(f"{note.kind}: {note}", err=True)
     show_line(str(result), err=True)
-    return 0
+    return result.exit_code
 
 
 def _listener(as_json: bool) -> Listener:

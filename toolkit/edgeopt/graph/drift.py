@@ -79,8 +79,8 @@ def _finite_drift(x: NDArray[np.float64], y: NDArray[np.float64]) -> Drift:
     signal, noise = float(np.linalg.norm(x)), float(np.linalg.norm(x - y))
     both = signal * float(np.linalg.norm(y))
     cosine = float(np.clip(x @ y / both, -1.0, 1.0)) if both > 0 else 0.0
-    # Between subnormal numbers the quotient itself can leave the range
+    # Between subnormal numbers the quotient itself can leave the range, between the largest the difference
     with np.errstate(all="ignore"):
         sqnr_db = 20 * np.log10(signal / noise) if signal > 0 and noise > 0 else LIMIT_DB if noise == 0 else -LIMIT_DB
-    max_abs = min(float(np.abs(x - y).max()) * peak, _LARGEST)
+        max_abs = min(float(np.abs(x - y).max()) * peak, _LARGEST)
     return Drift(float(max_abs), cosine, float(np.clip(sqnr_db, -LIMIT_DB, LIMIT_DB)))

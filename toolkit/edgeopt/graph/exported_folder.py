@@ -10,7 +10,7 @@ _CONFIGURATION = "config.json"
 _INNER = "onnx"
 """Where the hub keeps ONNX files beside the weights."""
 _MODEL = "model.onnx"
-_WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 _MOST_NAMED = 8
 """Files in a message."""
 
@@ -31,7 +31,7 @@ def exported_in(folder: Path) -> Path | None:
         names = ", ".join(one.name for one in found[:_MOST_NAMED]) + (", ..." if len(found) > _MOST_NAMED else "")
         first = min(found, key=lambda one: "decoder" in one.name)  # a decoder asks token after token
         raise InvalidFileError(f"{folder} holds {len(found)} models: {names}", remedy=f"name one of them: {first}")
-    if any(True for one in _WEIGHTS for _ in folder.glob(one)):
+    if any(True for one in WEIGHTS for _ in folder.glob(one)):
         problem = f"{folder} holds weights of Hugging Face, and no ONNX file"
         raise InvalidFileError(problem, remedy=f"edgeopt export hf:{folder}, or edgeopt optimize hf:{folder}")
     return None

@@ -97,6 +97,11 @@ class Graph:
         """Version of the default operator set."""
         return max((v for d, v in self._graph.opset_imports.items() if d in _DEFAULT_DOMAIN), default=1)
 
+    @property
+    def metadata(self) -> dict[str, str]:
+        """Notes of a model's maker, kept in its file; they may be added to."""
+        return self._model.metadata_props
+
     def nodes(self, *ops: str, domain: str = "") -> list[Node]:
         """Return the nodes of these ops of one domain, in order; without ops, every node of every domain.
 
@@ -322,6 +327,13 @@ class Graph:
             ValueError: If something does.
         """
         self._graph.remove(node, safe=True)
+
+    def drop_input(self, value: Value) -> bool:
+        """Ask a caller no longer for an input that nothing reads; return whether that could be."""
+        if value.uses() or value.is_graph_output() or value not in self._graph.inputs:
+            return False
+        self._graph.inputs.remove(value)
+        return True
 
     def remove_unused(self) -> int:
         """Remove nodes and constants that no output needs, and return how many."""

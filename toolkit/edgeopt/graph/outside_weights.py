@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import onnx
+from google.protobuf.message import DecodeError
 from onnx import GraphProto, ModelProto, TensorProto, helper
 
 from edgeopt.errors import InvalidFileError
@@ -25,6 +26,16 @@ _REMEDY = "keep the external data files beside the model, whole"
 def outside_tensors(proto: ModelProto) -> Iterator[TensorProto]:
     """Yield the constants whose numbers lie in other files."""
     return (one for one in stored_tensors(proto.graph) if one.data_location == TensorProto.EXTERNAL)
+
+
+def outside_files(path: Path) -> tuple[Path, ...]:
+    """Return the files with weights that belong to an ONNX file and are there; none of a file of another kind."""
+    try:
+        proto = onnx.load_model_from_string(path.read_bytes())
+    except (DecodeError, ValueError):
+        return ()
+    found = dict.fromkeys(path.parent / piece_of(one).file for one in outside_tensors(proto))
+    return tuple(one for one in found if one.is_file())
 
 
 def piece_of(tensor: TensorProto) -> Piece:

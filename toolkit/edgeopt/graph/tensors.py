@@ -58,7 +58,8 @@ class TensorSpec:
 
     def __str__(self) -> str:
         sizes = "x".join("?" if size is None else str(size) for size in self.shape)
-        return f"{self.name} {self.dtype} {sizes or 'scalar'}"
+        dtype = "string" if self.dtype == "object" else self.dtype  # numpy's name of it says nothing
+        return f"{self.name} {dtype} {sizes or 'scalar'}"
 
 
 def fix_sizes(specs: Sequence[TensorSpec], shapes: Mapping[str, tuple[int, ...]]) -> tuple[TensorSpec, ...]:

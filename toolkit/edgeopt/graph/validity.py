@@ -181,9 +181,11 @@ def sort_nodes(graph: GraphProto, where: str) -> None:
 
 
 def _read_names(nodes: Iterable[NodeProto]) -> Iterator[str]:
-    """Yield what nodes and their subgraphs read."""
+    """Yield what nodes and their subgraphs read; what a subgraph makes itself may have a name of the outer graph."""
     for node in nodes:
         yield from node.input
         for graph in subgraphs([node]):
-            yield from _read_names(graph.node)
-            yield from (one.name for one in graph.output)
+            made = {name for inner in graph.node for name in inner.output}
+            made |= {one.name for one in (*graph.input, *graph.initializer)}
+            read = (*_read_names(graph.node), *(one.name for one in graph.output))
+            yield from (name for name in read if name not in made)

@@ -8,7 +8,7 @@ from time import perf_counter_ns, thread_time_ns
 from edgeopt.executors.onnxruntime import MEMORY_REUSE
 from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import Tensors
-from edgeopt.measurement.interleaved import call_of, compare_calls
+from edgeopt.measurement.calls import call_of, compare_calls
 from edgeopt.runtime.opening import opening_for
 from edgeopt.system.target import Target
 

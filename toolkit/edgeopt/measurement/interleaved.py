@@ -1,13 +1,13 @@
-"""Variants in turns, so that a drifting machine slows all alike: plain calls, frames, or models with whole frames.
+"""Models in turns with whole frames, so that a drifting machine slows all alike.
 
-One round is a random order of the variants and then the same order reversed: A B B A. Every variant then has the same
-mean position in time, and a linear drift cancels within the round. Models take turns on the same pictures, the first
-of them opened twice: its second copy shows what this machine makes of no difference at all. `optimize`, `compare` and
-`check` measure by `take_turns`, and judge by its `ratio`.
+They take turns as `calls.py` has it (A B B A) on the same pictures, the first of them opened twice: its second copy
+shows what this machine makes of no difference at all. `optimize`, `compare` and `check` measure by `take_turns`, and
+judge by its `ratio`.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.executors import Session
-from edgeopt.graph.tensors import Sample, Tensors
+from edgeopt.graph.tensors import Sample
+from edgeopt.measurement.calls import MIN_ROUNDS, round_order
 from edgeopt.measurement.clock import Clock
 from edgeopt.measurement.load.closed_loop import Marked, MarkedFrames, Pictures
 from edgeopt.measurement.resources.anchor import Anchor, measure_anchor
@@ -33,10 +34,11 @@ from edgeopt.measurement.statistics.ratio import (
     round_logs,
 )
 from edgeopt.recipes.frames import Frames
+from edgeopt.system.time_limit import OutOfTime, require_time, time_left_s
 from edgeopt.tasks import FrameTask
 
-MIN_ROUNDS = 5
-"""Ten pairs of blocks: fewer give an interval that no machine's noise fits."""
+LEAST_WHOLE = 2
+"""Rounds that must be whole where a time limit ends a run: one has no interval."""
 
 
 class Whole(Protocol):
@@ -55,106 +57,14 @@ Opened: TypeAlias = tuple[FrameTask, Session] | Whole
 """What takes turns: a task with its session, or something that marks its own stages."""
 
 
-def _mark(opened: Opened, frames: Pictures, clock: Clock) -> Marked:
+def mark_frames(opened: Opened, frames: Pictures, clock: Clock) -> Marked:
+    """Return the frames of what takes turns, to be run with marks."""
     return MarkedFrames(frames, *opened, clock) if isinstance(opened, tuple) else opened.mark(frames, clock)
 
 
-def _close(opened: Opened) -> None:
+def close_opened(opened: Opened) -> None:
+    """Free what takes turns."""
     (opened[1] if isinstance(opened, tuple) else opened).close()
-
-
-def call_of(session: Session, inputs: Tensors) -> Callable[[int], None]:
-    """Return what runs a session once on the same inputs, for `compare_calls`."""
-
-    def call(_: int) -> None:
-        session.run(inputs)
-
-    return call
-
-
-def compare_calls(
-    runs: Mapping[str, Callable[[int], None]],
-    *,
-    baseline: str,
-    seconds: float,
-    block: int = 25,
-    seed: int = 0,
-    clock: Clock = time.perf_counter_ns,
-) -> Mapping[str, Ratio]:
-    """Call the variants in turns and return how many times as fast as the baseline each is, the baseline left out.
-
-    Args:
-        runs: One call per variant; the argument is the number of the input.
-        baseline: What the others are compared with.
-        seconds: How long to go on; at least five rounds run whatever it says.
-        block: Calls per block.
-        seed: Of the order.
-        clock: Nanoseconds that never go back.
-
-    Raises:
-        ValueError: If `baseline` is not among two or more `runs`.
-    """
-    if baseline not in runs:
-        raise ValueError(f"baseline {baseline!r} is not among {', '.join(runs)}")
-    times = run_blocks(runs, seconds=seconds, block=block, seed=seed, clock=clock)
-    logs = {name: np.log(np.maximum(np.median(one, axis=2), 1.0)) for name, one in times.items()}
-    return {
-        name: ratio_of_rounds((logs[baseline] - found).mean(axis=1), pairs=found.size)
-        for name, found in logs.items()
-        if name != baseline
-    }
-
-
-def round_order(variants: tuple[str, ...], rng: np.random.Generator) -> tuple[str, ...]:
-    """Return the variants in random order, then reversed."""
-    order = [variants[i] for i in rng.permutation(len(variants))]
-    return (*order, *reversed(order))
-
-
-def run_blocks(
-    runs: Mapping[str, Callable[[int], None]],
-    *,
-    seconds: float,
-    block: int,
-    seed: int,
-    clock: Clock = time.perf_counter_ns,
-) -> Mapping[str, NDArray[np.int64]]:
-    """Call the variants in turns for a time, at least five rounds; return (rounds, 2, block) nanoseconds of each.
-
-    Each variant first runs one block that is not kept, as warm-up.
-
-    Args:
-        runs: One call per variant; the argument counts the inputs, and all variants get the same ones.
-        seconds: How long to go on.
-        block: Calls per block, at least 1.
-        seed: Of the order.
-        clock: Nanoseconds that never go back.
-
-    Raises:
-        ValueError: If there are not two variants, or a block is empty.
-    """
-    if len(runs) < 2 or block < 1:
-        raise ValueError(f"need two variants and blocks of one call or more, got {len(runs)} and {block}")
-    rng, start = np.random.default_rng(seed), clock()
-    for run in runs.values():
-        _time_block(run, 0, block, clock)
-    rounds: list[dict[str, list[NDArray[np.int64]]]] = []
-    while len(rounds) < MIN_ROUNDS or clock() - start < seconds * 1e9:
-        halves: dict[str, list[NDArray[np.int64]]] = {name: [] for name in runs}
-        for name in round_order(tuple(runs), rng):
-            first = (2 * len(rounds) + len(halves[name])) * block
-            halves[name].append(_time_block(runs[name], first, block, clock))
-        rounds.append(halves)
-    return {name: np.array([halves[name] for halves in rounds]) for name in runs}
-
-
-def _time_block(run: Callable[[int], None], first: int, block: int, clock: Clock) -> NDArray[np.int64]:
-    times = np.zeros(block, np.int64)
-    for i in range(block):
-        before = clock()
-        run(first + i)
-        times[i] = clock() - before
-    return times
 
 
 def run_interleaved(
@@ -179,39 +89,51 @@ def run_interleaved(
         seconds: How long to go on; the least rounds run whatever it says.
         enough: Stop before that once each variant has so many frames after warm-up; None: never.
         block: Frames per block, at least 1.
-        least_rounds: Two or more.
+        least_rounds: One or more; one has no interval by itself.
         seed: Of the order.
         clock: Nanoseconds that never go back.
         on_round: Hears after each round which share of the run is over.
 
     Raises:
         ValueError: If there is no frame, a block is empty or there are not two variants.
+        OutOfTime: At the end of a time limit, before two rounds are whole; those that are whole by then do.
     """
     if len(variants) < 2 or block < 1:
         raise ValueError(f"need two variants and blocks of one frame or more, got {len(variants)} and {block}")
     rng, zero_ns, epoch_ns = np.random.default_rng(seed), clock(), time.time_ns()
-    marked = {name: _mark(one, frames, clock) for name, one in variants.items()}
+    marked = {name: mark_frames(one, frames, clock) for name, one in variants.items()}
     for run in marked.values():
-        for index in range(block):
-            run.run(index)
+        _run_block(run, 0, block)
     rounds = 0
     wanted = least_rounds if enough is None else max(least_rounds, -(-enough // (2 * block)))
     while rounds < least_rounds or (clock() - zero_ns < seconds * 1e9 and (enough is None or rounds < wanted)):
-        for name in round_order(tuple(variants), rng):
-            first = len(marked[name]) - block
-            for index in range(first, first + block):
-                marked[name].run(index)
+        try:
+            for name in round_order(tuple(variants), rng):
+                _run_block(marked[name], len(marked[name]) - block, block)
+        except OutOfTime:
+            if rounds < LEAST_WHOLE:
+                raise
+            break
         rounds += 1
         if on_round:
             spent = max((clock() - zero_ns) / max(seconds * 1e9, 1.0), 0.0 if enough is None else rounds / wanted)
             on_round(min(1.0, spent, rounds / least_rounds))
-    return {name: _samples(run, name, block, zero_ns, epoch_ns) for name, run in marked.items()}
+    return {name: _samples(run, name, block, rounds, zero_ns, epoch_ns) for name, run in marked.items()}
 
 
-def _samples(run: Marked, name: str, block: int, zero_ns: int, epoch_ns: int) -> Samples:
+def _run_block(run: Marked, first: int, block: int) -> None:
+    for index in range(first, first + block):
+        require_time()
+        run.run(index)
+
+
+def _samples(run: Marked, name: str, block: int, rounds: int, zero_ns: int, epoch_ns: int) -> Samples:
+    """Return the rows of the warm-up and of all whole rounds."""
     rows = np.arange(len(run))
     samples = run.samples(rows < block, zero_ns=zero_ns, epoch_ns=epoch_ns, variant=name)
-    return replace(samples, round_id=np.maximum(rows - block, 0) // (2 * block))
+    samples = replace(samples, round_id=np.maximum(rows - block, 0) // (2 * block))
+    whole = block * (1 + 2 * rounds)
+    return samples if len(rows) == whole else samples.select(rows < whole)
 
 
 AGAIN = " again"
@@ -220,6 +142,7 @@ PICTURES = 32
 _BLOCK_SECONDS = 0.04
 """Short against a neighbour's bursts, long against a cache refill."""
 _MOST_LEGS = 4
+_SLOW_S = 0.5
 _OPENINGS = 4.0
 """A leg lasts at least so many times as long as opening its sessions, and five rounds."""
 
@@ -332,44 +255,81 @@ def take_turns(
         seed: Of the order.
         machine: Its clock and sensors.
         tell: Hears between rounds how many hundredths are over, of how many.
+
+    Raises:
+        OutOfTime: Where a time limit leaves none for two rounds.
     """
     first = next(iter(openers))
     opened_by = {**openers, first + AGAIN: openers[first]}
-    chosen = frames.spread(PICTURES)
-    readers: list[Callable[[], Sample]] = [partial(chosen.read, i) for i in range(len(chosen))]
+    readers = readers_of(frames)
     rng, readings, anchors = np.random.default_rng(seed), [machine.read()], [machine.measure_anchor()]
     legs: list[Mapping[str, Samples]] = []
     spent_ns, count, block, clock = 0, pace.most_legs, 1, machine.clock
     while len(legs) < count:
-        began = clock()
-        opened = {name: opened_by[name]() for name in rng.permutation(list(opened_by)).tolist()}
-        open_s = (clock() - began) / 1e9
-        if not legs:
-            frame_s = max(min(map(_mark(opened[first], readers, clock).run_unmarked, (0, 0, 0))) / 1e9, 1e-6)
-            block = max(pace.least_block, min(25, round(pace.block_seconds / frame_s)))
-            least_s = 2 * pace.least_rounds * block * frame_s * len(opened)
-            count = max(1, min(count, int(pace.seconds / max(least_s, _OPENINGS * open_s))))
-        began, before = clock(), len(legs) / count
-        legs.append(
-            run_interleaved(
-                readers,
-                {name: opened[name] for name in opened_by},
-                seconds=pace.seconds / count,
-                enough=None if pace.enough is None else -(-pace.enough // count),
-                block=block,
-                least_rounds=pace.least_rounds,
-                seed=seed + len(legs),
-                clock=clock,
-                on_round=partial(_tell_share, tell, before, count) if tell else None,
+        began, opened = clock(), dict[str, Opened]()
+        try:
+            for name in rng.permutation(list(opened_by)).tolist():
+                require_time()
+                opened[name] = opened_by[name]()
+            open_s = (clock() - began) / 1e9
+            if not legs:
+                frame_s = _frame_s(mark_frames(opened[first], readers, clock))
+                block = _frames_of_block(pace, frame_s, len(opened))
+                least_s = 2 * pace.least_rounds * block * frame_s * len(opened)
+                count = max(1, min(count, int(pace.seconds / max(least_s, _OPENINGS * open_s))))
+            began, before = clock(), len(legs) / count
+            legs.append(
+                run_interleaved(
+                    readers,
+                    {name: opened[name] for name in opened_by},
+                    seconds=pace.seconds / count,
+                    enough=None if pace.enough is None else -(-pace.enough // count),
+                    block=block,
+                    least_rounds=pace.least_rounds,
+                    seed=seed + len(legs),
+                    clock=clock,
+                    on_round=partial(_tell_share, tell, before, count) if tell else None,
+                )
             )
-        )
+        except OutOfTime:
+            if not legs:
+                raise
+            break
+        finally:
+            for one in opened.values():
+                close_opened(one)
         spent_ns += clock() - began
-        for one in opened.values():
-            _close(one)
         readings.append(machine.read())
         anchors.append(machine.measure_anchor())
     samples = {name: join_legs([leg[name] for leg in legs]) for name in opened_by}
     return Turns(samples, tuple(readings), tuple(anchors), workers, spent_ns / 1e9)
+
+
+def readers_of(frames: Frames) -> list[Callable[[], Sample]]:
+    """Return what reads the pictures that models are timed on."""
+    chosen = frames.spread(PICTURES)
+    return [partial(chosen.read, i) for i in range(len(chosen))]
+
+
+def _frame_s(marked: Marked) -> float:
+    """Return the shortest of three frames; of a slow model one is enough."""
+    shortest_s = marked.run_unmarked(0) / 1e9
+    if shortest_s < _SLOW_S:
+        shortest_s = min(shortest_s, *(marked.run_unmarked(0) / 1e9 for _ in range(2)))
+    return max(shortest_s, 1e-6)
+
+
+def _frames_of_block(pace: Pace, frame_s: float, models: int) -> int:
+    """Return how many frames of a model follow each other: fewer than the pace says where a time limit asks for it.
+
+    Raises:
+        OutOfTime: If not even single frames fit.
+    """
+    block = max(pace.least_block, min(25, round(pace.block_seconds / frame_s)))
+    require_time((1 + 2 * LEAST_WHOLE) * frame_s * models)
+    if (left_s := time_left_s()) < math.inf:
+        block = max(1, min(block, int(left_s / ((1 + 2 * pace.least_rounds) * frame_s * models))))
+    return block
 
 
 def _tell_share(tell: Callable[[int, int], None], before: float, legs: int, share: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +13,8 @@ from edgeopt.graph.model import load_model
 from edgeopt.measurement.accuracy.bootstrap import Scored, score
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, Progress, answers
 from edgeopt.measurement.interleaved import Pace, Turns, take_turns
+from edgeopt.measurement.one_open import take_turns_one_open
+from edgeopt.measurement.resting import Resting
 from edgeopt.measurement.subject import Subject, open_subject
 from edgeopt.recipes.binding import ARRAYS_RECIPE
 from edgeopt.recipes.embedded import Embedded
@@ -59,11 +61,25 @@ def open_sides(
     Raises:
         EdgeoptError: If one cannot be opened.
     """
-    subjects = [
-        open_subject(one, target=target, recipe=recipe, threads=threads, shapes=shapes, sizes=sizes) for one in given
-    ]
+    opened = partial(open_subject, target=target, recipe=recipe, threads=threads, shapes=shapes, sizes=sizes)
+    subjects = [_at_rest(opened(one)) for one in given]
     labels = distinct_labels([subject.name for subject in subjects], given)
     return tuple(_side(*one) for one in zip(labels, given, subjects, strict=True))
+
+
+def _at_rest(subject: Subject) -> Subject:
+    """Return a subject whose session is open only while it runs, where its weights lie in a file of their own."""
+    if not subject.is_large:
+        return subject
+    again = partial(subject.opening.open, subject.source)
+    return replace(subject, session=Resting(subject.session, again))
+
+
+def rest(sides: Sequence[Side]) -> None:
+    """Free the weights of large models until they run again: one is in memory at a time."""
+    for side in sides:
+        if isinstance(side.subject.session, Resting):
+            side.subject.session.rest()
 
 
 def require_fed(sides: Sequence[Side], frames: Frames) -> None:
@@ -111,13 +127,16 @@ def run_in_turns(
     Args:
         sides: One or more.
         frames: Where the pictures come from; reading one is the stage `load`.
-        seconds: How long to run frames; five rounds run whatever it says.
+        seconds: How long to run frames; five rounds run whatever it says. With a large model one side is open at a
+            time, and six rounds run.
         seed: Of the order.
         tell: Hears progress.
     """
     openers, workers = {side.label: side.subject.open_again for side in sides}, sides[0].subject.threads
     told = partial(tell, "measure in turns") if tell else None
-    return take_turns(openers, frames, Pace(seconds), workers=workers, seed=seed, tell=told)
+    rest(sides)
+    turns = take_turns_one_open if any(side.subject.is_large for side in sides) else take_turns
+    return turns(openers, frames, Pace(seconds), workers=workers, seed=seed, tell=told)
 
 
 def score_side(side: Side, labelled: LabelledFrames, tell: Progress | None = None) -> Scored:
@@ -125,6 +144,7 @@ def score_side(side: Side, labelled: LabelledFrames, tell: Progress | None = Non
     subject = side.subject
     task = make_task(subject.recipe, subject.inputs, subject.outputs, evaluating=True)
     found = answers(subject.session, task, labelled.frames, tell, f"evaluate {side.label}")
+    rest([side])
     return score(task, found, labelled.labels)
 
 

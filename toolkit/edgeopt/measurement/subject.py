@@ -51,6 +51,13 @@ class Subject:
     opset: int | None = None
     brings_target: bool = False
     """Whether it is a bundle, which no target can be given to."""
+    has_weights_beside: bool = False
+    """Whether it is a bundle with a model above 2 GB."""
+
+    @property
+    def is_large(self) -> bool:
+        """Whether its weights lie in a file of their own, as those of models above 2 GB do."""
+        return isinstance(self.source, Outside) or self.has_weights_beside
 
     @property
     def executor(self) -> str:
@@ -207,6 +214,7 @@ def _open_bundle(model: str, recipe: str | None, threads: int, workers: int, ent
         inputs=session.inputs,
         outputs=session.outputs,
         brings_target=True,
+        has_weights_beside=runtime.artefact.weights is not None,
     )
 
 

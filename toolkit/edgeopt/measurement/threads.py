@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from edgeopt.graph.model import Model
-from edgeopt.measurement.interleaved import call_of, compare_calls
+from edgeopt.measurement.calls import call_of, compare_calls
 from edgeopt.recipes.input_shapes import fixed_shapes
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.runtime.availability import require_engine
@@ -53,6 +53,8 @@ def choose_threads(model: Model, target: Target, shapes: Mapping[str, tuple[int,
     if cores < 2:
         return 1
     inputs = {one.name: np.full(shapes[one.name], 0.5).astype(one.dtype) for one in model.inputs}
+    if model.is_outside:
+        return cores  # two sessions do not fit into memory, and a model this large gains by every core
     sessions = {count: opening_for(target, target.float_precision, count).open(model.source) for count in (1, cores)}
     runs = {str(count): call_of(session, inputs) for count, session in sessions.items()}
     ratio = compare_calls(runs, baseline="1", seconds=_SECONDS, block=10)[str(cores)]

@@ -27,6 +27,8 @@ class Phase(StrEnum):
     """Takes out the rounding of activations; what comes out differs, and is a candidate of its own."""
     DEVICE = "device"
     """Says the same in the words that a device's compiler knows; only where the target asks for it."""
+    DECODER = "decoder"
+    """Says the same of a language model in the ops that ONNX Runtime has for it; checked with a past."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import Any
 from edgeopt.errors import Note, NoteKind
 from edgeopt.recipes.embedded import Embedded
 from edgeopt.recipes.hugging_face import PROCESSORS, companions_in, read_configuration
+from edgeopt.recipes.optimum_tasks import loader_of
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.system.files import read_file, write_beside
 from edgeopt.system.toml import read_json
@@ -33,7 +34,9 @@ def copy_companions(files: Sequence[Path], folder: Path) -> tuple[Path, ...]:
     return tuple(alike)
 
 
-def complete_bundle(source: Path, bundle: Path, model: str, recipe: Recipe) -> tuple[Note, ...]:
+def complete_bundle(
+    source: Path, bundle: Path, model: str, recipe: Recipe, tensors: tuple[Sequence[str], Sequence[str]] | None = None
+) -> tuple[Note, ...]:
     """Put what lies beside the given model into its bundle; return the note that says what loads it.
 
     Args:
@@ -41,6 +44,7 @@ def complete_bundle(source: Path, bundle: Path, model: str, recipe: Recipe) -> t
         bundle: Folder of the bundle.
         model: Name of its first file.
         recipe: Of that model.
+        tensors: Names of the given model's inputs and outputs; None: as its class has them.
     """
     told = read_configuration(source)
     if told is None:
@@ -54,7 +58,8 @@ def complete_bundle(source: Path, bundle: Path, model: str, recipe: Recipe) -> t
         if one.name in PROCESSORS and _is_smaller(recipe, told.processor):
             data = _resized(one, recipe)
         write_beside(bundle / one.name, data)
-    return (Note(NoteKind.INFO, f"optimum loads the bundle: {told.loader}.from_pretrained({str(bundle)!r})"),)
+    loader = loader_of(told.task_of(*tensors or ()))
+    return (Note(NoteKind.INFO, f"optimum loads the bundle: {loader}.from_pretrained({str(bundle)!r})"),)
 
 
 def _is_smaller(recipe: Recipe, processor: Mapping[str, Any]) -> bool:

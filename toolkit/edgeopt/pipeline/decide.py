@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from time import monotonic
 
+from edgeopt.errors import Note, NoteKind
 from edgeopt.graph.model import load_model
 from edgeopt.measurement.fed_back import feed_back
 from edgeopt.measurement.fresh_process.turns import Runnable, feed_of, run_fresh
@@ -13,15 +14,28 @@ from edgeopt.measurement.load.workers import Pipeline
 from edgeopt.pipeline.candidate import BASELINE, Candidate
 from edgeopt.pipeline.measure import CONFIRM_SECONDS, MOST_SECONDS, Bench, Decision, Fresh, measure_and_choose
 from edgeopt.pipeline.run import Run, model_file
+from edgeopt.pipeline.selection import Chosen, mark
 from edgeopt.system.text import plural
+from edgeopt.system.time_limit import LONGER, OutOfTime, limited
+
+INTERRUPTED = "the run was interrupted"
+_TOO_LITTLE = "the time limit leaves too little time to measure them"
+_AGAIN = "the same command with --resume takes up what is finished"
+_LATE_S = 7.5
+"""What measuring may take beyond a time limit: of fast models that is enough for a proof."""
 
 
 def decide(run: Run) -> Decision | None:
-    """Measure all candidates of a run together and choose; None where this machine is not the target."""
+    """Measure all candidates of a run together and choose; None where this machine is not the target.
+
+    A time limit that leaves no time for that leaves the original: what is not proven is not chosen.
+    """
     if run.untimed:
         return None
+    one_open = any(load_model(run.workspace.path(one.file), one.name).is_outside for one in run.candidates)
+    told = ", one open at a time" if one_open else ""
     run.listener.say(
-        f"measuring {plural(len(run.candidates), 'candidate')} in turns, {plural(run.plan.threads, 'thread')}"
+        f"measuring {plural(len(run.candidates), 'candidate')} in turns, {plural(run.plan.threads, 'thread')}{told}"
     )
     left = run.context.ends_at - monotonic()
     bench = Bench(
@@ -29,17 +43,41 @@ def decide(run: Run) -> Decision | None:
         frames=run.timed,
         budget_ms=run.plan.budget_ms,
         workers=run.plan.threads,
-        fresh=None if run.openers else _fresh(run),
+        fresh=None if run.openers or one_open else _fresh(run),
         seconds=min(MOST_SECONDS, max(left - CONFIRM_SECONDS, 3.0)),
         confirm_seconds=min(CONFIRM_SECONDS, max(left / 2, 0.0)),
         tell=run.listener.progress,
+        one_open=one_open,
     )
-    decision = measure_and_choose(run.candidates, bench, run.wish)
+    try:
+        with limited(monotonic() + max(left, 0.0) + _LATE_S):
+            decision = measure_and_choose(run.candidates, bench, run.wish)
+    except OutOfTime:
+        return untimed_decision(run, _TOO_LITTLE)
     for name, samples in decision.samples.items():
         samples.save(run.workspace.path(model_file(name)).with_name("samples.npz"))
     for name, samples in decision.confirmed.items():
         samples.save(run.workspace.path(model_file(name)).with_name("confirmed.npz"))
     return decision
+
+
+def untimed_decision(run: Run, why: str) -> Decision:
+    """Return that nothing was measured, and that the original stays.
+
+    Args:
+        run: With its candidates.
+        why: One of `INTERRUPTED` and the like.
+    """
+    remedy = _AGAIN if why == INTERRUPTED else LONGER
+    return Decision(
+        candidates=mark(run.candidates, run.wish),
+        chosen=Chosen(BASELINE, f"the original stays: {why}"),
+        samples={},
+        confirmed={},
+        trust=None,
+        notes=(Note(NoteKind.WARNING, f"no candidate is proven faster: {why}", remedy),),
+        untimed=why,
+    )
 
 
 def _opener(run: Run, one: Candidate) -> Callable[[], Pipeline]:

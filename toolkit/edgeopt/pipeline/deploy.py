@@ -40,6 +40,7 @@ from edgeopt.runtime.fallback import open_artefact
 from edgeopt.runtime.selftest import FILE, MOST_SAMPLES, Recorded, Rows, choose_samples, pack, record, run_rows
 from edgeopt.steps._context import Engine
 from edgeopt.system.environment import package_versions, read_environment
+from edgeopt.system.memory import give_back
 from edgeopt.system.target import Target
 from edgeopt.system.text import format_bytes, plural
 from edgeopt.tasks import make_task
@@ -81,6 +82,7 @@ def deploy(
     Raises:
         InvalidFileError: If the disk is full.
     """
+    give_back()  # of what candidates were made of; a large model is opened next
     alike = _fed_alike(run, candidates, best)
     in_float = load_model(run.workspace.path(alike[0].file), alike[0].name)
     fed = run.context.recipe_of(in_float)
@@ -109,7 +111,8 @@ def deploy(
     )
     if TENSORRT in run.context.target.providers and not run.untimed:
         open_artefact(bundle, bundle.artefacts[0]).session.close()  # builds its engines into the bundle
-    loaded = complete_bundle(run.configurations, folder, bundle.artefacts[0].file, recipe)
+    names = [one.name for one in in_float.inputs], [one.name for one in in_float.outputs]
+    loaded = complete_bundle(run.configurations, folder, bundle.artefacts[0].file, recipe, names)
     return folder, (*notes, *loaded, _size_of(bundle))
 
 
@@ -198,7 +201,7 @@ def _packed(
         made = make_artefact(part.name, data, *how)
     else:
         model = embedded.put_into(load_model(run.workspace.path(part.file), one.name))
-        data, beside = _in_bundle(model, weights)
+        data, beside = in_bundle(model, weights)
         made = make_artefact(part.name, data, *how, model.inputs, model.outputs)
         made = replace(made, weights=beside)
     score = one.simulated or one.score
@@ -214,7 +217,7 @@ def _packed(
     return replace(made, expected=expected, noise_limits=recorded.limits if recorded else {}), data
 
 
-def _in_bundle(model: Model, weights: dict[str, Layout]) -> tuple[bytes, Weights | None]:
+def in_bundle(model: Model, weights: dict[str, Layout]) -> tuple[bytes, Weights | None]:
     """Return a model as the bundle stores it; equal weights of several models lie there once, named by their hash."""
     if not model.is_outside:
         return model.data, None
@@ -250,7 +253,7 @@ def _samples(run: Run, candidates: Sequence[Candidate], size: tuple[int, ...], n
     if run.plan.selftest is SelfTestInputs.OFF:
         notes.append(Note(NoteKind.SKIPPED, "the bundle has no test of its numbers: --selftest off"))
         return ()
-    slowest_ms = max(_p50_ms(one) or 0.0 for one in candidates)
+    slowest_ms = max(_p50_ms(one) or run.frame_ms for one in candidates)
     count = MOST_SAMPLES if not slowest_ms else max(1, min(MOST_SAMPLES, int(_TEST_MS / slowest_ms)))
     count = 1 if any(one.compiled for one in candidates) else count
     given = run.context.frames
@@ -308,11 +311,12 @@ class _Recorder:
 
     def _record(self, part: _Part) -> Recorded | None:
         try:
+            original = self._original  # before the part is opened: memory need not hold both
             session = self._open(part)
             try:
                 task = make_task(self._recipe, session.inputs, session.outputs, evaluating=False)
                 names = {one.name for one in session.outputs}
-                known = self._original if all(names <= one.keys() for one in self._original) else ()
+                known = original if all(names <= one.keys() for one in original) else ()
                 elsewhere = self._run.by_rule and part.judged_as is None
                 return record(session, task, self._samples, part.precision, original=known, elsewhere=elsewhere)
             finally:

@@ -19,7 +19,7 @@ from edgeopt.pipeline.resume import stored_candidates
 from edgeopt.pipeline.run import Run
 from edgeopt.pipeline.scoring import add_candidate, score_candidate, store_candidate
 from edgeopt.pipeline.summary import candidate_line
-from edgeopt.steps._context import AGREEMENT_PICTURES, CHECKED_PICTURES, Setting, numbered, out_of_time
+from edgeopt.steps._context import CHECKED_PICTURES, Setting, numbered, out_of_time
 from edgeopt.steps.compile import forms_for
 from edgeopt.steps.compile._form import DeviceForm
 from edgeopt.steps.compile._partition_files import partition_files
@@ -120,7 +120,7 @@ def _scored_on_device(run: Run, candidate: Candidate, form: DeviceForm) -> Candi
 
     processes = physical_cores()
     if run.labelled is None:
-        pictures = run.context.pictures.judged(AGREEMENT_PICTURES)
+        pictures = run.context.judged_pictures
         found = simulate_answers(form.open, make_task, pictures, processes=processes, tell=tell)
         return replace(candidate, agreement=make_task().agreement(found, run.context.reference))
     accuracy = simulate_metric(form.open, make_task, run.labelled, processes=processes, tell=tell)

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from edgeopt.errors import EdgeoptError, InvalidFileError, Note, NoteKind
+import numpy as np
+
+from edgeopt.errors import EdgeoptError, InvalidFileError, Note, NoteKind, UnsupportedError
 from edgeopt.executors import Session, SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.model import Model, find_model, load_model
-from edgeopt.graph.tensors import Frame
+from edgeopt.graph.tensors import Frame, TensorSpec
 from edgeopt.measurement.accuracy.evaluate import answers
 from edgeopt.measurement.accuracy.misreading import other_readings
 from edgeopt.recipes.alphabet import Alphabet
 from edgeopt.recipes.drafting import Draft, Facts, draft_recipe
 from edgeopt.recipes.frames import Frames, open_frames
 from edgeopt.recipes.questions import Ask, name_of_reading, nobody
+from edgeopt.recipes.readings import LINE_SIZE
 from edgeopt.recipes.recipe import Recipe, read_recipe
 from edgeopt.report.contact_sheet import write_sheet
 from edgeopt.system.files import require_writable, write_beside
@@ -97,6 +100,8 @@ def draft(
     require_writable(file)
     frames = open_frames(Path(picture)).select([0]) if picture else None
     loaded = load_model(path)
+    if not loaded.inputs:
+        raise UnsupportedError(f"{model} takes no input, and a recipe says what is fed", remedy="name another model")
     found = draft_recipe(_facts_of(loaded, path), recipe, ask)
     _write(found, _facts_of(loaded, path), file)
     written = read_recipe(file)
@@ -112,7 +117,38 @@ def draft(
 
 
 def _facts_of(model: Model, path: Path) -> Facts:
-    return Facts(model.name, path, model.opset, model.inputs, model.outputs, model.metadata, _first_ops(model))
+    outputs = _outputs_of(model)
+    return Facts(model.name, path, model.opset, model.inputs, outputs, model.metadata, _first_ops(model))
+
+
+def _outputs_of(model: Model) -> tuple[TensorSpec, ...]:
+    """Return the outputs; a row whose length is free, for one picture, in the shape that runs of two widths return.
+
+    Exporters write such shapes by hand, and a row of classes is never of a free length.
+    """
+    if len(model.inputs) != 1 or len(model.outputs) != 1:
+        return model.outputs
+    (spec,), (first,) = model.inputs, model.outputs
+    is_odd = len(first.shape) == 2 and not isinstance(first.shape[1], int)
+    if not is_odd or len(spec.shape) != 4 or "float" not in spec.dtype:
+        return model.outputs
+    height, width = LINE_SIZE
+    try:
+        session = EXECUTOR.open(model.source, SessionOptions())
+    except EdgeoptError:
+        return model.outputs
+    try:
+        found = []
+        for usual in ((1, 3, height, width), (1, 3, height, 2 * width)):
+            shape = [size if isinstance(size, int) else one for size, one in zip(spec.shape, usual, strict=True)]
+            found.append(session.run({spec.name: np.zeros(shape, spec.dtype)})[first.name].shape)
+    except EdgeoptError:
+        return model.outputs
+    finally:
+        session.close()
+    if len(found[0]) != len(found[1]):
+        return model.outputs
+    return (replace(first, shape=tuple(a if a == b else None for a, b in zip(*found, strict=True))),)
 
 
 def _first_ops(model: Model) -> tuple[str, ...]:

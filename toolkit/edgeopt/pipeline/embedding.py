@@ -101,9 +101,9 @@ def _runnable(run: Run, best: Candidate, what: Embedding) -> Runnable:
 
 def _agreement(run: Run, before: Runnable, after: Runnable) -> float:
     """Return how far the answers of an application stay the same."""
-    pictures, found = run.context.pictures.judged(AGREEMENT_PICTURES), list[list[Any]]()
+    pictures, found = run.context.judged_pictures, list[list[Any]]()
     if pictures.tensors is not None:
-        pictures = run.timed.spread(AGREEMENT_PICTURES)
+        pictures = run.timed.spread(min(AGREEMENT_PICTURES, run.context.most_pictures))
     for one in (before, after):
         task, session = one.open()
         found.append(answers(session, task, pictures))

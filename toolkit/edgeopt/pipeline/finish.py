@@ -5,10 +5,13 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from time import monotonic
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind
-from edgeopt.graph.model import load_model
+from edgeopt.executors import Session
+from edgeopt.graph.model import Model, load_model
 from edgeopt.graph.tensors import Frame
 from edgeopt.measurement.accuracy.bootstrap import Drop, why_unsure
 from edgeopt.measurement.accuracy.evaluate import answers
@@ -27,8 +30,11 @@ from edgeopt.runtime.availability import is_compiled
 from edgeopt.steps._context import CALIBRATION, CALIBRATION_PICTURES
 from edgeopt.system.environment import read_environment
 from edgeopt.system.text import plural
+from edgeopt.system.time_limit import LONGER, OutOfTime, limited
 from edgeopt.tasks import find_task
 
+_PICTURES_S = 3.0
+"""For pictures of answers where a time limit is over."""
 _ON_DEVICE = "edgeopt bench BUNDLE on the device"
 
 
@@ -54,6 +60,7 @@ def conclude(run: Run, choice: Choice, decision: Decision | None, bundle_of: Bun
     of_pictures = (*run.context.frames.notes, *(run.labelled.notes if run.labelled else ()))
     notes = [*choice.notes, *run.context.notes, *of_pictures, *run.plan.notes, *(decision.notes if decision else ())]
     foreign = _foreign_runtime(run)
+    untimed = run.untimed or (decision.untimed if decision else "")
     if run.untimed:
         notes.append(Note(NoteKind.WARNING, f"latency not measured: {run.untimed}", foreign or _ON_DEVICE))
     if unsure := _why_unsure(best, run.plan.max_drop):
@@ -85,20 +92,27 @@ def conclude(run: Run, choice: Choice, decision: Decision | None, bundle_of: Bun
         folder=run.workspace.folder,
         bundle=bundle,
         calibrated_on=_calibrated_on(run),
-        untimed=run.untimed,
+        untimed=untimed,
         off_target=off_target,
         foreign_runtime=foreign,
-        trust=str(decision.trust) if decision else "",
+        trust=str(decision.trust) if decision and decision.trust else "",
         notes=tuple(dict.fromkeys(notes)),
         inside=embedded.inside,
+        was_cut=run.was_cut,
     )
     try:
-        _write_pictures(run, best)
+        with limited(max(run.context.ends_at, monotonic()) + _PICTURES_S):
+            _write_pictures(run, best)
     except EdgeoptError as error:
         missing = Note(NoteKind.SKIPPED, f"no picture of answers: {error.problem}", error.remedy)
         report = replace(report, notes=(*report.notes, missing))
+    except OutOfTime:
+        report = replace(
+            report, notes=(*report.notes, Note(NoteKind.SKIPPED, "no picture of answers: no time", LONGER))
+        )
     write_report(report)
-    shutil.rmtree(run.workspace.path(CALIBRATION), ignore_errors=True)
+    if not run.was_cut:
+        shutil.rmtree(run.workspace.path(CALIBRATION), ignore_errors=True)
     return report
 
 
@@ -136,15 +150,17 @@ def _write_pictures(run: Run, best: Candidate) -> None:
         return
     model = load_model(run.workspace.path(best.file), best.name)
     frames = run.timed.spread(3)
-    columns = {
-        "original": (run.context.original, run.context.open(run.context.original)),
-        f"chosen: {best.name}": (model, run.open_candidate(best, model)),
+    columns: dict[str, tuple[Model, Callable[[Model], Session]]] = {
+        "original": (run.context.original, run.context.open),
+        f"chosen: {best.name}": (model, partial(run.open_candidate, best)),
     }
     drawn: dict[str, list[Frame]] = {}
-    for title, (one, session) in columns.items():
-        task = run.context.task(one, evaluating=False)
-        found = answers(session, task, frames)
-        session.close()
+    for title, (one, opened) in columns.items():
+        task, session = run.context.task(one, evaluating=False), opened(one)
+        try:
+            found = answers(session, task, frames)
+        finally:
+            session.close()
         drawn[title] = [task.draw(frames.picture(i), answer) for i, answer in enumerate(found)]
     write_sheet(run.workspace.path("answers.png"), drawn)
     write_pairs(run.workspace.path(ANSWERS), *drawn.values())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.graph.graph import Graph
@@ -12,6 +13,10 @@ from edgeopt.graph.model import Model, find_model, fix_inputs, load_model
 from edgeopt.graph.multiply_adds import count_multiply_adds, count_numbers
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.passes import Phase, passes_of
+from edgeopt.pipeline.answering import is_encoder_decoder
+from edgeopt.pipeline.encoder_decoder.facts import encoder_decoder_facts
+from edgeopt.pipeline.generation.facts import writer_facts
+from edgeopt.pipeline.writing import is_language_model
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.runtime.availability import find_device
 from edgeopt.steps.compile._placement import Partition, explain_placement
@@ -40,6 +45,10 @@ class Inspection:
     target: str = ""
     partition: Partition | None = None
     """Where the target puts the nodes; None without a target."""
+    writes: str = ""
+    """Of a language model: its context, tokens and cache."""
+    measured: str = ""
+    """Of the bundle of a language model: what `optimize` found."""
 
     @property
     def verdict(self) -> str:
@@ -59,7 +68,7 @@ def inspect(
     """Return the facts of a model, with a target also where its nodes run.
 
     Args:
-        model: Path of an ONNX file, or the name of a shipped model.
+        model: Path of an ONNX file, or the name of a shipped model; of a language model a bundle too.
         target: Shipped name, or path of a TOML file; None: no placement.
         recipe: Shipped name or path; None: read from the model.
         shapes: Whole shapes of inputs by name, for what the model leaves free.
@@ -67,15 +76,12 @@ def inspect(
     Raises:
         EdgeoptError: If the model, the target or the recipe asked for cannot be read.
     """
-    path = find_model(model)
+    is_pair = is_encoder_decoder(model)
+    facts = encoder_decoder_facts if is_pair else writer_facts
+    told = facts(model) if is_pair or is_language_model(model) else None
+    path = told.file if told else find_model(model)
     loaded = fix_inputs(load_model(path), shapes or {})
-    try:
-        choice = choose_recipe(recipe, path, loaded.inputs, loaded.outputs, loaded.metadata)
-        chosen = f"{choice.recipe.name}: {choice.reason}"
-    except EdgeoptError as error:
-        if recipe is not None:
-            raise
-        chosen = f"none: {error.problem}"
+    chosen = told.recipe if told and recipe is None else _chosen(recipe, path, loaded)
     device = find_device(target) if target else None
     return Inspection(
         name=loaded.name,
@@ -88,9 +94,22 @@ def inspect(
         outputs=loaded.outputs,
         ops=loaded.op_counts,
         recipe=chosen,
+        writes=told.writes if told else "",
+        measured=told.measured if told else "",
         target=device.name if device else "",
         partition=explain_placement(loaded, device) if device else None,
     )
+
+
+def _chosen(recipe: str | None, path: Path, loaded: Model) -> str:
+    """Return which recipe fits, and why; a recipe that was asked for must fit."""
+    try:
+        choice = choose_recipe(recipe, path, loaded.inputs, loaded.outputs, loaded.metadata)
+    except EdgeoptError as error:
+        if recipe is not None:
+            raise
+        return f"none: {error.problem}"
+    return f"{choice.recipe.name}: {choice.reason}"
 
 
 def _multiply_adds(model: Model) -> int | None:

@@ -29,6 +29,7 @@ def summarize(found: Inspection, *, all_nodes: bool = False) -> Document:
         values.append(Value("integers", f"{found.integers}; --quantized shows each tensor"))
     values += [Value(kind, str(one)) for kind in ("input", "output") for one in getattr(found, f"{kind}s")]
     values.append(Value("recipe", found.recipe))
+    values += [Value(label, text) for label, text in (("writes", found.writes), ("measured", found.measured)) if text]
     values.append(Value("ops", ", ".join(f"{op} {count}" for op, count in found.ops.items())))
     if found.target:
         values.append(Value("target", f"{found.target}: {found.verdict}"))

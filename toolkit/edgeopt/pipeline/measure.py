@@ -10,9 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+import numpy as np
+
 from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.measurement.fresh_process.turns import FreshTurns
 from edgeopt.measurement.interleaved import AGAIN, HERE, Machine, Opened, Pace, Turns, take_turns
+from edgeopt.measurement.one_open import LEAST_ROUNDS, take_turns_one_open
 from edgeopt.measurement.resources.trust import Trust, TrustLevel, judge_trust
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.budget import judge_budget
@@ -20,6 +23,7 @@ from edgeopt.measurement.statistics.ratio import Change
 from edgeopt.pipeline.candidate import BASELINE, Candidate, Latency
 from edgeopt.pipeline.selection import Chosen, Wish, choose, is_answered, mark, shortlist
 from edgeopt.recipes.frames import Frames
+from edgeopt.system.time_limit import LONGER, time_left_s
 
 FRAMES_FOR_P99 = 400
 """The two-sided 95 % interval of a p99 needs 368."""
@@ -37,6 +41,8 @@ _LEAST_BLOCK = 3
 """Slow models are timed over 30 frames at least."""
 _PACE = Pace(0.0, most_legs=1, block_seconds=0.01, least_rounds=3)
 """Of a fresh process: short, because processes differ by more than rounds."""
+_SLOW_S = 0.5
+"""A frame that takes longer."""
 
 Fresh = Callable[[Sequence[str], Pace, int], Turns]
 """Runs the original and these candidates in turns in one fresh process; the number is the seed of the order."""
@@ -53,8 +59,11 @@ class Decision:
     """All candidates in turns in one process."""
     confirmed: Mapping[str, Samples]
     """The frames of fresh processes, of those that were worth a proof and of the baseline."""
-    trust: Trust
+    trust: Trust | None
+    """None where nothing was measured."""
     notes: tuple[Note, ...]
+    untimed: str = ""
+    """Why nothing was measured; empty where it was."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +83,8 @@ class Bench:
     machine: Machine = HERE
     seed: int = 0
     tell: Tell | None = None
+    one_open: bool = False
+    """Whether memory holds one session at a time; its turns are then the proof, as each opens a session anew."""
 
 
 def measure_and_choose(candidates: Sequence[Candidate], bench: Bench, wish: Wish) -> Decision:
@@ -83,10 +94,13 @@ def measure_and_choose(candidates: Sequence[Candidate], bench: Bench, wish: Wish
         candidates: The baseline first, scored.
         bench: What they are measured on.
         wish: What a candidate must keep, and what is wanted of it.
+
+    Raises:
+        OutOfTime: Where a time limit leaves too little for two rounds.
     """
     pace = Pace(bench.seconds, enough=FRAMES_FOR_P99, least_block=_LEAST_BLOCK)
     told = partial(bench.tell, "measure in turns") if bench.tell else None
-    turns = take_turns(
+    turns = (take_turns_one_open if bench.one_open else take_turns)(
         bench.openers, bench.frames, pace, workers=bench.workers, seed=bench.seed, machine=bench.machine, tell=told
     )
     timed = [_with_turns(one, turns, bench) for one in candidates]
@@ -94,6 +108,10 @@ def measure_and_choose(candidates: Sequence[Candidate], bench: Bench, wish: Wish
     proof = _Proof(turns, bench)
     if bench.fresh is not None:
         marked = proof.confirm(marked, wish)
+    elif len(candidates) > 1 and (rounds := _rounds_of(turns)) < (least := _least_rounds(bench, pace)):
+        cut = f"no speed is confirmed: the time limit left {rounds} of {least} rounds"
+        proof.notes.append(Note(NoteKind.WARNING, cut, LONGER))
+        marked = mark([_unproven(one) for one in marked], wish)
     if proof.trust.level is TrustLevel.INVALID:
         marked = mark([_unproven(one) for one in marked], wish)
     return Decision(
@@ -115,6 +133,18 @@ def _with_turns(one: Candidate, turns: Turns, bench: Bench) -> Candidate:
     if bench.fresh is not None:
         speeds = {part: replace(speed, verdict=Change.UNCONFIRMED) for part, speed in speeds.items()}
     return replace(timed, speed=speeds["frame"], execute=speeds.get("execute"))
+
+
+def _rounds_of(turns: Turns) -> int:
+    """Return how many rounds are whole."""
+    rounds = turns.samples[BASELINE].round_id
+    assert rounds is not None
+    return len(np.unique(rounds))
+
+
+def _least_rounds(bench: Bench, pace: Pace) -> int:
+    """Return how many rounds of this process prove something, where none are run in others."""
+    return LEAST_ROUNDS if bench.one_open else pace.least_rounds
 
 
 def _unproven(one: Candidate) -> Candidate:
@@ -164,7 +194,7 @@ class _Proof:
     @property
     def _most(self) -> int:
         """How many candidates fit beside the baseline and its copy: at least one."""
-        frames = LEAST_PROCESSES * (2 * _PACE.least_rounds + 1)
+        frames = LEAST_PROCESSES * (2 * self._pace.least_rounds + 1)
         return max(1, min(_MOST_LISTED, int(self._bench.confirm_seconds / (frames * self._frame_s)) - 2))
 
     def _ask(self, names: Sequence[str], most: int) -> FreshTurns:
@@ -173,10 +203,13 @@ class _Proof:
         clock, tell = self._bench.machine.clock, self._bench.tell
         began, found, last_s = clock(), list[Turns](), 0.0
         while len(found) < LEAST_PROCESSES or (
-            len(found) < most and (clock() - began) / 1e9 + last_s <= self._bench.confirm_seconds
+            len(found) < most
+            and (clock() - began) / 1e9 + last_s <= self._bench.confirm_seconds
+            and last_s <= time_left_s()
         ):
+            self._require_time(last_s or self._least_s(names), LEAST_PROCESSES - len(found))
             started = clock()
-            found.append(self._bench.fresh(names, _PACE, self._bench.seed + len(found)))
+            found.append(self._bench.fresh(names, self._pace, self._bench.seed + len(found)))
             last_s = (clock() - started) / 1e9
             self._readings.append(self._bench.machine.read())
             self._anchors.append(self._bench.machine.measure_anchor())
@@ -185,6 +218,27 @@ class _Proof:
         if tell:
             tell(f"confirm {', '.join(names)} in fresh processes", most, most)
         return FreshTurns(tuple(found))
+
+    def _least_s(self, names: Sequence[str]) -> float:
+        """Return what a fresh process takes at least, by the frames that it runs."""
+        models = len(names) + 2
+        return (models * (1 + 2 * self._pace.least_rounds) + 1) * self._frame_s
+
+    @property
+    def _pace(self) -> Pace:
+        """Of a fresh process: a single round of what is slow, since processes differ by more than rounds."""
+        return replace(_PACE, least_rounds=1) if self._frame_s > _SLOW_S else _PACE
+
+    @staticmethod
+    def _require_time(each_s: float, processes: int) -> None:
+        """Raise where a time limit leaves none for so many processes, since fewer prove nothing.
+
+        Raises:
+            EdgeoptError: If so.
+        """
+        if each_s * processes > time_left_s():
+            told = f"the time limit leaves no time for {processes} fresh processes of {each_s:.2g} s"
+            raise EdgeoptError(told, remedy=LONGER)
 
     def is_faster(self, one: str, other: str) -> bool:
         """Return whether the first is proven faster than the second, by whole frames."""

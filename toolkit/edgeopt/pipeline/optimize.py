@@ -18,11 +18,13 @@ from edgeopt.graph.outcome import Outcome
 from edgeopt.measurement.accuracy.evaluate import open_labelled
 from edgeopt.measurement.threads import default_threads
 from edgeopt.pipeline.candidate import BASELINE
-from edgeopt.pipeline.decide import decide
+from edgeopt.pipeline.decide import INTERRUPTED, decide, untimed_decision
 from edgeopt.pipeline.device_forms import offer_forms
 from edgeopt.pipeline.export.export import export_for
+from edgeopt.pipeline.export.network import NetworkInput
 from edgeopt.pipeline.export.source import is_source
 from edgeopt.pipeline.finish import BundleOf, conclude
+from edgeopt.pipeline.measure import Decision
 from edgeopt.pipeline.other_engines import offer_engines
 from edgeopt.pipeline.plan import Options, describe, head, make_plan, require_no_clock
 from edgeopt.pipeline.replay import Replay, read_replay
@@ -32,13 +34,14 @@ from edgeopt.pipeline.rival_forms import Rival, going_on, within_share
 from edgeopt.pipeline.rivals import offer_rivals
 from edgeopt.pipeline.run import Run, Silence
 from edgeopt.pipeline.scoring import add_candidate
-from edgeopt.pipeline.start import open_calibration, read_as_the_recipe_says, read_given, start_run
+from edgeopt.pipeline.start import heed_slowness, open_calibration, read_as_the_recipe_says, read_given, start_run
 from edgeopt.report.document import Document, Value
 from edgeopt.runtime.availability import is_by_rule, is_compiled, why_unavailable
 from edgeopt.steps import Step
 from edgeopt.steps._context import CALIBRATION_PICTURES, Listener, Setting, numbered, out_of_time
 from edgeopt.steps._keep_layers import require_layers
 from edgeopt.system.threads import engine_threads
+from edgeopt.system.time_limit import LONGER, OutOfTime, limited
 
 _MOST_LOST = 3
 """Models in a row, twins as one, of a step that costs accuracy: where so many lose too much, the rest, which lose more,
@@ -78,6 +81,8 @@ def optimize(
     options: Options | None = None,
     listener: Listener | None = None,
     bundle_of: BundleOf | None = None,
+    inputs: Sequence[NetworkInput] = (),
+    task: str = "",
     **wishes: Any,
 ) -> Report:
     """Make a model fast on a target, measure it, and write candidates, bundle and report.
@@ -90,6 +95,8 @@ def optimize(
         options: What to do; or give its fields by name: `calib="pictures/", budget_ms=33`.
         listener: Hears progress.
         bundle_of: Says which candidates get a bundle beside the chosen one's, and where; None: none.
+        inputs: Of a source that `edgeopt export` takes: as `export`.
+        task: Of such a source: as `export`.
         **wishes: Fields of `Options`.
 
     Raises:
@@ -100,7 +107,9 @@ def optimize(
     if replay := _replay_of(asked):
         asked = replace(asked, threads=asked.threads or replay.threads)
     if is_source(str(model)):
-        model = _exported(str(model), target, out, asked, listener or Silence())
+        model = _exported(str(model), target, out, asked, listener or Silence(), inputs=inputs, task=task)
+    else:
+        _require_no_source(model, inputs, task)
     given, pictures = read_given(str(model), target, recipe, asked)
     if replay:
         replay.require_same(given.model, given.target)
@@ -115,20 +124,52 @@ def optimize(
             run.listener.say(str(one))
         run.listener.say("")
         read_as_the_recipe_says(run.context, plan, given.choice, run.labelled, folder)
-        _make_candidates(run)
+        heed_slowness(run)
+        decision = _as_far_as_it_goes(run)
         run.context.notes += run.workspace.notes
-        return conclude(run, given.choice, decide(run), bundle_of)
+        return conclude(run, given.choice, decision, bundle_of)
 
 
-def _exported(source: str, target: str, out: str | Path | None, options: Options, listener: Listener) -> Path:
+def _as_far_as_it_goes(run: Run) -> Decision | None:
+    """Make candidates and choose; an interrupt leaves what is proven by then, once the original is scored.
+
+    Raises:
+        KeyboardInterrupt: If there is nothing yet.
+    """
+    try:
+        _make_candidates(run)
+        run.context.calibrations.clear()  # what they saw may be as large as the model, and no search follows
+        return decide(run)
+    except KeyboardInterrupt:
+        if not run.candidates:
+            raise
+        run.was_cut = True
+        run.listener.say("interrupted: writing what is there; --resume goes on from it, Ctrl-C again ends at once")
+        return untimed_decision(run, INTERRUPTED)
+
+
+def _exported(
+    source: str, target: str, out: str | Path | None, options: Options, listener: Listener, **wishes: Any
+) -> Path:
     """Export what is no ONNX file yet, and return the file."""
+    if options.shapes:
+        problem = f"--shape is for an ONNX file, and {source} is exported first"
+        raise EdgeoptError(problem, remedy="write --input images=1x3x224x224, for each input in their order")
     listener.say(f"export     {source}")
-    result = export_for(source, options.shapes, target, Path(out) if out else None)
+    result = export_for(source, target, Path(out) if out else None, **wishes)
     worst = min(one.drift.sqnr_db for one in result.outputs)
     listener.say(f"           {result.file}: {worst:.0f} dB signal to noise against {result.framework}")
     for note in result.notes:
         listener.say(str(Value.of_note(note)))
     return result.file
+
+
+def _require_no_source(model: str | Path, inputs: Sequence[NetworkInput], task: str) -> None:
+    """Raise where a model is told what only an export takes."""
+    told = "--input" if inputs else "--task" if task else ""
+    if told:
+        problem = f"{told} tells how a network is exported, and {model} is exported already"
+        raise EdgeoptError(problem, remedy=f"leave {told} out" + ("; --shape fixes free axes" if inputs else ""))
 
 
 def _replay_of(options: Options) -> Replay | None:
@@ -154,7 +195,7 @@ def _make_candidates(run: Run) -> None:
     for name, step in run.plan.steps.items():
         if not step.in_line or (compiled and step.on_device):
             continue
-        if monotonic() > run.context.ends_at:
+        if monotonic() > run.context.candidates_end:
             _warn(run, out_of_time(name))
             return
         made = _make_step(run, name, step, furthest[-1] if step.beside and furthest else now)
@@ -181,6 +222,9 @@ def _make_step(run: Run, name: str, step: Step, parent: Rival) -> list[Rival]:
         for i, outcome in enumerate(outcomes if step.precision else _changed(run, name, outcomes)):
             if step.beside and not finished and not outcome.is_twin and _have_lost(keeps):
                 break  # the next ones lose more
+            if i and not finished and monotonic() > run.context.candidates_end:
+                run.context.notes.append(out_of_time(numbered(name, i)))
+                return made  # the step is not finished: a resumed run makes it whole
             taken_up = finished[i] if finished else None
             whose = parent.candidate.name
             one = add_candidate(run, numbered(name, i), whose, steps, outcome, setting, resumed=taken_up)
@@ -202,7 +246,8 @@ def _have_lost(keeps: Sequence[bool]) -> bool:
 def _outcomes(run: Run, name: str, step: Step, parent: Rival, setting: Setting) -> Sequence[Outcome]:
     """Return what a step makes of a model; in a replay, what it made then, where that was measured or trained."""
     if run.replay is None or not step.beside:
-        return step.make(parent.model, run.context, setting)
+        with limited(run.context.candidates_end):
+            return step.make(parent.model, run.context, setting)
     outcomes = run.replay.outcomes(name, parent.model)
     for i in range(len(outcomes)):
         for file, text in run.replay.files_beside(numbered(name, i)).items():
@@ -251,7 +296,12 @@ def _warn(run: Run, note: Note) -> None:
 def _told_where_it_fails(run: Run, what: str) -> Iterator[None]:
     """Do a part of the work; where it fails, say why and go on: what was made is measured, bundled and reported."""
     try:
-        yield
+        with limited(run.context.ends_at):
+            yield
+    except OutOfTime:
+        told = Note(NoteKind.WARNING, f"time limit reached in {what}: what it had not finished is left out", LONGER)
+        run.context.notes.append(told)
+        run.listener.say(f"warning: {told}")
     except Exception as error:
         if run.replay:
             raise

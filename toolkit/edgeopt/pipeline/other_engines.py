@@ -18,6 +18,7 @@ from edgeopt.steps._attention import fuse_attention, joins_attention
 from edgeopt.steps._context import CHECKED_PICTURES, Context, Engine, Setting, numbered, out_of_time
 from edgeopt.steps._in_float import in_float, may_round
 from edgeopt.system.target import Target
+from edgeopt.system.time_limit import limited
 
 _MOST_KEPT = 2
 """INT8 models of one engine that go on to the labels."""
@@ -90,9 +91,15 @@ def _made_in_line(context: Context) -> tuple[str, ...]:
 
 
 def _offer_converted(run: Run, step: str, setting: Setting, model: Model, parent: Candidate) -> None:
-    """Offer what a step makes of a float model for one precision."""
+    """Offer what a step makes of a float model for one precision, or what an earlier run left of that."""
+    finished = finished_candidates(run, setting.name)
+    if not finished and monotonic() > run.context.candidates_end:
+        run.context.notes.append(out_of_time(setting.name))
+        return
     try:
-        outcomes = run.plan.steps[step].make(model, run.context, setting)
+        with limited(run.context.candidates_end):
+            outcomes: Sequence[Outcome] = [outcome_on_disk(run, one) for one in finished]
+            outcomes = outcomes or run.plan.steps[step].make(model, run.context, setting)
     except EdgeoptError as error:
         run.context.notes.append(Note(NoteKind.WARNING, f"no {setting.precision}: {error.problem}", error.remedy))
         return
@@ -152,10 +159,11 @@ def _searched(
         return []
     setting = Setting(engine, precisions[-1], first, _MOST_KEPT)
     try:
-        if rival is None:
-            return step.make(dense.model, run.context, setting)
-        like = like_which(run, _name(engine, precisions[0]))
-        return make_alike(run, step, rival.model, dense.model, setting, like) if like else []
+        with limited(run.context.candidates_end):
+            if rival is None:
+                return step.make(dense.model, run.context, setting)
+            like = like_which(run, _name(engine, precisions[0]))
+            return make_alike(run, step, rival.model, dense.model, setting, like) if like else []
     except EdgeoptError as error:
         told = Note(NoteKind.WARNING, f"no INT8 on {engine.target.name}: {error.problem}", error.remedy)
         run.context.notes.append(told)

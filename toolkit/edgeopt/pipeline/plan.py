@@ -220,6 +220,8 @@ def make_plan(recipe: Recipe, target: Target, options: Options, threads: int, qu
     for name, step in known.items():
         if name not in asked or name in skipped:
             continue
+        if unread := step.why_not_of(recipe):
+            raise UnsupportedError(f"{name}: {unread}", remedy=f"leave the step {name} out")
         if step.why_not(target):
             if name in wanted:
                 notes.append(_left_out(name, step, step.why_not(target)))

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_MISSED, EXIT_OF, EXIT_PASS, InvalidFileError, Note
-from edgeopt.measurement.statistics.ratio import Ratio
+from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, EXIT_MISSED, EXIT_OF, EXIT_PASS, InvalidFileError, Note
+from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.pipeline.candidate import Candidate
 from edgeopt.system.environment import Environment
 from edgeopt.system.text import format_bytes, short
@@ -17,6 +17,16 @@ from edgeopt.tasks import Accuracy
 
 SCHEMA = 3
 RESULT = "report.json"
+
+
+_END_TO_END = {
+    Change.FASTER: "faster end to end",
+    Change.UNCONFIRMED: "faster end to end in one process, not proven in others",
+    Change.EQUIVALENT: "no faster end to end",
+    Change.INCONCLUSIVE: "not shown to be faster end to end",
+    Change.SLOWER: "slower end to end",
+}
+"""What is said of whole frames with parts of the recipe inside, beside the same model alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +52,7 @@ class Inside:
     def __str__(self) -> str:
         told = [f"{' and '.join(self.parts)}: answers agree in {self.agreement:.3f} with the model alone"]
         told += [str(self.score).partition(" (")[0]] if self.score else []
-        told += [f"frames {self.speed} as fast"] if self.speed else []
+        told += [f"frames {self.speed} as fast: {_END_TO_END[self.speed.verdict]}"] if self.speed else []
         return ", ".join(told)
 
 
@@ -80,6 +90,8 @@ class Report:
     """TRUSTED, or NOISY or INVALID with the reasons; empty where nothing was measured."""
     inside: Inside | None = None
     """None where nothing of the recipe is embedded."""
+    was_cut: bool = False
+    """Whether it was interrupted: the bundle holds what was proven by then."""
 
     def __post_init__(self) -> None:
         if [one.name for one in self.candidates].count(self.chosen) != 1:
@@ -107,7 +119,9 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0, 2, 3 or 4; a budget that nobody asked for fails nothing, a device that runs nothing does."""
+        """0, 2, 3, 4, or 130 interrupted; a budget that nobody asked for fails nothing, an unused device does."""
+        if self.was_cut:
+            return EXIT_INTERRUPTED
         if self.off_target:
             tried = any(one.profile and one.refused for one in self.candidates)
             return EXIT_MISSED if tried else EXIT_INCONCLUSIVE

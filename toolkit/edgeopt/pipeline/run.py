@@ -68,6 +68,10 @@ class Run:
     untimed: str = ""
     """Why nothing is measured here; empty: all candidates are."""
     candidates: list[Candidate] = field(default_factory=list)
+    frame_ms: float = 0.0
+    """Of the original, one frame timed where there is a time limit; 0: not known."""
+    was_cut: bool = False
+    """Whether it was interrupted: what is proven by then is written."""
 
     @property
     def timed(self) -> Frames:

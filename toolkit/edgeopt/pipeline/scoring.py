@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import starmap
 from typing import Any
 
 from edgeopt.errors import Note, NoteKind
 from edgeopt.executors import Session
-from edgeopt.graph.drift import Drift, measure_drift, worst_drift
+from edgeopt.graph.drift import measure_drift, worst_drift
 from edgeopt.graph.model import Model, save_model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.measurement.accuracy.bootstrap import Drop, Scored, drop_between, require_telling, score
@@ -16,9 +17,10 @@ from edgeopt.measurement.accuracy.evaluate import LabelledFrames, answers, why_n
 from edgeopt.pipeline.candidate import BASELINE, RESUMED, Candidate
 from edgeopt.pipeline.run import Run, model_file
 from edgeopt.pipeline.summary import candidate_line
-from edgeopt.steps._context import CHECKED_PICTURES, Context, Setting, reference_answers
+from edgeopt.steps._context import CHECKED_PICTURES, Context, Setting, outputs_of, reference_answers
 from edgeopt.steps.compile._partition_files import partition_files
 from edgeopt.steps.compile._placement import explain_placement
+from edgeopt.system.memory import give_back
 from edgeopt.tasks import Task
 
 _BASELINE_SCORED = f"candidates/{BASELINE}/scored.json"
@@ -51,19 +53,20 @@ def score_candidate(
         input_size=_smaller_size(run.context, outcome.model),
     )
     found = reference_answers(run.context, session, outcome.model)
+    is_compared = name != BASELINE and not candidate.input_size
+    outputs = outputs_of(session, run.context.inputs(CHECKED_PICTURES, outcome.model)) if is_compared else []
+    session.close()  # before the original is opened: large models are never in memory together
     if name == BASELINE:
         if scored:
             require_telling(scored, "without --eval, agreement judges")
             run.workspace.write(_BASELINE_SCORED, json.dumps(scored.to_json()))
         keep_reference(run.context, run.labelled, task, found)
-        session.close()
         return candidate
     baseline, drop = run.candidates[0].score, _drop_from_baseline(run, scored)
-    drift = None if candidate.input_size else _drift(run.context, outcome.model, session)
-    session.close()
+    pairs = zip(run.context.original_outputs(), outputs, strict=True) if is_compared else ()
     return replace(
         candidate,
-        drift=drift,
+        drift=worst_drift(starmap(measure_drift, pairs)) if is_compared else None,
         agreement=task.agreement(found, run.context.reference),
         drop=baseline.value - accuracy.value if baseline and accuracy else None,
         drop_low=drop.low if drop else None,
@@ -75,15 +78,6 @@ def _smaller_size(context: Context, model: Model) -> tuple[int, ...]:
     """Return height and width of a model's pictures; empty where they are the original's."""
     size = tuple(context.recipe_of(model).input.size)
     return () if size == tuple(context.recipe.input.size) else size
-
-
-def _drift(context: Context, model: Model, session: Session) -> Drift:
-    """Return how far a model's outputs lie from the original's on the same pictures."""
-    pairs = zip(context.inputs(CHECKED_PICTURES), context.inputs(CHECKED_PICTURES, model), strict=True)
-    original = context.open(context.original)
-    drift = worst_drift(measure_drift(original.run(before), session.run(after)) for before, after in pairs)
-    original.close()
-    return drift
 
 
 def keep_reference(context: Context, labelled: LabelledFrames | None, task: Task, found: list[Any]) -> None:
@@ -174,11 +168,17 @@ def add_candidate(
         run.context.notes.append(nothing)
         run.listener.say(str(nothing))
         return twin
+    if resumed and (same := next((one for one in run.candidates if one.name == resumed.name), None)):
+        return same  # it was the twin of one before it
     outcome = replace(outcome, model=outcome.model.gathered())
+    if run.context.original.is_outside:
+        give_back()  # of what it was made of
     if resumed:
         candidate = replace(resumed, notes=(*(note for note in resumed.notes if note != RESUMED), RESUMED))
         if name == BASELINE:
-            found = reference_answers(run.context, run.context.open(outcome.model), outcome.model)
+            session = run.context.open(outcome.model)
+            found = reference_answers(run.context, session, outcome.model)
+            session.close()
             keep_reference(run.context, run.labelled, run.context.task(outcome.model, evaluating=True), found)
     else:
         candidate = score_candidate(run, name, parent, steps, outcome, setting)

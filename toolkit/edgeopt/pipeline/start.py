@@ -2,29 +2,48 @@
 
 from __future__ import annotations
 
+import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 
-from edgeopt.errors import Note, NoteKind
+from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.executors.onnxruntime.tensorrt import ENGINES
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, open_labelled, with_states
 from edgeopt.measurement.accuracy.misreading import notes_of_reading
 from edgeopt.measurement.given import Given, open_given
+from edgeopt.pipeline.candidate import BASELINE
 from edgeopt.pipeline.engines import open_engines
 from edgeopt.pipeline.plan import SYNTHETIC, Options, Plan
 from edgeopt.pipeline.replay import Replay
-from edgeopt.pipeline.resume import describe_run, open_workspace
+from edgeopt.pipeline.resume import describe_run, open_workspace, stored_candidates
 from edgeopt.pipeline.run import Run
 from edgeopt.recipes.binding import Choice
 from edgeopt.recipes.feeding import fed, synthetic
 from edgeopt.recipes.frames import Frames, open_frames
 from edgeopt.recipes.hugging_face import folder_of
 from edgeopt.runtime.availability import is_by_rule, is_compiled
-from edgeopt.steps._context import CALIBRATION_PICTURES, Context, Engine, Files, Listener
+from edgeopt.steps._context import (
+    AGREEMENT_PICTURES,
+    CALIBRATION_PICTURES,
+    Context,
+    Engine,
+    Files,
+    Listener,
+)
+from edgeopt.system.text import plural
+from edgeopt.system.time_limit import LONGER, OutOfTime, limited
+from edgeopt.system.toml import read_json
 
 _MOST_SIMULATED = 128
 """Labelled pictures for a simulated device, which takes about a second for each."""
+_READING = 0.5
+"""Times the time limit, beside it: how long other readings are tried at most."""
+_LOOK, _LABELS = 0.1, 0.1
+"""Share of the time limit that one look at a model may take, and that scoring it on labels may take."""
+_LEAST_LOOKED, _LEAST_LABELS = 2, 8
+_LOOKED = "candidates/looked.json"
 
 
 def read_given(model: str, target: str, recipe: str | None, options: Options) -> tuple[Given, Frames | None]:
@@ -76,12 +95,64 @@ def read_as_the_recipe_says(
         labelled: None without labels.
         folder: Where a recipe that fits better is written.
     """
-    model = context.original
+    model, began_s = context.original, monotonic()
     context.frames = with_states(context.frames, lambda: context.open(model), context.task(model, evaluating=True))
-    if labelled or plan.calib:
-        session, began_s, tell = context.open(model), monotonic(), context.listener.progress
-        context.notes += notes_of_reading(choice, model, session, context.frames, labelled, folder, tell)
-        context.ends_at += monotonic() - began_s  # the time limit is for candidates
+    try:
+        if labelled or plan.calib:
+            session, tell = context.open(model), context.listener.progress
+            with limited(began_s + _READING * (context.time_limit_s or math.inf)):
+                context.notes += notes_of_reading(choice, model, session, context.frames, labelled, folder, tell)
+    except OutOfTime:
+        told = f"whether recipe {choice.recipe.name!r} reads the model right was not found out in time"
+        context.notes.append(Note(NoteKind.WARNING, told, LONGER))
+        session.close()
+    context.ends_at += monotonic() - began_s  # the time limit is for candidates
+
+
+def heed_slowness(run: Run) -> None:
+    """Time one frame of the original, and have a model that is slow against the time limit looked at on fewer pictures.
+
+    A resumed run takes as many as it did before: what is compared is answers to the same pictures.
+    """
+    context, limit_s = run.context, run.context.time_limit_s
+    if stored_candidates(run, BASELINE):
+        looked = _read_looked(run)
+    elif limit_s is None:
+        run.workspace.path(_LOOKED).unlink(missing_ok=True)
+        return
+    else:
+        frame_s = _frame_s(context)
+        run.frame_ms = 1000 * frame_s
+        pictures = max(_LEAST_LOOKED, min(CALIBRATION_PICTURES, int(_LOOK * limit_s / frame_s)))
+        looked = pictures, max(_LEAST_LABELS, int(_LABELS * limit_s / frame_s))
+        run.workspace.write(_LOOKED, json.dumps(looked))
+        if pictures < AGREEMENT_PICTURES:
+            told = f"a frame takes {frame_s:.2g} s: against the time limit answers are compared on "
+            told += plural(pictures, "sample" if context.frames.tensors else context.frames.kind)
+            context.notes.append(Note(NoteKind.WARNING, told, LONGER))
+    if looked is None:
+        return
+    context.most_pictures = looked[0]
+    if run.labelled:
+        run.labelled = _fewer(run.labelled, looked[1], "all take longer than the time limit allows")
+
+
+def _frame_s(context: Context) -> float:
+    session, (inputs,) = context.open(context.original), context.inputs(1)
+    began_s = monotonic()
+    session.run(inputs)
+    took_s = monotonic() - began_s
+    session.close()
+    return max(took_s, 1e-6)
+
+
+def _read_looked(run: Run) -> tuple[int, int] | None:
+    """Return on how many pictures and labels the run looked that is resumed; None: on all."""
+    try:
+        pictures, labels = read_json(run.workspace.path(_LOOKED), remedy="")
+        return int(pictures), int(labels)
+    except (EdgeoptError, TypeError, ValueError):
+        return None
 
 
 def start_run(
@@ -101,7 +172,7 @@ def start_run(
     engines = open_engines(given.target, plan.threads, str(out / ENGINES))
     labelled = open_labelled(plan.eval, given.recipe, given.model.inputs) if plan.eval else None
     if labelled and is_compiled(given.target) and engines.untimed:
-        labelled = _fewer(labelled)
+        labelled = _fewer(labelled, _MOST_SIMULATED, "the device is simulated")
     frames = open_calibration(given, plan, asked, labelled)
     if replay:
         replay.require_calibration(frames.spread(CALIBRATION_PICTURES))
@@ -123,11 +194,11 @@ def start_run(
     )
 
 
-def _fewer(labelled: LabelledFrames) -> LabelledFrames:
-    """Return labelled pictures for a simulator, spread over all."""
+def _fewer(labelled: LabelledFrames, most: int, why: str) -> LabelledFrames:
+    """Return at most so many labelled pictures, spread over all."""
     count = len(labelled.frames)
-    if count <= _MOST_SIMULATED:
+    if count <= most:
         return labelled
-    kept = [round(i * (count - 1) / (_MOST_SIMULATED - 1)) for i in range(_MOST_SIMULATED)]
-    note = Note(NoteKind.INFO, f"{_MOST_SIMULATED} of {count} labelled pictures: the device is simulated")
+    kept = [round(i * (count - 1) / (most - 1)) for i in range(most)]
+    note = Note(NoteKind.INFO, f"{most} of {count} labelled pictures: {why}")
     return LabelledFrames(labelled.frames.select(kept), labelled.labels.select(kept), (*labelled.notes, note))

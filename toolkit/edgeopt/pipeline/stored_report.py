@@ -9,6 +9,7 @@ from pathlib import Path
 from edgeopt.errors import EXIT_PASS, EdgeoptError
 from edgeopt.measurement.bench.stored import is_stored
 from edgeopt.pipeline.device_results import merge_results
+from edgeopt.pipeline.generation.result import LANGUAGE_RUN
 from edgeopt.pipeline.joint.result import is_joint_report, read_joint_report
 from edgeopt.pipeline.joint.summary import summarize as summarize_joint
 from edgeopt.pipeline.runs import is_report, read_runs
@@ -38,6 +39,8 @@ def read_stored_report(folders: Sequence[Path], results: Sequence[Path] = ()) ->
         EdgeoptError: If a folder holds no report, or these cannot be shown together.
     """
     first, *others = folders
+    if told := next((one for one in folders if (one / LANGUAGE_RUN).is_file()), None):
+        raise EdgeoptError(f"{told} holds the report of a language model", remedy=f"open {told / 'report.html'}")
     if any(map(is_joint_report, folders)):
         if results or others:
             raise EdgeoptError("the report of a pipeline is shown alone", remedy="name one FOLDER, without --merge")

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from edgeopt.errors import EdgeoptError
+from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_MISSED, EXIT_PASS, EdgeoptError, InvalidFileError, Note, NoteKind
 from edgeopt.graph.model import find_model
+from edgeopt.measurement.generation.budget import AnswerBudget
 from edgeopt.recipes.generation import GENERATION
-from edgeopt.runtime.decoding.generation import Account, Asked, Piece
-from edgeopt.runtime.decoding.opening import open_language_model, recipe_beside
+from edgeopt.runtime.bundle import is_bundle, told_task
+from edgeopt.runtime.decoding.generation import Account, Asked, Long, Piece
+from edgeopt.runtime.decoding.guessing import notes_of_guesses
+from edgeopt.runtime.decoding.long import REMEDY, summarised
+from edgeopt.runtime.decoding.opening import bundle_of, holds_pair, open_language_model, recipe_beside
+from edgeopt.runtime.decoding.prefixes import prefix_folder
+from edgeopt.system.files import read_text
 from edgeopt.system.text import plural
-from edgeopt.system.threads import engine_threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,22 +26,53 @@ class WrittenResult:
 
     model: str
     account: Account
+    notes: tuple[Note, ...] = ()
+    budget: AnswerBudget | None = None
+
+    @property
+    def missed(self) -> tuple[str, ...]:
+        """Limits that this answer missed; none without a budget, or where it ended before they could hold."""
+        times = {"TTFT": self.account.ttft_ms or 0.0, "TPOT": self.account.tpot_ms or 0.0}
+        return self.budget.missed_by(times) if self.budget else ()
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether the answer has what is limited: one token alone has no TPOT."""
+        times = {"TTFT": self.account.ttft_ms, "TPOT": self.account.tpot_ms}
+        return self.budget is None or all(times[part] is not None for part in self.budget.limits_ms)
+
+    @property
+    def exit_code(self) -> int:
+        """0 met, or no budget; 2 a limit is missed by this one answer; 3 it is too short to tell."""
+        return EXIT_MISSED if self.missed else EXIT_PASS if self.is_decided else EXIT_INCONCLUSIVE
 
     def __str__(self) -> str:
         account = self.account
         count = len(account.token_at_ns)
-        told = [plural(count, "token"), f"{account.prompt_tokens} of the prompt"]
+        stored = f" ({account.reused_tokens} stored)" if account.reused_tokens else ""
+        told = [plural(count, "token"), f"{account.prompt_tokens} of the prompt{stored}"]
+        if account.heard_rows:
+            heard = f" in {account.windows} windows" if account.windows > 1 else ""
+            told = [plural(count, "token"), f"encoder {account.encode_ns / 1e6:.1f} ms{heard}"]
         if account.ttft_ms is not None:
             told.append(f"TTFT {account.ttft_ms:.1f} ms")
         if account.tpot_ms:
             told.append(f"TPOT {account.tpot_ms:.2f} ms ({1e3 / account.tpot_ms:.0f} tokens/s)")
-        if account.runs and account.runs + 1 < count:
-            told.append(f"{plural(account.runs, 'run')} after the prompt, thanks to guesses")
-        return f"{', '.join(told)}; ended by {account.reason}"
+        if account.guessed_tokens:
+            right = f"{account.accepted_tokens} of {account.guessed_tokens} guesses right"
+            told.append(f"{plural(account.runs, 'run')} after the prompt, {right}")
+        judged = f"; budget {self.budget}: {self._judged}" if self.budget else ""
+        return f"{', '.join(told)}; ended by {account.reason}{judged}"
+
+    @property
+    def _judged(self) -> str:
+        if self.missed:
+            return f"missed by {' and '.join(self.missed)}"
+        return "met by this answer" if self.is_decided else "not decided: the answer has no second token"
 
 
 def find_language_model(name: str) -> Path:
-    """Return the ONNX file of a shipped model, of a folder that `export` wrote, or the file itself.
+    """Return a bundle, a folder with an encoder and its decoder, or the ONNX file of any other language model.
 
     Raises:
         NotFoundError: If there is none.
@@ -44,6 +80,8 @@ def find_language_model(name: str) -> Path:
     folder = Path(name)
     if not folder.is_dir():
         return find_model(name)
+    if is_bundle(folder) or holds_pair(folder):
+        return folder
     for inside in (folder / "model.onnx", folder / "onnx" / "model.onnx"):
         if inside.is_file():
             return inside
@@ -52,35 +90,121 @@ def find_language_model(name: str) -> Path:
 
 def is_language_model(name: str) -> bool:
     """Return whether a name is of a model whose recipe, beside it, says that it writes token after token."""
+    if holds_pair(Path(name)):
+        return False  # which hears or reads first: see `is_encoder_decoder`
     try:
-        return recipe_beside(find_language_model(name)).task == GENERATION
+        path = find_language_model(name)
+        if found := bundle_of(path):
+            return told_task(found) == GENERATION
+        return recipe_beside(path).task == GENERATION
     except (EdgeoptError, OSError):
         return False  # the command itself says what is wrong
 
 
-def write_answer(model: str, prompt: str, asked: Asked, hear: Callable[[Piece], None], threads: int) -> WrittenResult:
+SUMMARISE = "summarise"
+
+
+@dataclass(frozen=True, slots=True)
+class Prompting:
+    """What stands before a prompt, what becomes of one that is too long, and who guesses."""
+
+    system: Path | None = None
+    """File of a text before the prompt, whose cache is kept from one run to the next."""
+    prefixes: Path | None = None
+    """Folder of such caches; None: below the user's caches."""
+    long: str = Long.REFUSE
+    """A word of `Long`, or `summarise`."""
+    context: int = 0
+    """Tokens for which memory is reserved; 0: all that the model has."""
+    draft: str = ""
+    """A smaller model that guesses, named as the model is; empty: the recipe's."""
+
+
+def write_answer(
+    model: str,
+    prompt: str,
+    asked: Asked,
+    hear: Callable[[Piece, Account], None],
+    threads: int,
+    budget: AnswerBudget | None = None,
+    prompting: Prompting = Prompting(),
+    tell: Callable[[str, int, int], None] = lambda *_: None,
+) -> WrittenResult:
     """Answer one prompt.
 
     Args:
-        model: Shipped name, ONNX file or folder.
+        model: Bundle, shipped name, ONNX file or folder.
         prompt: A text.
         asked: What the answer may be.
-        hear: Called with each token.
-        threads: Of the engine; 0: the default.
+        hear: Called with each token, and what the answer took so far.
+        threads: Of the engine; 0: as a bundle was measured, or the default.
+        budget: Limits that this one answer is judged by.
+        prompting: What stands before the prompt, and what becomes of a long one.
+        tell: Hears how far a summary is.
 
     Raises:
         EdgeoptError: If it is no language model, or the prompt is empty or too long for its context.
     """
-    opened, recipe = open_language_model(find_language_model(model), engine_threads(threads))
+    if prompting.long == Long.WINDOWS:
+        raise EdgeoptError("only sounds are heard in windows", remedy=REMEDY)
+    system = read_system(prompting.system) if prompting.system else ""
+    draft = find_language_model(prompting.draft) if prompting.draft else None
+    opened, recipe = open_language_model(find_language_model(model), threads, prompting.context, draft)
     with opened:
+        notes = list(opened.origin.notes)
         try:
-            answer = opened.generate(prompt, asked)
+            tokens = list[int]()
+            if system:
+                prefix = opened.keep_prefix(system, prompting.prefixes or prefix_folder())
+                tokens = list(prefix.tokens)
+                notes += [Note(NoteKind.INFO, prefix.note)] if prefix.note else []
+                if count := prefix.computed_tokens:
+                    told = f"{plural(count, 'token')} before the prompt computed, for later runs too"
+                    notes.append(Note(NoteKind.INFO, told))
+            if prompting.long == SUMMARISE:
+                room = opened.context - len(tokens) - opened.begins_with - min(asked.most_tokens, opened.context // 2)
+                whole = len(opened.tokenizer.encode(prompt)) + len(tokens) + opened.begins_with
+                prompt, taken = summarised(
+                    opened, prompt, room, lambda done, of: tell("summarise the prompt", done, of)
+                )
+                left = len(opened.tokenizer.encode(prompt)) + len(tokens) + opened.begins_with
+                told = f"the prompt of {whole} tokens is summarised to {left}"
+                notes += [Note(NoteKind.INFO, told)] if taken else []
+            else:
+                asked = replace(asked, long=Long(prompting.long), keep=len(tokens))
+            answer = opened.generate([*tokens, *opened.tokenizer.encode(prompt)], asked)
         except ValueError as error:
-            raise EdgeoptError(str(error), remedy="give a prompt that leaves room for an answer") from error
+            raise EdgeoptError(str(error), remedy=REMEDY) from error
+        if answer.account.cut_tokens:
+            detail = f"{answer.account.cut_tokens} tokens of the prompt are left out: its {prompting.long} is cut"
+            notes.append(Note(NoteKind.INFO, detail))
+        if asked.guesses or (asked.guesses is None and opened.guesses):
+            notes += notes_of_guesses(opened.sums)
         with answer:
             try:
                 for piece in answer:
-                    hear(piece)
+                    hear(piece, answer.account)
             except KeyboardInterrupt:
                 answer.cancel()
-    return WrittenResult(recipe.name, answer.account)
+        notes += _told_of_end(answer.account, asked, opened.context)
+    return WrittenResult(recipe.name, answer.account, tuple(notes), budget)
+
+
+def _told_of_end(account: Account, asked: Asked, context: int) -> Iterator[Note]:
+    """Yield that an answer is shorter than asked for, where the context cut it."""
+    count = len(account.token_at_ns)
+    if account.reason == "length" and count < asked.most_tokens:
+        detail = f"the answer ends after {plural(count, 'token')}: it and its prompt fill the context of {context}"
+        yield Note(NoteKind.WARNING, detail, "a shorter prompt, or a larger --context where the model has one")
+
+
+def read_system(file: Path) -> str:
+    """Return the text that stands before prompts.
+
+    Raises:
+        InvalidFileError: If it cannot be read, or is empty.
+    """
+    text = read_text(file, remedy="pass a text in UTF-8")
+    if not text:
+        raise InvalidFileError(f"{file} is empty", remedy="write what stands before each prompt, or leave --system out")
+    return text

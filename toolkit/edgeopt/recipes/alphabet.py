@@ -58,6 +58,11 @@ class Alphabet:
         spaced = (*symbols, " ") if count - len(symbols) == 2 else symbols
         return ("", *spaced) if self.blank is Blank.FIRST else (*spaced, "")
 
+    @classmethod
+    def numbered(cls, count: int) -> Alphabet:
+        """Return characters that are named by their places, such as `[12]`, for so many scores and no space."""
+        return cls(characters="".join(f"[{i}]\n" for i in range(1, count)))
+
     def read_in(self, folder: Path) -> Alphabet:
         """Return the alphabet with the characters of its file.
 

@@ -48,6 +48,30 @@ class Pad(StrEnum):
     END = "end"
     START = "start"
     BOTH = "both"
+    FEATURES = "features"
+    """At the end, and features of what is missing are 0 before `mean` and `std`: an Audio Spectrogram Transformer's."""
+
+
+class Window(StrEnum):
+    """What a frame is multiplied by before its transform."""
+
+    USUAL = "usual"
+    """As the convention has it."""
+    HANN = "hann"
+    HAMMING = "hamming"
+
+
+class Edges(StrEnum):
+    """What frames see beyond the ends of a window of sound."""
+
+    USUAL = "usual"
+    """As the convention has it."""
+    REFLECT = "reflect"
+    """The sound mirrored, so that the first frame has its middle at the first sample."""
+    ZEROS = "zeros"
+    """Silence instead."""
+    INSIDE = "inside"
+    """Nothing: frames lie inside (`center=False`)."""
 
 
 class Scaling(StrEnum):
@@ -76,11 +100,15 @@ class Audio:
     pad: Pad = Pad.END
     scale: Annotated[float, Within(1e-9, 1e9)] = 1.0
     """What samples within -1 and 1 are multiplied by: 32768 for a model of 16-bit numbers."""
+    normalise: bool = False
+    """Whether the samples of a window are brought to mean 0 and deviation 1 before their features are taken."""
     fft: Annotated[int, Within(0, 2**16)] = 0
     frame: Samples = 0
     """Under the window function."""
     step: Samples = 0
     """From frame to frame."""
+    window: Window = Window.USUAL
+    edges: Edges = Edges.USUAL
     bands: Annotated[int, Within(0, 512)] = 0
     """Of the mel scale."""
     coefficients: Annotated[int, Within(0, 512)] = 0
@@ -92,6 +120,8 @@ class Audio:
     """The least power of which the logarithm is taken."""
     offset: Annotated[float, Within(0, 1)] = 0.0
     """Added to the power before the logarithm."""
+    relative: bool = False
+    """Whether decibels are told below the loudest band of the window (`ref=np.max` of librosa)."""
     mean: Annotated[float, Within(-1e6, 1e6)] = 0.0
     std: Annotated[float, Within(1e-9, 1e9)] = 1.0
     """Features become (feature - mean) / std."""
@@ -100,6 +130,10 @@ class Audio:
     def __post_init__(self) -> None:
         if self.features is not Features.WAVEFORM and self.rate_hz and not self.samples:
             raise ValueError("samples is missing: how many samples of sound make one input of features")
+        if self.pad is Pad.FEATURES and (self.features is Features.WAVEFORM or self.hop):
+            raise ValueError('pad = "features" is for features of whole sounds: write pad = "end"')
+        if self.normalise and self.features is Features.WAVEFORM:
+            raise ValueError('normalise is for features: write scaling = "whole" for the samples themselves')
         if self.high_hz and self.high_hz <= self.low_hz:
             raise ValueError(f"high_hz is {self.high_hz:g}, not above low_hz {self.low_hz:g}")
         if self.rate_hz and self.high_hz > self.rate_hz / 2:

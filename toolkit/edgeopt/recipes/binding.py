@@ -10,10 +10,17 @@ from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.generation import GENERATION
 from edgeopt.recipes.hearing import hear
 from edgeopt.recipes.input_shapes import Shapes
-from edgeopt.recipes.matching import layout_of, possible_recipes, shape_matches, size_of, why_other_channels
+from edgeopt.recipes.matching import (
+    has_axes_of_picture,
+    layout_of,
+    possible_recipes,
+    shape_matches,
+    size_of,
+    why_other_channels,
+)
 from edgeopt.recipes.metadata import class_names_of, input_size_of, with_points
 from edgeopt.recipes.output_shapes import why_unfit
-from edgeopt.recipes.preprocess import PICTURE_TYPES, Colour, Layout
+from edgeopt.recipes.preprocess import PICTURE_TYPES, Colour
 from edgeopt.recipes.recipe import READERS, Recipe
 from edgeopt.recipes.tensor_outputs import recurrent_notes, with_outputs
 from edgeopt.recipes.text_input import bind_texts
@@ -97,7 +104,7 @@ def bind_recipe(
             remedy=_other_recipes(inputs, outputs, metadata) + "correct the recipe's [postprocess]",
         )
     layout = layout_of(tensor, recipe)
-    if not isinstance(tensor.shape[2], int) and recipe.input.size == () and input_size_of(metadata):
+    if not isinstance(tensor.shape[layout.plane[0]], int) and recipe.input.size == () and input_size_of(metadata):
         reason += f"; size {size[0]}x{size[1]} from the metadata"
     names, notes = _class_names(recipe, outputs, metadata)
     if recipe.postprocess.decoder in READERS:
@@ -127,7 +134,7 @@ def _takes_pictures(recipe: Recipe, inputs: Sequence[TensorSpec], metadata: Mapp
     channels = (1,) if recipe.preprocess.colour is Colour.GREY else (3,)
     if len(inputs) != 1 or inputs[0].dtype not in PICTURE_TYPES or size_of(inputs[0], recipe, metadata) is None:
         return False
-    found = inputs[0].shape[1 if layout_of(inputs[0], recipe) is Layout.NCHW else 3]
+    found = inputs[0].shape[layout_of(inputs[0], recipe).channels]
     return recipe.input.tensor in ("", inputs[0].name) and (found in channels or not isinstance(found, int))
 
 
@@ -140,7 +147,7 @@ def _input_tensor(recipe: Recipe, inputs: Sequence[TensorSpec]) -> TensorSpec:
             f"recipe {recipe.name!r} feeds one picture, the model has inputs {shown}",
             remedy=f"feed the inputs as they are: --recipe {ARRAYS_RECIPE} and --calib FILE.npz",
         )
-    if len(found[0].shape) != 4:
+    if not has_axes_of_picture(found[0], recipe):
         raise UnsupportedError(
             f"input {found[0]} is no picture of four dimensions",
             remedy=f"feed the inputs as they are: --recipe {ARRAYS_RECIPE} and --calib FILE.npz",

@@ -18,7 +18,8 @@ from edgeopt.system.toml import read_json
 
 _MOST_BYTES = 64 << 20
 _REMEDY = "copy tokenizer.json from where the model came from"
-_KEPT_WORDS = 1 << 16
+_KEPT_WORDS, _LONGEST_KEPT = 1 << 16, 64
+"""Words whose tokens are remembered, and their most characters: a text from outside fills no memory."""
 _ENDINGS = r"'(?:[sdmt]|ll|ve|re)"
 _LETTERS, _NUMBERS = r"[^\W\d_]", r"\d"
 _WORDS = rf"{_ENDINGS}| ?{{letters}}+| ?{{numbers}}+| ?(?:{{other}})+|\s+(?!\S)|\s+"
@@ -80,7 +81,7 @@ class BytePairs:
             known = self._known_words.get(word)
             if known is None:
                 known = self._merged(word)
-                if len(self._known_words) < _KEPT_WORDS:
+                if len(word) <= _LONGEST_KEPT and len(self._known_words) < _KEPT_WORDS:
                     self._known_words[word] = known
             yield from known
 

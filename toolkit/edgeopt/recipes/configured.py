@@ -36,11 +36,13 @@ def configured(
     if folder is None or (told := read_configuration(folder)) is None:
         return None
     names = [one.name for one in outputs]
+    task = told.task_of([one.name for one in inputs], names)
+    reason = f"told by the configurations in {folder}" + (f": {task.name}" if task else "")
     if of_texts := text_recipe(folder, told, inputs, outputs):
-        bound = bind_recipe(of_texts[0], f"told by the configurations in {folder}", inputs, outputs, metadata, taken)
+        bound = bind_recipe(of_texts[0], reason, inputs, outputs, metadata, taken)
         return replace(bound, is_given=True)
     recipe, notes = recipe_told(told, inputs, names, name=folder.resolve().name, source=folder.name)
     if recipe is None:
         return None
-    choice = bind_recipe(recipe, f"told by the configurations in {folder}", inputs, outputs, metadata, taken)
+    choice = bind_recipe(recipe, reason, inputs, outputs, metadata, taken)
     return replace(choice, notes=(*notes, *choice.notes), is_given=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,18 @@ from edgeopt.recipes.binding import ARRAYS_RECIPE, Choice, bind_recipe
 from edgeopt.recipes.configured import configured
 from edgeopt.recipes.keypoints import Keypoints
 from edgeopt.recipes.matching import recognised, shipped_recipes
-from edgeopt.recipes.metadata import class_names_of, input_size_of, is_ultralytics, other_task, strides_of, with_points
-from edgeopt.recipes.output_shapes import CLASSIFIERS, count_classes, why_unfit
-from edgeopt.recipes.preprocess import PICTURE_TYPES, Colour, Input, Layout, Preprocess, Resize
+from edgeopt.recipes.metadata import (
+    class_names_of,
+    input_size_of,
+    is_ultralytics,
+    named_task,
+    other_task,
+    strides_of,
+    with_points,
+)
+from edgeopt.recipes.output_shapes import CLASSIFIERS, SPREADING, count_classes, why_unfit
+from edgeopt.recipes.picture_inputs import are_bands, may_be_picture, picture_layout, plane_of
+from edgeopt.recipes.preprocess import Colour, Input, Layout, Preprocess, Resize
 from edgeopt.recipes.questions import (
     NORMS,
     Ask,
@@ -29,13 +38,21 @@ from edgeopt.recipes.questions import (
     about_size,
     about_values,
 )
-from edgeopt.recipes.readings import LINE_SIZE, class_count, map_readings, scores_of_step, text_reading
+from edgeopt.recipes.readings import (
+    LINE_SIZE,
+    are_features,
+    class_count,
+    is_surely_text,
+    map_readings,
+    scores_of_step,
+    text_reading,
+)
 from edgeopt.recipes.recipe import Recipe, find_recipe
 from edgeopt.recipes.recipe_text import recipe_text
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.recipes.sound_reading import sound_recipe
 from edgeopt.recipes.text_drafting import NOT_KNOWN, TOKENIZER, takes_tokens, text_recipe
-from edgeopt.system.text import plural, short
+from edgeopt.system.text import plural
 
 _CLASSIFIER = "imagenet"
 """The shipped recipe whose numbers a classifier of unknown making gets."""
@@ -120,6 +137,9 @@ def draft_recipe(facts: Facts, asked: str | None, ask: Ask) -> Draft:
         recipe, comments = heard
         recipe = replace(recipe, name=facts.name, source=facts.path.name)
         return Draft(bind_recipe(recipe, "", facts.inputs, facts.outputs, facts.metadata, {}).recipe, comments)
+    fitting, _ = recognised(facts.inputs, facts.outputs, facts.metadata)
+    if len(fitting) == 1 and len(facts.inputs[0].shape) == 3:  # a picture without a batch is seen by its recipe alone
+        return _of_given(choose_recipe(None, None, facts.inputs, facts.outputs, facts.metadata), facts)
     return _Drafting(facts, ask).draft()
 
 
@@ -134,13 +154,9 @@ def _comments_of_input(recipe: Recipe, facts: Facts) -> dict[str, str]:
         return {}
     told = next(one for one in facts.inputs if one.name == recipe.input.tensor)
     comments = {"input.tensor": "from the model", "input.layout": f"from the model: {told}"}
-    free = not all(isinstance(size, int) for size in _plane(told.shape, recipe.input.layout))
+    free = not all(isinstance(size, int) for size in plane_of(told.shape, recipe.input.layout))
     comments["input.size"] = "from the recipe; the model takes any" if free else "from the model: height, width"
     return comments
-
-
-def _plane(shape: Sequence[Any], layout: Layout) -> Sequence[Any]:
-    return shape[2:4] if layout is Layout.NCHW else shape[1:3]
 
 
 class _Drafting:
@@ -150,8 +166,10 @@ class _Drafting:
         self._facts, self._ask = facts, ask
         self._comments: dict[str, str] = {}
         self._inputs = facts.inputs
-        picture = facts.inputs[0] if len(facts.inputs) == 1 and _may_be_picture(facts.inputs[0]) else None
-        self._layout = _layout_of(picture) if picture else Layout.NCHW
+        picture = facts.inputs[0] if len(facts.inputs) == 1 and may_be_picture(facts.inputs[0]) else None
+        self._hears = picture is not None and are_bands(picture, facts.outputs)
+        picture = None if self._hears else picture
+        self._layout = picture_layout(picture) if picture else Layout.NCHW
         self._is_grey = picture is not None and picture.shape[1 if self._layout is Layout.NCHW else 3] == 1
         self._size: tuple[int, int] | None = None
         if picture:
@@ -185,7 +203,7 @@ class _Drafting:
         return (1, channels, height, width) if self._layout is Layout.NCHW else (1, height, width, channels)
 
     def _size_of(self, picture: TensorSpec) -> tuple[int, int]:
-        height, width = _plane(picture.shape, self._layout)
+        height, width = plane_of(picture.shape, self._layout)
         self._comments["input.size"] = "from the model: height, width"
         if isinstance(height, int) and isinstance(width, int):
             return height, width
@@ -201,8 +219,9 @@ class _Drafting:
         return found[0], found[1]
 
     def _are_classes(self) -> bool:
-        recipe = replace(find_recipe(_CLASSIFIER), match=())
-        return not why_unfit(recipe, self._facts.outputs[:1]) and len(self._facts.outputs) == 1
+        recipe, (first, *others) = replace(find_recipe(_CLASSIFIER), match=()), self._facts.outputs
+        is_counted = first.op in SPREADING or count_classes(recipe, [first]) > 0
+        return is_counted and not others and not are_features(first) and not why_unfit(recipe, [first])
 
     def _kind(self) -> Recipe:
         """Return the shipped recipe of the model's kind, with what the graph and the metadata say of its outputs."""
@@ -210,7 +229,8 @@ class _Drafting:
         outputs = ", ".join(map(str, facts.outputs))
         if self._size is None:
             told = f"; beside a {TOKENIZER} it would take texts" if takes_tokens(facts.inputs) else ""
-            self._comments["task"] = f"the model takes no picture{told}"
+            told = "bands of a sound, by their shape, and features of them" if self._hears else f"no picture{told}"
+            self._comments["task"] = f"the model takes {told}"
             return arrays
         seen = (replace(self._inputs[0], shape=self._shape(3)),)
         fitting, possible = recognised(seen, facts.outputs, facts.metadata)
@@ -223,7 +243,7 @@ class _Drafting:
             self._comments["task"] = f"one score a class: {outputs}"
             return self._decoding(find_recipe(_CLASSIFIER))
         if task := other_task(facts.metadata, shipped_recipes()):
-            self._comments["task"] = f"the exporter says {short(task)}, which no recipe reads: outputs as they are"
+            self._comments["task"] = f"the exporter says {named_task(task)}, which no recipe reads: outputs as they are"
             return arrays
         readings = [*(fitting or [*map_readings(self._size, self._layout, facts.outputs), *possible]), arrays]
         if len(readings) == 1:
@@ -234,23 +254,30 @@ class _Drafting:
         return self._decoding(found)
 
     def _reader(self) -> Recipe | None:
-        """Return the recipe of a recogniser of text, if the outputs may be one's and its alphabet is known."""
+        """Return the recipe of a recogniser of text, if the outputs are one's, or may be and its alphabet is known."""
         outputs, told = self._facts.outputs, Alphabet().or_of(self._facts.metadata)
-        count = scores_of_step(_plane(self._facts.inputs[0].shape, self._layout), outputs)
-        if not count:
+        size = plane_of(self._facts.inputs[0].shape, self._layout)
+        if not (count := scores_of_step(size, outputs)):
             return None
-        alphabet = told if told.of_scores(count) else self._ask(about_alphabet(count))
-        if not isinstance(alphabet, Alphabet):
+        alphabet, place = told, "from the metadata"
+        if not told.of_scores(count):
+            question = about_alphabet(count, is_sure=is_surely_text(size, outputs))
+            answer = self._ask(question)
+            place = "as answered" if answer else f"{NOT_KNOWN}put its {count - 2} or {count - 1} characters there"
+            alphabet = answer or question.default
+        if not alphabet.characters:
             return None
         self._comments["task"] = f"a score a character, step by step: {outputs[0]}"
-        self._comments["alphabet.file"] = "as answered"
+        self._comments["alphabet.file"] = place
+        if place.startswith(NOT_KNOWN):
+            self._comments["alphabet.blank"] = f"{NOT_KNOWN}first or last"
         return text_reading(alphabet)
 
     def _decoding(self, recipe: Recipe) -> Recipe:
         """Return the recipe with decoder and strides as graph and metadata say."""
         post, last = recipe.postprocess, self._facts.outputs[0].op
         if post.decoder in CLASSIFIERS:
-            decoder = "probabilities" if last == "Softmax" else "logits"
+            decoder = "probabilities" if last in ("Softmax", "QLinearSoftmax") else "logits"
             if is_ultralytics(self._facts.metadata):
                 decoder = post.decoder
             self._comments["postprocess.decoder"] = f"the graph ends in {last or 'an unknown op'}"
@@ -266,9 +293,9 @@ class _Drafting:
 
     def _counts_cells(self, recipe: Recipe) -> bool:
         terms = {term for match in recipe.match for shape in match.outputs for term in shape}
-        return any("cells" in term or "height" in term for term in terms) and all(
-            one.is_static for one in self._facts.outputs
-        )
+        outputs, strides = self._facts.outputs, recipe.postprocess.strides
+        counts = any("cells" in term or "height" in term for term in terms) or len(outputs) == 2 * len(strides)
+        return counts and all(one.is_static for one in outputs)
 
     def _input(self) -> Input:
         """Return sizes of what the model leaves free."""
@@ -391,15 +418,3 @@ def _cropped(own: Preprocess, side: int) -> Preprocess:
     if side < _LEAST_CROPPED:
         return replace(own, resize=Resize.STRETCH, crop_from=0)
     return replace(own, crop_from=round(own.crop_from * side / _SIDE_OF_CLASSES))
-
-
-def _may_be_picture(tensor: TensorSpec) -> bool:
-    """Whether an input has type and shape of a picture: four dimensions, 1 or 3 channels."""
-    if len(tensor.shape) != 4 or tensor.dtype not in PICTURE_TYPES:
-        return False
-    batch, first, _, last = tensor.shape
-    return (batch == 1 or not isinstance(batch, int)) and (first in (1, 3) or last in (1, 3))
-
-
-def _layout_of(tensor: TensorSpec) -> Layout:
-    return Layout.NHWC if tensor.shape[3] in (1, 3) and tensor.shape[1] not in (1, 3) else Layout.NCHW

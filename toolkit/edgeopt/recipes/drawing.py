@@ -38,6 +38,13 @@ def draw_box(drawn: Frame, box: Sequence[float], text: str, colour: Colour) -> N
     write_text(drawn, text, (left, max(top - 4, round(12 * _size(drawn)))), colour)
 
 
+def draw_point(drawn: Frame, place: Sequence[float], colour: Colour) -> None:
+    """Draw a dot at a place (x, y) in pixels, which may lie outside the picture."""
+    limit = 4.0 * max(drawn.shape)
+    x, y = (round(min(max(one, -limit), limit)) for one in place)
+    cv2.circle(drawn, (x, y), 2 * max(1, round(drawn.shape[0] / 300)), colour, cv2.FILLED, cv2.LINE_AA)
+
+
 def write_text(drawn: Frame, text: str, place: tuple[int, int], colour: Colour = WHITE) -> None:
     """Write a line on a dark ground, its lower left corner at a place (x, y) in pixels; larger in a large picture."""
     font, weight = 0.45 * _size(drawn), round(_size(drawn))

@@ -18,7 +18,7 @@ class Embedded(StrEnum):
     PREPROCESS = "preprocess"
     """The input is the frame as it comes: `FRAME`."""
     POSTPROCESS = "postprocess"
-    """The outputs are the answer: `CLASSES` and `SCORES`, of a detector `BOXES` too."""
+    """The outputs are the answer: `CLASSES` and `SCORES`, of what finds things `BOXES` too, and `POINTS` or `MASKS`."""
 
 
 FRAME = "frame"
@@ -32,6 +32,11 @@ SCORES = "scores"
 """Output (n,), float32, best first: 0 to 1."""
 CLASSES = "classes"
 """Output (n,), int64: class index, from 0."""
+
+POINTS = "keypoints"
+"""Output (n, points, 3), float32: x and y as `BOXES` has them, and how sure; of a face's landmarks (n, 5, 2)."""
+MASKS = "masks"
+"""Output (n, height, width), bool: of the frame, or, without `PREPROCESS`, of the model's input."""
 
 Feed = Callable[[Sample], tuple[NDArray[Any], Geometry]]
 

@@ -20,15 +20,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.recipes.audio import Audio, Features, Log, Scaling
+from edgeopt.recipes.audio import Audio, Edges, Features, Log, Scaling, Window
 
 Array = NDArray[np.float64]
 
 _KALDI_FLOOR = 1.1920928955078125e-07
 _PREEMPHASIS = 0.97
 _DYNAMIC_DB, _WHISPER_RANGE = 80.0, 8.0
-_EACH_FLOOR = 1e-5
-"""Added to a deviation that features are divided by."""
+_EACH_FLOOR, _LEAST_VARIANCE = 1e-5, 1e-7
+"""Added to a deviation that features are divided by, and to a variance of samples: silence stays silent."""
+_PADDED = {Edges.REFLECT: "reflect", Edges.ZEROS: "constant", Edges.INSIDE: ""}
+"""By the name of `numpy.pad`; empty: nothing is added."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,8 @@ class FeatureMaker:
         """
         convention = _CONVENTIONS[audio.features]
         self._audio, self._convention = audio, convention
+        if audio.relative and (convention.log if audio.log is Log.USUAL else audio.log) is not Log.DECIBEL:
+            raise ValueError('relative is told in decibels: write log = "db" too')
         self._is_kaldi = audio.features is Features.KALDI
         given = audio.fft or convention.fft
         self._frame = audio.frame or convention.frame or given
@@ -82,19 +86,24 @@ class FeatureMaker:
         # torchaudio's hop follows its window: half of it
         half = audio.features in (Features.TORCHAUDIO, Features.TORCHAUDIO_MFCC) and (audio.frame or audio.fft)
         self._step = audio.step or (self._frame // 2 if half else convention.step)
+        self._padded = _PADDED.get(audio.edges, convention.centred)
         if self._frame > self._fft:
             raise ValueError(f"a frame of {self._frame} samples is longer than its transform of {self._fft}")
-        if audio.samples < self._frame or (convention.centred == "reflect" and audio.samples <= self._fft // 2):
-            raise ValueError(f"a window of {audio.samples} samples is shorter than a frame of {self._frame}")
+        self._length = self._frame if self._is_kaldi else self._fft
+        least = self._frame if self._padded else self._length
+        if audio.samples < least or (self._padded == "reflect" and audio.samples <= self._fft // 2):
+            raise ValueError(f"a window of {audio.samples} samples is shorter than a frame of {least}")
         self._bands = audio.bands or convention.bands
         low, high = audio.low_hz or convention.low_hz, audio.high_hz or audio.rate_hz / 2
         edges = (self._bands, self._fft, audio.rate_hz, low, high)
         self._filters = _mel_in_mel(*edges) if self._is_kaldi else mel_filters(*edges, slaney=convention.slaney)
         ramp = np.arange(self._frame)
-        if self._is_kaldi:
+        if self._is_kaldi and audio.window is Window.USUAL:
             window = (0.5 - 0.5 * np.cos(2 * np.pi * ramp / (self._frame - 1))) ** 0.85
         else:
-            window = 0.5 - 0.5 * np.cos(2 * np.pi * ramp / self._frame)
+            raised = 0.54 if audio.window is Window.HAMMING else 0.5
+            period = self._frame - 1 if self._is_kaldi else self._frame
+            window = raised - (1 - raised) * np.cos(2 * np.pi * ramp / period)
         left = 0 if self._is_kaldi else (self._fft - self._frame) // 2  # a shorter window lies in the middle
         self._window = np.pad(window, (left, self._fft - self._frame - left))
         self._coefficients = (audio.coefficients or convention.coefficients) if convention.coefficients else 0
@@ -105,22 +114,28 @@ class FeatureMaker:
     @property
     def shape(self) -> tuple[int, int]:
         """Bands or coefficients, and frames, of one window."""
-        rows = self._coefficients or self._bands
-        if not self._convention.centred:
-            return rows, 1 + (self._audio.samples - self._frame) // self._step
-        return rows, self._audio.samples // self._step + (self._audio.features is not Features.WHISPER)
+        return self._coefficients or self._bands, self._frames_in(self._audio.samples)
 
-    def __call__(self, samples: NDArray[Any]) -> NDArray[np.float32]:
+    def _frames_in(self, samples: int) -> int:
+        heard = samples + (2 * (self._fft // 2) if self._padded else 0)
+        return max(1 + (heard - self._length) // self._step - (self._audio.features is Features.WHISPER), 0)
+
+    def __call__(self, samples: NDArray[Any], heard: int | None = None) -> NDArray[np.float32]:
         """Return (bands or coefficients, frames) of one window.
 
         Args:
             samples: (audio.samples,) at the recipe's rate, scaled.
+            heard: How many of them are sound: features of frames beyond are 0 before mean and std; None: all.
         """
+        if self._audio.normalise:
+            samples = normalised(samples)
         power = self._power(np.asarray(samples, np.float64))
         found = self._logarithm(power @ self._filters)
         if self._coefficients:
             found = found @ self._dct
         found = found.T
+        if heard is not None:
+            found[:, self._frames_in(heard) :] = 0
         if self._audio.mean or self._audio.std != 1:
             found = (found - self._audio.mean) / self._audio.std
         if self._audio.scaling is not Scaling.NONE:
@@ -131,10 +146,10 @@ class FeatureMaker:
 
     def _power(self, samples: Array) -> Array:
         """Return (frames, fft / 2 + 1)."""
-        if self._convention.centred:
+        length = self._length
+        if self._padded:
             half = self._fft // 2
-            samples = np.pad(samples, (half, half), mode=self._convention.centred)  # type: ignore[call-overload]
-        length = self._frame if self._is_kaldi else self._fft
+            samples = np.pad(samples, (half, half), mode=self._padded)  # type: ignore[call-overload]
         frames = np.lib.stride_tricks.sliding_window_view(samples, length)[:: self._step]
         if self._is_kaldi:
             frames = frames - frames.mean(axis=1, keepdims=True)
@@ -153,11 +168,19 @@ class FeatureMaker:
         if log is Log.LN:
             return np.asarray(np.log(power))
         found: Array = np.log10(power) * (10 if log is Log.DECIBEL else 1)
+        if audio.relative:
+            found = found - found.max()
         if audio.features is Features.WHISPER:
             return np.asarray((np.maximum(found, found.max() - _WHISPER_RANGE) + 4) / 4)
         if convention.top_db and log is Log.DECIBEL:
             return np.asarray(np.maximum(found, found.max() - _DYNAMIC_DB))
         return found
+
+
+def normalised(samples: NDArray[Any]) -> NDArray[np.float32]:
+    """Return samples at mean 0 and deviation 1, as Wav2Vec2's and Whisper's processors do it."""
+    samples = np.asarray(samples, np.float32)
+    return np.asarray((samples - samples.mean()) / np.sqrt(samples.var() + _LEAST_VARIANCE), np.float32)
 
 
 def mel_filters(bands: int, fft: int, rate_hz: float, low_hz: float, high_hz: float, *, slaney: bool) -> Array:
@@ -175,7 +198,9 @@ def mel_filters(bands: int, fft: int, rate_hz: float, low_hz: float, high_hz: fl
     """
     to_mel, to_hz = (_slaney_mel, _slaney_hz) if slaney else (_htk_mel, _htk_hz)
     edges = to_hz(np.linspace(to_mel(np.array(low_hz)), to_mel(np.array(high_hz)), bands + 2))
-    filters = _triangles(np.linspace(0, rate_hz / 2, fft // 2 + 1), edges)
+    # of an odd length, librosa has the places of the transform, torchaudio spreads them up to half the rate
+    places = np.arange(fft // 2 + 1) * rate_hz / fft if slaney else np.linspace(0, rate_hz / 2, fft // 2 + 1)
+    filters = _triangles(places, edges)
     return filters * (2 / (edges[2:] - edges[:-2])) if slaney else filters
 
 

@@ -8,7 +8,7 @@ import stat
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from os.path import isfile
+from os.path import isdir, isfile
 from pathlib import Path
 from typing import Any
 
@@ -187,7 +187,8 @@ def open_frames(path: Path, files: Sequence[str] | None = None) -> Frames:
     Args:
         path: The source. In an .npz, `images` (n, height, width, 3) uint8 RGB holds pictures; other arrays, (n, ...),
             are the model's inputs by name. A folder without pictures may hold several .npz files, or files of one kind
-            in `sources/` that has one sample a file.
+            in `sources/` that has one sample a file. Where it holds none of them, its folders are looked into, one
+            level deep, as those of class folders.
         files: Only these files, in this order, for a folder.
 
     Raises:
@@ -218,10 +219,15 @@ def read_picture(path: Path) -> Frame:
     Raises:
         InvalidFileError: If it does not decode.
     """
-    frame = _decode(read_file(path, remedy="check the file", most_bytes=_MOST_BYTES), cv2.IMREAD_COLOR)
+    frame = decode_picture(read_file(path, remedy="check the file", most_bytes=_MOST_BYTES))
     if frame is None:
         raise InvalidFileError(f"{path} does not decode as a picture", remedy="remove the file or copy it again")
     return frame
+
+
+def decode_picture(data: bytes) -> Frame | None:
+    """Return the picture in the bytes of a file as (height, width, 3) BGR; None where they are none."""
+    return _decode(data, cv2.IMREAD_COLOR)
 
 
 def _decode(data: bytes, how: int) -> Frame | None:
@@ -241,11 +247,29 @@ def _open_folder(path: Path, files: Sequence[str] | None) -> Frames:
             return _join_archives([_open_npz(path / name) for name in archives], path)
         if not files and (others := _open_others(path, names)):
             return others
+        if not files and (nested := _nested(path, names)):
+            return _open_folder(path, nested)
     elif files and (others := _open_others(path, files)):
         return others
     if not files:
-        raise InvalidFileError(f"{path} holds no picture", remedy=f"put pictures there ({', '.join(sorted(PICTURES))})")
+        raise InvalidFileError(
+            f"{path} holds no picture, nor do its folders", remedy=f"put pictures there ({', '.join(sorted(PICTURES))})"
+        )
     return _keep_decodable(path, tuple(files))
+
+
+def _nested(folder: Path, names: Sequence[str]) -> list[str]:
+    """Return what may be a sample in the folders of a folder, such as class folders: pictures, else others."""
+    inner = [name for name in names if isdir(folder / name) and not name.startswith(".")]
+    found = [f"{name}/{one}" for name in inner for one in _names_in(folder / name) if isfile(folder / name / one)]
+    pictures = [name for name in found if Path(name).suffix.lower() in PICTURES]
+    kinds = map(find_kind, registry.names(sources))
+    suffixes = {suffix for kind in kinds if kind.open_folder for suffix in kind.suffixes}
+    return pictures or [name for name in found if Path(name).suffix.lower() in suffixes]
+
+
+def _names_in(folder: Path) -> list[str]:
+    return list_folder(folder, remedy="correct its permissions")
 
 
 def _open_others(folder: Path, names: Sequence[str]) -> Frames | None:

@@ -24,3 +24,13 @@ class Generation:
     """Tokens before every prompt."""
     head: Annotated[int, Within(0, 1 << 16)] = 0
     """Numbers of one head in the cache, where the model leaves them free; 0: as the model says."""
+    encoder: str = ""
+    """File of the encoder whose sounds or texts are answered, in a bundle; empty: the model answers prompts."""
+    draft: str = ""
+    """File of a smaller decoder with the same tokens that guesses, relative to the recipe; empty: none."""
+    draft_context: Annotated[int, Within(0, 1 << 24)] = 0
+    """Tokens that the draft may see; 0: as many as the model."""
+    guesses: Annotated[int, Within(0, 64)] = 0
+    """Tokens that are guessed and verified in one run where an answer does not say otherwise; 0: none."""
+    chunk: Annotated[int, Within(0, 1 << 24)] = 0
+    """Tokens of a prompt that are run at once, where an answer does not say otherwise; 0: all."""

@@ -9,8 +9,12 @@ from typing import Any
 
 from edgeopt.errors import InvalidFileError, Note, NoteKind
 from edgeopt.graph.tensors import TensorSpec
+from edgeopt.recipes.alphabet import Alphabet
+from edgeopt.recipes.heard_letters import letters_in
+from edgeopt.recipes.optimum_tasks import OptimumTask, task_of_class
 from edgeopt.recipes.preprocess import Colour, Input, Preprocess, Resize
-from edgeopt.recipes.recipe import NO_DECODER, Evaluation, Postprocess, Recipe
+from edgeopt.recipes.recipe import NO_DECODER, READERS, Evaluation, Postprocess, Recipe
+from edgeopt.recipes.sound_told import audio_told
 from edgeopt.system.toml import read_json
 
 CONFIGURATION = "config.json"
@@ -23,21 +27,6 @@ COMPANIONS = (
     *("vocab.txt", "vocab.json", "merges.txt", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model"),
 )
 """What optimum reads beside an ONNX file."""
-_LOADERS = {
-    "ForImageClassification": "ORTModelForImageClassification",
-    "ForSemanticSegmentation": "ORTModelForSemanticSegmentation",
-    "ForImageSuperResolution": "ORTModelForImageToImage",
-    "ForSequenceClassification": "ORTModelForSequenceClassification",
-    "ForTokenClassification": "ORTModelForTokenClassification",
-    "ForQuestionAnswering": "ORTModelForQuestionAnswering",
-    "ForMaskedLM": "ORTModelForMaskedLM",
-    "ForMultipleChoice": "ORTModelForMultipleChoice",
-    "ForAudioFrameClassification": "ORTModelForAudioFrameClassification",
-    "ForCTC": "ORTModelForCTC",
-    "ForXVector": "ORTModelForAudioXVector",
-    "Model": "ORTModelForFeatureExtraction",
-}
-"""End of a class's name to optimum's class that loads its ONNX file."""
 PICTURE = "pixel_values"
 """Name of the input that takes pictures."""
 _TOKENS = 128
@@ -71,17 +60,20 @@ class Head:
 
 
 _BACKGROUND = Head("detection", "detr", "AP", ("logits", "pred_boxes"))
+_SEEN = Head("embedding", NO_DECODER, "recall1", ("image_embeds",))
+_LETTERS = Head("ocr", READERS[0], "character_accuracy", ("logits",))
 _SIGMOID = Head("detection", "rtdetr", "AP", ("logits", "pred_boxes"))
 _WITH_BACKGROUND = ("DetrForObjectDetection", "TableTransformerForObjectDetection", "YolosForObjectDetection")
 """Classes whose last class is no object; others have a sigmoid for each."""
 _HEADS = {
-    "ForImageClassification": Head("classification", "logits", "top1", ("logits",)),
-    "ForSemanticSegmentation": Head("segmentation", "argmax", "mIoU", ("logits",)),
-    "ForObjectDetection": _SIGMOID,
-    "ForDepthEstimation": Head("image", NO_DECODER, "psnr", ("predicted_depth",)),
-    "ForImageSuperResolution": Head("image", NO_DECODER, "psnr", ("reconstruction",)),
+    "audio-classification": Head("classification", "logits", "top1", ("logits",)),
+    "image-classification": Head("classification", "logits", "top1", ("logits",)),
+    "semantic-segmentation": Head("segmentation", "argmax", "mIoU", ("logits",)),
+    "object-detection": _SIGMOID,
+    "depth-estimation": Head("image", NO_DECODER, "psnr", ("predicted_depth",)),
+    "image-to-image": Head("image", NO_DECODER, "psnr", ("reconstruction",)),
 }
-"""End of a class's name to what it is for."""
+"""Optimum's task to what reads it."""
 _OTHER = Head("tensors", NO_DECODER, "agreement")
 
 
@@ -92,7 +84,9 @@ class Configuration:
     values: Mapping[str, Any]
     """Of `config.json`."""
     processor: Mapping[str, Any] = field(default_factory=dict)
-    """Of the processor of pictures; empty: there is none."""
+    """Of the processor of pictures or sounds; empty: there is none."""
+    alphabet: Alphabet = field(default_factory=Alphabet)
+    """Of a network that hears letters; empty: none is told."""
 
     @property
     def class_name(self) -> str:
@@ -100,16 +94,19 @@ class Configuration:
         names = self.values.get("architectures")
         return str(names[0]) if isinstance(names, list) and names else ""
 
-    def head_of(self, outputs: Iterable[str] | None) -> Head:
-        """Return what its class is for, where the network has these outputs; None: the class's own."""
-        found = next((one for end, one in _HEADS.items() if self.class_name.endswith(end)), _OTHER)
-        found = _BACKGROUND if self.class_name in _WITH_BACKGROUND else found
-        return found if outputs is None or {*found.outputs} <= {*outputs} else _OTHER
+    def task_of(self, inputs: Iterable[str] = (), outputs: Iterable[str] | None = None) -> OptimumTask | None:
+        """Return the task that it was exported for, by its class and the names of its tensors; None: not known."""
+        return task_of_class(self.class_name, tuple(inputs), None if outputs is None else tuple(outputs))
 
-    @property
-    def loader(self) -> str:
-        """Optimum's class that loads an ONNX file of the network; where it has none of its own, that for any task."""
-        return next((one for end, one in _LOADERS.items() if self.class_name.endswith(end)), "ORTModelForCustomTasks")
+    def head_of(self, outputs: Iterable[str] | None, inputs: Iterable[str] = ()) -> Head:
+        """Return what reads it, where the network has these outputs; None: the class's own."""
+        names = None if outputs is None else {*outputs}
+        task = self.task_of(inputs, names)
+        found = _HEADS.get(task.name, _OTHER) if task else _OTHER
+        found = _BACKGROUND if self.class_name in _WITH_BACKGROUND else found
+        found = _SEEN if self.class_name.endswith("VisionModelWithProjection") else found
+        found = _LETTERS if self.class_name.endswith("ForCTC") and self.alphabet.characters else found
+        return found if names is None or {*found.outputs} <= names else _OTHER
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -147,17 +144,18 @@ def read_configuration(folder: Path) -> Configuration | None:
     if not isinstance(values, dict) or not {"architectures", "model_type"} & values.keys():
         return None
     found = next((folder / one for one in PROCESSORS if (folder / one).is_file()), None)
-    return Configuration(values, read_processor(found) if found else {})
+    return Configuration(values, read_processor(found) if found else {}, letters_in(folder, values))
 
 
 def read_processor(file: Path) -> Mapping[str, Any]:
-    """Return the settings of the processor of pictures, also where they lie within those of several.
+    """Return the settings of the processor of pictures or sounds, also where they lie within those of several.
 
     Raises:
         InvalidFileError: If it is no JSON, or holds no settings.
     """
     values = read_json(file, remedy=_REMEDY)
-    values = values.get("image_processor", values) if isinstance(values, dict) else None
+    found = values if isinstance(values, dict) else {}
+    values = next((found[one] for one in ("image_processor", "feature_extractor") if one in found), values)
     if not isinstance(values, dict):
         raise InvalidFileError(f"{file} holds no settings", remedy=_REMEDY)
     return values
@@ -170,12 +168,15 @@ def shape_of(name: str, told: Configuration) -> tuple[int, ...]:
         channels = values.get("num_channels", 3)
         return (1, channels if isinstance(channels, int) else 3, *_size(told))
     if name in ("input_ids", "attention_mask", "token_type_ids"):
-        most = values.get("max_position_embeddings")
+        most = values.get("max_position_embeddings", values.get("n_positions"))
         return (1, min(_TOKENS, most) if isinstance(most, int) and most > 0 else _TOKENS)
     if name == "input_features" and isinstance(values.get("num_mel_bins"), int):
         return (1, values["num_mel_bins"], 2 * int(values.get("max_source_positions") or _FRAMES))
-    if name == "input_values" and "num_mel_bins" not in values:
-        return (1, _WAVEFORM)
+    if name == "input_values":
+        frames, bands = values.get("max_length"), values.get("num_mel_bins")
+        if "num_mel_bins" not in values:
+            return (1, _WAVEFORM)
+        return (1, frames, bands) if isinstance(frames, int) and isinstance(bands, int) else ()
     return ()
 
 
@@ -191,8 +192,10 @@ def recipe_told(
         name: Of the network.
         source: Where it comes from.
     """
-    head = told.head_of(outputs)
-    if head.task != _OTHER.task and [one.name for one in inputs] != [PICTURE]:
+    fed = [one.name for one in inputs]
+    head = told.head_of(outputs, fed)
+    audio = audio_told(told.processor, inputs[0]) if len(inputs) == 1 else None
+    if head.task != _OTHER.task and fed != [PICTURE] and not audio:
         head = _OTHER
     recipe = Recipe(
         name=name,
@@ -205,7 +208,9 @@ def recipe_told(
         class_names=told.class_names if head.task in ("classification", "detection", "segmentation") else (),
     )
     shapes = {one.name: _fixed(one, shape_of(one.name, told)) for one in inputs}
-    if [one.name for one in inputs] != [PICTURE]:
+    if audio:
+        return replace(recipe, audio=audio, alphabet=told.alphabet if head is _LETTERS else recipe.alphabet), ()
+    if fed != [PICTURE]:
         free = {one.name for one in inputs if not one.is_static}
         given = {key: shape for key, shape in shapes.items() if key in free and shape}
         return replace(recipe, input=Input(shapes=given)), ()

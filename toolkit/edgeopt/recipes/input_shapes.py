@@ -36,10 +36,10 @@ def fixed_shapes(recipe: Recipe, inputs: Sequence[TensorSpec]) -> dict[str, tupl
     """
     shapes = {}
     for tensor in inputs:
-        planar = recipe.input.layout is Layout.NCHW
-        spatial = dict(zip((2, 3) if planar else (1, 2), recipe.input.size, strict=False))  # no size: no picture
+        known = dict(zip(recipe.input.layout.plane, recipe.input.size, strict=False))  # no size: no picture
+        known |= {} if recipe.input.layout is Layout.CHW else {0: 1}
         sizes = [*recipe.input.shapes.get(tensor.name, ())] or [
-            size if isinstance(size, int) else recipe.input.fixed.get(str(size), {0: 1, **spatial}.get(axis, 0))
+            size if isinstance(size, int) else recipe.input.fixed.get(str(size), known.get(axis, 0))
             for axis, size in enumerate(tensor.shape)
         ]
         _require_fit(tensor, sizes, recipe.name)

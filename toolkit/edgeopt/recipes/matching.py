@@ -152,9 +152,9 @@ def shape_matches(pattern: Sequence[str], shape: Sequence[int | str | None], kno
 
 def size_of(tensor: TensorSpec, recipe: Recipe, metadata: Mapping[str, str]) -> tuple[int, int] | None:
     """Return height and width: the model's own, the recipe's, or the exporter's."""
-    if len(tensor.shape) != 4:
+    if not has_axes_of_picture(tensor, recipe):
         return None
-    height, width = tensor.shape[2:] if layout_of(tensor, recipe) is Layout.NCHW else tensor.shape[1:3]
+    height, width = (tensor.shape[axis] for axis in layout_of(tensor, recipe).plane)
     if isinstance(height, int) and isinstance(width, int):
         return height, width
     if recipe.input.size:
@@ -162,10 +162,20 @@ def size_of(tensor: TensorSpec, recipe: Recipe, metadata: Mapping[str, str]) -> 
     return input_size_of(metadata)
 
 
+def has_axes_of_picture(tensor: TensorSpec, recipe: Recipe) -> bool:
+    """Return whether an input has four dimensions, or three where the recipe's layout has no batch."""
+    return len(tensor.shape) == 4 or (len(tensor.shape) == 3 and recipe.input.layout is Layout.CHW)
+
+
 def layout_of(tensor: TensorSpec, recipe: Recipe) -> Layout:
-    """Return the recipe's layout, or the other one where only that one has 1 or 3 channels."""
+    """Return the recipe's layout, or the other one where only that one has 1 or 3 channels.
+
+    A model may have a batch where the recipe has none.
+    """
+    if len(tensor.shape) == 3:
+        return Layout.CHW
     channels = {Layout.NCHW: tensor.shape[1], Layout.NHWC: tensor.shape[3]}
-    own = recipe.input.layout
+    own = Layout.NCHW if recipe.input.layout is Layout.CHW else recipe.input.layout
     other = Layout.NHWC if own is Layout.NCHW else Layout.NCHW
     is_other = isinstance(channels[own], int) and channels[own] not in (1, 3) and channels[other] in (1, 3)
     return other if is_other else own
@@ -174,9 +184,9 @@ def layout_of(tensor: TensorSpec, recipe: Recipe) -> Layout:
 def why_other_channels(recipe: Recipe, tensor: TensorSpec) -> str:
     """Return why the recipe's channels do not fit the input; empty where they do."""
     channels = 1 if recipe.preprocess.colour is Colour.GREY else 3
-    if len(tensor.shape) != 4:
+    if not has_axes_of_picture(tensor, recipe):
         return "it has not four dimensions"
-    found = tensor.shape[1 if layout_of(tensor, recipe) is Layout.NCHW else 3]
+    found = tensor.shape[layout_of(tensor, recipe).channels]
     if not isinstance(found, int) or found == channels:
         return ""
     return f"it has {plural(found, 'channel')}, {recipe.preprocess.colour} has {channels}"

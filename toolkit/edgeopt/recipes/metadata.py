@@ -10,6 +10,7 @@ from typing import Any
 from edgeopt.recipes.keypoints import told_shape
 from edgeopt.recipes.preprocess import MOST_PIXELS_A_SIDE
 from edgeopt.recipes.recipe import Recipe
+from edgeopt.system.text import short
 
 _MOST_CHARACTERS = 2**18
 """Of one entry; a thousand class names have 20,000."""
@@ -19,6 +20,8 @@ _DETECT = "detect"
 _RTDETR = "rtdetr"
 _END_TO_END_ALL = (_END_TO_END, "end_to_end_pose", "end_to_end_segment")
 """Decoders of rows that are suppressed already."""
+_MEANINGS = {"obb": "oriented bounding boxes: turned ones"}
+"""Tasks of Ultralytics without a recipe, whose names do not say what they are."""
 _DETECTORS = ("yolov8", "yolov8_dfl", _RTDETR, _END_TO_END)
 """Decoders of Ultralytics' task `detect`."""
 
@@ -99,6 +102,11 @@ def other_task(metadata: Mapping[str, str], recipes: Iterable[Recipe]) -> str:
     if not is_ultralytics(metadata) or task in ("", _DETECT):
         return ""
     return "" if any(task in _tasks_named_by(one) for one in recipes) else task
+
+
+def named_task(task: str) -> str:
+    """Return an exporter's task as a message tells it: quoted, with what it means where its name does not say."""
+    return f"{short(task)} ({_MEANINGS[task]})" if task in _MEANINGS else short(task)
 
 
 def _tasks_named_by(recipe: Recipe) -> set[str | None]:

@@ -23,11 +23,13 @@ ROUNDS_UP = ("nanodet", "ssd_offsets", "ssd_offsets_yx")
 """Decoders of grids whose last row and column need not be whole: an input of any size fits."""
 CLASSIFIERS = ("logits", "probabilities")
 """Decoders of the task classification."""
+SPREADING = ("Softmax", "LogSoftmax")
+"""Ops after which the numbers of a row share one whole: no box is among them."""
 _WITH_WHOLE_NUMBERS = ("detections", "detections_yx", "poses", "instances")
 """Decoders of graphs that end in suppression, whose classes may be whole numbers."""
 _USUAL_STRIDES = (STRIDES, (8, 16, 32, 64), (4, 8, 16, 32))
 _HasShape = TypeVar("_HasShape", TensorSpec, NDArray[np.float32])
-_LANDMARKS = 10
+LANDMARKS = 10
 """Numbers of five points."""
 _QUERIES = 300
 """Of Ultralytics' RT-DETR."""
@@ -56,6 +58,8 @@ def why_unfit(recipe: Recipe, outputs: Sequence[TensorSpec]) -> str:
         return ""
     if odd := [one for one in outputs if "float" not in one.dtype and decoder not in _WITH_WHOLE_NUMBERS]:
         return f"output {odd[0]} holds no floats"
+    if len(shapes) == 1 and len(shapes[0]) == 3 and outputs[0].op in SPREADING:
+        return f"decoder {decoder!r} reads boxes; {outputs[0]} ends in {outputs[0].op}, which leaves none"
     if decoder in _POINT_READERS:
         wanted = _POINT_READERS[decoder](shapes, recipe)
     else:
@@ -233,8 +237,14 @@ def _rtdetr(shapes: Sequence[Shape], numbers: Postprocess, size: Sequence[int]) 
 
 def without_landmarks(outputs: Sequence[_HasShape]) -> list[_HasShape]:
     """Return two of three outputs: five points of a face, (1, n, 10), are left out."""
-    points = next((i for i in range(len(outputs) - 1, -1, -1) if outputs[i].shape[-1] == _LANDMARKS), None)
-    return [one for i, one in enumerate(outputs) if len(outputs) != 3 or i != points]
+    points = landmarks_of(outputs)
+    return [one for one in outputs if one is not points]
+
+
+def landmarks_of(outputs: Sequence[_HasShape]) -> _HasShape | None:
+    """Return the last of three outputs that holds five points of a face, (1, n, 10); None where none does."""
+    found = [one for one in outputs if one.shape[-1] == LANDMARKS]
+    return found[-1] if len(outputs) == 3 and found else None
 
 
 def _ssd_offsets(shapes: Sequence[Shape], numbers: Postprocess, size: Sequence[int]) -> str:
@@ -257,7 +267,19 @@ def _nanodet(shapes: Sequence[Shape], numbers: Postprocess, size: Sequence[int])
     sides, strides = 4 * (numbers.bins or DFL_BINS["nanodet"]), numbers.strides or STRIDES
     cells = sum(-(-size[0] // stride) * -(-size[1] // stride) for stride in strides) if size else None
     fits = len(shapes) == 1 and _are_rows(shapes) and _equal(shapes[0][1], cells) and _at_least(shapes[0][2], sides + 1)
-    return "" if fits else f"1 x {cells or 'cells'} x (classes + {sides})"
+    told = f"1 x {cells or 'cells'} x (classes + {sides}), or for each stride 1 x n x classes and 1 x n x {sides}"
+    return "" if fits or _are_apart(shapes, sides, strides, size) else told
+
+
+def _are_apart(shapes: Sequence[Shape], sides: int, strides: Sequence[int], size: Sequence[int]) -> bool:
+    """Return whether each stride has classes and sides in outputs of their own."""
+    if len(shapes) != 2 * len(strides) or any(len(one) != 3 or one[0] != 1 for one in shapes) or not size:
+        return False
+    cells = sorted(-(-size[0] // stride) * -(-size[1] // stride) for stride in strides)
+    scored = [one for one in shapes if one[2] != sides] or list(shapes[: len(strides)])  # 32 classes: they come first
+    placed = [one for one in shapes if one not in scored] or list(shapes[len(strides) :])
+    found = [sorted(one[1] for one in ones if isinstance(one[1], int)) for ones in (scored, placed)]
+    return found == [cells, cells] and len({one[2] for one in scored}) == 1
 
 
 def _dbnet(shapes: Sequence[Shape], numbers: Postprocess, size: Sequence[int]) -> str:
@@ -335,6 +357,7 @@ _READERS: dict[str, Callable[[Sequence[Shape], Postprocess, Sequence[int]], str]
     "detections": _detections,
     "detections_yx": _detections,
     "dbnet": _dbnet,
+    "dbnet_upright": _dbnet,
     "detr": _detr,
     "rtdetr": _rtdetr,
     "yolov8_segment": _yolov8_segment,
@@ -373,7 +396,8 @@ def _simcc(shapes: Sequence[Shape], recipe: Recipe) -> str:
 
 def _poses(shapes: Sequence[Shape], recipe: Recipe) -> str:
     count = recipe.keypoints.count or None
-    boxes = [one for one in shapes if len(one) == 2 and _equal(one[1], 4)]
+    wide = [one for one in shapes if len(one) == 2 and _equal(one[1], 4)]
+    boxes = [one for one in wide if one[1] == 4] or wide  # scores of points may be of a free width
     points = [one for one in shapes if len(one) == 3 and _equal(one[1], count) and _equal(one[2], 3)]
     rows = [one for one in shapes if len(one) == 1]
     fits = len(boxes) == 1 and len(points) == 1 and len(rows) == 2

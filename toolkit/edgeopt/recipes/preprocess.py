@@ -42,6 +42,18 @@ class Layout(StrEnum):
 
     NCHW = "NCHW"
     NHWC = "NHWC"
+    CHW = "CHW"
+    """No batch: torchvision's detectors take a list of pictures, and are exported with one."""
+
+    @property
+    def channels(self) -> int:
+        """The axis of channels."""
+        return self.index("C")
+
+    @property
+    def plane(self) -> tuple[int, int]:
+        """The axes of height and width."""
+        return self.index("H"), self.index("W")
 
 
 class Resize(StrEnum):
@@ -109,8 +121,11 @@ class Preprocess:
 
     def __post_init__(self) -> None:
         channels = 1 if self.colour is Colour.GREY else 3
+        if channels == 1 and (self.mean, self.std) == ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)):  # what stands for nothing
+            object.__setattr__(self, "mean", (0.0,))
+            object.__setattr__(self, "std", (1.0,))
         if len(self.mean) not in (1, channels) or len(self.std) not in (1, channels):
-            raise ValueError(f"mean and std need 1 or {channels} values")
+            raise ValueError(f"mean and std need {'1 value' if channels == 1 else '1 or 3 values'}, as colour says")
         if self.scale == 0:
             raise ValueError("scale must not be zero")
 
@@ -138,6 +153,13 @@ class Geometry:
         scale = np.array([self.scale_x, self.scale_y] * 2, np.float32)
         limit = np.array([self.width, self.height] * 2, np.float32)
         return np.asarray(np.clip((boxes - offset) / scale, 0, limit), np.float32)
+
+    def points_to_frame(self, points: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return (..., 2 or more) points of the input, x and y first, in the frame's pixels, also outside the frame."""
+        moved = points.copy()
+        moved[..., 0] = (points[..., 0] - self.offset_x) / self.scale_x
+        moved[..., 1] = (points[..., 1] - self.offset_y) / self.scale_y
+        return moved
 
 
 class PictureInput:
@@ -174,7 +196,7 @@ class PictureInput:
         self._resize = resizers[preprocess.resize]
 
     def __call__(self, frame: Sample) -> tuple[NDArray[Any], Geometry]:
-        """Return the tensor, batch of one, and where the frame lies in it.
+        """Return the tensor, a batch of one but for CHW, and where the frame lies in it.
 
         Args:
             frame: (height, width, 3), BGR, uint8.
@@ -186,19 +208,18 @@ class PictureInput:
         if self._channels == 1:
             resized = cv2.cvtColor(resized, cv2.COLOR_BGR2GRAY)
         tensor = self._allocate() if self._shared is None else self._shared
-        width = resized.shape[1]
-        if self._layout is Layout.NCHW:
-            self._fill_planes(resized, tensor[0, :, :, :width])
-            tensor[0, :, :, width:] = 0
+        width, picture = resized.shape[1], tensor if self._layout is Layout.CHW else tensor[0]
+        if self._layout is Layout.NHWC:
+            self._fill_interleaved(resized, picture[:, :width])
+            picture[:, width:] = 0
         else:
-            self._fill_interleaved(resized, tensor[0, :, :width])
-            tensor[0, :, width:] = 0
+            self._fill_planes(resized, picture[:, :, :width])
+            picture[:, :, width:] = 0
         return tensor, geometry
 
     def _allocate(self) -> NDArray[Any]:
-        planar = (1, self._channels, self._height, self._width)
-        interleaved = (1, self._height, self._width, self._channels)
-        return np.empty(planar if self._layout is Layout.NCHW else interleaved, self._dtype)
+        sizes = {"N": 1, "C": self._channels, "H": self._height, "W": self._width}
+        return np.empty([sizes[axis] for axis in self._layout], self._dtype)
 
     def _fill_planes(self, pixels: Frame, tensor: NDArray[Any]) -> None:
         buffers = self._planes if pixels.shape[:2] == self._planes[0].shape else None

@@ -155,11 +155,12 @@ def about_labels(count: int) -> Question:
     return Question(told, {"by their numbers": ()}, "the path of a file, one name a line", read)
 
 
-def about_alphabet(count: int) -> Question:
-    """Return the question for the dictionary of a recogniser of text.
+def about_alphabet(count: int, *, is_sure: bool = False) -> Question:
+    """Return the question for the dictionary of a recogniser of text; an alphabet without characters: it reads none.
 
     Args:
         count: Of the scores of a step.
+        is_sure: Whether nothing else has such outputs.
     """
 
     def read(text: str) -> Alphabet:
@@ -173,7 +174,9 @@ def about_alphabet(count: int) -> Question:
         return first
 
     told = f"Which characters do the {count} scores of a step stand for, if it reads text?"
-    return Question(told, {"it reads no text": None}, "the path of its dictionary, one character a line", read)
+    options = {f"by their places: [1] to [{count - 1}]": Alphabet.numbered(count), "it reads no text": Alphabet()}
+    likely = options if is_sure else dict(reversed(options.items()))
+    return Question(told, likely, "the path of its dictionary, one character a line", read)
 
 
 def about_recipe(recipes: Sequence[Recipe]) -> Question:

@@ -17,7 +17,7 @@ from edgeopt.recipes.embedded import Embedded
 from edgeopt.recipes.generation import GENERATION, Generation
 from edgeopt.recipes.keypoints import Keypoints
 from edgeopt.recipes.metrics import find_metric, require_metric_of
-from edgeopt.recipes.preprocess import Input, Layout, Preprocess
+from edgeopt.recipes.preprocess import Input, Preprocess
 from edgeopt.recipes.text import Text
 from edgeopt.recipes.tokenizer import Tokenizer
 from edgeopt.system import assets, registry
@@ -290,10 +290,9 @@ class Recipe:
             inputs: Of that form.
         """
         picture = next((one for one in inputs if one.name == self.input.tensor), inputs[0] if inputs else None)
-        if not self.input.size or picture is None or len(picture.shape) != 4:
+        if not self.input.size or picture is None or len(picture.shape) != len(self.input.layout):
             return self
-        axes = (2, 3) if self.input.layout is Layout.NCHW else (1, 2)
-        height, width = (picture.shape[axis] for axis in axes)
+        height, width = (picture.shape[axis] for axis in self.input.layout.plane)
         if not isinstance(height, int) or not isinstance(width, int) or (height, width) == tuple(self.input.size):
             return self
         share = min(height, width) / min(self.input.size)
@@ -333,9 +332,8 @@ def read_recipe(path: Path, *, stays_inside: bool = False) -> Recipe:
     recipe = parse_table(Recipe, values, str(path))
     _require_parts(recipe, path)
     if stays_inside:
-        _require_inside(
-            path, (recipe.labels, recipe.model, recipe.alphabet.file, recipe.evaluation.labels, recipe.evaluation.calib)
-        )
+        scored, draft = recipe.evaluation, recipe.generation.draft
+        _require_inside(path, (recipe.labels, recipe.model, recipe.alphabet.file, scored.labels, scored.calib, draft))
     alphabet, names = recipe.alphabet.read_in(path.parent), read_class_names(path.parent, recipe.labels)
     return replace(recipe, folder=path.parent, class_names=names, alphabet=alphabet)
 

@@ -12,10 +12,9 @@ from edgeopt.recipes.binding import ARRAYS_RECIPE, Choice, bind_recipe
 from edgeopt.recipes.configured import configured
 from edgeopt.recipes.input_shapes import Shapes, sample_shape
 from edgeopt.recipes.matching import recognised, shipped_recipes, told_by
-from edgeopt.recipes.metadata import other_task
+from edgeopt.recipes.metadata import named_task, other_task
 from edgeopt.recipes.preprocess import PICTURE_TYPES
 from edgeopt.recipes.recipe import find_recipe, read_recipe
-from edgeopt.system.text import short
 
 
 def choose_recipe(
@@ -66,7 +65,7 @@ def choose_recipe(
         return _as_tensors(shapes, inputs, outputs, metadata, taken)
     if not fitting and (task := other_task(metadata, shipped_recipes())):
         raise UnsupportedError(
-            f"the exporter says that this model is for {short(task)}, which no recipe reads",
+            f"the exporter says that this model is for {named_task(task)}, which no recipe reads",
             remedy=f"judge its outputs as they are: --recipe {ARRAYS_RECIPE} and --calib FILE.npz"
             f"{_of_pictures(inputs)}",
         )

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from edgeopt.errors import UnsupportedError
 from edgeopt.graph.sound import Sound
 from edgeopt.graph.tensors import Sample, Tensors, TensorSpec
-from edgeopt.recipes.audio import Audio, Features, Pad
-from edgeopt.recipes.features import FeatureMaker
+from edgeopt.recipes.audio import Audio, Features, Pad, Scaling
+from edgeopt.recipes.features import FeatureMaker, normalised
 from edgeopt.recipes.input_shapes import beginning_of, fixed_shapes
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.resampling import resampled
@@ -58,13 +58,19 @@ class SoundInput:
         """
         if not isinstance(sample, Sound):
             raise UnsupportedError("the recipe takes sounds, and is fed something else", remedy="pass .wav files")
-        samples = window_of(sample, self._audio) * np.float32(self._audio.scale)
-        found: NDArray[Any] = samples if self._maker is None else self._maker(samples)
+        sound = resampled(sample, self._audio.rate_hz)
+        samples = window_of(sound, self._audio) * np.float32(self._audio.scale)
+        heard = min(len(sound.samples), len(samples)) if self._audio.pad is Pad.FEATURES else None
+        found: NDArray[Any] = _scaled(samples, self._audio) if self._maker is None else self._maker(samples, heard)
         found = found.T if self._is_turned else found
         if self._dtype.kind in "iu":
             limits = np.iinfo(self._dtype)
             found = np.clip(np.rint(found), limits.min, limits.max)
         return {self._name: np.ascontiguousarray(found.reshape(self._shape), self._dtype), **self._beside}
+
+
+def _scaled(samples: NDArray[np.float32], audio: Audio) -> NDArray[np.float32]:
+    return samples if audio.scaling is Scaling.NONE else normalised(samples)
 
 
 def window_of(sound: Sound, audio: Audio) -> NDArray[np.float32]:
@@ -79,7 +85,7 @@ def window_of(sound: Sound, audio: Audio) -> NDArray[np.float32]:
         return heard
     if not audio.streams:
         missing = max(whole - len(heard), 0)
-        left = {Pad.END: 0, Pad.START: missing, Pad.BOTH: missing // 2}[audio.pad]
+        left = {Pad.START: missing, Pad.BOTH: missing // 2}.get(audio.pad, 0)
         return np.pad(heard[:whole], (left, missing - left))
     if len(heard) > audio.samples:
         raise ValueError(f"a chunk of this stream has up to {audio.samples} samples, not {len(heard)}")

@@ -10,6 +10,7 @@ from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.audio import Audio, Features
 from edgeopt.recipes.binding import ARRAYS_RECIPE
 from edgeopt.recipes.recipe import Evaluation, Postprocess, Recipe, find_recipe
+from edgeopt.recipes.text_drafting import NOT_KNOWN
 
 _RATE_HZ, _STEP = 16000, 160
 _WINDOW, _CONTEXT = 512, 64
@@ -33,6 +34,7 @@ def sound_recipe(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) ->
         assert isinstance(frames, int)
         heard = Audio(rate_hz=_RATE_HZ, features=Features.WHISPER, samples=frames * _STEP, bands=bands)
         told = {"audio.features": f"the model takes {features}", "audio.samples": f"{frames} frames of {_STEP}"}
+        told["audio.normalise"] = f"{NOT_KNOWN}some bring the samples to deviation 1 before, as do_normalize asks for"
         return replace(arrays, description="Sounds as features in, outputs as they are", audio=heard), told
     states = find_states(inputs, outputs)
     kinds = {(one.shape[0], one.shape[-1]) for one in inputs if one.name in states and len(one.shape) == 3}

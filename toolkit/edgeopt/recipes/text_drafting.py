@@ -22,16 +22,15 @@ _LENGTH = 128
 """Tokens where nothing tells how many."""
 _MANY_LABELS = "multi_label_classification"
 """A text has several classes at once, which no task reads."""
-_TASKS = {
-    "ForSequenceClassification": ("text_classification", "logits", "top1"),
-    "ForTokenClassification": ("token_classification", "logits", "entity_F1"),
-}
-"""End of the name of a class of transformers to task, decoder and metric."""
-_BODIES = ("Model", "ForFeatureExtraction")
-"""Ends of the names of classes that give vectors."""
 _EMBEDDING = ("embedding", NO_DECODER, "recall1")
+_TASKS = {
+    "text-classification": ("text_classification", "logits", "top1"),
+    "token-classification": ("token_classification", "logits", "entity_F1"),
+    "feature-extraction": _EMBEDDING,
+}
+"""Optimum's task to task, decoder and metric."""
 _SCORES = ("logits", "probabilities", "scores")
-_VECTORS = ("last_hidden_state", "pooler_output", "sentence_embedding", "token_embeddings", "embedding")
+_VECTORS = ("last_hidden_state", "pooler_output", "sentence_embedding", "token_embeddings", "embedding", "text_embeds")
 """Names of outputs, as exporters write them."""
 
 
@@ -60,7 +59,7 @@ def text_recipe(
     if not ids or not (folder / TOKENIZER).is_file() or values.get("problem_type") == _MANY_LABELS:
         return None
     named, names = (told.class_name, told.class_names) if told else ("", ())
-    kind = _kind(named, outputs or (), names)
+    kind = _kind(told, inputs, outputs, names)
     if kind is None:
         return None
     task, decoder, metric = kind
@@ -94,13 +93,17 @@ def text_recipe(
     return recipe, comments
 
 
-def _kind(named: str, outputs: Sequence[TensorSpec], names: Sequence[str]) -> tuple[str, str, str] | None:
+def _kind(
+    told: Configuration | None, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec] | None, names: Sequence[str]
+) -> tuple[str, str, str] | None:
     """Return task, decoder and metric; None where no task of texts reads such outputs."""
-    found = next((one for end, one in _TASKS.items() if named.endswith(end)), None)
-    if found or named:
+    if told and told.class_name:
+        shown = None if outputs is None else [one.name for one in outputs]
+        task = told.task_of([one.name for one in inputs], shown)
+        found = _TASKS.get(task.name) if task else None
         if found and found[0] == "token_classification" and not names:
             return None  # spans need the names of tags
-        return found or (_EMBEDDING if named.endswith(_BODIES) else None)
+        return found
     if not outputs:
         return None
     first = outputs[0]

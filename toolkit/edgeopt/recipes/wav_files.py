@@ -29,12 +29,24 @@ def read_wav(path: Path) -> Sound:
     Raises:
         InvalidFileError: If it is no WAV, compressed, empty, or holds NaN.
     """
-    data = read_file(path, remedy="check the file", most_bytes=_MOST_BYTES)
+    return decode_wav(read_file(path, remedy="check the file", most_bytes=_MOST_BYTES), str(path))
+
+
+def decode_wav(data: bytes, told: str) -> Sound:
+    """Return the sound that the bytes of a file hold, its channels averaged.
+
+    Args:
+        data: All of them.
+        told: What they are called in an error.
+
+    Raises:
+        InvalidFileError: If it is no WAV, compressed, empty, or holds NaN.
+    """
     try:
         return _decoded(data)
     except (ValueError, struct.error) as error:
-        told = str(error) if isinstance(error, ValueError) else "its head is cut"
-        raise InvalidFileError(f"{path}: {told}", remedy=_REMEDY) from error
+        why = str(error) if isinstance(error, ValueError) else "its head is cut"
+        raise InvalidFileError(f"{told}: {why}", remedy=_REMEDY) from error
 
 
 def _decoded(data: bytes) -> Sound:

@@ -17,6 +17,9 @@ from typing import Annotated, Any
 from edgeopt.errors import InvalidFileError
 from edgeopt.graph.outside import Layout
 from edgeopt.graph.tensors import TensorSpec
+from edgeopt.recipes.chat_template import chat_files
+from edgeopt.recipes.encoder_decoder import configurations
+from edgeopt.recipes.generation import GENERATION
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.system.files import read_file, write_beside
 from edgeopt.system.target import Target
@@ -27,7 +30,7 @@ MANIFEST = "manifest.json"
 PIPELINE = "pipeline.json"
 """The manifest of a bundle of several models, each with a bundle of its own below it."""
 REMEDY = "copy the bundle again, or make it with this edgeopt: edgeopt optimize"
-TOKENIZER = "tokenizer.json"
+TOKENIZER, DRAFT = "tokenizer.json", "draft.onnx"
 _MOST_BYTES_ATTACHED = 128 << 20
 _MOST_ARTEFACTS = 16
 _MOST_LIGHTER = 2
@@ -166,6 +169,8 @@ class Bundle:
     """None: no numbers are compared when it is loaded."""
     attachments: tuple[Attachment, ...] = ()
     """What the recipe reads."""
+    parts: tuple[Artefact, ...] = ()
+    """Graphs that run beside the first artefact: the encoder of a decoder."""
 
     @property
     def model(self) -> Path:
@@ -180,6 +185,17 @@ class Bundle:
 def is_bundle(path: Path) -> bool:
     """Return whether a folder is a bundle, or the output folder that holds one."""
     return (path / MANIFEST).is_file() or (path / "bundle" / MANIFEST).is_file()
+
+
+def told_task(path: Path) -> str:
+    """Return the task that a bundle's manifest names, which is not checked; empty where it names none.
+
+    Raises:
+        InvalidFileError: If it cannot be read.
+    """
+    folder = path if (path / MANIFEST).is_file() else path / "bundle"
+    recipe = read_object(folder / MANIFEST, schema=SCHEMA, remedy=REMEDY, most_bytes=_MOST_BYTES).get("recipe")
+    return str(recipe.get("task", "")) if isinstance(recipe, dict) else ""
 
 
 def make_artefact(
@@ -218,6 +234,7 @@ def write_bundle(
     lighter: Sequence[tuple[Artefact, bytes]] = (),
     weights: Mapping[str, Layout] | None = None,
     selftest: tuple[SelfTest, bytes] | None = None,
+    parts: Sequence[tuple[Artefact, bytes]] = (),
 ) -> Bundle:
     """Write a bundle; the manifest comes last, so that a torn bundle is none.
 
@@ -231,11 +248,12 @@ def write_bundle(
         weights: By name, what the files with weights hold that the artefacts name.
         lighter: As `models`; they run only where an app asks for them.
         selftest: Stored inputs and numbers.
+        parts: As `models`; they run beside the first of those.
 
     Raises:
         InvalidFileError: If the folder is not writable or the disk is full.
     """
-    files = {artefact.file: data for artefact, data in (*models, *lighter)}
+    files = {artefact.file: data for artefact, data in (*models, *lighter, *parts)}
     files |= {selftest[0].file: selftest[1]} if selftest else {}
     for name, layout in (weights or {}).items():
         layout.write(folder / name)
@@ -245,8 +263,16 @@ def write_bundle(
         write_beside(folder / name, data)
     scoring = dataclasses.replace(recipe.evaluation, labels="", calib="")  # the data of a recipe is not deployed
     tokenizer = dataclasses.replace(recipe.tokenizer, file=next(iter(attached), ""))
+    writing = dataclasses.replace(recipe.generation, draft=DRAFT if recipe.generation.draft else "")
     deployed = dataclasses.replace(
-        recipe, folder=folder, labels="", model="", match=(), evaluation=scoring, tokenizer=tokenizer
+        recipe,
+        folder=folder,
+        labels="",
+        model="",
+        match=(),
+        evaluation=scoring,
+        tokenizer=tokenizer,
+        generation=writing,
     )
     attachments = tuple(
         Attachment(name, hashlib.sha256(data).hexdigest(), len(data)) for name, data in attached.items()
@@ -257,6 +283,7 @@ def write_bundle(
         "schema": SCHEMA,
         "artefacts": [dataclasses.asdict(one) for one in artefacts],
         "lighter": [dataclasses.asdict(one) for one in others],
+        "parts": [dataclasses.asdict(one) for one, _ in parts],
         "selftest": dataclasses.asdict(test) if test else None,
         "attachments": [dataclasses.asdict(one) for one in attachments],
         "target": dataclasses.asdict(target),
@@ -266,7 +293,8 @@ def write_bundle(
     }
     sealed = {**manifest, "sha256": seal(manifest)}
     write_beside(folder / MANIFEST, json.dumps(sealed, indent=2, allow_nan=False) + "\n")
-    return Bundle(folder, artefacts, target, deployed, dict(expected), dict(tools), others, test, attachments)
+    beside = tuple(one for one, _ in parts)
+    return Bundle(folder, artefacts, target, deployed, dict(expected), dict(tools), others, test, attachments, beside)
 
 
 def _attached(recipe: Recipe) -> dict[str, bytes]:
@@ -274,7 +302,13 @@ def _attached(recipe: Recipe) -> dict[str, bytes]:
     path = recipe.path_of(recipe.tokenizer.file)
     if path is None:
         return {}
-    return {TOKENIZER: read_file(path, remedy="put it back beside the recipe", most_bytes=_MOST_BYTES_ATTACHED)}
+    named = {TOKENIZER: path} | {one.name: one for one in (chat_files(path) if recipe.task == GENERATION else ())}
+    if recipe.generation.encoder:
+        named |= {one.name: one for one in configurations(path.parent)}
+    draft = recipe.path_of(recipe.generation.draft)
+    named |= {DRAFT: draft} if draft else {}
+    remedy = "put it back beside the recipe"
+    return {name: read_file(one, remedy=remedy, most_bytes=_MOST_BYTES_ATTACHED) for name, one in named.items()}
 
 
 def make_selftest(file: str, data: bytes, samples: int) -> SelfTest:
@@ -295,10 +329,14 @@ class _Manifest:
     lighter: tuple[Artefact, ...]
     selftest: SelfTest | None
     attachments: tuple[Attachment, ...] = ()
+    parts: tuple[Artefact, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.recipe.tokenizer.file not in ("", *(one.file for one in self.attachments)):
-            raise ValueError(f"it does not name {self.recipe.tokenizer.file!r}, which its recipe reads")
+        if self.recipe.generation.encoder not in ("", *(one.file for one in self.parts)):
+            raise ValueError("it does not name the encoder, which its recipe reads")
+        for read in (self.recipe.tokenizer.file, self.recipe.generation.draft):
+            if read not in ("", *(one.file for one in self.attachments)):
+                raise ValueError(f"it does not name {read!r}, which its recipe reads")
         if len(self.lighter) > _MOST_LIGHTER:
             raise ValueError(f"it names {len(self.lighter)} lighter models, more than {_MOST_LIGHTER}")
         if not 1 <= len(self.artefacts) <= _MOST_ARTEFACTS:
@@ -327,8 +365,9 @@ def read_bundle(path: Path) -> Bundle:
     said = parse_table(_Manifest, values, str(file))
     tools, lighter, selftest = said.tools, said.lighter, said.selftest
     recipe, attachments = dataclasses.replace(said.recipe, folder=folder), said.attachments
-    bundle = Bundle(folder, said.artefacts, said.target, recipe, said.expected, tools, lighter, selftest, attachments)
-    for one in (*bundle.artefacts, *lighter, *((selftest,) if selftest else ()), *attachments):
+    known = tools, lighter, selftest, attachments, said.parts
+    bundle = Bundle(folder, said.artefacts, said.target, recipe, said.expected, *known)
+    for one in (*bundle.artefacts, *bundle.parts, *lighter, *((selftest,) if selftest else ()), *attachments):
         require_whole(bundle, one)
     return bundle
 

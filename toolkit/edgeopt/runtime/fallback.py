@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from typing import cast
 
-from edgeopt.errors import EdgeoptError, Note, NoteKind, UnavailableError
+from edgeopt.errors import EdgeoptError, Note, NoteKind, UnavailableError, UnsupportedError
 from edgeopt.executors import Session
-from edgeopt.graph.tensors import Sample
+from edgeopt.executors.onnxruntime.decoder import cache_parts
+from edgeopt.graph.tensors import Sample, TensorSpec
+from edgeopt.recipes.generation import GENERATION
 from edgeopt.runtime.bundle import Artefact, Bundle, require_whole
+from edgeopt.runtime.decoding.binding import bind_language_model
+from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder, open_encoder_decoder
+from edgeopt.runtime.decoding.language_model import LanguageModel, Origin
+from edgeopt.runtime.decoding.memory import require_memory
+from edgeopt.runtime.decoding.no_frames import NoFrames
+from edgeopt.runtime.decoding.selftest import check_logits
 from edgeopt.runtime.opening import Opening, opening_of
 from edgeopt.runtime.selftest import Stored, check, read_stored
+from edgeopt.system.huge_pages import huge_pages
 from edgeopt.tasks import Task, make_task
 
 
@@ -27,6 +38,8 @@ class Opened:
     """Why artefacts before it do not run, and what is not as it was measured."""
     samples: tuple[Sample, ...] = ()
     """The stored inputs of the bundle."""
+    writer: LanguageModel | EncoderDecoder | None = None
+    """Of a language model, which answers prompts and no frames, or of a decoder with its encoder."""
 
 
 def open_first(bundle: Bundle, threads: int = 0, *, strict: bool = False) -> Opened:
@@ -47,6 +60,8 @@ def open_first(bundle: Bundle, threads: int = 0, *, strict: bool = False) -> Ope
         try:
             opened = _open(bundle, artefact, stored, threads)
         except EdgeoptError as error:
+            if bundle.recipe.task == GENERATION and len(bundle.artefacts) == 1:
+                raise  # with its own remedy: there is nothing to fall back to
             if strict:
                 problem = f"{artefact.file} cannot be used, and strict forbids the others: {error.problem}"
                 raise UnavailableError(problem, remedy=error.remedy) from error
@@ -79,8 +94,17 @@ def open_artefact(bundle: Bundle, artefact: Artefact, threads: int = 0) -> Opene
 def _open(bundle: Bundle, artefact: Artefact, stored: Stored | None, threads: int) -> Opened:
     opening = opening_of(artefact)
     opening = opening.with_threads(threads) if threads else opening
-    session = opening.open(bundle.path_of(artefact))
+    if bundle.recipe.generation.encoder:
+        pair = open_encoder_decoder(bundle, opening.options.threads)
+        notes = (*pair.files.notes, *_fewer_cores(artefact, threads))
+        return Opened(artefact, opening, pair.session, cast("Task", NoFrames()), notes, (), pair)
+    if bundle.recipe.task == GENERATION:
+        require_memory(_size_of(artefact), _token_bytes(artefact), bundle.recipe)
+    with huge_pages() if bundle.recipe.task == GENERATION else nullcontext():
+        session = opening.open(bundle.path_of(artefact))
     try:
+        if bundle.recipe.task == GENERATION:
+            return _open_writer(bundle, artefact, opening, session, _fewer_cores(artefact, threads), stored)
         task = make_task(bundle.recipe, session.inputs, session.outputs, evaluating=False)
         notes = _tested(bundle, artefact, session, task, stored) if stored else ()
     except BaseException:
@@ -88,6 +112,43 @@ def _open(bundle: Bundle, artefact: Artefact, stored: Stored | None, threads: in
         raise
     notes = (*notes, *_fewer_cores(artefact, threads))
     return Opened(artefact, opening, session, task, notes, stored.samples if stored else ())
+
+
+def _open_writer(
+    bundle: Bundle,
+    artefact: Artefact,
+    opening: Opening,
+    session: Session,
+    notes: tuple[Note, ...],
+    stored: Stored | None,
+) -> Opened:
+    size = _size_of(artefact)
+    threads, digest = opening.options.threads, artefact.sha256
+    origin = Origin(bundle.path_of(artefact), size, threads, artefact.precision, digest, notes)
+    writer = bind_language_model(session, bundle.recipe, origin)
+    if stored:
+        notes = (*notes, *check_logits(stored, artefact, writer))
+        writer.origin = replace(origin, notes=notes)
+    return Opened(artefact, opening, session, cast("Task", NoFrames()), notes, (), writer)
+
+
+def _size_of(artefact: Artefact) -> int:
+    return artefact.size_bytes + (artefact.weights.size_bytes if artefact.weights else 0)
+
+
+def _token_bytes(artefact: Artefact) -> int:
+    """Return the memory of one token in the cache; 0 where the manifest's ports do not tell it."""
+    inputs, outputs = (
+        [
+            TensorSpec(one.name, one.dtype, tuple("free" if size is None else size for size in one.shape))
+            for one in ports
+        ]
+        for ports in (artefact.inputs, artefact.outputs)
+    )
+    try:
+        return sum(part.token_bytes for part in cache_parts(inputs, outputs))
+    except UnsupportedError:
+        return 0  # it is told once the model is open
 
 
 def _tested(bundle: Bundle, artefact: Artefact, session: Session, task: Task, stored: Stored) -> tuple[Note, ...]:

@@ -2,21 +2,28 @@
 
 runtime = edgeopt.Runtime.load("bundle")
 detections = runtime.predict(frame)
+for piece in edgeopt.Runtime.load("language-bundle").generate("import os"): ...
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 
+from edgeopt.errors import UnsupportedError
 from edgeopt.graph.sound import Sound
 from edgeopt.graph.tensors import Sample, Tensors, TensorSpec, require_names
 from edgeopt.recipes.input_shapes import beginning_of
 from edgeopt.runtime.bundle import Artefact, Bundle, read_bundle
+from edgeopt.runtime.decoding.binding import with_context
+from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder
+from edgeopt.runtime.decoding.generation import Asked, Generation
+from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.fallback import Opened, open_artefact, open_first
 from edgeopt.runtime.pool import Pool, Work
 from edgeopt.runtime.stats import Stats
@@ -41,7 +48,7 @@ class Runtime:
         self.notes = opened.notes
         """Why artefacts before this one do not run."""
         self.task = opened.task
-        self._threads, self._samples = threads, opened.samples
+        self._threads, self._samples, self._writer = threads, opened.samples, opened.writer
         self.states: Mapping[str, str] = bundle.recipe.input.states
         """Of a recurrent model: the output that each state input takes in the next frame, by the input's name."""
         self._beginning = beginning_of(bundle.recipe, opened.session.inputs)
@@ -51,7 +58,13 @@ class Runtime:
 
     @classmethod
     def load(
-        cls, path: str | Path | Bundle, *, threads: int | None = None, warmup: bool = True, strict: bool = False
+        cls,
+        path: str | Path | Bundle,
+        *,
+        threads: int | None = None,
+        warmup: bool = True,
+        strict: bool = False,
+        context: int = 0,
     ) -> Runtime:
         """Open a bundle: check its hashes, open the first artefact that runs here and whose numbers are right.
 
@@ -60,6 +73,7 @@ class Runtime:
             threads: None: as the artefact was measured, but no more than logical cores.
             warmup: Run a stored input through all stages before the first frame comes.
             strict: Refuse to fall back: the first artefact runs, or none.
+            context: Of a language model: tokens of prompt and answer, for which memory is reserved; 0: all it has.
 
         Raises:
             InvalidFileError: If the bundle is damaged.
@@ -67,6 +81,7 @@ class Runtime:
         """
         asked = engine_threads(threads) if threads else 0
         bundle = path if isinstance(path, Bundle) else read_bundle(Path(path))
+        bundle = replace(bundle, recipe=with_context(bundle.recipe, context)) if context else bundle
         runtime = cls(bundle, open_first(bundle, asked, strict=strict), asked)
         if warmup:
             runtime._warm_up()
@@ -95,7 +110,53 @@ class Runtime:
 
     def close(self) -> None:
         """Refuse further frames and free the model, after the frames that are on their way."""
+        if self._writer is not None:
+            self._writer.forget()
         self._pool.close()
+        if isinstance(self._writer, EncoderDecoder):
+            self._writer.close()
+
+    @property
+    def language_model(self) -> LanguageModel:
+        """The model that writes, for what `generate` does not say: its tokenizer, context, memory.
+
+        Raises:
+            UnsupportedError: If the bundle answers frames.
+        """
+        if not isinstance(self._writer, LanguageModel):
+            raise _no_language_model(self._writer)
+        return self._writer
+
+    @property
+    def encoder_decoder(self) -> EncoderDecoder:
+        """The encoder with its decoder, for what `generate` does not say.
+
+        Raises:
+            UnsupportedError: If the bundle is none.
+        """
+        if not isinstance(self._writer, EncoderDecoder):
+            raise UnsupportedError("this bundle has no encoder with a decoder", remedy="call language_model or predict")
+        return self._writer
+
+    def generate(self, prompt: Sound | str | Sequence[int], asked: Asked | None = None, **wishes: Any) -> Generation:
+        """Return the answer to a prompt: iterate over it for its pieces, `cancel()` it from any thread.
+
+        Args:
+            prompt: A text, or its tokens; an `edgeopt.Sound` where an encoder hears sounds.
+            asked: What the answer may be; None: 256 tokens at most, the likeliest.
+            wishes: Fields of `Asked` that differ, such as `most_tokens=40`.
+
+        Raises:
+            UnsupportedError: If the bundle answers frames.
+            EdgeoptError: If a sound or a text does not fit the encoder that hears or reads it.
+            ValueError: If the prompt is empty, or leaves no room for one token in the context.
+        """
+        asked = replace(asked or Asked(), **wishes) if wishes else asked
+        if isinstance(self._writer, EncoderDecoder):
+            return self._writer.generate(prompt, asked)
+        if isinstance(prompt, Sound):
+            raise UnsupportedError("a language model hears no sound", remedy="pass a text")
+        return self.language_model.generate(prompt, asked)
 
     def begin(self, timeout_s: float | None = None, *, stream: Hashable = 0) -> Work:
         """Take buffers for one frame, to run its stages one by one: `with runtime.begin() as work`.
@@ -161,6 +222,8 @@ class Runtime:
 
     def make_task(self) -> Task:
         """Return a task with buffers of its own, bound to the model's tensors."""
+        if self._writer is not None:
+            return self.task
         return make_task(self.bundle.recipe, self.session.inputs, self.session.outputs, evaluating=False)
 
     def feed(self, task: FrameTask, frame: Sample) -> tuple[Tensors, Any]:
@@ -169,6 +232,8 @@ class Runtime:
         Raises:
             ValueError: If it is no frame; see `predict`.
         """
+        if self._writer is not None:
+            return task.preprocess(frame)  # which says that it takes none
         if isinstance(frame, Mapping):
             frame = {**self._beginning, **frame}
             _require_inputs(frame, self.session.inputs)
@@ -183,11 +248,20 @@ class Runtime:
 
     def _warm_up(self) -> None:
         """Run one stored input, or a grey picture where there is none and the bundle takes pictures."""
+        if self._writer is not None:
+            self._writer.warm_up()
+            return
         size = self.bundle.recipe.input.size
         for sample in self._samples[:1] or ([np.full((*size, 3), 128, np.uint8)] if size else []):
             self.predict(sample)
         self.reset()
         self._pool.ring = StageRing(self.stages)  # those were no frames of the app's
+
+
+def _no_language_model(writer: EncoderDecoder | None) -> UnsupportedError:
+    if writer is None:
+        return UnsupportedError("this bundle answers frames and writes no text", remedy="call predict")
+    return UnsupportedError("this bundle is an encoder with a decoder", remedy="call generate, or encoder_decoder")
 
 
 def _require_picture(frame: object) -> None:

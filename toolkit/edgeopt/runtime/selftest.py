@@ -42,13 +42,13 @@ _STRIDE = 2_654_435_761
 """A prime: rows so far apart lie all over an output."""
 _FEW_ROWS = 16
 """Below, no spread of a single channel is known."""
-_ROUNDING = {"fp32": 0.004, "fp16": 0.02, "bf16": 0.02}
-_ROUNDING_INT8, _ROUNDING_ELSEWHERE = 0.02, 0.05
+ROUNDING = {"fp32": 0.004, "fp16": 0.02, "bf16": 0.02}
+ROUNDING_INT8, _ROUNDING_ELSEWHERE = 0.02, 0.05
 _OF_SENSITIVITY = 0.05
 """Share of the noise that one level in the inputs makes: a model that magnifies that magnifies rounding too."""
 _TOO_SENSITIVE = 1.0
 """From here an output is in another order, or follows chance: it is not judged."""
-_WRONG = 3.0
+WRONG = 3.0
 """Times the noise of rounding, from where numbers are wrong; noise between is told."""
 
 Rows = NDArray[Any]
@@ -136,7 +136,7 @@ def record(
     positions = [{name: _telling(rows) for name, rows in each.items()} for each in outputs]
     expected, meant = _joined(_chosen(outputs, positions)), _joined(_chosen(original or outputs, positions))
     moved = _joined(run_rows(session, task, [_moved(one) for one in samples], positions))
-    least = _ROUNDING_INT8 if precision.startswith("w") else _ROUNDING[arithmetic(precision)]
+    least = ROUNDING_INT8 if precision.startswith("w") else ROUNDING[arithmetic(precision)]
     if session.simulated or elsewhere:
         least = max(least, _ROUNDING_ELSEWHERE)
     limits = {}
@@ -144,7 +144,7 @@ def record(
         sensitivity = noise(moved[name], here)
         if sensitivity < _TOO_SENSITIVE:
             rounding = max(least, _OF_SENSITIVITY * sensitivity)
-            wrong = min(max(_WRONG * rounding, noise(meant[name], here)), _TOO_SENSITIVE)
+            wrong = min(max(WRONG * rounding, noise(meant[name], here)), _TOO_SENSITIVE)
             limits[name] = NoiseLimit(round(rounding, 5), round(wrong, 5))
     return Recorded(expected, positions, limits)
 
@@ -227,13 +227,13 @@ def check(stored: Stored, bundle: Bundle, artefact: Artefact, session: Session, 
         off = noise(found[spec.name], wanted)
         told = f"output {spec.name} is {_off(off)} ({100 * limit.rounding:.2g} % is rounding)"
         if not off <= limit.wrong:
-            raise UnavailableError(f"its numbers are wrong on this device: {told}", remedy=_OPTIMIZE_HERE)
+            raise UnavailableError(f"its numbers are wrong on this device: {told}", remedy=OPTIMIZE_HERE)
         if off > limit.rounding:
-            notes.append(Note(NoteKind.WARNING, f"{artefact.file}: {told}", f"accuracy may differ: {_OPTIMIZE_HERE}"))
+            notes.append(Note(NoteKind.WARNING, f"{artefact.file}: {told}", f"accuracy may differ: {OPTIMIZE_HERE}"))
     return tuple(notes)
 
 
-_OPTIMIZE_HERE = "run edgeopt optimize for this device"
+OPTIMIZE_HERE = "run edgeopt optimize for this device"
 
 
 def _off(share: float) -> str:

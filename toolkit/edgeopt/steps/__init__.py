@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from edgeopt.graph.model import Model
     from edgeopt.graph.outcome import Outcome
     from edgeopt.recipes.embedded import Embedded
+    from edgeopt.recipes.recipe import Recipe
     from edgeopt.steps._context import Context, Setting
     from edgeopt.system.target import Target
 
@@ -22,6 +23,10 @@ def _nothing(_precision: str, _profile: Target) -> bool:
 
 
 def _every_target(_target: Target) -> str:
+    return ""
+
+
+def _every_recipe(_recipe: Recipe) -> str:
     return ""
 
 
@@ -52,6 +57,8 @@ class Step:
     """The extra of edgeopt that brings the package."""
     why_not: Callable[[Target], str] = _every_target
     """Return why it has nothing to do for a target; empty where it has. Told to who asked for it by name."""
+    why_not_of: Callable[[Recipe], str] = _every_recipe
+    """Return why it cannot do what it is for with a recipe; empty where it can. Who asks for it by name is refused."""
     without: str = ""
     """How the note begins that says why it is left out; empty: `no NAME`."""
     in_line: bool = True

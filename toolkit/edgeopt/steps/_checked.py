@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind
-from edgeopt.executors import SessionOptions
+from edgeopt.executors import Session, SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.drift import TOTAL, Drift, measure_drift, worst_drift
 from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.graph.tensors import Tensors, TensorSpec
+from edgeopt.system.time_limit import require_time
 
 TOLERANCE = 1e-3
 """Error over signal, root mean square. Exact rewrites in float32 stay below 1e-5."""
@@ -75,7 +77,15 @@ class Expectation:
         return f"it changes the outputs ({drift.sqnr_db:.0f} dB signal to noise)"
 
 
-def apply_checked(model: Model, functions: Mapping[str, Callable[[Graph], int]], expected: Expectation) -> Outcome:
+class Expected(Protocol):
+    """What says whether a rewritten model is still right."""
+
+    def why_not(self, model: Model) -> str | None:
+        """Return None if `model` computes the same, otherwise the reason against it."""
+        ...
+
+
+def apply_checked(model: Model, functions: Mapping[str, Callable[[Graph], int]], expected: Expected) -> Outcome:
     """Apply passes, round by round until none finds anything, and keep only what computes the same.
 
     All run together and are checked once. If the result differs they run one by one, each checked, and the ones
@@ -105,7 +115,7 @@ def apply_checked(model: Model, functions: Mapping[str, Callable[[Graph], int]],
     return _apply_one_by_one(model, functions, expected)
 
 
-def _apply_one_by_one(model: Model, functions: Mapping[str, Callable[[Graph], int]], expected: Expectation) -> Outcome:
+def _apply_one_by_one(model: Model, functions: Mapping[str, Callable[[Graph], int]], expected: Expected) -> Outcome:
     changes, notes, allowed = Counter[str](), list[Note](), dict(functions)
     for _ in range(_MOST_ROUNDS):
         before = changes.total()
@@ -154,6 +164,11 @@ def _as_read(model: Model, inputs: Sequence[Tensors]) -> list[Tensors]:
 def _run(model: Model, inputs: Sequence[Tensors]) -> list[Tensors]:
     session = EXECUTOR.open(model.source, SessionOptions())
     try:
-        return [session.run(one) for one in inputs]
+        return [_in_time(session, one) for one in inputs]
     finally:
         session.close()
+
+
+def _in_time(session: Session, inputs: Tensors) -> Tensors:
+    require_time()
+    return session.run(inputs)

@@ -20,6 +20,7 @@ from edgeopt.runtime.opening import Opening, opening_for
 from edgeopt.steps._pruning import Pruning
 from edgeopt.steps._training import TRAINING_S
 from edgeopt.system.target import Target
+from edgeopt.system.time_limit import LONGER, require_time
 from edgeopt.tasks import Task, make_task
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ CHECKED_PICTURES = 4
 AGREEMENT_PICTURES = 16
 _AFTER = 0.4
 """Share of a time limit for what comes after searches: labels, measuring in turns, bundle and report."""
+
+_MEASURED = 0.2
+"""Share of it for measuring in turns, which begins then whatever is not made or scored yet."""
 
 
 class Listener(Protocol):
@@ -136,6 +140,8 @@ class Context:
     ends_at: float
     """On the monotonic clock, in seconds: when the time limit is reached."""
     time_limit_s: float | None = None
+    most_pictures: int = CALIBRATION_PICTURES
+    """On which one look at a model may run it: few where the model is slow against the time limit."""
     alternatives: tuple[Engine, ...] = ()
     """Engines beside the target's own on the same device; of a target that is compiled for: the device itself."""
     replay: Earlier | None = None
@@ -156,11 +162,18 @@ class Context:
     """The original's answers to the agreement pictures."""
     calibrations: dict[str, Calibration] = field(default_factory=dict)
     """What calibration saw of a float model, by its fingerprint: it is the same for all engines."""
+    checked_outputs: list[Tensors] = field(default_factory=list)
+    """What the original makes of the pictures on which drift is measured; see `original_outputs`."""
 
     @property
     def pictures(self) -> Frames:
         """The pictures, or tensors, on which agreement is judged: those that calibrate."""
         return self.frames
+
+    @property
+    def judged_pictures(self) -> Frames:
+        """The few of them on which answers are compared."""
+        return self.pictures.judged(min(AGREEMENT_PICTURES, self.most_pictures))
 
     @cached_property
     def calibration_fingerprint(self) -> str:
@@ -176,6 +189,11 @@ class Context:
     def searches_end(self) -> float:
         """On the monotonic clock: what is left of the time limit then is for scoring and measuring."""
         return self.ends_at - _AFTER * (self.time_limit_s or 0)
+
+    @property
+    def candidates_end(self) -> float:
+        """On the monotonic clock: what is left of the time limit then is for measuring."""
+        return self.ends_at - _MEASURED * (self.time_limit_s or 0)
 
     def search_seconds(self, engine: Engine) -> float:
         """Return how long the INT8 search for an engine may take: it shares what is left with those that follow."""
@@ -195,9 +213,20 @@ class Context:
         """Open a model as the target would."""
         return self.engine.open(model, self.engine.target.float_precision)
 
+    def original_outputs(self) -> list[Tensors]:
+        """Return what the original makes of the pictures on which drift is measured: it is run once for all."""
+        if not self.checked_outputs:
+            session = self.open(self.original)
+            try:
+                self.checked_outputs += outputs_of(session, self.inputs(CHECKED_PICTURES))
+            finally:
+                session.close()
+        return self.checked_outputs
+
     def inputs(self, count: int, model: Model | None = None) -> list[Tensors]:
         """Return a model's inputs, the original's by default, for a few of the frames."""
-        return list(model_inputs(self.task(model or self.original, evaluating=True), self.frames.spread(count)))
+        frames = self.frames.spread(min(count, self.most_pictures))
+        return list(model_inputs(self.task(model or self.original, evaluating=True), frames))
 
 
 def _runs_int8(target: Target) -> bool:
@@ -206,13 +235,25 @@ def _runs_int8(target: Target) -> bool:
 
 def out_of_time(before: str) -> Note:
     """Return that the time limit was reached before something was made."""
-    return Note(NoteKind.WARNING, f"time limit reached before {before}", "give --time-limit more")
+    return Note(NoteKind.WARNING, f"time limit reached before {before}", LONGER)
+
+
+def outputs_of(session: Session, inputs: Sequence[Tensors]) -> list[Tensors]:
+    """Return what a session makes of some inputs.
+
+    Raises:
+        OutOfTime: At the end of a time limit.
+    """
+    found = []
+    for one in inputs:
+        require_time()
+        found.append(session.run(one))
+    return found
 
 
 def reference_answers(context: Context, session: Session, model: Model) -> list[Any]:
     """Return a model's answers to the pictures on which agreement is judged."""
-    pictures = context.pictures.judged(AGREEMENT_PICTURES)
-    return answers(session, context.task(model, evaluating=True), pictures)
+    return answers(session, context.task(model, evaluating=True), context.judged_pictures)
 
 
 def agreement_on_processor(context: Context, model: Model) -> float:

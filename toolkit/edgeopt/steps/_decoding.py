@@ -1,4 +1,7 @@
-"""The decoders of `tasks/detection/decoders.py` as ONNX ops: raw outputs of a detector to boxes, scores and classes."""
+"""The decoders of `tasks/detection/decoders.py` as ONNX ops: raw outputs of a detector to boxes, scores and classes.
+
+Rows of poses and masks are rows of detectors with more numbers behind; `steps/_beside_boxes.py` reads these.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,13 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import UnsupportedError
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.recipes.output_shapes import DFL_BINS, STRIDES, without_landmarks
+from edgeopt.recipes.output_shapes import DFL_BINS, STRIDES, landmarks_of, split_prototypes, without_landmarks
 from edgeopt.recipes.recipe import Boxes, Postprocess, Recipe, Scores
 from edgeopt.steps._embedding import Nodes, floats, ints
 from edgeopt.tasks.detection.decoders import MOST_CLASSES
 from edgeopt.tasks.detection.decoders_anchors import VARIANCES, anchors_of, has_softmax, is_logits
 from edgeopt.tasks.detection.decoders_dfl import is_logits as dfl_logits
-from edgeopt.tasks.detection.decoders_dfl import pairs_of, shift_of
+from edgeopt.tasks.detection.decoders_dfl import nanodet_pairs, pairs_of, shift_of
 from edgeopt.tasks.detection.head_parts import grid, logit
 
 _SIDES = 4
@@ -36,6 +39,9 @@ class Found:
     """(n,) int64."""
     count: int
     """Of classes there are."""
+    more: str = ""
+    """(n, numbers) float32: what the rows hold behind a box and its classes; of landmarks x and y in pixels of the
+    model's input. Empty: nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +52,8 @@ class _Rows:
     numbers: Postprocess
     size: tuple[int, int]
     threshold: float
+    more: int = 0
+    """How many numbers a row holds behind a box and its classes."""
 
     def scores_of(self, values: str) -> str:
         return self.nodes("Sigmoid", values) if self.numbers.scores is Scores.LOGITS else values
@@ -78,17 +86,26 @@ def decode(nodes: Nodes, recipe: Recipe, outputs: Sequence[TensorSpec]) -> Found
         UnsupportedError: If there is no such decoder, or an output's size that it needs is free.
     """
     numbers = recipe.postprocess
-    if numbers.decoder not in _DECODERS:
+    if numbers.decoder not in EMBEDDED:
         raise UnsupportedError(
             f"[postprocess] decoder = {numbers.decoder!r} is not embedded",
-            remedy=f"leave the step embed-postprocess out; it knows {', '.join(_DECODERS)}",
+            remedy=f"leave the step embed-postprocess out; it knows {', '.join(EMBEDDED)}",
         )
-    plain = [replace(one, name=nodes.cast(one.name, "float32")) for one in outputs]
-    rows = _Rows(nodes, numbers, (recipe.input.size[0], recipe.input.size[1]), numbers.score_threshold)
-    return _DECODERS[numbers.decoder](rows, plain)
+    plain, more = [replace(one, name=nodes.cast(one.name, "float32")) for one in outputs], 0
+    if recipe.task == "keypoints":
+        more = recipe.keypoints.numbers
+    elif pair := split_prototypes(plain) if recipe.task == "instances" else None:
+        plain, more = [pair[0]], fixed(pair[1], 1)
+    rows = _Rows(nodes, numbers, (recipe.input.size[0], recipe.input.size[1]), numbers.score_threshold, more)
+    return EMBEDDED[numbers.decoder](rows, plain)
 
 
-def _fixed(output: TensorSpec, axis: int) -> int:
+def fixed(output: TensorSpec, axis: int) -> int:
+    """Return the size of a dimension.
+
+    Raises:
+        UnsupportedError: If it is free.
+    """
     size = output.shape[axis] if len(output.shape) > axis else None
     if isinstance(size, int):
         return size
@@ -122,7 +139,7 @@ def _objectness_first(rows: _Rows, matrix: str, width: int) -> tuple[str, str, s
 def _yolox(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
     if rows.numbers.boxes in (Boxes.PIXELS, Boxes.RELATIVE):
         return _yolov5(rows, outputs)
-    nodes, width = rows.nodes, _fixed(outputs[0], 2)
+    nodes, width = rows.nodes, fixed(outputs[0], 2)
     kept, found, scores, classes = _objectness_first(rows, _matrix(nodes, outputs[0]), width)
     cells, strides = grid(rows.size, rows.numbers.strides or STRIDES)
     stride = nodes("Gather", strides, kept, axis=0)
@@ -132,25 +149,26 @@ def _yolox(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
 
 
 def _yolov8(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
-    nodes, width = rows.nodes, _fixed(outputs[0], 1)
+    nodes, width = rows.nodes, fixed(outputs[0], 1) - rows.more
     matrix = _matrix(nodes, outputs[0])
     best = nodes.largest(nodes("Slice", matrix, ints(4), ints(width), ints(0)), 0)
     kept = nodes.positions(rows.above(best, raw=True))
     found = nodes("Transpose", nodes("Gather", matrix, kept, axis=1), perm=[1, 0])
     classes = nodes("ArgMax", nodes.columns(found, 4, width), axis=1, keepdims=0)
     scores, raw = rows.scores_of(nodes("Gather", best, kept)), nodes.columns(found, 0, 4)
+    more = nodes.columns(found, width, width + rows.more) if rows.more else ""
     if rows.numbers.boxes is not Boxes.CELLS:
-        return Found(rows.centred(raw), scores, classes, width - _SIDES)
+        return Found(rows.centred(raw), scores, classes, width - _SIDES, more)
     cells, strides = grid(rows.size, rows.numbers.strides or STRIDES)
     centres = nodes("Gather", cells + np.float32(0.5), kept, axis=0)
     ends = nodes("Sub", centres, nodes.columns(raw, 0, 2)), nodes("Add", centres, nodes.columns(raw, 2, 4))
     boxes = nodes("Mul", nodes("Concat", *ends, axis=1), nodes("Gather", strides, kept, axis=0))
-    return Found(boxes, scores, classes, width - _SIDES)
+    return Found(boxes, scores, classes, width - _SIDES, more)
 
 
 def _yolov8_dfl(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
     nodes, bins = rows.nodes, rows.numbers.bins or DFL_BINS["yolov8_dfl"]
-    planes = [(_fixed(one, 1), math.prod(_fixed(one, i) for i in range(2, len(one.shape)))) for one in outputs]
+    planes = [(fixed(one, 1), math.prod(fixed(one, i) for i in range(2, len(one.shape)))) for one in outputs]
     flat = [nodes("Reshape", one.name, ints(*plane)) for one, plane in zip(outputs, planes, strict=True)]
     boxes, scores, width = [], [], 0
     for box, score in pairs_of(planes, 4 * bins):
@@ -171,14 +189,22 @@ def _yolov8_dfl(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
 
 def _nanodet(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
     nodes, numbers = rows.nodes, rows.numbers
-    bins, width = numbers.bins or DFL_BINS["nanodet"], _fixed(outputs[0], 2)
-    matrix, count = _matrix(nodes, outputs[0]), width - 4 * bins
+    bins = numbers.bins or DFL_BINS["nanodet"]
+    if len(outputs) == 1:
+        width, matrix = fixed(outputs[0], 2), _matrix(nodes, outputs[0])
+    else:
+        pairs = nanodet_pairs([(fixed(one, 1), fixed(one, 2)) for one in outputs], 4 * bins)
+        joined = [nodes("Concat", outputs[i].name, outputs[j].name, axis=2) for i, j in pairs]
+        width = sum(fixed(outputs[i], 2) for i in pairs[0])
+        matrix = nodes("Squeeze", nodes("Concat", *joined, axis=1), ints(0))
+    count = width - 4 * bins
     values = nodes.columns(matrix, 0, count)
     best, label = nodes.largest(values, 1), nodes("ArgMax", values, axis=1, keepdims=0)
     kept = nodes.positions(rows.above(best, raw=True))
     sides = nodes.columns(nodes("Gather", matrix, kept, axis=0), count, width)
     cells, strides = grid(rows.size, numbers.strides or STRIDES, rounds_up=True)
     made = _from_sides(nodes, sides, bins, kept, cells + shift_of(numbers), strides)
+    made = nodes("Min", nodes("Max", made, floats(0.0)), floats(*reversed(rows.size), *reversed(rows.size)))
     return Found(made, rows.scores_of(nodes("Gather", best, kept)), nodes("Gather", label, kept), count)
 
 
@@ -200,7 +226,7 @@ def _from_sides(
 
 
 def _yolov5(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
-    width = _fixed(outputs[0], 2)
+    width = fixed(outputs[0], 2)
     matrix = _matrix(rows.nodes, outputs[0])
     if rows.numbers.boxes is Boxes.CELLS:
         return _of_anchors(rows, matrix, width, _pairs(rows.numbers))
@@ -212,9 +238,9 @@ def _yolov5_heads(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
     if rows.numbers.scores is Scores.USUAL:
         rows = replace(rows, numbers=replace(rows.numbers, scores=Scores.LOGITS))
     pairs = sorted(_pairs(rows.numbers))
-    heads = sorted(outputs, key=lambda one: -(_fixed(one, 2) * _fixed(one, 3)))
+    heads = sorted(outputs, key=lambda one: -(fixed(one, 2) * fixed(one, 3)))
     first, anchors = heads[0], len(pairs[0][1]) // 2
-    width = _fixed(first, 4) if len(first.shape) == 5 else _fixed(first, 1) // anchors
+    width = fixed(first, 4) if len(first.shape) == 5 else fixed(first, 1) // anchors
     parts = [_head_rows(rows.nodes, head, len(flat) // 2, width) for head, (_, flat) in zip(heads, pairs, strict=True)]
     matrix = rows.nodes("Concat", *parts, axis=0)
     if rows.numbers.boxes not in (Boxes.PIXELS, Boxes.RELATIVE):
@@ -226,7 +252,7 @@ def _yolov5_heads(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
 def _head_rows(nodes: Nodes, head: TensorSpec, anchors: int, width: int) -> str:
     name = head.name
     if len(head.shape) == 4:
-        split = nodes("Reshape", name, ints(anchors, width, _fixed(head, 2), _fixed(head, 3)))
+        split = nodes("Reshape", name, ints(anchors, width, fixed(head, 2), fixed(head, 3)))
         name = nodes("Transpose", split, perm=[0, 2, 3, 1])
     return nodes("Reshape", name, ints(-1, width))
 
@@ -273,15 +299,16 @@ def _end_to_end(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
         nodes("Less", label, np.array(MOST_CLASSES, np.float32)),
     )
     kept = nodes.positions(nodes("And", rows.above(score, raw=True), is_class))
-    boxes = rows.to_pixels(nodes.columns(nodes("Gather", matrix, kept, axis=0), 0, 4))
+    found = nodes("Gather", matrix, kept, axis=0)
+    boxes, more = rows.to_pixels(nodes.columns(found, 0, 4)), nodes.columns(found, 6, 6 + rows.more)
     classes = nodes.cast(nodes("Round", nodes("Gather", label, kept)), "int64")
-    return Found(boxes, rows.scores_of(nodes("Gather", score, kept)), classes, 0)
+    return Found(boxes, rows.scores_of(nodes("Gather", score, kept)), classes, 0, more if rows.more else "")
 
 
 def _ssd_corners(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
     nodes, numbers = rows.nodes, rows.numbers
     scored, placed = _scores_first(outputs)
-    values, width = _matrix(nodes, scored), _fixed(scored, 2)
+    values, width = _matrix(nodes, scored), fixed(scored, 2)
     if numbers.scores is Scores.LOGITS:
         values = nodes("Softmax", values, axis=1) if numbers.background else nodes("Sigmoid", values)
     values = nodes.columns(values, int(numbers.background), width)
@@ -294,7 +321,7 @@ def _ssd_corners(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
 def _ssd_offsets(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
     nodes, numbers = rows.nodes, rows.numbers
     scored, placed = _scores_first(without_landmarks(outputs))
-    values, width = _matrix(nodes, scored), _fixed(scored, 2)
+    values, width = _matrix(nodes, scored), fixed(scored, 2)
     if is_logits(numbers):
         values = nodes("Softmax", values, axis=1) if has_softmax(numbers) else nodes("Sigmoid", values)
     values = nodes.columns(values, int(numbers.background), width)
@@ -307,14 +334,20 @@ def _ssd_offsets(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
     middle, side = (nodes("Gather", part, kept, axis=0) for part in (anchors[:, :2], anchors[:, 2:]))
     moved = nodes("Mul", nodes("Mul", nodes.columns(found, 0, 2), floats(centre)), side)
     sizes = nodes("Mul", side, nodes("Exp", nodes("Mul", nodes.columns(found, 2, 4), floats(stretch))))
-    boxes = rows.corners(nodes("Add", middle, moved), sizes)
-    return Found(boxes, nodes("Gather", best, kept), nodes("Gather", label, kept), width - int(numbers.background))
+    boxes, scores = rows.corners(nodes("Add", middle, moved), sizes), nodes("Gather", best, kept)
+    count, points = width - int(numbers.background), landmarks_of(outputs)
+    if points is None or numbers.decoder == "ssd_offsets_yx":
+        return Found(boxes, scores, nodes("Gather", label, kept), count)
+    moved = nodes("Mul", nodes("Gather", _matrix(nodes, points), kept, axis=0), floats(centre))
+    pairs = ints(1, fixed(points, 2) // 2)
+    landmarks = nodes("Add", nodes("Tile", middle, pairs), nodes("Mul", moved, nodes("Tile", side, pairs)))
+    return Found(boxes, scores, nodes("Gather", label, kept), count, landmarks)
 
 
 def _detr(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
     nodes = rows.nodes
     scored, placed = _scores_first(outputs)
-    values, width = _matrix(nodes, scored), _fixed(scored, 2)
+    values, width = _matrix(nodes, scored), fixed(scored, 2)
     if rows.numbers.scores is not Scores.PROBABILITIES:
         values = nodes("Softmax", values, axis=1)
     values = nodes.columns(values, 0, width - 1)
@@ -327,7 +360,7 @@ def _detr(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
 def _rtdetr(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
     nodes = rows.nodes
     if len(outputs) == 1:
-        matrix, width = _matrix(nodes, outputs[0]), _fixed(outputs[0], 2)
+        matrix, width = _matrix(nodes, outputs[0]), fixed(outputs[0], 2)
         boxes, raw = nodes.columns(matrix, 0, 4), nodes.columns(matrix, 4, width)
     else:
         scored, placed = _scores_first(outputs)
@@ -342,7 +375,7 @@ def _rtdetr(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
 
 
 def _scores_first(outputs: Sequence[TensorSpec]) -> tuple[TensorSpec, TensorSpec]:
-    is_swapped = _fixed(outputs[0], 2) == _SIDES != _fixed(outputs[1], 2)
+    is_swapped = fixed(outputs[0], 2) == _SIDES != fixed(outputs[1], 2)
     return (outputs[1], outputs[0]) if is_swapped else (outputs[0], outputs[1])
 
 
@@ -352,7 +385,7 @@ def _usually_relative(rows: _Rows) -> _Rows:
     return replace(rows, numbers=replace(rows.numbers, boxes=Boxes.RELATIVE))
 
 
-_DECODERS: dict[str, Callable[[_Rows, Sequence[TensorSpec]], Found]] = {
+EMBEDDED: dict[str, Callable[[_Rows, Sequence[TensorSpec]], Found]] = {
     "yolox": _yolox,
     "yolov8": _yolov8,
     "yolov8_dfl": _yolov8_dfl,
@@ -365,4 +398,8 @@ _DECODERS: dict[str, Callable[[_Rows, Sequence[TensorSpec]], Found]] = {
     "ssd_offsets_yx": _ssd_offsets,
     "detr": _detr,
     "rtdetr": _rtdetr,
+    "yolov8_pose": _yolov8,
+    "end_to_end_pose": _end_to_end,
+    "yolov8_segment": _yolov8,
+    "end_to_end_segment": _end_to_end,
 }

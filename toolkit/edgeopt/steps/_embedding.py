@@ -14,7 +14,7 @@ from edgeopt.errors import UnsupportedError
 from edgeopt.graph.model import Model
 from edgeopt.graph.subgraphs import all_nodes
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.recipes.embedded import BOXES, CLASSES, FRAME, FRAME_OFFSET, FRAME_SCALE, SCORES
+from edgeopt.recipes.embedded import BOXES, CLASSES, FRAME, FRAME_OFFSET, FRAME_SCALE, MASKS, POINTS, SCORES
 from edgeopt.runtime.availability import is_compiled
 from edgeopt.steps._canonical import upgrade_opset
 from edgeopt.system.target import Target
@@ -22,7 +22,7 @@ from edgeopt.system.target import Target
 _LEAST_OPSET = 13
 """From here on the ops that are written take their axes and sizes as inputs; ReduceMax does from 18 on."""
 _REDUCE_INPUTS = 18
-_RESERVED = {FRAME, FRAME_SCALE, FRAME_OFFSET, BOXES, SCORES, CLASSES}
+_RESERVED = {FRAME, FRAME_SCALE, FRAME_OFFSET, BOXES, SCORES, CLASSES, POINTS, MASKS}
 PREFIX = "model/"
 """Of all names of a model that uses one of ours."""
 Operand = str | NDArray[Any]

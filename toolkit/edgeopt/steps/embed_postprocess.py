@@ -1,6 +1,7 @@
 """The step `embed-postprocess`: the model gives the answer, with the thresholds that the recipe gives an application.
 
-A detector gives boxes, scores and classes after class-wise non-maximum suppression; a classifier its best classes.
+A detector gives boxes, scores and classes after class-wise non-maximum suppression, with the points of poses and faces
+or masks; a classifier its best classes.
 """
 
 from __future__ import annotations
@@ -13,16 +14,22 @@ from edgeopt.errors import UnsupportedError
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.recipes.embedded import BOXES, CLASSES, FRAME, FRAME_OFFSET, FRAME_SCALE, SCORES, Embedded
-from edgeopt.recipes.output_shapes import CLASSIFIERS
+from edgeopt.recipes.embedded import BOXES, CLASSES, FRAME, FRAME_OFFSET, FRAME_SCALE, MASKS, POINTS, SCORES, Embedded
+from edgeopt.recipes.output_shapes import CLASSIFIERS, split_prototypes
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.steps import Step
+from edgeopt.steps._beside_boxes import masks, points
 from edgeopt.steps._context import Context, Setting
-from edgeopt.steps._decoding import Found, decode
+from edgeopt.steps._decoding import EMBEDDED, Found, decode
 from edgeopt.steps._embedding import Nodes, floats, ints, prepared, put_after, why_not_embedded
 from edgeopt.tasks.classification import LARGEST
 from edgeopt.tasks.detection.decoders import NEEDS_NO_SUPPRESSION
+from edgeopt.tasks.instances.decoders import NEEDS_NO_SUPPRESSION as WHOLE_INSTANCES
+from edgeopt.tasks.keypoints.decoders import DECODERS as POSES
+from edgeopt.tasks.keypoints.decoders import OF_ROWS
 
+_AS_THEY_ARE = NEEDS_NO_SUPPRESSION | WHOLE_INSTANCES | (POSES.keys() - OF_ROWS)
+"""Decoders of rows that need no suppression."""
 _LEAST_EXPONENT = -80.0
 """As in `tasks/classification.py`: below it a share is nothing."""
 
@@ -39,11 +46,8 @@ def embed_postprocess(model: Model, recipe: Recipe) -> Model:
         UnsupportedError: If the recipe's answer is the outputs themselves, its decoder is not known here, or onnx
             cannot bring the model into opset 13.
     """
-    if not recipe.decodes:
-        raise UnsupportedError(
-            f"[postprocess] decoder = {recipe.postprocess.decoder!r}: the outputs are the answer already",
-            remedy="leave the step embed-postprocess out",
-        )
+    if reason := _why_not_written(recipe):
+        raise UnsupportedError(reason, remedy="leave the step embed-postprocess out")
     is_fed_frames = FRAME in {one.name for one in model.inputs}
     model = prepared(model)
     nodes = Nodes("postprocess", model.opset)
@@ -52,29 +56,59 @@ def embed_postprocess(model: Model, recipe: Recipe) -> Model:
         _classify(nodes, recipe, raw[0])
         made = [TensorSpec(CLASSES, "int64", (None,)), TensorSpec(SCORES, "float32", (None,))]
         return put_after(model, nodes, made, keep=False)
-    found = _finite(nodes, decode(nodes, recipe, raw))
+    found = _finite(nodes, decode(nodes, recipe, raw), with_more=recipe.task != "instances")
     best = _best(nodes, recipe, found)
     boxes = nodes("Gather", found.boxes, best, axis=0)
-    nodes.call(BOXES, _in_frame(nodes, boxes) if is_fed_frames else boxes)
+    boxes = _in_frame(nodes, boxes) if is_fed_frames else boxes
+    outputs = [
+        TensorSpec(BOXES, "float32", ("found", 4)),
+        TensorSpec(SCORES, "float32", ("found",)),
+        TensorSpec(CLASSES, "int64", ("found",)),
+    ]
+    if found.more:
+        rows = nodes("Gather", found.more, best, axis=0)
+        if pair := split_prototypes(raw) if recipe.task == "instances" else None:
+            nodes.call(MASKS, masks(nodes, recipe, rows, boxes, pair[1], in_frame=is_fed_frames))
+            outputs.append(TensorSpec(MASKS, "bool", ("found", "mask_height", "mask_width")))
+        else:
+            nodes.call(POINTS, points(nodes, recipe, rows, in_frame=is_fed_frames))
+            outputs.append(TensorSpec(POINTS, "float32", ("found", None, 3 if recipe.task == "keypoints" else 2)))
+    nodes.call(BOXES, boxes)
     nodes.call(SCORES, nodes("Gather", found.scores, best))
     nodes.call(CLASSES, nodes("Gather", found.classes, best))
-    outputs = TensorSpec(BOXES, "float32", ("found", 4)), TensorSpec(SCORES, "float32", ("found",))
-    return put_after(model, nodes, [*outputs, TensorSpec(CLASSES, "int64", ("found",))], keep=False)
+    return put_after(model, nodes, outputs, keep=False)
 
 
-def _finite(nodes: Nodes, found: Found) -> Found:
-    """Leave out boxes that are NaN or infinite: what is subtracted from itself is zero only where it is finite."""
+def _why_not_written(recipe: Recipe) -> str:
+    """Return why a recipe's answer cannot be embedded; empty where it can."""
+    decoder = recipe.postprocess.decoder
+    if not recipe.decodes:
+        return f"[postprocess] decoder = {decoder!r}: the outputs are the answer already"
+    return "" if decoder in (*CLASSIFIERS, *EMBEDDED) else f"[postprocess] decoder = {decoder!r} is not embedded"
+
+
+def _finite(nodes: Nodes, found: Found, *, with_more: bool) -> Found:
+    """Leave out boxes that are NaN or infinite: what is subtracted from itself is zero only where it is finite.
+
+    Args:
+        nodes: Written to.
+        found: Ahead of suppression.
+        with_more: Whether what lies behind a box must be finite too: points, not what masks are made of.
+    """
     numbers = nodes("Concat", found.boxes, nodes("Unsqueeze", found.scores, ints(1)), axis=1)
+    if found.more and with_more:
+        numbers = nodes("Concat", numbers, found.more, axis=1)
     none = nodes("ReduceSum", nodes("Sub", numbers, numbers), ints(1), keepdims=0)
     kept = nodes.positions(nodes("Equal", none, np.array(0, np.float32)))
     scores, classes = nodes("Gather", found.scores, kept), nodes("Gather", found.classes, kept)
-    return Found(nodes("Gather", found.boxes, kept, axis=0), scores, classes, found.count)
+    more = nodes("Gather", found.more, kept, axis=0) if found.more else ""
+    return Found(nodes("Gather", found.boxes, kept, axis=0), scores, classes, found.count, more)
 
 
 def _best(nodes: Nodes, recipe: Recipe, found: Found) -> str:
     """Return the positions that stay, best first; of equal scores the first row, as `tasks/detection` has it."""
     numbers, scores, kept = recipe.postprocess, found.scores, ""
-    if numbers.decoder not in NEEDS_NO_SUPPRESSION:
+    if numbers.decoder not in _AS_THEY_ARE:
         kept = _suppressed(nodes, recipe, found)
         scores = nodes("Gather", scores, kept)
     most = nodes("Min", nodes("Shape", scores), ints(numbers.max_detections))
@@ -130,9 +164,10 @@ def _make(model: Model, context: Context, _: Setting) -> Sequence[Outcome]:
 
 STEP = Step(
     _make,
-    does="the model gives the answer: boxes with scores and classes, or the best classes",
+    does="the model gives the answer: boxes with scores, classes, points and masks, or the best classes",
     order=71,
     why_not=why_not_embedded,
+    why_not_of=_why_not_written,
     in_line=False,
     embeds=Embedded.POSTPROCESS,
     is_default=False,

@@ -73,7 +73,8 @@ def embed_preprocess(model: Model, recipe: Recipe) -> Model:
     nodes = Nodes("preprocess", model.opset)
     place = _place(nodes, recipe)
     pixels = _fitted(nodes, recipe, _resized(nodes, place), place)
-    nodes.call(taken.name, _lengthened(nodes, recipe, _normalised(nodes, recipe, pixels), place))
+    tensor = _lengthened(nodes, recipe, _normalised(nodes, recipe, pixels), place)
+    nodes.call(taken.name, nodes("Squeeze", tensor, ints(0)) if recipe.input.layout is Layout.CHW else tensor)
     made = put_before(model, taken.name, nodes, [TensorSpec(FRAME, "uint8", ("frame_height", "frame_width", 3))])
     if recipe.task not in FOUND:
         return made
@@ -131,7 +132,7 @@ def _lengthened(nodes: Nodes, recipe: Recipe, pixels: str, place: _Place) -> str
     if recipe.preprocess.resize is not Resize.LINE:
         return pixels
     zero, lacking = ints(0), nodes("Sub", ints(*recipe.input.size), place.size)
-    planar, channels = recipe.input.layout is Layout.NCHW, 1 if recipe.preprocess.colour is Colour.GREY else 3
+    planar, channels = recipe.input.layout is not Layout.NHWC, 1 if recipe.preprocess.colour is Colour.GREY else 3
     behind = (zero, zero, lacking) if planar else (zero, lacking, zero)
     padded = nodes("Pad", pixels, nodes("Concat", ints(0, 0, 0, 0), *behind, axis=0))
     height, width = recipe.input.size
@@ -166,7 +167,7 @@ def _fitted(nodes: Nodes, recipe: Recipe, pixels: str, place: _Place) -> str:
 
 def _normalised(nodes: Nodes, recipe: Recipe, pixels: str) -> str:
     """Put the channels in their order and layout, and normalise them as `PictureInput` does."""
-    planar, preprocess = recipe.input.layout is Layout.NCHW, recipe.preprocess
+    planar, preprocess = recipe.input.layout is not Layout.NHWC, recipe.preprocess
     if preprocess.colour is Colour.GREY:
         grey = nodes("MatMul", pixels, floats(*_GREY).reshape(3, 1))
         pixels = nodes("Floor", nodes("Add", grey, floats(0.5)))

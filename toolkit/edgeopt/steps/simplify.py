@@ -19,11 +19,13 @@ from edgeopt.graph.subgraphs import stored_tensors
 from edgeopt.graph.tensors import Tensors
 from edgeopt.passes import Phase, passes_of
 from edgeopt.recipes.input_shapes import fixed_shapes
+from edgeopt.runtime.availability import is_compiled
 from edgeopt.steps import Step
 from edgeopt.steps._canonical import fix_shapes, inline_functions, slim, upgrade_opset
 from edgeopt.steps._checked import TOLERANCE, Expectation, apply_checked, left_out, probe
 from edgeopt.steps._context import CHECKED_PICTURES, Context, Setting
 from edgeopt.steps._float32 import make_float32
+from edgeopt.steps._size import kept_small
 from edgeopt.system.text import format_bytes
 
 _OPSET = 17
@@ -40,6 +42,7 @@ def simplify(
     *,
     opset: int = _OPSET,
     float64: bool = True,
+    may_grow: bool = False,
     tolerance: float = TOLERANCE,
 ) -> Outcome:
     """Fix the shapes, raise the opset, and take out all that computes nothing.
@@ -50,6 +53,7 @@ def simplify(
         inputs: Real inputs on which every result must equal the model's; none: random numbers of a fixed seed.
         opset: The least default operator set wanted; a higher one stays.
         float64: Whether the target has it; otherwise all float64 becomes float32, inputs and outputs too.
+        may_grow: Whether the file may grow by more than 1 %: a compiler wants its opset, however small the model is.
         tolerance: Largest error over signal, root mean square.
 
     Raises:
@@ -72,12 +76,13 @@ def simplify(
     outcome = slimmed.then(apply_checked(slimmed.model, passes_of(Phase.SIMPLIFY), expected))
     before, after = _constant_bytes(given), _constant_bytes(outcome.model)
     if after <= before * _GROWTH_RATIO + _GROWTH_BYTES:
-        return outcome
+        return outcome if may_grow else kept_small(given, outcome, [upgraded, narrowed.then(fixed)])
     slimmed = _slim(upgraded, expected, fold=False)
     unfolded = {name: one for name, one in passes_of(Phase.SIMPLIFY).items() if name != "fold_constants"}
     outcome = slimmed.then(apply_checked(slimmed.model, unfolded, expected))
     grown = f"folding made the constants grow from {format_bytes(before)} to {format_bytes(after)}"
-    return outcome.noted(Note(NoteKind.INFO, f"{grown}, so what can be computed stays computed"))
+    told = outcome.noted(Note(NoteKind.INFO, f"{grown}, so what can be computed stays computed"))
+    return told if may_grow else kept_small(given, told, [upgraded, narrowed.then(fixed)])
 
 
 def _with_fixed_shapes(model: Model, static: Model) -> Outcome:
@@ -145,7 +150,7 @@ def _constant_bytes(model: Model) -> int:
 def _make(model: Model, context: Context, _: Setting) -> list[Outcome]:
     shapes, target = fixed_shapes(context.recipe, model.inputs), context.target
     inputs, float64 = context.inputs(CHECKED_PICTURES), "float64" not in target.refused_dtypes
-    return [simplify(model, shapes, inputs, opset=target.opset, float64=float64)]
+    return [simplify(model, shapes, inputs, opset=target.opset, float64=float64, may_grow=is_compiled(target))]
 
 
 STEP = Step(

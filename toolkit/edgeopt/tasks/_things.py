@@ -102,18 +102,13 @@ class Things(FrameTask):
         return find_metric("agreement").score(np.array([shares]), len(shares)) if shares else 1.0
 
     def sureness(self, answers: Sequence[Any]) -> NDArray[np.float64]:
-        """Return (answers,) best score times mean score of what an app sees, less what the next answer repeats.
+        """Return (answers,) best score times mean score of what an app sees.
 
-        A picture fed in the wrong way often gives one sure thing and many that are not, or the same as any other.
+        A picture fed in the wrong way often gives one sure thing and many that are not.
         """
         least = self._recipe.postprocess.score_threshold
-        sure = []
-        for one, following in zip(answers, [*answers[1:], *answers[:1]], strict=True):
-            seen = np.clip(one.scores[one.scores > least], 0.0, 1.0)
-            matched, total = self._matched(one, following)
-            repeated = min(max(matched / total, 0.0), 1.0) if total > 0 else 0.0
-            sure.append(float(seen.max() * seen.mean()) * (1 - repeated) if len(seen) else 0.0)
-        return np.array(sure)
+        seen = (np.clip(one.scores[one.scores > least], 0.0, 1.0) for one in answers)
+        return np.array([float(one.max() * one.mean()) if len(one) else 0.0 for one in seen])
 
     def rightness(self, answers: Sequence[Any], labels: Labels) -> None:
         """Return None: things are scored over all pictures together."""

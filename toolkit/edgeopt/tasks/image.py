@@ -54,7 +54,7 @@ class ImageToImage(FrameTask):
         if recipe.postprocess.decoder != NO_DECODER:
             raise NotFoundError("decoder of task image", recipe.postprocess.decoder, [NO_DECODER])
         first, shape = outputs[0], outputs[0].shape
-        self._axis = 1 if recipe.input.layout is Layout.NCHW else 3
+        self._axis = 3 if recipe.input.layout is Layout.NHWC else 1
         channels = 1 if len(shape) == 3 else shape[self._axis] if len(shape) == 4 else 0
         if (isinstance(channels, int) and channels not in _CHANNELS) or "float" not in first.dtype:
             raise UnsupportedError(

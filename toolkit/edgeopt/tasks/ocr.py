@@ -1,4 +1,6 @@
-"""OCR: a picture of a line becomes its text. Frame to tensor, scores step by step to characters, what is wrong of them.
+"""OCR: a picture of a line becomes its text, a sound of speech its letters.
+
+Frame to tensor, scores step by step to characters, what is wrong of them.
 
 Source of the decoder: Graves et al. 2006, Connectionist temporal classification, 3.2, best path.
 """
@@ -15,11 +17,12 @@ from numpy.typing import NDArray
 from edgeopt.errors import InvalidFileError, NotFoundError, UnsupportedError
 from edgeopt.graph.tensors import Frame, Sample, Tensors, TensorSpec
 from edgeopt.recipes.drawing import HEIGHT, scaled, write_below
-from edgeopt.recipes.embedded import FRAME, Embedded, picture_feed
+from edgeopt.recipes.embedded import FRAME, Embedded, Feed, picture_feed
 from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.labels.transcripts import Transcripts
 from edgeopt.recipes.preprocess import Geometry
 from edgeopt.recipes.recipe import READERS, Recipe, Scores
+from edgeopt.recipes.sound_input import SoundInput
 from edgeopt.recipes.spelling import Spelling, right_characters, spelling_of
 from edgeopt.system.text import plural, printable
 from edgeopt.tasks import Accuracy, FrameTask, accuracy_of, resampled_accuracy
@@ -66,7 +69,10 @@ class Reader(FrameTask):
         self._recipe, self._output = recipe, outputs[0].name
         self._name, self._size = recipe.input.tensor or inputs[0].name, recipe.input.size
         self._scores = recipe.postprocess.scores
-        self._picture = picture_feed(recipe.input, recipe.preprocess, recipe.embedded, reuse=not evaluating)
+        self._sound = SoundInput(recipe, inputs) if recipe.kind == "sound" else None
+        self._picture: Feed | None = None
+        if self._sound is None:
+            self._picture = picture_feed(recipe.input, recipe.preprocess, recipe.embedded, reuse=not evaluating)
         self._is_fed_frames = Embedded.PREPROCESS in recipe.embedded
         self._axes = dict[tuple[int, ...], tuple[int, tuple[str, ...]]]()
         sizes = [one for one in outputs[0].shape if isinstance(one, int)]
@@ -105,7 +111,10 @@ class Reader(FrameTask):
     def preprocess(self, frame: Sample) -> tuple[Tensors, Geometry]:
         """Return the input tensor; arrays stay unchanged."""
         if isinstance(frame, Mapping):
-            return frame, Geometry.of_input(frame[FRAME].shape if self._is_fed_frames else self._size)
+            return frame, Geometry.of_input(frame[FRAME].shape if self._is_fed_frames else self._size or (1, 1))
+        if self._sound is not None:
+            return self._sound(frame), Geometry.of_input((1, 1))
+        assert self._picture is not None
         tensor, geometry = self._picture(frame)
         return {self._name: tensor}, geometry
 
@@ -125,7 +134,8 @@ class Reader(FrameTask):
         if not len(kept):
             return Line("", 0.0)
         sure = self._probabilities(steps[kept])[np.arange(len(kept)), best[kept]]
-        return Line("".join(symbols[i] for i in best[kept]), float(sure.mean()))
+        text = "".join(symbols[i] for i in best[kept])
+        return Line(text if self._sound is None else text.strip(), float(sure.mean()))
 
     def _steps(self, outputs: Tensors) -> tuple[NDArray[Any], tuple[str, ...]]:
         """Return (steps, scores), and what each score stands for."""

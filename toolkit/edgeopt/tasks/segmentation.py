@@ -249,10 +249,14 @@ class Segmentation(FrameTask):
         return ClassAreas(*np.stack(rows, axis=1))
 
     def agreement(self, answers: Sequence[Segments], reference: Sequence[Segments]) -> float:
-        """Return the mean overlap of classes with the reference's, 1 when they are the same."""
+        """Return the mean overlap of classes with the reference's, 1 when they are the same.
+
+        An answer of another size, which is of another picture, is stretched to the reference's.
+        """
         known = self._classes or UNLABELLED
         pairs = zip(answers, reference, strict=True)
-        rows = [areas_of(a.classes, b.classes, known, _NOTHING) for a, b in pairs]
+        maps = [(_resized(a.classes, b.classes.shape, cv2.INTER_NEAREST), b.classes) for a, b in pairs]
+        rows = [areas_of(*both, known, _NOTHING) for both in maps]
         if not rows:
             return 1.0
         areas = ClassAreas(*np.stack(rows, axis=1))

@@ -17,11 +17,14 @@ from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.metrics import Metric, metrics_on_labels, require_metric_of
 from edgeopt.recipes.recipe import LEAST_EQUAL, Recipe
 from edgeopt.recipes.sound_input import SoundInput
+from edgeopt.system.text import short
 from edgeopt.tasks import Accuracy, FrameTask
 from edgeopt.tasks._likeness import Kind, Shares, compare_output, cosines, kind_of
 from edgeopt.tasks._losses import relative_error
 
 _DECODER, _COSINE = "none", "cosine"
+_MOST_TEXTS = 3
+"""Of an answer in texts that one line shows."""
 _MOST_ELEMENTS = 2**18
 """Of one output: enough for four digits of a cosine."""
 
@@ -152,7 +155,13 @@ def _as_json(value: NDArray[Any]) -> dict[str, Any]:
 
 
 def _as_text(value: NDArray[Any]) -> str:
-    told = f"{value.dtype} {'x'.join(map(str, value.shape))}".rstrip()
+    is_text = value.dtype.kind in "OUS"
+    told = f"{'string' if is_text else value.dtype} {'x'.join(map(str, value.shape))}".rstrip()
+    if is_text:
+        more = ", ..." if value.size > _MOST_TEXTS else ""
+        return (
+            f"{told}: {', '.join(map(short, value.reshape(-1)[:_MOST_TEXTS].tolist()))}{more}" if value.size else told
+        )
     if not value.size or value.dtype.kind not in "fiub":
         return told
     finite = value[np.isfinite(value)]

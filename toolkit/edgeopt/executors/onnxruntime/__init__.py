@@ -29,6 +29,7 @@ from edgeopt.executors.onnxruntime.providers import (
 from edgeopt.executors.onnxruntime.session import WHERE, OnnxRuntimeSession
 from edgeopt.executors.onnxruntime.tensorrt import tensorrt_options
 from edgeopt.graph.outside import Outside
+from edgeopt.system.memory import give_back, require_bytes
 from edgeopt.system.optional import require
 from edgeopt.system.text import short
 
@@ -148,6 +149,7 @@ class OnnxRuntime(Executor):
             InvalidFileError: If ONNX Runtime refuses the model.
             NotFoundError: On an entry or a provider's option that ONNX Runtime would ignore in silence.
             UnsupportedError: On a precision that is not the model's own.
+            EdgeoptError: If weights that lie in files of their own do not fit into free memory.
         """
         ort = require("onnxruntime", extra="cpu", purpose="running a model")
         if options.precision not in ("", "fp32", "fp16"):
@@ -155,6 +157,9 @@ class OnnxRuntime(Executor):
         entries, provided = split_entries(options.providers, options.entries, _KNOWN_ENTRIES | {MEMORY_REUSE})
         _require_built(ort, options.providers)
         made = _session_options(ort, options, entries)
+        if isinstance(source, Outside) and not memory_of(options.providers):
+            give_back()
+            require_bytes(sum(one.stat().st_size for one in source.files), "weights", "close other programs")
         given = with_weights(made, source)
         if options.providers[0] == TENSORRT:
             asked = tensorrt_options(provided[0], given, options.precision, options.cache_folder)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +14,13 @@ from edgeopt.errors import UnsupportedError
 from edgeopt.graph.tensors import TensorSpec
 
 IDS, MASK, POSITIONS, LOGITS = "input_ids", "attention_mask", "position_ids", "logits"
+LAST = "logits_to_keep"
+"""Input that may be left out: how many logits are wanted, those behind the last tokens; 0: all."""
 SHARING_OP = "GroupQueryAttention"
 """The op of com.microsoft that writes what is new behind the past, in the same memory."""
-_PAST = re.compile(r"past_key_values\.(\d+)\.(key|value)")
+PAST = re.compile(r"past_key_values\.(\d+)\.(key|value)")
 _RANK = 4
+_LOGITS_RANK = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,7 @@ def cache_parts(
     """
     known, found = {one.name for one in outputs}, list[CachePart]()
     for one in inputs:
-        match = _PAST.fullmatch(one.name)
+        match = PAST.fullmatch(one.name)
         if match is None:
             continue
         present = f"present.{match[1]}.{match[2]}"
@@ -73,10 +76,31 @@ def cache_parts(
     return tuple(found)
 
 
+def shares_cache(session: Any, parts: Sequence[CachePart]) -> bool:
+    """Return whether every layer writes what is new behind the past in the same memory.
+
+    Args:
+        session: An open session, which knows what its nodes are.
+        parts: Of its cache.
+    """
+    return 2 * [node.op for node in session.placement()].count(SHARING_OP) == len(parts)
+
+
+def takes_last(session: Any) -> bool:
+    """Return whether an `InferenceSession` computes the logits of the last tokens alone where it is asked to."""
+    return LAST in {one.name for one in session.get_overridable_initializers()}
+
+
 class Decoder:
     """One text on a decoder. A run takes its next tokens and gives the logits behind each; the cache remembers them."""
 
-    def __init__(self, session: Any, parts: Sequence[CachePart], capacity: int, *, shares: bool) -> None:
+    is_exact = False
+    """Whether tokens are run in pairs one by one too, so that an answer has the numbers of the same text run at once;
+    only where `pairs` was asked for."""
+
+    def __init__(
+        self, session: Any, parts: Sequence[CachePart], capacity: int, *, shares: bool, pairs: bool = False
+    ) -> None:
         """Reserve the cache.
 
         Args:
@@ -84,17 +108,28 @@ class Decoder:
             parts: Of its cache.
             capacity: Tokens that a text may have.
             shares: Whether each run writes behind the past in the same memory; else it gives the whole cache anew.
+            pairs: Whether an even number of tokens runs where several do, as `Sums.PAIRED` needs it: a copy of the
+                last stands behind an odd one, and is overwritten by what follows.
         """
+        self._pairs = pairs and shares
+        self._single_from = capacity
+        """The first token that was run alone: those before it have the numbers of a text that is run at once."""
         self.capacity, self._session, self._parts, self._shares = capacity, session, tuple(parts), shares
         self._takes_positions = POSITIONS in {one.name for one in session.get_inputs()}
         self._takes_mask = MASK in {one.name for one in session.get_inputs()}
+        self._takes_last = takes_last(session)
         self._ones = np.ones((1, capacity), np.int64)
         self._counted = np.arange(capacity, dtype=np.int64)[None]
         self._past = 0
         self._values: dict[str, Any] = {}
-        self._options = _quiet()
-        self._binding = self._bound() if shares else None
-        if not shares:
+        self._options = quiet()
+        if shares:
+            self._reserve()
+            self._binding = self._bound()
+            self._binding.bind_output(LOGITS, "cpu")
+            self._single = _BoundTokens.of(session, self._bound()) if capacity > 1 else None
+            self._pair: _BoundTokens | None = None
+        else:
             self._forget()
 
     @property
@@ -103,13 +138,23 @@ class Decoder:
         return self._past
 
     @property
+    def exact_past(self) -> int:
+        """First tokens of the cache whose numbers are those of the same text run at once."""
+        return min(self._past, self._single_from)
+
+    @property
     def cache_bytes(self) -> int:
         """Memory that the cache takes: all that is reserved, or what is held where it grows with the text."""
         tokens = self.capacity if self._shares else self._past
         return tokens * sum(part.token_bytes for part in self._parts)
 
-    def run(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+    def run(self, tokens: Sequence[int], last: int = 0) -> NDArray[np.float32]:
         """Return (tokens, vocabulary) logits behind each token; where the head has one row only, behind the last.
+
+        Args:
+            tokens: The next ones of the text.
+            last: Of a part of a prompt: so many logits suffice, those behind the last tokens. What only others need is
+                not computed where the graph can leave it out, and a single token runs as one of several. 0: all.
 
         Raises:
             ValueError: If there are none, or more than the cache still takes.
@@ -118,23 +163,39 @@ class Decoder:
         count, after = len(tokens), self._past + len(tokens)
         if not count or after > self.capacity:
             raise ValueError(f"{count} tokens behind {self._past} do not fit in {self.capacity}")
-        ids = np.asarray(tokens, np.int64)[None]
-        feeds = {IDS: ids}
-        if self._takes_mask:
-            feeds[MASK] = self._ones[:, :after]
+        is_padded = self._pairs and count % 2 == 1 and after < self.capacity
+        is_padded = is_padded and (count > 1 or last > 0 or self.is_exact)
+        fed = [*tokens, tokens[-1]] if is_padded else tokens
+        wanted = paired_rows(last, len(fed), is_padded=is_padded) if self._pairs else last
+        try:
+            logits = self._run(fed, wanted, is_next=count == 1 and not last)
+            if len(logits) < (wanted if wanted and self._takes_last else len(fed)):  # the head reads the last row alone
+                self._pairs = False
+                if is_padded:  # which was the copy
+                    is_padded, logits = False, self._run(tokens, last, is_next=False)
+        except Exception as error:  # pybind raises a class per status code, with a binding always RuntimeError
+            raise_run_error(error)
+        if count == 1 and not is_padded:
+            self._single_from = min(self._single_from, self._past)
+        self._past = after
+        logits = logits[:-1] if is_padded else logits
+        return logits[-last:] if last else logits
+
+    def _run(self, tokens: Sequence[int], last: int, *, is_next: bool) -> NDArray[np.float32]:
+        after = self._past + len(tokens)
+        mask = {MASK: self._ones[:, :after]} if self._takes_mask else {}
+        if is_next and self._shares and self._single is not None:
+            if len(tokens) == 1:
+                return self._single.run(tokens, self._past, mask, self._options)
+            self._pair = self._pair or _BoundTokens.of(self._session, self._bound(), len(tokens))
+            assert self._pair is not None  # as `_single` is there
+            return self._pair.run(tokens, self._past, mask, self._options)
+        feeds = {IDS: np.asarray(tokens, np.int64)[None], **mask}
         if self._takes_positions:
             feeds[POSITIONS] = self._counted[:, self._past : after]
-        try:
-            logits = self._run_shared(feeds) if self._shares else self._run_anew(feeds)
-        except Exception as error:  # pybind raises a class per status code, with a binding always RuntimeError
-            if not (type(error).__module__.startswith("onnxruntime") or type(error) is RuntimeError):
-                raise
-            raise UnsupportedError(
-                f"ONNX Runtime does not run the decoder: {' '.join(str(error).split())[:300]}",
-                remedy="check that the tokenizer belongs to the model, and that memory suffices",
-            ) from error
-        self._past = after
-        return logits
+        if self._takes_last:
+            feeds[LAST] = np.array([last], np.int64)
+        return self._run_shared(feeds) if self._shares else self._run_anew(feeds)
 
     def rewind(self, past: int) -> None:
         """Forget all tokens but the first `past`."""
@@ -146,29 +207,57 @@ class Decoder:
             for part in self._parts:
                 kept = np.ascontiguousarray(self._values[part.past].numpy()[:, :, :past])
                 self._values[part.past] = onnxruntime.OrtValue.ortvalue_from_numpy(kept)
-        self._past = past
+        self._cut(past)
 
-    def _bound(self) -> Any:
+    def stored(self) -> list[NDArray[Any]]:
+        """Return copies of what the cache holds: (1, heads, past, head) of each part."""
+        held = (self._values[part.past] for part in self._parts)
+        return [(one[1][:, :, : self._past] if self._shares else one.numpy()).copy() for one in held]
+
+    def restore(self, stored: Sequence[NDArray[Any]], past: int) -> None:
+        """Put the first `past` tokens of what `stored` gave in place of what the cache holds.
+
+        Args:
+            stored: Of the same model.
+            past: At most the capacity, and what is stored.
+        """
         import onnxruntime
 
-        binding = self._session.io_binding()
+        for part, array in zip(self._parts, stored, strict=True):
+            if self._shares:
+                self._values[part.past][1][:, :, :past] = array[:, :, :past]
+            else:
+                kept = np.ascontiguousarray(array[:, :, :past])
+                self._values[part.past] = onnxruntime.OrtValue.ortvalue_from_numpy(kept)
+        self._cut(0)
+        self._past = past
+
+    def _cut(self, past: int) -> None:
+        self._past = past
+        if past <= self._single_from:
+            self._single_from = self.capacity
+
+    def _reserve(self) -> None:
+        import onnxruntime
+
         for part in self._parts:
             memory = np.zeros((1, part.heads, self.capacity, part.head), part.dtype)
             value = onnxruntime.OrtValue.ortvalue_from_numpy(memory)
             self._values[part.past] = value, memory  # the value borrows the array's memory
+
+    def _bound(self) -> Any:
+        """Return a binding whose past and present are the cache."""
+        binding = self._session.io_binding()
+        for part in self._parts:
+            value, _ = self._values[part.past]
             binding.bind_ortvalue_input(part.past, value)
             binding.bind_ortvalue_output(part.present, value)
         return binding
 
     def _run_shared(self, feeds: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float32]:
-        import onnxruntime
-
-        assert self._binding is not None
-        for name, array in feeds.items():
-            self._binding.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(array))
-        self._binding.bind_output(LOGITS, "cpu")
+        bind_arrays(self._binding, feeds)
         self._session.run_with_iobinding(self._binding, self._options)
-        logits: NDArray[np.float32] = self._binding.get_outputs()[-1].numpy()[0]
+        logits: NDArray[np.float32] = taken_logits(self._binding)[0]
         return logits
 
     def _forget(self) -> None:
@@ -190,10 +279,90 @@ class Decoder:
         return found
 
 
-def _quiet() -> Any:
+class _BoundTokens:
+    """Runs of one token, or of a pair: all but the mask is bound once, as what surrounds a run costs time each time."""
+
+    def __init__(self, session: Any, binding: Any, width: int, count: int) -> None:
+        """Bind the tokens, their positions and their logits to memory that every run uses again.
+
+        Args:
+            session: An `InferenceSession`.
+            binding: Of it, with the cache.
+            width: Numbers in the logits of one token.
+            count: Tokens of a run.
+        """
+        import onnxruntime
+
+        self._session, self._binding = session, binding
+        self._ids, self._position = np.zeros((1, count), np.int64), np.zeros((1, count), np.int64)
+        self._logits = np.zeros((1, count, width), np.float32)
+        asked = {IDS: self._ids, POSITIONS: self._position}
+        bind_arrays(binding, {one.name: asked[one.name] for one in session.get_inputs() if one.name in asked})
+        binding.bind_ortvalue_output(LOGITS, onnxruntime.OrtValue.ortvalue_from_numpy(self._logits))
+
+    @classmethod
+    def of(cls, session: Any, binding: Any, count: int = 1) -> _BoundTokens | None:
+        """Return the runs of so many tokens; None where the model does not say how many logits it gives."""
+        logits = next(one for one in session.get_outputs() if one.name == LOGITS)
+        width = logits.shape[-1]
+        is_known = isinstance(width, int) and logits.type == "tensor(float)" and len(logits.shape) == _LOGITS_RANK
+        return cls(session, binding, width, count) if is_known else None
+
+    def run(
+        self, tokens: Sequence[int], past: int, mask: Mapping[str, NDArray[np.int64]], options: Any
+    ) -> NDArray[np.float32]:
+        """Return (tokens, vocabulary) logits behind the tokens."""
+        for i, token in enumerate(tokens):
+            self._ids[0, i], self._position[0, i] = token, past + i
+        bind_arrays(self._binding, mask)
+        self._session.run_with_iobinding(self._binding, options)
+        logits: NDArray[np.float32] = self._logits[0].copy()
+        return logits
+
+
+def paired_rows(last: int, count: int, *, is_padded: bool) -> int:
+    """Return how many last rows the head computes for `last` logits, in pairs; 0: all.
+
+    Args:
+        last: Logits that are wanted; 0: all.
+        count: Rows of the run.
+        is_padded: Whether the last row is a copy, whose logits nobody wants.
+    """
+    wanted = last + is_padded if last else 0
+    return min(wanted + wanted % 2, count)
+
+
+def bind_arrays(binding: Any, feeds: Mapping[str, NDArray[np.int64]]) -> None:
+    """Bind inputs where they lie; the arrays must live as long as the run."""
+    import onnxruntime
+
+    for name, array in feeds.items():
+        binding.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(array))
+
+
+def taken_logits(binding: Any) -> NDArray[np.float32]:
+    """Return the logits of a run; the binding keeps none: behind a long prompt they are hundreds of megabytes."""
+    logits: NDArray[np.float32] = binding.get_outputs()[-1].numpy()
+    binding.bind_output(LOGITS, "cpu")
+    return logits
+
+
+def quiet() -> Any:
     """Return options of a run whose errors are raised, not printed."""
     import onnxruntime
 
     made = onnxruntime.RunOptions()
     made.log_severity_level = 4
+    # without it the package asks for the key, in vain, which raises inside with every run: 30 us
+    made.add_run_config_entry("gpu_graph_id", "-1")
     return made
+
+
+def raise_run_error(error: Exception) -> NoReturn:
+    """Raise what the user can act on for an error of a run; what is no word of the engine stays what it is."""
+    if not (type(error).__module__.startswith("onnxruntime") or type(error) is RuntimeError):
+        raise error
+    raise UnsupportedError(
+        f"ONNX Runtime does not run the decoder: {' '.join(str(error).split())[:300]}",
+        remedy="check that the tokenizer belongs to the model, and that memory suffices",
+    ) from error

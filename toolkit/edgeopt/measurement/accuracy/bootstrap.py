@@ -36,6 +36,8 @@ class Scored:
     """File name of the labels."""
     pictures_sha256: str
     """Of the labels and the pictures' names, in order: equal ones may be compared."""
+    drawn: int = 0
+    """How many were drawn from: pictures, or streams and blocks of them; 0: as many as pictures."""
 
     @property
     def why_not_telling(self) -> str:
@@ -74,18 +76,20 @@ class Drop:
 
 
 def score(task: Task, answers: Sequence[Any], labels: Labels) -> Scored:
-    """Return the metric, and the metric on resamples of the pictures.
+    """Return the metric, and the metric on resamples of the pictures; of windows, on resamples of whole streams.
 
     Args:
         task: Made with `evaluating`.
         answers: One a picture.
         labels: Of the same pictures.
     """
-    count, resampled = len(answers), np.zeros(0)
+    groups, resampled = labels.groups, np.zeros(0)
+    count = len(set(groups)) if groups else len(answers)
     if count > 1:
-        resampled = task.score_resamples(answers, labels, _draws(count))
+        draws = _draws(count)
+        resampled = task.score_resamples(answers, labels, draws[:, groups] if groups else draws)
     values = tuple(np.round(resampled, _DIGITS).tolist())
-    return Scored(task.score(answers, labels), values, labels.source.name, _identity(labels))
+    return Scored(task.score(answers, labels), values, labels.source.name, _identity(labels), count)
 
 
 def require_telling(scored: Scored, otherwise: str) -> None:
@@ -133,7 +137,7 @@ def drop_between(baseline: Scored, variant: Scored) -> Drop | None:
         return None
     value = baseline.accuracy.value - variant.accuracy.value
     drops = np.round(np.subtract(baseline.resampled, variant.resampled), _DIGITS).astype(np.float64)
-    return _with_interval(value, drops, variant.accuracy.n)
+    return _with_interval(value, drops, variant.drawn or variant.accuracy.n)
 
 
 def drop_of_means(before: NDArray[np.float64], after: NDArray[np.float64]) -> Drop:

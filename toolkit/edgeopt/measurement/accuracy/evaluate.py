@@ -22,6 +22,7 @@ from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.sources.text import frames_of_texts
 from edgeopt.system.files import list_folder
 from edgeopt.system.text import plural, short
+from edgeopt.system.time_limit import require_time
 from edgeopt.tasks import Task
 
 _MOST_STATE_BYTES = 2**28
@@ -100,9 +101,14 @@ def _beside_pictures(path: Path, labels: Labels) -> tuple[Path, Labels]:
 
 
 def answers(session: Session, task: Task, frames: Frames, tell: Progress | None = None, what: str = "") -> list[Any]:
-    """Return the task's answer for each frame; of a stream, each frame gets the states of the one before it."""
+    """Return the task's answer for each frame; of a stream, each frame gets the states of the one before it.
+
+    Raises:
+        OutOfTime: At the end of a time limit.
+    """
     found, feedback = [], Feedback(frames.states)
     for i, frame in enumerate(frames):
+        require_time()
         if frames.begins_stream(i):
             feedback.reset()
         inputs, geometry = task.preprocess(frame)

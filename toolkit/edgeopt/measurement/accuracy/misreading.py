@@ -20,7 +20,7 @@ from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.executors import Session, SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.model import Model, load_model
-from edgeopt.graph.tensors import TensorSpec
+from edgeopt.graph.tensors import Frame, TensorSpec
 from edgeopt.measurement.accuracy.bootstrap import Scored, drop_between, score
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, Progress, answers, open_labelled
 from edgeopt.recipes.binding import Choice
@@ -46,6 +46,8 @@ _LEAST_SURER, _LEAST_T = 0.05, 3.0
 """Without labels: what another reading must be surer by, and by how many standard errors of the pairs."""
 _NOTHING, _SURE = 0.02, 0.5
 """Sureness of a reading that finds nothing, and of one that no amplified picture casts doubt on."""
+_ALIKE = 0.1
+"""Sureness of classes that differ no more from picture to picture than under a camera that stands still."""
 _AMPLIFIED = 1.5
 """Contrast against the recipe's; with ReLU alone, what is amplified gives the same classes with more confidence."""
 
@@ -73,6 +75,8 @@ class _Bench:
     frames: Frames
     labelled: LabelledFrames | None
     tell: Progress | None
+    are_alike: bool = False
+    """Whether the recipe's own answers are classes that hardly differ from picture to picture."""
 
     def task(self, recipe: Recipe) -> Task:
         return make_task(recipe, self.inputs, self.outputs, evaluating=True)
@@ -81,17 +85,48 @@ class _Bench:
         """Return a reading on some pictures; what comparing needs is computed for final ones only."""
         task = self.task(recipe)
         if self.labelled is None:
-            found = answers(self.session, task, self.frames.spread(count), self.tell, what)
-            return _Judged(recipe, task.sureness(found), 0.0, None)
+            frames = self.frames.spread(count)
+            found = answers(self.session, task, frames, self.tell, what)
+            return _Judged(recipe, self._sureness(task, found, frames), 0.0, None)
         kept = _spread(len(self.labelled.frames), count)
         labels = self.labelled.labels.select(kept)
         found = answers(self.session, task, self.labelled.frames.select(kept), self.tell, what)
         rightness = task.rightness(found, labels)
-        sureness = task.sureness(found) if rightness is None else rightness
+        sureness = self._sureness(task, found, self.labelled.frames) if rightness is None else rightness
         if not is_final:
             return _Judged(recipe, sureness, task.score(found, labels).value, None, rightness is not None)
         scored = score(task, found, labels)
         return _Judged(recipe, sureness, scored.accuracy.value, scored, rightness is not None)
+
+    def _sureness(self, task: Task, found: Sequence[Any], frames: Frames) -> NDArray[np.float64]:
+        """Return how sure answers are, less what the model says to any picture.
+
+        Under a camera that stands still, right answers repeat too: what counts is whether a picture with nothing in it
+        gets them. Boxes that the next answer repeats count less only if it does; classes that are alike throughout are
+        as sure as they are far from the answers to nothing.
+        """
+        sureness = task.sureness(found)
+        if not task.gives_boxes and not self.are_alike:
+            return sureness
+        to_nothing = []
+        for picture in _with_nothing(frames.picture(0)):
+            tensors, geometry = task.preprocess(picture)
+            to_nothing.append(task.postprocess(self.session.run(tensors), geometry))
+        if not task.gives_boxes:
+            return np.array([float(task.sureness([one, *to_nothing])[0]) for one in found])
+        repeated = [
+            min(task.agreement([one], [following]), max(task.agreement([one], [other]) for other in to_nothing))
+            for one, following in zip(found, [*found[1:], *found[:1]], strict=True)
+        ]
+        return np.asarray(sureness * (1 - np.clip(repeated, 0.0, 1.0)))
+
+
+def _with_nothing(picture: Frame) -> tuple[Frame, Frame]:
+    """Return pictures of the same size and colours with nothing in them: their mean, and noise of their deviation."""
+    mean, deviation = picture.mean(axis=(0, 1)), picture.std(axis=(0, 1))
+    noise = np.random.default_rng(0).normal(mean, deviation, picture.shape)
+    blank = np.broadcast_to(mean, picture.shape)
+    return blank.round().astype(np.uint8), noise.round().clip(0, 255).astype(np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +281,9 @@ def find_misreading(
     contradicts = values != recipe
     others = other_readings(values)
     own = bench.judge(recipe, _JUDGED, "read as the recipe says", is_final=True)
+    if own.scored is None and not bench.task(recipe).gives_boxes and float(own.sureness.mean()) < _ALIKE:
+        bench = replace(bench, are_alike=True)
+        own = bench.judge(recipe, _JUDGED, "read as the recipe says", is_final=True)
     finalists = [one for one in _finalists(bench, values, others) if one != recipe]
     judged = [bench.judge(one, _JUDGED, _told_of(i, finalists), is_final=True) for i, one in enumerate(finalists)]
     other = max(judged, key=lambda one: one.merit, default=None)

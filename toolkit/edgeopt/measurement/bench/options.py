@@ -177,6 +177,15 @@ def _wrong_length(options: BenchOptions) -> Iterator[tuple[bool, str, str]]:
 
 
 def _wrong_cost(options: BenchOptions) -> Iterator[tuple[bool, str, str]]:
+    yield from _wrong_prices(options)
+    yield (
+        (options.device_price is not None or options.cloud_price is not None) and not options.find_capacity,
+        "the cost of an inference needs the rate that keeps the budget",
+        "add --find-capacity",
+    )
+
+
+def _wrong_prices(options: BenchOptions) -> Iterator[tuple[bool, str, str]]:
     device, cloud = options.device_price is not None, options.cloud_price is not None
     owned = {
         "--life-years": options.life_years,
@@ -186,13 +195,21 @@ def _wrong_cost(options: BenchOptions) -> Iterator[tuple[bool, str, str]]:
     given = [name for name, value in owned.items() if value is not None]
     yield device and cloud, "--device-price and --cloud-price are two machines", "give one of them"
     yield bool(given) and not device, f"{', '.join(given)} belong to a device's price", "add --device-price"
-    yield (
-        (device or cloud) and not options.find_capacity,
-        "the cost of an inference needs the rate that keeps the budget",
-        "add --find-capacity",
-    )
     negative = [one for one in (*owned.values(), options.device_price, options.cloud_price) if one and one < 0]
     yield bool(negative) or options.life_years == 0, "prices, watts and years are above zero", "correct them"
+
+
+def price_second(**prices: float | None) -> float | None:
+    """Return what a second of the machine costs where tokens are priced; None when no price was given.
+
+    Raises:
+        EdgeoptError: If prices contradict each other.
+    """
+    options = BenchOptions(**prices)  # type: ignore[arg-type]
+    for is_wrong, problem, remedy in _wrong_prices(options):
+        if is_wrong:
+            raise EdgeoptError(problem, remedy=remedy)
+    return price_machine(options, None)
 
 
 def price_machine(options: BenchOptions, measured_watts: float | None) -> float | None:

@@ -36,7 +36,7 @@ def summarize_passes(passes: Passes, budget: Limit) -> Iterator[Section]:
     if passes.beside:
         yield _beside(passes.beside)
     if passes.cold:
-        yield _cold(passes.cold)
+        yield cold_section(passes.cold)
     if passes.profile:
         yield _operators(passes.profile)
 
@@ -132,7 +132,8 @@ def _beside(found: Beside) -> Section:
     return Section("Two models on one device (ms)", table, values=values, figures=charts.draw_beside(found))
 
 
-def _cold(found: ColdStart) -> Section:
+def cold_section(found: ColdStart, *told: Value) -> Section:
+    """Return how long starts take, and what else is told of them."""
     ways = {str(number): way for number, way in enumerate(found.ways, 1)}
     figures = {number: found.figures(way) for number, way in ways.items()}
     rss_bytes = {number: found.rss_bytes(way)["first"] for number, way in ways.items()}
@@ -149,7 +150,7 @@ def _cold(found: ColdStart) -> Section:
     }
     values = tuple(Value(f"start {number}", _told(found, way)) for number, way in ways.items())
     title, table = "Cold start, medians of fresh processes (ms)", make_table(ways, columns)
-    return Section(title, table, values=values, figures=charts.draw_cold(found))
+    return Section(title, table, values=(*values, *told), figures=charts.draw_cold(found))
 
 
 def _told(found: ColdStart, way: ColdWay) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from edgeopt.measurement.accuracy.bootstrap import Scored, drop_between, require_telling
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, Progress, answers, why_no_proof
 from edgeopt.measurement.check.result import CheckResult, CheckVerdict, judge_accuracy, judge_agreement
-from edgeopt.measurement.side_by_side import Side, score_side
+from edgeopt.measurement.side_by_side import Side, rest, score_side
 from edgeopt.recipes.frames import Frames
 from edgeopt.tasks import Task, make_task
 
@@ -79,10 +79,12 @@ def _by_agreement(now: Side, then: Side | None, stored: Scored | None, frames: F
         return CheckResult("accuracy", CheckVerdict.INCONCLUSIVE, None, None, told, "")
     pictures, task = frames.judged(_PICTURES), _task(then)
     reference = answers(then.subject.session, task, pictures)
+    rest([then])
     if why := why_no_proof(task, reference, least):
         told = f"no labels (pass --eval), and agreement is no proof: {why}"
         return CheckResult("accuracy", CheckVerdict.INCONCLUSIVE, None, None, told, "")
     found = answers(now.subject.session, _task(now), pictures)
+    rest([now])
     agreement = task.agreement(found, reference)
     return judge_agreement(agreement, least, len(pictures), proves=not now.subject.recipe.reads_labels)
 

@@ -44,6 +44,7 @@ from edgeopt.measurement.side_by_side import (
     notes_on,
     open_sides,
     require_fed,
+    rest,
     run_in_turns,
 )
 from edgeopt.measurement.statistics.ratio import Ratio, block_medians, ratio_of_rounds, ratio_of_series
@@ -296,6 +297,7 @@ def _measure_alone(run: _Run) -> tuple[Samples, Trust]:
         min_frames=_LEAST_FRAMES,
         variant=run.now.label,
     )
+    rest([run.now])
     readings.append(take_reading())
     anchors.append(measure_anchor())
     return samples, judge_trust(samples, readings, anchors, workers=subject.threads)

@@ -78,4 +78,6 @@ def _value(value: float | None, unit: str) -> str:
         return "n/a"
     if unit == "x":
         return f"{value:.3f}x"
+    if unit == "ms":
+        return f"{value:.3g} ms"
     return f"{value:.0f} {unit}" if unit == "nodes" else f"{value:+.4f} {unit}".strip()

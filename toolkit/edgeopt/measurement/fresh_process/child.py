@@ -23,11 +23,15 @@ def main() -> int:
     from edgeopt.errors import EdgeoptError
     from edgeopt.system import registry
 
-    executor = registry.load(executors, request["opening"]["executor"]).EXECUTOR
+    writes = "prompt" in request
+    executor = registry.load(executors, "onnxruntime" if writes else request["opening"]["executor"]).EXECUTOR
     reason = executor.why_unavailable()  # imports the engine
+    if writes:
+        import edgeopt.runtime.decoding.opening  # noqa: F401
     points.append(_probe("import", begun, time.perf_counter_ns()))
     try:
-        answer: dict[str, object] = {"error": reason} if reason else {"points": points + _run(request)}
+        run = _write if writes else _run
+        answer: dict[str, object] = {"error": reason} if reason else {"points": points + run(request)}
     except EdgeoptError as error:
         answer = {"error": error.problem, "remedy": error.remedy}
     except Exception as error:  # an engine's own errors have no common root; the parent reports them
@@ -59,8 +63,29 @@ def _run(request: dict[str, object]) -> list[dict[str, object]]:
     return points
 
 
+def _write(request: dict[str, object]) -> list[dict[str, object]]:
+    """Open a language model and write two tokens."""
+    from pathlib import Path
+    from typing import Any, cast
+
+    from edgeopt.runtime.decoding.generation import Asked
+    from edgeopt.runtime.decoding.opening import open_language_model
+
+    values = cast("dict[str, Any]", request)
+    begun = time.perf_counter_ns()
+    opened, _ = open_language_model(Path(values["model"]), values["threads"])
+    points = [_probe("session", begun, time.perf_counter_ns())]
+    begun = time.perf_counter_ns()
+    with opened, opened.generate(values["prompt"], Asked(2, guesses=0, ends=False)) as answer:
+        for name in ("first", "second"):
+            next(answer)
+            points.append(_probe(name, begun, time.perf_counter_ns()))
+            begun = time.perf_counter_ns()
+    return points
+
+
 def _inputs(specs: object, path: str, shapes: dict[str, list[int]]) -> object:
-    """Return the inputs of the .npz file, else random ones in 0..1 of a fixed seed (integers: zeros)."""
+    """Return the inputs of the .npz file, else random ones in 0..1 of a fixed seed (integers: zeros, texts: empty)."""
     from typing import Any, cast
 
     import numpy as np
@@ -68,10 +93,14 @@ def _inputs(specs: object, path: str, shapes: dict[str, list[int]]) -> object:
     if path:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
-    rng, made = np.random.default_rng(0), {}
+    rng = np.random.default_rng(0)
+    made: dict[str, Any] = {}
     for spec in cast("Any", specs):
         told = shapes.get(spec.name, spec.shape)
         shape = [size if isinstance(size, int) and size > 0 else 1 for size in told]
+        if spec.dtype in ("object", "string"):  # texts, as the engine or the graph calls them
+            made[spec.name] = np.full(shape, "", object)
+            continue
         is_real = np.dtype(spec.dtype).kind == "f"
         made[spec.name] = (rng.random(shape) if is_real else np.zeros(shape)).astype(spec.dtype)
     return made

@@ -20,6 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind
+from edgeopt.graph.outside import Layout, Piece
+from edgeopt.graph.outside_weights import outside_files
 from edgeopt.measurement.fresh_process.page_cache import PageCache, describe, prepare, why_cannot_drop
 from edgeopt.measurement.statistics.quantile import Quantile, quantile
 from edgeopt.recipes.input_shapes import Shapes
@@ -29,7 +31,8 @@ from edgeopt.system.worker import child_environment
 
 POINTS = ("interpreter", "import", "session", "first", "second")
 _TO_FIRST = POINTS[:4]
-_LONGEST_S = 600.0
+LONGEST_S = 600.0
+WITHOUT_COLD = "look at edgeopt bench without --cold; it may be the first run that never ends"
 
 Tell = Callable[[int, int], None]
 """(done, of)"""
@@ -216,13 +219,13 @@ def run_cold_start(
     with_optimized: bool = True,
     inputs: Path | None = None,
     shapes: Shapes | None = None,
-    timeout_s: float = _LONGEST_S,
+    timeout_s: float = LONGEST_S,
     tell: Callable[[int, int], None] | None = None,
 ) -> ColdStart:
     """Start a model in fresh processes, `repeats` times each way, and return every time.
 
     Args:
-        model: An ONNX file; data beside it named `MODEL.data` or `MODEL_data` counts as part of it.
+        model: An ONNX file; the files with its weights count as part of it.
         opening: How sessions are opened; `save_optimized_to` and `profile_to` must be empty.
         repeats: Processes of each way, at least 1; 20 and more for a p90.
         page_caches: Which states of the page cache; one that this system cannot reach is left out with a note.
@@ -240,26 +243,40 @@ def run_cold_start(
         raise ValueError("a cold start saves and profiles nothing in the processes it measures")
     with tempfile.TemporaryDirectory(prefix="edgeopt-cold-") as folder:
         start = _Starter(opening, inputs, shapes or {}, timeout_s)
-        graphs, notes = {False: model}, []
+        graphs, notes, weights = {False: model}, [], outside_files(model)
+        files = {False: [model, *weights]}
         if with_optimized:
-            require_space(Path(folder), 2 * sum(one.stat().st_size for one in _files(model)))
+            require_space(Path(folder), 2 * sum(one.stat().st_size for one in files[False]))
+            _link(weights, model.parent, Path(folder))
             saved = start.save_optimized(model, Path(folder) / "optimized.onnx")
-            graphs |= {True: saved} if saved else {}
+            if saved:
+                graphs[True], files[True] = saved, [saved, *outside_files(saved)]
             notes += [] if saved else [Note(NoteKind.SKIPPED, f"{opening.executor} saved no optimized graph")]
         if PageCache.COLD in page_caches and (reason := why_cannot_drop()):
             page_caches = [one for one in page_caches if one is not PageCache.COLD]
             notes.append(Note(NoteKind.SKIPPED, f"cold page cache not measured: {reason}"))
         ways = [ColdWay(cache, optimized) for cache in page_caches for optimized in graphs]
-        runs: list[ColdRun] = []
-        for turn in range(repeats):
-            for way in (*ways[turn % len(ways) :], *ways[: turn % len(ways)]):
-                runs.append(start.run(graphs[way.is_optimized], way))
-                if tell:
-                    tell(len(runs), repeats * len(ways))
-    return ColdStart(tuple(runs), (*notes, *_missing(runs)))
+        runs = ways_in_turns(
+            ways, repeats, lambda way: start.run(graphs[way.is_optimized], files[way.is_optimized], way), tell
+        )
+    return ColdStart(tuple(runs), (*notes, *missing_in(runs)))
 
 
-def _missing(runs: Sequence[ColdRun]) -> list[Note]:
+def ways_in_turns(
+    ways: Sequence[ColdWay], repeats: int, run: Callable[[ColdWay], ColdRun], tell: Tell | None
+) -> list[ColdRun]:
+    """Return the runs of all ways; each round begins with another one."""
+    runs: list[ColdRun] = []
+    for turn in range(repeats):
+        for way in (*ways[turn % len(ways) :], *ways[: turn % len(ways)]):
+            runs.append(run(way))
+            if tell:
+                tell(len(runs), repeats * len(ways))
+    return runs
+
+
+def missing_in(runs: Sequence[ColdRun]) -> list[Note]:
+    """Return what this system did not tell of them."""
     points = [point for run in runs for point in run.points]
     if any(point.major_faults is None for point in points):
         return [Note(NoteKind.INFO, "page faults not measured: this system counts all faults together")]
@@ -273,11 +290,11 @@ class _Starter:
     shapes: Shapes
     timeout_s: float
 
-    def run(self, model: Path, way: ColdWay) -> ColdRun:
-        resident = prepare(_files(model), way.page_cache)
+    def run(self, model: Path, files: Sequence[Path], way: ColdWay) -> ColdRun:
+        resident = prepare(files, way.page_cache)
         began_ns = time.perf_counter_ns()
         answer = self._ask(model, self.opening)
-        return ColdRun(way, _points(answer["points"], began_ns), resident)
+        return ColdRun(way, points_of(answer["points"], began_ns), resident)
 
     def save_optimized(self, model: Path, path: Path) -> Path | None:
         self._ask(model, self.opening.saving_to(path))
@@ -285,8 +302,7 @@ class _Starter:
 
     def _ask(self, model: Path, opening: Opening) -> dict[str, Any]:
         request = fresh_request(model, opening, self.inputs, self.shapes)
-        remedy = "look at edgeopt bench without --cold; it may be the first run that never ends"
-        return run_child("fresh_process.child", request, longest_s=self.timeout_s, remedy=remedy)
+        return run_child("fresh_process.child", request, longest_s=self.timeout_s, remedy=WITHOUT_COLD)
 
 
 def fresh_request(
@@ -306,8 +322,11 @@ def fresh_request(
     return json.dumps({**asked, "shapes": shapes or {}})
 
 
-def _points(answered: list[dict[str, Any]], began_ns: int) -> tuple[ColdPoint, ...]:
-    """The first point began in the parent: `perf_counter_ns` counts from the same instant in every process."""
+def points_of(answered: list[dict[str, Any]], began_ns: int) -> tuple[ColdPoint, ...]:
+    """Return what a child told.
+
+    The first point began in the parent: `perf_counter_ns` counts from the same instant in every process.
+    """
     begun = [began_ns, *(one["begun_ns"] for one in answered[1:])]
     return tuple(
         ColdPoint(one["name"], one["done_ns"] - begin, one["rss_bytes"], one["major_faults"])
@@ -315,11 +334,11 @@ def _points(answered: list[dict[str, Any]], began_ns: int) -> tuple[ColdPoint, .
     )
 
 
-def _files(model: Path) -> list[Path]:
-    """The file and its external data, by the names that exporters and bundles give it."""
-    beside = [Path(f"{model}.data"), Path(f"{model}_data"), model.with_suffix(".data")]
-    beside += sorted(model.parent.glob("weights-*.bin"))
-    return [model, *dict.fromkeys(path for path in beside if path.is_file())]
+def _link(files: Sequence[Path], source: Path, folder: Path) -> None:
+    """Put files into the same places below `folder` as below `source`: a saved graph names its weights as before."""
+    for one in files:
+        whole = Piece(one, 0, one.stat().st_size)
+        Layout((whole,), (0,), one).write(folder / one.relative_to(source), may_link=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,7 +384,7 @@ def measure_peaks(starts: Mapping[str, Start], repeats: int, tell: Tell | None =
     def once(start: Start) -> int:
         request = fresh_request(start.model, start.opening, shapes=start.shapes, wants_peak=True)
         remedy = "leave it out with --skip memory; edgeopt bench shows whether the first run ever ends"
-        return run_child("fresh_process.child", request, longest_s=_LONGEST_S, remedy=remedy)["peak_bytes"] or 0
+        return run_child("fresh_process.child", request, longest_s=LONGEST_S, remedy=remedy)["peak_bytes"] or 0
 
     found = _in_turns(starts, repeats, once, tell)
     return {name: [value for value in values if value] for name, values in found.items()}

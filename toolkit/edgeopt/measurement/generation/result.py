@@ -6,10 +6,15 @@ The clock starts when an answer is asked for. TTFT: until its first token is the
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from edgeopt.errors import Note
+from edgeopt.errors import EXIT_PASS, Note
+from edgeopt.measurement.fresh_process.start import ColdStart
+from edgeopt.measurement.generation.budget import AnswerVerdict, worst_of
+from edgeopt.measurement.generation.guesses import GuessForecast
+from edgeopt.measurement.generation.load_result import LoadTimes
+from edgeopt.measurement.resources.cost import TokenCost, cost_per_token
 from edgeopt.measurement.statistics.quantile import Summary
 
 
@@ -25,8 +30,14 @@ class LengthTimes:
     itl: Summary
     tokenize: Summary
     """Of the prompt's text; the prompt itself is fed as tokens, so that it has its length."""
+    detokenize: Summary
+    """Making texts of all tokens of an answer."""
     prefill: Summary
     """Running the prompt, without choosing a token."""
+    answer: Summary
+    """End to end: until the last token."""
+    judged: AnswerVerdict | None = None
+    """What the answers prove about the budget; None: none was asked for."""
 
     @property
     def prefill_tokens_per_s(self) -> float | None:
@@ -54,18 +65,54 @@ class GenerationBench:
     cpu: str
     load_ms: float
     """Opening the model once, from the page cache or the disk."""
+    first_ttft_ms: float
+    """Of the very first answer, to a prompt of the first length: with the load, a cold start in a running process."""
     token_bytes: int
     """Of the cache."""
     context: int
     lengths: tuple[LengthTimes, ...]
     seconds: float
+    loads: tuple[LoadTimes, ...] = ()
+    """Under the load asked for, one for each number of slots."""
     notes: tuple[Note, ...] = ()
+    disturbed: tuple[str, ...] = ()
+    """What else the machine did meanwhile."""
+    forecast: GuessForecast | None = None
+    """Of guesses; None where none were asked for."""
+    price_per_s: float | None = None
+    """Of the machine, in the currency of the prices."""
+    cold: ColdStart | None = None
+    """Starts of fresh processes up to the second token of a prompt of the first length."""
 
     @property
     def cache_bytes(self) -> int:
         """Of a text that fills the context."""
         return self.token_bytes * self.context
 
+    def cost_of(self, length: LengthTimes) -> TokenCost | None:
+        """Return what the tokens of answers to prompts of one length cost, one answer at a time; None: no price."""
+        ttft, tpot = length.ttft.p50.value_ns, length.tpot.p50.value_ns
+        if self.price_per_s is None or not ttft or tpot is None:
+            return None
+        whole_s = (ttft + tpot * (length.output_tokens - 1)) / 1e9
+        return cost_per_token(self.price_per_s, length.output_tokens / whole_s)
+
+    @property
+    def best_slots(self) -> LoadTimes | None:
+        """The run under load that gave the most: good answers where there is a budget, else tokens."""
+        return max(
+            self.loads, key=lambda one: (one.goodput.per_s if one.goodput else 0.0, one.tokens_per_s), default=None
+        )
+
+    @property
+    def exit_code(self) -> int:
+        """0 met, or no budget; 2 a limit is missed, proven; 3 not decided. Under a load that of the best slots."""
+        if self.best_slots:
+            return self.best_slots.judged.exit_code if self.best_slots.judged else EXIT_PASS
+        judged = [one.judged for one in self.lengths if one.judged]
+        return worst_of(judged).exit_code if judged else EXIT_PASS
+
     def as_json(self) -> dict[str, Any]:
         """Return plain values."""
-        return asdict(self)
+        told = asdict(replace(self, cold=None))
+        return told | {"cold": self.cold.to_json()} if self.cold else told

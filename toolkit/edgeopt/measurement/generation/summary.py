@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 
+from edgeopt.measurement.bench.passes_summary import cold_section
+from edgeopt.measurement.finding import show_findings
+from edgeopt.measurement.fresh_process.start import ColdStart
+from edgeopt.measurement.generation.diagnosis import find_complaints
+from edgeopt.measurement.generation.guesses import GuessForecast, GuessPlan
+from edgeopt.measurement.generation.load_summary import load_sections
 from edgeopt.measurement.generation.result import GenerationBench, LengthTimes
-from edgeopt.report.document import Document, Section, Value, make_table
+from edgeopt.measurement.generation.symptoms import symptoms_of
+from edgeopt.measurement.generation.verdict import verdict_of
+from edgeopt.measurement.resources.cost import cost_per_token
+from edgeopt.report.document import Document, KeyFigure, Section, Value, Verdict, make_table
 from edgeopt.system.text import format_bytes, format_ms, plural
 
 
@@ -15,12 +25,14 @@ def summarize_generation(result: GenerationBench) -> Document:
     values = (
         Value("model", f"{Path(result.file).name}, {format_bytes(result.size_bytes)}, {result.parameters_told}"),
         Value("machine", f"{result.cpu}, {plural(result.threads, 'thread')}"),
-        Value("load", f"{result.load_ms:.0f} ms, once"),
+        Value("load", f"{result.load_ms:.0f} ms, then {result.first_ttft_ms:.0f} ms to the very first token"),
         Value(
             "cache",
             f"{format_bytes(result.token_bytes)} a token, {format_bytes(result.cache_bytes)} for the whole context of "
             f"{result.context} tokens",
         ),
+        *_cost_under_load(result),
+        *((Value("guesses", str(result.forecast)),) if result.forecast else ()),
         *map(Value.of_note, result.notes),
     )
     first: dict[str, Callable[[LengthTimes], str]] = {
@@ -35,25 +47,93 @@ def summarize_generation(result: GenerationBench) -> Document:
         "prompt": lambda one: f"{one.prompt_tokens} tokens",
         "TPOT p50 ms": lambda one: str(one.tpot.p50),
         "decode": lambda one: _rate(one.decode_tokens_per_s),
-        "ITL p50 ms": lambda one: format_ms(one.itl.p50.value_ns),
-        "p95": lambda one: format_ms(one.itl.p95.value_ns),
-        "p99": lambda one: format_ms(one.itl.p99.value_ns),
+        "end to end p50 ms": lambda one: str(one.answer.p50),
+        "cost of 1000": lambda one: f"{cost.per_thousand:.3g}" if (cost := result.cost_of(one)) else "",
+        "detokenize ms": lambda one: format_ms(one.detokenize.p50.value_ns),
+    }
+    gaps: dict[str, Callable[[LengthTimes], str]] = {
+        "prompt": lambda one: f"{one.prompt_tokens} tokens",
+        "p50 ms": lambda one: str(one.itl.p50),
+        "p95": lambda one: str(one.itl.p95),
+        "p99": lambda one: str(one.itl.p99),
         "max": lambda one: format_ms(one.itl.max_ns),
     }
     output = plural(result.lengths[0].output_tokens, "token")
+    findings = find_complaints(symptoms_of(result))
     sections = (
         Section(values=values),
         Section("Time to the first token", make_table(result.lengths, first, less=["tokenize p50 ms"])),
-        Section(f"Time for each token after it, answers of {output}", make_table(result.lengths, following)),
+        Section(
+            f"Time for each token after it, answers of {output}",
+            make_table(result.lengths, following, less=["detokenize ms"]),
+        ),
+        Section("Gaps between tokens (ITL)", make_table(result.lengths, gaps)),
+        *(_guesses(result.forecast) if result.forecast else ()),
+        *(load_sections(result.loads) if result.loads else ()),
+        *(_cold(result.cold, result.lengths[0]) if result.cold else ()),
+        *((Section("Diagnosis", values=show_findings(findings)),) if findings else ()),
     )
     return Document(
         "bench",
         result.model,
         f"{result.model}: first token and next",
-        result.as_json(),
+        result.as_json() | {"findings": [asdict(one) for one in findings]},
         sections,
+        _verdict(result),
+        key_figures=tuple(_key_figures(result)),
         seconds=result.seconds,
     )
+
+
+def _cost_under_load(result: GenerationBench) -> tuple[Value, ...]:
+    """Return what tokens cost in the best slots, where a price and a load were given."""
+    best = result.best_slots
+    if result.price_per_s is None or best is None or best.tokens_per_s <= 0:
+        return ()
+    cost = cost_per_token(result.price_per_s, best.tokens_per_s)
+    rate = f"at {cost.tokens_per_s:.4g} tokens/s under {best.load}"
+    return (Value("cost", f"{cost.per_thousand:.3g} per 1000 tokens of answers {rate}, in the currency of the prices"),)
+
+
+def _cold(found: ColdStart, length: LengthTimes) -> tuple[Section]:
+    """Return what starts of fresh processes take."""
+    told = f"session: model and tokenizer; first: first token of a prompt of {length.prompt_tokens}; second: the next"
+    return (cold_section(found, Value("of it", told), *map(Value.of_note, found.notes)),)
+
+
+def _guesses(forecast: GuessForecast) -> tuple[Section]:
+    """Return what each number of guesses is predicted to gain."""
+    columns: dict[str, Callable[[GuessPlan], str]] = {
+        "by": lambda one: one.by,
+        "guesses": lambda one: str(one.guesses),
+        "right": lambda one: f"{one.acceptance:.0%}",
+        "tokens a run": lambda one: f"{one.tokens_a_run:.2f}",
+        "TPOT": lambda one: one.gain_told,
+    }
+    return (Section("Guesses, predicted from what runs cost and which are right", make_table(forecast.plans, columns)),)
+
+
+def _verdict(result: GenerationBench) -> Verdict | None:
+    """Return what the answers prove about the budget; None without one."""
+    judged = [(f"prompts of {plural(one.prompt_tokens, 'token')}", one.judged) for one in result.lengths if one.judged]
+    best = result.best_slots
+    judged += [(f"{one.load} in {plural(one.slots, 'slot')}", one.judged) for one in result.loads if one.judged]
+    told = judged if best is None else [pair for pair in judged if pair[1] is best.judged]
+    return verdict_of(judged, told, result.exit_code)
+
+
+def _key_figures(result: GenerationBench) -> Iterator[KeyFigure]:
+    last = result.lengths[-1]
+    told = f"prompt of {plural(last.prompt_tokens, 'token')}"
+    for label, one in (("TTFT, p50", last.ttft.p50), ("TPOT, p50", last.tpot.p50)):
+        yield KeyFigure(label, f"{format_ms(one.value_ns)} ms", told)
+    if best := result.best_slots:
+        yield KeyFigure("Throughput", f"{best.tokens_per_s:.4g} tokens/s", f"{best.load}, {plural(best.slots, 'slot')}")
+        if best.goodput:
+            yield KeyFigure(
+                "Goodput", f"{best.goodput.per_s:.3g} per s", f"{best.goodput.good} of {best.goodput.requests}"
+            )
+    yield KeyFigure("Cache", format_bytes(result.token_bytes), "a token")
 
 
 def _rate(per_s: float | None) -> str:

@@ -5,17 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeopt.graph.sound import Sound
 from edgeopt.measurement.statistics.ratio import Ratio, ratio_of_rounds
-from edgeopt.runtime.decoding.generation import Asked
-from edgeopt.runtime.decoding.language_model import LanguageModel
+from edgeopt.runtime.decoding.generation import Asked, Generation
 
 LEAST_ROUNDS, MOST_ROUNDS = 8, 40
+Prompt = Sequence[int] | Sound
+"""Tokens, or a sound that an encoder hears."""
 PARTS = ("answer", "TTFT", "TPOT")
 """The whole answer of the lengths asked for; its first token; each one after it."""
+
+
+class Writes(Protocol):
+    """What answers prompts: a `LanguageModel`, or one that is asked in a way of its own."""
+
+    def forget(self) -> None:
+        """Free what is kept of earlier answers."""
+        ...
+
+    def generate(self, prompt: Any, asked: Asked | None = None) -> Generation:
+        """Return the answer to a prompt."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,34 +40,45 @@ class Turns:
     times_ns: NDArray[np.float64]
     """(rounds, 3) of an answer: the whole, TTFT, TPOT."""
 
+    def joined(self, more: Turns) -> Turns:
+        """Return these rounds and more of them."""
+        return Turns(np.concatenate([self.times_ns, more.times_ns]))
+
     def median_ms(self, part: str) -> float:
         """Return the median of one of `PARTS`."""
         return float(np.median(self.times_ns[:, PARTS.index(part)])) / 1e6
 
 
 def measure_in_turns(
-    models: Mapping[str, LanguageModel],
-    prompts: Sequence[Sequence[int]],
+    models: Mapping[str, Writes],
+    prompts: Mapping[str, Sequence[Prompt]],
     asked: Asked,
     seconds: float,
-    tell: Callable[[int, int], None],
+    tell: Callable[[int, int], None] = lambda *_: None,
+    *,
+    least: int = LEAST_ROUNDS,
+    most: int = MOST_ROUNDS,
+    first: int = 0,
 ) -> dict[str, Turns]:
     """Return the times of each model; in every other round they take their turns backwards.
 
     Args:
         models: By name; the original may be there twice, to tell what a ratio of two equal models looks like.
-        prompts: Tokens; one a round, the same for all.
+        prompts: By name, tokens; one a round.
         asked: Of each answer.
-        seconds: At least so long, and at least 8 rounds; at most 40.
+        seconds: At least so long.
         tell: Hears how many tenths of a second of how many are over.
+        least: Rounds, at least.
+        most: Rounds, at most.
+        first: Number of the first round, which says whose turn it is and which prompt is answered.
     """
     rows: dict[str, list[tuple[float, float, float]]] = {name: [] for name in models}
     number, began_s = -1, monotonic()  # one round warms up
-    while number < LEAST_ROUNDS or (monotonic() - began_s < seconds and number < MOST_ROUNDS):
-        for name in list(models)[:: -1 if number % 2 else 1]:
+    while number < least or (monotonic() - began_s < seconds and number < most):
+        for name in list(models)[:: -1 if (first + number) % 2 else 1]:
             model = models[name]
             model.forget()
-            with model.generate(prompts[number % len(prompts)], asked) as answer:
+            with model.generate(prompts[name][(first + number) % len(prompts[name])], asked) as answer:
                 for _ in answer:
                     pass
             times = answer.account.token_at_ns
@@ -64,9 +90,15 @@ def measure_in_turns(
     return {name: Turns(np.array(found)) for name, found in rows.items()}
 
 
-def ratio_between(original: Turns, other: Turns, part: str, null: Ratio | None = None) -> Ratio:
+def ratio_between(original: Turns, other: Turns, part: str, null: Ratio | None = None, margin: float = 0.02) -> Ratio:
     """Return how many times as fast another form is in one of `PARTS`, over the rounds."""
+    logs = logs_between(original, other, part)
+    return ratio_of_rounds(logs, pairs=len(logs), margin=margin, null=null)
+
+
+def logs_between(original: Turns, other: Turns, part: str) -> NDArray[np.float64]:
+    """Return (rounds,) log(original / other) of one of `PARTS`."""
     place = PARTS.index(part)
     times = [one.times_ns[:, place] for one in (original, other)]
-    logs = np.log(np.maximum(times[0], 1) / np.maximum(times[1], 1))
-    return ratio_of_rounds(logs, pairs=len(logs), null=null)
+    logs: NDArray[np.float64] = np.log(np.maximum(times[0], 1) / np.maximum(times[1], 1))
+    return logs

@@ -53,3 +53,33 @@ def cost_per_inference(per_s: float, rate_per_s: float) -> InferenceCost:
     if not rate_per_s > 0:
         raise ValueError(f"the rate must be above zero, got {rate_per_s}")
     return InferenceCost(per_s / rate_per_s, rate_per_s)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCost:
+    """Cost of the tokens of a language model, in the currency of the prices; a prompt's are paid with its answer's."""
+
+    per_token: float
+    """Of an answer."""
+    tokens_per_s: float
+    """Of answers, all clients together, prompts included in the time."""
+
+    @property
+    def per_thousand(self) -> float:
+        """Of 1000 tokens of answers."""
+        return self.per_token * 1000
+
+
+def cost_per_token(per_s: float, tokens_per_s: float) -> TokenCost:
+    """Return what a token of an answer costs on a machine of that cost a second.
+
+    Args:
+        per_s: From `device_per_s` or `cloud_per_s`.
+        tokens_per_s: Of whole answers: tokens over the time of prompts and answers.
+
+    Raises:
+        ValueError: If the rate is not above zero.
+    """
+    if not tokens_per_s > 0:
+        raise ValueError(f"the rate must be above zero, got {tokens_per_s}")
+    return TokenCost(per_s / tokens_per_s, tokens_per_s)

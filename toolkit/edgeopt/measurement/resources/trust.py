@@ -131,6 +131,16 @@ def judge_trust(
     return Trust(level, reasons, limits, readings[-1].missing if readings else ())
 
 
+OF_THE_MACHINE = ("steal", "background load", "page faults", "quota", "heat", "temperature")
+"""Reasons that a program cannot bring about by its own load: cores that it fights over itself are not among them."""
+
+
+def disturbances(readings: Sequence[Reading]) -> tuple[Reason, ...]:
+    """Return what disturbed the machine from outside between the first and the last of two readings or more."""
+    found = _judge_readings(readings, Thresholds(), 1)
+    return tuple(one for one in found if one is not None and one.name in OF_THE_MACHINE)
+
+
 def _over(
     name: str, measured: float, allowed: float, detail: str, level: TrustLevel = TrustLevel.NOISY
 ) -> Reason | None:

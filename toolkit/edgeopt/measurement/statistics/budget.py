@@ -62,13 +62,14 @@ class BudgetResult:
         """What was counted and what that proves at `confidence`, without the verdict."""
         return self.told()
 
-    def told(self, missed: str = "") -> str:
+    def told(self, missed: str = "", noun: str = "frames") -> str:
         """Return `detail`.
 
         Args:
             missed: What else is a miss, behind the budget: ` or lost`; empty: only frames over it are.
+            noun: What was counted.
         """
-        counts = f"{self.misses} of {self.n} frames over {format_budget(self.budget_ms)} ms{missed}"
+        counts = f"{self.misses} of {self.n} {noun} over {format_budget(self.budget_ms)} ms{missed}"
         failed = self.verdict is Verdict.FAIL
         bound = f"at least {self.miss_low_ratio:.2%}" if failed else f"at most {self.miss_high_ratio:.2%}"
         proof = f"{bound} miss, {100 * self.max_miss_ratio:.4g}% allowed"

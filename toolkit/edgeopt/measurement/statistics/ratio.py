@@ -26,7 +26,7 @@ from edgeopt.measurement.statistics.distributions import student_quantile
 
 _MOST_ROUNDS = 200
 """More rounds are joined with their neighbours: the interval gains nothing, its n * n averages cost memory."""
-_LEAST_RANKED = 6
+LEAST_RANKED = 6
 """Below, no interval of ranks has 95 %."""
 _EXACT_UP_TO = 50
 _MOST_BLOCKS = 20
@@ -119,7 +119,7 @@ def ratio_of_rounds(logs: NDArray[np.float64], *, pairs: int, margin: float = 0.
     """
     if len(logs) < 2:
         raise ValueError("one round has no interval; two or more are needed")
-    centre, low, high = _by_ranks(logs) if len(logs) >= _LEAST_RANKED else _by_student(logs)
+    centre, low, high = _by_ranks(logs) if len(logs) >= LEAST_RANKED else _by_student(logs)
     return decide(math.exp(centre), math.exp(low), math.exp(high), pairs=pairs, margin=margin, null=null)
 
 

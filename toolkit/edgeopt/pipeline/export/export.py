@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
-
-from numpy import __version__ as numpy_version
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind, NotFoundError, UnsupportedError
 from edgeopt.graph.model import Model, save_model
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.pipeline.companions import copy_companions
-from edgeopt.pipeline.export.decoder.folder import (
-    TEXTS,
-    compare_with_reference,
-    decoder_recipe,
-    is_decoder,
-)
-from edgeopt.pipeline.export.decoder.llama import read_configuration, write_llama
-from edgeopt.pipeline.export.decoder.tensors_file import TensorFiles
+from edgeopt.pipeline.export.decoder.folder import TEXTS, WrittenDecoder, write_decoder, write_gguf
+from edgeopt.pipeline.export.encoder_decoder import is_encoder_with_decoder, write_encoder_decoder
 from edgeopt.pipeline.export.from_torch import open_module, open_program, open_torchscript
+from edgeopt.pipeline.export.hub import decoder_folder
 from edgeopt.pipeline.export.hugging_face import open_pretrained
 from edgeopt.pipeline.export.likeness import SAMPLES, OutputDrift, compare_with_framework, names_of_outputs
 from edgeopt.pipeline.export.network import Network, NetworkInput
 from edgeopt.pipeline.export.recipe_file import RECIPE, write_recipe
-from edgeopt.pipeline.export.source import Kind, Source, read_source
+from edgeopt.pipeline.export.source import Kind, Source, is_source, read_source
 from edgeopt.pipeline.export.to_onnx import Axes, choose_opset, to_onnx
+from edgeopt.recipes.encoder_decoder import ENCODER
 from edgeopt.runtime.availability import find_device
 from edgeopt.system.files import require_writable
 
@@ -59,6 +54,8 @@ class ExportResult:
     notes: tuple[Note, ...]
     writes: bool = False
     """Whether it is a language model, which writes token after token."""
+    hears: bool = False
+    """Whether it writes what it hears."""
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -71,24 +68,29 @@ def export(
     out: str | Path | None = None,
     inputs: Sequence[NetworkInput] = (),
     dynamic: Axes | None = None,
+    task: str = "",
     target: str = "cpu",
 ) -> ExportResult:
     """Export a network of PyTorch to an ONNX file, check it, and compare it with the network on several inputs.
 
     Args:
-        source: `hf:FOLDER`, `hf:ID`, `torch:package.module:factory`, a `.pt2` or a TorchScript file.
-        out: The file to write; None: `NAME/model.onnx` here. A recipe lies beside it where the source tells one.
+        source: `hf:FOLDER`, `hf:ID`, `torch:package.module:factory`, a `.gguf`, a `.pt2` or a TorchScript file.
+        out: The file to write; None: `NAME/model.onnx` here. A recipe lies beside it where the source tells one. Of an
+            encoder with a decoder the folder.
         inputs: In the order in which the network takes them; a Hugging Face network and a `.pt2` know their own.
         dynamic: Input to its axes that stay free.
+        task: Optimum's name of what a Hugging Face network is opened for; empty: what its own class is for.
         target: Shipped name or path of a TOML file: its opset is written.
 
     Raises:
         EdgeoptError: If the source cannot be read or exported, or the model answers differently: nothing is written.
     """
-    named, device = read_source(source), find_device(target)
+    named, device = read_source(source, task), find_device(target)
     file = Path(out) if out else Path(named.name) / "model.onnx"
+    if is_pair(named):
+        return _export_pair(source, named, file.parent if file.suffix.lower() == ".onnx" else file, inputs, dynamic)
     _require_onnx(file)
-    if named.kind is Kind.HUGGING_FACE and is_decoder(Path(named.where)):
+    if _is_written_by(named):
         return _export_decoder(source, named, file, inputs, dynamic or {})
     network = _OPENERS[named.kind](named, inputs)
     axes = _known_axes(network, dynamic or {})
@@ -111,7 +113,7 @@ def export(
         inputs=model.inputs,
         samples=SAMPLES,
         outputs=drifts,
-        beside=(*beside, *copy_companions(network.companions, file.parent)),
+        beside=tuple(dict.fromkeys((*beside, *copy_companions(network.companions, file.parent)))),
         notes=(*network.notes, *notes, *_unread(network, model)),
     )
 
@@ -125,47 +127,117 @@ def _export_decoder(
             "the inputs of a language model are its tokens and its cache, of any length",
             remedy="leave --input and --dynamic out",
         )
-    folder = Path(named.where)
-    config, weights = read_configuration(folder), TensorFiles(folder)
-    recipe = decoder_recipe(folder, config, named.name)
-    model = write_llama(config, weights, named.name)
-    drift = compare_with_reference(config, weights, model)
-    save_model(model, file)
-    beside, notes = write_recipe(recipe, file.parent), tuple[Note, ...]()
+    with TemporaryDirectory() as between:
+        if named.kind is Kind.GGUF:
+            made = write_gguf(Path(named.where), Path(between), named.name)
+        else:
+            made = _of_hugging_face(named)
+        model, notes = made.model, made.notes
+        save_model(model, file)
+        beside = write_recipe(made.recipe, file.parent)
     if not beside:
-        notes = (Note(NoteKind.INFO, f"{file.parent / RECIPE} is left as it is", "another than export wrote"),)
+        notes = (
+            *notes,
+            Note(NoteKind.INFO, f"{file.parent / RECIPE} is left as it is", "another than export wrote"),
+        )
     return ExportResult(
         source=source,
         file=file,
         name=named.name,
-        framework=f"NumPy {numpy_version}, its weights computed plainly",
+        framework=made.framework,
         opset=model.opset,
         size_bytes=model.size_bytes,
         nodes=len(model.proto.graph.node),
         inputs=model.inputs[:2],
         samples=TEXTS,
-        outputs=(OutputDrift("logits", (1, 1, config.vocabulary), drift),),
+        outputs=(OutputDrift("logits", (1, 1, made.vocabulary), made.drift),),
         beside=beside,
         notes=notes,
         writes=True,
     )
 
 
-def export_for(source: str, shapes: Mapping[str, tuple[int, ...]], target: str, out: Path | None) -> ExportResult:
+def is_pair(named: Source) -> bool:
+    """Return whether a source is a Hugging Face folder of an encoder with its decoder, which is wanted whole."""
+    return named.kind is Kind.HUGGING_FACE and named.writes and is_encoder_with_decoder(Path(named.where))
+
+
+def _export_pair(
+    source: str, named: Source, folder: Path, inputs: Sequence[NetworkInput], dynamic: Axes | None
+) -> ExportResult:
+    """Write an encoder and its decoder, with their caches, configurations and tokenizer."""
+    if inputs or dynamic:
+        raise UnsupportedError(
+            "the inputs of an encoder with a decoder are its sounds or texts, and its cache",
+            remedy="leave --input and --dynamic out",
+        )
+    require_writable(folder / ENCODER)
+    made = write_encoder_decoder(Path(named.where), folder, named.name)
+    models = made.pair.encoder, made.pair.decoder
+    return ExportResult(
+        source=source,
+        file=folder,
+        name=named.name,
+        framework=made.framework,
+        opset=models[0].opset,
+        size_bytes=sum(one.size_bytes for one in models),
+        nodes=sum(len(one.proto.graph.node) for one in models),
+        inputs=models[0].inputs,
+        samples=TEXTS,
+        outputs=(OutputDrift("logits", (1, 1, made.vocabulary), made.drift),),
+        beside=made.beside,
+        notes=(),
+        writes=True,
+        hears=made.hears,
+    )
+
+
+def _of_hugging_face(named: Source) -> WrittenDecoder:
+    folder = decoder_folder(named)
+    assert folder is not None
+    made = write_decoder(folder, named.name)
+    return made if folder == Path(named.where) else replace(made, recipe=replace(made.recipe, source=named.where))
+
+
+def names_pair(source: str, task: str = "") -> bool:
+    """Return whether a SOURCE is a Hugging Face folder of an encoder with its decoder, which is wanted whole."""
+    return is_source(source) and is_pair(read_source(source, task))
+
+
+def names_decoder(source: str, task: str = "") -> bool:
+    """Return whether a SOURCE is a Hugging Face folder, or a GGUF file, of a network that writes token after token.
+
+    Args:
+        source: As `export`.
+        task: As `export`: of another task such a network is read whole, and writes nothing.
+    """
+    return is_source(source) and _is_written_by(read_source(source, task))
+
+
+def _is_written_by(named: Source) -> bool:
+    """Whether it is exported as a decoder with its cache."""
+    if named.kind is Kind.GGUF:
+        return True
+    return named.kind is Kind.HUGGING_FACE and named.writes and decoder_folder(named) is not None
+
+
+def export_for(
+    source: str, target: str, out: Path | None, *, inputs: Sequence[NetworkInput] = (), task: str = ""
+) -> ExportResult:
     """Export what `optimize` is given: into `NAME/model.onnx` beside its output folder.
 
     Args:
         source: As `export`.
-        shapes: Of inputs by name, in the order in which the network takes them.
         target: As `export`.
         out: The output folder of `optimize`; None: below `out`.
+        inputs: As `export`.
+        task: As `export`.
     """
-    name = read_source(source).name
-    folder = (out.parent if out else Path("out")) / name
-    if folder == out:
-        folder = out.with_name(f"{name}-export")
-    inputs = [NetworkInput(name, shape) for name, shape in shapes.items()]
-    return export(source, out=folder / "model.onnx", inputs=inputs, target=target)
+    named = read_source(source)
+    folder = (out.parent if out else Path("out")) / named.name
+    if folder == out or folder.resolve() == Path(named.where).resolve():  # the source stays as it is
+        folder = folder.with_name(f"{named.name}-export")
+    return export(source, out=folder / "model.onnx", inputs=inputs, task=task, target=target)
 
 
 def _require_onnx(file: Path) -> None:

@@ -7,8 +7,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile, ZipFile
 
 from edgeopt.errors import EdgeoptError, InvalidFileError, UnsupportedError
+from edgeopt.pipeline.export.from_torchvision import recipe_of_torchvision
 from edgeopt.pipeline.export.network import Network, NetworkInput
 from edgeopt.pipeline.export.source import Source
 from edgeopt.system.optional import require
@@ -32,7 +34,8 @@ def torch_of_export() -> Any:
 def said(error: BaseException) -> str:
     """Return what an exception says, in one line that is not too long."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0][:_LONGEST]}" if lines else type(error).__name__
+    told = " ".join(lines[:2]) if lines and lines[0].endswith(":") else "".join(lines[:1])  # the reason stands below
+    return f"{type(error).__name__}: {told[:_LONGEST]}" if told else type(error).__name__
 
 
 def open_module(source: Source, inputs: Sequence[NetworkInput]) -> Network:
@@ -51,14 +54,16 @@ def open_module(source: Source, inputs: Sequence[NetworkInput]) -> Network:
             made = made()
         except Exception as error:
             problem = f"{source} failed: {said(error)}"
-            raise EdgeoptError(problem, remedy="name a function without arguments that returns a module") from error
+            remedy = "name a function without arguments that returns a module: torch:nets:net is def net() in nets.py"
+            raise EdgeoptError(problem, remedy=remedy) from error
     if not isinstance(made, torch.nn.Module):
         raise EdgeoptError(
             f"{source} gives {type(made).__name__}, no torch.nn.Module",
             remedy="name a module, or a function without arguments that returns one",
         )
     _require_inputs(inputs)
-    return Network(source.name, f"PyTorch {torch.__version__}", made.eval(), tuple(inputs))
+    recipe, notes = recipe_of_torchvision(made, place, source.name, inputs)
+    return Network(source.name, f"PyTorch {torch.__version__}", made.eval(), tuple(inputs), recipe=recipe, notes=notes)
 
 
 def open_program(source: Source, inputs: Sequence[NetworkInput]) -> Network:
@@ -94,12 +99,23 @@ def open_torchscript(source: Source, inputs: Sequence[NetworkInput]) -> Network:
     try:
         module = torch.jit.load(source.where, map_location="cpu")
     except Exception as error:
+        why = "torch.save wrote it" if _is_of_torch_save(Path(source.where)) else said(error)
         raise InvalidFileError(
-            f"{source} is no TorchScript file: {said(error)}",
+            f"{source} is no TorchScript file: {why}",
             remedy="weights alone hold no network: name the code that makes it, torch:package.module:factory",
         ) from error
     _require_inputs(inputs)
     return Network(source.name, f"PyTorch {torch.__version__}", module.eval(), tuple(inputs), "torchscript")
+
+
+def _is_of_torch_save(file: Path) -> bool:
+    """Whether a file holds weights or a pickled module: its archive has no code, which torch calls a corrupted file."""
+    try:
+        with ZipFile(file) as archive:
+            names = [one.rpartition("/")[2] for one in archive.namelist()]
+    except (BadZipFile, OSError):
+        return False
+    return "data.pkl" in names and "constants.pkl" not in names
 
 
 def _imported(place: str, attribute: str) -> Any:

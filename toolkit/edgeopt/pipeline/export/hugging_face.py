@@ -4,21 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 from edgeopt.errors import InvalidFileError, Note, NoteKind, UnavailableError, UnsupportedError
+from edgeopt.graph.exported_folder import WEIGHTS, exported_in
+from edgeopt.graph.model import load_model
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.pipeline.export.from_torch import said, torch_of_export
+from edgeopt.pipeline.export.hub import why_offline
 from edgeopt.pipeline.export.network import Network, NetworkInput
 from edgeopt.pipeline.export.source import Source
-from edgeopt.recipes.hugging_face import COMPANIONS, PROCESSORS, Configuration, read_processor, recipe_told, shape_of
+from edgeopt.pipeline.export.towers import tower_of
+from edgeopt.recipes.alphabet import Alphabet
+from edgeopt.recipes.heard_letters import VOCABULARY, letters_in
+from edgeopt.recipes.hugging_face import (
+    COMPANIONS,
+    PROCESSORS,
+    Configuration,
+    read_configuration,
+    read_processor,
+    recipe_told,
+    shape_of,
+)
+from edgeopt.recipes.optimum_tasks import GENERATION, WITH_PAST, task_of_class
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.text_drafting import text_recipe
 from edgeopt.system.optional import require
 
-_PATIENCE_S = 10
-"""For the first answer about an id."""
+_MOST_TOLD = 3
+"""Names of weights in a message."""
+_TRAINED = "copy all files of weights again, or correct architectures in config.json"
 _LEFT_OUT = ("loss", "past_key_values", "hidden_states", "attentions", "cross_attentions")
 
 
@@ -32,21 +49,21 @@ def open_pretrained(source: Source, inputs: Sequence[NetworkInput]) -> Network:
         UnsupportedError: If it writes token after token, or its class is not in transformers.
     """
     torch = torch_of_export()
+    _require_weights(Path(source.where))
     transformers = require("transformers", extra="export", purpose="a network of Hugging Face")
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    told = _why_offline(source)
+    told = "" if Path(source.where).is_dir() else why_offline(source.where)
     options: dict[str, Any] = {"local_files_only": bool(told) or Path(source.where).is_dir()}
     read = transformers.AutoConfig.from_pretrained
     config = _opened(source, "configuration", lambda: read(source.where, **options), told)
-    class_name = _class_of(source, config, transformers)
-    made = getattr(transformers, class_name)
+    class_name = tower_of(_class_of(source, config, transformers), transformers, config, [one.name for one in inputs])
     options |= {"dtype": torch.float32, "attn_implementation": "eager"}
-    module = _opened(source, "weights", lambda: made.from_pretrained(source.where, **options), told).eval()
-    notes = []
+    module, notes = _with_weights(source, getattr(transformers, class_name), options, told)
     if getattr(config, "is_encoder_decoder", False) and module.main_input_name != "pixel_values":  # a DETR goes whole
         module = module.get_encoder().eval()
-        notes.append(Note(NoteKind.INFO, "its encoder alone is exported", "a decoder asks token after token"))
+        remedy = "with tokenizer.json in the folder, and without --task, some decoders are exported too"
+        notes.append(Note(NoteKind.INFO, "its encoder alone is exported", remedy))
     told_beside = _configuration(source, transformers, class_name, getattr(module, "config", config))
     network_inputs = tuple(inputs) or _inputs(module, told_beside)
     recipe, more = _recipe(source, told_beside, network_inputs)
@@ -61,16 +78,45 @@ def open_pretrained(source: Source, inputs: Sequence[NetworkInput]) -> Network:
     )
 
 
-def _why_offline(source: Source) -> str:
-    """Return why an id cannot be fetched, asked once and shortly; empty for a folder, or where it can."""
-    if Path(source.where).is_dir():
-        return ""
-    hub = require("huggingface_hub", extra="export", purpose="a network of Hugging Face")
-    try:
-        hub.HfApi().model_info(source.where, timeout=_PATIENCE_S)
-    except Exception as error:  # any: no network, no such id, a gate
-        return said(error)
-    return ""
+def _require_weights(folder: Path) -> None:
+    """Raise InvalidFileError if a folder holds an ONNX file and no weights: it is exported already."""
+    if any(True for one in WEIGHTS for _ in folder.glob(one)) or not (file := exported_in(folder)):
+        return
+    model, told = load_model(file), read_configuration(folder)
+    names = [one.name for one in model.inputs], [one.name for one in model.outputs]
+    task = told.task_of(*names) if told else None
+    raise InvalidFileError(
+        f"{folder} holds {file.name} already" + (f", exported for {task.name}" if task else "") + ", and no weights",
+        remedy=f"edgeopt optimize {folder} takes it",
+    )
+
+
+def _with_weights(source: Source, made: Any, options: dict[str, Any], offline: str) -> tuple[Any, list[Note]]:
+    """Return a network with all its weights; a pooling that none were stored for is left out, with a note.
+
+    Raises:
+        InvalidFileError: If weights of another part are missing: they would be random numbers.
+    """
+    notes = []
+    asked = {**options, "output_loading_info": True}
+    module, info = _opened(source, "weights", lambda: made.from_pretrained(source.where, **asked), offline)
+    missing = sorted(info["missing_keys"])
+    if missing and all("pooler." in one for one in missing) and "add_pooling_layer" in signature(made).parameters:
+        asked |= {"add_pooling_layer": False}
+        module, info = _opened(source, "weights", lambda: made.from_pretrained(source.where, **asked), offline)
+        missing = sorted(info["missing_keys"])
+        notes.append(Note(NoteKind.INFO, "pooler_output is left out", "the weights have none"))
+    if missing:
+        told = ", ".join(missing[:_MOST_TOLD]) + (
+            f" and {len(missing) - _MOST_TOLD} more" if missing[_MOST_TOLD:] else ""
+        )
+        raise InvalidFileError(
+            f"{source} has no weights of a {made.__name__} for {told}",
+            remedy="leave --task out, or name the one that it was trained for" if source.task else _TRAINED,
+        )
+    if getattr(module.config, "use_cache", False):
+        module.config.use_cache = False
+    return module.eval(), notes
 
 
 def _opened(source: Source, what: str, load: Callable[[], Any], offline: str) -> Any:
@@ -87,13 +133,22 @@ def _opened(source: Source, what: str, load: Callable[[], Any], offline: str) ->
 
 
 def _class_of(source: Source, config: Any, transformers: Any) -> str:
-    """Return the name of the class that the configuration names.
+    """Return the name of the class that the configuration names, or of the one for the task that is asked.
 
     Raises:
-        UnsupportedError: If transformers has none of that name, or it writes token after token.
+        UnsupportedError: If transformers has none, or it writes token after token.
     """
     names = getattr(config, "architectures", None) or []
     name = names[0] if names else "AutoModel"
+    if source.task:
+        fitting = [one for each in source.task.opened_by for one in _classes(transformers, each, config)]
+        if not fitting:
+            own = task_of_class(name)
+            raise UnsupportedError(
+                f"transformers has no {config.model_type} for the task {source.task.name}",
+                remedy=f"leave --task out: a {name} is for {own.name}" if own else "leave --task out",
+            )
+        name = name if name in fitting else fitting[0]
     if not hasattr(transformers, name):
         raise UnsupportedError(
             f"{source} is a {name}, which transformers {transformers.__version__} does not have",
@@ -101,17 +156,25 @@ def _class_of(source: Source, config: Any, transformers: Any) -> str:
         )
     if name.endswith(("ForCausalLM", "LMHeadModel")):
         raise UnsupportedError(
-            f"{source} is a {name}, which writes token after token",
-            remedy="name its body where an embedding is wanted: torch:package.module:factory",
+            f"{source} is a {name}, which writes token after token, and its type is not written here",
+            remedy=f"optimum-cli export onnx --task {GENERATION}{WITH_PAST} writes it, and edgeopt takes its folder; "
+            "its body is --task feature-extraction",
         )
     return str(name)
 
 
+def _classes(transformers: Any, opener: str, config: Any) -> list[str]:
+    """Return the names of the classes that one of transformers' `AutoModelFor...` has for a configuration."""
+    found = getattr(getattr(transformers, opener, None), "_model_mapping", {}).get(type(config), None)
+    return [one.__name__ for one in (found if isinstance(found, tuple) else (found,)) if one is not None]
+
+
 def _configuration(source: Source, transformers: Any, class_name: str, config: Any) -> Configuration:
     """Return the configurations of the network and of its processor, whose defaults the first has written out."""
-    found = _files(source, transformers, PROCESSORS)
+    found, letters = _files(source, transformers, PROCESSORS), _files(source, transformers, (VOCABULARY,))
     values = {**config.to_dict(), "architectures": [class_name]}
-    return Configuration(values, read_processor(found[0]) if found else {})
+    alphabet = letters_in(letters[0].parent, values) if letters else Alphabet()
+    return Configuration(values, read_processor(found[0]) if found else {}, alphabet)
 
 
 def _files(source: Source, transformers: Any, names: Sequence[str]) -> tuple[Path, ...]:
@@ -131,14 +194,14 @@ def _inputs(module: Any, told: Configuration) -> tuple[NetworkInput, ...]:
     """
     main = getattr(module, "main_input_name", "")
     shape = shape_of(main, told)
-    if main == "input_ids" and shape:
+    if main == "input_ids" and shape and "vocab_size" in told.values:
         kinds = int(told.values.get("type_vocab_size") or 0)
         inputs = [
             NetworkInput(main, shape, "int64", below=int(told.values["vocab_size"])),
             NetworkInput("attention_mask", shape, "int64"),
         ]
         return (*inputs, NetworkInput("token_type_ids", shape, "int64", below=kinds)) if kinds > 1 else tuple(inputs)
-    if shape:
+    if shape and main != "input_ids":
         return (NetworkInput(main, shape),)
     raise UnsupportedError(
         f"what {type(module).__name__} takes is not known here: its main input is {main or 'not named'}",

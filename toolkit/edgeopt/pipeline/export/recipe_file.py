@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+from edgeopt.recipes.chat_template import chat_files
+from edgeopt.recipes.generation import GENERATION
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.recipe_text import recipe_text
 from edgeopt.system.files import read_file, write_beside
 
-RECIPE, LABELS = "recipe.toml", "labels.txt"
+RECIPE, LABELS, ALPHABET = "recipe.toml", "labels.txt", "alphabet.txt"
 _MOST_BYTES = 128 << 20
 """Of a tokenizer."""
 _FIRST = "# Written by edgeopt export: yours to change; without this line the next export leaves it as it is."
 
 
 def write_recipe(recipe: Recipe, folder: Path) -> tuple[Path, ...]:
-    """Write a recipe, its class names and its tokenizer; return what was written: nothing over somebody else's recipe.
+    """Write a recipe and the files that it needs; return what was written: nothing over somebody else's recipe.
 
     Args:
         recipe: What the source tells.
@@ -29,9 +32,14 @@ def write_recipe(recipe: Recipe, folder: Path) -> tuple[Path, ...]:
     if names:
         write_beside(labels, "".join(f"{name}\n" for name in names))
         written.append(labels)
-    if tokenizer:
-        beside = folder / recipe.tokenizer.file
-        write_beside(beside, read_file(tokenizer, remedy="copy the folder again", most_bytes=_MOST_BYTES))
-        written.append(beside)
+    if symbols := recipe.alphabet.symbols:
+        write_beside(folder / ALPHABET, "".join(f"{one}\n" for one in symbols))
+        written.append(folder / ALPHABET)
+        recipe = replace(recipe, alphabet=replace(recipe.alphabet, file=ALPHABET, characters=""))
+    for one in (tokenizer, *chat_files(tokenizer if recipe.task == GENERATION else None)):
+        if one:
+            beside = folder / (recipe.tokenizer.file if one == tokenizer else one.name)
+            write_beside(beside, read_file(one, remedy="copy the folder again", most_bytes=_MOST_BYTES))
+            written.append(beside)
     write_beside(file, f"{_FIRST}\n{recipe_text(recipe, name=recipe.name, labels=LABELS if names else '')}")
     return tuple(written)

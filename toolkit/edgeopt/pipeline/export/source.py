@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import shlex
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
 from edgeopt.errors import EdgeoptError, UnsupportedError
+from edgeopt.recipes.optimum_tasks import GENERATION, OptimumTask, read_task
 from edgeopt.system.files import require_regular
 from edgeopt.system.text import short
 
@@ -22,6 +24,8 @@ class Kind(StrEnum):
     """What `torch.jit.save` wrote."""
     HUGGING_FACE = "hf"
     """`hf:FOLDER` or `hf:ID`."""
+    GGUF = "gguf"
+    """`gguf:FILE`, or a `.gguf` file of llama.cpp."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +35,17 @@ class Source:
     kind: Kind
     where: str
     """`package.module:factory`, a path, or an id."""
+    task: OptimumTask | None = None
+    """For which a network of Hugging Face is opened; None: the one of its own class."""
 
     def __str__(self) -> str:
         prefix = next((one for one, kind in _PREFIXES.items() if kind is self.kind), "")
         return f"{prefix}{self.where[:_MOST_TOLD]}"
+
+    @property
+    def writes(self) -> bool:
+        """Whether a network that writes token after token is wanted whole, and not its body."""
+        return self.task is None or self.task.name == GENERATION
 
     @property
     def name(self) -> str:
@@ -43,42 +54,70 @@ class Source:
             return self.where.rpartition(":")[2].rpartition(".")[2]
         if self.kind is Kind.HUGGING_FACE:
             return Path(self.where).resolve().name if Path(self.where).is_dir() else self.where.rpartition("/")[2]
-        return Path(self.where).name.partition(".")[0]
+        return Path(self.where).stem if self.kind is Kind.GGUF else Path(self.where).name.partition(".")[0]
 
 
 _MOST_TOLD = 200
 """Characters of a source in a message."""
-FORMS = "hf:FOLDER, hf:ID, torch:package.module:factory, FILE.pt2, or a TorchScript file (FILE.pt, FILE.torchscript)"
-_PREFIXES = {"hf:": Kind.HUGGING_FACE, "torch:": Kind.MODULE}
+FORMS = (
+    "hf:FOLDER, hf:ID, torch:package.module:factory, FILE.pt2, FILE.gguf, or a TorchScript file "
+    "(FILE.pt, FILE.torchscript)"
+)
+_PREFIXES = {"hf:": Kind.HUGGING_FACE, "torch:": Kind.MODULE, "gguf:": Kind.GGUF}
 _TORCHSCRIPT = (".pt", ".pth", ".ts", ".torchscript")
-_TENSORFLOW = (".tflite", ".keras", ".h5", ".hdf5", ".pb")
+_GGUF = ".gguf"
+_KERAS = (".keras", ".h5", ".hdf5")
+_TENSORFLOW = (".tflite", ".pb", *_KERAS)
 
 
 def is_source(name: str) -> bool:
     """Return whether a name is one that is exported, and neither an ONNX file nor a shipped model."""
-    return name.startswith(tuple(_PREFIXES)) or Path(name).suffix.lower() in (*_TORCHSCRIPT, ".pt2", *_TENSORFLOW)
+    ends = (*_TORCHSCRIPT, ".pt2", _GGUF, *_TENSORFLOW)
+    return name.startswith(tuple(_PREFIXES)) or Path(name).suffix.lower() in ends or _is_saved_model(Path(name))
 
 
-def read_source(text: str) -> Source:
+def _is_saved_model(path: Path) -> bool:
+    return (path / "saved_model.pb").is_file()
+
+
+def read_source(text: str, task: str = "") -> Source:
     """Return what a SOURCE names.
 
+    Args:
+        text: As the user writes it.
+        task: Optimum's name of what a network of Hugging Face is opened for; empty: what its own class is for.
+
     Raises:
-        UnsupportedError: If it is TensorFlow's.
-        EdgeoptError: If it has no known form, or the file is absent.
+        UnsupportedError: If it is TensorFlow's, or no network is exported for the task.
+        EdgeoptError: If it has no known form, the file is absent, or the task has another name.
     """
+    source = _read_source(text)
+    if task and source.kind is not Kind.HUGGING_FACE:
+        raise EdgeoptError(
+            f"--task chooses a class of Hugging Face, and {short(text)} is none of its folders",
+            remedy="leave --task out, or name hf:FOLDER",
+        )
+    return replace(source, task=read_task(task)) if task else source
+
+
+def _read_source(text: str) -> Source:
     for prefix, kind in _PREFIXES.items():
         if text.startswith(prefix):
             return _named(kind, text.removeprefix(prefix))
     path = Path(text)
     end = path.suffix.lower()
-    if end in _TENSORFLOW:
+    if end in _TENSORFLOW or _is_saved_model(path):
+        form = "--tflite" if end == ".tflite" else "--keras" if end in _KERAS else "--saved-model"
+        where = path if form != "--saved-model" or path.is_dir() else path.parent
         raise UnsupportedError(
             f"{short(text)} is a model of TensorFlow; edgeopt exports those of PyTorch alone",
-            remedy="convert it with python -m tf2onnx.convert (pip install tf2onnx tensorflow, half a gigabyte), and "
-            "name the ONNX file; docs/export.md has the commands",
+            remedy="pip install tf2onnx tensorflow (half a gigabyte), then python -m tf2onnx.convert "
+            f"{form} {shlex.quote(str(where))} --output {path.stem}.onnx --opset 17, and name that file",
         )
     if end == ".onnx":
         raise EdgeoptError(f"{short(text)} is an ONNX file already", remedy=f"edgeopt optimize {path} takes it")
+    if end == _GGUF:
+        return Source(Kind.GGUF, text)
     if end != ".pt2" and end not in _TORCHSCRIPT:
         raise EdgeoptError(f"{short(text)} is no source of an export", remedy=f"write {FORMS}")
     require_regular(path, remedy="name a file that may be read")
@@ -89,6 +128,6 @@ def _named(kind: Kind, where: str) -> Source:
     if not where or (kind is Kind.MODULE and not all(where.rpartition(":")[::2])):
         raise EdgeoptError(
             f"{kind}:{short(where)} names nothing to export",
-            remedy="write torch:package.module:factory" if kind is Kind.MODULE else "write hf:FOLDER or hf:ID",
+            remedy=f"write {FORMS}",
         )
     return Source(kind, where)

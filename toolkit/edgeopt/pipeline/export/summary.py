@@ -34,7 +34,8 @@ def summarize(result: ExportResult) -> Document:
     )
     file = shlex.quote(str(result.file))
     sentence = f"{result.file} answers as the original does"
-    command = f"edgeopt run {file} --prompt TEXT" if result.writes else f"edgeopt optimize {file} --target cpu"
+    asks = "SOUND.wav" if result.hears else "--prompt TEXT"
+    command = f"edgeopt run {file} {asks}" if result.writes else f"edgeopt optimize {file} --target cpu"
     verdict = Verdict(Outcome.DONE, sentence, next_command=command)
     return Document(
         "export",

@@ -62,7 +62,7 @@ def to_onnx(network: Network, outputs: Sequence[str], dynamic: Axes, opset: int)
     """
     import torch
 
-    with _quiet(torch):
+    with quiet_export(torch):
         try:
             if network.form == "torchscript":
                 proto = _by_torchscript(torch, network, outputs, dynamic, opset)
@@ -74,7 +74,7 @@ def to_onnx(network: Network, outputs: Sequence[str], dynamic: Axes, opset: int)
                 f"torch cannot export {network.name}: {said(cause)}", remedy=_remedy(network, dynamic)
             ) from error
     _name_axes(proto, dynamic)
-    _forget_traces(proto)
+    forget_traces(proto)
     require_valid(proto, network.name)
     return Model(proto, network.name)
 
@@ -127,7 +127,7 @@ def _remedy(network: Network, dynamic: Axes) -> str:
 
 
 @contextmanager
-def _quiet(torch: Any) -> Iterator[None]:
+def quiet_export(torch: Any) -> Iterator[None]:
     """Keep what an export says on its way, which is for those who write exporters, from the terminal."""
     before = {name: logging.getLogger(name).level for name in _QUIET}
     try:
@@ -154,7 +154,7 @@ def _name_axes(proto: onnx.ModelProto, dynamic: Axes) -> None:
                 dim.dim_param = renamed[dim.dim_param]
 
 
-def _forget_traces(proto: onnx.ModelProto) -> None:
+def forget_traces(proto: onnx.ModelProto) -> None:
     """Take out what torch notes of files and lines: paths of the machine, often more bytes than the graph."""
     for graph in (proto.graph, *subgraphs(all_nodes(proto.graph))):
         for part in (graph, *graph.node, *graph.input, *graph.output, *graph.value_info, *graph.initializer):

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from edgeopt.executors.onnxruntime.decoder import LOGITS
-from edgeopt.graph.graph import Graph
-from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
+from edgeopt.pipeline.generation.material import Material
+from edgeopt.recipes.recipe import Recipe
+from edgeopt.steps.convert.blocks import Rounding, k_quant, to_nearest
+from edgeopt.steps.convert.neuron_parts import split_neurons
 from edgeopt.steps.convert.weight_only import make_weight_only
 from edgeopt.steps.quantize.formats.dynamic import make_dynamic
-from edgeopt.system.target import Target
+
+CHUNK_TOKENS = 256
+"""Of a prompt that a form runs at once: attention computes less of what the mask hides, and what stands between two
+products takes less memory. Fewer make products slower."""
+WIDE_BLOCK = 128
+"""In 8 bits a scale for so many weights costs nothing that is seen, and saves a third of the time of one for 32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,23 +26,92 @@ class Form:
 
     name: str
     told: str
-    make: Callable[[Model, Target], Outcome]
+    make: Callable[[Material], Outcome]
+    kind: str = ""
+    """Forms of one kind are equally fast: the one that loses least stands for all. Empty: a kind of its own."""
+
+    left_out: str = "no matrix of constant weights is large enough"
+    """Why it is left out where it changes nothing."""
+
+    @property
+    def precision(self) -> str:
+        """Its scheme in the words of targets: of `w4+head` that of most matrices."""
+        return self.name.partition("+")[0]
 
 
-def _with_wide_head(model: Model, _target: Target) -> Outcome:
-    """Return the model in 4 bits, but for the matrix that makes the logits: its errors reach every token directly."""
-    graph = Graph.from_model(model)
-    value = graph.value(LOGITS)
-    node = graph.producer(value)
-    return make_weight_only(model, 4, wide=() if node is None else (node.name or "",))
+def with_chunks(recipe: Recipe) -> Recipe:
+    """Return the recipe of a form, whose prompts run in parts."""
+    told = recipe.generation
+    return replace(recipe, generation=replace(told, chunk=told.chunk or CHUNK_TOKENS))
 
 
+def _eight_bits_in_parts(material: Material) -> Outcome:
+    if material.model.is_outside:
+        return Outcome(material.model, {})
+    parts = split_neurons(material.model)
+    return make_dynamic(parts.model, material.target.rules_here) if parts.changes else parts
+
+
+def _eight_bits(material: Material) -> Outcome:
+    return make_weight_only(material.model, 8, WIDE_BLOCK, tables=True)
+
+
+def _four_bits(rounding: Rounding | None = None) -> Callable[[Material], Outcome]:
+    """Return what makes blocks of 32 weights of 4 bits; None: rounded with the calibration text."""
+    return lambda material: make_weight_only(material.model, 4, rounding=rounding or material.with_inputs, tables=True)
+
+
+def _wide_head(block: int, *, mixed: bool = False) -> Callable[[Material], Outcome]:
+    """Return what makes blocks of 4 bits, but for the head: its errors reach every token directly.
+
+    Mixed: the most sensitive matrices are in 8 bits as well.
+    """
+
+    def make(material: Material) -> Outcome:
+        if mixed and material.model.is_outside:
+            return Outcome(material.model, {})
+        return make_weight_only(
+            material.model,
+            4,
+            block,
+            wide=(material.head, *(material.sensitive(4, block) if mixed else ())),
+            wide_block=WIDE_BLOCK,
+            rounding=material.with_inputs,
+            tables=True,
+        )
+
+    return make
+
+
+FUSED = Form(
+    "fp32+fused",
+    "as given, attention and norms as single ops",
+    lambda material: Outcome(material.model, {"": 1}),
+)
+"""Of a model that another exporter wrote (`fusion.py`); the other forms are made of it then."""
 FORMS = (
     Form(
-        "w8a8", "INT8, activations rounded as they come", lambda model, target: make_dynamic(model, target.rules_here)
+        "w8a8",
+        "INT8, activations rounded as they come",
+        lambda material: make_dynamic(material.model, material.target.rules_here),
     ),
-    Form("w8", "weights in blocks of 8 bits", lambda model, _target: make_weight_only(model, 8)),
-    Form("w4+head", "weights in blocks of 4 bits, the head in 8", _with_wide_head),
-    Form("w4", "weights in blocks of 4 bits", lambda model, _target: make_weight_only(model, 4)),
+    Form(
+        "w8a8+parts",
+        "w8a8, wide layers in parts of 2048 neurons",
+        _eight_bits_in_parts,
+        left_out="no layer has more than 2048 neurons, or the weights lie outside of the file",
+    ),
+    Form("w8", "blocks of 128 weights of 8 bits", _eight_bits),
+    Form("w4+nearest", "blocks of 32 of 4 bits, to nearest", _four_bits(to_nearest), "w4"),
+    Form("w4+k-quant", "the same as k-quants, with zeros", _four_bits(k_quant), "w4"),
+    Form("w4", "the same by GPTQ on the calibration text", _four_bits(), "w4"),
+    Form("w4+head", "w4, but the head in 8 bits", _wide_head(32)),
+    Form("w4+long", "w4+head in blocks of 128", _wide_head(WIDE_BLOCK)),
+    Form(
+        "w4+mixed",
+        "w4+long, the most sensitive in 8 bits",
+        _wide_head(WIDE_BLOCK, mixed=True),
+        left_out="no matrix of constant weights is large enough, or they lie outside of the file",
+    ),
 )
-"""The first is at its best with many tokens at once (long prompts), the others with one (long answers)."""
+"""The first two are at their best with many tokens at once (long prompts), the others with one (long answers)."""

@@ -2,50 +2,59 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
 
-from edgeopt.errors import EdgeoptError, InvalidFileError, Note, NoteKind, UnsupportedError
+from edgeopt.errors import EdgeoptError, Note, NoteKind, UnsupportedError
 from edgeopt.executors.onnxruntime.providers import CPU
-from edgeopt.graph.model import Model, load_model, save_model
-from edgeopt.measurement.generation.perplexity import (
-    TextScore,
-    agreement_between,
-    rise_between,
-    score_text,
-    windows_of,
-)
-from edgeopt.measurement.generation.turns import PARTS, Turns, measure_in_turns, ratio_between
-from edgeopt.measurement.resources.memory import read_memory
-from edgeopt.measurement.statistics.ratio import Change
-from edgeopt.pipeline.generation.forms import FORMS
-from edgeopt.pipeline.generation.result import BASELINE, LanguageForm, LanguageReport
+from edgeopt.graph.model import Model, find_model, load_model, save_model
+from edgeopt.measurement.generation.budget import AnswerBudget, AnswerVerdict, prove_budget
+from edgeopt.measurement.generation.turns import PARTS
+from edgeopt.pipeline.export.export import export_for, names_decoder
+from edgeopt.pipeline.generation.choice import choose_form
+from edgeopt.pipeline.generation.contest import Contest, Entrant
+from edgeopt.pipeline.generation.deploy import deploy_language_model
+from edgeopt.pipeline.generation.forms import FORMS, FUSED, Form, with_chunks
+from edgeopt.pipeline.generation.fusion import answers_last, fuse_decoder
+from edgeopt.pipeline.generation.guessing import choose_guesses
+from edgeopt.pipeline.generation.material import Material
+from edgeopt.pipeline.generation.proof import as_forms, prove, told_of_cut
+from edgeopt.pipeline.generation.result import BASELINE, GuessChoice, LanguageReport
+from edgeopt.pipeline.generation.resume import MODEL, Left, take_folder
 from edgeopt.pipeline.generation.summary import summarize_language
+from edgeopt.pipeline.generation.texts import no_text, read_texts
+from edgeopt.pipeline.measure import LEAST_PROCESSES
+from edgeopt.pipeline.optimize import device_name
 from edgeopt.pipeline.writing import find_language_model
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.recipe_text import recipe_text
 from edgeopt.report.formats import write_pages
 from edgeopt.runtime.availability import find_device
+from edgeopt.runtime.bundle import is_bundle
 from edgeopt.runtime.decoding.generation import Asked
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.opening import open_language_model
 from edgeopt.steps._context import Listener
+from edgeopt.steps.convert.blocks_with_inputs import Gram
+from edgeopt.steps.convert.cache_integers import make_integer_cache
+from edgeopt.steps.convert.last_logits import keep_last_logits
 from edgeopt.system.environment import read_environment
-from edgeopt.system.files import read_text, require_writable, write_beside
+from edgeopt.system.files import write_beside
+from edgeopt.system.memory import free_bytes
 from edgeopt.system.target import Target
 from edgeopt.system.text import format_bytes, plural
 from edgeopt.system.threads import engine_threads
 
-MARK = "language-run.json"
 MAX_RISE = 0.02
-_MOST_TEXT_BYTES = 16 << 20
-_LEAST_WINDOWS = 6
-_TWIN = "fp32 again"
+_MATRIX = 2
+"""Dimensions of one."""
+_SHARE = 4
+"""Of the seconds of the contest; guesses get one."""
+_LONGER = 3
+"""Times the seconds of the contest that proving a budget may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +68,17 @@ class LanguageOptions:
     """Of the perplexity, as a share."""
     text: str = ""
     """File of text that judges; empty: the recipe's own."""
+    calib: str = ""
+    """File of text that calibrates roundings; empty: see `read_texts`."""
     threads: int = 0
     seconds: float = 20.0
-    """For answers in turns, at least."""
+    """For the long rounds of the contest."""
+    budget: AnswerBudget | None = None
+    """Limits that the chosen form is to keep; None: no gate."""
+    processes: int = LEAST_PROCESSES
+    """Fresh ones that prove the choice; 2 or more."""
+    resume: bool = False
+    """Take up the forms that an interrupted run made."""
 
 
 def optimize_language_model(
@@ -70,7 +87,7 @@ def optimize_language_model(
     """Make the forms of a language model, judge and measure them, and write the one that is proven fastest.
 
     Args:
-        model: Shipped name, ONNX file or folder, with recipe and tokenizer beside it.
+        model: Shipped name, ONNX file or folder, with recipe and tokenizer beside it; or `hf:FOLDER`, exported first.
         target: One that runs ONNX Runtime on the processor of this machine.
         out: Folder to write; None: `out/MODEL-TARGET`.
         options: What is asked.
@@ -79,203 +96,241 @@ def optimize_language_model(
     Raises:
         EdgeoptError: If the model, the text or the lengths do not fit, or memory does not suffice.
     """
-    began_s, device, file = monotonic(), find_device(target), find_language_model(model)
-    if device.executor != "onnxruntime" or device.providers[0] != CPU:
-        raise UnsupportedError(
-            f"language models are made for ONNX Runtime on a processor so far, not for {device.name}",
-            remedy="--target cpu",
-        )
+    began_s, device = monotonic(), find_processor(target)
     threads = engine_threads(options.threads)
-    with ExitStack() as stack:
-        original, recipe = open_language_model(file, threads)
-        stack.enter_context(original)
-        text, windows = _windows(recipe, options, original)
-        folder = out or Path("out") / f"{recipe.name}-{device.name}"
-        _take(folder, recipe.name)
+    if (is_source := names_decoder(model)) and not options.text:
+        raise no_text()
+    file = export_first(model, target, out, listener) if is_source else find_language_model(model)
+    if is_bundle(file):
+        find_model(model)  # which says what takes one
+    original, recipe = open_language_model(file, threads)
+    with original:
+        _require_lengths(options, original)
+        texts = read_texts(recipe, original, options.text, options.calib)
+        folder = out or Path("out") / f"{recipe.name}-{device_name(target)}"
         loaded = load_model(file)
-        files, notes = _make(loaded, device, file, recipe, folder, listener)
-        _require_memory(files)
-        opened = {BASELINE: original}
-        for name, one in list(files.items())[1:]:
-            opened[name] = stack.enter_context(open_language_model(one, threads)[0])
-        listener.say(f"{plural(len(windows), 'window')} of {len(windows[0])} tokens of {text} judge")
-        scores = _scores(opened, windows, listener)
-        fit = {name: one for name, one in opened.items() if _why_unfit(name, scores, options.max_rise) == ""}
-        twin = stack.enter_context(open_language_model(files[BASELINE], threads)[0])
-        prompts = [_prompt(windows, i, options.prompt_tokens) for i in range(len(windows))]
-        asked = Asked(most_tokens=options.output_tokens, ends=False)
-        turns = measure_in_turns(
-            {**fit, _TWIN: twin},
-            prompts,
-            asked,
-            options.seconds,
-            lambda done, of: listener.progress("measure answers in turns, tenths of a second", done, of),
+        left = take_folder(folder, recipe.name, loaded, device, texts.calibration, resumes=options.resume)
+        _require_memory(loaded)
+        head = recipe.generation.head
+        listener.say("look for what is written in many ops and can be one")
+        fused = fuse_decoder(loaded, original.context, original.tokenizer.size)
+        forms = (FUSED, *FORMS) if fused.changes else FORMS
+        material = Material(fused.model, device, texts.calibration, threads, head, options.max_rise, listener)
+        listener.say(
+            f"{plural(len(texts.windows), 'window')} of {len(texts.windows[0])} tokens of {texts.judging} judge, "
+            f"{len(texts.calibration)} of {texts.calibrating} calibrate"
         )
-    report = _report(loaded, device, folder, recipe, options, files, scores, turns, text, windows, threads)
-    report = replace(report, notes=(*report.notes, *notes), seconds=monotonic() - began_s)
-    _write(report, files[report.chosen], file.parent, recipe)
-    return report
-
-
-def _take(folder: Path, name: str) -> None:
-    """Take an output folder that is new, or of such a run."""
-    require_writable(folder / MARK)
-    if folder.is_dir() and not (folder / MARK).is_file() and any(folder.iterdir()):
-        raise InvalidFileError(f"{folder} holds something else", remedy="choose an empty folder with -o")
-    write_beside(folder / MARK, json.dumps({"tool": "edgeopt optimize", "language model": name}) + "\n")
-
-
-def _make(
-    loaded: Model, device: Target, file: Path, recipe: Recipe, folder: Path, listener: Listener
-) -> tuple[dict[str, Path], list[Note]]:
-    """Write each form into a folder of its own, with recipe and tokenizer; return their files, the original first."""
-    files, notes = {BASELINE: file}, list[Note]()
-    for i, form in enumerate(FORMS):
-        listener.progress("make forms", i, len(FORMS))
-        made = form.make(loaded, device)
-        if not made.changes:
-            notes.append(Note(NoteKind.INFO, f"{form.name} is left out: no matrix of constant weights is large enough"))
-            continue
-        place = folder / "candidates" / form.name
-        save_model(made.model, place / "model.onnx")
-        _copy_beside(file.parent, place, recipe)
-        files[form.name] = place / "model.onnx"
-        listener.say(f"{form.name:<10} {format_bytes(files[form.name].stat().st_size):>10}  {form.told}")
-    listener.progress("make forms", len(FORMS), len(FORMS))
-    return files, notes
-
-
-def _copy_beside(source: Path, place: Path, recipe: Recipe) -> None:
-    place.mkdir(parents=True, exist_ok=True)
-    for name in ("recipe.toml", recipe.tokenizer.file, recipe.evaluation.calib):
-        if name and (source / name).is_file() and (source / name).resolve() != (place / name).resolve():
-            shutil.copyfile(source / name, place / name)
-    if not (source / "recipe.toml").is_file():
-        write_beside(place / "recipe.toml", recipe_text(recipe, name=recipe.name, labels=""))
-
-
-def _require_memory(files: Mapping[str, Path]) -> None:
-    """Raise where the forms, which are open side by side, are larger than what is free."""
-    needed, free = 2 * sum(one.stat().st_size for one in files.values()), read_memory()[1]
-    if needed > free:
-        raise EdgeoptError(
-            f"all forms side by side need about {format_bytes(needed)}, {format_bytes(free)} are free",
-            remedy="close other programs, or use a machine with more memory",
+        contest = Contest(
+            original=original,
+            windows=texts.windows,
+            prompts=[texts.prompt(i, options.prompt_tokens) for i in range(len(texts.windows))],
+            asked=Asked(most_tokens=options.output_tokens, guesses=0, ends=False),
+            threads=threads,
+            max_rise=options.max_rise,
+            seconds=options.seconds,
+            parts=PARTS if options.budget else ("answer",),
+            listener=listener,
         )
-
-
-def _windows(recipe: Recipe, options: LanguageOptions, opened: LanguageModel) -> tuple[str, list[list[int]]]:
-    """Return the name of the text that judges, and windows of its tokens."""
-    file = Path(options.text) if options.text else recipe.path_of(recipe.evaluation.calib)
-    if file is None:
-        raise EdgeoptError(
-            "no text judges what a form loses", remedy="pass --eval TEXT: a file of text that the model did not learn"
-        )
-    tokens = opened.tokenizer.encode(read_text(file, remedy="pass a text in UTF-8", most_bytes=_MOST_TEXT_BYTES))
-    windows = windows_of(tokens, opened.context)
-    if len(windows) < _LEAST_WINDOWS:
-        raise EdgeoptError(
-            f"{file} has {plural(len(tokens), 'token')}: {plural(len(windows), 'window')} of {len(windows[0])} tokens",
-            remedy=f"pass a text of {_LEAST_WINDOWS} windows or more",
-        )
-    if options.prompt_tokens + options.output_tokens > opened.context:
-        raise EdgeoptError(
-            f"{options.prompt_tokens} tokens of a prompt and {options.output_tokens} of its answer are more than the "
-            f"context of {opened.context}",
-            remedy="ask for shorter prompts or answers",
-        )
-    return file.name, windows
-
-
-def _prompt(windows: Sequence[Sequence[int]], first: int, count: int) -> list[int]:
-    """Return so many tokens, from one window on; after the last one the text begins again."""
-    tokens = list[int]()
-    while len(tokens) < count:
-        tokens += windows[first % len(windows)]
-        first += 1
-    return tokens[:count]
-
-
-def _scores(
-    opened: Mapping[str, LanguageModel], windows: Sequence[Sequence[int]], listener: Listener
-) -> dict[str, TextScore]:
-    found = dict[str, TextScore]()
-    for i, (name, model) in enumerate(opened.items()):
-        listener.progress("judge forms", i, len(opened))
-        found[name] = score_text(model, windows)
-    listener.progress("judge forms", len(opened), len(opened))
-    return found
-
-
-def _why_unfit(name: str, scores: Mapping[str, TextScore], max_rise: float) -> str:
-    if name == BASELINE:
-        return ""
-    rise = rise_between(scores[BASELINE], scores[name])
-    return f"its perplexity is {rise.value:+.1%}, {max_rise:.1%} are allowed" if not rise.value <= max_rise else ""
-
-
-def _report(
-    loaded: Model,
-    device: Target,
-    folder: Path,
-    recipe: Recipe,
-    options: LanguageOptions,
-    files: Mapping[str, Path],
-    scores: Mapping[str, TextScore],
-    turns: Mapping[str, Turns],
-    text: str,
-    windows: Sequence[Sequence[int]],
-    threads: int,
-) -> LanguageReport:
-    first = turns[BASELINE]
-    null = ratio_between(first, turns[_TWIN], "answer")
-    told = {form.name: form.told for form in FORMS}
-    forms = list[LanguageForm]()
-    for name, file in files.items():
-        one, score = turns.get(name), scores[name]
-        forms.append(
-            LanguageForm(
-                name=name,
-                told=told.get(name, "as given"),
-                file=str(file),
-                size_bytes=file.stat().st_size,
-                perplexity=score.perplexity,
-                rise=None if name == BASELINE else rise_between(scores[BASELINE], score),
-                agreement=agreement_between(scores[BASELINE], score),
-                times_ms={part: one.median_ms(part) for part in PARTS} if one else {},
-                speed={part: ratio_between(first, one, part, null) for part in PARTS}
-                if one and name != BASELINE
-                else {},
-                unfit=_why_unfit(name, scores, options.max_rise),
-            )
-        )
-    return LanguageReport(
+        is_last_enough = answers_last(fused.model, original.context, original.tokenizer.size)
+        place = Workplace(file, left, with_chunks(recipe), is_last_enough)
+        entrants, notes = _enter(forms, contest, material, place, listener)
+        was_cut = _is_cut(lambda: contest.hold(entrants))
+        found = as_forms(contest, file, entrants)
+    found, stopped = prove(found, contest, 0 if was_cut else options.processes, options.budget, listener)
+    was_cut = was_cut or stopped
+    if was_cut:
+        notes.append(told_of_cut(found, options.processes, options.budget))
+    report = LanguageReport(
         model=recipe.name,
         target=device.name,
         folder=folder,
         prompt_tokens=options.prompt_tokens,
         output_tokens=options.output_tokens,
         max_rise=options.max_rise,
-        text=text,
-        windows=len(windows),
-        window_tokens=len(windows[0]),
+        text=texts.judging,
+        windows=len(texts.windows),
+        window_tokens=len(texts.windows[0]),
+        calibration=f"{plural(len(texts.calibration), 'window')} of {texts.calibrating}",
         cpu=read_environment().cpu,
         threads=threads,
-        forms=tuple(forms),
-        chosen=_choose(forms),
-        null=null,
+        forms=tuple(found),
+        chosen=choose_form(found, options.budget),
         seconds=0.0,
+        budget=options.budget,
+        was_cut=was_cut,
     )
-
-
-def _choose(forms: Sequence[LanguageForm]) -> str:
-    """Return the form whose whole answers are proven fastest; the original where none is."""
-    proven = [one for one in forms if one.speed and not one.unfit and one.speed["answer"].verdict is Change.FASTER]
-    return max(proven, key=lambda one: one.speed["answer"].speedup).name if proven else BASELINE
-
-
-def _write(report: LanguageReport, chosen: Path, source: Path, recipe: Recipe) -> None:
-    """Write the chosen form with its recipe and tokenizer into the output folder, and the report."""
-    shutil.copyfile(chosen, report.folder / "model.onnx")
-    _copy_beside(source, report.folder, recipe)
+    if not was_cut:
+        report = replace(report, guessing=_guessing(report, contest, listener))
+    if options.budget and not was_cut:
+        try:
+            report = replace(report, judged=_prove(Path(report.best.file), contest, options.budget, listener))
+        except KeyboardInterrupt:
+            report = replace(report, was_cut=True)
+            notes.append(
+                Note(NoteKind.WARNING, "interrupted before the budget was decided", "edgeopt bench decides it")
+            )
+    bundle = deploy_language_model(report, device, recipe if report.chosen == BASELINE else with_chunks(recipe))
+    report = replace(report, notes=(*fused.notes, *notes), seconds=monotonic() - began_s, bundle=bundle.folder)
     write_pages(summarize_language(report), report.folder, "report")
+    return report
+
+
+def find_processor(target: str) -> Target:
+    """Return a target that runs ONNX Runtime on the processor of this machine.
+
+    Raises:
+        UnsupportedError: If it is another.
+    """
+    device = find_device(target)
+    if device.executor != "onnxruntime" or device.providers[0] != CPU:
+        raise UnsupportedError(
+            f"language models are made for ONNX Runtime on a processor so far, not for {device.name}",
+            remedy="--target cpu",
+        )
+    return device
+
+
+@dataclass(frozen=True, slots=True)
+class Workplace:
+    """Where forms are written, and what lies beside them."""
+
+    source: Path
+    """The original."""
+    left: Left
+    recipe: Recipe
+    """Of the forms."""
+    is_last_enough: bool
+    """Whether forms may leave out what only the logits of earlier tokens need."""
+
+    def write(self, name: str, made: Model) -> Path:
+        """Write a form into a folder of its own, with recipe and tokenizer; return its file."""
+        place = self.left.place(name)
+        save_model(keep_last_logits(made).model if self.is_last_enough else made, place / MODEL)
+        _copy_beside(self.source.parent, place, self.recipe)
+        self.left.finish(name)
+        return place / MODEL
+
+
+def _enter(
+    forms: Sequence[Form], contest: Contest, material: Material, place: Workplace, listener: Listener
+) -> tuple[list[Entrant], list[Note]]:
+    """Make the forms, kind by kind, and let each into the contest; return all, and what was left out."""
+    entrants, left_out = list[Entrant](), dict[str, list[str]]()
+    kinds = list(dict.fromkeys(form.kind or form.name for form in forms))
+    for i, kind in enumerate(kinds):
+        listener.progress("make, judge and time forms", i, len(kinds))
+        group = list[Entrant]()
+        for form in (one for one in forms if (one.kind or one.name) == kind):
+            file = place.left.place(form.name) / MODEL
+            if not place.left.is_finished(form.name):
+                made = form.make(material)
+                if not made.changes:
+                    left_out.setdefault(form.left_out, []).append(form.name)
+                    continue
+                file = place.write(form.name, made.model)
+            group.append(Entrant(form.name, form.told, form.precision, file))
+            listener.say(f"{form.name:<10} {format_bytes(group[-1].file.stat().st_size):>10}  {form.told}")
+        contest.enter(group)
+        entrants += group
+    notes = [Note(NoteKind.INFO, f"left out: {', '.join(names)}: {why}") for why, names in left_out.items()]
+    leader = contest.leader(entrants)
+    if leader is not None:
+        notes += _enter_with_small_cache(leader, contest, material, place, entrants)
+    listener.progress("make, judge and time forms", len(kinds), len(kinds))
+    return entrants, notes
+
+
+def _enter_with_small_cache(
+    leader: Entrant, contest: Contest, material: Material, place: Workplace, entrants: list[Entrant]
+) -> list[Note]:
+    """Let the leader in again with its cache in 8 bits; return why not, where that is not possible."""
+    name, told = f"{leader.name}+cache8", f"{leader.name}, keys and values of the cache in 8 bits"
+    made = make_integer_cache(load_model(leader.file), material.cache_ranges)
+    if not made.changes:
+        return [Note(NoteKind.INFO, f"{name} is left out: only GroupQueryAttention reads a cache in integers")]
+    one = Entrant(name, told, leader.precision, place.write(name, made.model))
+    try:
+        contest.enter([one])
+    except EdgeoptError as error:
+        return [Note(NoteKind.INFO, f"{name} is left out: {error.problem}", "ONNX Runtime 1.32 reads such a cache")]
+    entrants.append(one)
+    return []
+
+
+def _guessing(report: LanguageReport, contest: Contest, listener: Listener) -> GuessChoice:
+    """Return whether the chosen form guesses in its bundle."""
+    listener.say("see whether guesses pay")
+    with open_language_model(Path(report.best.file), contest.threads)[0] as opened:
+        try:
+            return choose_guesses(report.best, opened, contest.prompts, contest.asked, contest.seconds / _SHARE)
+        except KeyboardInterrupt:
+            return GuessChoice(told="not used: interrupted before they were proven faster")
+
+
+def _prove(chosen: Path, contest: Contest, budget: AnswerBudget, listener: Listener) -> AnswerVerdict:
+    """Return whether the chosen form keeps the budget, on answers of its own."""
+    with open_language_model(chosen, contest.threads)[0] as opened:
+        return prove_budget(
+            opened,
+            contest.prompts,
+            contest.asked,
+            budget,
+            _LONGER * contest.seconds,
+            lambda done, of: listener.progress("prove the budget, tenths of a second", done, of),
+        )
+
+
+def export_first(source: str, target: str, out: Path | None, listener: Listener) -> Path:
+    """Export a source, tell of it, and return the file, or the folder of an encoder with a decoder."""
+    listener.say(f"export {source}")
+    made = export_for(source, target, out)
+    listener.say(f"exported to {made.file}, compared with {made.framework}")
+    return made.file
+
+
+def _is_cut(work: Callable[[], None]) -> bool:
+    """Do work; return whether it was interrupted: what it found so far stays."""
+    try:
+        work()
+    except KeyboardInterrupt:
+        return True
+    return False
+
+
+def _copy_beside(source: Path, place: Path, recipe: Recipe) -> None:
+    place.mkdir(parents=True, exist_ok=True)
+    for name in (recipe.tokenizer.file, recipe.evaluation.calib, recipe.generation.draft):
+        if name and (source / name).is_file() and (source / name).resolve() != (place / name).resolve():
+            (place / name).parent.mkdir(exist_ok=True)
+            shutil.copyfile(source / name, place / name)
+    write_beside(place / "recipe.toml", recipe_text(replace(recipe, folder=place), name=recipe.name, labels=""))
+
+
+def _require_memory(loaded: Model) -> None:
+    """Raise where the original, a form beside it, and what a form is made of are larger than what is free."""
+    inputs = {one.name: one.dims[0] for one in loaded.proto.graph.initializer if len(one.dims) == _MATRIX}
+    products = [node.input[1] for node in loaded.proto.graph.node if node.op_type == "MatMul"]
+    needed = 8 * loaded.size_bytes + sum(Gram.bytes_of(inputs[one]) for one in products if one in inputs)
+    require_room(needed)
+
+
+def require_room(needed_bytes: int) -> None:
+    """Raise where the original and making a form of it need more memory than is free.
+
+    Raises:
+        EdgeoptError: If so.
+    """
+    if needed_bytes > (free := free_bytes()):
+        raise EdgeoptError(
+            f"the model and making a form of it need about {format_bytes(needed_bytes)}, {format_bytes(free)} are free",
+            remedy="close other programs, or use a machine with more memory",
+        )
+
+
+def _require_lengths(options: LanguageOptions, opened: LanguageModel) -> None:
+    if options.prompt_tokens + options.output_tokens > opened.context:
+        raise EdgeoptError(
+            f"{options.prompt_tokens} tokens of a prompt and {options.output_tokens} of its answer are more than the "
+            f"context of {opened.context}",
+            remedy="ask for shorter prompts or answers",
+        )

@@ -7,11 +7,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from edgeopt.errors import EXIT_PASS, Note
+from edgeopt.errors import EXIT_INTERRUPTED, EXIT_PASS, Note
+from edgeopt.measurement.generation.budget import AnswerBudget, AnswerVerdict
 from edgeopt.measurement.generation.perplexity import Rise
 from edgeopt.measurement.statistics.ratio import Ratio
+from edgeopt.system.text import plural
 
 BASELINE = "fp32"
+LANGUAGE_RUN = "language-run.json"
+"""Marks the output folder of a language model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +34,26 @@ class LanguageForm:
     times_ms: Mapping[str, float] = field(default_factory=dict)
     """Medians of the whole answer, TTFT and TPOT."""
     speed: Mapping[str, Ratio] = field(default_factory=dict)
-    """Against the original, in turns."""
+    """Against the original: over fresh processes of the chosen one, in turns in one process of the others."""
     unfit: str = ""
-    """Why it may not be chosen; empty: it may."""
+    """What it loses too much; empty: it does not."""
+    precision: str = BASELINE
+    """Its scheme, in the words of targets."""
+    out: str = ""
+    """Why it went out of the contest; empty: it did not."""
+    windows: int = 0
+    """Of the text, by which it was judged."""
+
+
+@dataclass(frozen=True, slots=True)
+class GuessChoice:
+    """What was decided of guesses for the chosen form."""
+
+    by: str = ""
+    """`draft` or `text`; empty: none."""
+    guesses: int = 0
+    told: str = ""
+    """Why, with the figures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,19 +71,48 @@ class LanguageReport:
     """That judged."""
     windows: int
     window_tokens: int
+    calibration: str
+    """Windows of which text calibrated."""
     cpu: str
     threads: int
     forms: tuple[LanguageForm, ...]
     chosen: str
-    null: Ratio
-    """The original against itself."""
     seconds: float
     notes: tuple[Note, ...] = ()
+    bundle: Path | None = None
+    """Its folder, once it is written."""
+    was_cut: bool = False
+    """Whether it was interrupted while it measured: the bundle holds what is proven so far."""
+    budget: AnswerBudget | None = None
+    guessing: GuessChoice | None = None
+    """Whether the bundle guesses; None where nothing was tried."""
+    told_lengths: str = ""
+    """Of what an encoder hears or reads, and of its answers; empty: of prompts, see `lengths`."""
+    told_judge: str = ""
+    """What judged, where that is no text."""
+    asks: str = "--prompt TEXT"
+    """What `edgeopt run` is given."""
+    judged: AnswerVerdict | None = None
+    """What answers of the chosen form prove about the budget; None: none was asked for."""
 
     @property
     def exit_code(self) -> int:
-        """0: nothing was asked for that could be missed."""
-        return EXIT_PASS
+        """0 the budget is met, or none was asked for; 2 it is missed, proven; 3 not decided; 130 interrupted."""
+        if self.was_cut:
+            return EXIT_INTERRUPTED
+        return self.judged.exit_code if self.judged else EXIT_PASS
+
+    @property
+    def lengths(self) -> str:
+        """What the answers are made fast for."""
+        told = f"prompts of {plural(self.prompt_tokens, 'token')}, answers of {self.output_tokens}"
+        return self.told_lengths or told
+
+    @property
+    def judge(self) -> str:
+        """What tells what a form loses."""
+        told = f"{plural(self.windows, 'window')} of {self.window_tokens} tokens of {self.text}"
+        return self.told_judge or told
 
     @property
     def best(self) -> LanguageForm:
@@ -71,4 +121,5 @@ class LanguageReport:
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values."""
-        return {**asdict(self), "folder": str(self.folder)}
+        bundle = None if self.bundle is None else str(self.bundle)
+        return {**asdict(self), "folder": str(self.folder), "bundle": bundle}

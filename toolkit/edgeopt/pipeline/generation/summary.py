@@ -11,17 +11,17 @@ from edgeopt.system.text import format_bytes, plural
 
 def summarize_language(report: LanguageReport) -> Document:
     """Return what a reader sees: what each form costs and gains for these lengths, and which one was written."""
-    lengths = f"prompts of {plural(report.prompt_tokens, 'token')}, answers of {report.output_tokens}"
     values = (
-        Value("asked for", lengths),
-        Value("text", f"{report.text}, {plural(report.windows, 'window')} of {report.window_tokens} tokens"),
+        Value("asked for", f"{report.lengths}{f'; {report.budget}' if report.budget else ''}"),
+        Value("judged by", report.judge),
+        *((Value("calibrated by", report.calibration),) if report.calibration else ()),
         Value("machine", f"{report.cpu}, {plural(report.threads, 'thread')}"),
-        Value("null", f"the original against itself {report.null}"),
+        *((Value("guesses", report.guessing.told),) if report.guessing else ()),
         *map(Value.of_note, report.notes),
     )
     sections = (
         Section(values=values),
-        Section("Speed against the original, in turns in one process", _speeds(report)),
+        Section("Speed against the original; what is FASTER is so in fresh processes", _speeds(report)),
         Section(f"Perplexity, {report.max_rise:.1%} more is allowed", _losses(report)),
     )
     title = f"{report.model} on {report.target}"
@@ -43,7 +43,7 @@ def _speeds(report: LanguageReport) -> Table:
         "TTFT ms": lambda one: _ms(one, "TTFT"),
         "TPOT ms": lambda one: _ms(one, "TPOT"),
     }
-    kept = [one for one in report.forms if one.times_ms]
+    kept = [one for one in report.forms if one.times_ms or one.name == BASELINE]
     place = [one.name for one in kept].index(report.chosen)
     return make_table(kept, columns, less=["TTFT ms", "TPOT ms", "proof"], chosen=place)
 
@@ -51,15 +51,20 @@ def _speeds(report: LanguageReport) -> Table:
 def _losses(report: LanguageReport) -> Table:
     columns: dict[str, Callable[[LanguageForm], str]] = {
         "form": lambda one: one.name,
-        "perplexity": lambda one: f"{one.perplexity:.3f}",
+        "perplexity": lambda one: "" if one.windows and one.windows < report.windows else f"{one.perplexity:.3f}",
         "rise": lambda one: str(one.rise) if one.rise else "",
         "same tokens": lambda one: f"{one.agreement:.1%}",
         "size": lambda one: format_bytes(one.size_bytes),
-        "": lambda one: "chosen" if one.name == report.chosen else "refused" if one.unfit else "",
+        "windows": lambda one: str(one.windows or report.windows),
+        "": lambda one: "chosen" if one.name == report.chosen else _why_not(one),
         "what it is": lambda one: one.told,
     }
     place = [one.name for one in report.forms].index(report.chosen)
-    return make_table(report.forms, columns, words=["what it is"], less=["what it is", "size"], chosen=place)
+    return make_table(report.forms, columns, words=["what it is"], less=["what it is", "windows", "size"], chosen=place)
+
+
+def _why_not(one: LanguageForm) -> str:
+    return "refused" if one.unfit else one.out
 
 
 def _ms(one: LanguageForm, part: str) -> str:
@@ -67,14 +72,19 @@ def _ms(one: LanguageForm, part: str) -> str:
 
 
 def _verdict(report: LanguageReport) -> Verdict:
-    best, written = report.best, str(report.folder)
-    command = f"edgeopt run {written} --prompt TEXT"
+    best, written = report.best, str(report.bundle or report.folder)
+    command, facts = f"edgeopt run {written} {report.asks}", list[Value]()
     if best.name == BASELINE:
+        outcome = Outcome.DONE
         sentence = f"No form of {report.model} is proven faster for these lengths: the original stays"
-        return Verdict(Outcome.DONE, sentence, bundle=written, next_command=command)
-    speed = best.speed["answer"]
-    sentence = (
-        f"{best.name} gives whole answers {speed.speedup:.2f}x as fast as the original; its perplexity is "
-        f"{best.perplexity:.2f} ({best.rise})"
-    )
-    return Verdict(Outcome.FASTER, sentence, bundle=written, next_command=command)
+    else:
+        outcome, speed = Outcome.FASTER, best.speed["answer"]
+        sentence = (
+            f"{best.name} gives whole answers {speed.speedup:.2f}x as fast as the original; its perplexity is "
+            f"{best.perplexity:.2f} ({best.rise})"
+        )
+    if report.judged:
+        outcome = Outcome.by_exit(report.exit_code)
+        sentence = f"budget {report.judged.sentence}. {sentence}"
+        facts = [Value("budget", str(one)) for one in report.judged.limits]
+    return Verdict(outcome, sentence, tuple(facts), bundle=written, next_command=command)

@@ -160,10 +160,12 @@ def _make_candidates(
             listener=hears,
             bundle_of=forms,
         )
+        if report.was_cut:
+            raise KeyboardInterrupt
         if report.untimed:
             raise UnavailableError(
-                f"a pipeline is chosen by what is measured, and {target} is not here: {report.untimed}",
-                remedy="run edgeopt optimize on the device itself",
+                f"a pipeline is chosen by what is measured, and stage {stage.name} is not: {report.untimed}",
+                remedy="run edgeopt optimize on the device itself, with more --time-limit where that was reached",
             )
         models.append(forms.of(stage.name, report.threads))
     return original, tuple(models)

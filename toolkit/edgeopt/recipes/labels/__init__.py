@@ -55,6 +55,11 @@ class Labels:
         return self
 
     @property
+    def groups(self) -> tuple[int, ...]:
+        """Which pictures are alike because they follow each other, by a number each; empty: none are."""
+        return ()
+
+    @property
     def texts(self) -> tuple[str, ...] | None:
         """The texts themselves, where the file of labels holds what is asked; None: it names files."""
         return None

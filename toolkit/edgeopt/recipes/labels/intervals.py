@@ -30,6 +30,8 @@ _LONGEST_S = 1e6
 _COLUMNS = ("file", "start_s", "end_s")
 _REMEDY = "write file,start_s,end_s, one line an interval; a file without any has both empty"
 _REMEDY_RTTM = "write SPEAKER FILE 1 START SECONDS <NA> <NA> NAME <NA> <NA>, one line an interval"
+_LEAST_GROUPS, _BLOCK_S = 8, 5.0
+"""Sounds that are drawn whole, rather than in blocks, and how long a block is where there is as much: a sentence."""
 Interval = tuple[float, float]
 """Begin and end, in seconds."""
 
@@ -68,6 +70,21 @@ class IntervalLabels(Labels):
         ]
         held = [known.get(Path(name).stem, ()) for name in names if isfile(folder / name)]
         return replace(self, files=tuple(names), intervals=tuple(held)) if names else self
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """Windows of one sound go together; of few sounds, those of one block of a few seconds.
+
+        Source: the block bootstrap, Kuensch 1989; blocks of at least as long as neighbours depend on each other.
+        """
+        places = [one.place for one in self.parts]
+        keys: list[tuple[int, int]] = [(place, 0) for place in places]
+        if len(set(places)) < _LEAST_GROUPS:
+            ends = dict(zip(places, (one.end_s for one in self.parts), strict=True))  # of each the last
+            block_s = min(_BLOCK_S, sum(ends.values()) / _LEAST_GROUPS)
+            keys = [(one.place, int(one.begin_s / block_s)) for one in self.parts]
+        numbers = {key: i for i, key in enumerate(dict.fromkeys(keys))}
+        return tuple(numbers[key] for key in keys)
 
     def truth(self, stretches: int) -> NDArray[np.bool_]:
         """Return (windows, stretches) whether something is there in the middle of each stretch.

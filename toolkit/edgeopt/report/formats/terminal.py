@@ -1,4 +1,4 @@
-"""Plain text for a terminal; in a pipe, lines that are never cut or folded.
+"""Plain text for a terminal; in a pipe, lines that are never cut or folded, unless the variable `COLUMNS` is set.
 
 A table fits the terminal: it leaves columns out, the least important first, and never a digit.
 """

@@ -4,12 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from itertools import pairwise
 from time import perf_counter_ns
+from typing import Any, Protocol
 
-from edgeopt.executors.onnxruntime.decoder import Decoder
-from edgeopt.runtime.decoding.lookup import guessed
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeopt.errors import UnsupportedError
+from edgeopt.runtime.decoding.guessing import Guesser
 from edgeopt.runtime.decoding.pieces import Pieces
 from edgeopt.runtime.decoding.sampling import Chooser, Sampling
+
+
+class TextDecoder(Protocol):
+    """One text on a model, with its cache."""
+
+    capacity: int
+    """Tokens that the text may have."""
+
+    @property
+    def past(self) -> int:
+        """Tokens that the cache holds."""
+        ...
+
+    def run(self, tokens: Sequence[int], last: int = 0) -> NDArray[np.float32]:
+        """Return (tokens, vocabulary) logits behind each token; the last ones suffice where they are asked for."""
+        ...
+
+    def rewind(self, past: int) -> None:
+        """Forget all tokens but the first `past`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +48,19 @@ class Piece:
     """Since the answer was asked for."""
 
 
+class Long(StrEnum):
+    """What becomes of a prompt that fills the context."""
+
+    REFUSE = "refuse"
+    HEAD = "head"
+    """Its beginning is cut."""
+    MIDDLE = "middle"
+    TAIL = "tail"
+    """Its end is cut."""
+    WINDOWS = "windows"
+    """A sound is heard in windows, one after the other."""
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What an answer may be."""
@@ -31,11 +70,19 @@ class Asked:
     stop: tuple[str, ...] = ()
     """The answer ends before any of these."""
     chunk_tokens: int = 0
-    """Of a prompt that are run at once: other answers wait no longer; 0: all."""
-    guesses: int = 0
-    """Tokens that are guessed from the text so far and verified in one run; the answer is the same. 0: none."""
+    """Of a prompt that are run at once, at most: other answers wait no longer; 0: as the recipe says."""
+    guesses: int | None = None
+    """Tokens that are guessed and verified in one run; the answer is the same. 0: none; None: as the recipe says."""
+    uses_draft: bool = True
+    """Whether the model's draft guesses, where it has one; else the text so far does."""
+    exact: bool | None = None
+    """Whether the answer has the tokens of the text run at once, where single tokens sum otherwise than several: then
+    guesses change nothing. None: where guesses are asked for, or the model is exact. Weights in blocks are slower."""
     ends: bool = True
     """Whether the model's own end ends the answer; a benchmark wants all tokens."""
+    long: Long = Long.REFUSE
+    keep: int = 0
+    """First tokens of the prompt that are never cut, of a stored prefix for example."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +91,39 @@ class Account:
 
     prompt_tokens: int = 0
     reused_tokens: int = 0
-    """Of the prompt that the cache held already."""
+    """Of the prompt that a cache held already."""
     computed_tokens: int = 0
     """That went through the model, rejected guesses too."""
     tokenize_ns: int = 0
+    encode_ns: int = 0
+    """In the encoder, where there is one."""
+    heard_rows: int = 0
+    """That the encoder gave."""
+    queue_ns: int = 0
+    """Waited for a slot, where several texts share a cache."""
     prefill_ns: int = 0
+    """From its first run to the logits behind the prompt."""
     detokenize_ns: int = 0
     token_at_ns: tuple[int, ...] = ()
     """When each token was there."""
     runs: int = 0
     """Of the model after the prompt."""
+    guessed_tokens: int = 0
+    accepted_tokens: int = 0
+    """Of the guessed ones: the model chose the same."""
+    draft_tokens: int = 0
+    """That went through the draft, besides `computed_tokens`."""
     reason: str = ""
     """Why it is over: `end`, `stop`, `length`, `cancelled`; empty while it is not."""
+    cut_tokens: int = 0
+    """Of the prompt, left out because it filled the context."""
+    windows: int = 1
+    """Of a sound, that were heard one after the other."""
+
+    @property
+    def acceptance(self) -> float | None:
+        """Share of the guesses that the model chose too; None without any."""
+        return self.accepted_tokens / self.guessed_tokens if self.guessed_tokens else None
 
     @property
     def ttft_ms(self) -> float | None:
@@ -69,29 +137,105 @@ class Account:
         return (times[-1] - times[0]) / 1e6 / (len(times) - 1) if len(times) > 1 else None
 
 
+class Writing:
+    """A text as it grows: its tokens, the choice of the next one, and the account of both."""
+
+    def __init__(
+        self,
+        prompt: Sequence[int],
+        pieces: Pieces,
+        asked: Asked,
+        *,
+        end: Sequence[int],
+        capacity: int,
+        begun_ns: int,
+        tokenize_ns: int,
+        cut_tokens: int = 0,
+    ) -> None:
+        """Begin behind a prompt.
+
+        Args:
+            prompt: Tokens.
+            pieces: Of the answer.
+            asked: What it may be.
+            end: Tokens that end it, where it is asked to end.
+            capacity: Tokens that prompt and answer may have.
+            begun_ns: When the answer was asked for, by `perf_counter_ns`.
+            tokenize_ns: That making tokens of the prompt took.
+            cut_tokens: Of the prompt, left out.
+        """
+        self.tokens, self.prompt_tokens = list(prompt), len(prompt)
+        self.account = Account(len(prompt), tokenize_ns=tokenize_ns, cut_tokens=cut_tokens)
+        self._pieces, self._asked, self._capacity, self._begun_ns = pieces, asked, capacity, begun_ns
+        self._end = frozenset(end) if asked.ends else frozenset[int]()
+        self._chooser = Chooser(asked.sampling)
+
+    @property
+    def now_ns(self) -> int:
+        """Since the answer was asked for."""
+        return perf_counter_ns() - self._begun_ns
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no token follows."""
+        return bool(self.account.reason)
+
+    def choose(self, logits: NDArray[np.float32], more: Sequence[int] = ()) -> int:
+        """Return the token that follows the text and `more` behind it, from its (vocabulary,) logits."""
+        return self._chooser.choose(logits, [*self.tokens, *more] if more else self.tokens)
+
+    def take(self, token: int) -> Piece:
+        """Take a token into the text and return its piece; the account says why the answer is over where it is."""
+        self.tokens.append(token)
+        at_ns, account = self.now_ns, self.account
+        count = len(account.token_at_ns) + 1
+        shown, reason = self._pieces.add(token), ""
+        if token in self._end:
+            reason = "end"
+        elif self._pieces.is_over:
+            reason = "stop"
+        elif count >= self._asked.most_tokens or len(self.tokens) >= self._capacity:
+            reason = "length"
+        if reason in ("end", "length"):
+            shown += self._pieces.end()
+        self.account = replace(account, token_at_ns=(*account.token_at_ns, at_ns), reason=reason)
+        self.count(detokenize_ns=self.now_ns - at_ns)
+        return Piece(token, shown, at_ns)
+
+    def break_off(self) -> None:
+        """End the text where it stands, if it is not over."""
+        if not self.is_over:
+            self.account = replace(self.account, reason="cancelled")
+
+    def count(self, **more: int) -> None:
+        """Add to figures of the account."""
+        self.account = replace(self.account, **{name: getattr(self.account, name) + n for name, n in more.items()})
+
+
 class Generation:
     """An answer on its way: iterate over it for its pieces. It holds its cache until it is over, or closed."""
 
     def __init__(
         self,
-        decoder: Decoder,
-        held: Sequence[int],
-        prompt: Sequence[int],
-        pieces: Pieces,
+        decoder: TextDecoder,
+        writing: Writing,
         asked: Asked,
-        end: Sequence[int],
-        begun_ns: int,
-        tokenize_ns: int,
-        give_back: Callable[[Decoder, list[int]], None],
+        give_back: Callable[[Any, list[int]], None],
+        guesser: Guesser | None = None,
     ) -> None:
-        """Take a decoder whose cache holds the first tokens of the prompt, and no others."""
-        self._decoder, self._pieces, self._asked = decoder, pieces, asked
-        self._text, self._prompt_tokens = list(prompt), len(prompt)
-        self._end = frozenset(end) if asked.ends else frozenset[int]()
-        self._begun_ns, self._give_back = begun_ns, give_back
-        self._chooser = Chooser(asked.sampling)
+        """Take a decoder whose cache holds the first tokens of the prompt, and no others.
+
+        Args:
+            decoder: Of the text.
+            writing: The text itself.
+            asked: What the answer may be.
+            give_back: Takes the decoder, and what its cache holds, when the answer is over.
+            guesser: Of this text, for `asked.guesses` tokens at once; None: nothing is guessed.
+        """
+        self._decoder, self._writing, self._asked, self._give_back = decoder, writing, asked, give_back
+        self._guesser = guesser
         self._is_cancelled = self._is_closed = False
-        self.account = Account(len(prompt), len(held), tokenize_ns=tokenize_ns)
+        writing.count(reused_tokens=decoder.past)
         self._steps = self._write()
 
     def __iter__(self) -> Iterator[Piece]:
@@ -110,6 +254,11 @@ class Generation:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def account(self) -> Account:
+        """What the answer took so far."""
+        return self._writing.account
+
     def cancel(self) -> None:
         """End the answer before its next token; from any thread."""
         self._is_cancelled = True
@@ -120,73 +269,75 @@ class Generation:
             return
         self._is_closed = True
         self._steps.close()
-        if not self.account.reason:
-            self.account = replace(self.account, reason="cancelled")
-        self._decoder.rewind(min(self._decoder.past, len(self._text)))
-        self._give_back(self._decoder, self._text[: self._decoder.past])
+        self._writing.break_off()
+        tokens = self._writing.tokens
+        self._decoder.rewind(min(self._decoder.past, len(tokens)))
+        self._give_back(self._decoder, tokens[: self._decoder.past])
+        if self._guesser:
+            self._guesser.close()
 
     def text(self) -> str:
         """Return the rest of the answer at once."""
         return "".join(piece.text for piece in self)
 
-    def _now_ns(self) -> int:
-        return perf_counter_ns() - self._begun_ns
-
     def _write(self) -> Generator[Piece]:
-        decoder, asked = self._decoder, self._asked
-        begun_ns = self._now_ns()
-        chunk = asked.chunk_tokens or self._prompt_tokens
+        decoder, writing = self._decoder, self._writing
+        begun_ns = writing.now_ns
+        count = writing.prompt_tokens
         logits = None
-        for start in range(decoder.past, self._prompt_tokens, chunk):
+        for part in parts_of(writing.tokens[decoder.past : count], self._asked.chunk_tokens):
             if self._is_cancelled:
                 return
-            part = self._text[start : min(start + chunk, self._prompt_tokens)]
-            logits = decoder.run(part)
-            self._count(computed_tokens=len(part))
+            logits = decoder.run(part, last=1)
+            writing.count(computed_tokens=len(part))
         assert logits is not None
-        self._count(prefill_ns=self._now_ns() - begun_ns)
-        waiting = [self._chooser.choose(logits[-1], self._text)]
+        writing.count(prefill_ns=writing.now_ns - begun_ns)
+        waiting = [writing.choose(logits[-1])]
         while True:
             for token in waiting:
-                yield from self._told(token)
-                if self.account.reason:
+                if self._is_cancelled:
+                    return
+                yield writing.take(token)
+                if writing.is_over:
                     return
             if self._is_cancelled:
                 return
             waiting = self._next_tokens()
 
-    def _told(self, token: int) -> Iterator[Piece]:
-        """Take a token into the text and yield its piece; say why the answer is over where it is."""
-        self._text.append(token)
-        at_ns, account = self._now_ns(), self.account
-        count = len(account.token_at_ns) + 1
-        shown, reason = self._pieces.add(token), ""
-        if token in self._end:
-            reason = "end"
-        elif self._pieces.is_over:
-            reason = "stop"
-        elif count >= self._asked.most_tokens or len(self._text) >= self._decoder.capacity:
-            reason = "length"
-        if reason in ("end", "length"):
-            shown += self._pieces.end()
-        self.account = replace(account, token_at_ns=(*account.token_at_ns, at_ns), reason=reason)
-        self._count(detokenize_ns=self._now_ns() - at_ns)
-        yield Piece(token, shown, at_ns)
-
     def _next_tokens(self) -> list[int]:
         """Run the last token, and guesses behind it; return the next one and those guesses that are what comes."""
-        decoder, text = self._decoder, self._text
-        room = decoder.capacity - len(text)
-        guesses = guessed(text, min(self._asked.guesses, room)) if self._asked.guesses else []
+        decoder, writing, text = self._decoder, self._writing, self._writing.tokens
+        guesses = self._guesses(text, decoder.capacity - len(text) - 1)  # a pair takes one more
         logits = decoder.run([text[-1], *guesses])
-        self._count(computed_tokens=1 + len(guesses), runs=1)
-        found = [self._chooser.choose(logits[0], text)]
+        if len(logits) <= len(guesses):
+            raise UnsupportedError(
+                "the model gives logits of its last token alone: guesses cannot be verified",
+                remedy="leave guesses out, or export the model with the logits of all tokens",
+            )
+        writing.count(computed_tokens=1 + len(guesses), runs=1)
+        found = [writing.choose(logits[0])]
         for i, guess in enumerate(guesses):
             if guess != found[-1]:
                 break
-            found.append(self._chooser.choose(logits[i + 1], [*text, *found]))
+            found.append(writing.choose(logits[i + 1], found))
+        writing.count(guessed_tokens=len(guesses), accepted_tokens=len(found) - 1)
         decoder.rewind(len(text) - 1 + len(found))
         return found
 
-    def _count(self, **more: int) -> None:
-        self.account = replace(self.account, **{name: getattr(self.account, name) + n for name, n in more.items()})
+    def _guesses(self, text: Sequence[int], room: int) -> list[int]:
+        """Return what may follow the text, no more than fits behind it."""
+        missing = self._asked.most_tokens - len(self._writing.account.token_at_ns)
+        count = min(self._asked.guesses or 0, room, missing - 1)  # behind the guesses comes one more
+        if self._guesser is None or count < 1:
+            return []
+        before = self._guesser.computed_tokens
+        guesses = self._guesser.guess(text, count)
+        self._writing.count(draft_tokens=self._guesser.computed_tokens - before)
+        return guesses
+
+
+def parts_of(tokens: Sequence[int], most: int) -> list[Sequence[int]]:
+    """Return tokens in parts of nearly the same length, none longer than `most`; 0: in one."""
+    count = -(-len(tokens) // most) if most else 1
+    limits = [i * len(tokens) // count for i in range(count + 1)]
+    return [tokens[start:after] for start, after in pairwise(limits)]

@@ -2,23 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
 from threading import Lock
 from time import perf_counter_ns
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.errors import UnsupportedError
-from edgeopt.executors.onnxruntime.decoder import SHARING_OP, Decoder, cache_parts
+from edgeopt.errors import Note, UnsupportedError
+from edgeopt.executors.onnxruntime.decoder import Decoder, cache_parts, shares_cache
 from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
+from edgeopt.executors.onnxruntime.sums import Sums, rounds_rows, try_sums
+from edgeopt.graph.outside import sha256_of
 from edgeopt.recipes.tokens import Tokens
-from edgeopt.runtime.decoding.generation import Asked, Generation
+from edgeopt.runtime.decoding.generation import Asked, Generation, Writing, parts_of
+from edgeopt.runtime.decoding.guessing import Guesser
+from edgeopt.runtime.decoding.guessing.draft import DraftGuesser
+from edgeopt.runtime.decoding.guessing.lookup import LookUp
+from edgeopt.runtime.decoding.long import fitted
 from edgeopt.runtime.decoding.pieces import Pieces
+from edgeopt.runtime.decoding.prefixes import Prefix, StoredPrefix
 
+_KEPT_PREFIXES = 4
+"""In memory."""
 _KEPT_CACHES = 2
 """Of answers that are over: the next prompt that begins alike goes on where they stand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """From what a language model was opened."""
+
+    file: Path
+    """Of the model itself."""
+    size_bytes: int
+    """With weights in other files."""
+    threads: int
+    """Of the engine."""
+    precision: str = ""
+    """As a bundle tells it; empty: not known."""
+    sha256: str = ""
+    """Of the file, where a bundle tells it."""
+    notes: tuple[Note, ...] = ()
+    """Why other models of the bundle do not run here."""
 
 
 class LanguageModel:
@@ -32,6 +63,10 @@ class LanguageModel:
         end: Sequence[int],
         begin: Sequence[int] = (),
         free_head: int = 0,
+        origin: Origin | None = None,
+        open_draft: Callable[[], LanguageModel] | None = None,
+        guesses: int = 0,
+        chunk: int = 0,
     ) -> None:
         """Bind a session to its tokenizer.
 
@@ -42,28 +77,50 @@ class LanguageModel:
             end: Tokens that end an answer.
             begin: Tokens before every prompt.
             free_head: Numbers of a head in the cache where the model leaves them free.
+            origin: From what it was opened; None: from memory.
+            open_draft: Opens the recipe's draft, once, when its first guess is wanted; None: there is none.
+            guesses: Of an answer that does not say otherwise.
+            chunk: Tokens of a prompt that are run at once, where an answer does not say otherwise; 0: all.
 
         Raises:
             UnsupportedError: If the model is no decoder with a cache, or the tokenizer is another's.
         """
         self.session, self.tokenizer, self.context = session, tokenizer, context
+        self.origin = origin or Origin(Path(), 0, 0)
         self._end, self._begin = tuple(end), list(begin)
-        self._parts = cache_parts(session.inputs, session.outputs, free_head)
-        ops = [node.op for node in session.placement()]
-        self._shares = 2 * ops.count(SHARING_OP) == len(self._parts)
+        self.parts = cache_parts(session.inputs, session.outputs, free_head)
+        """Of the cache."""
+        self.shares = shares_cache(session, self.parts)
+        """Whether a run writes behind the past in the same memory."""
+        self.pairs = self.shares and rounds_rows(session)
+        """Whether parts of prompts run in pairs, so that they have the numbers of the whole."""
         vocabulary = next(one.shape[-1] for one in session.outputs if one.name == "logits")
-        if isinstance(vocabulary, int) and tokenizer.size > vocabulary:
+        if not isinstance(vocabulary, int):  # the model leaves it free: one run tells
+            vocabulary = self.logits([0]).shape[-1]
+        if tokenizer.size > vocabulary:
             raise UnsupportedError(
                 f"the tokenizer has {tokenizer.size} tokens, the model {vocabulary}",
                 remedy="name the tokenizer.json that came with this model",
             )
-        self._lock = Lock()
+        self.guesses, self.chunk = guesses, chunk
+        """Of an answer that does not say otherwise."""
+        self.is_exact = guesses > 0
+        """Whether answers are exact that do not say otherwise; see `Asked.exact`."""
+        self._open_draft = open_draft
+        self._draft: LanguageModel | None = None
+        self._lock, self._draft_lock = Lock(), Lock()
         self._idle = list[tuple[Decoder, list[int]]]()
+        self._prefixes = list[tuple[list[int], list[NDArray[Any]]]]()
+
+    @cached_property
+    def sums(self) -> Sums:
+        """What the numbers of a token depend on; the first call may run some tokens."""
+        return try_sums(self.session, self.parts, shares=self.shares)
 
     @property
     def token_bytes(self) -> int:
         """Memory that one token takes in the cache."""
-        return sum(part.token_bytes for part in self._parts)
+        return sum(part.token_bytes for part in self.parts)
 
     @property
     def begins_with(self) -> int:
@@ -79,10 +136,38 @@ class LanguageModel:
         self.close()
 
     def close(self) -> None:
-        """Free the caches and the model."""
-        with self._lock:
-            self._idle.clear()
+        """Free the caches and the model, its draft too."""
+        self.forget()
         self.session.close()
+        with self._draft_lock:
+            draft, self._draft = self._draft, None
+        if draft is not None:
+            draft.close()
+
+    @property
+    def has_draft(self) -> bool:
+        """Whether a smaller model guesses, open or not yet."""
+        return self._draft is not None or self._open_draft is not None
+
+    def use_draft(self, draft: LanguageModel) -> None:
+        """Let a smaller model guess, in place of the one before; it is closed with this one.
+
+        Raises:
+            UnsupportedError: If its tokens are others.
+        """
+        if unlike := _unlike(self.tokenizer, draft.tokenizer):
+            raise UnsupportedError(
+                f"the draft {draft.origin.file} has another vocabulary: {unlike}",
+                remedy="take a draft that was trained with this model's tokenizer",
+            )
+        with self._draft_lock:
+            before, self._draft = self._draft, draft
+        if before is not None and before is not draft:
+            before.close()
+
+    def warm_up(self) -> None:
+        """Run the model once."""
+        self.logits([0])
 
     def generate(self, prompt: str | Sequence[int], asked: Asked | None = None) -> Generation:
         """Return the answer to a prompt, which is written as it is iterated over.
@@ -93,38 +178,165 @@ class LanguageModel:
 
         Raises:
             ValueError: If the prompt is empty, or leaves no room for one token in the context.
+            UnsupportedError: If it is to be exact, and the model cannot.
+            EdgeoptError: If its draft does not open.
+        """
+        asked = asked or Asked()
+        asked = replace(asked, guesses=self.guesses) if asked.guesses is None else asked
+        asked = replace(asked, chunk_tokens=asked.chunk_tokens or self.chunk)
+        is_exact = bool(asked.guesses) or self.is_exact if asked.exact is None else asked.exact
+        if asked.exact:
+            self.require_exact()
+        in_pairs = is_exact and self.sums is Sums.PAIRED
+        guesser = self.guesser(uses_draft=asked.uses_draft) if asked.guesses else None
+        writing = self.begin(prompt, asked)
+        return Generation(self._taken(writing.tokens, is_exact=in_pairs), writing, asked, self._give_back, guesser)
+
+    def require_exact(self) -> None:
+        """Raise where no answer can be exact, as `Asked.exact` has it.
+
+        Raises:
+            UnsupportedError: If so.
+        """
+        if self.sums is Sums.APART:
+            raise UnsupportedError(
+                "no answer of this model is exact: the numbers of a token depend on those that run with it",
+                remedy="leave --exact out, or take a form with weights in blocks: w8 or w4",
+            )
+
+    def guesser(self, *, uses_draft: bool = True) -> Guesser:
+        """Return what guesses for one text: the draft where there is one and it may, else the text itself.
+
+        Raises:
+            EdgeoptError: If the draft does not open.
+        """
+        if not uses_draft or not self.has_draft:
+            return LookUp()
+        with self._draft_lock:
+            if self._draft is None:
+                assert self._open_draft is not None
+                self._draft = self._open_draft()
+            draft = self._draft
+        return DraftGuesser(draft._taken, draft._give_back, self.tokenizer.size)
+
+    def begin(self, prompt: str | Sequence[int], asked: Asked) -> Writing:
+        """Return the text that an answer continues; the clock starts.
+
+        Args:
+            prompt: A text, or its tokens.
+            asked: What the answer may be.
+
+        Raises:
+            ValueError: If the prompt is empty, or leaves no room for one token in the context.
         """
         begun_ns = perf_counter_ns()
-        asked = asked or Asked()
         tokens = [*self._begin, *(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)]
         tokenize_ns = perf_counter_ns() - begun_ns
         if not tokens:
             raise ValueError("the prompt is empty")
-        if len(tokens) >= self.context:
-            raise ValueError(f"the prompt has {len(tokens)} tokens, the context {self.context}: nothing could follow")
-        decoder, held = self._taken(tokens)
-        pieces = Pieces(self.tokenizer, asked.stop)
-        return Generation(decoder, held, tokens, pieces, asked, self._end, begun_ns, tokenize_ns, self._give_back)
+        kept = fitted(tokens, self.context, asked, len(self._begin))
+        return Writing(
+            kept,
+            Pieces(self.tokenizer, asked.stop),
+            asked,
+            end=self._end,
+            capacity=self.context,
+            begun_ns=begun_ns,
+            tokenize_ns=tokenize_ns,
+            cut_tokens=len(tokens) - len(kept),
+        )
+
+    def keep_prefix(self, prefix: str | Sequence[int], folder: Path | None = None) -> Prefix:
+        """Keep the cache of a prefix, a system prompt for example: prompts that begin with its tokens go on behind it.
+
+        Args:
+            prefix: A text, or its tokens; prompts are its tokens and then their own, as `Prefix.before` joins them.
+            folder: Where it is stored, and found by another process; None: nowhere.
+
+        Raises:
+            ValueError: If it is empty, or fills the context.
+        """
+        given = self.tokenizer.encode(prefix) if isinstance(prefix, str) else list(prefix)
+        tokens = [*self._begin, *given]
+        if not given or len(tokens) >= self.context:
+            raise ValueError(
+                f"a prefix of {len(tokens)} tokens in a context of {self.context}: one or more must be left"
+            )
+        is_stored = folder is not None and bool(self.origin.file.name)  # a model of no file has nothing to be known by
+        stored = StoredPrefix(folder, self._fingerprint(), tokens, self.parts) if folder and is_stored else None
+        arrays, note = stored.read() if stored else (None, "")
+        computed = 0
+        if arrays is None:
+            decoder = self._taken(tokens, is_exact=True)
+            computed = len(tokens) - decoder.past
+            for part in parts_of(tokens[decoder.past :], self.chunk):
+                decoder.run(part, last=1)
+            arrays = decoder.stored()
+            self._give_back(decoder, tokens)
+            note = "; ".join(filter(None, (note, stored.write(arrays) if stored else "")))
+        with self._lock:
+            self._prefixes = [*self._prefixes[1 - _KEPT_PREFIXES :], (tokens, arrays)]
+        return Prefix(tuple(given), len(tokens), computed, note)
+
+    def _fingerprint(self) -> str:
+        """Return what tells this model from others: the hash of its file, and the state of those beside it.
+
+        Weights may lie in files of any name, which only the graph tells: one that changes makes another model.
+        """
+        file = self.origin.file
+        if self.origin.sha256:
+            return self.origin.sha256
+        facts = {one.name: one.stat() for one in sorted(file.parent.iterdir()) if one.is_file() and one != file}
+        beside = [f"{name}:{one.st_size}:{one.st_mtime_ns}" for name, one in facts.items()]
+        return " ".join([sha256_of(file), *beside])
+
+    def stored_start(self, tokens: Sequence[int]) -> tuple[int, list[NDArray[Any]]]:
+        """Return how many first tokens of a prompt a kept prefix holds, at most all but one, and its cache."""
+        most = len(tokens) - 1
+        with self._lock:
+            kept = [(min(common_start(held, tokens), most), arrays) for held, arrays in self._prefixes]
+        return max(kept, key=lambda one: one[0], default=(0, []))
 
     def logits(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """Return (tokens, vocabulary) logits behind each token of a text that begins with the first of them."""
-        return Decoder(self.session.engine, self._parts, len(tokens), shares=self._shares).run(tokens)
+        return self.decoder(len(tokens)).run(tokens)
+
+    def decoder(self, capacity: int) -> Decoder:
+        """Return a cache of its own for one text of up to `capacity` tokens."""
+        return Decoder(self.session.engine, self.parts, capacity, shares=self.shares, pairs=self.pairs)
 
     def forget(self) -> None:
-        """Free the caches of answers that are over: the next prompt is computed whole."""
+        """Free the caches of answers that are over, and of prefixes: the next prompt is computed whole."""
         with self._lock:
             self._idle.clear()
+            self._prefixes.clear()
+        if self._draft is not None:
+            self._draft.forget()
 
-    def _taken(self, tokens: Sequence[int]) -> tuple[Decoder, list[int]]:
-        """Return the cache that holds most of the prompt's first tokens, and those; at least one is left to compute."""
+    def _taken(self, tokens: Sequence[int], *, is_exact: bool = False) -> Decoder:
+        """Return the cache that holds most of the prompt's first tokens; at least one is left to compute.
+
+        Args:
+            tokens: Of the prompt.
+            is_exact: Whether the cache keeps only what has the numbers of the text run at once, and goes on so.
+        """
+        most = len(tokens) - 1
         with self._lock:
-            shared = [min(_common(held, tokens), len(tokens) - 1) for _, held in self._idle]
-            if shared:
-                best = max(range(len(shared)), key=shared.__getitem__)
-                decoder, held = self._idle.pop(best)
-                decoder.rewind(shared[best])
-                return decoder, held[: shared[best]]
-        return Decoder(self.session.engine, self._parts, self.context, shares=self._shares), []
+            shared = [
+                min(common_start(held, tokens), most, one.exact_past if is_exact else most) for one, held in self._idle
+            ]
+            best = max(range(len(shared)), key=shared.__getitem__, default=-1)
+            decoder = self._idle.pop(best)[0] if shared else None
+        past = shared[best] if shared else 0
+        if decoder is None:
+            decoder = self.decoder(self.context)
+        decoder.is_exact = is_exact
+        longest, arrays = self.stored_start(tokens)
+        if longest > past:
+            decoder.restore(arrays, longest)
+        else:
+            decoder.rewind(past)
+        return decoder
 
     def _give_back(self, decoder: Decoder, held: list[int]) -> None:
         with self._lock:
@@ -132,7 +344,18 @@ class LanguageModel:
             del self._idle[:-_KEPT_CACHES]
 
 
-def _common(held: Sequence[int], tokens: Sequence[int]) -> int:
+def common_start(held: Sequence[int], tokens: Sequence[int]) -> int:
     """Return how many first tokens are the same."""
     pairs = enumerate(zip(held, tokens, strict=False))
     return next((i for i, (a, b) in pairs if a != b), min(len(held), len(tokens)))
+
+
+def _unlike(mine: Tokens, other: Tokens) -> str:
+    """Return in what two tokenizers differ; empty: the same numbers stand for the same texts."""
+    if mine.size != other.size:
+        return f"{other.size} tokens, the model has {mine.size}"
+    for token in range(mine.size):
+        ours, theirs = mine.token_bytes(token), other.token_bytes(token)
+        if ours != theirs:
+            return f"its token {token} is {theirs!r}, not {ours!r}"
+    return ""

@@ -1,20 +1,27 @@
-"""Open a language model from its file, with the recipe and the tokenizer beside it."""
+"""Open a language model: a bundle, or an ONNX file with the recipe and the tokenizer beside it."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
-from edgeopt.errors import UnsupportedError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
-from edgeopt.recipes.generation import GENERATION
+from edgeopt.recipes.encoder_decoder import graphs_in
 from edgeopt.recipes.generation_drafting import drafted_generation
 from edgeopt.recipes.recipe import Recipe, read_recipe
-from edgeopt.recipes.tokens import read_tokens
-from edgeopt.runtime.decoding.language_model import LanguageModel
+from edgeopt.runtime.bundle import is_bundle, read_bundle
+from edgeopt.runtime.decoding.binding import REMEDY, bind_language_model, require_writing, with_context
+from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder, open_encoder_decoder
+from edgeopt.runtime.decoding.language_model import LanguageModel, Origin
+from edgeopt.runtime.decoding.memory import require_memory
+from edgeopt.runtime.fallback import open_first
 from edgeopt.system.files import require_regular
+from edgeopt.system.huge_pages import huge_pages
+from edgeopt.system.threads import engine_threads
 
-_REMEDY = "edgeopt export hf:FOLDER -o model.onnx writes the recipe and the tokenizer beside a model"
+_FILES = ("model.onnx", "onnx/model.onnx")
+"""The decoder in a folder that `export`, optimum or the hub wrote."""
 
 
 def recipe_beside(model: Path) -> Recipe:
@@ -26,27 +33,69 @@ def recipe_beside(model: Path) -> Recipe:
     file = model.parent / "recipe.toml"
     if not file.is_file() and (drafted := drafted_generation(model.parent)):
         return drafted
-    require_regular(file, remedy=_REMEDY)
+    require_regular(file, remedy=REMEDY)
     return read_recipe(file, stays_inside=True)
 
 
-def open_language_model(model: Path, threads: int) -> tuple[LanguageModel, Recipe]:
+def bundle_of(path: Path) -> Path | None:
+    """Return the bundle that a path is, holds or lies in as a model; None: it is none."""
+    return path if is_bundle(path) else path.parent if is_bundle(path.parent) and path.is_file() else None
+
+
+def holds_pair(path: Path) -> bool:
+    """Return whether a path is of a folder with an encoder and its decoder, or of a bundle of them."""
+    try:
+        if not path.is_dir():
+            return False
+    except OSError:  # a name too long for a file, which whoever opens it tells
+        return False
+    return graphs_in(path) is not None or (is_bundle(path) and graphs_in(path / "bundle") is not None)
+
+
+def open_writer(model: Path, threads: int = 0) -> LanguageModel | EncoderDecoder:
+    """Return a language model or an encoder with a decoder, open; see `open_language_model`, `open_encoder_decoder`."""
+    return open_encoder_decoder(model, threads) if holds_pair(model) else open_language_model(model, threads)[0]
+
+
+def open_language_model(
+    model: Path, threads: int = 0, context: int = 0, draft: Path | None = None
+) -> tuple[LanguageModel, Recipe]:
     """Return an open language model and its recipe.
 
     Args:
-        model: The ONNX file; `recipe.toml` and the tokenizer that it names lie beside it, or the configurations of
-            onnxruntime-genai's builder, of optimum or of Hugging Face with their `tokenizer.json`.
-        threads: Of the engine.
+        model: A bundle, or the output folder of `edgeopt optimize` that holds one; else the ONNX file, or its folder:
+            `recipe.toml` and the tokenizer that it names lie beside it, or the configurations of onnxruntime-genai's
+            builder, of optimum or of Hugging Face with their `tokenizer.json`.
+        threads: Of the engine; 0: as the bundle was measured, or one per physical core.
+        context: Tokens of prompt and answer together, for which memory is reserved; 0: all that the model has.
+        draft: A smaller model with the same tokens that guesses, given as `model` is; None: the recipe's, if any.
 
     Raises:
         InvalidFileError: If one of them is absent or damaged.
         UnsupportedError: If the recipe is of another task, or they do not fit each other.
+        EdgeoptError: If weights and cache do not fit into memory, or the model has no such context.
     """
-    recipe = recipe_beside(model)
-    file = model.parent / "recipe.toml"
-    if recipe.task != GENERATION or not recipe.tokenizer.file or not recipe.generation.context:
-        raise UnsupportedError(f"{file} is not the recipe of a language model that writes", remedy=_REMEDY)
-    tokenizer = read_tokens(recipe.folder / recipe.tokenizer.file)
-    session = EXECUTOR.open(model, SessionOptions(threads=threads))
-    told = recipe.generation
-    return LanguageModel(session, tokenizer, told.context, told.end, told.begin, told.head), recipe
+    if draft is not None:
+        opened, recipe = open_language_model(model, threads, context)
+        try:
+            opened.use_draft(open_language_model(draft, opened.origin.threads)[0])
+        except BaseException:
+            opened.close()
+            raise
+        return opened, recipe
+    if found := bundle_of(model):
+        bundle = read_bundle(found)
+        require_writing(bundle.recipe, bundle.folder)
+        bundle = replace(bundle, recipe=with_context(bundle.recipe, context))
+        first = open_first(bundle, threads)
+        assert isinstance(first.writer, LanguageModel)
+        return first.writer, bundle.recipe
+    file = next((model / one for one in _FILES if (model / one).is_file()), model) if model.is_dir() else model
+    recipe = recipe_beside(file)
+    require_writing(recipe, file.parent / "recipe.toml")
+    recipe, count = with_context(recipe, context), engine_threads(threads)
+    size = sum(one.stat().st_size for one in file.parent.glob(f"{file.name}*") if one.is_file())
+    require_memory(size, 0, recipe)
+    with huge_pages():
+        session = EXECUTOR.open(file, SessionOptions(threads=count))
+    return bind_language_model(session, recipe, Origin(file, size, count)), recipe

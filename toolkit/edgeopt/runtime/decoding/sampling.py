@@ -55,7 +55,8 @@ class Chooser:
             known = logits[index]
             logits[index] = np.where(known > 0, known / asked.repetition_penalty, known * asked.repetition_penalty)
         if asked.temperature == 0.0:
-            return int(np.nan_to_num(logits, nan=-np.inf).argmax())
+            best = int(logits.argmax())  # the first NaN, where there is one
+            return int(np.nan_to_num(logits, nan=-np.inf).argmax()) if np.isnan(logits[best]) else best
         scaled = np.nan_to_num(logits, nan=-np.inf).astype(np.float64) / asked.temperature
         order = np.argsort(-scaled, kind="stable")[: asked.top_k or len(scaled)]
         shares = np.exp(scaled[order] - scaled[order[0]])

@@ -32,7 +32,9 @@ class PictureFolder:
         require_writable(folder / "drawing.png")
         self._folder, self._count = folder, 0
         stems = Counter(Path(name).stem for name in names)
-        self._stems = {name: Path(name).stem if stems[Path(name).stem] == 1 else name for name in names}
+        self._stems = {
+            name: Path(name).stem if stems[Path(name).stem] == 1 else name.replace("/", "-") for name in names
+        }
 
     def put(self, shown: Shown) -> None:
         """Write one picture.

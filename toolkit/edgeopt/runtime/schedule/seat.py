@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import Any
 
@@ -36,10 +36,16 @@ class Seat:
         """Return the answer for one frame; see `Scheduler.predict`."""
         return self._serve(frame)[0]
 
-    def begin(self, timeout_s: float | None = None) -> WholeFrame:
-        """Take a frame's stages one by one; they all run in `execute`, in the frame's turn."""
-        del timeout_s
+    def begin(self, timeout_s: float | None = None, *, stream: Hashable = 0) -> WholeFrame:
+        """Take a frame's stages one by one; they all run in `execute`, in the frame's turn.
+
+        The stream is the one that the scheduler was asked for.
+        """
+        del timeout_s, stream
         return WholeFrame(self._serve)
+
+    def reset(self, stream: Hashable | None = None) -> None:
+        """Do nothing: the states are the scheduler's."""
 
     def close(self) -> None:
         """Do nothing: the model is the scheduler's."""

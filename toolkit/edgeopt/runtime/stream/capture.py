@@ -56,7 +56,7 @@ class Capture:
         elif self.is_timed:
             instant = self._wait_for_turn()
         if not self.desk.is_stopped:
-            self.desk.feed(captured.sample, captured.name, instant, can_wait=not self.source.is_live)
+            self.desk.feed(captured, instant, can_wait=not self.source.is_live)
 
     def _wait_for_turn(self) -> int:
         """Wait for the instant at which the timetable has the frame, and return it.

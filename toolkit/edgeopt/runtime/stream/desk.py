@@ -14,6 +14,7 @@ from edgeopt.runtime.queueing import Queue, QueueKind, QueuePolicy
 from edgeopt.runtime.stats.ring import StageRing
 from edgeopt.runtime.stream.clockwork import Clockwork
 from edgeopt.runtime.stream.events import Event, EventKind
+from edgeopt.runtime.stream.sources import Captured
 
 _EVENTS: Final = 256
 """The last ones are kept."""
@@ -33,6 +34,8 @@ class Waiting:
     captured_ns: int
     """Or `WHEN_TAKEN`."""
     size_bytes: int
+    stream: int = 0
+    """See `Captured`."""
     is_on_demand: bool = False
     """Whether it lay in its source until it was taken: it grows old there at nobody's cost."""
 
@@ -125,17 +128,17 @@ class Desk:
                 self.changes.wait()
             return not self.is_stopped
 
-    def feed(self, sample: Sample, name: str, captured_ns: int, *, can_wait: bool) -> None:
+    def feed(self, captured: Captured, captured_ns: int, *, can_wait: bool) -> None:
         """Let a frame come in.
 
         Args:
-            sample: The frame; it is not copied.
-            name: In its source.
+            captured: The frame; it is not copied.
             captured_ns: See `Waiting`.
             can_wait: Whether the source may be kept waiting while memory is full; otherwise the frame is dropped.
         """
         with self.changes:
-            item = Waiting(self.fed, name, sample, captured_ns, size_of(sample))
+            sample = captured.sample
+            item = Waiting(self.fed, captured.name, sample, captured_ns, size_of(sample), captured.stream)
             now = self.now_ns
             if self.fed:
                 gap = now - self.last_fed_ns

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -51,8 +51,12 @@ class Runner(Protocol):
         """What is timed, in order."""
         ...
 
-    def begin(self, timeout_s: float | None = None) -> Frame:
-        """Take what one frame needs."""
+    def begin(self, timeout_s: float | None = None, *, stream: Hashable = 0) -> Frame:
+        """Take what one frame needs; a recurrent model has states of each stream."""
+        ...
+
+    def reset(self, stream: Hashable | None = None) -> None:
+        """Forget the states of a stream, or all."""
         ...
 
     def close(self) -> None:
@@ -77,10 +81,13 @@ class _Whole:
         self.stages, self.name = pipeline.stages, pipeline.description.name
         self._pipeline = pipeline
 
-    def begin(self, timeout_s: float | None = None) -> Frame:
+    def begin(self, timeout_s: float | None = None, *, stream: Hashable = 0) -> Frame:
         """Return a frame: its models lease buffers for themselves."""
-        del timeout_s
+        del timeout_s, stream
         return WholeFrame(self._serve)
+
+    def reset(self, stream: Hashable | None = None) -> None:
+        """Do nothing: a pipeline's models look at each frame for itself."""
 
     def close(self) -> None:
         """Do nothing: the pipeline is the app's."""

@@ -233,7 +233,7 @@ class Server:
         while (job := self._next_to_prepare()) is not None:
             work = None
             try:
-                work = job.rung.runner.begin(self._hang_ns / 1e9)
+                work = job.rung.runner.begin(self._hang_ns / 1e9, stream=job.item.stream)
                 work.preprocess(job.item.sample)
                 job.work, failure = work, None
             except Exception as error:
@@ -284,7 +284,9 @@ class Server:
 
 
 def _run(job: _Job) -> tuple[Any, tuple[int, ...]]:
-    work = job.work or job.rung.runner.begin()
+    if job.item.stream:
+        job.rung.runner.reset(job.item.stream - 1)  # it has ended
+    work = job.work or job.rung.runner.begin(stream=job.item.stream)
     with work:
         if job.work is None:
             work.preprocess(job.item.sample)

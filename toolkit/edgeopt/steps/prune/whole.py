@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import Tensors
-from edgeopt.measurement.interleaved import call_of, compare_calls
+from edgeopt.measurement.calls import call_of, compare_calls
 from edgeopt.measurement.statistics.ratio import Ratio
 from edgeopt.steps._context import Engine
 from edgeopt.steps.prune.integer_layers import integer_model

@@ -22,7 +22,7 @@ from edgeopt.errors import InvalidFileError, Note, NoteKind
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.model import Model
-from edgeopt.measurement.interleaved import call_of, compare_calls
+from edgeopt.measurement.calls import call_of, compare_calls
 from edgeopt.steps.quantize.api import quantize
 from edgeopt.system.environment import processor_hash
 from edgeopt.system.files import write_beside

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from statistics import median
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
@@ -10,10 +11,11 @@ from edgeopt.executors import Session
 from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import Tensors
 from edgeopt.measurement.accuracy.evaluate import answers, why_no_proof
+from edgeopt.measurement.calls import compare_calls
 from edgeopt.measurement.clock import Clock
-from edgeopt.measurement.interleaved import compare_calls
 from edgeopt.recipes.frames import Frames
 from edgeopt.system.target import Target
+from edgeopt.system.time_limit import require_time
 from edgeopt.tasks import Task
 
 AGREEMENT_PICTURES, TIMED_PICTURES = 16, 8
@@ -33,8 +35,9 @@ class Judge:
         *,
         reference: Sequence[Any] | None = None,
         clock: Clock = perf_counter_ns,
+        one_open: bool = False,
     ) -> None:
-        """Open the float model.
+        """Open the float model, unless memory holds one session at a time.
 
         Args:
             model: The float model.
@@ -44,11 +47,20 @@ class Judge:
             inputs: The model's inputs that are timed.
             reference: The answers to agree with; None: the float model's.
             clock: Of the speed; see `own_clock`.
+            one_open: Whether memory holds one session at a time: the float model is then opened for each speed.
         """
         self._opened, self._task, self._pictures = opened, task, pictures
-        self._inputs, self._clock, self._float = inputs, clock, opened(model)
-        self._reference = answers(self._float, task(model), pictures) if reference is None else reference
-        self._float_model = model
+        self._inputs, self._clock, self._float_model = inputs, clock, model
+        self._float = None if one_open else opened(model)
+        self._reference = self._answers(model) if reference is None else reference
+
+    def _answers(self, model: Model) -> list[Any]:
+        session = self._float if self._float and model is self._float_model else self._opened(model)
+        try:
+            return answers(session, self._task(model), self._pictures)
+        finally:
+            if session is not self._float:
+                session.close()
 
     def why_no_proof(self, least_agreement: float) -> str:
         """Return why agreement proves nothing on these pictures; empty where it does."""
@@ -56,15 +68,12 @@ class Judge:
 
     def agreement(self, candidate: Model) -> float:
         """Return how far its answers are the reference: 1 is identical."""
-        session, task = self._opened(candidate), self._task(candidate)
-        try:
-            found = answers(session, task, self._pictures)
-        finally:
-            session.close()
-        return task.agreement(found, self._reference)
+        return self._task(candidate).agreement(self._answers(candidate), self._reference)
 
     def speed(self, candidate: Model) -> float:
         """Return the float model's time over the candidate's, one run against one run."""
+        if self._float is None:
+            return self._speed_one_open(candidate)
         session = self._opened(candidate)
         runs = {"float": self._caller(self._float), "candidate": self._caller(session)}
         try:
@@ -72,6 +81,23 @@ class Judge:
         finally:
             session.close()
         return found["candidate"].speedup
+
+    def _speed_one_open(self, candidate: Model) -> float:
+        """Return it with the models opened in turns, A B B A: several runs of each, the first not kept."""
+        times_ns: dict[bool, list[int]] = {True: [], False: []}
+        for is_float, turns in ((True, 1), (False, 2), (True, 1)):
+            session = self._opened(self._float_model if is_float else candidate)
+            try:
+                call = self._caller(session)
+                call(0)
+                for i in range(turns * _BLOCK):
+                    require_time()
+                    began_ns = self._clock()
+                    call(i)
+                    times_ns[is_float].append(self._clock() - began_ns)
+            finally:
+                session.close()
+        return median(times_ns[True]) / max(median(times_ns[False]), 1)
 
     def _caller(self, session: Session) -> Callable[[int], None]:
         inputs = self._inputs
@@ -83,7 +109,8 @@ class Judge:
 
     def close(self) -> None:
         """Free the float session."""
-        self._float.close()
+        if self._float is not None:
+            self._float.close()
 
 
 def own_clock(target: Target, threads: int) -> Clock:

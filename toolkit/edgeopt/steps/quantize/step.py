@@ -17,7 +17,6 @@ from edgeopt.measurement.buffers import Buffers
 from edgeopt.runtime.availability import is_by_rule
 from edgeopt.steps._attention import fuse_attention, joins_attention
 from edgeopt.steps._context import (
-    AGREEMENT_PICTURES,
     CALIBRATION,
     CALIBRATION_PICTURES,
     CHECKED_PICTURES,
@@ -272,10 +271,11 @@ def _judge(context: Context, model: Model, setting: Setting, buffers: Buffers) -
         model,
         lambda one: setting.engine.with_options(buffers.entries).open(one, setting.precision),
         lambda one: context.task(one, evaluating=True),
-        context.pictures.judged(AGREEMENT_PICTURES),
+        context.judged_pictures,
         context.inputs(TIMED_PICTURES, model),
         reference=context.reference,
         clock=own_clock(setting.engine.target, setting.engine.threads),
+        one_open=model.is_outside,
     )
 
 

@@ -96,10 +96,10 @@ def with_input_size(model: Model, tensor: str, layout: Layout, size: Size) -> Mo
     values = [*graph.inputs, *(one for node in graph.nodes() for one in node.outputs)]
     before = {str(one.name): shape for one in values if (shape := graph.shape(one)) is not None}
     picture = next(one for one in graph.inputs if not tensor or one.name == tensor)
-    if (shape := before.get(str(picture.name))) is None or len(shape) != 4:
+    if (shape := before.get(str(picture.name))) is None or len(shape) != len(layout):
         raise UnsupportedError(f"input {picture.name} has no fixed shape", remedy="do not skip the step simplify")
-    batch = shape[0]
-    graph.set_shape(picture, (batch, shape[1], *size) if layout is Layout.NCHW else (batch, *size, shape[3]))
+    sides = dict(zip(layout.plane, size, strict=True))
+    graph.set_shape(picture, tuple(sides.get(axis, mine) for axis, mine in enumerate(shape)))
     work = _Work(graph, before)
     for node in graph.nodes():
         _adapt(work, node)

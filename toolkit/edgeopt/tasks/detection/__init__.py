@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import NotFoundError
 from edgeopt.graph.tensors import Frame, Tensors, TensorSpec
-from edgeopt.recipes.drawing import HEIGHT, SHOWN_ABOVE, class_colour, draw_box, scaled
-from edgeopt.recipes.embedded import BOXES, CLASSES, SCORES, Embedded
+from edgeopt.recipes.drawing import HEIGHT, SHOWN_ABOVE, class_colour, draw_box, draw_point, scaled
+from edgeopt.recipes.embedded import BOXES, CLASSES, POINTS, SCORES, Embedded
 from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.match_tables import MatchTable
 from edgeopt.recipes.output_shapes import require_fit
@@ -25,6 +25,7 @@ from edgeopt.tasks._places import spread_over
 from edgeopt.tasks._things import Things, outputs_of, require_boxes, require_classes
 from edgeopt.tasks.detection.boxes import Detections, lost_share, matched_boxes
 from edgeopt.tasks.detection.decoders import DECODERS, NEEDS_NO_SUPPRESSION, class_count
+from edgeopt.tasks.detection.decoders_anchors import landmarks, ssd_offsets
 from edgeopt.tasks.detection.heads import heads_of
 from edgeopt.tasks.detection.suppression import suppress
 
@@ -50,6 +51,7 @@ class Detection(Things):
         super().__init__(recipe, inputs, outputs, evaluating)
         self._given = tuple(outputs_of(outputs))
         self._decode, self._suppresses = DECODERS[decoder], decoder not in NEEDS_NO_SUPPRESSION
+        self._points = landmarks if decoder == ssd_offsets.__name__ else None
 
     @property
     def holds_outputs(self) -> bool:
@@ -68,49 +70,71 @@ class Detection(Things):
             UnsupportedError: If the outputs of this frame have shapes that the decoder cannot read.
         """
         if self._is_read:
-            return Detections(geometry.to_frame(outputs[BOXES]), outputs[SCORES], outputs[CLASSES])
+            points = geometry.points_to_frame(outputs[POINTS]) if POINTS in outputs else None
+            return Detections(geometry.to_frame(outputs[BOXES]), outputs[SCORES], outputs[CLASSES], points)
         geometry, ordered = self._geometry(outputs, geometry), self._ordered(outputs)
         with np.errstate(over="ignore", invalid="ignore"):
             boxes, scores, classes = self._decode(ordered, self._numbers, self._size, self._score)
+            points = self._points(ordered, self._numbers, self._size, self._score) if self._points else None
         finite = np.isfinite(boxes).all(axis=1) & np.isfinite(scores)
+        if points is not None:
+            finite &= np.isfinite(points).all(axis=(1, 2))
         if not finite.all():
             boxes, scores, classes = boxes[finite], scores[finite], classes[finite]
+            points = None if points is None else points[finite]
         if self._suppresses:
             kept = suppress(boxes, scores, classes, self._iou, self._most)
         else:
             kept = np.argsort(-scores, kind="stable")[: self._most]
-        return Detections(geometry.to_frame(boxes[kept]), scores[kept], classes[kept])
+        shown = None if points is None else geometry.points_to_frame(points[kept])
+        return Detections(geometry.to_frame(boxes[kept]), scores[kept], classes[kept], shown)
 
     def as_text(self, answer: Detections) -> str:
-        """Return classes with score and place."""
-        rows = zip(answer.boxes, answer.scores, answer.classes.tolist(), strict=True)
+        """Return classes with score and place, and points where the model gives them."""
+        rows = zip(answer.boxes, answer.scores, answer.classes.tolist(), self._told_points(answer), strict=True)
         found = [
             f"{self._recipe.class_name(label)} {score:.2f} at {', '.join(f'{v:.0f}' for v in box)}"
-            for box, score, label in rows
+            + (f" ({', '.join(f'{name} {x:.0f}, {y:.0f}' for name, x, y in points)})" if points else "")
+            for box, score, label, points in rows
         ]
         return "; ".join(found) or "nothing"
 
     def as_json(self, answer: Detections) -> dict[str, Any]:
-        """Return `detections`, best first, each with `box` (left, top, right, bottom in pixels), `score`, `class`."""
-        rows = zip(answer.boxes.tolist(), answer.scores.tolist(), answer.classes.tolist(), strict=True)
+        """Return `detections`, best first, each with `box` (left, top, right, bottom in pixels), `score`, `class`.
+
+        Where the model gives points also `points`, each with `name`, `x` and `y`.
+        """
+        answers = answer.boxes.tolist(), answer.scores.tolist(), answer.classes.tolist(), self._told_points(answer)
         return {
             "detections": [
                 {
                     "box": [round(v, 2) for v in box],
                     "score": round(score, 4),
                     "class": self._recipe.class_name(label),
+                    **_as_points(points),
                 }
-                for box, score, label in rows
+                for box, score, label, points in zip(*answers, strict=True)
             ]
         }
 
+    def _told_points(self, answer: Detections) -> list[list[tuple[str, float, float]]]:
+        """Return the points of each box, by name; none where the model gives none."""
+        if answer.points is None:
+            return [[] for _ in range(len(answer))]
+        names = [self._recipe.keypoints.name(i) for i in range(answer.points.shape[1])]
+        return [[(name, x, y) for name, (x, y) in zip(names, one, strict=True)] for one in answer.points.tolist()]
+
     def draw(self, frame: Frame, answer: Detections, height: int = HEIGHT) -> Frame:
-        """Return a copy of the frame with its boxes, those above `SHOWN_ABOVE`."""
+        """Return a copy of the frame with its boxes, those above `SHOWN_ABOVE`, and their points."""
         drawn, scale = scaled(frame, height), height / frame.shape[0]
         for box, score, label in zip(answer.boxes, answer.scores, answer.classes.tolist(), strict=True):
             if score >= SHOWN_ABOVE:
                 text = f"{self._recipe.class_name(label)} {score:.2f}"
                 draw_box(drawn, (box * scale).tolist(), text, class_colour(label))
+        if answer.points is not None:
+            for points in answer.points[answer.scores >= SHOWN_ABOVE]:
+                for i, point in enumerate(points):
+                    draw_point(drawn, (point * scale).tolist(), class_colour(i + 1))
         return drawn
 
     def _tables(self, answers: Sequence[Detections], labels: Labels) -> list[MatchTable]:
@@ -148,6 +172,12 @@ class Detection(Things):
         """Return the box of each place of the heads, whatever its score, in pixels of the input."""
         with np.errstate(over="ignore", invalid="ignore"):
             return Detections(*self._decode([outputs[one] for one in self._outputs], self._numbers, self._size, -1.0))
+
+
+def _as_points(points: Sequence[tuple[str, float, float]]) -> dict[str, Any]:
+    if not points:
+        return {}
+    return {"points": [{"name": name, "x": round(x, 2), "y": round(y, 2)} for name, x, y in points]}
 
 
 def _corner_and_size(box: Any) -> list[float]:

@@ -21,6 +21,8 @@ class Detections:
     """(n,): 0..1."""
     classes: NDArray[np.int64]
     """(n,): class index, from 0."""
+    points: NDArray[np.float32] | None = None
+    """(n, points, 2): x and y in pixels of the frame, where the model gives points, as RetinaFace's five of a face."""
 
     def __len__(self) -> int:
         return len(self.scores)

@@ -18,7 +18,7 @@ from edgeopt.recipes.output_shapes import STRIDES
 from edgeopt.recipes.recipe import Boxes, Postprocess, Scores
 from edgeopt.tasks.detection.decoders_anchors import ssd_offsets, ssd_offsets_yx
 from edgeopt.tasks.detection.decoders_dfl import nanodet, yolov8_dfl
-from edgeopt.tasks.detection.decoders_map import dbnet
+from edgeopt.tasks.detection.decoders_map import dbnet, dbnet_upright
 from edgeopt.tasks.detection.decoders_queries import detr, rtdetr
 from edgeopt.tasks.detection.decoders_whole import detections, detections_yx
 from edgeopt.tasks.detection.head_parts import (
@@ -186,13 +186,16 @@ DECODERS: dict[str, Decoder] = {
         detr,
         rtdetr,
         dbnet,
+        dbnet_upright,
         detections,
         detections_yx,
     )
 }
 """By the name a recipe writes in `decoder`."""
 
-NEEDS_NO_SUPPRESSION = frozenset({"end_to_end", "detr", "rtdetr", "dbnet", "detections", "detections_yx"})
+NEEDS_NO_SUPPRESSION = frozenset(
+    {"end_to_end", "detr", "rtdetr", "dbnet", "dbnet_upright", "detections", "detections_yx"}
+)
 
 
 def class_count(decoder: str, shapes: Sequence[Sequence[Any]]) -> int | None:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
-from edgeopt.recipes.output_shapes import STRIDES, without_landmarks
+from edgeopt.recipes.output_shapes import STRIDES, landmarks_of, without_landmarks
 from edgeopt.recipes.recipe import Centres, Postprocess, Scores
 from edgeopt.tasks.detection.head_parts import (
     Array,
@@ -50,7 +51,7 @@ def priors(
 
 
 def ssd_offsets(outputs: Sequence[Array], numbers: Postprocess, size: tuple[int, int], threshold: float) -> Candidates:
-    """Decode offsets (1, n, 4), x before y, and scores (1, n, classes); landmarks (1, n, 10) are not read.
+    """Decode offsets (1, n, 4), x before y, and scores (1, n, classes); `landmarks` reads five points, (1, n, 10).
 
     With an anchor of centre p and size s: centre p + 0.1 t s, size s exp(0.2 t). Raw scores are logits: softmax where
     the recipe says `background`, else sigmoid.
@@ -77,14 +78,38 @@ def ssd_offsets_yx(
 def _decoded(
     outputs: Sequence[Array], numbers: Postprocess, size: tuple[int, int], threshold: float, order: Sequence[int]
 ) -> Candidates:
-    raw, offsets = scores_first(without_landmarks(outputs))
-    if is_logits(numbers):
-        raw = softmax(raw) if has_softmax(numbers) else probabilities(raw)
-    kept, value, classes = best_class(raw[:, int(numbers.background) :], threshold)
+    kept, value, classes = _kept(outputs, numbers, threshold)
+    _, offsets = scores_first(without_landmarks(outputs))
     places, found = anchors_of(numbers, size)[kept], offsets[kept][:, order]
     centre, stretch = numbers.variances or VARIANCES
     middles = places[:, :2] + centre * found[:, :2] * places[:, 2:]
     return corners(middles, places[:, 2:] * np.exp(stretch * found[:, 2:])).astype(np.float32), value, classes
+
+
+def _kept(
+    outputs: Sequence[Array], numbers: Postprocess, threshold: float
+) -> tuple[NDArray[np.int64], Array, NDArray[np.int64]]:
+    """Return rows, scores and classes above the threshold."""
+    raw, _ = scores_first(without_landmarks(outputs))
+    if is_logits(numbers):
+        raw = softmax(raw) if has_softmax(numbers) else probabilities(raw)
+    return best_class(raw[:, int(numbers.background) :], threshold)
+
+
+def landmarks(outputs: Sequence[Array], numbers: Postprocess, size: tuple[int, int], threshold: float) -> Array | None:
+    """Return (n, 5, 2) points of the boxes that `ssd_offsets` decodes, in its order; None where no output holds them.
+
+    With an anchor of centre p and size s: p + 0.1 t s.
+
+    Source: Pytorch_Retinaface, `decode_landm`.
+    """
+    found = landmarks_of(outputs)
+    if found is None:
+        return None
+    kept, _, _ = _kept(outputs, numbers, threshold)
+    places, (centre, _) = anchors_of(numbers, size)[kept, None], numbers.variances or VARIANCES
+    moved = found[0][kept].reshape(-1, 5, 2)
+    return np.asarray(places[..., :2] + centre * moved * places[..., 2:], np.float32)
 
 
 def anchors_of(numbers: Postprocess, size: tuple[int, int]) -> Array:

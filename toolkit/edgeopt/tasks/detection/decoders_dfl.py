@@ -77,17 +77,34 @@ def nanodet(outputs: Sequence[Array], numbers: Postprocess, size: tuple[int, int
     """Decode (1, n, classes + 4 * bins): class probabilities, then distributions of the sides; 8 bins.
 
     Sides are measured from the corner of a cell; `centres = "middle"` from its middle, as before NanoDet-Plus. A last
-    row or column of a grid that is not whole counts.
+    row or column of a grid that is not whole counts. Boxes are cut at the input's edges, before suppression. Older
+    exports have both apart for each stride, (1, n, classes) and (1, n, 4 * bins).
 
-    Source: NanoDet, `NanoDetPlusHead._forward_onnx`, `get_bboxes` and `get_single_level_center_priors`.
+    Source: NanoDet, `NanoDetPlusHead._forward_onnx`, `get_bboxes` and `get_single_level_center_priors`; apart:
+    `NanoDetHead.forward_single` of version 0.1.
     """
     bins = numbers.bins or DFL_BINS[nanodet.__name__]
     rows = outputs[0][0]
+    if len(outputs) > 1:
+        pairs = nanodet_pairs([one.shape[1:] for one in outputs], 4 * bins)
+        rows = np.concatenate([np.concatenate([outputs[i][0], outputs[j][0]], axis=1) for i, j in pairs])
     kept, scores, classes = best_class(rows[:, : -4 * bins], logit(threshold) if is_logits(numbers) else threshold)
     cells, strides = grid(size, numbers.strides or STRIDES, rounds_up=True)
     far, centres = distances(rows[kept, -4 * bins :], bins), cells[kept] + shift_of(numbers)
     boxes = np.concatenate([centres - far[:, :2], centres + far[:, 2:]], axis=1) * strides[kept]
+    boxes = np.clip(boxes, 0, [size[1], size[0]] * 2)
     return boxes.astype(np.float32), probabilities(scores) if is_logits(numbers) else scores, classes
+
+
+def nanodet_pairs(shapes: Sequence[tuple[int, ...]], sides: int) -> list[tuple[int, int]]:
+    """Return which outputs hold classes and which sides, finest stride first.
+
+    Args:
+        shapes: Cells and columns of each output; of as many columns, the exporter writes classes first.
+        sides: Columns of the sides.
+    """
+    finest = sorted(range(len(shapes)), key=lambda i: (-shapes[i][0], shapes[i][1] == sides, i))
+    return list(zip(finest[::2], finest[1::2], strict=True))
 
 
 def is_logits(numbers: Postprocess) -> bool:

@@ -90,6 +90,12 @@ def _nanodet(numbers: Postprocess, outputs: Sequence[TensorSpec], size: Size) ->
     del size
     bins, name = numbers.bins or DFL_BINS["nanodet"], outputs[0].name
     scale, sides = _scale(is_logit=decoders_dfl.is_logits(numbers)), _BOX * bins
+    if len(outputs) > 1:
+        sizes = [tuple(side for side in one.shape[1:] if isinstance(side, int)) for one in outputs]
+        pairs = decoders_dfl.nanodet_pairs(sizes, sides) if all(len(one) == 2 for one in sizes) else []
+        return tuple(
+            Head(Columns(outputs[i].name, 2), scale, boxes=Columns(outputs[j].name, 2), bins=bins) for i, j in pairs
+        )
     return (Head(Columns(name, 2, 0, -sides), scale, boxes=Columns(name, 2, -sides), bins=bins),)
 
 
@@ -133,6 +139,11 @@ def _dbnet(numbers: Postprocess, outputs: Sequence[TensorSpec], size: Size) -> t
     return (Head(Columns(outputs[0].name, 1), _scale(is_logit=numbers.scores is Scores.LOGITS)),)
 
 
+def _dbnet_upright(numbers: Postprocess, outputs: Sequence[TensorSpec], size: Size) -> tuple[Head, ...]:
+    del size
+    return (Head(Columns(outputs[0].name, 1), _scale(is_logit=numbers.scores is not Scores.PROBABILITIES)),)
+
+
 HEADS: dict[str, Describe] = {
     "yolox": _rows(Boxes.CELLS),
     "yolov5": _rows(Boxes.PIXELS),
@@ -146,6 +157,7 @@ HEADS: dict[str, Describe] = {
     "detr": _detr,
     "rtdetr": _rtdetr,
     "dbnet": _dbnet,
+    "dbnet_upright": _dbnet_upright,
 }
 """By decoder."""
 WITHOUT = frozenset({"end_to_end", "detections", "detections_yx"})

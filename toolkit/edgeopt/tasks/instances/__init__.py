@@ -12,6 +12,7 @@ import numpy as np
 from edgeopt.errors import NotFoundError
 from edgeopt.graph.tensors import Frame, Tensors, TensorSpec
 from edgeopt.recipes.drawing import HEIGHT, SHOWN_ABOVE, class_colour, draw_box, scaled
+from edgeopt.recipes.embedded import BOXES, CLASSES, MASKS, SCORES, Embedded
 from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.labels._outlines import outlines_of
 from edgeopt.recipes.match_tables import MatchTable
@@ -20,10 +21,11 @@ from edgeopt.recipes.preprocess import Geometry
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.run_lengths import as_coco
 from edgeopt.tasks._coco import category_ids, image_ids, matched_tables
+from edgeopt.tasks._losses import relative_error
 from edgeopt.tasks._things import Things, outputs_of, require_boxes, require_classes
 from edgeopt.tasks.detection.boxes import Detections, lost_share
 from edgeopt.tasks.detection.suppression import suppress
-from edgeopt.tasks.instances.decoders import DECODERS, NEEDS_NO_SUPPRESSION, Prototypes, class_count
+from edgeopt.tasks.instances.decoders import DECODERS, NEEDS_NO_SUPPRESSION, Painted, Prototypes, class_count
 from edgeopt.tasks.instances.masks import Canvas, Instances, matched_instances
 
 _LOSS_BOXES, _LOSS_CELLS = 50, 256
@@ -43,16 +45,18 @@ class InstanceTask(Things):
         decoder = recipe.postprocess.decoder
         if decoder not in DECODERS:
             raise NotFoundError("decoder of task instances", decoder, DECODERS)
-        own = outputs_of(outputs)
-        require_fit(recipe, own)
-        require_classes(recipe, class_count(decoder, [one.shape for one in own]))
+        self._is_read = Embedded.POSTPROCESS in recipe.embedded
+        if not self._is_read:
+            own = outputs_of(outputs)
+            require_fit(recipe, own)
+            require_classes(recipe, class_count(decoder, [one.shape for one in own]))
         super().__init__(recipe, inputs, outputs, evaluating)
         self._decode, self._suppresses = DECODERS[decoder], decoder not in NEEDS_NO_SUPPRESSION
 
     @property
     def holds_outputs(self) -> bool:
-        """No: masks are computed."""
-        return False
+        """Whether the model itself gives boxes and scores; masks are computed, or read anew."""
+        return self._is_read
 
     def postprocess(self, outputs: Tensors, geometry: Geometry) -> Instances:
         """Return boxes and masks in the frame's pixels, best first, without those that are NaN or infinite.
@@ -60,6 +64,8 @@ class InstanceTask(Things):
         Raises:
             UnsupportedError: If the outputs of this frame have shapes that the decoder cannot read.
         """
+        if self._is_read:
+            return self._as_read(outputs, geometry)
         geometry, ordered = self._geometry(outputs, geometry), self._ordered(outputs)
         with np.errstate(over="ignore", invalid="ignore"):
             (boxes, scores, classes), masks = self._decode(ordered, self._numbers, self._size, self._score)
@@ -73,6 +79,18 @@ class InstanceTask(Things):
         with np.errstate(over="ignore", invalid="ignore"):
             runs = tuple(masks.runs(row, box, canvas) for row, box in zip(rows.tolist(), found, strict=True))
         return Instances(found, scores[rows], classes[rows], runs, canvas.frame)
+
+    def _as_read(self, outputs: Tensors, geometry: Geometry) -> Instances:
+        """Return what the model gives: masks of the frame, or, where it is fed tensors, of the input."""
+        planes, boxes = outputs[MASKS], geometry.to_frame(outputs[BOXES])
+        canvas = Canvas(geometry, (planes.shape[1], planes.shape[2]))
+        if self._is_fed_frames:
+            columns, rows = np.arange(canvas.frame[1]), np.arange(canvas.frame[0])
+            runs = tuple(canvas.runs(one, columns, rows) for one in planes)
+        else:
+            masks = Painted(planes)
+            runs = tuple(masks.runs(i, box, canvas) for i, box in enumerate(boxes))
+        return Instances(boxes, outputs[SCORES], outputs[CLASSES], runs, canvas.frame)
 
     def as_text(self, answer: Instances) -> str:
         """Return classes with score, place and how much of the frame they cover."""
@@ -133,6 +151,8 @@ class InstanceTask(Things):
 
     def loss(self, outputs: Sequence[Tensors], reference: Sequence[Tensors]) -> float:
         """Return what is lost of boxes before suppression and of masks, half each, by their squared scores."""
+        if self._is_read:
+            return relative_error(outputs, reference)
         if not all(np.isfinite(one[name]).all() for one in outputs for name in self._outputs):
             return math.inf
         lost = np.array([self._lost(a, b) for a, b in zip(outputs, reference, strict=True)]).reshape(-1, 4).sum(axis=0)

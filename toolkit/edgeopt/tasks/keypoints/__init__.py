@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import NotFoundError
 from edgeopt.graph.tensors import Frame, Tensors, TensorSpec
-from edgeopt.recipes.drawing import HEIGHT, SHOWN_ABOVE, class_colour, draw_box, scaled
+from edgeopt.recipes.drawing import HEIGHT, SHOWN_ABOVE, class_colour, draw_box, draw_point, scaled
+from edgeopt.recipes.embedded import BOXES, CLASSES, POINTS, SCORES, Embedded
 from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.labels._poses import poses_of
 from edgeopt.recipes.match_tables import MatchTable
@@ -40,16 +41,18 @@ class KeypointTask(Things):
         decoder = recipe.postprocess.decoder
         if decoder not in DECODERS:
             raise NotFoundError("decoder of task keypoints", decoder, DECODERS)
-        own = outputs_of(outputs)
-        require_fit(recipe, own)
-        require_classes(recipe, class_count(decoder, [one.shape for one in own], recipe.keypoints))
+        self._is_read = Embedded.POSTPROCESS in recipe.embedded
+        if not self._is_read:
+            own = outputs_of(outputs)
+            require_fit(recipe, own)
+            require_classes(recipe, class_count(decoder, [one.shape for one in own], recipe.keypoints))
         super().__init__(recipe, inputs, outputs, evaluating)
         self._decode, self._suppresses, self._points = DECODERS[decoder], decoder in OF_ROWS, recipe.keypoints
 
     @property
     def holds_outputs(self) -> bool:
-        """No: points are computed."""
-        return False
+        """Whether the model itself gives the answer; else points are computed."""
+        return self._is_read
 
     def postprocess(self, outputs: Tensors, geometry: Geometry) -> Poses:
         """Return the poses in the frame's pixels, best first, without those that are NaN or infinite.
@@ -57,15 +60,16 @@ class KeypointTask(Things):
         Raises:
             UnsupportedError: If the outputs of this frame have shapes that the decoder cannot read.
         """
+        if self._is_read:
+            points, boxes = geometry.points_to_frame(outputs[POINTS]), geometry.to_frame(outputs[BOXES])
+            return Poses(points, boxes, outputs[SCORES], outputs[CLASSES])
         found = self._finite(self._decoded(self._ordered(outputs), self._score))
         if self._suppresses:
             kept = suppress(found.boxes, found.scores, found.classes, self._iou, self._most)
         else:
             kept = np.argsort(-found.scores, kind="stable")[: self._most]
         geometry = self._geometry(outputs, geometry)
-        points = found.points[kept].copy()
-        points[..., 0] = (points[..., 0] - geometry.offset_x) / geometry.scale_x
-        points[..., 1] = (points[..., 1] - geometry.offset_y) / geometry.scale_y
+        points = geometry.points_to_frame(found.points[kept])
         return Poses(points, geometry.to_frame(found.boxes[kept]), found.scores[kept], found.classes[kept])
 
     def _decoded(self, ordered: Sequence[NDArray[Any]], threshold: float) -> Poses:
@@ -136,7 +140,7 @@ class KeypointTask(Things):
                 if sure[a] and sure[b]:
                     cv2.line(drawn, places[a], places[b], colour, width, cv2.LINE_AA)
             for i in np.flatnonzero(sure).tolist():
-                cv2.circle(drawn, places[i], 2 * width, class_colour(i + 1), cv2.FILLED, cv2.LINE_AA)
+                draw_point(drawn, places[i], class_colour(i + 1))
         return drawn
 
     def _tables(self, answers: Sequence[Poses], labels: Labels) -> list[MatchTable]:
@@ -164,7 +168,7 @@ class KeypointTask(Things):
 
     def loss(self, outputs: Sequence[Tensors], reference: Sequence[Tensors]) -> float:
         """Return what is lost of the poses before suppression, each by its squared score; of maps the noise."""
-        if self._recipe.postprocess.decoder in OF_MAPS:
+        if self._is_read or self._recipe.postprocess.decoder in OF_MAPS:
             return relative_error(outputs, reference)
         if not all(np.isfinite(one[name]).all() for one in outputs for name in self._outputs):
             return math.inf

@@ -22,7 +22,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgeopt.errors import InvalidFileError, UnsupportedError
 from edgeopt.graph.model import Model
-from edgeopt.pipeline.export.decoder.tensors_file import TensorFiles
+from edgeopt.pipeline.export.decoder.positions import Positions, is_written
+from edgeopt.pipeline.export.decoder.tensors_file import Weights
 from edgeopt.system.toml import Within
 
 KINDS = ("llama", "mistral", "qwen2", "qwen3")
@@ -30,7 +31,7 @@ KINDS = ("llama", "mistral", "qwen2", "qwen3")
 _OPSET, _IR = 21, 10
 _MICROSOFT = "com.microsoft"
 _Side = Annotated[int, Within(1, 1 << 20)]
-_HEAD_STEP = 8
+_HEAD_STEP = 16
 _REMEDY = "copy the folder again"
 
 
@@ -48,8 +49,7 @@ class Configuration:
     head: _Side
     """Numbers of one head."""
     epsilon: float
-    theta: float
-    """Base of the rotary angles."""
+    positions: Positions
     context: _Side
     """Tokens that the positions reach."""
     is_tied: bool
@@ -79,7 +79,7 @@ def read_configuration(folder: Path) -> Configuration:
         raise UnsupportedError(f"{file}: a {kind} is not written here", remedy=f"those are: {', '.join(KINDS)}")
     _require_plain(values, file)
     try:
-        heads = int(values["num_attention_heads"])
+        heads, context = int(values["num_attention_heads"]), int(values.get("max_position_embeddings", 2048))
         end, begin = values.get("eos_token_id"), values.get("bos_token_id")
         found = Configuration(
             kind=kind,
@@ -91,8 +91,8 @@ def read_configuration(folder: Path) -> Configuration:
             kv_heads=int(values.get("num_key_value_heads") or heads),
             head=int(values.get("head_dim") or int(values["hidden_size"]) // heads),
             epsilon=float(values.get("rms_norm_eps", 1e-6)),
-            theta=_theta(values),
-            context=int(values.get("max_position_embeddings", 2048)),
+            positions=Positions.read(values, context),
+            context=context,
             is_tied=bool(values.get("tie_word_embeddings", False)),
             window=_window(values),
             end=tuple(int(one) for one in (end if isinstance(end, list) else [end] if end is not None else [])),
@@ -100,22 +100,35 @@ def read_configuration(folder: Path) -> Configuration:
         )
     except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
         raise InvalidFileError(f"{file} lacks a size, or holds no number there: {error}", remedy=_REMEDY) from error
-    if min(found.vocabulary, found.hidden, found.inner, found.layers, found.heads, found.kv_heads, found.context) < 1:
-        raise InvalidFileError(f"{file} holds a size below 1", remedy=_REMEDY)
-    if found.heads % found.kv_heads:
-        raise InvalidFileError(f"{file}: {found.heads} heads do not share {found.kv_heads} evenly", remedy=_REMEDY)
-    if found.head % _HEAD_STEP:
-        raise UnsupportedError(
-            f"{file}: heads of {found.head} numbers do not run in GroupQueryAttention, which takes multiples of 8",
-            remedy="export it with torch, without a fused attention",
-        )
+    require_sizes(found, file)
     return found
 
 
-def _theta(values: Mapping[str, Any]) -> float:
-    """Return the base of the angles; transformers 5 writes it into `rope_parameters`."""
-    inner = values.get("rope_parameters") or {}
-    return float(inner.get("rope_theta") or values.get("rope_theta", 10000.0))
+def require_sizes(config: Configuration, told: Path) -> None:
+    """Raise where sizes do not fit each other.
+
+    Args:
+        config: Of a decoder.
+        told: Where it stands.
+
+    Raises:
+        InvalidFileError: If one is below 1, or heads are not shared evenly.
+        UnsupportedError: If no graph is written for such heads.
+    """
+    if (
+        min(
+            config.vocabulary, config.hidden, config.inner, config.layers, config.heads, config.kv_heads, config.context
+        )
+        < 1
+    ):
+        raise InvalidFileError(f"{told} holds a size below 1", remedy=_REMEDY)
+    if config.heads % config.kv_heads:
+        raise InvalidFileError(f"{told}: {config.heads} heads do not share {config.kv_heads} evenly", remedy=_REMEDY)
+    if config.head % _HEAD_STEP:
+        raise UnsupportedError(
+            f"{told}: heads of {config.head} numbers do not run in GroupQueryAttention, which turns multiples of 16",
+            remedy="export it with torch, without a fused attention",
+        )
 
 
 def _window(values: Mapping[str, Any]) -> int:
@@ -124,12 +137,11 @@ def _window(values: Mapping[str, Any]) -> int:
 
 
 def _require_plain(values: Mapping[str, Any], file: Path) -> None:
-    """Raise where a configuration asks for more than plain positions, gates and one kind of layer."""
+    """Raise where a configuration asks for more than known positions, plain gates and one kind of layer."""
     scaling = values.get("rope_scaling") or values.get("rope_parameters") or {}
-    kind = scaling.get("rope_type", scaling.get("type", "default")) if isinstance(scaling, Mapping) else "unknown"
     odd = {
         "hidden_act": values.get("hidden_act", "silu") not in ("silu", "swish"),
-        "rope_scaling": kind != "default",
+        "rope_scaling": not is_written(scaling),
         "attention_bias": bool(values.get("attention_bias")),
         "mlp_bias": bool(values.get("mlp_bias")),
         "quantization_config": bool(values.get("quantization_config")),
@@ -143,7 +155,7 @@ def _require_plain(values: Mapping[str, Any], file: Path) -> None:
         )
 
 
-def write_llama(config: Configuration, weights: TensorFiles, name: str) -> Model:
+def write_llama(config: Configuration, weights: Weights, name: str) -> Model:
     """Return the decoder as a graph with a key and value cache.
 
     Inputs: `input_ids` (batch, sequence) int64, `attention_mask` (batch, past + sequence) int64, and for each layer
@@ -159,7 +171,7 @@ def write_llama(config: Configuration, weights: TensorFiles, name: str) -> Model
 class _Writer:
     """Nodes and weights of a graph in the making."""
 
-    def __init__(self, config: Configuration, weights: TensorFiles) -> None:
+    def __init__(self, config: Configuration, weights: Weights) -> None:
         self._config, self._weights = config, weights
         self._nodes: list[onnx.NodeProto] = []
         self._constants: list[TensorProto] = []
@@ -218,10 +230,9 @@ class _Writer:
 
     def _angles(self) -> None:
         config = self._config
-        powers = config.theta ** (-np.arange(0, config.head, 2, dtype=np.float64) / config.head)
-        turns = np.outer(np.arange(config.context, dtype=np.float64), powers)
-        self._constant("cos_cache", np.cos(turns).astype(np.float32))
-        self._constant("sin_cache", np.sin(turns).astype(np.float32))
+        cos, sin = config.positions.tables(config.head, config.context)
+        self._constant("cos_cache", cos)
+        self._constant("sin_cache", sin)
 
     def _first_norm(self, x: str) -> str:
         self._constant("epsilon", np.array(self._config.epsilon, np.float32))

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.pipeline.export.decoder.llama import Configuration
-from edgeopt.pipeline.export.decoder.tensors_file import TensorFiles
+from edgeopt.pipeline.export.decoder.tensors_file import Weights
 
 Numbers = NDArray[np.float32]
 
@@ -16,7 +16,7 @@ Numbers = NDArray[np.float32]
 class Reference:
     """All tokens of a text at once; nothing is remembered between two calls."""
 
-    def __init__(self, config: Configuration, weights: TensorFiles) -> None:
+    def __init__(self, config: Configuration, weights: Weights) -> None:
         """Take the weights, which are read as they are needed."""
         self._config, self._weights = config, weights
 
@@ -70,9 +70,7 @@ class Reference:
     def _turned(self, x: Numbers) -> Numbers:
         """Turn each pair of (heads, length, head) by its position; the second half pairs with the first."""
         config = self._config
-        powers = config.theta ** (-np.arange(0, config.head, 2) / config.head)
-        turns = np.arange(x.shape[1])[:, None] * powers[None]
-        cos, sin = np.cos(turns).astype(np.float32), np.sin(turns).astype(np.float32)
+        cos, sin = config.positions.tables(config.head, x.shape[1])
         first, second = np.split(x, 2, axis=-1)
         return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
 

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,16 @@ _DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "F64": "<f8"}
 _MOST_HEAD = 100 << 20
 """Bytes; the format allows no more."""
 _REMEDY = "name a folder that save_pretrained wrote, and copy it again if it is damaged"
+
+
+class Weights(Protocol):
+    """Tensors under Hugging Face's names."""
+
+    def __contains__(self, name: str) -> bool: ...
+
+    def read(self, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
+        """Return one tensor in float32, or raise where it is not there or of another shape."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

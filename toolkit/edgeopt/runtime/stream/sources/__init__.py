@@ -23,6 +23,8 @@ class Captured:
 
     sample: Sample
     name: str
+    stream: int = 0
+    """Which sequence it belongs to: a recurrent model begins each anew."""
 
 
 class Watch(Protocol):

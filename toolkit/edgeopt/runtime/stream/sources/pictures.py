@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ class Pictures:
 
     def __init__(self, frames: Frames, name: str) -> None:
         """Take open frames."""
-        self.frames, self.count, self._next = frames, len(frames), 0
+        self.frames, self.count, self._next, self._stream = frames, len(frames), 0, 0
         self.name, self.notes, self.holds_pictures = name, frames.notes, frames.holds_pictures
 
     def read(self, watch: Watch) -> Captured | None:
@@ -27,8 +28,13 @@ class Pictures:
         del watch
         if self._next >= len(self.frames):
             return None
+        index = self._next
         self._next += 1
-        return Captured(self.frames.read(self._next - 1), self.frames.names[self._next - 1])
+        begins, sample = self.frames.begins_stream(index), self.frames.read(index)
+        self._stream += index > 0 and begins
+        if isinstance(sample, Mapping) and not begins:  # states that are passed would be taken: they are fed back
+            sample = {name: one for name, one in sample.items() if name not in self.frames.states}
+        return Captured(sample, self.frames.names[index], self._stream)
 
     def close(self) -> None:
         """Do nothing: no file stays open."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import reduce
 from operator import add
 from typing import Any
@@ -19,6 +20,7 @@ from edgeopt.executors.onnxruntime import EXECUTOR, with_weights
 from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
 from edgeopt.graph.model import Model
 from edgeopt.graph.outside_weights import without_outside
+from edgeopt.graph.subgraphs import subgraphs
 from edgeopt.graph.tensors import Tensors
 from edgeopt.steps.quantize.calibration.observation import NEVER, Part, Seen, Spread, draw_block
 from edgeopt.steps.quantize.grids.histogram import count_values
@@ -108,13 +110,16 @@ def _open(source: Source, threads: int, *, plain_layout: bool) -> OnnxRuntimeSes
     options.enable_mem_pattern = False
     if plain_layout:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
-    try:
-        return OnnxRuntimeSession(
-            ort.InferenceSession(with_weights(options, source), options, providers=["CPUExecutionProvider"])
-        )
-    except Exception:
-        EXECUTOR.open(source, SessionOptions(threads=threads)).close()  # says in our words what is wrong with the model
-        raise
+    levels = (options.graph_optimization_level, ort.GraphOptimizationLevel.ORT_DISABLE_ALL)
+    for level in levels:  # ONNX Runtime 1.32 writes an If with a known condition out wrong where its output is read too
+        options.graph_optimization_level = level
+        with suppress(Exception):
+            return OnnxRuntimeSession(
+                ort.InferenceSession(with_weights(options, source), options, providers=["CPUExecutionProvider"])
+            )
+    session = EXECUTOR.open(source, SessionOptions(threads=threads))  # says in our words what is wrong with the model
+    session.close()
+    raise UnsupportedError("ONNX Runtime opens the model, but not to watch its tensors", remedy="pass --skip quantize")
 
 
 def _require_numbers(frame: Tensors, image: int) -> None:
@@ -176,8 +181,11 @@ def _needed(graph: onnx.GraphProto, names: Sequence[str]) -> list[onnx.NodeProto
 
 
 def _reads(node: onnx.NodeProto) -> set[str]:
-    inner = (inside for attribute in node.attribute for inside in (attribute.g, *attribute.graphs))
-    return {*node.input, *(name for graph in inner for one in graph.node for name in _reads(one))}
+    found = set(node.input)
+    for graph in subgraphs([node]):
+        found.update(name for one in graph.node for name in _reads(one))
+        found.update(one.name for one in graph.output)  # a branch may return what the outer graph made
+    return found
 
 
 def groups_of(sizes: Mapping[str, int], group_bytes: int) -> list[list[str]]:

@@ -9,7 +9,7 @@ Source: Frantar et al., GPTQ, ICLR 2023, equations 2 and 3, with damping of 1 % 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import ClassVar
 
@@ -20,7 +20,7 @@ from edgeopt.graph.graph import attribute
 from edgeopt.steps.quantize.grids.weights import MOST, MOST_OF_TWO, QuantizedWeight
 from edgeopt.steps.quantize.repairs import Layer, Search, Setting, WeightRepair
 
-_DAMPING = 0.01
+DAMPING = 0.01
 _MOST_COLUMNS = 2048
 """Above it the inverse of a layer's inputs takes longer than the rest of the search."""
 _BLOCK = 32
@@ -41,23 +41,44 @@ def round_with_inputs(
     diagonal = np.square(inputs, dtype=np.float64).sum(axis=0)
     unseen = diagonal <= 0
     order = np.argsort(-diagonal, kind="stable")  # what matters most is rounded while others can still make up for it
-    damping = _DAMPING * max(float(diagonal.mean()), 1e-30)
-    factor = np.linalg.cholesky(_damped_inverse(inputs.astype(np.float64)[:, order], damping)).T
+    damping = DAMPING * max(float(diagonal.mean()), 1e-30)
+    inverse = _damped_inverse(inputs.astype(np.float64)[:, order], damping)
     left = weight.T.astype(np.float64)[order]  # a column of the weight is a row here, as memory lies
     steps = np.zeros(weight.T.shape, np.int8)
     scales = scale.astype(np.float64)
+
+    def nearest(place: int, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        column = order[place]
+        low, high = _limits(steps, column) if reduce_range else (-MOST, MOST)
+        step = np.clip(np.rint(values / scales), low, high)
+        steps[column] = step
+        return values if unseen[column] else step * scales
+
+    round_in_turn(left, inverse, nearest)
+    return np.ascontiguousarray(steps.T)
+
+
+def round_in_turn(
+    left: NDArray[np.float64],
+    inverse: NDArray[np.float64],
+    nearest: Callable[[int, NDArray[np.float64]], NDArray[np.float64]],
+) -> None:
+    """Round the inputs of a matrix one after the other; those that follow make up for the error of each, in place.
+
+    Args:
+        left: (inputs, outputs) in the order of rounding; what is left of it is of no use.
+        inverse: (inputs, inputs) of the damped X^T X, in that order.
+        nearest: Takes the number of an input and its (outputs,) numbers, keeps what they round to, and returns that;
+            what it returns as it was is carried to no other.
+    """
+    factor = np.linalg.cholesky(inverse).T
     for start in range(0, len(left), _BLOCK):
         stop = min(start + _BLOCK, len(left))
         errors = np.zeros((stop - start, left.shape[1]))
         for j in range(start, stop):
-            low, high = _limits(steps, order[j]) if reduce_range else (-MOST, MOST)
-            step = np.clip(np.rint(left[j] / scales), low, high)
-            steps[order[j]] = step
-            if not unseen[order[j]]:
-                errors[j - start] = (left[j] - step * scales) / factor[j, j]
-                left[j + 1 : stop] -= np.outer(factor[j, j + 1 : stop], errors[j - start])
+            errors[j - start] = (left[j] - nearest(j, left[j])) / factor[j, j]
+            left[j + 1 : stop] -= np.outer(factor[j, j + 1 : stop], errors[j - start])
         left[stop:] -= factor[start:stop, stop:].T @ errors
-    return np.ascontiguousarray(steps.T)
 
 
 def _limits(steps: NDArray[np.int8], column: int) -> tuple[NDArray[np.int16], NDArray[np.int16]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from edgeopt.steps.quantize.calibration.calibrate import Calibration
 from edgeopt.steps.quantize.calibration.findings import study
 from edgeopt.steps.quantize.forms import Form
 from edgeopt.steps.quantize.scheme import open_graph
-from edgeopt.steps.quantize.search.attempt import Attempt, SearchResult
+from edgeopt.steps.quantize.search.attempt import Attempt, KeptTensor, SearchResult
 from edgeopt.steps.quantize.search.explain import cut_short, refusals
 from edgeopt.steps.quantize.search.make import make_variant
 from edgeopt.steps.quantize.search.proposals import proposals
@@ -25,6 +26,7 @@ from edgeopt.steps.quantize.search.sources import Sources
 from edgeopt.steps.quantize.search.state import SearchState
 from edgeopt.steps.quantize.search.variant import Variant
 from edgeopt.system.target import Int8Rules
+from edgeopt.system.time_limit import OutOfTime
 
 LEAST_AGREEMENT = 0.85
 _CALIBRATION_SHARE = 0.4
@@ -70,6 +72,7 @@ def search_int8(
     Raises:
         UnsupportedError: If the weights of a layer are NaN or infinite, or the opset is too old.
         EdgeoptError: If there are no calibration images.
+        OutOfTime: At the end of a time limit around it, before the first attempt is made.
     """
     started = time.monotonic()
     kept: list[Tensors] = []
@@ -78,8 +81,21 @@ def search_int8(
     few = kept or list(islice(frames, _KEPT_IMAGES))  # where calibration is known, it read none
     sources = Sources(model, findings, rules, few)
     state = SearchState(sources, agreement, speed, least_agreement, started + time_limit_s)
-    given = ((variant, None) for variant in like)
-    for variant, twin in given if like else proposals(state, forms, threads):
+    try:
+        _try(state, ((variant, None) for variant in like) if like else proposals(state, forms, threads), on_attempt)
+    except OutOfTime:
+        if not state.attempts:
+            raise
+    return _as_given(state) if like else _result(state)
+
+
+def _try(
+    state: SearchState,
+    proposed: Iterable[tuple[Variant, Variant | None]],
+    on_attempt: Callable[[Attempt], None] | None,
+) -> None:
+    """Make and measure what is proposed, while there is time."""
+    for variant, twin in proposed:
         state.last = variant
         if variant in state.attempts or variant in state.refused:
             continue
@@ -87,7 +103,7 @@ def search_int8(
             continue
         began = time.monotonic()
         try:
-            outcome, scheme = make_variant(*sources.of(variant), rules, variant, state.ends_at_s)
+            outcome, scheme = make_variant(*state.sources.of(variant), state.rules, variant, state.ends_at_s)
             state.judge(variant, outcome, scheme, twin)
         except (MissingDependencyError, UnavailableError):
             raise
@@ -96,7 +112,6 @@ def search_int8(
         state.longest_s = max(state.longest_s, time.monotonic() - began)
         if on_attempt and variant in state.attempts:
             on_attempt(state.attempts[variant])
-    return _as_given(state) if like else _result(state)
 
 
 def _as_given(state: SearchState) -> SearchResult:
@@ -125,18 +140,22 @@ def _in_time(frames: Iterable[Tensors], ends_at_s: float) -> Iterator[Tensors]:
 
 def _result(state: SearchState) -> SearchResult:
     if state.attempts:
-        state.confirm()
+        with suppress(OutOfTime):
+            state.confirm()
     found = state.sources.findings
     notes = (*found.notes, *refusals(state.refused), *cut_short(state.untried, len(state.attempts)))
     if not state.attempts:
         why = next(iter(state.refused.values())).problem
         stays = f"The float model stays: no INT8 form of it could be made: {why}"
         return SearchResult((), stays, notes, calibration=found.calibration)
-    best, kept = state.best(), state.kept()
+    best, kept = state.best(), tuple[KeptTensor, ...]()
+    with suppress(OutOfTime):
+        kept = state.kept()
     _, findings = state.sources.of(best)  # its tensors are the answer's, also where the model was changed before
-    if not state.is_over:
-        state.learn_sensitivities()
-    state.explain(kept)
+    with suppress(OutOfTime):
+        if not state.is_over:
+            state.learn_sensitivities()
+        state.explain(kept)
     attempts = state.ranked
     return SearchResult(
         attempts,

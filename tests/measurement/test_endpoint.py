@@ -1,0 +1,249 @@
+"""A server measured from its client's side: edgeopt's own, and servers that say less or break."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
+from time import sleep
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from served import running, serving
+
+from edgeopt.cli import cli
+from edgeopt.errors import EdgeoptError, UnavailableError
+from edgeopt.measurement.endpoint.bench import EndpointOptions, bench_endpoint
+from edgeopt.measurement.endpoint.charts import text_bar, timeline_of
+from edgeopt.measurement.endpoint.client import parse_place
+from edgeopt.measurement.resources.cost import cost_per_token
+
+Wire = Callable[[dict[str, Any], Callable[[bytes], None]], int | None]
+
+
+@contextmanager
+def server_of(answer: Wire) -> Iterator[str]:
+    """Serve what a function writes for each request; it returns a status other than 200 before it writes."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self._send(200, json.dumps({"data": [{"id": "m"}]}).encode())
+
+        def do_POST(self) -> None:
+            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            written = list[bytes]()
+            status = answer(asked | {"path": self.path}, written.append)
+            self._send(status or 200, b"".join(written))
+
+        def _send(self, status: int, body: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with running(Handler) as address:
+        yield address
+
+
+def event(**values: Any) -> bytes:
+    return b"data: " + json.dumps(values).encode() + b"\n\n"
+
+
+def chat_only(asked: dict[str, Any], write: Callable[[bytes], None]) -> int | None:
+    """A server that knows chats alone, no ignore_eos, counts nothing, and writes three pieces."""
+    if "chat" not in asked["path"]:
+        return 404
+    if "ignore_eos" in asked:
+        write(json.dumps({"error": {"message": "unknown field ignore_eos"}}).encode())
+        return 400
+    for _ in range(3):
+        sleep(0.001)
+        write(event(choices=[{"delta": {"content": "a"}}]))
+    write(b"data: [DONE]\n\n")
+    return None
+
+
+def test_its_own_server_tells_all_and_tokens_are_counted():
+    with serving("tiny_lm") as server:
+        options = EndpointOptions(
+            server.address, prompt_tokens=(20, 60), output_tokens=9, load="closed:3", seconds=0.3, price_per_s=1e-4
+        )
+        found = bench_endpoint(options)
+    assert found.model == "tiny_lm"
+    assert [one.output_tokens for one in found.alone] == [9, 9]
+    assert found.tiny.prompt_tokens < found.alone[0].prompt_tokens < found.alone[1].prompt_tokens
+    for one, asked in zip(found.alone, (20, 60), strict=True):
+        assert 0.65 * asked < one.prompt_tokens < 1.35 * asked
+    for one in (found.tiny, *found.alone, found.loaded):
+        assert one is not None
+        assert one.answers >= 6
+        assert one.problems == {}
+        assert one.queue.n == one.answers
+        assert one.itl.n <= one.answers * 15
+        assert one.ttft.p50.value_ns < one.whole.p50.value_ns
+        assert sum(timeline_of(one, found)) == pytest.approx(one.whole.p50.value_ms, rel=1e-6)
+    assert found.loaded.server_ttft_ms is not None
+    assert found.cost is not None
+    assert found.cost.per_thousand == pytest.approx(1e-4 / found.loaded.tokens_per_s * 1000)
+
+
+def test_a_server_that_says_little_is_measured_and_what_is_guessed_is_said():
+    with server_of(chat_only) as address:
+        found = bench_endpoint(EndpointOptions(address, output_tokens=3, seconds=0.1, load="poisson:40"))
+    assert [note.detail.split(":")[0] for note in found.notes] == [
+        "answers may be shorter than asked for",
+        "the server counts no tokens",
+    ]
+    assert found.alone[0].output_tokens == 3
+    assert found.alone[0].queue.n == 0
+    assert found.loaded is not None
+    assert found.loaded.answers == found.loaded.asked >= 1
+
+
+def test_times_are_those_that_the_server_takes():
+    """A server that waits 30 ms, and 10 ms before each further piece; it closes each connection, and says its queue."""
+
+    class Slow(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps({"data": [{"id": "m"}]}).encode())
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.send_header("Server-Timing", "db;dur=1, queue;dur=7.5")
+            self.end_headers()
+            for number in range(4):
+                sleep(0.01 if number else 0.03)
+                self.wfile.write(event(choices=[{"text": "a"}]))
+            self.wfile.write(
+                event(choices=[], usage={"prompt_tokens": 3, "completion_tokens": 4}) + b"data: [DONE]\n\n"
+            )
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with running(Slow) as address:
+        found = bench_endpoint(EndpointOptions(address, output_tokens=4, seconds=0.1)).alone[0]
+    assert found.answers >= 6
+    assert found.ttft.min_ns >= 30e6
+    assert found.itl.n == 3 * found.answers
+    assert found.whole.min_ns >= 60e6
+    assert found.queue.p50.value_ms == 7.5
+    assert found.good == found.answers or found.ttft.max_ns > 1e9
+
+
+def test_answers_that_break_are_counted_and_the_others_measured():
+    calls = iter(range(10**6))
+
+    def sometimes(asked: dict[str, Any], write: Callable[[bytes], None]) -> int | None:
+        number = next(calls)
+        if number > 10 and number % 3 == 0:
+            return 503
+        write(event(choices=[{"text": "a"}]))
+        if number > 10 and number % 3 == 1:
+            return None  # ends without [DONE]
+        write(event(choices=[{"text": "b"}]) + event(choices=[], usage={"prompt_tokens": 9, "completion_tokens": 2}))
+        write(b"data: [DONE]\n\n")
+        return None
+
+    with server_of(sometimes) as address:
+        found = bench_endpoint(EndpointOptions(address, output_tokens=2, seconds=0.2, load="closed:2"))
+    assert found.loaded is not None
+    assert set(found.loaded.problems) == {"status 503", "the reply broke off"}
+    assert found.loaded.answers > 0
+    assert "peak" in [one.rule for one in found.findings]
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (lambda asked, write: 401, "status 401"),
+        (lambda asked, write: write(b"data: no json\n\n"), "no stream of events"),
+        (lambda asked, write: write(b"<html>"), "broke off"),
+        (lambda asked, write: write(event(error={"message": "no memory"}) + b"data: [DONE]\n\n"), "no memory"),
+    ],
+)
+def test_a_server_without_an_answer_is_one_line(answer, told):
+    with server_of(answer) as address:
+        with pytest.raises(UnavailableError, match=told):
+            bench_endpoint(EndpointOptions(address))
+        done = CliRunner().invoke(cli, ["bench", "--endpoint", address])
+        assert done.exit_code == 1
+        assert "Traceback" not in done.output
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["--endpoint", "ftp://x"], "is no address of a server"),
+        (["--endpoint", "http://127.0.0.1:1"], "no server answers at http://127.0.0.1:1/v1"),
+        (["--endpoint", "http://127.0.0.1:1", "--find-capacity"], "--find-capacity is not for --endpoint"),
+        (["--endpoint", "http://127.0.0.1:1", "--key-from", "NO_SUCH_KEY"], "no such variable is set"),
+        (["--endpoint", "http://127.0.0.1:1", "--load", "quick"], "is not a load"),
+        (["tiny_lm", "--key-from", "A"], "--key-from belongs to --endpoint"),
+        ([], "Missing argument 'MODEL'; or --endpoint URL"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(args, told):
+    done = CliRunner().invoke(cli, ["bench", *args])
+    assert done.exit_code == 1
+    assert told in done.output
+    assert "Traceback" not in done.output
+
+
+def test_the_command_shows_one_bar_an_answer(monkeypatch, tmp_path):
+    monkeypatch.setenv("COLUMNS", "80")
+    with server_of(chat_only) as address:
+        args = [
+            "bench",
+            "--endpoint",
+            address,
+            "--seconds",
+            "0.1s",
+            "--output-tokens",
+            "3",
+            "-o",
+            str(tmp_path / "out"),
+        ]
+        done = CliRunner().invoke(cli, args)
+    assert done.exit_code == 0, done.output
+    for told in ("network", "TTFT p50 ms", "TPOT p50 ms", "first token", "goodput"):
+        assert told in done.output
+    assert "nan" not in done.output.lower()
+    assert json.loads((tmp_path / "out" / "bench.json").read_text("utf-8"))
+
+
+def test_a_bar_shows_what_is_there():
+    assert text_bar((1.0, 0.0, 55.0, 0.001), 56.0) == "n" + 55 * "#" + "-"
+    assert text_bar((0.0, 0.0, 0.0, 0.0), 0.0) == ""
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("127.0.0.1:8000", "http://127.0.0.1:8000/v1"),
+        ("http://[::1]:8000/", "http://[::1]:8000/v1"),
+        ("https://a.example/openai/v1/chat/completions", "https://a.example:443/openai/v1"),
+    ],
+)
+def test_an_address_is_read(url, told):
+    assert str(parse_place(url)) == told
+
+
+@pytest.mark.parametrize("url", ["http://", "http://a:99999", "http://user:word@a/", "file:///etc", "http://a/?x=1"])
+def test_what_is_no_address_is_refused(url):
+    with pytest.raises(EdgeoptError, match="is no address"):
+        parse_place(url)
+
+
+def test_a_token_costs_what_the_machine_costs_while_it_is_written():
+    assert cost_per_token(0.002, 50).per_thousand == pytest.approx(0.04)
+    with pytest.raises(ValueError, match="above zero"):
+        cost_per_token(1.0, 0.0)

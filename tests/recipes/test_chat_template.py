@@ -1,0 +1,81 @@
+"""Conversations as a model's own template writes them, or in a plain form."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from edgeopt.errors import InvalidFileError
+from edgeopt.recipes.chat_template import Message, plain_text_of, read_chat_template
+
+CHATML = """{%- for message in messages %}
+    {%- if message['role'] == 'system' and not loop.first %}
+        {{- raise_exception('a system message stands first') }}
+    {%- endif %}
+    {{- '<|im_start|>' + message.role + '\\n' + message.content | trim + '<|im_end|>' + '\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+{%- endif %}"""
+TALK = (Message("system", "Be brief."), Message("user", " 1 + 1? "))
+
+
+def test_without_a_template_a_talk_is_plain():
+    assert plain_text_of(TALK) == "System: Be brief.\nUser:  1 + 1? \nAssistant:"
+
+
+@pytest.mark.parametrize("place", ["file", "settings", "named"])
+def test_the_models_own_template_writes_it(tmp_path: Path, place: str):
+    pytest.importorskip("jinja2")
+    text = "{{ bos_token }}" + CHATML
+    settings = {"bos_token": {"content": "<s>"}}
+    if place == "file":
+        (tmp_path / "chat_template.jinja").write_text(text, "utf-8")
+    settings |= {"chat_template": text} if place == "settings" else {}
+    named = [{"name": "tool_use", "template": "x"}, {"name": "default", "template": text}]
+    settings |= {"chat_template": named} if place == "named" else {}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings), "utf-8")
+    template = read_chat_template(tmp_path)
+    assert template is not None
+    expected = "<s><|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n1 + 1?<|im_end|>\n<|im_start|>assistant\n"
+    assert template.text_of(TALK) == expected
+    with pytest.raises(ValueError, match="a system message stands first"):
+        template.text_of(TALK[::-1])
+
+
+def test_it_writes_what_transformers_writes(tmp_path: Path):
+    pytest.importorskip("jinja2")
+    transformers = pytest.importorskip("transformers")
+    tokenizers = pytest.importorskip("tokenizers")
+    plain = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizers.Tokenizer(tokenizers.models.BPE()), bos_token="<s>", chat_template=CHATML
+    )
+    (tmp_path / "chat_template.jinja").write_text(CHATML, "utf-8")
+    template = read_chat_template(tmp_path)
+    assert template is not None
+    talk = [{"role": one.role, "content": one.content} for one in TALK]
+    expected = plain.apply_chat_template(talk, tokenize=False, add_generation_prompt=True)
+    assert template.text_of(TALK) == expected
+
+
+def test_a_folder_has_none_or_a_damaged_one(tmp_path: Path):
+    pytest.importorskip("jinja2")
+    assert read_chat_template(tmp_path) is None
+    (tmp_path / "chat_template.jinja").write_text("{% if %}", "utf-8")
+    with pytest.raises(InvalidFileError, match="is no chat template"):
+        read_chat_template(tmp_path)
+    (tmp_path / "chat_template.jinja").unlink()
+    (tmp_path / "tokenizer_config.json").write_text("{", "utf-8")
+    with pytest.raises(InvalidFileError, match="is no JSON"):
+        read_chat_template(tmp_path)
+
+
+def test_a_template_reaches_nothing_of_the_program(tmp_path: Path):
+    pytest.importorskip("jinja2")
+    (tmp_path / "chat_template.jinja").write_text("{{ messages.__class__.__mro__ }}", "utf-8")
+    template = read_chat_template(tmp_path)
+    assert template is not None
+    with pytest.raises(ValueError, match="unsafe"):
+        template.text_of(TALK)

@@ -1,0 +1,297 @@
+"""Texts over HTTP as OpenAI's own client asks for them, and what becomes of those who ask badly."""
+
+from __future__ import annotations
+
+import json
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from threading import Event
+from time import sleep
+
+import pytest
+from served import Running, serving, until
+
+from edgeopt.executors.onnxruntime.rows import SharedRows
+from edgeopt.runtime.decoding.generation import Asked
+from edgeopt.runtime.decoding.opening import open_language_model
+from edgeopt.runtime.serve.limits import Limits
+from edgeopt.runtime.serve.writing import Writing
+
+TINY = Path(__file__).parents[3] / "models" / "tiny_lm" / "model.onnx"
+PROMPT = "import os\nimport "
+PLAIN = {"model": "tiny_lm", "prompt": PROMPT, "temperature": 0, "max_tokens": 24}
+ENDLESS = {"model": "tiny_lm", "prompt": PROMPT, "max_tokens": 900, "ignore_eos": True, "stream": True}
+
+
+@pytest.fixture(scope="module")
+def server():
+    limits = Limits(body_bytes=200_000, waiting=3, stalled_s=2.0, slots=1)
+    with serving("tiny_lm", limits) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def expected() -> str:
+    model, _ = open_language_model(TINY, 1)
+    with model:
+        return model.generate(PROMPT, Asked(24)).text()
+
+
+@pytest.fixture
+def slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each token take 5 ms more: an answer of hundreds is not over before a test has looked."""
+    tell = Writing._tell
+
+    def late(self: Writing, event: object) -> None:
+        sleep(0.005)
+        tell(self, event)
+
+    monkeypatch.setattr(Writing, "_tell", late)
+
+
+def answers_still(server: Running, expected: str) -> None:
+    assert server.json("/v1/completions", PLAIN)["choices"][0]["text"] == expected
+    until(lambda: server.json("/healthz")["running"] == 0)
+
+
+def test_the_official_client_gets_and_streams_the_text_that_the_model_writes(server, expected):
+    openai = pytest.importorskip("openai")
+    with openai.OpenAI(base_url=f"{server.address}/v1", api_key="none", max_retries=0) as client:
+        assert [one.id for one in client.models.list()] == ["tiny_lm"]
+        whole = client.completions.create(model="tiny_lm", prompt=PROMPT, temperature=0, max_tokens=24)
+        assert whole.choices[0].text == expected
+        assert whole.choices[0].finish_reason == "length"
+        assert whole.usage.completion_tokens == 24
+        parts = list(
+            client.completions.create(
+                model="tiny_lm",
+                prompt=PROMPT,
+                temperature=0,
+                max_tokens=24,
+                stream=True,
+                stream_options={"include_usage": True},
+            )
+        )
+        assert "".join(one.choices[0].text for one in parts if one.choices) == expected
+        assert parts[-1].usage == whole.usage.model_copy(
+            update={"prompt_tokens_details": parts[-1].usage.prompt_tokens_details}
+        )
+        assert parts[-2].choices[0].finish_reason == "length"
+        asked = {"messages": [{"role": "user", "content": "def f(x):"}], "max_tokens": 9, "seed": 5, "stop": ["zz"]}
+        said = client.chat.completions.create(model="tiny_lm", **asked)
+        streamed = client.chat.completions.create(model="tiny_lm", stream=True, **asked)
+        assert "".join(one.choices[0].delta.content or "" for one in streamed) == said.choices[0].message.content
+        with pytest.raises(openai.NotFoundError, match="no model named 'gpt-4'"):
+            client.completions.create(model="gpt-4", prompt="a")
+        with pytest.raises(openai.BadRequestError, match="nothing could follow") as error:
+            client.completions.create(model="tiny_lm", prompt="word " * 3000)
+        assert error.value.code == "context_length_exceeded"
+
+
+def test_text_ends_before_a_stop_and_sampling_is_as_asked(server, expected):
+    stop = expected[4:7]
+    cut = server.json("/v1/completions", PLAIN | {"stop": stop})["choices"][0]
+    assert cut == {"index": 0, "logprobs": None, "text": expected[: expected.index(stop)], "finish_reason": "stop"}
+    drawn = [server.json("/v1/completions", PLAIN | {"temperature": 1.5, "seed": seed}) for seed in (1, 1, 2)]
+    first, again, other = (one["choices"][0]["text"] for one in drawn)
+    assert first == again != other
+
+
+WRONG = [
+    (b"{", 400, "no JSON"),
+    (b"\xff\xfe", 400, "no JSON"),
+    (b"[" * 100_000, 400, "nested too deep"),
+    (b'{"model": NaN}', 400, "NaN is no JSON"),
+    (b"[]", 400, "no object"),
+    ({"model": "tiny_lm"}, 400, "prompt: this field is missing"),
+    (PLAIN | {"model": 3}, 400, "model: a text is needed"),
+    (PLAIN | {"model": "other"}, 404, "only 'tiny_lm'"),
+    (PLAIN | {"prompt": ""}, 200, ""),
+    (PLAIN | {"prompt": []}, 400, "prompt: a text"),
+    (PLAIN | {"prompt": ["a", "b"]}, 400, "send several requests"),
+    (PLAIN | {"prompt": [99999]}, 400, "tokens that the model has not"),
+    (PLAIN | {"prompt": [True]}, 400, "prompt: a text"),
+    (PLAIN | {"prompt": "\ud800 a"}, 200, ""),
+    (PLAIN | {"prompt": "a" * 150_000}, 400, "the context 1024"),
+    (PLAIN | {"max_tokens": 0}, 400, "max_tokens: a whole number"),
+    (PLAIN | {"max_tokens": True}, 400, "max_tokens: a whole number"),
+    (PLAIN | {"max_tokens": "9"}, 400, "max_tokens: a whole number"),
+    (PLAIN | {"temperature": 3}, 400, "temperature: a number from 0 to 2"),
+    (PLAIN | {"temperature": 10**400}, 400, "temperature: a number from 0 to 2"),
+    (PLAIN | {"top_p": -1}, 400, "top_p: a number"),
+    (PLAIN | {"stream": "yes"}, 400, "stream: true or false"),
+    (PLAIN | {"stop": [""]}, 400, "stop: texts of 1"),
+    (PLAIN | {"stop": 5}, 400, "stop: a text"),
+    (PLAIN | {"n": 2}, 400, "n: one answer a request"),
+    (PLAIN | {"logprobs": 0}, 400, "logprobs: not done here"),
+    (PLAIN | {"echo": True}, 400, "echo: not done here"),
+    (PLAIN | {"presence_penalty": 0.5}, 400, "presence_penalty: not done here"),
+    (PLAIN | {"tempreature": 1}, 400, "unknown field 'tempreature'"),
+    (PLAIN | {"messages": []}, 400, "/v1/completions takes prompt"),
+    (PLAIN | {"n": 1, "logprobs": None, "user": "u", "presence_penalty": 0.0}, 200, ""),
+    (b" " * 300_000, 413, "more than 200000 bytes"),
+]
+
+
+@pytest.mark.parametrize(("body", "status", "told"), WRONG, ids=range(len(WRONG)))
+def test_what_is_wrong_is_said_in_one_line(server, body, status, told):
+    found, _, data = server.ask("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+    assert found == status, data
+    if status != 200:
+        error = json.loads(data)["error"]
+        assert told in error["message"]
+        assert "\n" not in error["message"]
+        assert error["type"] == "invalid_request_error"
+
+
+def test_a_body_that_is_far_too_large_is_refused_before_it_comes(server):
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    with server.raw(head + b"Content-Length: 99999999\r\n\r\n{") as sending:
+        assert sending.recv(12) == b"HTTP/1.1 413"
+
+
+@pytest.mark.parametrize(
+    ("messages", "told"),
+    [
+        ([], "a list of one message"),
+        ("hello", "a list of one message"),
+        ([{"role": "tool", "content": "a"}], "messages[0].role: one of system"),
+        ([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], "reads no pictures"),
+        ([{"role": "user"}], "messages[0].content: a text"),
+    ],
+)
+def test_a_conversation_that_cannot_be_is_refused(server, messages, told):
+    status, _, data = server.ask("POST", "/v1/chat/completions", {"model": "tiny_lm", "messages": messages})
+    assert status == 400
+    assert told in json.loads(data)["error"]["message"]
+
+
+def test_other_paths_methods_kinds_and_hosts_are_refused(server):
+    assert server.ask("GET", "/v1/nothing")[0] == 404
+    assert server.ask("GET", "/v1/completions")[0] == 405
+    assert server.ask("POST", "/v1/completions", b"{}", {"Content-Type": "text/plain"})[0] == 415
+    assert server.ask("GET", "/v1/models/other")[0] == 404
+    assert server.json("/v1/models/tiny_lm")["id"] == "tiny_lm"
+    status, _, data = server.ask("GET", "/healthz", headers={"Host": "attacker.example"})
+    assert (status, json.loads(data)["error"]["code"]) == (403, "wrong_host")
+
+
+def test_an_answer_whose_client_leaves_ends_and_nothing_is_lost_for_others(server, slowly, expected):
+    lost = server.metric('edgeopt_frames_total{outcome="dropped"}')
+    with server.raw(server.post("/v1/completions", ENDLESS)) as streaming:
+        assert streaming.recv(15) == b"HTTP/1.1 200 OK"
+        behind = server.raw(server.post("/v1/completions", ENDLESS | {"stream": False}))  # it waits in the line
+        until(lambda: server.json("/healthz")["waiting"] == 1)
+        behind.close()
+        until(lambda: server.json("/healthz")["waiting"] == 0)
+    answers_still(server, expected)
+    assert server.metric('edgeopt_frames_total{outcome="dropped"}') == lost + 2
+    assert server.metric("edgeopt_waiting_frames") == 0
+
+
+def test_too_many_who_wait_are_refused_and_the_others_get_their_answers(server, slowly, expected):
+    body = server.post("/v1/completions", ENDLESS | {"max_tokens": 60})
+    waiting = [server.raw(body) for _ in range(4)]
+    until(lambda: server.json("/healthz")["waiting"] == 3)
+    status, headers, data = server.ask("POST", "/v1/completions", PLAIN)
+    assert (status, headers["retry-after"]) == (429, "1")
+    assert json.loads(data)["error"]["type"] == "rate_limit_error"
+    for one in waiting:
+        with one, one.makefile("rb") as reply:
+            events = []
+            while not events or b"[DONE]" not in events[-1]:
+                events.append(reply.readline())
+            assert events[0] == b"HTTP/1.1 200 OK\r\n"
+    answers_still(server, expected)
+
+
+def test_who_reads_or_sends_nothing_is_cut_off_and_holds_nobody_up(server, expected):
+    slow = socket.socket()
+    slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    slow.connect(server.place)
+    slow.sendall(server.post("/v1/completions", ENDLESS))
+    half = server.raw(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Le")
+    body = server.raw(server.post("/v1/completions", PLAIN)[:-5])
+    with closing(slow), half, body:
+        until(lambda: server.metric('edgeopt_frames_total{outcome="served"}') > 0)
+        answers_still(server, expected)
+        assert b"408" in body.recv(100)
+        assert half.recv(1) == b""  # closed by the server
+
+
+def test_clients_who_share_the_model_get_what_each_would_get_alone(expected):
+    with serving("tiny_lm", Limits(slots=3)) as server, ThreadPoolExecutor(8) as pool:
+        prompts = [PROMPT, "def f(x):", "class A"] * 3
+        alone = {one: server.json("/v1/completions", PLAIN | {"prompt": one}) for one in prompts[:3]}
+        found = list(pool.map(lambda one: server.json("/v1/completions", PLAIN | {"prompt": one}), prompts))
+        assert [one["choices"] for one in found] == [alone[one]["choices"] for one in prompts]
+        assert found[0]["choices"][0]["text"] == expected
+        assert server.metric('edgeopt_tokens_total{kind="output"}') == 24 * 12
+
+
+def test_a_model_that_nobody_asks_frees_its_memory_and_comes_back(expected):
+    with serving("tiny_lm", keep_s=0.3) as server:
+        until(lambda: not server.json("/healthz")["loaded"])
+        answers_still(server, expected)
+        assert server.metric("edgeopt_loads_total") == 2
+
+
+def test_time_runs_out_for_an_answer_and_what_was_written_is_kept(slowly):
+    with serving("tiny_lm", Limits(seconds=0.3)) as server:
+        found = server.json("/v1/completions", ENDLESS | {"stream": False})
+        assert found["edgeopt"]["ended_by"] == "time"
+        assert found["choices"][0]["finish_reason"] == "length"
+        assert 0 < found["usage"]["completion_tokens"] < 900
+
+
+def test_the_time_limit_binds_while_nothing_arrives(monkeypatch):
+    goes_on, run = Event(), SharedRows.run
+
+    def hang(self: SharedRows, row: int, tokens: list[int], **told: bool):
+        assert goes_on.wait(30)
+        return run(self, row, tokens, **told)
+
+    with serving("tiny_lm", Limits(seconds=0.2, slots=1)) as server:
+        monkeypatch.setattr(SharedRows, "run", hang)
+        status, _, data = server.ask("POST", "/v1/completions", PLAIN)
+        assert (status, json.loads(data)["error"]["code"]) == (503, "time_limit")
+        status, _, data = server.ask("POST", "/v1/completions", PLAIN | {"stream": True})
+        assert (status, json.loads(data)["error"]["code"]) == (503, "queue_timeout")  # the run is not over yet
+        goes_on.set()
+        until(lambda: server.json("/healthz")["running"] == 0)
+        until(lambda: server.ask("POST", "/v1/completions", PLAIN | {"max_tokens": 1})[0] == 200)
+
+
+def test_the_end_waits_for_answers_on_their_way(slowly):
+    with serving("tiny_lm") as server:
+        with server.raw(server.post("/v1/completions", ENDLESS | {"max_tokens": 100})) as streaming:
+            assert streaming.recv(15) == b"HTTP/1.1 200 OK"
+            server.stop()
+            said = b"".join(iter(lambda: streaming.recv(65536), b""))
+        assert said.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+    assert server.result[0].answered == 1
+
+
+def test_a_trace_continues_the_callers(monkeypatch, expected):
+    sdk = pytest.importorskip("opentelemetry.sdk.trace")
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    provider, memory = sdk.TracerProvider(), InMemorySpanExporter()
+    provider.add_span_processor(SimpleSpanProcessor(memory))
+    monkeypatch.setattr("opentelemetry.trace.get_tracer_provider", lambda: provider)
+    caller = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    with serving("tiny_lm") as server:
+        status, _, _ = server.ask("POST", "/v1/completions", PLAIN, {"traceparent": caller})
+        assert status == 200
+        until(lambda: len(memory.get_finished_spans()) == 4)
+    *parts, whole = memory.get_finished_spans()
+    assert format(whole.context.trace_id, "032x") == caller.split("-")[1]
+    assert format(whole.parent.span_id, "016x") == caller.split("-")[2]
+    assert whole.attributes["gen_ai.usage.output_tokens"] == 24
+    assert [one.name for one in parts] == ["queue", "prefill", "decode"]
+    assert all(one.parent.span_id == whole.context.span_id for one in parts)
+    assert parts[0].start_time == whole.start_time
+    assert parts[-1].end_time <= whole.end_time

@@ -1,0 +1,195 @@
+"""A decoder that looks at what an encoder gave: keys and values of that are computed once, with the first tokens."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeopt.errors import UnsupportedError
+from edgeopt.executors.onnxruntime.decoder import IDS, LOGITS, quiet, raise_run_error
+from edgeopt.graph.tensors import TensorSpec
+
+HIDDEN, SEEN = "encoder_hidden_states", "encoder_attention_mask"
+_HAS_PAST = "use_cache_branch"
+"""Of a graph that is both decoders."""
+_PART = re.compile(r"past_key_values\.(\d+)\.(decoder|encoder)\.(key|value)")
+
+
+class CrossCache:
+    """Names of a decoder's cache, and what an empty one looks like."""
+
+    def __init__(self, inputs: Sequence[TensorSpec]) -> None:
+        """Read the inputs of the decoder that takes a past.
+
+        Raises:
+            UnsupportedError: If it has none.
+        """
+        self.own, self.cross = dict[str, str](), dict[str, str]()
+        """Inputs to the outputs that continue them: of the answer itself, and of what the encoder gave."""
+        self.empty = dict[str, NDArray[Any]]()
+        for one in inputs:
+            match = _PART.fullmatch(one.name)
+            if match is None:
+                continue
+            heads, head = one.shape[1], one.shape[3]
+            if not isinstance(heads, int) or not isinstance(head, int):
+                raise UnsupportedError(f"input {one} does not tell its heads", remedy="export the decoder again")
+            found = self.own if match[2] == "decoder" else self.cross
+            found[one.name] = one.name.replace("past_key_values", "present", 1)
+            self.empty[one.name] = np.zeros((1, heads, 0, head), one.dtype)
+        if not self.own or not self.cross:
+            raise UnsupportedError(
+                "the decoder has no cache of its own answer and of what the encoder gave",
+                remedy="export it with a past: optimum-cli export onnx --task automatic-speech-recognition-with-past, "
+                "or text2text-generation-with-past",
+            )
+
+    @property
+    def token_bytes(self) -> int:
+        """Memory that a token of the answer takes."""
+        return sum(self._bytes(name) for name in self.own)
+
+    @property
+    def heard_bytes(self) -> int:
+        """Memory that one row of what the encoder gave takes."""
+        return sum(self._bytes(name) for name in self.cross)
+
+    def _bytes(self, name: str) -> int:
+        one = self.empty[name]
+        return int(one.shape[1] * one.shape[3] * one.itemsize)
+
+
+class CrossDecoder:
+    """One answer. Its first run takes the tokens it begins with, each run after it one token."""
+
+    def __init__(
+        self,
+        first: Any,
+        following: Any,
+        cache: CrossCache,
+        heard: Heard,
+        capacity: int,
+        suppress: tuple[Sequence[int], Sequence[int]] = ((), ()),
+    ) -> None:
+        """Take what the encoder gave.
+
+        Args:
+            first: An `InferenceSession` of the decoder without a past; not used where the encoder made the cross cache.
+            following: Of the one with a past; the same where one graph does both.
+            cache: Of `following`.
+            heard: What the encoder gave.
+            capacity: Tokens that the answer may have.
+            suppress: Tokens that are never chosen, and those that are not chosen first.
+        """
+        import onnxruntime
+
+        self.capacity, self._cache, self._past = capacity, cache, 0
+        self._never, self._not_first = (np.asarray(one, np.int64) for one in suppress)
+        self._options, self._wrap = quiet(), onnxruntime.OrtValue.ortvalue_from_numpy
+        self._first, self._following = first, following
+        self._beside = {SEEN: self._wrap(np.ones((1, heard.rows), np.int64))}
+        self._beside |= {} if heard.hidden is None else {HIDDEN: heard.hidden}
+        self._cross = {name: heard.cross[output] for name, output in cache.cross.items() if output in heard.cross}
+        self._own = dict[str, Any]()
+
+    @property
+    def past(self) -> int:
+        """Tokens that the cache holds."""
+        return self._past
+
+    def run(self, tokens: Sequence[int], last: int = 0) -> NDArray[np.float32]:
+        """Return (tokens, vocabulary) logits behind each token; what is never chosen is minus infinity.
+
+        Raises:
+            ValueError: If there are none, more than the cache takes, or several behind the first run.
+            UnsupportedError: If the engine refuses them.
+        """
+        count = len(tokens)
+        if not count or self._past + count > self.capacity or (self._past and count > 1):
+            raise ValueError(f"{count} tokens behind {self._past} do not fit in {self.capacity}")
+        is_first = not self._past
+        try:
+            logits = self._run_first(tokens) if is_first else self._run_next(tokens)
+        except Exception as error:  # pybind raises a class per status code
+            raise_run_error(error)
+        self._past += count
+        if len(self._never):
+            logits[:, self._never] = -np.inf
+        if is_first and len(self._not_first):
+            logits[-1, self._not_first] = -np.inf
+        return logits
+
+    def rewind(self, past: int) -> None:
+        """Stay where the answer is: nothing is guessed here, so nothing is forgotten."""
+        if past != self._past:
+            raise ValueError(f"the cache holds {self._past} tokens, and forgets none")
+
+    def _run_first(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        empty = {name: self._wrap(one) for name, one in self._cache.empty.items()}
+        if self._cross:
+            self._own = {name: empty[name] for name in self._cache.own}
+            return self._run_next(tokens)
+        names = [LOGITS, *self._cache.own.values(), *self._cache.cross.values()]
+        logits, *present = self._ran(self._first, names, tokens, empty, has_past=False)
+        self._own = dict(zip(self._cache.own, present, strict=False))
+        self._cross = dict(zip(self._cache.cross, present[len(self._own) :], strict=True))
+        return _copied(logits)
+
+    def _run_next(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        names = [LOGITS, *self._cache.own.values()]
+        logits, *present = self._ran(self._following, names, tokens, self._own | self._cross, has_past=True)
+        self._own = dict(zip(self._cache.own, present, strict=True))
+        return _copied(logits)
+
+    def _ran(
+        self, session: Any, names: Sequence[str], tokens: Sequence[int], past: Mapping[str, Any], *, has_past: bool
+    ) -> list[Any]:
+        given = {IDS: self._wrap(np.asarray(tokens, np.int64)[None]), **self._beside, **past}
+        given[_HAS_PAST] = self._wrap(np.array([has_past]))
+        known = {one.name for one in session.get_inputs()}
+        feeds = {name: one for name, one in given.items() if name in known}
+        found: list[Any] = session.run_with_ort_values(list(names), feeds, self._options)
+        return found
+
+
+def _copied(logits: Any) -> NDArray[np.float32]:
+    return np.array(logits.numpy()[0], np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What an encoder gave, where the engine left it."""
+
+    rows: int
+    hidden: Any = None
+    """(1, rows, width) as an `OrtValue`; None where the encoder made keys and values of it."""
+    cross: Mapping[str, Any] = field(default_factory=dict)
+    """Keys and values of it, by the encoder's output: (1, heads, rows, size of a head) each."""
+
+
+def encoded(session: Any, fed: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> Heard:
+    """Return what an encoder gives.
+
+    Args:
+        session: An `InferenceSession`.
+        fed: Its inputs.
+        outputs: Names of those of keys and values; one alone: of what it gives.
+
+    Raises:
+        UnsupportedError: If the engine refuses them.
+    """
+    import onnxruntime
+
+    values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(one) for name, one in fed.items()}
+    try:
+        found = session.run_with_ort_values(list(outputs), values, quiet())
+    except Exception as error:  # pybind raises a class per status code
+        raise_run_error(error)
+    if len(outputs) == 1:
+        return Heard(int(found[0].shape()[1]), found[0])
+    return Heard(int(found[0].shape()[2]), cross=dict(zip(outputs, found, strict=True)))

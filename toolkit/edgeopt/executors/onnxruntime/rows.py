@@ -1,0 +1,372 @@
+"""Several texts on a decoder, side by side in one cache: each is a row of it.
+
+`GroupQueryAttention` takes the length of each row from the mask, so rows of any lengths take their next tokens in one
+run; and a row is memory of its own, so that it can be bound alone for its prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeopt.errors import EdgeoptError
+from edgeopt.executors.onnxruntime.decoder import (
+    IDS,
+    LAST,
+    LOGITS,
+    MASK,
+    POSITIONS,
+    CachePart,
+    Decoder,
+    bind_arrays,
+    paired_rows,
+    quiet,
+    raise_run_error,
+    taken_logits,
+    takes_last,
+)
+
+_STALE = 100.0
+"""What lies behind the end of each row when a graph is tried: whoever reads it is far off."""
+_ALIKE = 0.1
+"""How far logits of a row may be from those of the row alone, over their norm: rounding of activations is below it."""
+
+
+class Rows(Protocol):
+    """Texts side by side."""
+
+    is_together: bool
+    """Whether the next tokens of several texts are one run."""
+    count: int
+    """How many texts have room."""
+    capacity: int
+    """Tokens that each may have."""
+
+    def past(self, row: int) -> int:
+        """Return how many tokens a row holds."""
+        ...
+
+    def run(self, row: int, tokens: Sequence[int], *, is_prompt: bool = False) -> NDArray[np.float32]:
+        """Return logits behind the next tokens of a row: (tokens, vocabulary), or (1, vocabulary) behind the last.
+
+        Args:
+            row: Of the text.
+            tokens: That come next.
+            is_prompt: Whether they are a part of a prompt: a single one then runs as one of several.
+        """
+        ...
+
+    def run_first(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        """Return (rows, vocabulary) logits behind the next token of each of the first rows."""
+        ...
+
+    def rewind(self, row: int, past: int) -> None:
+        """Forget all tokens of a row but the first `past`."""
+        ...
+
+    def swap(self, a: int, b: int) -> None:
+        """Let two rows change places."""
+        ...
+
+    def copy(self, source: int, row: int, past: int) -> int:
+        """Begin a row like another one, with its first `past` tokens; return how many it has now."""
+        ...
+
+    def restore(self, row: int, stored: Sequence[NDArray[Any]], past: int) -> None:
+        """Begin a row with the first `past` tokens of a cache: (1, heads, tokens, head) of each part."""
+        ...
+
+    def arrange(self, count: int, capacity: int, kept: Sequence[int]) -> None:
+        """Make room for other numbers of texts and tokens; row i holds what row `kept[i]` held, the others nothing."""
+        ...
+
+
+class SharedRows:
+    """All texts in one buffer of each part of the cache, (rows, heads, capacity, head)."""
+
+    is_together = True
+
+    def __init__(
+        self,
+        session: Any,
+        parts: Sequence[CachePart],
+        count: int,
+        capacity: int,
+        tokens: int = 0,
+        *,
+        pairs: bool = False,
+    ) -> None:
+        """Reserve the cache.
+
+        Args:
+            session: An `InferenceSession` on the host, of a graph for which `takes_rows` holds.
+            parts: Of its cache.
+            count: Texts.
+            capacity: Tokens that each may have.
+            tokens: Memory for so many is reserved, which is what `arrange` has; 0: count * capacity.
+            pairs: As `Decoder` has it, of prompts.
+        """
+        self._pairs = pairs
+        self._session, self._parts = session, tuple(parts)
+        names = {one.name for one in session.get_inputs()}
+        self._takes_positions, self._takes_mask = POSITIONS in names, MASK in names
+        self._takes_last = takes_last(session)
+        self._tokens = tokens or count * capacity
+        self._memory = [np.zeros(self._tokens * one.heads * one.head, one.dtype) for one in self._parts]
+        self._options = quiet()
+        self._lay_out(count, capacity)
+
+    def past(self, row: int) -> int:
+        """Return how many tokens a row holds."""
+        return self._past[row]
+
+    def run(self, row: int, tokens: Sequence[int], *, is_prompt: bool = False) -> NDArray[np.float32]:
+        """Return logits behind the next tokens of a row: (tokens, vocabulary), or (1, vocabulary) behind the last.
+
+        Args:
+            row: Of the text.
+            tokens: That come next.
+            is_prompt: Whether they are a part of a prompt: a single one then runs as one of several.
+
+        Raises:
+            ValueError: If there are none, or more than the row still takes.
+            UnsupportedError: If the engine refuses them.
+        """
+        after = self._past[row] + len(tokens)
+        if not len(tokens) or after > self.capacity:
+            raise ValueError(f"{len(tokens)} tokens behind {self._past[row]} do not fit in {self.capacity}")
+        count, is_odd = len(tokens), len(tokens) % 2 == 1
+        is_padded = self._pairs and is_odd and after < self.capacity and (count > 1 or is_prompt)
+        fed = np.asarray([*tokens, tokens[-1]] if is_padded else tokens, np.int64)[None]
+        wanted = paired_rows(1, fed.shape[1], is_padded=is_padded) if self._pairs else 1
+        logits: NDArray[np.float32] = self._run(row, row + 1, fed, wanted)[0]
+        if len(logits) < (wanted if self._takes_last else fed.shape[1]):  # the head reads the last row alone
+            self._pairs = False
+            if is_padded:  # which was the copy
+                is_padded, logits = False, self._run(row, row + 1, fed[:, :count])[0]
+        self._past[row] = after
+        return logits[:-1] if is_padded else logits
+
+    def run_first(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        """Return (rows, vocabulary) logits behind the next token of each of the first rows.
+
+        Raises:
+            ValueError: If there are none, or a row is full or empty.
+            UnsupportedError: If the engine refuses them.
+        """
+        count = len(tokens)
+        if not count or not all(0 < past < self.capacity for past in self._past[:count]):
+            raise ValueError(f"rows of {self._past[:count]} tokens take no next one, the room is {self.capacity}")
+        logits: NDArray[np.float32] = self._run(0, count, np.asarray(tokens, np.int64)[:, None])[:, 0]
+        self._past[:count] = [past + 1 for past in self._past[:count]]
+        return logits
+
+    def rewind(self, row: int, past: int) -> None:
+        """Forget all tokens of a row but the first `past`."""
+        if not 0 <= past <= self._past[row]:
+            raise ValueError(f"row {row} holds {self._past[row]} tokens, not {past}")
+        self._past[row] = past
+
+    def swap(self, a: int, b: int) -> None:
+        """Let two rows change places: what they hold is copied."""
+        held = self._past[a], self._past[b]
+        for buffer in self._buffers:
+            first = buffer[a, :, : held[0]].copy()
+            buffer[a, :, : held[1]] = buffer[b, :, : held[1]]
+            buffer[b, :, : held[0]] = first
+        self._past[a], self._past[b] = held[1], held[0]
+
+    def copy(self, source: int, row: int, past: int) -> int:
+        """Begin a row like another one, with its first `past` tokens."""
+        if not 0 <= past <= self._past[source]:
+            raise ValueError(f"row {source} holds {self._past[source]} tokens, not {past}")
+        if source != row:
+            for buffer in self._buffers:
+                buffer[row, :, :past] = buffer[source, :, :past]
+        self._past[row] = past
+        return past
+
+    def restore(self, row: int, stored: Sequence[NDArray[Any]], past: int) -> None:
+        """Begin a row with the first `past` tokens of a cache."""
+        for buffer, array in zip(self._buffers, stored, strict=True):
+            buffer[row, :, :past] = array[0, :, :past]
+        self._past[row] = past
+
+    def arrange(self, count: int, capacity: int, kept: Sequence[int]) -> None:
+        """Lay the same memory out anew; what moves is copied, of one part of the cache after the other.
+
+        Raises:
+            ValueError: If it does not fit into the memory.
+        """
+        pasts = [self._past[row] for row in kept]
+        if count * capacity > self._tokens or len(kept) > count or max(pasts, default=0) > capacity:
+            raise ValueError(f"{count} rows of {capacity} tokens do not hold {pasts} in {self._tokens}")
+        stays = capacity == self.capacity
+        moved = [(to, row, past) for to, (row, past) in enumerate(zip(kept, pasts, strict=True)) if past]
+        moved = [one for one in moved if not stays or one[0] != one[1]]
+        before = self._buffers
+        self._lay_out(count, capacity)
+        for old, new in zip(before, self._buffers, strict=True):
+            held = [old[row, :, :past].copy() for _, row, past in moved]
+            for (to, _, past), text in zip(moved, held, strict=True):
+                new[to, :, :past] = text
+        self._past[: len(pasts)] = pasts
+
+    def fill(self, value: float) -> None:
+        """Write a number over the whole memory; no text is held any longer."""
+        for memory in self._memory:
+            memory[...] = value
+        self._past = [0] * self.count
+
+    def _lay_out(self, count: int, capacity: int) -> None:
+        self.count, self.capacity = count, capacity
+        self._past = [0] * count
+        self._buffers = [
+            memory[: count * one.heads * capacity * one.head].reshape(count, one.heads, capacity, one.head)
+            for memory, one in zip(self._memory, self._parts, strict=True)
+        ]
+        self._bindings: dict[tuple[int, int], tuple[Any, list[Any]]] = {}
+
+    def _bound(self, first: int, after: int) -> Any:
+        """Return the binding of some rows, which is made once."""
+        import onnxruntime
+
+        if (first, after) not in self._bindings:
+            binding, values = self._session.io_binding(), []
+            for part, buffer in zip(self._parts, self._buffers, strict=True):
+                value = onnxruntime.OrtValue.ortvalue_from_numpy(buffer[first:after])  # borrows the array's memory
+                values.append(value)
+                binding.bind_ortvalue_input(part.past, value)
+                binding.bind_ortvalue_output(part.present, value)
+            binding.bind_output(LOGITS, "cpu")
+            self._bindings[first, after] = binding, values
+        return self._bindings[first, after][0]
+
+    def _run(self, first: int, after: int, ids: NDArray[np.int64], last: int = 1) -> NDArray[np.float32]:
+        binding, pasts = self._bound(first, after), np.array(self._past[first:after])[:, None]
+        lengths = pasts + ids.shape[1]
+        feeds = {IDS: ids}
+        if self._takes_mask:
+            feeds[MASK] = (np.arange(lengths.max()) < lengths).astype(np.int64)
+        if self._takes_positions:
+            feeds[POSITIONS] = (pasts + np.arange(ids.shape[1])).astype(np.int64)
+        if self._takes_last:
+            feeds[LAST] = np.array([last], np.int64)
+        try:
+            bind_arrays(binding, feeds)
+            self._session.run_with_iobinding(binding, self._options)
+            logits = taken_logits(binding)
+        except Exception as error:  # pybind raises a class per status code, with a binding always RuntimeError
+            raise_run_error(error)
+        return logits
+
+
+class RowsApart:
+    """Each text in a cache of its own, for graphs that take one text at a time: next tokens are one run each."""
+
+    is_together = False
+
+    def __init__(
+        self,
+        session: Any,
+        parts: Sequence[CachePart],
+        count: int,
+        capacity: int,
+        *,
+        shares: bool,
+        pairs: bool = False,
+        is_exact: bool = False,
+    ) -> None:
+        """Take the memory of each text when it begins; `shares`, `pairs` and `is_exact` as `Decoder` has them."""
+        self._session, self._parts, self._shares, self._pairs = session, tuple(parts), shares, pairs
+        self._is_exact = is_exact
+        self.count, self.capacity = count, capacity
+        self._texts: list[Decoder | None] = [None] * count
+
+    def past(self, row: int) -> int:
+        """Return how many tokens a row holds."""
+        text = self._texts[row]
+        return 0 if text is None else text.past
+
+    def run(self, row: int, tokens: Sequence[int], *, is_prompt: bool = False) -> NDArray[np.float32]:
+        """Return logits behind the next tokens of a row: (tokens, vocabulary), or (1, vocabulary) behind the last."""
+        text = self._texts[row]
+        if text is None:
+            text = self._texts[row] = self._begun()
+        return text.run(tokens, last=1 if is_prompt else 0)
+
+    def run_first(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        """Return (rows, vocabulary) logits behind the next token of each of the first rows, one run after the other.
+
+        Where a run fails, the rows before it hold their token no longer.
+        """
+        before, found = [self.past(row) for row in range(len(tokens))], []
+        try:
+            for row, token in enumerate(tokens):
+                found.append(self.run(row, [token])[-1])
+        except BaseException:
+            for row in range(len(found)):
+                self.rewind(row, before[row])
+            raise
+        return np.stack(found)
+
+    def rewind(self, row: int, past: int) -> None:
+        """Forget all tokens of a row but the first `past`; memory of an empty row is given back."""
+        text = self._texts[row]
+        if text is not None and past:
+            text.rewind(past)
+        elif past:
+            raise ValueError(f"row {row} holds no tokens, not {past}")
+        else:
+            self._texts[row] = None
+
+    def swap(self, a: int, b: int) -> None:
+        """Let two rows change places."""
+        self._texts[a], self._texts[b] = self._texts[b], self._texts[a]
+
+    def copy(self, source: int, row: int, past: int) -> int:
+        """Begin a row with the first tokens that it holds itself; of others, and of older sizes, nothing is taken."""
+        text = self._texts[row]
+        is_kept = source == row and text is not None and text.capacity == self.capacity
+        self.rewind(row, past if is_kept else 0)
+        return self.past(row)
+
+    def restore(self, row: int, stored: Sequence[NDArray[Any]], past: int) -> None:
+        """Begin a row with the first `past` tokens of a cache."""
+        text = self._begun()
+        text.restore(stored, past)
+        self._texts[row] = text
+
+    def arrange(self, count: int, capacity: int, kept: Sequence[int]) -> None:
+        """Make room for other numbers of texts and tokens; what is kept keeps its own memory."""
+        texts = [self._texts[row] for row in kept]
+        self.count, self.capacity = count, capacity
+        self._texts = [*texts, *[None] * (count - len(texts))]
+
+    def _begun(self) -> Decoder:
+        text = Decoder(self._session, self._parts, self.capacity, shares=self._shares, pairs=self._pairs)
+        text.is_exact = self._is_exact
+        return text
+
+
+def takes_rows(session: Any, parts: Sequence[CachePart]) -> bool:
+    """Return whether a graph gives each of two rows of different lengths the logits of that row alone.
+
+    It is tried: what derives lengths from the mask's shape, or has one text written into it, does not.
+    """
+    try:
+        rows = SharedRows(session, parts, 2, 16)
+        rows.fill(_STALE)
+        rows.run(0, [1, 2, 3, 1, 2])
+        rows.run(1, [2])
+        together = rows.run_first([3, 3])
+        rows.rewind(0, 5)
+        rows.rewind(1, 1)
+        alone = np.stack([rows.run(row, [3])[-1] for row in (0, 1)])
+    except (EdgeoptError, TypeError, ValueError):
+        return False
+    distance = np.linalg.norm(together - alone, axis=-1)
+    return bool((distance <= _ALIKE * np.linalg.norm(alone, axis=-1)).all())

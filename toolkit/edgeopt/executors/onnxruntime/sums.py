@@ -1,0 +1,86 @@
+"""Whether a token's numbers depend on how many tokens run with it.
+
+Engines have other kernels for one row than for several, and for the odd row at the end than for pairs: they sum in
+another order. Floats then differ in their last digit. Where activations are rounded to 8 bits, a last digit tips a
+number to the next step, and layer after layer that grows: guesses, parts of a prompt and single tokens would not give
+the same answer. Of ONNX Runtime 1.32 on x86: `GroupQueryAttention` sums one row of floats in another order than
+several (an integer cache alike); `MatMulNBits` one row of 4 bits on AVX2, and with AVX512-VNNI the odd row of blocks
+of 64 and more in 4 bits, of 128 in 8 bits. Pairs come out the same on both; elsewhere the trial tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeopt.errors import EdgeoptError
+from edgeopt.executors.onnxruntime.decoder import CachePart, Decoder
+
+_OF_ROWS = {"MatMulNBits", "QLinearMatMul"}
+"""Products that round each row by itself."""
+_OF_RUNS = {"MatMulInteger", "MatMulIntegerToFloat", "DynamicQuantizeMatMul", "DynamicQuantizeLinear"}
+"""Ops that round all rows of a run on one grid."""
+_PROMPT, _WIDTHS = 7, (1, 1, 2, 1, 5, 1, 3, 3)
+"""Tokens of the trial: those that come first, and the runs behind them, which are compared with a single one."""
+
+
+class Sums(StrEnum):
+    """What a token's numbers depend on."""
+
+    ALIKE = "alike"
+    """On nothing but the text: as many tokens as you like may run together. Of floats: but for the last digit."""
+    PAIRED = "paired"
+    """On whether the number of tokens is even; a copy of the last one makes it so."""
+    APART = "apart"
+    """On the other tokens of the run."""
+
+
+def rounds_rows(session: Any) -> bool:
+    """Return whether products round each of their rows to integers, and nothing rounds several together.
+
+    Args:
+        session: An open session, which knows what its nodes are.
+    """
+    ops = {node.op for node in session.placement()}
+    return bool(ops & _OF_ROWS) and not ops & _OF_RUNS
+
+
+def try_sums(session: Any, parts: Sequence[CachePart], *, shares: bool) -> Sums:
+    """Return what a token's numbers depend on, here: a graph that rounds is tried with a few tokens.
+
+    Args:
+        session: An open session of a decoder.
+        parts: Of its cache.
+        shares: As `Decoder` has it.
+    """
+    if any(node.op in _OF_RUNS for node in session.placement()):
+        return Sums.APART
+    if not rounds_rows(session):
+        return Sums.ALIKE
+    try:
+        whole = _logits(session, parts, (sum(_WIDTHS),), shares=shares)
+        for paired in (False, True):
+            if np.array_equal(whole, _logits(session, parts, _WIDTHS, shares=shares, paired=paired)):
+                return Sums.PAIRED if paired else Sums.ALIKE
+    except (EdgeoptError, ValueError):
+        pass
+    return Sums.APART
+
+
+def _logits(
+    session: Any, parts: Sequence[CachePart], widths: Sequence[int], *, shares: bool, paired: bool = False
+) -> NDArray[np.float32]:
+    """Return the logits behind all tokens after the first ones, which come in parts of these widths."""
+    count = _PROMPT + sum(widths)
+    decoder = Decoder(session.engine, parts, count + 1, shares=shares, pairs=True)
+    decoder.is_exact = paired
+    tokens = [1 + (i * i) % 3 for i in range(count)]
+    decoder.run(tokens[:_PROMPT])
+    found = list[NDArray[np.float32]]()
+    for width in widths:
+        found.append(decoder.run(tokens[decoder.past : decoder.past + width]))
+    return np.concatenate(found)

@@ -1,0 +1,293 @@
+"""One request to a server that speaks OpenAI's interface, and when each part of its reply was there.
+
+The standard library alone: what is measured is the server and the way to it, not a client library.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+from dataclasses import dataclass
+from http.client import BadStatusLine, HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from time import perf_counter_ns
+from typing import Any
+from urllib.parse import urlsplit
+
+from edgeopt.errors import EdgeoptError, UnavailableError
+from edgeopt.system.text import short
+
+_MOST_LINE = 1 << 20
+_MOST_BODY = 1 << 22
+_OK = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a server is."""
+
+    host: str
+    port: int
+    path: str
+    """In front of `/completions`, such as `/v1`."""
+    is_encrypted: bool
+    key: str = ""
+    """Sent as `Authorization: Bearer`; empty: none."""
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'https' if self.is_encrypted else 'http'}://{host}:{self.port}{self.path}"
+
+
+def parse_place(url: str, key: str = "") -> Place:
+    """Return where a server is.
+
+    Args:
+        url: Such as `http://127.0.0.1:8000`; without a path it is `/v1`.
+        key: Of the server.
+
+    Raises:
+        EdgeoptError: If it is no such address.
+    """
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        port = parts.port
+    except ValueError as error:
+        raise EdgeoptError(f"{short(url)} is no address", remedy="write http://127.0.0.1:8000") from error
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username:
+        raise EdgeoptError(f"{short(url)} is no address of a server", remedy="write http://127.0.0.1:8000")
+    is_encrypted = parts.scheme == "https"
+    path = parts.path.rstrip("/").removesuffix("/completions").removesuffix("/chat")
+    return Place(parts.hostname, port or (443 if is_encrypted else 80), path or "/v1", is_encrypted, key)
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One answer, or why there is none; nanoseconds since the request should have been sent."""
+
+    begun_ns: int
+    """When it should have been sent, by `perf_counter_ns`."""
+    connect_ns: int = 0
+    """Until the connection stood: 0 where it did before."""
+    headers_ns: int = 0
+    """Until the head of the reply was there."""
+    queue_ns: int | None = None
+    """That the server says it waited; None: it does not say."""
+    server_ttft_ms: float | None = None
+    """From the queue's end to the first token, where the server says it."""
+    pieces_ns: tuple[int, ...] = ()
+    """When each piece of text was there."""
+    end_ns: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    """As the server counts them; where it does not, pieces."""
+    is_counted: bool = False
+    """Whether the server counted tokens."""
+    problem: str = ""
+    """Why there is no whole answer, in a few words that are alike for alike reasons; empty: there is."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it was answered to its end."""
+        return not self.problem
+
+    @property
+    def ttft_ns(self) -> int:
+        """Until the first piece of text."""
+        return self.pieces_ns[0]
+
+    @property
+    def tpot_ns(self) -> int:
+        """Mean time of each token after the first; 0 where there is none."""
+        return (self.pieces_ns[-1] - self.pieces_ns[0]) // max(self.output_tokens - 1, 1)
+
+    @property
+    def gaps_ns(self) -> list[int]:
+        """Times between its pieces."""
+        return [after - before for before, after in zip(self.pieces_ns, self.pieces_ns[1:], strict=False)]
+
+
+class Client:
+    """One connection, which stays open from request to request; one thread uses it."""
+
+    def __init__(self, place: Place, timeout_s: float) -> None:
+        """Prepare; nothing is connected yet."""
+        self._place, self._timeout_s = place, timeout_s
+        self._connection: HTTPConnection | None = None
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+
+    def connect(self) -> int:
+        """Connect anew; return how many nanoseconds it took, with the handshake where it is encrypted.
+
+        Raises:
+            OSError: If nobody answers there.
+        """
+        self.close()
+        place, begun_ns = self._place, perf_counter_ns()
+        if place.is_encrypted:
+            context = ssl.create_default_context()
+            self._connection = HTTPSConnection(place.host, place.port, timeout=self._timeout_s, context=context)
+        else:
+            self._connection = HTTPConnection(place.host, place.port, timeout=self._timeout_s)
+        self._connection.connect()
+        self._connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return perf_counter_ns() - begun_ns
+
+    def models(self) -> list[str]:
+        """Return the names of the models that are there.
+
+        Raises:
+            UnavailableError: If no such server answers.
+        """
+        try:
+            status, body = self._get("/models")
+            found = json.loads(body)["data"] if status == _OK else []
+            return [str(one["id"]) for one in found]
+        except (OSError, HTTPException) as error:
+            raise UnavailableError(
+                f"no server answers at {self._place}: {why(error)}", remedy="start it, or correct the address"
+            ) from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise UnavailableError(
+                f"{self._place}/models lists no models", remedy="name a server that speaks OpenAI's interface"
+            ) from error
+
+    def round_trip_ns(self) -> int:
+        """Return what a request for the list of models takes on an open connection.
+
+        Raises:
+            OSError: If nobody answers.
+        """
+        if self._connection is None:
+            self.connect()
+        begun_ns = perf_counter_ns()
+        self._get("/models")
+        return perf_counter_ns() - begun_ns
+
+    def ask(self, path: str, body: dict[str, Any], begun_ns: int = 0) -> Exchange:
+        """Return one streamed answer, with the instants of its pieces; nothing that goes wrong is raised.
+
+        Args:
+            path: `/completions` or `/chat/completions`.
+            body: Of the request; it asks for a stream with usage.
+            begun_ns: When it should have been sent, by `perf_counter_ns`; 0: now.
+        """
+        begun_ns, connect_ns, headers_ns = begun_ns or perf_counter_ns(), 0, 0
+        try:
+            connect_ns, reply = self._post(f"{self._place.path}{path}", json.dumps(body))
+            headers_ns = perf_counter_ns() - begun_ns
+            if reply.status != _OK:
+                told = _message(reply.read(_MOST_BODY))
+                self.close()
+                problem = f"status {reply.status}{f': {told}' if told else ''}"
+                return Exchange(begun_ns, connect_ns, headers_ns, end_ns=perf_counter_ns() - begun_ns, problem=problem)
+            return _read(reply, begun_ns, connect_ns, headers_ns)
+        except (OSError, HTTPException, ValueError) as error:
+            self.close()
+            end_ns = perf_counter_ns() - begun_ns
+            return Exchange(begun_ns, connect_ns, headers_ns, end_ns=end_ns, problem=why(error))
+
+    def _post(self, path: str, body: str) -> tuple[int, HTTPResponse]:
+        """Send a request; return what connecting took, 0 where that was not needed, and the reply."""
+        if self._connection is not None:
+            try:
+                self._connection.request("POST", path, body, self._headers())
+                return 0, self._connection.getresponse()
+            except (ConnectionError, BadStatusLine):  # the server closed it while nobody asked, as it may
+                pass
+        connect_ns = self.connect()
+        assert self._connection is not None
+        self._connection.request("POST", path, body, self._headers())
+        return connect_ns, self._connection.getresponse()
+
+    def _headers(self) -> dict[str, str]:
+        key = {"Authorization": f"Bearer {self._place.key}"} if self._place.key else {}
+        return {"Content-Type": "application/json", "Accept": "text/event-stream", **key}
+
+    def _get(self, path: str) -> tuple[int, bytes]:
+        if self._connection is None:
+            self.connect()
+        assert self._connection is not None
+        self._connection.request("GET", f"{self._place.path}{path}", headers=self._headers())
+        reply = self._connection.getresponse()
+        return reply.status, reply.read(_MOST_BODY)
+
+
+def why(error: BaseException) -> str:
+    """Return why a request failed, alike for alike reasons."""
+    if isinstance(error, TimeoutError):
+        return "no reply in time"
+    if isinstance(error, OSError):
+        return str(error.strerror or type(error).__name__).lower()
+    return "the reply broke off" if isinstance(error, HTTPException) else f"the reply is no stream of events: {error}"
+
+
+def _message(body: bytes) -> str:
+    try:
+        return str(json.loads(body)["error"]["message"])[:200]
+    except (ValueError, KeyError, TypeError):
+        return ""
+
+
+def _read(reply: HTTPResponse, begun_ns: int, connect_ns: int, headers_ns: int) -> Exchange:
+    """Read the events of a stream to its end."""
+    pieces, problem, ttft_ms, is_done = list[int](), "", None, False
+    usage, queue_ms = dict[str, Any](), _queue_ms(reply.getheader("Server-Timing", ""))
+    while line := reply.readline(_MOST_LINE):
+        if not line.startswith(b"data:"):
+            continue
+        at_ns = perf_counter_ns() - begun_ns
+        data = line[5:].strip()
+        if data == b"[DONE]":
+            is_done = True
+            continue
+        event = json.loads(data)
+        if not isinstance(event, dict):
+            raise ValueError("an event is no object")
+        if "error" in event:
+            problem = f"broken off: {_message(data) or 'the server failed'}"
+        pieces += [at_ns] * _has_text(event)
+        usage = event.get("usage") or usage
+        if isinstance(own := event.get("edgeopt"), dict):
+            queue_ms, ttft_ms = own.get("queue_ms", queue_ms), own.get("ttft_ms", ttft_ms)
+    end_ns = perf_counter_ns() - begun_ns
+    problem = problem or ("" if is_done else "the reply broke off") or ("" if pieces else "an answer without a text")
+    return Exchange(
+        begun_ns,
+        connect_ns,
+        headers_ns,
+        None if queue_ms is None else int(queue_ms * 1e6),
+        ttft_ms,
+        tuple(pieces),
+        end_ns,
+        int(usage.get("prompt_tokens") or 0),
+        int(usage.get("completion_tokens") or len(pieces)),
+        bool(usage),
+        problem,
+    )
+
+
+def _has_text(event: dict[str, Any]) -> bool:
+    for choice in event.get("choices") or ():
+        said = choice.get("delta") or {}
+        if choice.get("text") or said.get("content") or said.get("reasoning_content"):
+            return True
+    return False
+
+
+def _queue_ms(header: str) -> float | None:
+    """Return the duration that `Server-Timing` gives to `queue`; None where it tells none."""
+    for one in header.split(","):
+        name, *parts = (part.strip() for part in one.split(";"))
+        for part in parts:
+            if name == "queue" and part.startswith("dur="):
+                try:
+                    return float(part[4:])
+                except ValueError:
+                    return None
+    return None

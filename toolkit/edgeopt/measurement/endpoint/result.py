@@ -1,0 +1,132 @@
+"""What clients of a server measured: alone, and all at once.
+
+The clock starts when a request should be sent. Network: a round trip for the list of models on an open connection.
+Queue: as the server says it (`Server-Timing: queue;dur=`). TTFT, TPOT and ITL as of a model on this machine, with the
+network in TTFT.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from edgeopt.errors import Note
+from edgeopt.measurement.endpoint.client import Exchange
+from edgeopt.measurement.finding import Finding
+from edgeopt.measurement.resources.cost import TokenCost
+from edgeopt.measurement.statistics.quantile import Summary, summarize
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointTimes:
+    """Answers of one kind."""
+
+    words: str
+    """What was asked, for a reader: `prompt 128`."""
+    answers: int
+    problems: Mapping[str, int]
+    """Requests without a whole answer, by reason."""
+    prompt_tokens: float
+    """Mean, as the server counts; 0: it does not."""
+    output_tokens: float
+    """Mean."""
+    queue: Summary
+    """Empty where the server does not say."""
+    ttft: Summary
+    tpot: Summary
+    itl: Summary
+    whole: Summary
+    """From the request to the end of its answer."""
+    server_ttft_ms: float | None
+    """Median of what the server says; None: it does not."""
+    seconds: float
+    good: int
+    """Answers within the limits of TTFT and TPOT."""
+
+    @property
+    def asked(self) -> int:
+        """Requests that were sent."""
+        return self.answers + sum(self.problems.values())
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Of whole answers."""
+        return self.answers * self.output_tokens / self.seconds if self.seconds else 0.0
+
+    @property
+    def good_per_s(self) -> float:
+        """Goodput: answers a second that keep both limits."""
+        return self.good / self.seconds if self.seconds else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointBench:
+    """A server, from its client's side."""
+
+    address: str
+    model: str
+    connect_ms: float
+    """Median of fresh connections."""
+    round_trip_ms: float
+    """Median."""
+    tiny: EndpointTimes
+    """Shortest prompt, one at a time."""
+    alone: tuple[EndpointTimes, ...]
+    """By length of the prompt, one at a time."""
+    load: str
+    """How requests came together; empty: they did not."""
+    loaded: EndpointTimes | None
+    limits_ms: Mapping[str, float]
+    """Of a good answer, by `TTFT` and `TPOT`."""
+    output_tokens: int
+    seconds: float
+    findings: tuple[Finding, ...] = ()
+    cost: TokenCost | None = None
+    notes: tuple[Note, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
+
+
+def times_of(
+    words: str, exchanges: Sequence[Exchange], seconds: float, limits_ms: Mapping[str, float]
+) -> EndpointTimes:
+    """Derive the figures of requests, in their order.
+
+    Args:
+        words: What was asked.
+        exchanges: What became of each.
+        seconds: In which they were asked and answered.
+        limits_ms: Of a good answer.
+    """
+    whole = [one for one in exchanges if one.is_whole]
+    counted = [one.prompt_tokens for one in whole if one.prompt_tokens]
+    told = [one.server_ttft_ms for one in whole if one.server_ttft_ms is not None]
+
+    def summary(values: Sequence[int]) -> Summary:
+        return summarize(np.array(values, np.int64))
+
+    def is_good(one: Exchange) -> bool:
+        found = {"TTFT": one.ttft_ns, "TPOT": one.tpot_ns}
+        return all(found[part] <= limit * 1e6 for part, limit in limits_ms.items())
+
+    return EndpointTimes(
+        words=words,
+        answers=len(whole),
+        problems=dict(Counter(one.problem for one in exchanges if one.problem)),
+        prompt_tokens=float(np.mean(counted)) if counted else 0.0,
+        output_tokens=float(np.mean([one.output_tokens for one in whole])) if whole else 0.0,
+        queue=summary([one.queue_ns for one in whole if one.queue_ns is not None]),
+        ttft=summary([one.ttft_ns for one in whole]),
+        tpot=summary([one.tpot_ns for one in whole if one.output_tokens > 1]),
+        itl=summary([gap for one in whole for gap in one.gaps_ns]),
+        whole=summary([one.end_ns for one in whole]),
+        server_ttft_ms=float(np.median(told)) if told else None,
+        seconds=seconds,
+        good=sum(map(is_good, whole)),
+    )

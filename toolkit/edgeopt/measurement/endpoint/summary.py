@@ -1,0 +1,86 @@
+"""What clients see of a server, as a document."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from edgeopt.measurement.endpoint.charts import PARTS, draw_answer, text_bar, timeline_of
+from edgeopt.measurement.endpoint.result import EndpointBench, EndpointTimes
+from edgeopt.measurement.finding import show_findings
+from edgeopt.report.document import Document, Outcome, Section, Value, Verdict, make_table
+from edgeopt.system.text import format_budget, format_ms, plural
+
+
+def summarize_endpoint(result: EndpointBench) -> Document:
+    """Return what a reader sees: where an answer's time goes, alone and under load, and what to do about it."""
+    rows = (result.tiny, *result.alone, *((result.loaded,) if result.loaded else ()))
+    first: dict[str, Callable[[EndpointTimes], str]] = {
+        "asked": lambda one: one.words,
+        "prompt tokens": lambda one: f"{one.prompt_tokens:.0f}" if one.prompt_tokens else "n/a",
+        "answers": lambda one: f"{one.answers}{f' of {one.asked}' if one.problems else ''}",
+        "queue p50": lambda one: format_ms(one.queue.p50.value_ns),
+        "TTFT p50 ms": lambda one: str(one.ttft.p50),
+        "p95": lambda one: format_ms(one.ttft.p95.value_ns),
+        "max": lambda one: format_ms(one.ttft.max_ns),
+    }
+    following: dict[str, Callable[[EndpointTimes], str]] = {
+        "asked": lambda one: one.words,
+        "answer tokens": lambda one: f"{one.output_tokens:.0f}",
+        "TPOT p50 ms": lambda one: str(one.tpot.p50),
+        "ITL p50": lambda one: format_ms(one.itl.p50.value_ns),
+        "p95": lambda one: format_ms(one.itl.p95.value_ns),
+        "p99": lambda one: format_ms(one.itl.p99.value_ns),
+        "max": lambda one: format_ms(one.itl.max_ns),
+        "tokens/s": lambda one: f"{one.tokens_per_s:.4g}",
+        "goodput": lambda one: f"{one.good_per_s:.3g}/s",
+    }
+    sections = (
+        Section(values=tuple(_values(result))),
+        Section("Time to the first piece of text", make_table(rows, first, less=["max", "p95", "prompt tokens"])),
+        Section(
+            "Time for each token after it (ms)", make_table(rows, following, less=["ITL p50", "p95", "answer tokens"])
+        ),
+        Section(
+            "An answer, from its request to its end", values=tuple(_timelines(result)), figures=(draw_answer(result),)
+        ),
+        Section("Diagnosis", values=show_findings(result.findings)) if result.findings else Section(),
+    )
+    title = f"{result.model} at {result.address}"
+    return Document("bench", result.model, title, result.as_json(), sections, _verdict(result), seconds=result.seconds)
+
+
+def _values(result: EndpointBench) -> Iterator[Value]:
+    yield Value("server", f"{result.address}, model {result.model}")
+    told = f"{result.round_trip_ms:.3g} ms for a round trip, {result.connect_ms:.3g} ms to connect"
+    yield Value("network", told)
+    limits = ", ".join(f"{part} {format_budget(limit)} ms" for part, limit in result.limits_ms.items())
+    yield Value("goodput", f"answers a second with {limits} or less")
+    for one in (result.tiny, *result.alone, *((result.loaded,) if result.loaded else ())):
+        for problem, count in one.problems.items():
+            yield Value("no answer", f"{plural(count, 'request')}, {one.words}: {problem}")
+    if result.cost:
+        rate = f"at {result.cost.tokens_per_s:.4g} tokens/s"
+        yield Value(
+            "cost", f"{result.cost.per_thousand:.3g} per 1000 tokens of answers {rate}, in the currency of the prices"
+        )
+    yield from map(Value.of_note, result.notes)
+
+
+def _timelines(result: EndpointBench) -> Iterator[Value]:
+    """Yield one bar an answer, and what its parts are."""
+    rows = [(one.words, timeline_of(one, result)) for one in (*result.alone, result.loaded) if one and one.answers]
+    longest = max((sum(parts) for _, parts in rows), default=0.0)
+    for words, parts in rows:
+        yield Value(words, text_bar(parts, longest))
+        told = ", ".join(f"{name} {value:.3g}" for name, value in zip(PARTS, parts, strict=True))
+        yield Value("", f"{told}: {sum(parts):.4g} ms")
+
+
+def _verdict(result: EndpointBench) -> Verdict:
+    """Return the worst of what was found; nothing is gated here."""
+    long = result.alone[-1]
+    rate = f"{(result.loaded or long).tokens_per_s:.3g} tokens/s{f' under {result.load}' if result.load else ''}"
+    if not result.findings:
+        sentence = f"Nothing stands out: the first piece of text after {format_ms(long.ttft.p50.value_ns)} ms, {rate}"
+        return Verdict(Outcome.DONE, sentence)
+    return Verdict(Outcome.DONE, f"{result.findings[0].what}; {rate}")

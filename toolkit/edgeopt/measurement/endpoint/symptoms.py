@@ -1,0 +1,64 @@
+"""What a server's figures say of what people complain of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from edgeopt.measurement.endpoint.result import EndpointBench, EndpointTimes
+from edgeopt.measurement.generation.diagnosis import Symptoms
+from edgeopt.measurement.generation.doubts import doubts_of_answers
+from edgeopt.measurement.statistics.quantile import Quantile
+
+
+def symptoms_of(result: EndpointBench) -> Symptoms:
+    """Return the figures that complaints are recognised from."""
+    ordered = sorted(result.alone, key=lambda one: (one.prompt_tokens, result.alone.index(one)))
+    short, long, tiny, load = ordered[0], ordered[-1], result.tiny, result.loaded
+    tiny_ttft, tiny_whole = ms_of(tiny.ttft.p50), ms_of(tiny.whole.p50)
+    rows = [(f"TTFT of {one.words}", one.ttft, 1.0) for one in (tiny, *ordered)]
+    rows += [(f"TPOT behind {one.words}", one.tpot, one.output_tokens) for one in ordered if one.output_tokens > 1]
+    alone = Symptoms(
+        model=result.model,
+        doubts=tuple(doubts_of_answers(rows)),
+        again=f"edgeopt bench --endpoint {result.address}",
+        network_ms=result.round_trip_ms,
+        queue_ms=ms_of(long.queue.p50),
+        tiny_ttft_ms=tiny_ttft,
+        tiny_prompt_tokens=tiny.prompt_tokens or None,
+        prompt_tokens=long.prompt_tokens or None,
+        ttft_ms=ms_of(long.ttft.p50),
+        server_ttft_ms=long.server_ttft_ms,
+        tpot_ms=ms_of(long.tpot.p50),
+        whole_ms=ms_of(long.whole.p50),
+        output_tokens=long.output_tokens,
+        tiny_after_ratio=(tiny_whole - tiny_ttft) / tiny_ttft if tiny_ttft and tiny_whole else None,
+        gap_max_ms=_longest(long),
+        short_prompt_tokens=short.prompt_tokens or None if len(ordered) > 1 else None,
+        short_ttft_ms=ms_of(short.ttft.p50),
+        short_tpot_ms=ms_of(short.tpot.p50),
+        tokens_per_s=long.tokens_per_s,
+        good_ratio=long.good / max(long.asked, 1),
+    )
+    if load is None:
+        return alone
+    return replace(
+        alone,
+        load=result.load,
+        load_ttft_ms=ms_of(load.ttft.p50),
+        load_ttft_p95_ms=ms_of(load.ttft.p95) or ms_of(load.ttft.p90),
+        load_queue_ms=ms_of(load.queue.p50),
+        load_tpot_ms=ms_of(load.tpot.p50),
+        load_gap_max_ms=_longest(load),
+        load_refused_ratio=(load.asked - load.answers) / max(load.asked, 1),
+        load_tokens_per_s=load.tokens_per_s,
+        load_good_ratio=load.good / max(load.asked, 1),
+    )
+
+
+def ms_of(quantile: Quantile) -> float | None:
+    """Return a quantile in milliseconds; None where it is not known."""
+    return quantile.value_ms
+
+
+def _longest(times: EndpointTimes) -> float | None:
+    return None if times.itl.max_ns is None else times.itl.max_ns / 1e6

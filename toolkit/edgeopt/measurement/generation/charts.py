@@ -1,0 +1,57 @@
+"""Answers under a load as a chart: how fast each text grows, against how much is served."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from edgeopt.measurement.charts import ms
+from edgeopt.measurement.generation.load_result import LoadTimes
+from edgeopt.measurement.statistics.quantile import Quantile
+from edgeopt.report.figures import Axis, Estimate, Figure, Limit, Point, Points
+from edgeopt.system.text import format_budget, plural
+
+
+def draw_slots(loads: Sequence[LoadTimes]) -> tuple[Figure, ...]:
+    """Return tokens a second over TPOT, a point for each number of slots; nothing for a single one."""
+    known = [(one, p50) for one in loads if (p50 := one.all.tpot.p50.value_ms) is not None]
+    if len(known) < 2:
+        return ()
+    points = tuple(
+        Point(
+            plural(one.slots, "slot"),
+            _estimate(one.all.tpot.p50, p50),
+            Estimate(one.tokens_per_s),
+            (
+                ("answers", f"{one.tokens_per_s:.4g} tokens/s"),
+                ("TPOT p50", ms(p50)),
+                ("TTFT p50", _told(one.all.ttft.p50)),
+                ("in queue p50", _told(one.all.queue.p50)),
+                ("texts a run", f"{one.texts_a_run:.2f}"),
+            ),
+        )
+        for one, p50 in known
+    )
+    most, p50 = max(known, key=lambda pair: pair[0].tokens_per_s)
+    text = f"{plural(most.slots, 'slot')} give the most, {most.tokens_per_s:.4g} tokens/s, with {ms(p50)} a token."
+    limits = [one.goodput.budget.limits_ms.get("TPOT") for one in loads if one.goodput]
+    limit = Limit(f"limit {format_budget(limits[0])} ms", limits[0]) if limits and limits[0] else None
+    return (
+        Points(
+            title="Throughput against the time for each token",
+            text=text,
+            x=Axis("TPOT, p50", "ms"),
+            y=Axis("answers", "tokens/s", from_zero=True),
+            points=points,
+            limit=limit,
+            paths=(tuple(one.name for one in points),),
+        ),
+    )
+
+
+def _estimate(one: Quantile, value: float) -> Estimate:
+    low, high = (None if bound is None else bound / 1e6 for bound in (one.low_ns, one.high_ns))
+    return Estimate(value, low, high)
+
+
+def _told(one: Quantile) -> str:
+    return "n/a" if one.value_ms is None else ms(one.value_ms)

@@ -1,0 +1,84 @@
+"""The comparison of language models as a document."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from edgeopt.measurement.generation.compare import ComparedWriter, WriterComparison
+from edgeopt.measurement.statistics.ratio import Change
+from edgeopt.report.document import Document, Outcome, Section, Table, Value, Verdict, make_table
+from edgeopt.system.text import format_bytes, plural
+
+_OUTCOMES = {
+    Change.FASTER: Outcome.FASTER,
+    Change.SLOWER: Outcome.SLOWER,
+    Change.EQUIVALENT: Outcome.EQUIVALENT,
+}
+
+
+def summarize_comparison(result: WriterComparison) -> Document:
+    """Return what a reader sees: speed of whole answers, first and next tokens, perplexity, memory."""
+    first = result.rows[0]
+    asked = f"prompts of {plural(result.prompt_tokens, 'token')}, answers of {result.output_tokens}"
+    null = "; ".join(f"{part} {one}" for part, one in result.null.items())
+    values = [
+        Value("asked for", result.told_lengths or asked),
+        Value("machine", f"{result.cpu}, {plural(first.threads, 'thread')}"),
+        Value("null", f"{first.label} against itself: {null}"),
+        *map(Value.of_note, result.notes),
+    ]
+    sections = [
+        Section(values=tuple(values)),
+        Section(f"Speed as a multiple of {first.label}'s, in turns in one process", _speeds(result)),
+    ]
+    title = f"Perplexity on {plural(result.windows, 'window')} of {result.text}" if result.text else "Memory"
+    sections.append(Section(title, _losses(result)))
+    return Document(
+        "compare",
+        first.label,
+        f"Compared with {first.label}",
+        result.as_json(),
+        tuple(sections),
+        _verdict(result),
+        seconds=result.seconds,
+    )
+
+
+def _speeds(result: WriterComparison) -> Table:
+    def ratio(part: str) -> Callable[[ComparedWriter], str]:
+        return lambda one: str(one.ratios[part]) if one.ratios else "1.00x"
+
+    columns: dict[str, Callable[[ComparedWriter], str]] = {
+        "model": lambda one: one.label,
+        "answer": ratio("answer"),
+        "proof": lambda one: str(one.ratios["answer"].verdict) if one.ratios else "",
+        "TTFT": ratio("TTFT"),
+        "TPOT": ratio("TPOT"),
+        "TTFT ms": lambda one: f"{one.times_ms['TTFT']:.3g}",
+        "TPOT ms": lambda one: f"{one.times_ms['TPOT']:.3g}",
+    }
+    return make_table(result.rows, columns, words=["proof"], less=["TTFT ms", "TPOT ms", "proof"])
+
+
+def _losses(result: WriterComparison) -> Table:
+    columns: dict[str, Callable[[ComparedWriter], str]] = {"model": lambda one: one.label}
+    if result.text and result.windows:
+        columns |= {
+            "perplexity": lambda one: "" if one.perplexity is None else f"{one.perplexity:.3f}",
+            "rise": lambda one: str(one.rise) if one.rise else "",
+            "same tokens": lambda one: "" if one.agreement is None else f"{one.agreement:.1%}",
+        }
+    columns |= {
+        "size": lambda one: format_bytes(one.size_bytes),
+        "cache a token": lambda one: format_bytes(one.token_bytes),
+    }
+    return make_table(result.rows, columns, less=["cache a token", "size"])
+
+
+def _verdict(result: WriterComparison) -> Verdict:
+    first, *others = result.rows
+    best = max(others, key=lambda one: one.ratios["answer"].speedup)
+    ratio = best.ratios["answer"]
+    outcome = _OUTCOMES.get(ratio.verdict, Outcome.NOT_DECIDED)
+    facts = [Value("perplexity", f"that of {best.label} is {best.perplexity:.2f} ({best.rise})")] if best.rise else []
+    return Verdict(outcome, f"{best.label} is {ratio} as fast as {first.label}, whole answers", tuple(facts))

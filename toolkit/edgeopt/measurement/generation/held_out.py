@@ -1,0 +1,173 @@
+"""What an encoder hears or reads, with the answers of the original: they judge what another form of it loses."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeopt.errors import EdgeoptError
+from edgeopt.graph.sound import Sound
+from edgeopt.measurement.generation.perplexity import TextScore
+from edgeopt.measurement.generation.turns import Prompt
+from edgeopt.recipes.wav_files import read_wav
+from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder
+from edgeopt.runtime.decoding.generation import Asked, Long
+from edgeopt.runtime.decoding.long_sounds import fitted_sound
+from edgeopt.system.files import read_text
+from edgeopt.system.text import plural
+
+LEAST_SOURCES, MOST_SOURCES = 4, 48
+_MOST_TEXT_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """A sound or the tokens of a text, and what the original answers."""
+
+    source: Prompt
+    answer: tuple[int, ...]
+    """Its tokens, the end too."""
+
+
+def read_sources(given: str, opened: EncoderDecoder) -> list[Prompt]:
+    """Return up to 48 sounds or texts, evenly spread over what is given.
+
+    Args:
+        given: A folder of .wav files or one of them, whose windows are heard; or a file with a text in each line.
+        opened: What hears or reads them.
+
+    Raises:
+        EdgeoptError: If none is given, one cannot be read, or they are fewer than 4.
+    """
+    if not given:
+        raise no_sources(opened)
+    kind = kind_of(opened)
+    found = _sounds(Path(given), opened) if opened.hears else _texts(Path(given), opened)
+    if len(found) < LEAST_SOURCES:
+        told = plural(len(found), "window of sound" if opened.hears else "text")
+        raise EdgeoptError(f"{given} has {told}, {LEAST_SOURCES} are needed", remedy=f"pass {kind} with more of them")
+    kept = np.linspace(0, len(found) - 1, min(MOST_SOURCES, len(found))).round().astype(int)
+    return [found[i] for i in kept]
+
+
+def kind_of(opened: EncoderDecoder) -> str:
+    """Return what `read_sources` takes."""
+    return "a folder of .wav files" if opened.hears else "a file with a text in each line"
+
+
+def lengths_of(sources: Sequence[Prompt]) -> str:
+    """Return how long sounds or texts are, in words."""
+    tokens = [len(one) for one in sources if not isinstance(one, Sound)]
+    return f"texts of {round(sum(tokens) / len(tokens))} tokens" if tokens else "sounds of one window"
+
+
+def require_alike(models: Mapping[str, object]) -> None:
+    """Raise unless all are encoders with decoders that take the same, or none is one.
+
+    Raises:
+        EdgeoptError: If so.
+    """
+    kinds = {label: _takes(one) for label, one in models.items()}
+    first, *others = kinds
+    if unlike := next((one for one in others if kinds[one] != kinds[first]), None):
+        raise EdgeoptError(f"{first} {kinds[first]}, {unlike} {kinds[unlike]}", remedy="name models that take the same")
+
+
+def _takes(model: object) -> str:
+    if not isinstance(model, EncoderDecoder):
+        return "answers prompts"
+    return "hears sounds" if model.hears else "reads texts"
+
+
+def require_answers(opened: EncoderDecoder, output_tokens: int) -> None:
+    """Raise where answers are longer than a model writes.
+
+    Raises:
+        EdgeoptError: If so.
+    """
+    if opened.begins_with + output_tokens > opened.context:
+        raise EdgeoptError(
+            f"{output_tokens} tokens behind {opened.begins_with} are more than the {opened.context} of the model",
+            remedy="ask for shorter answers with --output-tokens",
+        )
+
+
+def hash_held(held: Sequence[HeldOut]) -> str:
+    """Return the hash of sounds or texts with their answers."""
+    found = hashlib.sha256()
+    for one in held:
+        found.update(one.source.samples.tobytes() if isinstance(one.source, Sound) else repr(one.source).encode())
+        found.update(repr(one.answer).encode())
+    return found.hexdigest()
+
+
+def no_sources(opened: EncoderDecoder | None = None) -> EdgeoptError:
+    """Return that nothing tells what a form loses."""
+    kinds = "a folder of .wav files, or a file with a text in each line," if opened is None else kind_of(opened)
+    remedy = f"pass --eval: {kinds} that the model did not learn"
+    heard = "sound or text" if opened is None else "sound" if opened.hears else "text"
+    return EdgeoptError(f"no {heard} judges what a form loses", remedy=remedy)
+
+
+def _sounds(given: Path, opened: EncoderDecoder) -> list[Prompt]:
+    audio = opened.files.audio
+    assert audio is not None
+    files = sorted(one for one in given.glob("**/*") if one.suffix.lower() == ".wav") if given.is_dir() else [given]
+    return [window for file in files for window in fitted_sound(read_wav(file), audio, Long.WINDOWS)]
+
+
+def _texts(given: Path, opened: EncoderDecoder) -> list[Prompt]:
+    text = read_text(given, remedy="pass a text in UTF-8, one a line", most_bytes=_MOST_TEXT_BYTES)
+    encoded = (opened.tokenizer.encode(line) for line in text.splitlines() if line.strip())
+    return [tokens[: opened.reads] for tokens in encoded if tokens]
+
+
+def made_up(opened: EncoderDecoder, tokens: Sequence[int], seed: int) -> list[Prompt]:
+    """Return a window of noise, or random tokens of each length."""
+    chance, audio = np.random.default_rng(seed), opened.files.audio
+    if audio is not None:
+        return [Sound((0.1 * chance.standard_normal(audio.samples)).astype(np.float32), audio.rate_hz)]
+    plain = sorted(set(range(opened.tokenizer.size)) - set(opened.tokenizer.special.values()))
+    return [chance.choice(plain, count).tolist() for count in tokens]
+
+
+def hold_out(
+    original: EncoderDecoder,
+    sources: Sequence[Prompt],
+    most_tokens: int,
+    tell: Callable[[int, int], None] = lambda *_: None,
+) -> list[HeldOut]:
+    """Return each source with the original's answer.
+
+    Args:
+        original: What others are compared with.
+        sources: Sounds or tokens of texts.
+        most_tokens: Of an answer.
+        tell: Hears how many of how many are answered.
+
+    Raises:
+        EdgeoptError: If one of them does not fit the model.
+    """
+    found = list[HeldOut]()
+    for i, source in enumerate(sources):
+        tell(i, len(sources))
+        with original.generate(source, Asked(most_tokens=most_tokens)) as answer:
+            found.append(HeldOut(source, tuple(piece.token for piece in answer)))
+    return found
+
+
+def score_answers(model: EncoderDecoder, held: Sequence[HeldOut]) -> TextScore:
+    """Return how well a model predicts the original's answers, each behind the tokens of the original before it."""
+    losses, likeliest = list[float](), list[NDArray[np.int64]]()
+    for one in held:
+        logits = model.logits(one.source, one.answer).astype(np.float64)
+        logits -= logits.max(axis=-1, keepdims=True)
+        found = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+        losses.append(-float(found[np.arange(len(one.answer)), one.answer].mean()))
+        likeliest.append(logits.argmax(axis=-1))
+    return TextScore(tuple(losses), tuple(likeliest))

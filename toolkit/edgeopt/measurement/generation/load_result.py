@@ -1,0 +1,159 @@
+"""What answers under a load took, and how many were good enough."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgeopt.measurement.generation.budget import MAX_MISS, AnswerBudget, AnswerVerdict, judge_answers
+from edgeopt.measurement.generation.load import Answered, LoadRun
+from edgeopt.measurement.statistics.quantile import Summary, summarize
+
+_NEVER_NS = 1 << 60
+"""Of what was given up: longer than any limit."""
+_GROWING = 0.1
+"""Seconds by which waiting grows in a second: above it, and with twice as many waiting as slots, no queue keeps up."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerTimes:
+    """Times of answers, from the instant at which they should have been asked for."""
+
+    prompt_tokens: int
+    """0: of any length."""
+    answers: int
+    queue: Summary
+    """Until a slot was free."""
+    ttft: Summary
+    tpot: Summary
+    itl: Summary
+    answer: Summary
+    """End to end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Goodput:
+    """Requests that were answered whole and within the limits."""
+
+    budget: AnswerBudget
+    good: int
+    requests: int
+    per_s: float
+
+    def __str__(self) -> str:
+        return f"{self.per_s:.3g} per s ({self.good} of {self.requests})"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadTimes:
+    """A language model under a load, in so many slots."""
+
+    load: str
+    slots: int
+    is_together: bool
+    """Whether the next tokens of several texts are one run."""
+    cache_bytes: int
+    seconds: float
+    """In which requests were sent."""
+    requests: int
+    unfinished: int
+    """Given up long after the last request was sent."""
+    growth_ratio: float | None
+    """Seconds by which waiting grows in a second, where no queue keeps up: its times only say how long was measured."""
+    requests_per_s: float
+    """Answered in these seconds."""
+    tokens_per_s: float
+    """Of answers."""
+    prompt_tokens_per_s: float
+    texts_a_run: float
+    """Next tokens that a run gives, mean."""
+    all: AnswerTimes
+    by_length: tuple[AnswerTimes, ...]
+    goodput: Goodput | None
+    judged: AnswerVerdict | None
+    """What the answers prove about the budget; given up ones are over every limit."""
+
+
+def summarize_run(run: LoadRun, budget: AnswerBudget | None, max_miss_ratio: float = MAX_MISS) -> LoadTimes:
+    """Derive the figures of a run.
+
+    Args:
+        run: Of `run_load`.
+        budget: Limits of a good answer; without it there is no goodput, and nothing is judged.
+        max_miss_ratio: Share of the requests that may be over a limit.
+    """
+    whole = [one for one in run.requests if one.is_whole]
+    seconds = run.window_ns / 1e9
+    ends = np.array([one.intended_ns + one.answer_ns for one in whole], np.int64)
+    tokens = np.concatenate([_token_instants(one) for one in run.requests] or [np.zeros(0, np.int64)])
+    firsts = [one.prompt_tokens for one in run.requests if _is_begun_in(one, run.window_ns)]
+    rows = {
+        "TTFT": [one.ttft_ns if one.is_whole else _NEVER_NS for one in run.requests],
+        "TPOT": [one.tpot_ns if one.is_whole else _NEVER_NS for one in run.requests],
+    }
+    goodput = None if budget is None else _goodput(budget, rows, seconds)
+    return LoadTimes(
+        load=run.load,
+        slots=run.slots,
+        is_together=run.is_together,
+        cache_bytes=run.cache_bytes,
+        seconds=seconds,
+        requests=len(run.requests),
+        unfinished=len(run.requests) - len(whole),
+        growth_ratio=_growth_ratio(run, whole),
+        requests_per_s=float((ends <= run.window_ns).sum()) / seconds,
+        tokens_per_s=float((tokens <= run.window_ns).sum()) / seconds,
+        prompt_tokens_per_s=sum(firsts) / seconds,
+        texts_a_run=run.work.tokens / max(run.work.token_runs, 1),
+        all=_times(whole, 0),
+        by_length=tuple(_times(whole, length) for length in sorted({one.prompt_tokens for one in whole})),
+        goodput=goodput,
+        judged=judge_answers(budget, rows, max_miss_ratio) if budget else None,
+    )
+
+
+def _goodput(budget: AnswerBudget, rows: Mapping[str, Sequence[int]], seconds: float) -> Goodput:
+    each = [np.array(rows[part]) <= limit * 1e6 for part, limit in budget.limits_ms.items()]
+    good = int(np.logical_and.reduce(each).sum())
+    return Goodput(budget, good, len(each[0]), good / seconds)
+
+
+def _token_instants(one: Answered) -> np.ndarray:
+    return np.array(one.account.token_at_ns, np.int64) + one.intended_ns + one.late_ns
+
+
+def _is_begun_in(one: Answered, window_ns: int) -> bool:
+    """Return whether the first token, and with it the whole prompt, was done in the window."""
+    return bool(one.account.token_at_ns) and one.intended_ns + one.ttft_ns <= window_ns
+
+
+def _times(answers: Sequence[Answered], length: int) -> AnswerTimes:
+    rows = [one for one in answers if length in (0, one.prompt_tokens)]
+
+    def told(values: Sequence[int]) -> Summary:
+        return summarize(np.array(values, np.int64))
+
+    return AnswerTimes(
+        prompt_tokens=length,
+        answers=len(rows),
+        queue=told([one.queue_ns for one in rows]),
+        ttft=told([one.ttft_ns for one in rows]),
+        tpot=told([one.tpot_ns for one in rows if len(one.account.token_at_ns) > 1]),
+        itl=told([gap for one in rows for gap in one.gaps_ns]),
+        answer=told([one.answer_ns for one in rows]),
+    )
+
+
+def _growth_ratio(run: LoadRun, whole: Sequence[Answered]) -> float | None:
+    """Return the slope of the waiting time over the instants, by least squares; None where the queue keeps up."""
+    if not run.is_open:
+        return None
+    if len(whole) < 2:
+        return 1.0 if run.waiting > 2 * run.slots else None
+    at_s, waited_s = (np.array([getattr(one, name) for one in whole]) / 1e9 for name in ("intended_ns", "queue_ns"))
+    centred = at_s - at_s.mean()
+    slope = float(centred @ waited_s) / max(float(centred @ centred), 1e-12)
+    keeps_up = run.waiting <= 2 * run.slots and len(whole) == len(run.requests)
+    return None if keeps_up or slope < _GROWING else slope

@@ -1,0 +1,228 @@
+"""Language models side by side: the same text judges them, and answers of the same lengths in turns time them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from string import printable
+from typing import Any
+
+from edgeopt.errors import EdgeoptError
+from edgeopt.measurement.generation.held_out import (
+    hash_held,
+    hold_out,
+    kind_of,
+    made_up,
+    read_sources,
+    require_alike,
+    require_answers,
+    score_answers,
+)
+from edgeopt.measurement.generation.perplexity import TextScore, score_text, windows_of
+from edgeopt.measurement.generation.turns import Prompt, Turns, measure_in_turns
+from edgeopt.recipes.encoder_decoder import recipe_of
+from edgeopt.recipes.recipe import Recipe
+from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder, open_encoder_decoder
+from edgeopt.runtime.decoding.generation import Asked
+from edgeopt.runtime.decoding.language_model import LanguageModel
+from edgeopt.runtime.decoding.opening import holds_pair, open_language_model
+from edgeopt.system.files import read_text
+from edgeopt.system.text import plural
+
+TWIN = "the first again"
+MOST_TEXT_BYTES = 16 << 20
+LEAST_WINDOWS = 6
+_PROBE = printable
+"""Models whose tokens of it are the same are taken to have the same tokens."""
+Tell = Callable[[str, int, int], None]
+"""What is done, how far, of how much."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One language model, open."""
+
+    label: str
+    model: LanguageModel | EncoderDecoder
+    recipe: Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class SideOptions:
+    """What is asked of them."""
+
+    prompt_tokens: int = 128
+    output_tokens: int = 64
+    text: str = ""
+    """File that judges; empty: that of the first recipe that names one."""
+    threads: int = 0
+    """0: as each was measured."""
+    seconds: float = 20.0
+
+
+def labels_for(names: Sequence[str]) -> list[str]:
+    """Return short labels of models: the last part of each path, numbered where two are alike."""
+    short = [Path(one).name or one for one in names]
+    counts = {one: short.count(one) for one in short}
+    return [one if counts[one] == 1 else f"{one} ({i + 1})" for i, one in enumerate(short)]
+
+
+def open_sides(models: Mapping[str, Path], threads: int, stack: ExitStack) -> list[Side]:
+    """Open language models, which `stack` closes.
+
+    Args:
+        models: By label.
+        threads: Of each engine; 0: as each was measured.
+        stack: That closes them.
+
+    Raises:
+        EdgeoptError: If one does not open.
+    """
+    found = list[Side]()
+    for label, path in models.items():
+        if holds_pair(path):
+            pair = open_encoder_decoder(path, threads)
+            stack.callback(pair.close)
+            found.append(Side(label, pair, recipe_of(pair.files)))
+            continue
+        model, recipe = open_language_model(path, threads)
+        found.append(Side(label, stack.enter_context(model), recipe))
+    require_alike({one.label: one.model for one in found})
+    return found
+
+
+def require_room(sides: Sequence[Side], options: SideOptions) -> None:
+    """Raise where a prompt and its answer are longer than the shortest context.
+
+    Raises:
+        EdgeoptError: If so.
+    """
+    shortest, asked = min(sides, key=lambda one: one.model.context), options.prompt_tokens + options.output_tokens
+    if isinstance(shortest.model, EncoderDecoder):
+        require_answers(shortest.model, options.output_tokens)
+        return
+    if asked > shortest.model.context:
+        raise EdgeoptError(
+            f"{plural(options.prompt_tokens, 'prompt token')} and {options.output_tokens} of the answer are {asked}, "
+            f"the context of {shortest.label} has {shortest.model.context}",
+            remedy="ask for shorter prompts or answers",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """What judges and what prompts are cut of."""
+
+    name: str
+    """Of its file; empty: random tokens, which judge nothing."""
+    content: str
+    windows: tuple[Any, ...]
+    """Of its tokens; or what an encoder hears or reads, as `HeldOut`. None where nothing judges, or tokens differ."""
+    why_not_judged: str = ""
+    sources: tuple[Prompt, ...] = ()
+    """What an encoder hears or reads while it is timed."""
+
+    @property
+    def sha256(self) -> str:
+        """Of what judges; empty: nothing does."""
+        if not self.windows:
+            return ""
+        return hash_held(self.windows) if self.sources else hashlib.sha256(repr(self.windows).encode()).hexdigest()
+
+
+def read_judging_text(sides: Sequence[Side], options: SideOptions) -> Text:
+    """Return the text that judges.
+
+    Args:
+        sides: That read it.
+        options: Whose text is read; empty: that of the first recipe that names one, or random tokens.
+
+    Raises:
+        EdgeoptError: If the one asked for cannot be read, or is too short.
+    """
+    file = options.text
+    pairs = [one.model for one in sides if isinstance(one.model, EncoderDecoder)]
+    if pairs:
+        return _read_sources(pairs, sides[0].label, options)
+    named = (one.recipe.path_of(one.recipe.evaluation.calib) for one in sides)
+    path = Path(file) if file else next((one for one in named if one and one.is_file()), None)
+    if path is None:
+        return Text("", "", (), "no text: pass --eval TEXT")
+    content = read_text(path, remedy="pass a text in UTF-8", most_bytes=MOST_TEXT_BYTES)
+    tokens = sides[0].model.tokenizer.encode(content)
+    shortest = min(one.model.context for one in sides)
+    windows = windows_of(tokens, shortest) if tokens else []
+    if len(windows) < LEAST_WINDOWS:
+        raise EdgeoptError(
+            f"{path} has {plural(len(tokens), 'token')}: {plural(len(windows), 'window')}",
+            remedy=f"pass a text of {LEAST_WINDOWS} windows of 256 tokens or more",
+        )
+    if any(one.model.tokenizer.encode(content) != tokens for one in sides[1:]):
+        return Text(path.name, content, (), "their tokens differ, so that a perplexity by token compares nothing")
+    return Text(path.name, content, tuple(tuple(one) for one in windows))
+
+
+def _read_sources(pairs: Sequence[EncoderDecoder], label: str, options: SideOptions) -> Text:
+    """Return what the first of them answers, and its answers, which judge the others."""
+    first = pairs[0]
+    if not options.text:
+        sources = made_up(first, [min(options.prompt_tokens, *(one.reads for one in pairs))], 0)
+        return Text("", "", (), f"pass --eval: {kind_of(first)}", tuple(sources))
+    found = read_sources(options.text, first)
+    name = f"answers of {label} to {Path(options.text).name}"
+    if any(one.tokenizer.encode(_PROBE) != first.tokenizer.encode(_PROBE) for one in pairs[1:]):
+        return Text(name, "", (), "their tokens differ", tuple(found))
+    return Text(name, "", tuple(hold_out(first, found, options.output_tokens)), "", tuple(found))
+
+
+def score_sides(sides: Sequence[Side], text: Text, tell: Tell) -> dict[str, TextScore]:
+    """Return how well each predicts the text; empty where it judges nothing."""
+    found = dict[str, TextScore]()
+    for i, one in enumerate(sides if text.windows else ()):
+        tell("judge by the text", i, len(sides))
+        if isinstance(one.model, EncoderDecoder):
+            found[one.label] = score_answers(one.model, text.windows)
+        else:
+            found[one.label] = score_text(one.model, text.windows)
+    return found
+
+
+def time_sides(
+    sides: Sequence[Side], twin: LanguageModel | EncoderDecoder | None, text: Text, options: SideOptions, tell: Tell
+) -> dict[str, Turns]:
+    """Return the times of answers in turns.
+
+    Args:
+        sides: Each gets prompts of its own tokens.
+        twin: A second copy of the first; None: there is no null.
+        text: Of which prompts are cut.
+        options: Lengths and time.
+        tell: Hears how far it is.
+    """
+    models: dict[str, LanguageModel | EncoderDecoder] = {one.label: one.model for one in sides}
+    models |= {TWIN: twin} if twin else {}
+    prompts = {label: prompts_of(model, text, options) for label, model in models.items()}
+    asked = Asked(most_tokens=options.output_tokens, ends=False)
+    return measure_in_turns(
+        models,
+        prompts,
+        asked,
+        options.seconds,
+        lambda done, of: tell("measure answers in turns, tenths of a second", done, of),
+    )
+
+
+def prompts_of(model: LanguageModel | EncoderDecoder, text: Text, options: SideOptions) -> list[Prompt]:
+    """Return eight prompts of the length asked for, with what stands before every prompt; or what is heard or read."""
+    if text.sources:
+        return list(text.sources)
+    count = max(1, options.prompt_tokens - model.begins_with)
+    tokens = model.tokenizer.encode(text.content)
+    if not tokens:
+        special = set(model.tokenizer.special.values())
+        tokens = [one for one in range(model.tokenizer.size) if one not in special]
+    tokens = tokens * (1 + 9 * count // len(tokens))
+    return [tokens[i * count : (i + 1) * count] for i in range(8)]

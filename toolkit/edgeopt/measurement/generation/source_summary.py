@@ -1,0 +1,54 @@
+"""The times of an encoder with a decoder as a document."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from edgeopt.measurement.generation.sources import SourceBench, SourceTimes
+from edgeopt.measurement.generation.verdict import verdict_of
+from edgeopt.report.document import Document, Section, Value, Verdict, make_table
+from edgeopt.system.text import format_bytes, format_ms, plural
+
+
+def summarize_sources(result: SourceBench) -> Document:
+    """Return what a reader sees: encoder, first token, next tokens."""
+    values = (
+        Value("model", f"{result.kind}, {format_bytes(result.size_bytes)}"),
+        Value("machine", f"{result.cpu}, {plural(result.threads, 'thread')}"),
+        Value("load", f"{result.load_ms:.0f} ms, once"),
+        Value(
+            "cache",
+            f"{format_bytes(result.token_bytes)} a token of the answer, {format_bytes(result.heard_bytes)} a row of "
+            "what was heard",
+        ),
+        *map(Value.of_note, result.notes),
+    )
+    first: dict[str, Callable[[SourceTimes], str]] = {
+        "source": lambda one: one.source,
+        "answers": lambda one: str(one.answers),
+        "TTFT p50 ms": lambda one: str(one.ttft.p50),
+        "features or tokens": lambda one: format_ms(one.feed.p50.value_ns),
+        "encoder": lambda one: format_ms(one.encode.p50.value_ns),
+        "prefill": lambda one: format_ms(one.prefill.p50.value_ns),
+    }
+    following: dict[str, Callable[[SourceTimes], str]] = {
+        "source": lambda one: one.source,
+        "TPOT p50 ms": lambda one: str(one.tpot.p50),
+        "p99": lambda one: format_ms(one.tpot.p99.value_ns),
+        "decode": lambda one: "n/a" if not one.tpot.p50.value_ns else f"{1e9 / one.tpot.p50.value_ns:.0f} tokens/s",
+    }
+    sections = (
+        Section(values=values),
+        Section("Time to the first token, and its parts", make_table(result.sources, first, words=["source"])),
+        Section(
+            f"Time for each token after it, answers of {plural(result.output_tokens, 'token')}",
+            make_table(result.sources, following, words=["source"]),
+        ),
+    )
+    told = f"{result.model}: encoder, first token and next"
+    return Document("bench", result.model, told, result.as_json(), sections, _verdict(result), seconds=result.seconds)
+
+
+def _verdict(result: SourceBench) -> Verdict | None:
+    judged = [(one.source, one.judged) for one in result.sources if one.judged]
+    return verdict_of(judged, judged, result.exit_code)

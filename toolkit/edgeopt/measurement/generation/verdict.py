@@ -1,0 +1,25 @@
+"""What answers prove about a budget, as the last word of a document."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from edgeopt.measurement.generation.budget import AnswerVerdict
+from edgeopt.report.document import Outcome, Value, Verdict
+
+Judged = Sequence[tuple[str, AnswerVerdict]]
+
+
+def verdict_of(judged: Judged, told: Judged, exit_code: int) -> Verdict | None:
+    """Return a verdict; None where nothing was judged.
+
+    Args:
+        judged: What was asked, for a reader, and what its answers prove.
+        told: Those of them that the sentence speaks of.
+        exit_code: Of the command.
+    """
+    if not judged:
+        return None
+    sentence = "; ".join(f"{name}: {one.sentence}" for name, one in told)
+    facts = tuple(Value(name, str(limit)) for name, one in judged for limit in one.limits)
+    return Verdict(Outcome.by_exit(exit_code), sentence, facts)

@@ -1,0 +1,126 @@
+"""What passes of decoders share: inputs by name, and what a part of the graph is for a text of some length."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from edgeopt.executors import SessionOptions
+from edgeopt.executors.onnxruntime import EXECUTOR
+from edgeopt.executors.onnxruntime.decoder import IDS, MASK, PAST, POSITIONS
+from edgeopt.graph.graph import Array, Graph, Node, Value, attribute
+from edgeopt.graph.part import part_of
+
+MICROSOFT = "com.microsoft"
+CONTEXT_KEY = "edgeopt.context"
+"""Metadata of a decoder: the tokens that its positions reach."""
+_CONTEXT = 2048
+"""Where the model does not say it."""
+_RANK = 4
+_HEADS_FIRST = (0, 2, 1, 3)
+
+
+def context_of(graph: Graph) -> int:
+    """Return the tokens that positions reach."""
+    return int(graph.metadata.get(CONTEXT_KEY, _CONTEXT))
+
+
+def input_of(graph: Graph, name: str) -> Value | None:
+    """Return the input of this name."""
+    return next((one for one in graph.inputs if one.name == name), None)
+
+
+def computed(graph: Graph, value: Value, count: int, past: int) -> tuple[Array, frozenset[str]] | None:
+    """Return what a value is for one text, and the inputs that it hangs on.
+
+    Args:
+        graph: Of a decoder.
+        value: A part of it that is computed from tokens, mask, positions and the shapes of the cache.
+        count: Tokens of the run.
+        past: Tokens before them.
+
+    Returns:
+        None where the part needs another input, or does not run alone.
+    """
+    part = part_of(graph, value)
+    if part is None:
+        return None
+    given = {
+        IDS: np.zeros((1, count), np.int64),
+        MASK: np.ones((1, past + count), np.int64),
+        POSITIONS: np.arange(past, past + count, dtype=np.int64)[None],
+    }
+    feeds = dict[str, Array]()
+    for one in part.inputs:
+        if PAST.fullmatch(one.name) and len(one.shape) == _RANK:
+            heads, head = (side if isinstance(side, int) else 1 for side in (one.shape[1], one.shape[3]))
+            feeds[one.name] = np.zeros((1, heads, past, head), one.dtype)
+        elif one.name in given:
+            feeds[one.name] = given[one.name].astype(one.dtype)
+        else:
+            return None
+    try:
+        session = EXECUTOR.open(part.data, SessionOptions(threads=1))
+        try:
+            found = session.run(feeds)
+        finally:
+            session.close()
+    except Exception:  # whatever the engine says: a part that does not run alone is left as it is
+        return None
+    return next(iter(found.values())), frozenset(feeds)
+
+
+def swaps_heads(node: Node) -> bool:
+    """Whether a Transpose changes places of tokens and heads in (batch, tokens, heads, head)."""
+    order: tuple[int, ...] = attribute(node, "perm", ())
+    return order == _HEADS_FIRST
+
+
+def width_of(value: Value | None) -> int | None:
+    """Return the numbers of the last axis where they are known."""
+    width = value.shape[-1] if value is not None and value.shape is not None else None
+    return width if isinstance(width, int) else None
+
+
+def split_heads(graph: Graph, value: Value, head: int) -> tuple[Value, int] | None:
+    """Return (batch, tokens, heads * head) from which (batch, heads, tokens, head) is made, and the heads.
+
+    Where numbers are changed between the split and the transposition, as norms of single heads do, what comes out of
+    them is joined again.
+    """
+    swap = graph.producer(value, "Transpose")
+    if swap is None or not swaps_heads(swap) or swap.inputs[0] is None:
+        return None
+    apart = swap.inputs[0]
+    node, joined = graph.producer(apart, "Reshape"), apart
+    while node is None:  # a norm of each head, whose first input leads to the split
+        inner = graph.producer(joined)
+        if inner is None or not inner.inputs or inner.inputs[0] is None:
+            return None
+        joined = _main_input(graph, inner)
+        node = graph.producer(joined, "Reshape")
+        if graph.rank(joined) not in (None, _RANK):
+            return None
+    flat = node.inputs[0]
+    width = width_of(flat)
+    if flat is None or width is None or graph.rank(flat) != _RANK - 1 or width % head:
+        return None
+    if node.outputs[0] is apart:
+        return flat, width // head
+    shape = graph.add_initializer(f"{apart.name}_joined_shape", np.array([0, 0, width], np.int64))
+    return graph.insert("Reshape", [apart, shape], before=swap).outputs[0], width // head
+
+
+def _main_input(graph: Graph, node: Node) -> Value:
+    """Return the first input that is no constant; of a product of two, the one that leads back further is either."""
+    found = [one for one in node.inputs if one is not None and graph.constant(one) is None]
+    return found[0] if found else next(one for one in node.inputs if one is not None)
+
+
+def scalar(graph: Graph, node: Node | None, *ops: str) -> tuple[Value, float] | None:
+    """Return the variable input of a product or quotient with one number, and the factor."""
+    if node is None or node.op_type not in ops:
+        return None
+    found = graph.split_scalar(node)
+    if found is None or (node.op_type == "Div" and found[2] == 0) or not found[1]:
+        return None
+    return found[0], 1 / found[1] if node.op_type == "Div" else found[1]

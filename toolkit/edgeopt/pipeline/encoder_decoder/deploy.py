@@ -1,0 +1,50 @@
+"""The bundle of an encoder with a decoder: the chosen graphs, all that is read beside them, and what was measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from edgeopt.graph.model import load_model
+from edgeopt.graph.outside import Layout
+from edgeopt.pipeline.deploy import in_bundle
+from edgeopt.pipeline.generation.deploy import FOLDER, told_of
+from edgeopt.pipeline.generation.result import LanguageReport
+from edgeopt.recipes.encoder_decoder import read_encoder_decoder, recipe_of
+from edgeopt.runtime.bundle import Artefact, Bundle, Expected, make_artefact, write_bundle
+from edgeopt.system.environment import package_versions
+from edgeopt.system.target import Target
+
+
+def deploy_encoder_decoder(report: LanguageReport, target: Target) -> Bundle:
+    """Write the bundle of the chosen form into the output folder.
+
+    Args:
+        report: Whose choice it is.
+        target: Whose engine opens it.
+
+    Raises:
+        InvalidFileError: If the disk is full.
+    """
+    best, weights, opened = report.best, dict[str, Layout](), replace(target, options={})
+    files = read_encoder_decoder(Path(best.file))
+    heard, _, written = best.precision.partition("-")
+    made = list[tuple[Artefact, bytes]]()
+    for file in files.files:
+        model = load_model(file)
+        data, beside = in_bundle(model, weights)
+        precision = heard if file == files.encoder else (written or heard).partition("+")[0]
+        one = make_artefact(file.name, data, precision, opened, report.threads, model.inputs, model.outputs)
+        made.append((replace(one, weights=beside, expected=Expected(agreement=best.agreement)), data))
+    named = {artefact.file: (artefact, data) for artefact, data in made}
+    decoder = named.pop(files.following.name)
+    return write_bundle(
+        report.folder / FOLDER,
+        [decoder],
+        target,
+        replace(recipe_of(files), name=report.model),
+        told_of(report, best),
+        package_versions(),
+        weights=weights,
+        parts=list(named.values()),
+    )

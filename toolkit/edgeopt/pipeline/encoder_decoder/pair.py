@@ -1,0 +1,187 @@
+"""Two graphs of the two or three that optimum-cli writes: an encoder that makes the cross cache, and one decoder.
+
+optimum's first decoder holds all weights of the next one again, only to make keys and values of what was heard.
+Here the encoder makes them: cross.key = split(hidden @ W + b), where split cuts a row into heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+
+from edgeopt.errors import UnsupportedError
+from edgeopt.executors.onnxruntime.cross_decoder import HIDDEN
+from edgeopt.graph.model import Model, load_model
+from edgeopt.recipes.encoder_decoder import DECODER, ENCODER, EncoderDecoderFiles
+
+_WITH_PAST, _WITHOUT = "then_branch", "else_branch"
+_PASSED = ("Identity", "Reshape", "Transpose", "Cast")
+"""What stands between a product and the cache, and between what was heard and the product."""
+_PREFIX = "edgeopt_cross_"
+_REMEDY = "export it with optimum-onnx 0.1, or with edgeopt export hf:FOLDER"
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Both graphs; one with the names of the cache among the encoder's outputs and the decoder's inputs."""
+
+    encoder: Model
+    decoder: Model
+
+
+def read_pair(files: EncoderDecoderFiles) -> Pair:
+    """Return the two graphs of a model.
+
+    Raises:
+        UnsupportedError: If keys and values of what was heard are no plain products of it.
+        InvalidFileError: If a graph is damaged.
+    """
+    if files.is_pair:
+        return Pair(load_model(files.encoder), load_model(files.following))
+    first, following = load_model(files.first), load_model(files.following)
+    if files.first == files.following:
+        first, following = _branch(first, _WITHOUT), _branch(following, _WITH_PAST)
+    crossing = list(_crossing(first))
+    if not crossing:
+        raise UnsupportedError(f"{files.first} makes no keys and values of what was heard", remedy=_REMEDY)
+    made = _with_crossing(load_model(files.encoder), crossing)
+    return Pair(Model(made, ENCODER), Model(_as_following(following), DECODER))
+
+
+@dataclass(frozen=True, slots=True)
+class _Crossing:
+    """Keys or values of what was heard: one product, in heads."""
+
+    name: str
+    weight: NDArray[np.float32]
+    """(width of what was heard, heads * size of one)."""
+    bias: NDArray[np.float32] | None
+    heads: int
+    size: int
+
+
+def _branch(merged: Model, which: str) -> Model:
+    """Return one of the two decoders of a graph that is both."""
+    graph = merged.proto.graph
+    node = next((one for one in graph.node if one.op_type == "If"), None)
+    branch = next((one.g for one in (node.attribute if node else ()) if one.name == which), None)
+    if node is None or branch is None or len(graph.node) != 1:
+        raise UnsupportedError("a merged decoder is one If of two branches, and this is none", remedy=_REMEDY)
+    made = onnx.ModelProto()
+    made.CopyFrom(merged.proto)
+    del made.graph.node[:]
+    made.graph.node.extend(branch.node)
+    made.graph.initializer.extend(branch.initializer)
+    for inner, outer in zip(branch.output, node.output, strict=True):
+        if inner.name != outer:
+            made.graph.node.append(helper.make_node("Identity", [inner.name], [outer]))
+    return Model(made, merged.name)
+
+
+def _as_following(model: Model) -> onnx.ModelProto:
+    """Return a decoder that gives no keys and values of what was heard, without what only they hang on."""
+    made = onnx.ModelProto()
+    made.CopyFrom(model.proto)
+    graph = made.graph
+    makers = {name: node for node in graph.node for name in node.output}
+    kept = [one for one in graph.output if ".encoder." not in one.name]
+    used, waiting = set[str](), [one.name for one in kept]
+    while waiting:
+        name = waiting.pop()
+        if name not in used:
+            used.add(name)
+            waiting += _reads(makers[name]) if name in makers else []
+    nodes = [node for node in graph.node if used & set(node.output)]
+    stored = [one for one in graph.initializer if one.name in used]
+    given = [one for one in graph.input if one.name in used]
+    for field, values in (("node", nodes), ("initializer", stored), ("input", given), ("output", kept)):
+        copies = [type(one).FromString(one.SerializeToString()) for one in values]
+        del getattr(graph, field)[:]
+        getattr(graph, field).extend(copies)
+    del graph.value_info[:]
+    return made
+
+
+def _reads(node: onnx.NodeProto) -> list[str]:
+    """Return what a node reads, its subgraphs too."""
+    inner = [one.g for one in node.attribute if one.type == onnx.AttributeProto.GRAPH]
+    return [*node.input, *(name for graph in inner for each in graph.node for name in _reads(each))]
+
+
+def _data_source(name: str, makers: dict[str, onnx.NodeProto]) -> str:
+    """Return the tensor whose values these are, in another shape."""
+    while name in makers and makers[name].op_type in _PASSED:
+        name = makers[name].input[0]
+    return name
+
+
+def _crossing(first: Model) -> Iterator[_Crossing]:
+    """Yield the products that make keys and values of what was heard.
+
+    Raises:
+        UnsupportedError: If one is made otherwise.
+    """
+    graph = first.proto.graph
+    makers = {name: node for node in graph.node for name in node.output}
+    stored = {one.name: one for one in graph.initializer}
+
+    def constant(name: str) -> NDArray[np.float32] | None:
+        node = makers.get(name)
+        if node is not None and node.op_type in _PASSED:
+            found = constant(node.input[0])
+            return found.T if found is not None and node.op_type == "Transpose" else found
+        if node is not None and node.op_type == "Constant" and node.attribute[0].name == "value":
+            return np.asarray(numpy_helper.to_array(node.attribute[0].t), np.float32)
+        return np.asarray(numpy_helper.to_array(stored[name]), np.float32) if name in stored else None
+
+    for one in first.outputs:
+        if ".encoder." not in one.name:
+            continue
+        node, bias = makers.get(_data_source(one.name, makers)), None
+        if node is not None and node.op_type == "Add":
+            found = [constant(each) for each in node.input]
+            place = 0 if found[0] is None else 1
+            bias, node = found[1 - place], makers.get(_data_source(node.input[place], makers))
+        is_product = node is not None and node.op_type == "MatMul"
+        weight = constant(node.input[1]) if is_product and node is not None else None
+        heads, size = one.shape[1], one.shape[3]
+        if (
+            node is None
+            or weight is None
+            or _data_source(node.input[0], makers) != HIDDEN
+            or not isinstance(heads, int)
+            or not isinstance(size, int)
+            or weight.shape[1:] != (heads * size,)
+        ):
+            raise UnsupportedError(f"{one.name} is no plain product of {HIDDEN}", remedy=_REMEDY)
+        yield _Crossing(one.name, weight, bias, heads, size)
+
+
+def _with_crossing(encoder: Model, crossing: list[_Crossing]) -> onnx.ModelProto:
+    """Return the encoder with keys and values of what it gives among its outputs."""
+    made = onnx.ModelProto()
+    made.CopyFrom(encoder.proto)
+    graph, heard = made.graph, encoder.outputs[0].name
+    for i, one in enumerate(crossing):
+        name = f"{_PREFIX}{i}"
+        graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(one.weight), f"{name}_weight"))
+        shape = np.array([0, -1, one.heads, one.size], np.int64)
+        graph.initializer.append(numpy_helper.from_array(shape, f"{name}_shape"))
+        graph.node.append(helper.make_node("MatMul", [heard, f"{name}_weight"], [f"{name}_product"], name))
+        last = f"{name}_product"
+        if one.bias is not None:
+            graph.initializer.append(numpy_helper.from_array(one.bias.reshape(-1), f"{name}_bias"))
+            graph.node.append(helper.make_node("Add", [last, f"{name}_bias"], [f"{name}_sum"], f"{name}_add"))
+            last = f"{name}_sum"
+        graph.node.append(helper.make_node("Reshape", [last, f"{name}_shape"], [f"{name}_heads"], f"{name}_split"))
+        graph.node.append(
+            helper.make_node("Transpose", [f"{name}_heads"], [one.name], f"{name}_turn", perm=[0, 2, 1, 3])
+        )
+        sizes: list[str | int | None] = ["batch_size", one.heads, "heard_rows", one.size]
+        graph.output.append(helper.make_tensor_value_info(one.name, onnx.TensorProto.FLOAT, sizes))
+    return made

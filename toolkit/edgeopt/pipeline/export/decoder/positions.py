@@ -1,0 +1,97 @@
+"""By how much each pair of numbers of a head is turned from one position to the next, scaled as configurations ask.
+
+Source: Su et al., 2021, arXiv:2104.09864; Chen et al., 2023, arXiv:2306.15595 (linear); Peng et al., 2023,
+arXiv:2309.00071 (yarn); the Llama 3.1 release (llama3).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_SCALINGS = ("default", "linear", "llama3", "yarn")
+
+
+def is_written(scaling: object) -> bool:
+    """Whether the positions that a configuration asks for are known here."""
+    if not isinstance(scaling, Mapping):
+        return False
+    is_odd = scaling.get("mscale") or scaling.get("mscale_all_dim") or scaling.get("truncate") is False
+    return scaling.get("rope_type", scaling.get("type", "default")) in _SCALINGS and not is_odd
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """How positions become angles."""
+
+    theta: float = 10000.0
+    """Base of the frequencies."""
+    scaling: str = "default"
+    factor: float = 1.0
+    """By which a text may be longer than those that were learned first."""
+    learned: int = 2048
+    """Tokens of those."""
+    low: float = 1.0
+    """`llama3`: turns within `learned` below which a pair is slowed down wholly; `yarn`: the same (beta_slow)."""
+    high: float = 4.0
+    """Turns above which it is left as it is; `yarn`: beta_fast."""
+    strength: float = 1.0
+    """What cosines and sines are multiplied by."""
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any], context: int) -> Positions:
+        """Return what a configuration asks; transformers 5 writes all of it into `rope_parameters`.
+
+        Raises:
+            ValueError, TypeError, KeyError: If a number is missing or none.
+        """
+        told = values.get("rope_parameters") or values.get("rope_scaling") or {}
+        kind = str(told.get("rope_type", told.get("type", "default")))
+        theta = float(told.get("rope_theta") or values.get("rope_theta", 10000.0))
+        if kind == "default":
+            return cls(theta)
+        factor = float(told["factor"])
+        if not factor >= 1:
+            raise ValueError(f"factor {factor}")
+        name = "original_max_position_embeddings"
+        learned = int(told.get(name) or values.get(name) or context)
+        if kind == "linear":
+            return cls(theta, kind, factor)
+        if kind == "llama3":
+            low, high = float(told["low_freq_factor"]), float(told["high_freq_factor"])
+            return cls(theta, kind, factor, learned, low, high)
+        strength = told.get("attention_factor")
+        strength = 0.1 * math.log(factor) + 1 if strength is None else float(strength)
+        slow, fast = float(told.get("beta_slow") or 1), float(told.get("beta_fast") or 32)
+        return cls(theta, kind, factor, learned, slow, fast, strength)
+
+    def turns(self, head: int) -> NDArray[np.float64]:
+        """Return (head / 2,) radians by which each pair is turned from one position to the next."""
+        plain = self.theta ** (-np.arange(0, head, 2, dtype=np.float64) / head)
+        if self.scaling == "linear":
+            return plain / self.factor
+        if self.scaling == "llama3":
+            within = self.learned * plain / (2 * np.pi)
+            kept = np.clip((within - self.low) / (self.high - self.low), 0, 1)
+            return (1 - kept) * plain / self.factor + kept * plain
+        if self.scaling == "yarn":
+            first, last = (self._pair_of(turns, head) for turns in (self.high, self.low))
+            start, end = max(math.floor(first), 0), min(math.ceil(last), head - 1)
+            slowed = np.clip((np.arange(head // 2) - start) / max(end - start, 0.001), 0, 1)
+            return plain / self.factor * slowed + plain * (1 - slowed)
+        return plain
+
+    def tables(self, head: int, context: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return the cosines and the sines, (context, head / 2) each."""
+        angles = np.outer(np.arange(context, dtype=np.float64), self.turns(head))
+        cos, sin = (np.asarray(self.strength * one(angles), np.float32) for one in (np.cos, np.sin))
+        return cos, sin
+
+    def _pair_of(self, turns: float, head: int) -> float:
+        """Return the pair that turns so often within the texts that were learned."""
+        return head * math.log(self.learned / (turns * 2 * math.pi)) / (2 * math.log(self.theta))

@@ -1,0 +1,206 @@
+"""Forms of a language model against each other: what loses too much or is proven slower goes out, the others go on.
+
+Beside the original only one form is open at a time. Each is judged by some windows of the text and timed for a moment;
+then the fastest is judged by all of them, and whoever is proven slower than it goes out. Those left are timed longer,
+round after round. What is chosen is proven in fresh processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import numpy as np
+
+from edgeopt.measurement.generation.perplexity import Rise, TextScore, agreement_between, rise_between, score_text
+from edgeopt.measurement.generation.turns import PARTS, Prompt, Turns, logs_between, measure_in_turns, ratio_between
+from edgeopt.measurement.statistics.ratio import Change, Ratio, ratio_of_rounds
+from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder
+from edgeopt.runtime.decoding.generation import Asked
+from edgeopt.runtime.decoding.language_model import LanguageModel
+from edgeopt.runtime.decoding.opening import open_writer
+from edgeopt.steps._context import Listener
+
+_FEW_WINDOWS = 12
+_FEW_ROUNDS = 3
+_MOST_ROUNDS = 24
+
+
+@dataclass
+class Entrant:
+    """A form in the contest."""
+
+    name: str
+    told: str
+    precision: str
+    file: Path
+    """Of an encoder with a decoder its folder."""
+    score: TextScore | None = None
+    windows: int = 0
+    """By which it was judged: the first ones of the order in which they are asked."""
+    turns: tuple[Turns, Turns] | None = None
+    """The original and it, in turns."""
+    out: str = ""
+    """Why it is out; empty: it is not."""
+    is_unfit: bool = False
+    """Whether it lost too much."""
+
+    def ratio(self, part: str) -> Ratio:
+        """Return its speed against the original."""
+        assert self.turns is not None
+        return ratio_between(*self.turns, part)
+
+
+@dataclass
+class Contest:
+    """The original, the text, and what is asked of answers."""
+
+    original: Any
+    """A `LanguageModel`, or an `EncoderDecoder`."""
+    windows: Sequence[Any]
+    """Of a text; or what an encoder hears or reads, with the original's answers."""
+    prompts: Sequence[Prompt]
+    asked: Asked
+    threads: int
+    max_rise: float
+    seconds: float
+    """For the long rounds."""
+    parts: Sequence[str]
+    """Of an answer in which a form must be proven slower to go out."""
+    listener: Listener
+    score: Callable[[Any, Sequence[Any]], TextScore] = score_text
+    """What judges a model by windows."""
+    base: TextScore = field(init=False)
+    """Of the original, in the order in which windows are asked."""
+
+    def __post_init__(self) -> None:
+        count = len(self.windows)
+        few = np.linspace(0, count - 1, min(_FEW_WINDOWS, count)).round().astype(int).tolist()
+        order = [*few, *(i for i in range(count) if i not in set(few))]
+        self.windows = [self.windows[i] for i in order]
+        self.base = self.score(self.original, self.windows)
+
+    def rise(self, one: Entrant) -> Rise:
+        """Return how much more perplexed it is by the windows that judged it."""
+        assert one.score is not None
+        return rise_between(self._base(one.windows), one.score)
+
+    def agreement(self, one: Entrant) -> float:
+        """Return how often it would choose the original's token, in those windows."""
+        assert one.score is not None
+        return agreement_between(self._base(one.windows), one.score)
+
+    def times_of_original(self, entrants: Sequence[Entrant]) -> Turns:
+        """Return its times beside all that were timed; where none was, those of a few answers alone."""
+        known = [one.turns[0] for one in entrants if one.turns]
+        if known:
+            return reduce(Turns.joined, known)
+        alone = {"original": self.original}
+        prompts = dict.fromkeys(alone, self.prompts)
+        return measure_in_turns(alone, prompts, self.asked, 0.0, least=_FEW_ROUNDS, most=_FEW_ROUNDS)["original"]
+
+    def leader(self, entrants: Sequence[Entrant]) -> Entrant | None:
+        """Return the fastest that is in; None: nobody is."""
+        timed = [one for one in entrants if one.turns and not one.out]
+        return max(timed, key=lambda one: one.ratio("answer").speedup) if timed else None
+
+    def enter(self, group: Sequence[Entrant]) -> None:
+        """Judge entrants of one kind for a moment, and time the one that agrees with the original most often."""
+        for one in group:
+            with self._open(one) as opened:
+                self._judge(one, opened, min(_FEW_WINDOWS, len(self.windows)))
+            if self.rise(one).low > self.max_rise:
+                self._refuse(one)
+        fit = sorted((one for one in group if not one.out), key=lambda one: -self.agreement(one))
+        for one in fit[1:]:
+            one.out = f"{fit[0].name} agrees more, and is as fast"
+        for one in fit[:1]:
+            self._time(one, _FEW_ROUNDS)
+
+    def hold(self, entrants: Sequence[Entrant]) -> None:
+        """Let them compete until one is left, or the time is over; those left are judged by the whole text."""
+        began_s, rounds = monotonic(), _FEW_ROUNDS
+        while True:
+            left = self._knock_out(entrants)
+            over_s = monotonic() - began_s
+            self._tell(over_s)
+            if len(left) <= 1 or over_s >= self.seconds or _rounds(left[0]) >= _MOST_ROUNDS:
+                break
+            for one in left:
+                self._time(one, rounds)
+            rounds *= 2
+        for one in left:
+            self._judge_whole(one)
+        self._tell(self.seconds)
+
+    def _knock_out(self, entrants: Sequence[Entrant]) -> list[Entrant]:
+        """Return who stays, the fastest first: it is fit, and nobody is proven slower than it."""
+        left = sorted((one for one in entrants if not one.out), key=lambda one: -one.ratio("answer").speedup)
+        while left and not self._judge_whole(left[0]):
+            left = left[1:]
+        for one in left[1:]:
+            if all(_is_slower(one, left[0], part) for part in self.parts):
+                one.out = f"slower than {left[0].name}"
+        return [one for one in left if not one.out]
+
+    def _judge_whole(self, one: Entrant) -> bool:
+        """Judge an entrant by the whole text; return whether it is fit."""
+        if one.windows < len(self.windows):
+            with self._open(one) as opened:
+                self._judge(one, opened, len(self.windows))
+            if not self.rise(one).value <= self.max_rise:
+                self._refuse(one)
+        return not one.out
+
+    def _refuse(self, one: Entrant) -> None:
+        one.out = f"its perplexity is {self.rise(one).value:+.1%}, {self.max_rise:.1%} are allowed"
+        one.is_unfit = True
+
+    def _judge(self, one: Entrant, opened: Any, count: int) -> None:
+        more = self.score(opened, self.windows[one.windows : count])
+        known = one.score or TextScore((), ())
+        one.score = TextScore((*known.losses, *more.losses), (*known.likeliest, *more.likeliest))
+        one.windows = count
+
+    def _time(self, one: Entrant, rounds: int) -> None:
+        done = _rounds(one)
+        with self._open(one) as opened:
+            both = {"original": self.original, one.name: opened}
+            found = measure_in_turns(
+                both, dict.fromkeys(both, self.prompts), self.asked, 0.0, least=rounds, most=rounds, first=done
+            )
+        more = found["original"], found[one.name]
+        one.turns = (one.turns[0].joined(more[0]), one.turns[1].joined(more[1])) if one.turns else more
+
+    def _open(self, one: Entrant) -> LanguageModel | EncoderDecoder:
+        return open_writer(one.file, self.threads)
+
+    def _base(self, count: int) -> TextScore:
+        return TextScore(self.base.losses[:count], self.base.likeliest[:count])
+
+    def _tell(self, over_s: float) -> None:
+        whole = max(int(10 * self.seconds), 1)
+        self.listener.progress("time the fastest forms, tenths of a second", min(int(10 * over_s), whole), whole)
+
+
+def _rounds(one: Entrant) -> int:
+    return 0 if one.turns is None else len(one.turns[0].times_ns)
+
+
+def _is_slower(one: Entrant, leader: Entrant, part: str) -> bool:
+    """Whether the leader is proven faster: rounds of the same prompts, each against the original beside it."""
+    assert one.turns is not None
+    assert leader.turns is not None
+    logs = [logs_between(*both, part) for both in (leader.turns, one.turns)]
+    count = min(len(found) for found in logs)
+    ratio = ratio_of_rounds(logs[0][:count] - logs[1][:count], pairs=count)
+    return ratio.verdict is Change.FASTER
+
+
+def speeds_of(one: Entrant) -> dict[str, Ratio]:
+    """Return the speed of each part against the original; none where it was not timed."""
+    return {part: one.ratio(part) for part in PARTS} if one.turns else {}

@@ -1,0 +1,131 @@
+"""Whether the chosen form of a language model is faster: fresh processes prove it, or another one is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import reduce
+from pathlib import Path
+
+from edgeopt.errors import Note, NoteKind
+from edgeopt.measurement.fresh_process.answers import answer_fresh, ratios_over
+from edgeopt.measurement.generation.budget import AnswerBudget
+from edgeopt.measurement.generation.turns import PARTS, Turns
+from edgeopt.measurement.statistics.ratio import Change, Ratio
+from edgeopt.pipeline.generation.choice import choose_form
+from edgeopt.pipeline.generation.contest import Contest, Entrant, speeds_of
+from edgeopt.pipeline.generation.result import BASELINE, LanguageForm
+from edgeopt.recipes.encoder_decoder import graphs_in
+from edgeopt.steps._context import Listener
+
+_MOST_PROVEN = 2
+"""Forms that are proven one after the other, where the first is not."""
+_FEWEST = 2
+"""Fresh processes that give an interval, where the run is interrupted: it is wide, and says itself what it proves."""
+_ROUNDS = 3
+"""Of a fresh process: short, because processes differ by more than rounds."""
+
+
+def as_forms(contest: Contest, original: Path, entrants: Sequence[Entrant]) -> list[LanguageForm]:
+    """Return the original, with its times beside all that were timed, and the entrants as they are reported."""
+    times = _medians(contest.times_of_original(entrants))
+    size, perplexity = _bytes_of(original), contest.base.perplexity
+    first = LanguageForm(BASELINE, "as given", str(original), size, perplexity, times_ms=times)
+    return [first, *(_as_form(contest, one) for one in entrants)]
+
+
+def _as_form(contest: Contest, one: Entrant) -> LanguageForm:
+    assert one.score is not None
+    return LanguageForm(
+        name=one.name,
+        told=one.told,
+        file=str(one.file),
+        size_bytes=_bytes_of(one.file),
+        perplexity=one.score.perplexity,
+        rise=contest.rise(one),
+        agreement=contest.agreement(one),
+        times_ms=_medians(one.turns[1]) if one.turns else {},
+        speed=speeds_of(one),
+        windows=one.windows,
+        unfit=one.out if one.is_unfit else "",
+        out=one.out,
+        precision=one.precision,
+    )
+
+
+def _bytes_of(form: Path) -> int:
+    """Return the size of a model's file, or of the graphs in its folder."""
+    if not form.is_dir():
+        return form.stat().st_size
+    graphs = {*(graphs_in(form) or ())}
+    return sum(part.stat().st_size for one in graphs for part in one.parent.glob(f"{one.name}*"))
+
+
+def prove(
+    forms: Sequence[LanguageForm], contest: Contest, processes: int, budget: AnswerBudget | None, listener: Listener
+) -> tuple[list[LanguageForm], bool]:
+    """Return the forms with the speeds over fresh processes of the one that is chosen; speeds of others prove nothing.
+
+    Ctrl-C ends it: what the processes before it prove is kept.
+
+    Args:
+        forms: The original first.
+        contest: What was asked of them.
+        processes: How many fresh ones, 2 or more; 0: nothing is proven, the run was interrupted.
+        budget: That the choice is to keep, where one is.
+        listener: Hears how far it is.
+
+    Returns:
+        The forms, and whether it was interrupted.
+    """
+    found, proven, was_cut = list(forms), set[str](), False
+    for _ in range(_MOST_PROVEN if processes else 0):
+        name = choose_form(found, budget)
+        if name == BASELINE or name in proven or was_cut:
+            break
+        place = next(i for i, one in enumerate(found) if one.name == name)
+        runs = list[tuple[Turns, Turns]]()
+        try:
+            for number in range(processes):
+                listener.progress(f"prove {name} in fresh processes", number, processes)
+                files = Path(found[0].file), Path(found[place].file)
+                prompts = [contest.prompts[(number * _ROUNDS + i) % len(contest.prompts)] for i in range(_ROUNDS)]
+                runs.append(answer_fresh(*files, prompts, contest.asked, contest.threads, _ROUNDS, number))
+        except KeyboardInterrupt:
+            was_cut = True
+        if len(runs) < _FEWEST:
+            break
+        proven.add(name)
+        listener.progress(f"prove {name} in fresh processes", len(runs), processes)
+        both = [_all(one[i] for one in runs) for i in (0, 1)]
+        found[place] = replace(found[place], speed=ratios_over(runs), times_ms=_medians(both[1]))
+        found[0] = replace(found[0], times_ms=_medians(both[0]))
+    return [one if one.name in proven else _unproven(one) for one in found], was_cut
+
+
+def told_of_cut(
+    forms: Sequence[LanguageForm], processes: int, budget: AnswerBudget | None, *, resumes: bool = True
+) -> Note:
+    """Return what an interrupted run chose, of so many fresh processes that were wanted."""
+    chosen = next(one for one in forms if one.name == choose_form(forms, budget))
+    if chosen.name == BASELINE:
+        detail = "interrupted before a form was proven faster: the bundle holds the original"
+    else:
+        count = chosen.speed["answer"].processes
+        detail = f"interrupted: {chosen.name} is proven faster by {count} of {processes} fresh processes"
+    return Note(NoteKind.WARNING, detail, "the same command with --resume takes up the forms" if resumes else "")
+
+
+def _unproven(one: LanguageForm) -> LanguageForm:
+    def told(ratio: Ratio) -> Ratio:
+        return replace(ratio, verdict=Change.UNCONFIRMED) if ratio.verdict is Change.FASTER else ratio
+
+    return replace(one, speed={part: told(ratio) for part, ratio in one.speed.items()})
+
+
+def _medians(turns: Turns) -> dict[str, float]:
+    return {part: turns.median_ms(part) for part in PARTS}
+
+
+def _all(turns: Iterable[Turns]) -> Turns:
+    return reduce(Turns.joined, turns)

@@ -1,0 +1,67 @@
+"""An encoder with a decoder behind an HTTP port: sounds become texts, texts become translations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edgeopt.errors import Note
+from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder, open_encoder_decoder
+
+if TYPE_CHECKING:
+    from edgeopt.runtime.serve.limits import Limits
+    from edgeopt.runtime.serve.tally import Tally
+
+OpenPair = tuple[str, "Tally", Any, Any, Callable[[], None], str, tuple[Note, ...]]
+"""Name, tally, holder, routes, what ends it, what it is, notes."""
+
+
+def open_pair(model: str, name: str, threads: int, limits: Limits, keep_s: float | None) -> OpenPair:
+    """Return a model with its routes: of sounds `/v1/audio/transcriptions`, of texts `/v1/completions`.
+
+    Args:
+        model: Its folder, or a bundle.
+        name: Under which clients ask for it; empty: its own.
+        threads: Of each engine.
+        limits: Of requests.
+        keep_s: Idle time after which its memory is freed; None: never.
+
+    Raises:
+        EdgeoptError: If it does not open.
+    """
+    from edgeopt.runtime.serve import sounds, texts
+    from edgeopt.runtime.serve.holder import Holder
+    from edgeopt.runtime.serve.reader import Reader
+    from edgeopt.runtime.serve.tally import Tally
+    from edgeopt.runtime.serve.tracing import Tracer
+
+    waiting = list[EncoderDecoder]()
+
+    def opened() -> EncoderDecoder:
+        if waiting:
+            return waiting.pop()
+        made = open_encoder_decoder(Path(model), threads)
+        try:
+            made.warm_up()
+        except BaseException:
+            made.close()
+            raise
+        return made
+
+    first = opened()  # what it hears tells which routes it has
+    waiting.append(first)
+    files = first.files
+    name = name or files.name
+    if files.audio is not None:
+        tally = Tally(name, sounds.STAGES)
+        heard = Holder(opened, keep_s)
+        routes = sounds.Sounds(name, heard, files.audio.rate_hz, limits, tally, Tracer(name))
+        told = "/v1/audio/transcriptions, a WAV in, its text out"
+        return name, tally, heard, routes.routes(), routes.close, told, files.notes
+    tally = Tally(name, texts.STAGES)
+    written = Holder(lambda: sounds.Translations(opened()), keep_s)
+    reader = Reader(first.tokenizer, first.reads + 1, (), None)
+    answering = texts.Texts(name, written, reader, limits, tally, Tracer(name))
+    told = "/v1/completions, a text in, the model's answer to it out"
+    return name, tally, written, answering.routes()[:1], answering.close, told, files.notes

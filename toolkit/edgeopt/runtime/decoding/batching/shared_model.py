@@ -1,0 +1,187 @@
+"""A language model that several threads ask at once: their answers are written side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from threading import Condition, Thread
+from types import TracebackType
+
+import psutil
+
+from edgeopt.errors import EdgeoptError, UnavailableError, UnsupportedError
+from edgeopt.executors.onnxruntime.rows import Rows, RowsApart, SharedRows, takes_rows
+from edgeopt.executors.onnxruntime.sums import Sums
+from edgeopt.runtime.decoding.batching.batch import Batch, Work
+from edgeopt.runtime.decoding.batching.request import Request, SharedAnswer
+from edgeopt.runtime.decoding.generation import Asked
+from edgeopt.runtime.decoding.language_model import LanguageModel
+from edgeopt.system.text import format_bytes, plural
+
+SLOTS, MOST_SLOTS = 4, 256
+CHUNK_TOKENS = 32
+_MOST_OF_FREE = 0.5
+"""Share of the free memory that the cache takes where nothing is said."""
+
+
+class SharedModel:
+    """Slots on a language model: continuous batching. One thread writes all answers."""
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        slots: int = SLOTS,
+        *,
+        memory_bytes: int = 0,
+        chunk_tokens: int = CHUNK_TOKENS,
+        exact: bool = False,
+    ) -> None:
+        """Reserve the cache of all slots and begin to wait for requests.
+
+        Args:
+            model: It stays the caller's, and open.
+            slots: Texts that are written at once, at most.
+            memory_bytes: Of the cache. A request waits until there is room for its prompt and its longest answer;
+                0: as much as whole contexts in all slots take, but not more than half of the free memory.
+            chunk_tokens: Of a prompt that are run at once while others write, whose next token waits as long; 0: all.
+            exact: Whether all answers are exact, as `Asked.exact` has it: texts take turns where that needs pairs.
+
+        Raises:
+            ValueError: If there is no slot or more than 256, or a number is negative.
+            UnavailableError: If memory does not suffice for one short answer.
+            UnsupportedError: If answers are to be exact, and no answer of the model is.
+        """
+        if not 1 <= slots <= MOST_SLOTS or memory_bytes < 0 or chunk_tokens < 0:
+            raise ValueError(f"{slots} slots, {memory_bytes} bytes and parts of {chunk_tokens} tokens serve nobody")
+        if exact:
+            _require_exact(model, in_pairs=True)
+        self._model, self._slots, self._is_exact = model, slots, exact
+        wanted = slots * model.context
+        free = memory_bytes or int(_MOST_OF_FREE * psutil.virtual_memory().available)
+        self._tokens = min(wanted, free // model.token_bytes)
+        if self._tokens < 2:
+            raise UnavailableError(
+                f"{format_bytes(free)} hold no text: a token takes {format_bytes(model.token_bytes)} of the cache",
+                remedy="give the cache more memory",
+            )
+        rows = self._reserved()
+        self.is_together = rows.is_together
+        """Whether the next tokens of several texts are one run; else they are one run each, in turns."""
+        self._batch = Batch(rows, self._tokens, chunk_tokens, model.stored_start)
+        self._change, self._arrived = Condition(), list[Request]()
+        self._order, self._is_closed, self._forgets = 0, False, False
+        self._thread = Thread(target=self._write, name="edgeopt-batching", daemon=True)
+        self._thread.start()
+
+    @property
+    def slots(self) -> int:
+        """Texts that are written at once, at most."""
+        return self._slots
+
+    @property
+    def cache_bytes(self) -> int:
+        """Memory that the cache of all slots takes at most."""
+        return self._tokens * self._model.token_bytes
+
+    @property
+    def work(self) -> Work:
+        """What was run so far."""
+        return self._batch.work
+
+    def __enter__(self) -> SharedModel:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def generate(self, prompt: str | Sequence[int], asked: Asked | None = None, priority: int = 0) -> SharedAnswer:
+        """Return the answer to a prompt, which is being written; from any thread.
+
+        Args:
+            prompt: A text, or its tokens.
+            asked: What the answer may be. Its guesses are left out: with several texts in a run they do not pay.
+            priority: The higher, the sooner it gets a slot; nobody waits for ever.
+
+        Raises:
+            ValueError: If the prompt is empty, leaves no room for one token in the context, or takes more memory with
+                its longest answer than the cache has.
+            UnsupportedError: If it is to be exact, and runs that are shared are not.
+            EdgeoptError: If it is closed.
+        """
+        asked = asked or Asked()
+        if asked.exact:
+            _require_exact(self._model, in_pairs=self._is_exact)
+        writing = self._model.begin(prompt, asked)
+        needs = min(self._model.context, writing.prompt_tokens + asked.most_tokens)
+        if needs > self._tokens:
+            raise ValueError(
+                f"{plural(writing.prompt_tokens, 'prompt token')} and an answer of up to {asked.most_tokens} need "
+                f"{format_bytes(needs * self._model.token_bytes)}, the cache has {format_bytes(self.cache_bytes)}"
+            )
+        with self._change:
+            if self._is_closed:
+                raise EdgeoptError("the language model is closed", remedy="open it again")
+            request = Request(writing, asked, priority, self._order, needs)
+            self._order += 1
+            self._arrived.append(request)
+            self._change.notify()
+        return SharedAnswer(request)
+
+    def forget(self) -> None:
+        """Drop the caches of answers that are over, before the next request: its prompt is computed whole."""
+        with self._change:
+            self._forgets = True
+            self._change.notify()
+
+    def close(self) -> None:
+        """End all answers and free the cache; the model stays open."""
+        with self._change:
+            self._is_closed = True
+            self._change.notify()
+        self._thread.join()
+
+    def _reserved(self) -> Rows:
+        model, context = self._model, self._model.context
+        engine, count = model.session.engine, min(self._slots, self._tokens)
+        capacity = min(context, self._tokens // count)
+        in_pairs = self._is_exact and model.sums is Sums.PAIRED  # which attention takes of one text at a time
+        if model.shares and not in_pairs and takes_rows(engine, model.parts):
+            return SharedRows(engine, model.parts, count, capacity, self._tokens, pairs=model.pairs)
+        return RowsApart(
+            engine, model.parts, count, capacity, shares=model.shares, pairs=model.pairs, is_exact=in_pairs
+        )
+
+    def _write(self) -> None:
+        """Write answers until the model is closed."""
+        batch, error = self._batch, None
+        while True:
+            with self._change:
+                self._change.wait_for(lambda: self._arrived or self._forgets or self._is_closed or not batch.is_idle)
+                if self._is_closed:
+                    break
+                arrived, self._arrived = self._arrived, []
+                forgets, self._forgets = self._forgets, False
+            if forgets:
+                batch.forget()
+            batch.waiting += arrived
+            try:
+                batch.step()
+            except Exception as found:  # not of one request: nothing is known of the cache any longer
+                error = found
+                break
+        with self._change:
+            self._is_closed = True
+            batch.waiting += self._arrived
+            self._arrived.clear()
+        batch.end_all(error)
+
+
+def _require_exact(model: LanguageModel, *, in_pairs: bool) -> None:
+    """Raise unless answers in slots are exact; `in_pairs`: whether texts take turns and run in pairs where needed."""
+    model.require_exact()
+    if model.sums is Sums.PAIRED and not in_pairs:
+        raise UnsupportedError(
+            "answers in slots are not exact with this model",
+            remedy="generate it on the model itself, or SharedModel(..., exact=True): texts then take turns",
+        )

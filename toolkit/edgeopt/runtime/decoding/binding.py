@@ -1,0 +1,85 @@
+"""A loaded decoder bound to its recipe and tokenizer: a language model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from edgeopt.errors import EdgeoptError, UnsupportedError
+from edgeopt.executors import Session, SessionOptions
+from edgeopt.executors.onnxruntime import EXECUTOR
+from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
+from edgeopt.recipes.generation import GENERATION
+from edgeopt.recipes.recipe import Recipe
+from edgeopt.recipes.tokens import read_tokens
+from edgeopt.runtime.decoding.language_model import LanguageModel, Origin
+from edgeopt.runtime.decoding.memory import require_memory
+from edgeopt.system.files import require_regular
+from edgeopt.system.huge_pages import huge_pages
+
+REMEDY = "edgeopt export hf:FOLDER -o model.onnx writes the recipe and the tokenizer beside a model"
+
+
+def require_writing(recipe: Recipe, told: Path) -> None:
+    """Raise unless a recipe is of a language model, with tokenizer and context.
+
+    Args:
+        recipe: Any.
+        told: Where it stands.
+
+    Raises:
+        UnsupportedError: If it is not.
+    """
+    if recipe.generation.encoder:
+        raise UnsupportedError(f"{told} is an encoder with a decoder", remedy="open it with Runtime.load")
+    if recipe.task != GENERATION:
+        raise UnsupportedError(
+            f"{told} is of the task {recipe.task}: its model writes no text",
+            remedy="name a language model, such as tiny_lm; of other models edgeopt run takes a bundle and a picture",
+        )
+    if not recipe.tokenizer.file or not recipe.generation.context:
+        raise UnsupportedError(f"{told} is not the recipe of a language model that writes", remedy=REMEDY)
+
+
+def with_context(recipe: Recipe, context: int) -> Recipe:
+    """Return the recipe with a shorter context; 0: its own.
+
+    Raises:
+        EdgeoptError: If the model has no such context.
+    """
+    most = recipe.generation.context
+    if not 0 <= context <= most:
+        raise EdgeoptError(f"a context of {context} tokens: {recipe.name} has {most}", remedy=f"ask for {most} or less")
+    return replace(recipe, generation=replace(recipe.generation, context=context or most))
+
+
+def bind_language_model(session: Session, recipe: Recipe, origin: Origin) -> LanguageModel:
+    """Return the language model of a session.
+
+    Args:
+        session: Of its decoder.
+        recipe: Its own, with the folder in which its tokenizer lies.
+        origin: From what it was opened.
+
+    Raises:
+        InvalidFileError: If the tokenizer is absent or damaged.
+        UnsupportedError: If they do not fit each other, or another engine than ONNX Runtime holds it.
+        EdgeoptError: If the cache of one text does not fit into memory.
+    """
+    if not isinstance(session, OnnxRuntimeSession):
+        raise UnsupportedError("language models run on ONNX Runtime alone so far", remedy="make them with --target cpu")
+    tokenizer, told = read_tokens(recipe.folder / recipe.tokenizer.file), recipe.generation
+
+    def open_draft() -> LanguageModel:
+        file = recipe.folder / told.draft
+        size = require_regular(file, remedy="put the draft back, or name another: --draft MODEL")
+        with huge_pages():
+            opened = EXECUTOR.open(file, SessionOptions(threads=origin.threads))
+        context = told.draft_context or told.context
+        return LanguageModel(opened, tokenizer, context, told.end, told.begin, 0, Origin(file, size, origin.threads))
+
+    draft = open_draft if told.draft else None
+    begins = told.context, told.end, told.begin
+    made = LanguageModel(session, tokenizer, *begins, told.head, origin, draft, told.guesses, told.chunk)
+    require_memory(0, made.token_bytes, recipe)
+    return made

@@ -1,0 +1,280 @@
+"""An encoder with a decoder: a sound or a text is heard once, and the answer is written token after token.
+
+Source: Vaswani et al., 2017, arXiv:1706.03762; Radford et al., 2022, arXiv:2212.04356 (the language is chosen first).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter_ns
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeopt.errors import EdgeoptError, UnsupportedError
+from edgeopt.executors import SessionOptions
+from edgeopt.executors.onnxruntime import EXECUTOR
+from edgeopt.executors.onnxruntime.cross_decoder import CrossCache, CrossDecoder, Heard, encoded
+from edgeopt.executors.onnxruntime.decoder import LOGITS
+from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
+from edgeopt.graph.sound import Sound
+from edgeopt.recipes.encoder_decoder import EncoderDecoderFiles, read_encoder_decoder
+from edgeopt.recipes.features import FeatureMaker
+from edgeopt.recipes.sound_input import window_of
+from edgeopt.recipes.tokens import read_tokens
+from edgeopt.runtime.bundle import Bundle, is_bundle, read_bundle
+from edgeopt.runtime.decoding.generation import Asked, Generation, Writing
+from edgeopt.runtime.decoding.language_model import Origin
+from edgeopt.runtime.decoding.long import fitted_text
+from edgeopt.runtime.decoding.long_sounds import WindowsInTurn, fitted_sound
+from edgeopt.runtime.decoding.pieces import Pieces
+from edgeopt.runtime.opening import opening_of
+from edgeopt.system.huge_pages import huge_pages
+from edgeopt.system.memory import require_bytes
+from edgeopt.system.threads import engine_threads
+
+_INPUT_RANK = 3
+
+
+class EncoderDecoder:
+    """One model for any number of threads; each answer has a cache of its own."""
+
+    def __init__(self, files: EncoderDecoderFiles, threads: int = 0) -> None:
+        """Load encoder and decoder.
+
+        Args:
+            files: Of the model.
+            threads: Of each engine; 0: one per physical core.
+
+        Raises:
+            InvalidFileError: If one of them is damaged.
+            UnsupportedError: If they do not fit each other.
+            EdgeoptError: If they do not fit into memory.
+        """
+        self.files, self.threads = files, engine_threads(threads)
+        beside = [one for file in files.files for one in file.parent.glob(f"{file.name}*") if one.is_file()]
+        self.size_bytes = sum(one.stat().st_size for one in beside)
+        require_bytes(self.size_bytes, "weights", "close other programs, or take a smaller model")
+        self.tokenizer = read_tokens(files.tokenizer)
+        options = SessionOptions(threads=self.threads)
+        with huge_pages():
+            self._sessions = {file: EXECUTOR.open(file, options) for file in files.files}
+        try:
+            self._encoder, self._first, self._following = (
+                self._opened(file) for file in (files.encoder, files.first, files.following)
+            )
+            self.cache = CrossCache(self._following.inputs)
+            self._maker = self._feature_maker()
+            self._require_vocabulary()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> EncoderDecoder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free the model."""
+        for one in self._sessions.values():
+            one.close()
+
+    @property
+    def session(self) -> OnnxRuntimeSession:
+        """Of the decoder that takes one token after the other."""
+        return self._following
+
+    @property
+    def origin(self) -> Origin:
+        """From what it was opened: its folder."""
+        return Origin(self.files.tokenizer.parent, self.size_bytes, self.threads, notes=self.files.notes)
+
+    @property
+    def context(self) -> int:
+        """Tokens that an answer may have, those that it begins with too."""
+        return self.files.context
+
+    @property
+    def begins_with(self) -> int:
+        """Tokens that an answer begins with."""
+        return len(self.files.begin) + bool(self.files.languages)
+
+    @property
+    def token_bytes(self) -> int:
+        """Memory that one token of an answer takes in the cache."""
+        return self.cache.token_bytes
+
+    @property
+    def hears(self) -> bool:
+        """Whether it takes sounds; else texts."""
+        return self.files.audio is not None
+
+    def forget(self) -> None:
+        """Free what is kept of earlier answers: nothing is."""
+
+    def warm_up(self) -> None:
+        """Run encoder and decoder once."""
+        audio = self.files.audio
+        source: Sound | list[int] = [0] if audio is None else Sound(np.zeros(audio.rate_hz, np.float32), audio.rate_hz)
+        self.generate(source, Asked(most_tokens=1)).text()
+
+    def logits(self, source: Sound | Sequence[int], answer: Sequence[int]) -> NDArray[np.float32]:
+        """Return (answer's tokens, vocabulary): what it would choose in place of each token of an answer.
+
+        Raises:
+            EdgeoptError: As `generate`.
+            ValueError: If the answer is longer than the model writes.
+        """
+        heard = self._heard(self._fed(source, Asked()))
+        decoder = self._decoder(heard)
+        found = [decoder.run(self._begin(heard))[-1]]
+        found += [decoder.run([token])[-1] for token in answer[:-1]]
+        return np.stack(found)
+
+    def _begin(self, heard: Heard) -> list[int]:
+        begin = list(self.files.begin)
+        if self.files.languages:
+            begin.insert(1, self._language(heard))
+        return begin
+
+    @property
+    def reads(self) -> int:
+        """Tokens of a text that it reads, beside those around each."""
+        before, behind = self.files.around
+        return self.files.context - len(before) - len(behind)
+
+    def generate(self, prompt: Sound | str | Sequence[int], asked: Asked | None = None) -> Generation:
+        """Return the answer to a sound or a text, which is written as it is iterated over.
+
+        Args:
+            prompt: A sound, a text, or the tokens of one.
+            asked: What the answer may be; of a sound in several windows (`Long.WINDOWS`) the answer to each.
+
+        Raises:
+            EdgeoptError: If the model takes the other of them, the text is empty, one of them is too long and nothing
+                says what becomes of it, or guesses are asked for.
+        """
+        asked = asked or Asked()
+        if asked.guesses or asked.chunk_tokens:
+            raise EdgeoptError("an encoder with a decoder guesses nothing", remedy="leave --guesses out")
+        if self.files.audio is None or not isinstance(prompt, Sound):
+            return self._answer(prompt, asked)
+        windows = fitted_sound(prompt, self.files.audio, asked.long)
+        if len(windows) == 1:
+            return self._answer(windows[0], asked)
+        return WindowsInTurn(windows, lambda window: self._answer(window, asked))
+
+    def _answer(self, source: Sound | str | Sequence[int], asked: Asked) -> Generation:
+        begun_ns = perf_counter_ns()
+        fed = self._fed(source, asked)
+        fed_ns = perf_counter_ns()
+        heard = self._heard(fed)
+        heard_ns = perf_counter_ns()
+        begin, decoder = self._begin(heard), self._decoder(heard)
+        pieces = Pieces(self.tokenizer, asked.stop)
+        writing = Writing(
+            begin,
+            pieces,
+            asked,
+            end=self.files.end,
+            capacity=self.files.context,
+            begun_ns=begun_ns,
+            tokenize_ns=fed_ns - begun_ns,
+        )
+        writing.count(encode_ns=heard_ns - fed_ns, heard_rows=heard.rows)
+        return Generation(decoder, writing, asked, lambda *_: None)
+
+    def _decoder(self, heard: Heard) -> CrossDecoder:
+        files, engines = self.files, (self._first.engine, self._following.engine)
+        return CrossDecoder(*engines, self.cache, heard, files.context, (files.suppress, files.begin_suppress))
+
+    def _language(self, heard: Heard) -> int:
+        """Return the likeliest token of a language behind the first token."""
+        logits = self._decoder(heard).run(self.files.begin[:1])[-1]
+        known = np.asarray(self.files.languages)
+        return int(known[logits[known].argmax()])
+
+    def _fed(self, source: Sound | str | Sequence[int], asked: Asked) -> dict[str, NDArray[Any]]:
+        """Return the inputs of the encoder."""
+        audio = self.files.audio
+        if audio is not None:
+            if not isinstance(source, Sound):
+                raise UnsupportedError(f"{self.files.name} hears sounds, and reads no text", remedy="pass a .wav file")
+            assert self._maker is not None
+            features = self._maker(window_of(source, audio) * np.float32(audio.scale))
+            return {self._encoder.inputs[0].name: features[None]}
+        if isinstance(source, Sound):
+            raise UnsupportedError(f"{self.files.name} reads texts, and hears no sound", remedy="pass --prompt TEXT")
+        tokens = self.tokenizer.encode(source) if isinstance(source, str) else source
+        if not tokens:
+            raise EdgeoptError("the text is empty", remedy="pass a text")
+        before, behind = self.files.around
+        ids = np.asarray([[*before, *fitted_text(tokens, self.reads, asked.long), *behind]], np.int64)
+        given = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
+        return {one.name: given[one.name] for one in self._encoder.inputs if one.name in given}
+
+    def _heard(self, fed: dict[str, NDArray[Any]]) -> Heard:
+        given = {one.name for one in self._encoder.outputs}
+        crossing = [name for name in self.cache.cross.values() if name in given]
+        return encoded(self._encoder.engine, fed, crossing or [self._encoder.outputs[0].name])
+
+    def _opened(self, file: Path) -> OnnxRuntimeSession:
+        session = self._sessions[file]
+        assert isinstance(session, OnnxRuntimeSession)
+        return session
+
+    def _feature_maker(self) -> FeatureMaker | None:
+        audio = self.files.audio
+        if audio is None:
+            return None
+        try:
+            maker = FeatureMaker(audio)
+        except ValueError as error:
+            raise UnsupportedError(f"{self.files.encoder}: {error}", remedy="correct [audio]") from error
+        spec = self._encoder.inputs[0]
+        wanted = [one for one in spec.shape[1:] if isinstance(one, int)]
+        if len(spec.shape) != _INPUT_RANK or not set(wanted) <= set(maker.shape):
+            told = " bands x ".join(map(str, maker.shape))
+            raise UnsupportedError(
+                f"{self.files.encoder} takes {spec}, a sound becomes {told} frames",
+                remedy="correct [audio] in recipe.toml, or preprocessor_config.json",
+            )
+        return maker
+
+    def _require_vocabulary(self) -> None:
+        """Raise where tokens of tokenizer or configuration lie beyond the logits."""
+        size = next((one.shape[-1] for one in self._following.outputs if one.name == LOGITS), None)
+        files = self.files
+        named = (*files.begin, *files.end, *files.suppress, *files.begin_suppress, *files.languages)
+        largest = max(self.tokenizer.size - 1, *named)
+        if isinstance(size, int) and not 0 <= min(named) <= largest < size:
+            raise UnsupportedError(
+                f"{files.tokenizer} or the configuration has a token {largest}, the model {size} tokens",
+                remedy="copy all files of one export",
+            )
+
+
+def open_encoder_decoder(given: Path | Bundle, threads: int = 0) -> EncoderDecoder:
+    """Return the open model of a folder that optimum-cli wrote, or of a bundle.
+
+    Args:
+        given: The folder, one that holds a bundle, or a bundle that was read.
+        threads: Of each engine; 0: as a bundle was measured, or one per physical core.
+
+    Raises:
+        InvalidFileError, UnsupportedError, EdgeoptError: As `read_encoder_decoder` and `EncoderDecoder`.
+    """
+    bundle = given if isinstance(given, Bundle) else read_bundle(given) if is_bundle(given) else None
+    if bundle is None:
+        assert isinstance(given, Path)
+        return EncoderDecoder(read_encoder_decoder(given), threads)
+    files = replace(read_encoder_decoder(bundle.folder), name=bundle.recipe.name)
+    return EncoderDecoder(files, threads or opening_of(bundle.artefacts[0]).options.threads)

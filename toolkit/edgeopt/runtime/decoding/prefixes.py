@@ -1,0 +1,106 @@
+"""Caches of prefixes on disk: a system prompt that was computed once costs nothing in another process."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import sys
+import zipfile
+import zlib
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeopt.errors import EdgeoptError
+from edgeopt.executors.onnxruntime.decoder import CachePart
+from edgeopt.system.files import write_beside
+
+_MOST_FILES = 16
+"""In a folder: the oldest goes."""
+_NAME = "prefix-{}.npz"
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """First tokens of prompts whose cache is kept."""
+
+    tokens: tuple[int, ...]
+    """Without those that stand before every prompt."""
+    held_tokens: int
+    """In the cache, with those."""
+    computed_tokens: int
+    """That went through the model for it; 0: it was read."""
+    note: str = ""
+    """Why it was computed although it was stored, or is not stored; empty: all is well."""
+
+    def before(self, prompt: Sequence[int]) -> list[int]:
+        """Return the tokens of a prompt behind the prefix."""
+        return [*self.tokens, *prompt]
+
+
+class StoredPrefix:
+    """The file of one prefix of one model."""
+
+    def __init__(self, folder: Path, model: str, tokens: Sequence[int], parts: Sequence[CachePart]) -> None:
+        """Name it by its model and its tokens.
+
+        Args:
+            folder: Made when it is first written.
+            model: What tells the model from others.
+            tokens: With those before every prompt.
+            parts: Of the model's cache.
+        """
+        self._tokens, self._parts = np.array(tokens, np.int64), tuple(parts)
+        told = hashlib.sha256(f"{model} {self._parts}".encode())
+        told.update(self._tokens.tobytes())
+        self.file = folder / _NAME.format(told.hexdigest()[:32])
+
+    def read(self) -> tuple[list[NDArray[Any]] | None, str]:
+        """Return (1, heads, tokens, head) of each part, or None and why not; empty where there is no file."""
+        try:
+            with self.file.open("rb") as file, np.load(file, allow_pickle=False) as values:
+                arrays = [values[f"part{i}"] for i in range(len(self._parts))]
+                same = np.array_equal(values["tokens"], self._tokens)
+        except FileNotFoundError:
+            return None, ""
+        except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+            return None, f"{self.file} is damaged and computed anew: {str(error)[:100]}"
+        shapes = [(1, part.heads, len(self._tokens), part.head) for part in self._parts]
+        if not same or [(one.shape, str(one.dtype)) for one in arrays] != [
+            (shape, part.dtype) for shape, part in zip(shapes, self._parts, strict=True)
+        ]:
+            return None, f"{self.file} is another prefix's and computed anew"
+        with suppress(OSError):
+            os.utime(self.file)  # the oldest is the one not used for longest
+        return arrays, ""
+
+    def write(self, arrays: Sequence[NDArray[Any]]) -> str:
+        """Store the cache; return why that failed, empty where it did not: an answer does not depend on it."""
+        data = io.BytesIO()
+        named: dict[str, Any] = {f"part{i}": one for i, one in enumerate(arrays)}
+        np.savez(data, tokens=self._tokens, **named)
+        try:
+            write_beside(self.file, data.getvalue())
+        except EdgeoptError as error:
+            return f"the prefix is not stored: {error.problem}"
+        with suppress(OSError):
+            files = sorted(self.file.parent.glob(_NAME.format("*")), key=lambda one: one.stat().st_mtime)
+            for one in files[:-_MOST_FILES]:
+                one.unlink()
+        return ""
+
+
+def prefix_folder() -> Path:
+    """Return where prefixes are stored unless somebody says: below the user's caches, as the system has them."""
+    if given := os.environ.get("XDG_CACHE_HOME"):
+        return Path(given) / "edgeopt" / "prefixes"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home()) / "edgeopt" / "prefixes"
+    caches = Path("Library/Caches") if sys.platform == "darwin" else Path(".cache")
+    return Path.home() / caches / "edgeopt" / "prefixes"

@@ -1,0 +1,74 @@
+"""The logits of a language model on a few tokens: as they were where its bundle was made, and whether they are so here.
+
+A processor or a version of an engine may compute something else than what was judged: INT8 sums that saturate, a broken
+kernel. The tokens are made up from the vocabulary, so that a bundle holds no text. A bundle has one form: the original
+beside it would be four to eight times as large, so numbers that are wrong are an error, and no other model takes over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeopt.errors import Note, NoteKind, UnavailableError
+from edgeopt.executors import arithmetic
+from edgeopt.executors.onnxruntime.decoder import IDS, LOGITS, Decoder
+from edgeopt.runtime.bundle import Artefact, NoiseLimit, SelfTest, make_selftest
+from edgeopt.runtime.decoding.language_model import LanguageModel
+from edgeopt.runtime.selftest import FILE, OPTIMIZE_HERE, ROUNDING, ROUNDING_INT8, WRONG, Recorded, Stored, noise, pack
+
+_PROMPT, _NEXT = 8, 4
+"""Tokens of a prompt, which run at once, and those behind it, one a run: both ways are tried, and the cache."""
+_MOST_LOGITS = 1024
+"""Of a token, from all over the vocabulary."""
+_LOST_BY_ROUNDING = 0.2
+"""How far forms lie from their floats that lose next to nothing: 0.02 in 8 bits, 0.07 to 0.16 in 4 (`tiny_lm`)."""
+_STRIDE = 2_654_435_761
+"""A prime: tokens so far apart lie all over the vocabulary."""
+
+
+def record_logits(model: LanguageModel, precision: str) -> tuple[SelfTest, bytes, NoiseLimit]:
+    """Return the test of a bundle, its file, and how far logits may be off elsewhere.
+
+    Args:
+        model: As it was judged.
+        precision: Its scheme, for example `w4`.
+    """
+    count = min(_PROMPT + _NEXT, model.context - 1)
+    tokens = [(number + 1) * _STRIDE % model.tokenizer.size for number in range(count)]
+    recorded = Recorded({LOGITS: _logits(model, tokens)}, [], {})
+    data = pack([{IDS: np.array(tokens, np.int64)}], [recorded])
+    is_rounded = precision.startswith("w")
+    rounding = ROUNDING_INT8 if is_rounded else ROUNDING[arithmetic(precision)]
+    wrong = max(WRONG * rounding, _LOST_BY_ROUNDING) if is_rounded else WRONG * rounding
+    return make_selftest(FILE, data, 1), data, NoiseLimit(rounding, wrong)
+
+
+def check_logits(stored: Stored, artefact: Artefact, model: LanguageModel) -> tuple[Note, ...]:
+    """Run a model on the stored tokens and compare; return what the user should know.
+
+    Raises:
+        UnavailableError: If its numbers are wrong on this device.
+    """
+    limit, wanted = artefact.noise_limits.get(LOGITS), stored.arrays.get("expected_0_0")
+    tokens = stored.samples[0].get(IDS) if isinstance(stored.samples[0], dict) else None
+    if limit is None or wanted is None or tokens is None:
+        return ()
+    found = _logits(model, [int(one) for one in np.asarray(tokens).reshape(-1)])
+    off = noise(found, wanted) if np.isfinite(found).all() else np.inf
+    share = f"{100 * off:.2g} % off what was measured" if np.isfinite(off) else "NaN, infinite or of another shape"
+    told = f"the logits of {artefact.file} are {share} ({100 * limit.rounding:.2g} % is rounding)"
+    if not off <= limit.wrong:
+        raise UnavailableError(f"its numbers are wrong on this device: {told}", remedy=OPTIMIZE_HERE)
+    return (Note(NoteKind.WARNING, told, f"answers may differ: {OPTIMIZE_HERE}"),) if off > limit.rounding else ()
+
+
+def _logits(model: LanguageModel, tokens: Sequence[int]) -> NDArray[np.float32]:
+    """Return (runs, numbers) logits behind a prompt and behind each token after it."""
+    decoder = Decoder(model.session.engine, model.parts, len(tokens), shares=model.shares)
+    first = max(len(tokens) - _NEXT, 1)
+    rows = [decoder.run(tokens[:first])[-1], *(decoder.run([one])[-1] for one in tokens[first:])]
+    step = -(-rows[0].shape[-1] // _MOST_LOGITS)
+    return np.stack([np.asarray(one[::step], np.float32) for one in rows])

@@ -1,0 +1,40 @@
+"""A form with one file, as browsers and OpenAI's clients send it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.datastructures import UploadFile
+from starlette.requests import Request
+
+from edgeopt.runtime.serve.refused import RefusedError
+
+FORM = "multipart/form-data"
+_MOST_FIELDS = 16
+
+
+async def read_form(request: Request, body: bytes, holds: str) -> tuple[bytes, Mapping[str, str]]:
+    """Return the one file of a form, and its other fields.
+
+    Args:
+        request: Whose body was read.
+        body: That body.
+        holds: What the file is, in words.
+
+    Raises:
+        RefusedError: If it is no form, or holds no file or several.
+    """
+
+    async def again() -> dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    try:
+        async with Request(request.scope, again).form(max_files=1, max_fields=_MOST_FIELDS) as form:
+            files = [one for one in form.values() if isinstance(one, UploadFile)]
+            if len(files) == 1:
+                data: bytes = await files[0].read()
+                return data, {name: one for name, one in form.multi_items() if isinstance(one, str)}
+    except Exception as error:
+        raise RefusedError(400, f"the form cannot be read: {str(error)[:100]}", code="invalid_form") from error
+    raise RefusedError(400, f"the form holds no file: send the {holds} as one", code="invalid_form")

@@ -1,0 +1,93 @@
+"""A model that is there while it is asked for, and frees its memory when it was not for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Lock
+from time import monotonic
+from typing import Generic, Protocol, TypeVar
+
+from edgeopt.errors import EdgeoptError
+
+
+class Closes(Protocol):
+    """What can be freed."""
+
+    def close(self) -> None:
+        """Free it."""
+        ...
+
+
+M = TypeVar("M", bound=Closes)
+
+
+class _Opened(Generic[M]):
+    def __init__(self, model: M) -> None:
+        self.model, self.users = model, 0
+
+
+class Holder(Generic[M]):
+    """One model, for any number of threads."""
+
+    def __init__(self, open_model: Callable[[], M], keep_s: float | None = None) -> None:
+        """Open the model: what is wrong with it is known before the first request.
+
+        Args:
+            open_model: Opens it, warm.
+            keep_s: Idle time after which it is freed; None: never.
+        """
+        self._open, self._keep_s = open_model, keep_s
+        self._turn, self._used_s = Lock(), monotonic()
+        self._opened: _Opened[M] | None = _Opened(open_model())
+        self.loads = 1
+        """How often it was opened."""
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether a request finds it open."""
+        return self._opened is not None
+
+    @contextmanager
+    def held(self) -> Iterator[M]:
+        """Give the model, opened again where it was freed or broke; it stays for the block."""
+        with self._turn:
+            if self._opened is None:
+                self._opened = _Opened(self._open())
+                self.loads += 1
+            opened = self._opened
+            opened.users += 1
+        is_broken = False
+        try:
+            yield opened.model
+        except EdgeoptError:
+            is_broken = True  # the engine failed, or the model closed itself: the next request opens it anew
+            raise
+        finally:
+            with self._turn:
+                opened.users -= 1
+                self._used_s = monotonic()
+                self._opened = None if is_broken and self._opened is opened else self._opened
+                is_last = self._opened is not opened and not opened.users
+            if is_last:
+                opened.model.close()
+
+    def free_if_idle(self) -> bool:
+        """Free the model where nobody used it for long enough; return whether it was."""
+        if self._keep_s is None or not self._turn.acquire(blocking=False):
+            return False
+        try:
+            if self._opened is None or self._opened.users or monotonic() - self._used_s < self._keep_s:
+                return False
+            opened, self._opened = self._opened, None
+        finally:
+            self._turn.release()
+        opened.model.close()
+        return True
+
+    def close(self) -> None:
+        """Free the model."""
+        with self._turn:
+            opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.model.close()

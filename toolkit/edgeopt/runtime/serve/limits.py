@@ -1,0 +1,29 @@
+"""How much a server takes of each client, so that none takes it from the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a request may be, and how long it may take; what is beyond is refused."""
+
+    body_bytes: int = 8 << 20
+    """Of a request."""
+    answer_tokens: int = 0
+    """That a request may ask for; 0: what the context holds."""
+    seconds: float = 300.0
+    """From a request to the end of its answer, waiting included."""
+    waiting: int = 64
+    """Requests that wait for a slot; further ones are refused at once."""
+    slots: int = 4
+    """Answers that are written at once."""
+    stalled_s: float = 30.0
+    """A client that sends nothing of what it began, or takes nothing of what is there for it, is cut off after this."""
+    connections: int = 512
+    """Open at once."""
+    grace_s: float = 30.0
+    """That answers may still take when the server is told to stop."""
+    chunk_tokens: int = 32
+    """Of a prompt in one run: a cancelled answer ends before the next one, and others wait no longer for a token."""

@@ -1,0 +1,106 @@
+"""Prompts and conversations as tokens, behind a text of the system where the server has one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from threading import Lock
+from typing import Final
+
+from edgeopt.recipes.chat_template import PLAIN_STOP, ChatTemplate, Message, plain_text_of
+from edgeopt.recipes.tokens import Tokens
+from edgeopt.runtime.decoding.language_model import common_start
+from edgeopt.runtime.serve.refused import RefusedError
+from edgeopt.runtime.serve.wanted import Wanted
+
+_UNLIKE: Final = ("a", "B")
+"""What two conversations begin with that are alike in nothing but what stands before."""
+
+
+class Reader:
+    """Prompts and conversations as tokens; it stays when the model's memory is freed."""
+
+    def __init__(
+        self, tokenizer: Tokens, context: int, begin: Sequence[int], template: ChatTemplate | None, system: str = ""
+    ) -> None:
+        """Take what reads prompts.
+
+        Args:
+            tokenizer: Of the model.
+            context: Tokens of prompt and answer together.
+            begin: Tokens that the model puts before every prompt.
+            template: How conversations are written; None: in a plain form.
+            system: A text before every prompt, the first of what the system says in a conversation.
+        """
+        self._tokenizer, self._context, self._begin, self._template = tokenizer, context, list(begin), template
+        self._longest = max((len(tokenizer.token_bytes(one)) for one in range(tokenizer.size)), default=1)
+        self._turn, self._system = Lock(), system
+        self._before = self._encode(system, reads_special=False) if system else []
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        """Where an answer in a conversation is over, beside the model's own end."""
+        return () if self._template else (PLAIN_STOP,)
+
+    @property
+    def starts(self) -> list[list[int]]:
+        """Tokens with which every prompt begins, and every conversation; none without a text of the system."""
+        if not self._system:
+            return []
+        said = [self._tokens_of_messages((Message("user", one),)) for one in _UNLIKE]
+        return [self._before, said[0][: common_start(*said)]]
+
+    def tokens_of(self, wanted: Wanted) -> list[int]:
+        """Return the tokens of what was asked, without those that begin every prompt.
+
+        Raises:
+            RefusedError: If it is empty, longer than the context, or the model's template does not take it.
+        """
+        if wanted.messages:
+            tokens = self._tokens_of_messages(wanted.messages)
+        elif isinstance(wanted.prompt, str):
+            tokens = [*self._before, *self._encode(wanted.prompt, reads_special=False)]
+        else:
+            tokens = [*self._before, *wanted.prompt]
+            largest = max(self._tokenizer.size - 1, *self._tokenizer.special.values(), 0)
+            if max(tokens) > largest:
+                raise RefusedError(400, "prompt: it holds tokens that the model has not", code="invalid_value")
+        length = len(tokens) + len(self._begin)
+        if not length:
+            raise RefusedError(400, "the prompt is empty", code="invalid_value", param="prompt")
+        if length >= self._context:
+            raise self._too_long(f"{length}")
+        return tokens
+
+    def _tokens_of_messages(self, messages: Sequence[Message]) -> list[int]:
+        tokens = self._encode(self._conversation(messages), reads_special=self._template is not None)
+        if self._begin and tokens[: len(self._begin)] == self._begin:
+            del tokens[: len(self._begin)]
+        return tokens
+
+    def _conversation(self, messages: Sequence[Message]) -> str:
+        whole = list(messages)
+        if self._system:
+            own = whole.pop(0).content if whole[0].role == "system" else ""
+            whole.insert(0, Message("system", "\n\n".join(filter(None, (self._system, own)))))
+        if self._template is None:
+            return plain_text_of(whole)
+        for i, one in enumerate(messages):
+            for name in self._tokenizer.special:
+                if name in one.content:
+                    told = f"messages[{i}].content holds {name!r}, which ends or begins a turn for this model"
+                    raise RefusedError(400, told, code="invalid_value", param="messages")
+        try:
+            return self._template.text_of(whole)
+        except ValueError as error:
+            raise RefusedError(400, str(error), code="invalid_value", param="messages") from error
+
+    def _encode(self, text: str, *, reads_special: bool) -> list[int]:
+        clean = text.encode("utf-8", "replace").decode("utf-8")
+        if len(clean) > self._longest * self._context:
+            raise self._too_long(f"more than {self._context}")
+        with self._turn:
+            return self._tokenizer.encode(clean, reads_special=reads_special)
+
+    def _too_long(self, length: str) -> RefusedError:
+        told = f"the prompt has {length} tokens, the context {self._context}: nothing could follow"
+        return RefusedError(400, told, code="context_length_exceeded", param="prompt")

@@ -1,0 +1,99 @@
+"""Answers in the form of OpenAI's interface: whole, and in the events of a stream.
+
+Source: OpenAI API reference, the objects `text_completion`, `chat.completion` and `chat.completion.chunk`; events as in
+WHATWG HTML, server-sent events. The object `edgeopt` is beside them: what the server alone knows.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from uuid import uuid4
+
+from edgeopt.runtime.serve.writing import Written
+
+_REASONS: Final[Mapping[str, str]] = {"end": "stop", "stop": "stop", "length": "length", "time": "length"}
+DONE: Final = b"data: [DONE]\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What all parts of one reply share."""
+
+    model: str
+    is_chat: bool
+    created_s: int = field(default_factory=lambda: int(time.time()))
+    number: str = field(default_factory=lambda: uuid4().hex)
+
+    def _of(self, choice: Mapping[str, Any] | None, *, is_part: bool) -> dict[str, Any]:
+        kind = "text_completion" if not self.is_chat else "chat.completion.chunk" if is_part else "chat.completion"
+        return {
+            "id": f"{'chatcmpl' if self.is_chat else 'cmpl'}-{self.number}",
+            "object": kind,
+            "created": self.created_s,
+            "model": self.model,
+            "choices": [] if choice is None else [{"index": 0, "logprobs": None, **choice}],
+        }
+
+    def whole(self, text: str, written: Written, queue_ns: int) -> dict[str, Any]:
+        """Return a reply that is no stream."""
+        said = {"message": {"role": "assistant", "content": text}} if self.is_chat else {"text": text}
+        choice = {**said, "finish_reason": finish_reason(written)}
+        told = {"usage": usage_of(written), "edgeopt": times_of(written, queue_ns)}
+        return self._of(choice, is_part=False) | told
+
+    def begin(self) -> bytes:
+        """Return the first event of a stream; empty where there is none."""
+        return self._event({"delta": {"role": "assistant", "content": ""}}, None) if self.is_chat else b""
+
+    def part(self, text: str) -> bytes:
+        """Return the event of a piece of text."""
+        return self._event({"delta": {"content": text}} if self.is_chat else {"text": text}, None)
+
+    def end(self, written: Written, queue_ns: int, *, tells_usage: bool) -> bytes:
+        """Return the last events of a stream."""
+        said: dict[str, Any] = {"delta": {}} if self.is_chat else {"text": ""}
+        last = self._of({**said, "finish_reason": finish_reason(written)}, is_part=True)
+        events = [last | {"edgeopt": times_of(written, queue_ns)}]
+        if tells_usage:
+            events.append(self._of(None, is_part=True) | {"usage": usage_of(written)})
+        return b"".join(map(event, events)) + DONE
+
+    def _event(self, said: Mapping[str, Any], reason: str | None) -> bytes:
+        return event(self._of({**said, "finish_reason": reason}, is_part=True))
+
+
+def event(values: Mapping[str, Any]) -> bytes:
+    """Return one event of a stream."""
+    return b"data: " + json.dumps(values, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") + b"\n\n"
+
+
+def finish_reason(written: Written) -> str:
+    """Return why an answer is over, in OpenAI's words."""
+    return _REASONS.get(written.reason, "stop")
+
+
+def usage_of(written: Written) -> dict[str, Any]:
+    """Return the tokens of a reply."""
+    account, count = written.account, len(written.account.token_at_ns)
+    return {
+        "prompt_tokens": account.prompt_tokens,
+        "completion_tokens": count,
+        "total_tokens": account.prompt_tokens + count,
+        "prompt_tokens_details": {"cached_tokens": account.reused_tokens},
+    }
+
+
+def times_of(written: Written, queue_ns: int) -> dict[str, Any]:
+    """Return what the server knows of an answer's times, in milliseconds; TTFT and TPOT without the queue."""
+    account = written.account
+    return {
+        "ended_by": written.reason,
+        "queue_ms": (queue_ns + account.queue_ns) / 1e6,
+        "prefill_ms": account.prefill_ns / 1e6,
+        "ttft_ms": None if account.ttft_ms is None else account.ttft_ms - account.queue_ns / 1e6,
+        "tpot_ms": account.tpot_ms,
+    }

@@ -1,0 +1,264 @@
+"""What a client of OpenAI's interface asks for, read from the body of its request.
+
+Source: OpenAI API reference, `POST /v1/completions` and `POST /v1/chat/completions`. What changes an answer and is not
+done here is refused by name; what changes none (`user`, `metadata`) is passed over.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from edgeopt.recipes.chat_template import Message
+from edgeopt.runtime.decoding.generation import Asked
+from edgeopt.runtime.decoding.sampling import Sampling
+from edgeopt.runtime.serve.limits import Limits
+from edgeopt.runtime.serve.refused import RefusedError, wrong
+from edgeopt.system.text import short
+
+_COMPLETION_TOKENS: Final = 16
+"""OpenAI's default of a completion; a chat has none."""
+_ROLES: Final = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+_MOST_STOPS: Final = 16
+_LONGEST_STOP: Final = 1000
+_WITHOUT: Final[tuple[Any, ...]] = (None, False, 0, "", [], {})
+_NOT_DONE: Final[Mapping[str, tuple[Any, ...]]] = {
+    "n": (None, 1),
+    "best_of": (None, 1),
+    "logprobs": (None, False),
+    "top_logprobs": (None, 0),
+    "response_format": (None, {"type": "text"}),
+    "modalities": (None, ["text"]),
+    "tool_choice": (None, "none", "auto"),
+    "function_call": (None, "none", "auto"),
+    **dict.fromkeys(
+        (
+            "echo",
+            "suffix",
+            "logit_bias",
+            "frequency_penalty",
+            "presence_penalty",
+            "tools",
+            "functions",
+            "audio",
+            "prediction",
+            "reasoning_effort",
+            "verbosity",
+            "web_search_options",
+        ),
+        _WITHOUT,
+    ),
+}
+"""By field: values that ask for nothing."""
+_PASSED_OVER: Final = frozenset(
+    {
+        "user",
+        "metadata",
+        "store",
+        "service_tier",
+        "safety_identifier",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "parallel_tool_calls",
+    }
+)
+_TAKEN: Final = frozenset(
+    {
+        "model",
+        "prompt",
+        "messages",
+        "max_tokens",
+        "max_completion_tokens",
+        "temperature",
+        "top_p",
+        "top_k",
+        "repetition_penalty",
+        "seed",
+        "stop",
+        "stream",
+        "stream_options",
+        "ignore_eos",
+        "priority",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One request."""
+
+    model: str
+    prompt: str | tuple[int, ...]
+    """A text or its tokens; empty in a chat."""
+    messages: tuple[Message, ...]
+    """Empty in a completion."""
+    asked: Asked
+    streams: bool
+    tells_usage: bool
+    """Whether a stream ends with the number of its tokens."""
+    priority: int
+    """Larger goes first."""
+
+
+def read_wanted(body: bytes, limits: Limits, *, is_chat: bool) -> Wanted:
+    """Return what the body of a request asks for.
+
+    Raises:
+        RefusedError: If it is no JSON object, lacks something, or asks for what is not done here.
+    """
+    values = _object(body)
+    for name, harmless in _NOT_DONE.items():
+        if name in values and not any(_same(values[name], one) for one in harmless):
+            told = "one answer a request: ask again for another" if name in ("n", "best_of") else "not done here"
+            raise RefusedError(400, f"{name}: {told}", code="unsupported_value", param=name)
+    if unknown := sorted(values.keys() - _NOT_DONE.keys() - _PASSED_OVER - _TAKEN):
+        raise RefusedError(400, f"unknown field {short(unknown[0])}", code="unknown_parameter", param=unknown[0][:100])
+    given, other = ("messages", "prompt") if is_chat else ("prompt", "messages")
+    if other in values:
+        where = "/v1/chat/completions takes messages, /v1/completions takes prompt"
+        raise RefusedError(400, f"{other}: {where}", code="unknown_parameter", param=other)
+    if given not in values:
+        raise RefusedError(400, f"{given}: this field is missing", code="missing_required_parameter", param=given)
+    options = values.get("stream_options")
+    if options is not None and not isinstance(options, dict):
+        raise wrong("stream_options", 'an object such as {"include_usage": true}')
+    return Wanted(
+        model=_text(values, "model"),
+        prompt=() if is_chat else _prompt(values["prompt"]),
+        messages=_messages(values["messages"]) if is_chat else (),
+        asked=_asked(values, limits, is_chat=is_chat),
+        streams=_flag(values, "stream"),
+        tells_usage=_flag(options or {}, "include_usage"),
+        priority=_whole(values, "priority", -1000, 1000) or 0,
+    )
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    def refuse(constant: str) -> Any:
+        raise ValueError(f"{constant} is no JSON")
+
+    try:
+        values = json.loads(body.decode("utf-8"), parse_constant=refuse)
+    except (ValueError, RecursionError) as error:
+        why = str(error)[:120] if not isinstance(error, RecursionError) else "it is nested too deep"
+        raise RefusedError(400, f"the body is no JSON: {why}", code="invalid_json") from error
+    if not isinstance(values, dict):
+        raise RefusedError(400, "the body is JSON, but no object", code="invalid_json")
+    return values
+
+
+def _same(value: Any, harmless: Any) -> bool:
+    if isinstance(value, bool) or isinstance(harmless, bool):
+        return value is harmless
+    return bool(value == harmless)
+
+
+def _text(values: Mapping[str, Any], name: str) -> str:
+    value = values.get(name)
+    if not isinstance(value, str):
+        raise wrong(name, "a text is needed")
+    return value
+
+
+def _flag(values: Mapping[str, Any], name: str) -> bool:
+    value = values.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise wrong(name, "true or false")
+    return bool(value)
+
+
+def _number(values: Mapping[str, Any], name: str, low: float, high: float) -> float | None:
+    value = values.get(name)
+    if value is None:
+        return None
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not low <= value <= high or not math.isfinite(value):
+        raise wrong(name, f"a number from {low:g} to {high:g}, not {short(value)}")
+    return float(value)
+
+
+def _whole(values: Mapping[str, Any], name: str, low: int, high: int) -> int | None:
+    value = values.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise wrong(name, f"a whole number from {low} to {high}, not {short(value)}")
+    return value
+
+
+def _prompt(value: Any) -> str | tuple[int, ...]:
+    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str | list):
+        value = value[0]
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and value and all(type(one) is int and 0 <= one < 1 << 31 for one in value):
+        return tuple(value)
+    if isinstance(value, list) and len(value) > 1 and all(isinstance(one, str | list) for one in value):
+        raise wrong("prompt", "one prompt a request: send several requests")
+    raise wrong("prompt", "a text, or a list of tokens")
+
+
+def _messages(value: Any) -> tuple[Message, ...]:
+    if not isinstance(value, list) or not value:
+        raise wrong("messages", "a list of one message or more")
+    return tuple(_message(one, f"messages[{i}]") for i, one in enumerate(value))
+
+
+def _message(value: Any, place: str) -> Message:
+    if not isinstance(value, dict):
+        raise wrong(place, "an object with role and content")
+    role = value.get("role")
+    if not isinstance(role, str) or role not in _ROLES:
+        raise wrong(f"{place}.role", f"one of {', '.join(_ROLES)}, not {short(role)}")
+    for name in ("tool_calls", "function_call", "audio"):
+        if value.get(name):
+            raise RefusedError(400, f"{place}.{name}: not done here", code="unsupported_value", param=f"{place}.{name}")
+    return Message(_ROLES[role], _content(value.get("content"), f"{place}.content"))
+
+
+def _content(value: Any, place: str) -> str:
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        raise wrong(place, "a text, or a list of parts of the type text")
+    for one in value:
+        if not isinstance(one, dict) or one.get("type") != "text" or not isinstance(one.get("text"), str):
+            raise wrong(place, "parts of the type text only: this model reads no pictures or sounds")
+    return "".join(one["text"] for one in value)
+
+
+def _asked(values: Mapping[str, Any], limits: Limits, *, is_chat: bool) -> Asked:
+    most = 1 << 24
+    lengths = {name: _whole(values, name, 1, most) for name in ("max_completion_tokens", "max_tokens")}
+    name, length = next(((name, one) for name, one in lengths.items() if one is not None), ("max_tokens", None))
+    allowed = limits.answer_tokens or most
+    if length is not None and length > allowed:
+        raise RefusedError(400, f"{name}: this server writes {allowed} at most", code="invalid_value", param=name)
+    temperature, top_p = _number(values, "temperature", 0, 2), _number(values, "top_p", 0, 1)
+    penalty, seed = _number(values, "repetition_penalty", 0.01, 100), _whole(values, "seed", -(1 << 63), (1 << 63) - 1)
+    return Asked(
+        most_tokens=length or (allowed if is_chat else min(_COMPLETION_TOKENS, allowed)),
+        sampling=Sampling(
+            temperature=1.0 if temperature is None else temperature,
+            top_k=_whole(values, "top_k", 0, 1 << 20) or 0,
+            top_p=1.0 if top_p is None else top_p,
+            repetition_penalty=1.0 if penalty is None else penalty,
+            seed=secrets.randbits(63) if seed is None else seed % (1 << 64),
+        ),
+        stop=_stops(values.get("stop")),
+        chunk_tokens=limits.chunk_tokens,
+        ends=not _flag(values, "ignore_eos"),
+    )
+
+
+def _stops(value: Any) -> tuple[str, ...]:
+    texts = [] if value is None else [value] if isinstance(value, str) else value
+    if not isinstance(texts, list) or not all(isinstance(one, str) for one in texts) or len(texts) > _MOST_STOPS:
+        raise wrong("stop", f"a text, or up to {_MOST_STOPS} of them")
+    if any(not 0 < len(one) <= _LONGEST_STOP for one in texts):
+        raise wrong("stop", f"texts of 1 to {_LONGEST_STOP} characters")
+    return tuple(texts)

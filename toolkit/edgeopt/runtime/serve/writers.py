@@ -1,0 +1,74 @@
+"""A language model as a server holds it: open, warm, with the caches of what stands before every prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Protocol
+
+from edgeopt.runtime.decoding.batching.shared_model import SharedModel
+from edgeopt.runtime.decoding.generation import Asked
+from edgeopt.runtime.decoding.language_model import LanguageModel
+from edgeopt.runtime.serve.limits import Limits
+from edgeopt.runtime.serve.writing import Answer
+
+_WARM = Asked(most_tokens=2, ends=False)
+
+
+class Writer(Protocol):
+    """A model that writes, from any number of threads."""
+
+    def generate(self, prompt: Sequence[int], asked: Asked, priority: int) -> Answer:
+        """Return the answer to the tokens of a prompt; a larger priority goes first where memory is short."""
+        ...
+
+    def close(self) -> None:
+        """Free it."""
+        ...
+
+
+class Together:
+    """Answers side by side in slots."""
+
+    def __init__(self, model: LanguageModel, limits: Limits) -> None:
+        """Take a model, which is closed with it."""
+        with ExitStack() as undone:
+            undone.callback(model.close)
+            self._model, self._shared = model, SharedModel(model, limits.slots, chunk_tokens=limits.chunk_tokens)
+            undone.callback(self._shared.close)
+            with self._shared.generate([0], _WARM) as answer:
+                answer.text()  # warm before anybody waits
+            self._shared.forget()
+            undone.pop_all()
+
+    def generate(self, prompt: Sequence[int], asked: Asked, priority: int) -> Answer:
+        """Return the answer to the tokens of a prompt."""
+        return self._shared.generate(prompt, asked, priority)
+
+    def close(self) -> None:
+        """Free it."""
+        self._shared.close()
+        self._model.close()
+
+
+class OneByOne:
+    """One answer at a time, whose next tokens are guessed."""
+
+    def __init__(self, model: LanguageModel, *, uses_draft: bool) -> None:
+        """Take a model that guesses (`LanguageModel.guesses`), which is closed with it."""
+        self._model, self._uses_draft = model, uses_draft
+        with ExitStack() as undone:
+            undone.callback(model.close)
+            with self.generate([0], replace(_WARM, guesses=None), 0) as answer:
+                for _ in answer:
+                    pass
+            undone.pop_all()
+
+    def generate(self, prompt: Sequence[int], asked: Asked, priority: int) -> Answer:
+        """Return the answer to the tokens of a prompt; nobody is beside it, so that no priority counts."""
+        return self._model.generate(prompt, replace(asked, uses_draft=self._uses_draft))
+
+    def close(self) -> None:
+        """Free it."""
+        self._model.close()

@@ -1,0 +1,157 @@
+"""One answer on its way: written in a thread at the model's speed, read by a client at its own.
+
+What is written waits in memory for a slow client, which is at most one answer of the context: the model and the others
+do not wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from time import monotonic
+from typing import Protocol
+
+from edgeopt.runtime.decoding.generation import Account, Piece
+from edgeopt.runtime.serve.refused import RefusedError
+
+
+class Answer(Protocol):
+    """An answer as it is written, of whatever model."""
+
+    @property
+    def account(self) -> Account:
+        """What it took so far."""
+        ...
+
+    def __enter__(self) -> Answer: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def __iter__(self) -> Iterator[Piece]: ...
+
+    def cancel(self) -> None:
+        """End it before its next token; from any thread."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """How an answer ended."""
+
+    account: Account
+    reason: str
+    """As `Account.reason`, or `time`: the limit on time ended it."""
+
+
+_LAST_RUN_S = 0.5
+"""An answer whose time is over ends behind the run that is on its way: so long is waited for it."""
+Begin = Callable[[], AbstractContextManager[Answer]]
+Event = Piece | Written | BaseException
+
+
+class Writing:
+    """Writes one answer; an event loop reads it."""
+
+    def __init__(self, begin: Begin, end_s: float) -> None:
+        """Prepare; nothing runs yet.
+
+        Args:
+            begin: Gives the answer, in a thread; the model stays for its block.
+            end_s: When it ends at the latest, as `time.monotonic`.
+        """
+        self._begin, self._end_s = begin, end_s
+        self._loop, self._events = asyncio.get_running_loop(), asyncio.Queue[Event]()
+        self._answer: Answer | None = None
+        self._is_cancelled = self._is_late = False
+
+    def start(self, threads: Executor, over: Callable[[], None]) -> None:
+        """Begin to write.
+
+        Args:
+            threads: One of them writes.
+            over: Called by the event loop when nothing more is written.
+        """
+        done = self._loop.run_in_executor(threads, self._write)
+        left_s = max(self._end_s - monotonic(), 0.0)
+        timers = [
+            self._loop.call_later(left_s, self._expire),
+            self._loop.call_later(left_s + _LAST_RUN_S, self._give_up),
+        ]
+
+        def end(_: object) -> None:
+            for one in timers:
+                one.cancel()
+            over()
+
+        done.add_done_callback(end)
+
+    def _expire(self) -> None:
+        """End the answer: its time is over, whether or not tokens come."""
+        self._is_late = True
+        self.cancel()
+
+    def _give_up(self) -> None:
+        """Let the reader go where a run of the model goes on and on: its slot is free when it is over."""
+        told = self._answer.account if self._answer is not None else Account()
+        self._events.put_nowait(_late(told))
+
+    def cancel(self) -> None:
+        """End the answer before its next token, or before its first run."""
+        self._is_cancelled = True
+        if self._answer is not None:
+            self._answer.cancel()
+
+    async def events(self) -> AsyncIterator[list[Piece] | Written]:
+        """Yield all pieces that are there, each time there are any; at last how it ended.
+
+        Raises:
+            RefusedError: If the prompt does not fit.
+            Exception: What broke the answer.
+        """
+        while True:
+            event = await self._events.get()
+            pieces = list[Piece]()
+            while isinstance(event, Piece):
+                pieces.append(event)
+                if self._events.empty():
+                    break
+                event = self._events.get_nowait()
+            if pieces:
+                yield pieces
+            if isinstance(event, BaseException):
+                raise event
+            if isinstance(event, Written):
+                yield event
+                return
+
+    def _tell(self, event: Event) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._events.put_nowait, event)
+        except RuntimeError:  # the server was ended by force: nobody reads
+            self.cancel()
+
+    def _write(self) -> None:
+        try:
+            with self._begin() as answer:
+                self._answer = answer
+                if self._is_cancelled:
+                    answer.cancel()
+                for piece in answer:
+                    self._tell(piece)
+            account = answer.account
+            is_late = self._is_late and account.reason == "cancelled"
+            self._tell(_late(account) if is_late else Written(account, account.reason))
+        except ValueError as error:
+            self._tell(RefusedError(400, str(error), code="context_length_exceeded", param="prompt"))
+        except BaseException as error:
+            self._tell(error)
+
+
+def _late(account: Account) -> Event:
+    """Return how an answer ends whose time is over."""
+    if account.token_at_ns:
+        return Written(account, "time")
+    return RefusedError(503, "no token came within the time limit of this server", code="time_limit")

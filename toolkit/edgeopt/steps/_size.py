@@ -1,0 +1,69 @@
+"""What a rewrite may add to a model's file: 1 %, and nothing at all where it improves nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import onnx
+
+from edgeopt.errors import Note, NoteKind
+from edgeopt.graph.model import Model
+from edgeopt.graph.outcome import Outcome
+from edgeopt.system.text import format_bytes
+
+GROWTH_RATIO = 1.01
+"""A file may grow this much; weights hide that in all models but the smallest."""
+
+
+def kept_small(given: Model, outcome: Outcome, others: Sequence[Outcome] = ()) -> Outcome:
+    """Return what a step made if its file is no more than 1 % larger than what it was given, else something smaller.
+
+    Shapes and names that the given file did not hold are taken out first: whoever needs them derives them again. Then
+    come `others`, and at last the given model as it is, byte for byte.
+
+    Args:
+        given: What the step was given.
+        outcome: What it made of it.
+        others: Less of it, the best first.
+    """
+    if outcome.is_unchanged and _is_idle(given, outcome.model):
+        return Outcome(given, {}, outcome.notes)
+    if given.size_bytes * GROWTH_RATIO >= outcome.model.size_bytes:
+        return outcome
+    bare = _without_names(given, outcome)
+    if bare.model.size_bytes <= given.size_bytes * GROWTH_RATIO and not _is_idle(given, bare.model):
+        return bare
+    smaller = [_without_names(given, one) for one in others]
+    least = Outcome(given, {})
+    if smaller and given.inputs != smaller[-1].model.inputs:  # what other steps need: fixed shapes
+        least = smaller[-1]
+    fitting = (one for one in smaller if one.model.size_bytes <= given.size_bytes * GROWTH_RATIO)
+    kept, notes = next(fitting, least), outcome.notes
+    if given.op_counts != outcome.model.op_counts:
+        sizes = f"from {format_bytes(given.size_bytes)} to {format_bytes(outcome.model.size_bytes)}"
+        notes += (Note(NoteKind.INFO, f"what was rewritten made the file grow {sizes}, so it is left out"),)
+    return Outcome(kept.model, kept.changes, notes) if not _is_idle(given, kept.model) else Outcome(given, {}, notes)
+
+
+def _without_names(given: Model, made: Outcome) -> Outcome:
+    return replace(made, model=Model(_bare(given.proto, made.model.proto), made.model.name))
+
+
+def _bare(given: onnx.ModelProto, made: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model without the shapes of tensors and the names of nodes that the given one did not hold."""
+    shaped, named = {one.name for one in given.graph.value_info}, {one.name for one in given.graph.node}
+    proto = onnx.ModelProto()
+    proto.CopyFrom(made)
+    kept = [one for one in proto.graph.value_info if one.name in shaped]
+    del proto.graph.value_info[:]
+    proto.graph.value_info.extend(kept)
+    for node in proto.graph.node:
+        if node.name not in named:
+            node.ClearField("name")
+    return proto
+
+
+def _is_idle(given: Model, made: Model) -> bool:
+    """Return whether nothing was gained: the same ops, the same inputs."""
+    return made.op_counts == given.op_counts and made.inputs == given.inputs

@@ -1,0 +1,150 @@
+"""Round a matrix to blocks of integers: a scale, perhaps a zero of its own, for every few inputs of a column."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+_STEPS = np.linspace(0.7, 1.0, 13, dtype=np.float32)
+"""Parts of the largest weight that the range may cover; clipping a lone outlier costs less than a coarse grid."""
+_WIDER = np.linspace(-1.0, 0.9, 20, dtype=np.float32)
+"""By how many steps the range of a k-quant may be longer than the block's weights need."""
+_SMALLEST = np.float32(1e-12)
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """A matrix in blocks: real = scale * (integer - zero)."""
+
+    integers: NDArray[np.uint8]
+    """(outputs, blocks, block); the last block is filled up by zeros."""
+    scale: NDArray[np.float32]
+    """(outputs, blocks)."""
+    zero: NDArray[np.uint8] | None
+    """(outputs, blocks); None: half of the range everywhere."""
+    bits: int
+
+    @property
+    def block(self) -> int:
+        """Inputs that share a scale."""
+        return int(self.integers.shape[-1])
+
+    def packed(self) -> NDArray[np.uint8]:
+        """Return (outputs, blocks, bytes): two integers of 4 bits to a byte, the first in its low half."""
+        return _packed(self.integers, self.bits)
+
+    def packed_zero(self) -> NDArray[np.uint8] | None:
+        """Return (outputs, bytes) as `packed` does, each row filled up to whole bytes; None: no zeros of their own."""
+        return None if self.zero is None else _packed(self.zero, self.bits)
+
+    def real(self, inputs: int) -> NDArray[np.float32]:
+        """Return the (outputs, inputs) numbers that it stands for."""
+        zero = np.float32(1 << (self.bits - 1)) if self.zero is None else self.zero[..., None].astype(np.float32)
+        found = (self.integers.astype(np.float32) - zero) * self.scale[..., None]
+        return np.ascontiguousarray(found.reshape(len(found), -1)[:, :inputs])
+
+
+Rounding = Callable[[str, NDArray[np.float32], int, int], Blocks]
+"""Name of a node, its (outputs, inputs) matrix, bits, inputs that share a scale -> its blocks."""
+
+
+def to_nearest(_node: str, columns: NDArray[np.float32], bits: int, block: int) -> Blocks:
+    """Return each weight rounded to the nearest step.
+
+    The largest weight of a block becomes the end of the range that has one step more, or a little beyond it
+    where that leaves a smaller square error.
+
+    Args:
+        _node: Not asked for.
+        columns: (outputs, inputs).
+        bits: 4 or 8.
+        block: Neighbouring inputs that share a scale.
+    """
+    real = in_blocks(columns, block)
+    half = 1 << (bits - 1)
+    largest = np.take_along_axis(real, np.abs(real).argmax(axis=-1, keepdims=True), axis=-1)
+    best_scale, best_error = np.ones_like(largest), np.full_like(largest, np.inf)
+    for part in _STEPS:
+        scale = np.where(largest == 0, np.float32(1), largest * (part / np.float32(-half)))
+        error = np.square(_steps(real, scale, half) * scale - real).sum(axis=-1, keepdims=True)
+        best_scale = np.where(error < best_error, scale, best_scale)
+        best_error = np.minimum(error, best_error)
+    integers = (_steps(real, best_scale, half) + half).astype(np.uint8)
+    return Blocks(integers, np.ascontiguousarray(best_scale[..., 0]), None, bits)
+
+
+def k_quant(_node: str, columns: NDArray[np.float32], bits: int, block: int) -> Blocks:
+    """Return each weight rounded on a grid of its block with a zero of its own, large weights before small ones.
+
+    Twenty ranges are tried; scale and zero of each are fitted to the integers by least squares, weighted by
+    |w| + rms(block).
+
+    Args:
+        _node: Not asked for.
+        columns: (outputs, inputs).
+        bits: 4 or 8.
+        block: Neighbouring inputs that share a scale.
+
+    Source: make_qkx2_quants of llama.cpp, as onnxruntime.quantization has it for whole numbers as zeros.
+    """
+    real = in_blocks(columns, block)
+    top = np.float32((1 << bits) - 1)
+    weights = np.sqrt(np.square(real).mean(axis=-1, keepdims=True)) + np.abs(real)
+    low, high = (np.asarray(f(real, axis=-1, keepdims=True)) for f in (np.min, np.max))
+    low, high = np.minimum(low, 0), np.maximum(high, 0)
+    span = np.maximum(high - low, _SMALLEST)
+    sum_w, sum_x = weights.sum(axis=-1, keepdims=True), (weights * real).sum(axis=-1, keepdims=True)
+    best = span / top, np.clip(np.rint(-low / span * top), 0, top)
+    best_error = _error(real, weights, *best, top)
+    for wider in _WIDER:
+        steps = np.clip(np.rint((top + wider) / span * (real - low)), 0, top)
+        weighed = weights * steps
+        sum_l, sum_l2 = weighed.sum(axis=-1, keepdims=True), (weighed * steps).sum(axis=-1, keepdims=True)
+        sum_xl = (weighed * real).sum(axis=-1, keepdims=True)
+        below = np.maximum(sum_w * sum_l2 - np.square(sum_l), _SMALLEST)
+        scale = np.maximum((sum_w * sum_xl - sum_x * sum_l) / below, _SMALLEST)
+        least = (sum_l2 * sum_x - sum_l * sum_xl) / below
+        made = scale, np.clip(np.rint(-least / scale), 0, top)
+        error = _error(real, weights, *made, top)
+        best = tuple(np.where(error < best_error, new, old) for new, old in zip(made, best, strict=True))
+        best_error = np.minimum(error, best_error)
+    scale, zero = best
+    integers = np.clip(np.rint(real / scale) + zero, 0, top).astype(np.uint8)
+    return Blocks(integers, np.ascontiguousarray(scale[..., 0]), zero[..., 0].astype(np.uint8), bits)
+
+
+def in_blocks(columns: NDArray[np.float32], block: int) -> NDArray[np.float32]:
+    """Return (outputs, blocks, block) of an (outputs, inputs) matrix, filled up by zeros."""
+    outputs, inputs = columns.shape
+    blocks = -(-inputs // block)
+    filled = np.zeros((outputs, blocks * block), np.float32)
+    filled[:, :inputs] = columns
+    return filled.reshape(outputs, blocks, block)
+
+
+def _steps(real: NDArray[np.float32], scale: NDArray[np.float32], half: int) -> NDArray[np.float32]:
+    steps: NDArray[np.float32] = np.clip(np.rint(real / scale), -half, half - 1)
+    return steps
+
+
+def _error(
+    real: NDArray[np.float32],
+    weights: NDArray[np.float32],
+    scale: NDArray[np.float32],
+    zero: NDArray[np.float32],
+    top: np.float32,
+) -> NDArray[np.float32]:
+    steps = np.clip(np.rint(real / scale) + zero, 0, top) - zero
+    found: NDArray[np.float32] = (weights * np.square(steps * scale - real)).sum(axis=-1, keepdims=True)
+    return found
+
+
+def _packed(integers: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
+    if bits == 8:
+        return integers
+    if integers.shape[-1] % 2:
+        integers = np.concatenate([integers, np.zeros_like(integers[..., :1])], axis=-1)
+    return np.asarray(integers[..., 0::2] | integers[..., 1::2] << 4, np.uint8)

@@ -1,0 +1,160 @@
+"""Compute what only logits need for the last tokens of a run alone: of a prompt nobody asks for more than one.
+
+Behind the last attention each token goes its own way: output matrix, the last layer's neurons, the last norm, the head.
+These nodes get the last rows of what they read; how many says an input that may be left out, and then all get theirs,
+so that guesses are verified and texts judged as before. It is named and means what transformers' `logits_to_keep` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+
+from edgeopt.executors.onnxruntime.decoder import IDS, LAST, LOGITS, SHARING_OP
+from edgeopt.graph.graph import Graph, Node, Value, attribute
+from edgeopt.graph.model import Model
+from edgeopt.graph.outcome import Outcome
+
+_OPSET = 10
+"""From it on, Slice takes its limits as inputs."""
+_FAR = 1 << 62
+_TOKENS, _NUMBERS = 1, 2
+"""Axes of (batch, tokens, numbers)."""
+_ATTENTIONS = (SHARING_OP, "MultiHeadAttention")
+"""Their first output is (batch, tokens, numbers), and each token hangs on those before it."""
+_TABLES = ("Gather", "GatherBlockQuantized")
+_PRODUCTS = ("MatMul", "MatMulNBits", "MatMulInteger", "MatMulIntegerToFloat", "DynamicQuantizeMatMul")
+_NORMS = ("SimplifiedLayerNormalization", "RMSNormalization", "LayerNormalization")
+_SKIP_NORMS = ("SkipSimplifiedLayerNormalization", "SkipLayerNormalization")
+_MEANS = ("ReduceMean", "ReduceSum")
+_PAIRS = ("Add", "Sub", "Mul", "Div", "Pow")
+_SINGLE = ("Cast", "Identity", "Sigmoid", "Tanh", "Erf", "Relu", "Gelu", "FastGelu", "QuickGelu", "Sqrt", "Reciprocal")
+_ROUNDING = ("QuantizeLinear", "DequantizeLinear")
+_DYNAMIC = "DynamicQuantizeLinear"
+
+
+def keep_last_logits(model: Model) -> Outcome:
+    """Return the decoder with the input `logits_to_keep`, (1,) int64, 0 where it is not given: all.
+
+    Logits of tokens that are kept are the same, but where a grid for the activations of a run follows: then it is that
+    of the rows that are kept.
+
+    Args:
+        model: A decoder whose attention is one op a layer.
+    """
+    if LAST in {one.name for one in model.proto.graph.input}:
+        return Outcome(model, {})
+    if LAST in {one.name for one in model.proto.graph.initializer}:  # an edit of the graph made a constant of it
+        return Outcome(_with_input(model), {"logits of the last tokens": 1})
+    graph = Graph.from_model(model)
+    behind, rows = _behind(graph)
+    edge = [
+        one
+        for one in dict.fromkeys(one for node in behind for one in node.inputs if one in rows)
+        if one is not None and graph.producer(one) not in behind
+    ]
+    if not edge or graph.opset < _OPSET:
+        return Outcome(model, {})
+    count, far, axis = (
+        graph.add_initializer(name, np.array([number], np.int64))
+        for name, number in ((LAST, 0), (f"{LAST}_end", _FAR), (f"{LAST}_axis", _TOKENS))
+    )
+    start = graph.insert("Neg", [count], name=f"{LAST}_start").outputs[0]
+    for one in edge:
+        last = graph.insert("Slice", [one, start, far, axis], name=f"{one.name}_last").outputs[0]
+        for node in (node for node in graph.consumers(one) if node in behind):
+            for place, given in enumerate(node.inputs):
+                if given is one:
+                    graph.set_input(node, place, last)
+    return Outcome(_with_input(graph.to_model()), {"logits of the last tokens": len(behind)})
+
+
+def _with_input(model: Model) -> Model:
+    """Return the model with the constant as an input that has a default."""
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    proto.graph.input.append(onnx.helper.make_tensor_value_info(LAST, TensorProto.INT64, [1]))
+    return Model(proto, model.name)
+
+
+def _behind(graph: Graph) -> tuple[set[Node], set[Value]]:
+    """Return the nodes that only logits need and that take each token alone, and all values of (batch, tokens, ..)."""
+    nodes = graph.nodes()
+    fixed, scales, rows = set(graph.initializers), set[Value](), set[Value]()
+    apart = set[Node]()
+    for node in nodes:
+        given = [one for one in node.inputs if one is not None]
+        if given and all(one in fixed for one in given):
+            fixed.update(node.outputs)
+        elif node.op_type in _ATTENTIONS or (node.op_type in _TABLES and [one.name for one in given[1:2]] == [IDS]):
+            rows.add(node.outputs[0])
+        elif _takes_each_alone(graph, node, [one for one in given if one not in fixed and one not in scales], rows):
+            apart.add(node)
+            rows.add(node.outputs[0])
+            if node.op_type == _DYNAMIC:
+                scales.update(node.outputs[1:])
+            else:
+                rows.update(node.outputs[1:])
+    behind = set[Node]()
+    for node in reversed(nodes):
+        kept = [one for one in node.outputs if one.name != LOGITS]
+        is_asked = any(graph.is_output(one) for one in kept)
+        if node in apart and not is_asked and all(set(graph.consumers(one)) <= behind for one in node.outputs):
+            behind.add(node)
+    return behind, rows
+
+
+def _takes_each_alone(graph: Graph, node: Node, given: Sequence[Value], rows: set[Value]) -> bool:
+    """Whether each token of what a node makes hangs on the same token alone of what it is given."""
+    if not given or not set(given) <= rows:
+        return False
+    check = _CHECKS.get(node.op_type)
+    return check is not None and check(graph, node, given)
+
+
+def _is_product(_: Graph, node: Node, given: Sequence[Value]) -> bool:
+    return [node.inputs[0]] == list(given)
+
+
+def _is_norm(_: Graph, node: Node, given: Sequence[Value]) -> bool:
+    return [node.inputs[0]] == list(given) and attribute(node, "axis", -1) in (-1, _NUMBERS)
+
+
+def _is_sum(_: Graph, node: Node, given: Sequence[Value]) -> bool:
+    return list(node.inputs[:2]) == list(given)
+
+
+def _is_mean(graph: Graph, node: Node, given: Sequence[Value]) -> bool:
+    axes: Sequence[int] = attribute(node, "axes", ())
+    stored = graph.constant(node.inputs[1]) if len(node.inputs) > 1 else None
+    found = tuple(stored.ravel().tolist()) if stored is not None else tuple(axes)
+    return [node.inputs[0]] == list(given) and found in ((-1,), (_NUMBERS,)) and attribute(node, "keepdims", 1) == 1
+
+
+def _is_pair(graph: Graph, node: Node, given: Sequence[Value]) -> bool:
+    """Whether what stands beside it is the same for every token."""
+    stored = [graph.constant(one) for one in node.inputs if one not in given]
+    return all(one is not None and (one.ndim < _NUMBERS or one.shape[-2] == 1) for one in stored)
+
+
+def _is_single(_: Graph, node: Node, given: Sequence[Value]) -> bool:
+    return [node.inputs[0]] == list(given)
+
+
+def _is_rounding(graph: Graph, node: Node, given: Sequence[Value]) -> bool:
+    scale = graph.constant(node.inputs[1])
+    return [node.inputs[0]] == list(given) and scale is not None and scale.size == 1
+
+
+_CHECKS: dict[str, Callable[[Graph, Node, Sequence[Value]], bool]] = {
+    **dict.fromkeys(_PRODUCTS, _is_product),
+    **dict.fromkeys(_NORMS, _is_norm),
+    **dict.fromkeys(_SKIP_NORMS, _is_sum),
+    **dict.fromkeys(_MEANS, _is_mean),
+    **dict.fromkeys(_PAIRS, _is_pair),
+    **dict.fromkeys((*_SINGLE, _DYNAMIC), _is_single),
+    **dict.fromkeys(_ROUNDING, _is_rounding),
+}

@@ -1,0 +1,46 @@
+"""A time limit that every loop over frames looks at, however deep it lies: one frame late at most."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from time import monotonic
+
+LONGER = "give --time-limit more"
+"""What to do where it was reached."""
+_ENDS_S = ContextVar("time_limit_ends_s", default=math.inf)
+
+
+class OutOfTime(BaseException):
+    """The time limit is over. Like Ctrl-C it passes through whatever goes on where a single attempt fails."""
+
+
+@contextmanager
+def limited(ends_s: float) -> Iterator[None]:
+    """Limit what is done inside the `with`; a limit around it holds too.
+
+    Args:
+        ends_s: On the monotonic clock, in seconds.
+    """
+    token = _ENDS_S.set(min(ends_s, _ENDS_S.get()))
+    try:
+        yield
+    finally:
+        _ENDS_S.reset(token)
+
+
+def time_left_s() -> float:
+    """Return what is left, in seconds: infinite without a limit, below zero after it."""
+    return _ENDS_S.get() - monotonic()
+
+
+def require_time(seconds: float = 0.0) -> None:
+    """Raise where so many seconds are not left.
+
+    Raises:
+        OutOfTime: If so.
+    """
+    if time_left_s() < seconds:
+        raise OutOfTime
