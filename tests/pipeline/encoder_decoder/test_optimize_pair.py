@@ -199,7 +199,7 @@ def test_windows_of_sounds_judge_and_too_few_are_refused(tmp_path, lines):
             optimize_encoder_decoder(str(folder), target="cpu", out=tmp_path / "o", options=options, listener=Silence())
     for more, told in (
         (["--prune", "off"], "--prune is not for an encoder with a decoder"),
-        (["--resume"], "--resume"),
+        (["--skip", "fuse"], "--skip is not for an encoder with a decoder"),
     ):
         done = CliRunner().invoke(cli, ["optimize", str(folder), "-t", "cpu", *more])
         assert done.exit_code != 0

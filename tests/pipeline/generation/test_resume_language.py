@@ -21,6 +21,7 @@ from edgeopt.pipeline.generation.forms import Form
 from edgeopt.pipeline.generation.material import Material
 from edgeopt.pipeline.generation.optimize import LanguageOptions, optimize_language_model
 from edgeopt.pipeline.generation.result import BASELINE, LanguageForm
+from edgeopt.pipeline.generation.time_shares import TimeShares
 from edgeopt.pipeline.run import Silence
 from edgeopt.runtime.bundle import read_bundle
 
@@ -70,10 +71,11 @@ def run(folder: Path, options: LanguageOptions, listener=None):
 
 def test_a_resumed_run_makes_only_what_is_missing(tmp_path, options, two_forms):
     folder, resumed = tmp_path / "lm", replace(options, resume=True)
-    with pytest.raises(KeyboardInterrupt):
-        run(folder, options, Interrupts("make, judge and time forms", 2))
+    cut = run(folder, options, Interrupts("make, judge and time forms", 2))
     assert two_forms == ["w8a8"]
-    assert not (folder / "bundle").exists()
+    assert (cut.was_cut, cut.exit_code, cut.chosen) == (True, 130, BASELINE)
+    assert [one.name for one in cut.forms] == [BASELINE, "w8a8"]
+    assert read_bundle(folder).expected["form"] == BASELINE
     first = (folder / "candidates" / "w8a8" / "model.onnx").read_bytes()
     report = run(folder, resumed)
     assert two_forms == ["w8a8", "w8"]
@@ -120,7 +122,8 @@ def test_what_fresh_processes_proved_before_the_interrupt_is_kept(monkeypatch, t
 
     monkeypatch.setattr(proof, "answer_fresh", answer_fresh)
     contest = SimpleNamespace(prompts=[[1]], asked=None, threads=1)
-    found, was_cut = proof.prove(forms, contest, 6, None, Silence())
-    assert was_cut
+    shares = TimeShares(None, Silence())
+    found = proof.prove(forms, contest, 6, None, shares)
+    assert shares.was_cut
     assert choose_form(found) == chosen
     assert found[1].speed["answer"].verdict is (Change.FASTER if whole > 1 else Change.UNCONFIRMED)

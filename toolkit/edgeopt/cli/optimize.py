@@ -181,11 +181,12 @@ def optimize(
 
     is_pair, is_decoder = is_encoder_decoder(model) or names_pair(model, task), names_decoder(model, task)
     if is_pair or is_decoder or is_language_model(model):
-        known = ("target", "out", "labels", "output_tokens", "max_drop", "budget", "threads", "form")
+        known = ["target", "out", "labels", "output_tokens", "max_drop", "budget", "threads", "resume", "form"]
+        known.append("time_limit")
         if is_pair:
             require_only(ctx, *known, what="an encoder with a decoder")
         else:
-            require_only(ctx, *known, "calib", "prompt_tokens", "resume", *(("task",) if is_decoder else ()))
+            require_only(ctx, *known, "calib", "prompt_tokens", *(("task",) if is_decoder else ()))
         asked = LanguageOptions(
             prompt_tokens=prompt_tokens or 128,
             output_tokens=output_tokens or 64,
@@ -195,6 +196,7 @@ def optimize(
             threads=threads or 0,
             budget=answer_budget(budget),
             resume=resume,
+            time_limit_s=time_limit,
         )
         with Progress(quiet=form != TERMINAL) as progress:
             work = optimize_encoder_decoder if is_pair else optimize_language_model

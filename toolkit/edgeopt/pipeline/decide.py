@@ -12,7 +12,15 @@ from edgeopt.measurement.fresh_process.turns import Runnable, feed_of, run_fresh
 from edgeopt.measurement.interleaved import Pace, Turns
 from edgeopt.measurement.load.workers import Pipeline
 from edgeopt.pipeline.candidate import BASELINE, Candidate
-from edgeopt.pipeline.measure import CONFIRM_SECONDS, MOST_SECONDS, Bench, Decision, Fresh, measure_and_choose
+from edgeopt.pipeline.measure import (
+    CONFIRM_SECONDS,
+    MOST_SECONDS,
+    PROVING_LATE_S,
+    Bench,
+    Decision,
+    Fresh,
+    measure_and_choose,
+)
 from edgeopt.pipeline.run import Run, model_file
 from edgeopt.pipeline.selection import Chosen, mark
 from edgeopt.system.text import plural
@@ -21,8 +29,6 @@ from edgeopt.system.time_limit import LONGER, OutOfTime, limited
 INTERRUPTED = "the run was interrupted"
 _TOO_LITTLE = "the time limit leaves too little time to measure them"
 _AGAIN = "the same command with --resume takes up what is finished"
-_LATE_S = 7.5
-"""What measuring may take beyond a time limit: of fast models that is enough for a proof."""
 
 
 def decide(run: Run) -> Decision | None:
@@ -50,7 +56,7 @@ def decide(run: Run) -> Decision | None:
         one_open=one_open,
     )
     try:
-        with limited(monotonic() + max(left, 0.0) + _LATE_S):
+        with limited(monotonic() + max(left, 0.0) + PROVING_LATE_S):
             decision = measure_and_choose(run.candidates, bench, run.wish)
     except OutOfTime:
         return untimed_decision(run, _TOO_LITTLE)

@@ -29,6 +29,8 @@ FRAMES_FOR_P99 = 400
 """The two-sided 95 % interval of a p99 needs 368."""
 MOST_SECONDS = 60.0
 CONFIRM_SECONDS = 15.0
+PROVING_LATE_S = 7.5
+"""What measuring may take beyond a time limit: of fast models that is enough for a proof."""
 LEAST_PROCESSES = 6
 """Below, no interval of ranks has 95 %."""
 MOST_PROCESSES = 12

@@ -15,11 +15,13 @@ from pathlib import Path
 
 import numpy as np
 
+from edgeopt.errors import EdgeoptError
 from edgeopt.measurement.fresh_process.start import run_child
 from edgeopt.measurement.generation.turns import PARTS, Prompt, Turns, Writes, logs_between, measure_in_turns
 from edgeopt.measurement.statistics.ratio import Ratio, centre_of_rounds, ratio_of_rounds
 from edgeopt.runtime.decoding.generation import Asked
 from edgeopt.runtime.decoding.opening import open_writer
+from edgeopt.system.time_limit import require_time, time_left_s
 
 _LONGEST_S = 3600.0
 _REQUEST, _ANSWER = "request.pickle", "answer.pickle"
@@ -42,12 +44,18 @@ def answer_fresh(
 
     Raises:
         EdgeoptError: If the process fails.
+        OutOfTime: If it does not end before a time limit does.
     """
     with tempfile.TemporaryDirectory(prefix="edgeopt-fresh-") as folder:
         files = [str(original.resolve()), str(other.resolve())]
         request = files, list(prompts), asked, threads, rounds, number
         (Path(folder) / _REQUEST).write_bytes(pickle.dumps(request))
-        run_child("fresh_process.answers", folder, longest_s=_LONGEST_S, remedy="run edgeopt doctor")
+        longest_s = min(_LONGEST_S, max(time_left_s(), 0.0))
+        try:
+            run_child("fresh_process.answers", folder, longest_s=longest_s, remedy="run edgeopt doctor")
+        except EdgeoptError:
+            require_time()
+            raise
         first, second = pickle.loads((Path(folder) / _ANSWER).read_bytes())
     return Turns(first), Turns(second)
 

@@ -16,6 +16,7 @@ from edgeopt.measurement.statistics.budget import BudgetResult, Verdict, judge_b
 from edgeopt.measurement.statistics.quantile import Quantile, quantile
 from edgeopt.runtime.decoding.generation import Asked
 from edgeopt.system.text import format_budget, parse_duration_s, short
+from edgeopt.system.time_limit import time_left_s
 
 PARTS = {"ttft": "TTFT", "tpot": "TPOT"}
 """What may be limited: as it is typed, and as reports call it."""
@@ -147,7 +148,7 @@ def prove_budget(
         prompts: Tokens; one an answer, in turns.
         asked: Of each answer.
         budget: The limits.
-        seconds: At most so long.
+        seconds: At most so long, but 6 answers at least; a time limit ends it after any.
         tell: Hears how many tenths of a second of how many are over.
     """
     times: dict[str, list[float]] = {part: [] for part in PARTS.values()}
@@ -164,7 +165,7 @@ def prove_budget(
         number += 1
         judged, took_s = judge_answers(budget, times), monotonic() - began_s
         tell(min(int(10 * took_s), int(10 * seconds)), int(10 * seconds))
-        if judged.is_decided or (took_s >= seconds and number >= _LEAST_ANSWERS):
+        if judged.is_decided or (took_s >= seconds and number >= _LEAST_ANSWERS) or time_left_s() < 0:
             return judged
 
 

@@ -19,6 +19,7 @@ from edgeopt.executors.onnxruntime.sums import Sums
 from edgeopt.runtime.decoding.generation import Asked
 from edgeopt.runtime.decoding.guessing import Guesser
 from edgeopt.runtime.decoding.language_model import LanguageModel
+from edgeopt.system.time_limit import require_time
 
 COUNTS, _ODD_COUNTS = (1, 2, 4, 8), (1, 3, 7)
 """Guesses a round that are tried; in runs of pairs the token before them makes an even number of odd ones."""
@@ -134,10 +135,12 @@ def forecast_guesses(
 
     Raises:
         EdgeoptError: If the draft does not open, or the model does not run.
+        OutOfTime: At the end of a time limit.
     """
     counts = counts or (_ODD_COUNTS if model.sums is Sums.PAIRED else COUNTS)
     texts = list[tuple[list[int], int]]()
     for prompt in prompts:
+        require_time()
         with model.generate(prompt, Asked(output_tokens, guesses=0, ends=False)) as answer:
             found = [piece.token for piece in answer]
         texts.append(([*prompt, *found], len(prompt)))
@@ -145,6 +148,7 @@ def forecast_guesses(
     plans = list[GuessPlan]()
     for by in (DRAFT, TEXT) if model.has_draft and uses_draft else (TEXT,):
         for count in counts:
+            require_time()
             model.forget()
             plans.append(_plan(by, count, [_rounds(model, by, count, *one, times.widths[-1]) for one in texts], times))
     plain, each = times.costs(np.arange(len(times.plain)))
@@ -160,6 +164,7 @@ def _times_ns(model: LanguageModel, text: Sequence[int], past: int) -> RunTimes:
     found: list[list[float]] = []
     more = [*text[past:], *text[:past]] * max(_WIDTHS)
     for number in range(-1, _ROUNDS):
+        require_time()
         times = list[float]()
         for width, verifies in kinds:
             decoder.is_exact = verifies and is_paired

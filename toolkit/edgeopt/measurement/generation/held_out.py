@@ -20,6 +20,7 @@ from edgeopt.runtime.decoding.generation import Asked, Long
 from edgeopt.runtime.decoding.long_sounds import fitted_sound
 from edgeopt.system.files import read_text
 from edgeopt.system.text import plural
+from edgeopt.system.time_limit import require_time, time_left_s
 
 LEAST_SOURCES, MOST_SOURCES = 4, 48
 _MOST_TEXT_BYTES = 16 << 20
@@ -142,7 +143,7 @@ def hold_out(
     most_tokens: int,
     tell: Callable[[int, int], None] = lambda *_: None,
 ) -> list[HeldOut]:
-    """Return each source with the original's answer.
+    """Return each source with the original's answer; 4 of them at least, however short a time limit is.
 
     Args:
         original: What others are compared with.
@@ -155,6 +156,8 @@ def hold_out(
     """
     found = list[HeldOut]()
     for i, source in enumerate(sources):
+        if i >= LEAST_SOURCES and time_left_s() < 0:
+            break
         tell(i, len(sources))
         with original.generate(source, Asked(most_tokens=most_tokens)) as answer:
             found.append(HeldOut(source, tuple(piece.token for piece in answer)))
@@ -162,9 +165,14 @@ def hold_out(
 
 
 def score_answers(model: EncoderDecoder, held: Sequence[HeldOut]) -> TextScore:
-    """Return how well a model predicts the original's answers, each behind the tokens of the original before it."""
+    """Return how well a model predicts the original's answers, each behind the tokens of the original before it.
+
+    Raises:
+        OutOfTime: At the end of a time limit.
+    """
     losses, likeliest = list[float](), list[NDArray[np.int64]]()
     for one in held:
+        require_time()
         logits = model.logits(one.source, one.answer).astype(np.float64)
         logits -= logits.max(axis=-1, keepdims=True)
         found = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from edgeopt.measurement.accuracy.bootstrap import drop_of_means
 from edgeopt.runtime.decoding.language_model import LanguageModel
+from edgeopt.system.time_limit import require_time
 
 WINDOW_TOKENS = 256
 MOST_WINDOWS = 48
@@ -23,6 +24,10 @@ class TextScore:
     """Of each window: the mean of -log(probability of the next token), in nats."""
     likeliest: tuple[NDArray[np.int64], ...]
     """Of each window: the token that greedy decoding would choose behind each of its tokens."""
+
+    def joined(self, more: TextScore) -> TextScore:
+        """Return these windows and more of them."""
+        return TextScore((*self.losses, *more.losses), (*self.likeliest, *more.likeliest))
 
     @property
     def perplexity(self) -> float:
@@ -52,9 +57,14 @@ def windows_of(tokens: Sequence[int], context: int) -> list[list[int]]:
 
 
 def score_text(model: LanguageModel, windows: Sequence[Sequence[int]]) -> TextScore:
-    """Return how well a model predicts each window, which it sees from its first token on."""
+    """Return how well a model predicts each window, which it sees from its first token on.
+
+    Raises:
+        OutOfTime: At the end of a time limit.
+    """
     losses, likeliest = list[float](), list[NDArray[np.int64]]()
     for window in windows:
+        require_time()
         logits = model.logits(window).astype(np.float64)
         logits -= logits.max(axis=-1, keepdims=True)
         found = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))

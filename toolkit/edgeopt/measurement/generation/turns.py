@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from edgeopt.graph.sound import Sound
 from edgeopt.measurement.statistics.ratio import Ratio, ratio_of_rounds
 from edgeopt.runtime.decoding.generation import Asked, Generation
+from edgeopt.system.time_limit import require_time
 
 LEAST_ROUNDS, MOST_ROUNDS = 8, 40
 Prompt = Sequence[int] | Sound
@@ -71,12 +72,16 @@ def measure_in_turns(
         least: Rounds, at least.
         most: Rounds, at most.
         first: Number of the first round, which says whose turn it is and which prompt is answered.
+
+    Raises:
+        OutOfTime: At the end of a time limit.
     """
     rows: dict[str, list[tuple[float, float, float]]] = {name: [] for name in models}
     number, began_s = -1, monotonic()  # one round warms up
     while number < least or (monotonic() - began_s < seconds and number < most):
         for name in list(models)[:: -1 if (first + number) % 2 else 1]:
             model = models[name]
+            require_time()
             model.forget()
             with model.generate(prompts[name][(first + number) % len(prompts[name])], asked) as answer:
                 for _ in answer:

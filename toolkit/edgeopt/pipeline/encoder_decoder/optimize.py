@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
 
-from edgeopt.errors import EdgeoptError, Note, NoteKind
-from edgeopt.graph.model import Model, load_model, save_model
+from edgeopt.errors import EdgeoptError
+from edgeopt.graph.model import load_model, save_model
 from edgeopt.graph.sound import Sound
-from edgeopt.measurement.generation.budget import prove_budget
 from edgeopt.measurement.generation.held_out import (
     HeldOut,
     hold_out,
@@ -28,11 +27,20 @@ from edgeopt.pipeline.encoder_decoder.pair import Pair, read_pair
 from edgeopt.pipeline.export.export import names_pair
 from edgeopt.pipeline.generation.choice import choose_form
 from edgeopt.pipeline.generation.contest import Contest, Entrant
-from edgeopt.pipeline.generation.optimize import LanguageOptions, export_first, find_processor, require_room
-from edgeopt.pipeline.generation.proof import as_forms, prove, told_of_cut
+from edgeopt.pipeline.generation.optimize import (
+    LanguageOptions,
+    Made,
+    export_first,
+    find_processor,
+    require_room,
+    time_forms,
+    with_budget,
+)
+from edgeopt.pipeline.generation.proof import as_forms, prove, told_of_end
 from edgeopt.pipeline.generation.result import LanguageReport
-from edgeopt.pipeline.generation.resume import take_folder
+from edgeopt.pipeline.generation.resume import Left, take_folder
 from edgeopt.pipeline.generation.summary import summarize_language
+from edgeopt.pipeline.generation.time_shares import Share, TimeShares
 from edgeopt.pipeline.optimize import device_name
 from edgeopt.recipes.encoder_decoder import DECODER, ENCODER, EncoderDecoderFiles, configurations
 from edgeopt.report.formats import write_pages
@@ -44,12 +52,12 @@ from edgeopt.system.environment import read_environment
 from edgeopt.system.target import Target
 from edgeopt.system.text import format_bytes, plural
 from edgeopt.system.threads import engine_threads
+from edgeopt.system.time_limit import limited, require_time
 
 _JOINED = "the encoder makes keys and values, one decoder"
 _COPIES = 6
 """Times the size of the weights: original and form are open, and a form is made."""
-_LONGER = 3
-"""Times the seconds of the contest that proving a budget may take."""
+_ENCODER = "encoder"
 
 
 def optimize_encoder_decoder(
@@ -74,20 +82,27 @@ def optimize_encoder_decoder(
     if (is_source := names_pair(model)) and not options.text:
         raise no_sources()
     given = export_first(model, target, out, listener) if is_source else Path(model)
+    shares = TimeShares(options.time_limit_s, listener)
     with open_encoder_decoder(given, threads) as original:
         files = original.files
         require_answers(original, options.output_tokens)
         require_room(_COPIES * original.size_bytes)
         sources = read_sources(options.text, original)
         folder = out or Path("out") / f"{files.name}-{device_name(target)}"
-        take_folder(folder, files.name, load_model(files.encoder), device, (), resumes=False)
-        place = _Workplace(folder, files)
-        held = hold_out(
-            original,
-            sources,
-            options.output_tokens,
-            lambda done, of: listener.progress("the original answers", done, of),
-        )
+        graphs = [load_model(one) for one in files.files]
+        of_form = ENCODER, DECODER
+        left = take_folder(folder, files.name, graphs, device, (), resumes=options.resume, graphs=of_form)
+        place = _Workplace(left, files)
+        shares.say()
+        with limited(shares.end_s(Share.JUDGED)):
+            held = hold_out(
+                original,
+                sources,
+                options.output_tokens,
+                lambda done, of: listener.progress("the original answers", done, of),
+            )
+        if len(held) < len(sources):
+            shares.warn(f"{len(held)} of {plural(len(sources), _kind(held))} judge")
         listener.say(f"{_told(held)} judge, by the original's answers")
         contest = Contest(
             original=original,
@@ -101,17 +116,14 @@ def optimize_encoder_decoder(
             listener=listener,
             score=score_answers,
         )
-        entrants, notes, was_cut = list[Entrant](), list[Note](), False
-        try:
-            _enter(read_pair(files), contest, place, device, entrants, notes)
-            contest.hold(entrants)
-        except KeyboardInterrupt:
-            was_cut = True
-        found = as_forms(contest, place.original, [one for one in entrants if one.score])
-    found, stopped = prove(found, contest, 0 if was_cut else options.processes, options.budget, listener)
-    was_cut = was_cut or stopped
-    if was_cut:
-        notes.append(told_of_cut(found, options.processes, options.budget, resumes=False))
+        made = Made()
+        with shares.part(Share.FORMS, "not all forms were made and judged"):
+            _enter(read_pair(files), contest, place, device, made)
+        time_forms(contest, made.entrants, shares)
+        hurried = shares.was_cut or shares.is_late
+        found = as_forms(contest, place.original, made.entrants, is_hurried=hurried)
+    found = prove(found, contest, options.processes, options.budget, shares)
+    ended = told_of_end(found, options.processes, options.budget, shares)
     report = LanguageReport(
         model=files.name,
         target=device.name,
@@ -129,25 +141,14 @@ def optimize_encoder_decoder(
         chosen=choose_form(found, options.budget),
         seconds=0.0,
         budget=options.budget,
-        was_cut=was_cut,
         told_lengths=f"{lengths_of([one.source for one in held])}, answers of {plural(options.output_tokens, 'token')}",
         told_judge=f"the original's answers to {_told(held)} of {Path(options.text).name}",
         asks="SOUND.wav" if files.audio else "--prompt TEXT",
     )
-    if options.budget and not was_cut:
-        with open_encoder_decoder(Path(report.best.file), threads) as chosen:
-            seconds = _LONGER * options.seconds
-            judged = prove_budget(
-                chosen,
-                contest.prompts,
-                contest.asked,
-                options.budget,
-                seconds,
-                lambda done, of: listener.progress("prove the budget, tenths of a second", done, of),
-            )
-        report = replace(report, judged=judged)
+    report = with_budget(report, contest, shares)
     bundle = deploy_encoder_decoder(report, device)
-    report = replace(report, notes=tuple(notes), seconds=monotonic() - began_s, bundle=bundle.folder)
+    notes = (*made.notes, *shares.notes, *([ended] if ended else []))
+    report = replace(report, notes=notes, seconds=monotonic() - began_s, bundle=bundle.folder, was_cut=shares.was_cut)
     write_pages(summarize_language(report), report.folder, "report")
     return report
 
@@ -156,7 +157,7 @@ def optimize_encoder_decoder(
 class _Workplace:
     """Where forms are written, and the original."""
 
-    folder: Path
+    left: Left
     files: EncoderDecoderFiles
 
     @property
@@ -164,61 +165,65 @@ class _Workplace:
         """Its folder, with configurations and tokenizer."""
         return self.files.tokenizer.parent
 
-    def write(self, name: str, pair: Pair) -> Path:
-        """Write a form into a folder of its own, with all that is read beside it; return the folder."""
-        place = self.folder / "candidates" / name
+    def write(self, name: str, pair: Pair) -> None:
+        """Write a form into a folder of its own, with all that is read beside it."""
+        place = self.left.place(name)
         place.mkdir(parents=True, exist_ok=True)
         save_model(pair.encoder, place / ENCODER)
         save_model(pair.decoder, place / DECODER)
         for one in (*configurations(self.original), self.files.tokenizer):
             shutil.copyfile(one, place / one.name)
-        return place
+        self.left.finish(name)
 
 
-def _enter(
-    pair: Pair, contest: Contest, place: _Workplace, device: Target, entrants: list[Entrant], notes: list[Note]
-) -> None:
-    """Let forms of the encoder compete beside the decoder in float, then the decoder's beside the fastest encoder."""
+def _enter(pair: Pair, contest: Contest, place: _Workplace, device: Target, made: Made) -> None:
+    """Let forms of the encoder compete beside the decoder in float, then the decoder's beside the fastest encoder.
+
+    Raises:
+        OutOfTime: At the end of a time limit; what was judged before it stays.
+    """
     count = len(ENCODER_FORMS) + len(DECODER_FORMS) + (not place.files.is_pair)
-    listener = contest.listener
+    listener, entrants = contest.listener, made.entrants
 
-    def enter(name: str, told: str, made: Pair) -> None:
+    def is_made(name: str, part: str, form: PartForm) -> bool:
+        """Make a form of a part, unless an earlier run made it; return whether there is one."""
         listener.progress("make, judge and time forms", len(entrants), count)
-        one = Entrant(name, told, name, place.write(name, made))
+        require_time()
+        if place.left.is_finished(name):
+            return True
+        found = form.make(pair.encoder if part == _ENCODER else pair.decoder, device)
+        if not found.changes:
+            made.leave_out(f"{part} {form.name}", "no matrix of constant weights is large enough")
+            return False
+        place.write(name, Pair(found.model, pair.decoder) if part == _ENCODER else Pair(encoder, found.model))
+        return True
+
+    def enter(name: str, told: str) -> None:
+        one = Entrant(name, told, name, place.left.place(name))
         size = sum(file.stat().st_size for file in one.file.glob("*.onnx*"))
         listener.say(f"{name:<14} {format_bytes(size):>10}  {told}")
         contest.enter([one])
         entrants.append(one)
 
-    encoders, left_out = {FLOAT: pair.encoder}, list[str]()
     if not place.files.is_pair:
-        enter(f"{FLOAT}-{FLOAT}", _JOINED, pair)
-    for form, made in _made(ENCODER_FORMS, pair.encoder, device, left_out, "encoder"):
-        encoders[form.name] = made
-        enter(f"{form.name}-{FLOAT}", f"encoder: {form.told}", Pair(made, pair.decoder))
+        place.write(name := f"{FLOAT}-{FLOAT}", pair)
+        enter(name, _JOINED)
+    for form in ENCODER_FORMS:
+        if is_made(name := f"{form.name}-{FLOAT}", _ENCODER, form):
+            enter(name, f"encoder: {form.told}")
     leader = contest.leader(entrants)
-    best = leader.name.partition("-")[0] if leader and leader.ratio("answer").speedup > 1 else FLOAT
-    for form, made in _made(DECODER_FORMS, pair.decoder, device, left_out, "decoder"):
-        enter(f"{best}-{form.name}", f"decoder: {form.told}", Pair(encoders[best], made))
+    is_faster = leader is not None and leader.ratio("answer").speedup > 1
+    best = leader.name.partition("-")[0] if leader and is_faster else FLOAT
+    encoder = pair.encoder if best == FLOAT else load_model(place.left.place(f"{best}-{FLOAT}") / ENCODER)
+    for form in DECODER_FORMS:
+        if is_made(name := f"{best}-{form.name}", "decoder", form):
+            enter(name, f"decoder: {form.told}")
     listener.progress("make, judge and time forms", count, count)
-    if left_out:
-        detail = f"left out: {', '.join(left_out)}: no matrix of constant weights is large enough"
-        notes.append(Note(NoteKind.INFO, detail))
 
 
-def _made(
-    forms: Sequence[PartForm], model: Model, device: Target, left_out: list[str], part: str
-) -> list[tuple[PartForm, Model]]:
-    found = list[tuple[PartForm, Model]]()
-    for form in forms:
-        made = form.make(model, device)
-        if made.changes:
-            found.append((form, made.model))
-        else:
-            left_out.append(f"{part} {form.name}")
-    return found
+def _kind(held: Sequence[HeldOut]) -> str:
+    return "sound" if isinstance(held[0].source, Sound) else "text"
 
 
 def _told(held: Sequence[HeldOut]) -> str:
-    kind = "sound" if isinstance(held[0].source, Sound) else "text"
-    return f"{plural(len(held), kind)} ({plural(sum(len(one.answer) for one in held), 'token')} of answers)"
+    return f"{plural(len(held), _kind(held))} ({plural(sum(len(one.answer) for one in held), 'token')} of answers)"

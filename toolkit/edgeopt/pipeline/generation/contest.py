@@ -7,6 +7,7 @@ round after round. What is chosen is proven in fresh processes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -25,6 +26,8 @@ from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.opening import open_writer
 from edgeopt.steps._context import Listener
 
+LEAST_WINDOWS = 6
+"""That judge, however short a time limit is."""
 _FEW_WINDOWS = 12
 _FEW_ROUNDS = 3
 _MOST_ROUNDS = 24
@@ -74,15 +77,21 @@ class Contest:
     listener: Listener
     score: Callable[[Any, Sequence[Any]], TextScore] = score_text
     """What judges a model by windows."""
+    judged_s: float = math.inf
+    """When the original has to be judged, on the monotonic clock: windows that are left then judge nothing."""
     base: TextScore = field(init=False)
     """Of the original, in the order in which windows are asked."""
 
     def __post_init__(self) -> None:
-        count = len(self.windows)
+        given, count = self.windows, len(self.windows)
         few = np.linspace(0, count - 1, min(_FEW_WINDOWS, count)).round().astype(int).tolist()
         order = [*few, *(i for i in range(count) if i not in set(few))]
-        self.windows = [self.windows[i] for i in order]
-        self.base = self.score(self.original, self.windows)
+        self.windows, self.base = [], TextScore((), ())
+        for window in [given[i] for i in order]:
+            if len(self.windows) >= LEAST_WINDOWS and monotonic() > self.judged_s:
+                break
+            self.windows.append(window)
+            self.base = self.base.joined(self.score(self.original, [window]))
 
     def rise(self, one: Entrant) -> Rise:
         """Return how much more perplexed it is by the windows that judged it."""
@@ -94,14 +103,14 @@ class Contest:
         assert one.score is not None
         return agreement_between(self._base(one.windows), one.score)
 
-    def times_of_original(self, entrants: Sequence[Entrant]) -> Turns:
-        """Return its times beside all that were timed; where none was, those of a few answers alone."""
+    def times_of_original(self, entrants: Sequence[Entrant], *, is_hurried: bool) -> Turns:
+        """Return its times beside all that were timed; where none was, those of a few answers alone, or of one."""
         known = [one.turns[0] for one in entrants if one.turns]
         if known:
             return reduce(Turns.joined, known)
-        alone = {"original": self.original}
+        alone, rounds = {"original": self.original}, 1 if is_hurried else _FEW_ROUNDS
         prompts = dict.fromkeys(alone, self.prompts)
-        return measure_in_turns(alone, prompts, self.asked, 0.0, least=_FEW_ROUNDS, most=_FEW_ROUNDS)["original"]
+        return measure_in_turns(alone, prompts, self.asked, 0.0, least=rounds, most=rounds)["original"]
 
     def leader(self, entrants: Sequence[Entrant]) -> Entrant | None:
         """Return the fastest that is in; None: nobody is."""
@@ -121,21 +130,35 @@ class Contest:
         for one in fit[:1]:
             self._time(one, _FEW_ROUNDS)
 
-    def hold(self, entrants: Sequence[Entrant]) -> None:
-        """Let them compete until one is left, or the time is over; those left are judged by the whole text."""
+    def hold(self, entrants: Sequence[Entrant], seconds: float) -> None:
+        """Let them compete until one is left, or the time is over; those left are judged by the whole text.
+
+        Args:
+            entrants: All that were judged.
+            seconds: At least so long, where they are more than one.
+
+        Raises:
+            OutOfTime: At the end of a time limit; `drop_unjudged` follows.
+        """
         began_s, rounds = monotonic(), _FEW_ROUNDS
         while True:
             left = self._knock_out(entrants)
             over_s = monotonic() - began_s
-            self._tell(over_s)
-            if len(left) <= 1 or over_s >= self.seconds or _rounds(left[0]) >= _MOST_ROUNDS:
+            self._tell(over_s, seconds)
+            if len(left) <= 1 or over_s >= seconds or _rounds(left[0]) >= _MOST_ROUNDS:
                 break
             for one in left:
                 self._time(one, rounds)
             rounds *= 2
         for one in left:
             self._judge_whole(one)
-        self._tell(self.seconds)
+        self._tell(seconds, seconds)
+
+    def drop_unjudged(self, entrants: Sequence[Entrant]) -> None:
+        """Take out what the whole text has not judged in time."""
+        for one in entrants:
+            if not one.out and one.windows < len(self.windows):
+                one.out = "the time limit left no time to judge it by the whole text"
 
     def _knock_out(self, entrants: Sequence[Entrant]) -> list[Entrant]:
         """Return who stays, the fastest first: it is fit, and nobody is proven slower than it."""
@@ -162,8 +185,7 @@ class Contest:
 
     def _judge(self, one: Entrant, opened: Any, count: int) -> None:
         more = self.score(opened, self.windows[one.windows : count])
-        known = one.score or TextScore((), ())
-        one.score = TextScore((*known.losses, *more.losses), (*known.likeliest, *more.likeliest))
+        one.score = (one.score or TextScore((), ())).joined(more)
         one.windows = count
 
     def _time(self, one: Entrant, rounds: int) -> None:
@@ -182,8 +204,8 @@ class Contest:
     def _base(self, count: int) -> TextScore:
         return TextScore(self.base.losses[:count], self.base.likeliest[:count])
 
-    def _tell(self, over_s: float) -> None:
-        whole = max(int(10 * self.seconds), 1)
+    def _tell(self, over_s: float, seconds: float) -> None:
+        whole = max(int(10 * seconds), 1)
         self.listener.progress("time the fastest forms, tenths of a second", min(int(10 * over_s), whole), whole)
 
 

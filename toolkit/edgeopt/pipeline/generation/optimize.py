@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind, UnsupportedError
 from edgeopt.executors.onnxruntime.providers import CPU
 from edgeopt.graph.model import Model, find_model, load_model, save_model
-from edgeopt.measurement.generation.budget import AnswerBudget, AnswerVerdict, prove_budget
+from edgeopt.measurement.generation.budget import AnswerBudget, prove_budget
 from edgeopt.measurement.generation.turns import PARTS
 from edgeopt.pipeline.export.export import export_for, names_decoder
 from edgeopt.pipeline.generation.choice import choose_form
@@ -21,11 +21,12 @@ from edgeopt.pipeline.generation.forms import FORMS, FUSED, Form, with_chunks
 from edgeopt.pipeline.generation.fusion import answers_last, fuse_decoder
 from edgeopt.pipeline.generation.guessing import choose_guesses
 from edgeopt.pipeline.generation.material import Material
-from edgeopt.pipeline.generation.proof import as_forms, prove, told_of_cut
+from edgeopt.pipeline.generation.proof import as_forms, prove, told_of_end
 from edgeopt.pipeline.generation.result import BASELINE, GuessChoice, LanguageReport
 from edgeopt.pipeline.generation.resume import MODEL, Left, take_folder
 from edgeopt.pipeline.generation.summary import summarize_language
 from edgeopt.pipeline.generation.texts import no_text, read_texts
+from edgeopt.pipeline.generation.time_shares import Share, TimeShares
 from edgeopt.pipeline.measure import LEAST_PROCESSES
 from edgeopt.pipeline.optimize import device_name
 from edgeopt.pipeline.writing import find_language_model
@@ -36,7 +37,7 @@ from edgeopt.runtime.availability import find_device
 from edgeopt.runtime.bundle import is_bundle
 from edgeopt.runtime.decoding.generation import Asked
 from edgeopt.runtime.decoding.language_model import LanguageModel
-from edgeopt.runtime.decoding.opening import open_language_model
+from edgeopt.runtime.decoding.opening import open_language_model, open_writer
 from edgeopt.steps._context import Listener
 from edgeopt.steps.convert.blocks_with_inputs import Gram
 from edgeopt.steps.convert.cache_integers import make_integer_cache
@@ -47,6 +48,7 @@ from edgeopt.system.memory import free_bytes
 from edgeopt.system.target import Target
 from edgeopt.system.text import format_bytes, plural
 from edgeopt.system.threads import engine_threads
+from edgeopt.system.time_limit import require_time, time_left_s
 
 MAX_RISE = 0.02
 _MATRIX = 2
@@ -79,6 +81,8 @@ class LanguageOptions:
     """Fresh ones that prove the choice; 2 or more."""
     resume: bool = False
     """Take up the forms that an interrupted run made."""
+    time_limit_s: float | None = None
+    """Until forms are made, judged and proven; of 1.5 times this and a few seconds all is written."""
 
 
 def optimize_language_model(
@@ -101,6 +105,7 @@ def optimize_language_model(
     if (is_source := names_decoder(model)) and not options.text:
         raise no_text()
     file = export_first(model, target, out, listener) if is_source else find_language_model(model)
+    shares = TimeShares(options.time_limit_s, listener)
     if is_bundle(file):
         find_model(model)  # which says what takes one
     original, recipe = open_language_model(file, threads)
@@ -109,8 +114,9 @@ def optimize_language_model(
         texts = read_texts(recipe, original, options.text, options.calib)
         folder = out or Path("out") / f"{recipe.name}-{device_name(target)}"
         loaded = load_model(file)
-        left = take_folder(folder, recipe.name, loaded, device, texts.calibration, resumes=options.resume)
+        left = take_folder(folder, recipe.name, [loaded], device, texts.calibration, resumes=options.resume)
         _require_memory(loaded)
+        shares.say()
         head = recipe.generation.head
         listener.say("look for what is written in many ops and can be one")
         fused = fuse_decoder(loaded, original.context, original.tokenizer.size)
@@ -130,16 +136,23 @@ def optimize_language_model(
             seconds=options.seconds,
             parts=PARTS if options.budget else ("answer",),
             listener=listener,
+            judged_s=shares.end_s(Share.JUDGED),
         )
+        if len(contest.windows) < len(texts.windows):
+            shares.warn(f"{len(contest.windows)} of {plural(len(texts.windows), 'window')} of the text judge")
         is_last_enough = answers_last(fused.model, original.context, original.tokenizer.size)
         place = Workplace(file, left, with_chunks(recipe), is_last_enough)
-        entrants, notes = _enter(forms, contest, material, place, listener)
-        was_cut = _is_cut(lambda: contest.hold(entrants))
-        found = as_forms(contest, file, entrants)
-    found, stopped = prove(found, contest, 0 if was_cut else options.processes, options.budget, listener)
-    was_cut = was_cut or stopped
-    if was_cut:
-        notes.append(told_of_cut(found, options.processes, options.budget))
+        made = Made()
+        with shares.part(Share.FORMS):
+            _enter(forms, contest, material, place, made)
+        missing = made.missing_of([one.name for one in forms])
+        if missing and shares.is_late:
+            shares.warn(f"not made or not judged: {', '.join(missing)}")
+        entrants = made.entrants
+        time_forms(contest, entrants, shares)
+        found = as_forms(contest, file, entrants, is_hurried=shares.was_cut or shares.is_late)
+    found = prove(found, contest, options.processes, options.budget, shares)
+    ended = told_of_end(found, options.processes, options.budget, shares)
     report = LanguageReport(
         model=recipe.name,
         target=device.name,
@@ -148,7 +161,7 @@ def optimize_language_model(
         output_tokens=options.output_tokens,
         max_rise=options.max_rise,
         text=texts.judging,
-        windows=len(texts.windows),
+        windows=len(contest.windows),
         window_tokens=len(texts.windows[0]),
         calibration=f"{plural(len(texts.calibration), 'window')} of {texts.calibrating}",
         cpu=read_environment().cpu,
@@ -157,20 +170,13 @@ def optimize_language_model(
         chosen=choose_form(found, options.budget),
         seconds=0.0,
         budget=options.budget,
-        was_cut=was_cut,
     )
-    if not was_cut:
-        report = replace(report, guessing=_guessing(report, contest, listener))
-    if options.budget and not was_cut:
-        try:
-            report = replace(report, judged=_prove(Path(report.best.file), contest, options.budget, listener))
-        except KeyboardInterrupt:
-            report = replace(report, was_cut=True)
-            notes.append(
-                Note(NoteKind.WARNING, "interrupted before the budget was decided", "edgeopt bench decides it")
-            )
+    if not shares.was_cut:
+        report = replace(report, guessing=_guessing(report, contest, shares))
+    report = with_budget(report, contest, shares)
     bundle = deploy_language_model(report, device, recipe if report.chosen == BASELINE else with_chunks(recipe))
-    report = replace(report, notes=(*fused.notes, *notes), seconds=monotonic() - began_s, bundle=bundle.folder)
+    notes = (*fused.notes, *made.notes, *shares.notes, *([ended] if ended else []))
+    report = replace(report, notes=notes, seconds=monotonic() - began_s, bundle=bundle.folder, was_cut=shares.was_cut)
     write_pages(summarize_language(report), report.folder, "report")
     return report
 
@@ -211,33 +217,59 @@ class Workplace:
         return place / MODEL
 
 
-def _enter(
-    forms: Sequence[Form], contest: Contest, material: Material, place: Workplace, listener: Listener
-) -> tuple[list[Entrant], list[Note]]:
-    """Make the forms, kind by kind, and let each into the contest; return all, and what was left out."""
-    entrants, left_out = list[Entrant](), dict[str, list[str]]()
+@dataclass
+class Made:
+    """The forms that were made and judged, and those that were left out."""
+
+    entrants: list[Entrant] = field(default_factory=list)
+    left_out: dict[str, list[str]] = field(default_factory=dict)
+    """Names by the reason."""
+    more: list[Note] = field(default_factory=list)
+
+    def leave_out(self, name: str, why: str) -> None:
+        """Tell that a form was left out."""
+        self.left_out.setdefault(why, []).append(name)
+
+    def missing_of(self, names: Sequence[str]) -> list[str]:
+        """Return those of some names that were neither judged nor left out."""
+        known = {*(one.name for one in self.entrants), *(name for names in self.left_out.values() for name in names)}
+        return [name for name in names if name not in known]
+
+    @property
+    def notes(self) -> list[Note]:
+        """Why forms were left out."""
+        told = [f"left out: {', '.join(names)}: {why}" for why, names in self.left_out.items()]
+        return [*(Note(NoteKind.INFO, one) for one in told), *self.more]
+
+
+def _enter(forms: Sequence[Form], contest: Contest, material: Material, place: Workplace, made: Made) -> None:
+    """Make the forms, kind by kind, and let each into the contest.
+
+    Raises:
+        OutOfTime: At the end of a time limit; what was judged before it stays.
+    """
+    listener = contest.listener
     kinds = list(dict.fromkeys(form.kind or form.name for form in forms))
     for i, kind in enumerate(kinds):
         listener.progress("make, judge and time forms", i, len(kinds))
         group = list[Entrant]()
         for form in (one for one in forms if (one.kind or one.name) == kind):
+            require_time()
             file = place.left.place(form.name) / MODEL
             if not place.left.is_finished(form.name):
-                made = form.make(material)
-                if not made.changes:
-                    left_out.setdefault(form.left_out, []).append(form.name)
+                one = form.make(material)
+                if not one.changes:
+                    made.leave_out(form.name, form.left_out)
                     continue
-                file = place.write(form.name, made.model)
+                file = place.write(form.name, one.model)
             group.append(Entrant(form.name, form.told, form.precision, file))
             listener.say(f"{form.name:<10} {format_bytes(group[-1].file.stat().st_size):>10}  {form.told}")
         contest.enter(group)
-        entrants += group
-    notes = [Note(NoteKind.INFO, f"left out: {', '.join(names)}: {why}") for why, names in left_out.items()]
-    leader = contest.leader(entrants)
+        made.entrants += group
+    leader = contest.leader(made.entrants)
     if leader is not None:
-        notes += _enter_with_small_cache(leader, contest, material, place, entrants)
+        made.more += _enter_with_small_cache(leader, contest, material, place, made.entrants)
     listener.progress("make, judge and time forms", len(kinds), len(kinds))
-    return entrants, notes
 
 
 def _enter_with_small_cache(
@@ -257,27 +289,46 @@ def _enter_with_small_cache(
     return []
 
 
-def _guessing(report: LanguageReport, contest: Contest, listener: Listener) -> GuessChoice:
+def time_forms(contest: Contest, entrants: Sequence[Entrant], shares: TimeShares) -> None:
+    """Time the fastest longer, until one is left or their share of the time is over."""
+    if shares.was_cut:
+        return
+    with shares.part(Share.ROUNDS):
+        contest.hold(entrants, shares.seconds(contest.seconds, Share.ROUNDS))
+    contest.drop_unjudged(entrants)
+
+
+def with_budget(report: LanguageReport, contest: Contest, shares: TimeShares) -> LanguageReport:
+    """Return the report with whether the chosen form keeps the budget, on answers of its own; as it is without one."""
+    if report.budget is None:
+        return report
+    if not shares.was_cut:
+        with shares.part(Share.BUDGET), open_writer(Path(report.best.file), contest.threads) as opened:
+            judged = prove_budget(
+                opened,
+                contest.prompts,
+                contest.asked,
+                report.budget,
+                _LONGER * contest.seconds,
+                lambda done, of: contest.listener.progress("prove the budget, tenths of a second", done, of),
+            )
+            if not judged.is_decided and time_left_s() < 0:
+                shares.warn("the budget is not decided")
+            return replace(report, judged=judged)
+    told = "interrupted before the budget was decided"
+    shares.notes.append(Note(NoteKind.WARNING, told, "edgeopt bench decides it"))
+    return report
+
+
+def _guessing(report: LanguageReport, contest: Contest, shares: TimeShares) -> GuessChoice:
     """Return whether the chosen form guesses in its bundle."""
-    listener.say("see whether guesses pay")
-    with open_language_model(Path(report.best.file), contest.threads)[0] as opened:
-        try:
-            return choose_guesses(report.best, opened, contest.prompts, contest.asked, contest.seconds / _SHARE)
-        except KeyboardInterrupt:
-            return GuessChoice(told="not used: interrupted before they were proven faster")
-
-
-def _prove(chosen: Path, contest: Contest, budget: AnswerBudget, listener: Listener) -> AnswerVerdict:
-    """Return whether the chosen form keeps the budget, on answers of its own."""
-    with open_language_model(chosen, contest.threads)[0] as opened:
-        return prove_budget(
-            opened,
-            contest.prompts,
-            contest.asked,
-            budget,
-            _LONGER * contest.seconds,
-            lambda done, of: listener.progress("prove the budget, tenths of a second", done, of),
-        )
+    shares.listener.say("see whether guesses pay")
+    seconds = contest.seconds / _SHARE
+    with shares.part(Share.PROVEN), open_language_model(Path(report.best.file), contest.threads)[0] as opened:
+        require_time(seconds)
+        return choose_guesses(report.best, opened, contest.prompts, contest.asked, seconds)
+    why = "interrupted" if shares.was_cut else "the time limit was over"
+    return GuessChoice(told=f"not used: {why} before they were proven faster")
 
 
 def export_first(source: str, target: str, out: Path | None, listener: Listener) -> Path:
@@ -286,15 +337,6 @@ def export_first(source: str, target: str, out: Path | None, listener: Listener)
     made = export_for(source, target, out)
     listener.say(f"exported to {made.file}, compared with {made.framework}")
     return made.file
-
-
-def _is_cut(work: Callable[[], None]) -> bool:
-    """Do work; return whether it was interrupted: what it found so far stays."""
-    try:
-        work()
-    except KeyboardInterrupt:
-        return True
-    return False
 
 
 def _copy_beside(source: Path, place: Path, recipe: Recipe) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
+from time import monotonic
 
 from edgeopt.errors import Note, NoteKind
 from edgeopt.measurement.fresh_process.answers import answer_fresh, ratios_over
@@ -15,20 +16,30 @@ from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.pipeline.generation.choice import choose_form
 from edgeopt.pipeline.generation.contest import Contest, Entrant, speeds_of
 from edgeopt.pipeline.generation.result import BASELINE, LanguageForm
+from edgeopt.pipeline.generation.time_shares import Share, TimeShares
 from edgeopt.recipes.encoder_decoder import graphs_in
-from edgeopt.steps._context import Listener
+from edgeopt.system.time_limit import LONGER, require_time
 
 _MOST_PROVEN = 2
 """Forms that are proven one after the other, where the first is not."""
 _FEWEST = 2
-"""Fresh processes that give an interval, where the run is interrupted: it is wide, and says itself what it proves."""
+"""Fresh processes that give an interval, where the run ends early: it is wide, and says itself what it proves."""
 _ROUNDS = 3
 """Of a fresh process: short, because processes differ by more than rounds."""
 
 
-def as_forms(contest: Contest, original: Path, entrants: Sequence[Entrant]) -> list[LanguageForm]:
-    """Return the original, with its times beside all that were timed, and the entrants as they are reported."""
-    times = _medians(contest.times_of_original(entrants))
+def as_forms(
+    contest: Contest, original: Path, entrants: Sequence[Entrant], *, is_hurried: bool = False
+) -> list[LanguageForm]:
+    """Return the original, with its times beside all that were timed, and the entrants as they are reported.
+
+    Args:
+        contest: That judged and timed them.
+        original: Its file or folder.
+        entrants: All that were judged.
+        is_hurried: Whether it was interrupted, or is late: one answer times the original, where no form was timed.
+    """
+    times = _medians(contest.times_of_original(entrants, is_hurried=is_hurried))
     size, perplexity = _bytes_of(original), contest.base.perplexity
     first = LanguageForm(BASELINE, "as given", str(original), size, perplexity, times_ms=times)
     return [first, *(_as_form(contest, one) for one in entrants)]
@@ -62,37 +73,39 @@ def _bytes_of(form: Path) -> int:
 
 
 def prove(
-    forms: Sequence[LanguageForm], contest: Contest, processes: int, budget: AnswerBudget | None, listener: Listener
-) -> tuple[list[LanguageForm], bool]:
+    forms: Sequence[LanguageForm],
+    contest: Contest,
+    processes: int,
+    budget: AnswerBudget | None,
+    shares: TimeShares,
+) -> list[LanguageForm]:
     """Return the forms with the speeds over fresh processes of the one that is chosen; speeds of others prove nothing.
 
-    Ctrl-C ends it: what the processes before it prove is kept.
+    Ctrl-C and a time limit end it: what the processes before that prove is kept.
 
     Args:
         forms: The original first.
         contest: What was asked of them.
-        processes: How many fresh ones, 2 or more; 0: nothing is proven, the run was interrupted.
+        processes: How many fresh ones, 2 or more; after an interrupt none is run.
         budget: That the choice is to keep, where one is.
-        listener: Hears how far it is.
-
-    Returns:
-        The forms, and whether it was interrupted.
+        shares: What is left of the time; hears why it ended early.
     """
-    found, proven, was_cut = list(forms), set[str](), False
-    for _ in range(_MOST_PROVEN if processes else 0):
+    found, proven, listener = list(forms), set[str](), shares.listener
+    for _ in range(_MOST_PROVEN):
         name = choose_form(found, budget)
-        if name == BASELINE or name in proven or was_cut:
+        if name == BASELINE or name in proven or shares.was_cut:
             break
         place = next(i for i, one in enumerate(found) if one.name == name)
-        runs = list[tuple[Turns, Turns]]()
-        try:
+        runs, each_s = list[tuple[Turns, Turns]](), _process_s(found[0], found[place])
+        with shares.part(Share.PROVEN):
             for number in range(processes):
+                require_time(each_s)
                 listener.progress(f"prove {name} in fresh processes", number, processes)
                 files = Path(found[0].file), Path(found[place].file)
                 prompts = [contest.prompts[(number * _ROUNDS + i) % len(contest.prompts)] for i in range(_ROUNDS)]
+                began_s = monotonic()
                 runs.append(answer_fresh(*files, prompts, contest.asked, contest.threads, _ROUNDS, number))
-        except KeyboardInterrupt:
-            was_cut = True
+                each_s = monotonic() - began_s
         if len(runs) < _FEWEST:
             break
         proven.add(name)
@@ -100,20 +113,31 @@ def prove(
         both = [_all(one[i] for one in runs) for i in (0, 1)]
         found[place] = replace(found[place], speed=ratios_over(runs), times_ms=_medians(both[1]))
         found[0] = replace(found[0], times_ms=_medians(both[0]))
-    return [one if one.name in proven else _unproven(one) for one in found], was_cut
+    return [one if one.name in proven else _unproven(one) for one in found]
 
 
-def told_of_cut(
-    forms: Sequence[LanguageForm], processes: int, budget: AnswerBudget | None, *, resumes: bool = True
-) -> Note:
-    """Return what an interrupted run chose, of so many fresh processes that were wanted."""
+def _process_s(original: LanguageForm, form: LanguageForm) -> float:
+    """Return what a fresh process takes at least, in seconds: its rounds, and one that warms up."""
+    return (1 + _ROUNDS) * (original.times_ms["answer"] + form.times_ms["answer"]) / 1000
+
+
+def told_of_end(
+    forms: Sequence[LanguageForm], processes: int, budget: AnswerBudget | None, shares: TimeShares
+) -> Note | None:
+    """Return what a run that was interrupted, or ran out of time, chose; None of one that was not."""
+    if not (shares.was_cut or shares.is_late):
+        return None
+    why = "interrupted" if shares.was_cut else "time limit reached"
+    remedy = "the same command with --resume takes up the forms" if shares.was_cut else LONGER
     chosen = next(one for one in forms if one.name == choose_form(forms, budget))
     if chosen.name == BASELINE:
-        detail = "interrupted before a form was proven faster: the bundle holds the original"
-    else:
-        count = chosen.speed["answer"].processes
-        detail = f"interrupted: {chosen.name} is proven faster by {count} of {processes} fresh processes"
-    return Note(NoteKind.WARNING, detail, "the same command with --resume takes up the forms" if resumes else "")
+        detail = f"{why} before a form was proven faster: the bundle holds the original"
+        return Note(NoteKind.WARNING, detail, remedy)
+    count = chosen.speed["answer"].processes
+    if count >= processes and not shares.was_cut:
+        return None
+    detail = f"{why}: {chosen.name} is proven faster by {count} of {processes} fresh processes"
+    return Note(NoteKind.WARNING, detail, remedy)
 
 
 def _unproven(one: LanguageForm) -> LanguageForm:

@@ -30,6 +30,8 @@ class Left:
     """What makes the run this run: model, target, text, packages."""
     resumes: bool
     """Whether finished forms are taken up."""
+    graphs: tuple[str, ...] = (MODEL,)
+    """Files of a form."""
 
     def place(self, form: str) -> Path:
         """Return the folder of a form."""
@@ -37,27 +39,39 @@ class Left:
 
     def is_finished(self, form: str) -> bool:
         """Return whether a form was made by such a run, and is whole."""
-        told, file = _read(self.place(form) / _DONE), self.place(form) / MODEL
-        return self.resumes and told.get("run") == self.run and file.is_file() and told.get("sha256") == _hash(file)
+        told, files = _read(self.place(form) / _DONE), self._graphs(form)
+        is_of_run = self.resumes and told.get("run") == self.run
+        return is_of_run and all(one.is_file() for one in files) and told.get("sha256") == _hash(files)
 
     def finish(self, form: str) -> None:
         """Mark a form as made."""
-        told = {"run": self.run, "sha256": _hash(self.place(form) / MODEL)}
+        told = {"run": self.run, "sha256": _hash(self._graphs(form))}
         write_beside(self.place(form) / _DONE, json.dumps(told) + "\n")
+
+    def _graphs(self, form: str) -> list[Path]:
+        return [self.place(form) / name for name in self.graphs]
 
 
 def take_folder(
-    folder: Path, name: str, model: Model, target: Target, calibration: Sequence[Sequence[int]], *, resumes: bool
+    folder: Path,
+    name: str,
+    models: Sequence[Model],
+    target: Target,
+    calibration: Sequence[Sequence[int]],
+    *,
+    resumes: bool,
+    graphs: tuple[str, ...] = (MODEL,),
 ) -> Left:
     """Take an output folder that is new, or of such a run.
 
     Args:
         folder: That is written.
         name: Of the model.
-        model: The original.
+        models: The original, a model or its parts.
         target: Of the run.
         calibration: Windows of the text that forms are fitted to.
         resumes: Whether finished forms are taken up.
+        graphs: Files of a form.
 
     Raises:
         InvalidFileError: If it holds something else, or is to be resumed and holds another run.
@@ -69,7 +83,13 @@ def take_folder(
     if folder.is_dir() and not mark.is_file() and any(folder.iterdir()):
         raise InvalidFileError(f"{folder} holds something else", remedy="choose an empty folder with -o")
     described = json.dumps(
-        [model.fingerprint, repr(target), repr([list(one) for one in calibration]), package_versions()], sort_keys=True
+        [
+            [one.fingerprint for one in models],
+            repr(target),
+            repr([list(one) for one in calibration]),
+            package_versions(),
+        ],
+        sort_keys=True,
     )
     run = hashlib.sha256(described.encode()).hexdigest()
     if resumes and mark.is_file() and _read(mark).get("run") != run:
@@ -78,12 +98,12 @@ def take_folder(
             remedy="leave --resume out, or name its folder",
         )
     write_beside(mark, json.dumps({"tool": "edgeopt optimize", "language model": name, "run": run}) + "\n")
-    return Left(folder, run, resumes)
+    return Left(folder, run, resumes, graphs)
 
 
-def _hash(file: Path) -> str:
-    """Return the hash of a model and of the files with its weights."""
-    return " ".join(sha256_of(one) for one in sorted(file.parent.glob(f"{file.name}*")))
+def _hash(files: Sequence[Path]) -> str:
+    """Return the hashes of models and of the files with their weights."""
+    return " ".join(sha256_of(one) for file in files for one in sorted(file.parent.glob(f"{file.name}*")))
 
 
 def _read(file: Path) -> Mapping[str, Any]:

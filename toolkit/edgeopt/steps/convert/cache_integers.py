@@ -20,6 +20,7 @@ from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.steps.convert.text_inputs import feeds_of
 from edgeopt.steps.quantize.calibration.watching import with_outputs
+from edgeopt.system.time_limit import require_time
 
 _PAST_KEY, _PAST_VALUE, _K_SCALE, _V_SCALE = 3, 4, 12, 13
 """Inputs of the op."""
@@ -46,6 +47,7 @@ def cache_ranges(
     known = {one.name for one in session.inputs}
     found = {part.past: np.zeros((1, part.heads, 1, part.head), np.float32) for part in cache}
     for window in windows:
+        require_time()
         made = session.run(feeds_of(window, cache, known))
         for part in cache:
             largest = np.abs(made[part.present]).max(axis=2, keepdims=True)

@@ -21,6 +21,7 @@ from edgeopt.steps.convert.blocks import Rounding
 from edgeopt.steps.convert.text_inputs import feeds_of
 from edgeopt.steps.convert.weight_only import columns_of, large_products
 from edgeopt.steps.quantize.calibration.watching import with_outputs
+from edgeopt.system.time_limit import require_time
 
 _MOST_GROUPS = 24
 _MOST_TEXTS, _MOST_TOKENS = 3, 128
@@ -68,6 +69,7 @@ def sensitive_products(
     groups = [list(part) for part in np.array_split(np.array(list(weights)), min(_MOST_GROUPS, len(weights)))]
     losses, sizes = list[float](), list[int]()
     for i, group in enumerate(groups):
+        require_time()
         tell(i, len(groups))
         given = dict[str, NDArray[np.float32]]()
         for name in group:

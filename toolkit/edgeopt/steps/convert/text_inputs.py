@@ -15,6 +15,7 @@ from edgeopt.graph.tensors import Tensors
 from edgeopt.steps.convert.blocks_with_inputs import Gram
 from edgeopt.steps.convert.weight_only import large_products, product_inputs
 from edgeopt.steps.quantize.calibration.watching import groups_of, with_outputs
+from edgeopt.system.time_limit import require_time
 
 MOST_HELD_BYTES = 1 << 30
 """Sums that are held at once; what is beyond that takes another run over the text."""
@@ -54,6 +55,7 @@ def grams_of(
         known = {one.name for one in session.inputs}
         grams = {name: Gram(tensors[name]) for name in group}
         for j, window in enumerate(windows):
+            require_time()
             tell(i * len(windows) + j, len(groups) * len(windows))
             for name, value in session.run(feeds_of(window, cache, known)).items():
                 grams[name].add(np.asarray(value, np.float32).reshape(-1, tensors[name]))

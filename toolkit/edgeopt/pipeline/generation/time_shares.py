@@ -1,0 +1,84 @@
+"""The time limit of one `optimize` of a language model: a share for each part of the work, that of proving is kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import Enum
+from time import monotonic
+
+from edgeopt.errors import Note, NoteKind
+from edgeopt.pipeline.measure import PROVING_LATE_S
+from edgeopt.steps._context import Listener
+from edgeopt.system.text import typed_duration
+from edgeopt.system.time_limit import LONGER, OutOfTime, limited
+
+
+class Share(Enum):
+    """When a part of the work ends, as a share of the limit."""
+
+    JUDGED = 0.1
+    """The original has predicted the text, or answered what it hears or reads."""
+    FORMS = 0.55
+    """Forms are made, judged and timed for a moment."""
+    ROUNDS = 0.65
+    """The fastest of them are timed longer: what is left is for fresh processes."""
+    PROVEN = 1.0
+    BUDGET = 1.15
+
+
+@dataclass
+class TimeShares:
+    """What is left of a time limit, and why work was left out; Ctrl-C ends the part that it meets and all after it."""
+
+    limit_s: float | None
+    listener: Listener
+    began_s: float = field(default_factory=monotonic)
+    notes: list[Note] = field(default_factory=list)
+    was_cut: bool = False
+    """By Ctrl-C."""
+    is_late: bool = False
+    """Whether a part was not finished in its share."""
+
+    def end_s(self, share: Share) -> float:
+        """Return when a part ends, on the monotonic clock; a proof of fast models may be a few seconds late."""
+        if self.limit_s is None:
+            return math.inf
+        late_s = PROVING_LATE_S if share is Share.PROVEN else 0.0
+        return self.began_s + share.value * self.limit_s + late_s
+
+    def seconds(self, wanted_s: float, share: Share) -> float:
+        """Return how many of some seconds are left until a part ends."""
+        return min(wanted_s, max(self.end_s(share) - monotonic(), 0.0))
+
+    def say(self) -> None:
+        """Tell of the limit before work begins."""
+        if self.limit_s is not None:
+            whole, forms = (typed_duration(1000 * share * self.limit_s) for share in (1.0, Share.FORMS.value))
+            self.listener.say(f"time limit {whole}: forms are made for {forms} at most, then timed and proven")
+
+    @contextmanager
+    def part(self, share: Share, told: str = "") -> Iterator[None]:
+        """Do a part of the work until its share is over; what it found so far stays.
+
+        Args:
+            share: When it ends.
+            told: What is warned of where it was not finished; empty: the caller tells more than that.
+        """
+        try:
+            with limited(self.end_s(share)):
+                yield
+        except OutOfTime:
+            self.is_late = True
+            if told:
+                self.warn(told)
+        except KeyboardInterrupt:
+            self.was_cut = True
+
+    def warn(self, told: str) -> None:
+        """Tell what was left out for lack of time."""
+        note = Note(NoteKind.WARNING, f"time limit reached: {told}", LONGER)
+        self.notes.append(note)
+        self.listener.say(f"warning: {note}")
