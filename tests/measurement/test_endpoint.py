@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
-from time import sleep
+from threading import Semaphore, current_thread
+from time import perf_counter_ns, sleep
 from typing import Any
 
 import pytest
@@ -17,7 +19,7 @@ from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError, UnavailableError
 from edgeopt.measurement.endpoint.bench import EndpointOptions, bench_endpoint
 from edgeopt.measurement.endpoint.charts import text_bar, timeline_of
-from edgeopt.measurement.endpoint.client import parse_place
+from edgeopt.measurement.endpoint.client import Client, parse_place
 from edgeopt.measurement.resources.cost import cost_per_token
 
 Wire = Callable[[dict[str, Any], Callable[[bytes], None]], int | None]
@@ -137,6 +139,81 @@ def test_times_are_those_that_the_server_takes():
     assert found.whole.min_ns >= 60e6
     assert found.queue.p50.value_ms == 7.5
     assert found.good == found.answers or found.ttft.max_ns > 1e9
+
+
+def test_pieces_that_come_together_are_one_arrival():
+    """A server that writes two pieces, then three at once, then one: each time in one piece of the network's."""
+    goes_on = Semaphore(1)
+
+    class Joining(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.end_headers()
+            for number in (2, 3, 1):
+                goes_on.acquire(timeout=60)
+                self.wfile.write(number * event(choices=[{"text": "a"}]))
+            self.wfile.write(b"data: [DONE]\n\n")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    class Reading(socket.SocketIO):
+        """Lets the server go on when what it wrote before was read."""
+
+        def readinto(self, buffer: Any) -> int | None:
+            count = super().readinto(buffer)
+            if b"data:" in bytes(buffer[:count]):
+                goes_on.release()
+            return count
+
+    with running(Joining) as address, pytest.MonkeyPatch.context() as patched:
+        client = Client(parse_place(address), 60)
+        client.connect()
+        patched.setattr(socket, "SocketIO", Reading)
+        found = client.ask("/completions", {})
+        client.close()
+    assert found.problem == ""
+    first, *others = found.pieces_ns
+    assert [first, *others] == [first] * 2 + [others[1]] * 3 + [others[4]]
+    assert found.gaps_ns == [others[1] - first, others[4] - others[1]]
+    assert min(found.gaps_ns) > 0
+
+
+def test_instants_are_those_of_a_plain_client_that_reads_the_same(monkeypatch):
+    """Each piece was there between the read that brought it and the next one, whatever the machine's speed is."""
+    reads, read = list[tuple[int, int, bytes]](), socket.SocketIO.readinto
+    mine = current_thread()
+
+    def timed(self: socket.SocketIO, buffer: Any) -> int | None:
+        before_ns = perf_counter_ns()
+        count = read(self, buffer)
+        if current_thread() is mine:
+            reads.append((before_ns, perf_counter_ns(), bytes(buffer[:count])))
+        return count
+
+    with serving("tiny_lm") as server:
+        client = Client(parse_place(server.address), 60)
+        client.connect()
+        monkeypatch.setattr(socket.SocketIO, "readinto", timed)
+        asked = {"model": "tiny_lm", "prompt": "import os", "max_tokens": 60, "ignore_eos": True, "stream": True}
+        found = client.ask("/completions", asked)
+        over_ns = perf_counter_ns()
+        client.close()
+    assert found.problem == ""
+    bounds, brought, text = list[tuple[int, int]](), list[int](), b""
+    for number, (_, after_ns, data) in enumerate(reads):
+        text += data
+        *lines, text = text.split(b"\n")
+        until_ns = reads[number + 1][0] if number + 1 < len(reads) else over_ns
+        for line in lines:
+            if line.startswith(b"data: {") and any(one["text"] for one in json.loads(line[6:])["choices"]):
+                bounds.append((after_ns, until_ns))
+                brought.append(number)
+    assert len(bounds) == len(found.pieces_ns) > 0
+    instants = [found.begun_ns + one for one in found.pieces_ns]
+    assert all(low <= at <= high for (low, high), at in zip(bounds, instants, strict=True))
+    assert len(found.gaps_ns) == len(set(brought)) - 1
 
 
 def test_answers_that_break_are_counted_and_the_others_measured():

@@ -13,6 +13,7 @@ from time import sleep
 import pytest
 from served import Running, serving, until
 
+from edgeopt.executors.onnxruntime.decoder import Decoder
 from edgeopt.executors.onnxruntime.rows import SharedRows
 from edgeopt.runtime.decoding.generation import Asked
 from edgeopt.runtime.decoding.opening import open_language_model
@@ -229,6 +230,26 @@ def test_clients_who_share_the_model_get_what_each_would_get_alone(expected):
         assert [one["choices"] for one in found] == [alone[one]["choices"] for one in prompts]
         assert found[0]["choices"][0]["text"] == expected
         assert server.metric('edgeopt_tokens_total{kind="output"}') == 24 * 12
+
+
+@pytest.mark.parametrize("guesses", [None, 2])
+def test_a_request_alone_runs_its_prompt_in_the_parts_that_the_model_was_made_for(monkeypatch, guesses):
+    counts, decoder, rows = list[int](), Decoder.run, SharedRows.run
+
+    def in_decoder(self: Decoder, tokens: list[int], last: int = 0) -> object:
+        counts.append(len(tokens))
+        return decoder(self, tokens, last)
+
+    def in_rows(self: SharedRows, row: int, tokens: list[int], *, is_prompt: bool = False) -> object:
+        counts.append(len(tokens))
+        return rows(self, row, tokens, is_prompt=is_prompt)
+
+    with serving("tiny_lm", Limits(slots=1 if guesses else 2), guesses=guesses) as running:
+        monkeypatch.setattr(Decoder, "run", in_decoder)
+        monkeypatch.setattr(SharedRows, "run", in_rows)
+        asked = {**PLAIN, "prompt": list(range(300, 500)), "max_tokens": 2, "ignore_eos": True}
+        running.json("/v1/completions", asked)
+    assert counts[0] >= 200
 
 
 def test_a_model_that_nobody_asks_frees_its_memory_and_comes_back(expected):

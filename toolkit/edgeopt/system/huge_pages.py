@@ -1,4 +1,4 @@
-"""Huge pages on Linux: weights that every token reads lie in pages of 2 MiB, so that few addresses are looked up.
+"""Huge pages on Linux: what every token reads, weights and cache, lies in pages of 2 MiB: few addresses are looked up.
 
 Systems that give them to nobody unasked (`madvise`, the default of Debian, Ubuntu and Fedora) are asked for what was
 allocated in between. Elsewhere nothing happens: macOS and Windows want rights for them.
@@ -7,11 +7,15 @@ allocated in between. Elsewhere nothing happens: macOS and Windows want rights f
 from __future__ import annotations
 
 import ctypes
+import mmap
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread
+
+import numpy as np
+from numpy.typing import NDArray
 
 _FOLDER = Path("/sys/kernel/mm/transparent_hugepage")
 _ADVISE, _COLLAPSE = 14, 25
@@ -23,14 +27,28 @@ Range = tuple[int, int]
 
 @contextmanager
 def huge_pages() -> Iterator[None]:
-    """Ask, in a thread, for huge pages for what the process allocates inside. No number is another for it."""
+    """Ask for huge pages for what the process allocates inside; a thread moves it. No number is another for it."""
     size = _size_bytes()
     before = _anonymous() if size else []
     yield
     if size:
         found = [(-(-begin // size) * size, end // size * size) for begin, end in without(_anonymous(), before)]
         if wide := [(begin, end) for begin, end in found if begin < end]:
-            Thread(target=_advise, args=(wide,), name=MOVER, daemon=True).start()
+            _advise(wide, _ADVISE)  # at once: a moment later other memory may lie there
+            Thread(target=_advise, args=(wide, _COLLAPSE), name=MOVER, daemon=True).start()
+
+
+def huge_zeros(size_bytes: int) -> NDArray[np.uint8]:
+    """Return zeros that lie in huge pages from the first number that is written; elsewhere, zeros."""
+    size = _size_bytes()
+    if sys.platform.startswith("linux") and 0 < size <= size_bytes:
+        memory = mmap.mmap(-1, size_bytes + size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        with suppress(OSError):  # a kernel without them: what is written lies in small pages
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        whole = np.frombuffer(memory, np.uint8)  # it keeps the mapping
+        begin = -whole.ctypes.data % size
+        return whole[begin : begin + size_bytes]
+    return np.zeros(size_bytes, np.uint8)
 
 
 def without(ranges: list[Range], others: list[Range]) -> list[Range]:
@@ -78,10 +96,9 @@ def _anonymous() -> list[Range]:
     return found
 
 
-def _advise(ranges: list[Range]) -> None:
+def _advise(ranges: list[Range], advice: int) -> None:
     """Ask for them. What was freed meanwhile, what the kernel does not know or has no memory for, it refuses."""
     advise = ctypes.CDLL(None).madvise
     advise.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
     for begin, end in ranges:
-        for advice in (_ADVISE, _COLLAPSE):
-            advise(begin, end - begin, advice)
+        advise(begin, end - begin, advice)

@@ -39,9 +39,9 @@ def float_model(tmp_path_factory: pytest.TempPathFactory) -> Model:
     return Model(onnx.load_from_string(data), "small")
 
 
-def opened(model: Model) -> LanguageModel:
+def opened(model: Model, chunk: int = 0) -> LanguageModel:
     session = EXECUTOR.open(model.proto.SerializeToString(), SessionOptions(threads=1))
-    return LanguageModel(session, byte_tokenizer(), CONTEXT, end=[256])
+    return LanguageModel(session, byte_tokenizer(), CONTEXT, end=[256], chunk=chunk)
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ class Bench:
             if apart
             else SharedRows(engine, model.parts, slots, capacity, tokens)
         )
-        self.model, self.batch, self.order = model, Batch(rows, tokens, chunk), 0
+        self.model, self.batch, self.order = model, Batch(rows, tokens, chunk, alone_tokens=64), 0
 
     def ask(self, prompt: Any, asked: Asked = AN_ANSWER, priority: int = 0) -> Request:
         writing = self.model.begin(prompt, asked)
@@ -143,6 +143,14 @@ def test_a_long_prompt_goes_on_in_parts_beside_those_who_write(model: LanguageMo
     bench.finish()
     assert tokens_of(second) == alone(model, LONG, Asked(4, ends=False))
     assert tokens_of(first) == alone(model, [5, 17], Asked(100, ends=False))
+
+
+@pytest.mark.parametrize(("chunk", "runs"), [(0, 1), (50, 3), (140, 1)])
+def test_where_nobody_writes_a_prompt_runs_in_the_parts_that_the_model_was_made_for(float_model, chunk, runs):
+    with opened(float_model, chunk) as model, SharedModel(model, 2, chunk_tokens=8) as shared:
+        found = [piece.token for piece in shared.generate(LONG, AN_ANSWER)]
+        assert shared.work.prompt_runs == runs
+        assert found == alone(model, LONG)
 
 
 def test_a_short_prompt_does_not_wait_for_a_long_one_nor_the_long_one_for_ever(model: LanguageModel):

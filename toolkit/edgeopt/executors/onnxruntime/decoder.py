@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import UnsupportedError
 from edgeopt.graph.tensors import TensorSpec
+from edgeopt.system.huge_pages import huge_zeros
 
 IDS, MASK, POSITIONS, LOGITS = "input_ids", "attention_mask", "position_ids", "logits"
 LAST = "logits_to_keep"
@@ -20,6 +21,8 @@ SHARING_OP = "GroupQueryAttention"
 """The op of com.microsoft that writes what is new behind the past, in the same memory."""
 PAST = re.compile(r"past_key_values\.(\d+)\.(key|value)")
 _RANK = 4
+_ALIGNED = 64
+"""Bytes of a line of the processor's cache: each part begins with one."""
 _LOGITS_RANK = 3
 
 
@@ -74,6 +77,21 @@ def cache_parts(
             remedy="export it with input_ids, past_key_values.N.key and .value, and logits, as edgeopt export does",
         )
     return tuple(found)
+
+
+def reserved(parts: Sequence[CachePart], tokens: int) -> list[NDArray[Any]]:
+    """Return memory of each part for so many tokens, zeros; all parts lie in one piece.
+
+    Args:
+        parts: Of a cache.
+        tokens: Of all texts in it.
+    """
+    sizes = [tokens * part.token_bytes for part in parts]
+    ends = np.cumsum([-(-size // _ALIGNED) * _ALIGNED for size in sizes])
+    whole, begins = huge_zeros(int(ends[-1])), [0, *ends[:-1].tolist()]
+    return [
+        whole[begin : begin + size].view(part.dtype) for part, begin, size in zip(parts, begins, sizes, strict=True)
+    ]
 
 
 def shares_cache(session: Any, parts: Sequence[CachePart]) -> bool:
@@ -240,8 +258,8 @@ class Decoder:
     def _reserve(self) -> None:
         import onnxruntime
 
-        for part in self._parts:
-            memory = np.zeros((1, part.heads, self.capacity, part.head), part.dtype)
+        for part, flat in zip(self._parts, reserved(self._parts, self.capacity), strict=True):
+            memory = flat.reshape(1, part.heads, self.capacity, part.head)
             value = onnxruntime.OrtValue.ortvalue_from_numpy(memory)
             self._values[part.past] = value, memory  # the value borrows the array's memory
 

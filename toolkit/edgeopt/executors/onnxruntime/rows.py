@@ -25,6 +25,7 @@ from edgeopt.executors.onnxruntime.decoder import (
     paired_rows,
     quiet,
     raise_run_error,
+    reserved,
     taken_logits,
     takes_last,
 )
@@ -115,7 +116,7 @@ class SharedRows:
         self._takes_positions, self._takes_mask = POSITIONS in names, MASK in names
         self._takes_last = takes_last(session)
         self._tokens = tokens or count * capacity
-        self._memory = [np.zeros(self._tokens * one.heads * one.head, one.dtype) for one in self._parts]
+        self._memory = reserved(self._parts, self._tokens)
         self._options = quiet()
         self._lay_out(count, capacity)
 

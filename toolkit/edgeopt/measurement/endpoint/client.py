@@ -1,15 +1,18 @@
 """One request to a server that speaks OpenAI's interface, and when each part of its reply was there.
 
-The standard library alone: what is measured is the server and the way to it, not a client library.
+The standard library alone: what is measured is the server and the way to it, not a client library. A part was there
+when the network handed it over: what one read brings came at one time, however long its lines then take to be parsed.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import socket
 import ssl
 from dataclasses import dataclass
 from http.client import BadStatusLine, HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from itertools import pairwise
 from time import perf_counter_ns
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,6 +22,8 @@ from edgeopt.system.text import short
 
 _MOST_LINE = 1 << 20
 _MOST_BODY = 1 << 22
+_MOST_READ = 1 << 16
+"""Bytes of one read: more than a server writes at once, or a record of TLS holds."""
 _OK = 200
 
 
@@ -76,7 +81,7 @@ class Exchange:
     server_ttft_ms: float | None = None
     """From the queue's end to the first token, where the server says it."""
     pieces_ns: tuple[int, ...] = ()
-    """When each piece of text was there."""
+    """When each piece of text was there; alike for pieces of one read."""
     end_ns: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0
@@ -103,8 +108,39 @@ class Exchange:
 
     @property
     def gaps_ns(self) -> list[int]:
-        """Times between its pieces."""
-        return [after - before for before, after in zip(self.pieces_ns, self.pieces_ns[1:], strict=False)]
+        """Times between its arrivals: pieces that one read brought are one."""
+        arrivals = sorted(set(self.pieces_ns))
+        return [after - before for before, after in pairwise(arrivals)]
+
+
+class _Reads(io.RawIOBase):
+    """What the network brings, and when it brought the last of it."""
+
+    def __init__(self, raw: io.RawIOBase) -> None:
+        """Take a connection."""
+        self._raw, self.at_ns = raw, perf_counter_ns()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        count: int | None = self._raw.readinto(buffer)
+        self.at_ns = perf_counter_ns()
+        return count
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _Reply(HTTPResponse):
+    """A reply that knows when its bytes came."""
+
+    def __init__(self, sock: socket.socket, *args: Any, **options: Any) -> None:
+        """Begin to read."""
+        super().__init__(sock, *args, **options)
+        self.reads = _Reads(self.fp.detach())
+        self.fp = io.BufferedReader(self.reads, _MOST_READ)
 
 
 class Client:
@@ -134,6 +170,7 @@ class Client:
             self._connection = HTTPSConnection(place.host, place.port, timeout=self._timeout_s, context=context)
         else:
             self._connection = HTTPConnection(place.host, place.port, timeout=self._timeout_s)
+        self._connection.response_class = _Reply
         self._connection.connect()
         self._connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return perf_counter_ns() - begun_ns
@@ -186,6 +223,7 @@ class Client:
                 self.close()
                 problem = f"status {reply.status}{f': {told}' if told else ''}"
                 return Exchange(begun_ns, connect_ns, headers_ns, end_ns=perf_counter_ns() - begun_ns, problem=problem)
+            assert isinstance(reply, _Reply)
             return _read(reply, begun_ns, connect_ns, headers_ns)
         except (OSError, HTTPException, ValueError) as error:
             self.close()
@@ -234,14 +272,14 @@ def _message(body: bytes) -> str:
         return ""
 
 
-def _read(reply: HTTPResponse, begun_ns: int, connect_ns: int, headers_ns: int) -> Exchange:
+def _read(reply: _Reply, begun_ns: int, connect_ns: int, headers_ns: int) -> Exchange:
     """Read the events of a stream to its end."""
     pieces, problem, ttft_ms, is_done = list[int](), "", None, False
     usage, queue_ms = dict[str, Any](), _queue_ms(reply.getheader("Server-Timing", ""))
     while line := reply.readline(_MOST_LINE):
         if not line.startswith(b"data:"):
             continue
-        at_ns = perf_counter_ns() - begun_ns
+        at_ns = reply.reads.at_ns - begun_ns
         data = line[5:].strip()
         if data == b"[DONE]":
             is_done = True

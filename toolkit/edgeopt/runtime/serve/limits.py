@@ -26,4 +26,4 @@ class Limits:
     grace_s: float = 30.0
     """That answers may still take when the server is told to stop."""
     chunk_tokens: int = 32
-    """Of a prompt in one run: a cancelled answer ends before the next one, and others wait no longer for a token."""
+    """Of a prompt in one run while others are written, who wait no longer for their next token."""

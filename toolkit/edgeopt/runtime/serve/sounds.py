@@ -186,7 +186,7 @@ class Translations:
 
     def generate(self, prompt: Any, asked: Asked, priority: int) -> Answer:
         """Return the answer to the tokens of a text; answers run beside each other, so that no priority counts."""
-        return self.model.generate(prompt, replace(asked, chunk_tokens=0, guesses=0))
+        return self.model.generate(prompt, replace(asked, guesses=0))
 
     def close(self) -> None:
         """Free it."""

@@ -250,7 +250,6 @@ def _asked(values: Mapping[str, Any], limits: Limits, *, is_chat: bool) -> Asked
             seed=secrets.randbits(63) if seed is None else seed % (1 << 64),
         ),
         stop=_stops(values.get("stop")),
-        chunk_tokens=limits.chunk_tokens,
         ends=not _flag(values, "ignore_eos"),
     )
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Protocol
 
-from edgeopt.runtime.decoding.batching.shared_model import SharedModel
+from edgeopt.runtime.decoding.batching.shared_model import SharedModel, parts_alone
 from edgeopt.runtime.decoding.generation import Asked
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.serve.limits import Limits
@@ -67,7 +67,8 @@ class OneByOne:
 
     def generate(self, prompt: Sequence[int], asked: Asked, priority: int) -> Answer:
         """Return the answer to the tokens of a prompt; nobody is beside it, so that no priority counts."""
-        return self._model.generate(prompt, replace(asked, uses_draft=self._uses_draft))
+        parts = parts_alone(self._model)  # a cancelled answer ends behind one
+        return self._model.generate(prompt, replace(asked, chunk_tokens=parts, uses_draft=self._uses_draft))
 
     def close(self) -> None:
         """Free it."""

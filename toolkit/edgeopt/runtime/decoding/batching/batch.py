@@ -14,8 +14,6 @@ from edgeopt.runtime.decoding.batching.admission import next_admitted, next_prom
 from edgeopt.runtime.decoding.batching.request import Request
 from edgeopt.runtime.decoding.language_model import common_start
 
-_ALONE_TOKENS = 256
-"""Of a prompt at once where no text waits for its next token: whoever comes meanwhile waits for no more."""
 _GRAIN = 32
 """Rows have room for a multiple of so many tokens, so that a few tokens more do not lay the memory out anew."""
 
@@ -53,6 +51,7 @@ class Batch:
         rows: Rows,
         tokens: int,
         chunk_tokens: int,
+        alone_tokens: int,
         stored: Callable[[Sequence[int]], tuple[int, list[NDArray[Any]]]] = lambda _: (0, []),
     ) -> None:
         """Begin empty.
@@ -61,10 +60,12 @@ class Batch:
             rows: As many as there are slots at most.
             tokens: Memory of all rows.
             chunk_tokens: Of a prompt at once while others write; 0: all of it.
+            alone_tokens: Of a prompt at once where no text waits for its next token; 0: all of it.
             stored: Gives how many first tokens of a prompt are stored, and their cache.
         """
         self._stored = stored
         self._rows, self._slots, self._tokens, self._chunk = rows, rows.count, tokens, chunk_tokens
+        self._alone = alone_tokens
         self._seats: list[Request | None] = [None] * rows.count
         self._left: list[Sequence[int]] = [()] * rows.count
         """Tokens that free rows hold of texts that are over."""
@@ -170,7 +171,7 @@ class Batch:
         """Run a part of a prompt; behind its end comes the first token, and the text joins the others."""
         row, writing = self._seats.index(one), one.writing
         past = self._rows.past(row)
-        limits = [writing.prompt_tokens - past, one.asked.chunk_tokens, self._chunk if self._writing else _ALONE_TOKENS]
+        limits = [writing.prompt_tokens - past, one.asked.chunk_tokens, self._chunk if self._writing else self._alone]
         part = writing.tokens[past : past + min(limit for limit in limits if limit)]
         logits = self._rows.run(row, part, is_prompt=True)
         writing.count(computed_tokens=len(part))

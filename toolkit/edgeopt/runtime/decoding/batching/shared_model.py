@@ -19,6 +19,8 @@ from edgeopt.system.text import format_bytes, plural
 
 SLOTS, MOST_SLOTS = 4, 256
 CHUNK_TOKENS = 32
+_ALONE_TOKENS = 256
+"""Of a prompt at once where nobody writes and the model says nothing: whoever comes meanwhile waits for no more."""
 _MOST_OF_FREE = 0.5
 """Share of the free memory that the cache takes where nothing is said."""
 
@@ -66,7 +68,7 @@ class SharedModel:
         rows = self._reserved()
         self.is_together = rows.is_together
         """Whether the next tokens of several texts are one run; else they are one run each, in turns."""
-        self._batch = Batch(rows, self._tokens, chunk_tokens, model.stored_start)
+        self._batch = Batch(rows, self._tokens, chunk_tokens, parts_alone(model), model.stored_start)
         self._change, self._arrived = Condition(), list[Request]()
         self._order, self._is_closed, self._forgets = 0, False, False
         self._thread = Thread(target=self._write, name="edgeopt-batching", daemon=True)
@@ -175,6 +177,11 @@ class SharedModel:
             batch.waiting += self._arrived
             self._arrived.clear()
         batch.end_all(error)
+
+
+def parts_alone(model: LanguageModel) -> int:
+    """Return how many tokens of a prompt a server runs at once while nobody writes: as the model was made for."""
+    return model.chunk or _ALONE_TOKENS
 
 
 def _require_exact(model: LanguageModel, *, in_pairs: bool) -> None:
