@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgeopt.executors.onnxruntime.decoder import Decoder
+from edgeopt.executors.onnxruntime.decoder import CachePart, Decoder, reserved
 from edgeopt.executors.onnxruntime.rows import SharedRows
 from edgeopt.runtime.decoding.opening import open_language_model
 
@@ -19,6 +19,25 @@ TEXTS = ([1, 2, 3, 4, 5], [9, 8, 7], [100, 200])
 def model():
     with open_language_model(TINY, 1)[0] as opened:
         yield opened
+
+
+@pytest.mark.parametrize("tokens", [1, 7, 3000])
+def test_all_parts_of_a_cache_lie_in_one_piece_one_behind_the_other(tokens):
+    parts = [
+        CachePart(f"past_key_values.{i}.key", f"present.{i}.key", heads, head, dtype)
+        for i, (heads, head, dtype) in enumerate([(2, 32, "float32"), (3, 5, "int8"), (1, 48, "float16")])
+    ]
+    found = reserved(parts, tokens)
+    assert [one.dtype for one in found] == [np.dtype(part.dtype) for part in parts]
+    assert [one.nbytes for one in found] == [tokens * part.token_bytes for part in parts]
+    begins = [one.ctypes.data for one in found]
+    for one, after in zip(found, begins[1:], strict=False):
+        assert 0 <= after - (one.ctypes.data + one.nbytes) < 64
+    assert {begin % 64 for begin in begins} <= {begins[0] % 64}
+    for number, one in enumerate(found, 1):
+        assert not one.any()
+        one[:] = number
+    assert [set(one.tolist()) for one in found] == [{1}, {2}, {3}]
 
 
 def filled(model) -> SharedRows:

@@ -41,8 +41,6 @@ class Client:
 
     def __init__(self, shared: SharedModel) -> None:
         self.shared, self.lock = shared, Lock()
-        self.seen = dict[int, list[int]]()
-        """By the account's identity: when the request was sent and when each token came."""
         self.answers = list[object]()
 
     def __getattr__(self, name: str) -> object:
@@ -83,9 +81,9 @@ def test_figures_agree_with_a_client_that_has_its_own_clock(model: LanguageModel
         client = Client(shared)
         run = run_load(client, prompts.__getitem__, parse_load("closed:3"), ASKED, seconds=0.2, seed=0)
     assert len(run.requests) == len(client.answers) >= LEAST_ANSWERS
-    known = {id(one.account): one for one in client.answers}
+    known = {one.account: one for one in client.answers}
     for one in run.requests:
-        watched = known[id(one.account)]
+        watched = known[one.account]
         client_ns = np.array(watched.at_ns[1:]) - watched.at_ns[0]
         assert len(client_ns) == len(one.account.token_at_ns) == 12
         assert one.queue_ns <= one.ttft_ns <= client_ns[0]  # a client has each token later than it was made

@@ -1,13 +1,14 @@
-"""What is allocated inside lies in huge pages, and nothing else is asked for."""
+"""What is allocated inside lies in huge pages, what is asked for zeros too, and nothing else is asked for."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
-from edgeopt.system.huge_pages import _size_bytes, without
+from edgeopt.system.huge_pages import _size_bytes, huge_zeros, without
 
 LARGE = 1 << 26
 
@@ -26,10 +27,20 @@ def test_what_was_there_before_is_left_out(ranges, others, left):
     assert without(ranges, others) == left
 
 
+@pytest.mark.parametrize("size_bytes", [0, 1, 4096, (1 << 21) - 1, 1 << 21, (5 << 20) + 3])
+def test_zeros_are_as_many_as_asked_for_and_may_be_written(size_bytes):
+    zeros, others = huge_zeros(size_bytes), huge_zeros(size_bytes)
+    assert zeros.shape == (size_bytes,)
+    assert not zeros.any()
+    zeros[:] = 255
+    assert not others.any()
+    assert np.count_nonzero(zeros) == size_bytes
+
+
 IN_A_PROCESS = f"""
 import ctypes, threading
 from pathlib import Path
-from edgeopt.system.huge_pages import MOVER, huge_pages
+from edgeopt.system.huge_pages import MOVER, huge_pages, huge_zeros
 
 def advised(memory):
     middle = ctypes.addressof(ctypes.c_char.from_buffer(memory, len(memory) // 2))
@@ -48,12 +59,14 @@ before[:] = bytes([7]) * {LARGE}
 with huge_pages():
     inside = bytearray(bytes([5]) * {LARGE})
 after = bytearray({LARGE})
+zeros = huge_zeros({LARGE})
 for one in threading.enumerate():
     if one.name == MOVER:
         one.join()
 assert advised(inside), "inside"
 assert not advised(before), "before"
 assert not advised(after), "after"
+assert advised(zeros), "zeros"
 assert inside.count(5) == {LARGE}, "moved, not changed"
 """
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
 from time import perf_counter_ns
@@ -165,10 +165,21 @@ class Writing:
             cut_tokens: Of the prompt, left out.
         """
         self.tokens, self.prompt_tokens = list(prompt), len(prompt)
-        self.account = Account(len(prompt), tokenize_ns=tokenize_ns, cut_tokens=cut_tokens)
+        self._counts = {"prompt_tokens": len(prompt), "tokenize_ns": tokenize_ns, "cut_tokens": cut_tokens}
+        self._at_ns, self._reason = list[int](), ""
         self._pieces, self._asked, self._capacity, self._begun_ns = pieces, asked, capacity, begun_ns
         self._end = frozenset(end) if asked.ends else frozenset[int]()
         self._chooser = Chooser(asked.sampling)
+
+    @property
+    def account(self) -> Account:
+        """What the text took so far; made when it is asked for, as tokens come faster than anybody looks."""
+        return Account(**self._counts, token_at_ns=tuple(self._at_ns), reason=self._reason)
+
+    @property
+    def output_tokens(self) -> int:
+        """Behind the prompt."""
+        return len(self._at_ns)
 
     @property
     def now_ns(self) -> int:
@@ -178,7 +189,7 @@ class Writing:
     @property
     def is_over(self) -> bool:
         """Whether no token follows."""
-        return bool(self.account.reason)
+        return bool(self._reason)
 
     def choose(self, logits: NDArray[np.float32], more: Sequence[int] = ()) -> int:
         """Return the token that follows the text and `more` behind it, from its (vocabulary,) logits."""
@@ -187,29 +198,30 @@ class Writing:
     def take(self, token: int) -> Piece:
         """Take a token into the text and return its piece; the account says why the answer is over where it is."""
         self.tokens.append(token)
-        at_ns, account = self.now_ns, self.account
-        count = len(account.token_at_ns) + 1
+        at_ns = self.now_ns
+        self._at_ns.append(at_ns)
         shown, reason = self._pieces.add(token), ""
         if token in self._end:
             reason = "end"
         elif self._pieces.is_over:
             reason = "stop"
-        elif count >= self._asked.most_tokens or len(self.tokens) >= self._capacity:
+        elif self.output_tokens >= self._asked.most_tokens or len(self.tokens) >= self._capacity:
             reason = "length"
         if reason in ("end", "length"):
             shown += self._pieces.end()
-        self.account = replace(account, token_at_ns=(*account.token_at_ns, at_ns), reason=reason)
+        self._reason = reason
         self.count(detokenize_ns=self.now_ns - at_ns)
         return Piece(token, shown, at_ns)
 
     def break_off(self) -> None:
         """End the text where it stands, if it is not over."""
         if not self.is_over:
-            self.account = replace(self.account, reason="cancelled")
+            self._reason = "cancelled"
 
     def count(self, **more: int) -> None:
         """Add to figures of the account."""
-        self.account = replace(self.account, **{name: getattr(self.account, name) + n for name, n in more.items()})
+        for name, number in more.items():
+            self._counts[name] = self._counts.get(name, 0) + number
 
 
 class Generation:
@@ -320,15 +332,18 @@ class Generation:
             if guess != found[-1]:
                 break
             found.append(writing.choose(logits[i + 1], found))
-        writing.count(guessed_tokens=len(guesses), accepted_tokens=len(found) - 1)
+        if guesses:
+            writing.count(guessed_tokens=len(guesses), accepted_tokens=len(found) - 1)
         decoder.rewind(len(text) - 1 + len(found))
         return found
 
     def _guesses(self, text: Sequence[int], room: int) -> list[int]:
         """Return what may follow the text, no more than fits behind it."""
-        missing = self._asked.most_tokens - len(self._writing.account.token_at_ns)
+        if self._guesser is None:
+            return []
+        missing = self._asked.most_tokens - self._writing.output_tokens
         count = min(self._asked.guesses or 0, room, missing - 1)  # behind the guesses comes one more
-        if self._guesser is None or count < 1:
+        if count < 1:
             return []
         before = self._guesser.computed_tokens
         guesses = self._guesser.guess(text, count)

@@ -5,6 +5,7 @@ Source: Keskar et al., 2019, arXiv:1909.05858 (repetition penalty); Holtzman et 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -56,7 +57,8 @@ class Chooser:
             logits[index] = np.where(known > 0, known / asked.repetition_penalty, known * asked.repetition_penalty)
         if asked.temperature == 0.0:
             best = int(logits.argmax())  # the first NaN, where there is one
-            return int(np.nan_to_num(logits, nan=-np.inf).argmax()) if np.isnan(logits[best]) else best
+            is_nan = math.isnan(logits[best])  # of one number, numpy's takes ten times as long
+            return int(np.nan_to_num(logits, nan=-np.inf).argmax()) if is_nan else best
         scaled = np.nan_to_num(logits, nan=-np.inf).astype(np.float64) / asked.temperature
         order = np.argsort(-scaled, kind="stable")[: asked.top_k or len(scaled)]
         shares = np.exp(scaled[order] - scaled[order[0]])
