@@ -233,7 +233,7 @@ def test_without_pictures_weights_alone_rank_and_it_is_said(tmp_path):
     del asked["calib"]
     report = run(asked, tmp_path / "out")
     assert account_of(report).ranking == "l1"
-    assert any("no calibration pictures" in note.detail for one in pruned(report) for note in one.notes)
+    assert any("no calibration samples" in note.detail for one in pruned(report) for note in one.notes)
 
 
 def test_layers_that_are_to_stay_keep_all_they_make(case, tmp_path):

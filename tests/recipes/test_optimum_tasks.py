@@ -131,6 +131,18 @@ def test_a_sound_is_heard_as_the_audio_spectrogram_transformer_hears_it(count: i
     np.testing.assert_allclose(found, expected, atol=1e-3)
 
 
+def test_a_sound_of_free_length_as_optimum_exports_it_is_heard_for_a_second() -> None:
+    free = TensorSpec("input_values", "float32", ("batch_size", "sequence_length"))
+    values = {"architectures": ["HubertForSequenceClassification"], "id2label": {"0": "yes", "1": "no"}}
+    recipe, _ = recipe_told(Configuration(values, WAV2VEC2), [free], ["logits"], name="net", source="net")
+    assert recipe is not None
+    assert recipe.task == "classification"
+    bound = _bound(recipe, free)
+    assert fixed_shapes(bound, [free])["input_values"] == (1, 16000)
+    fed = SoundInput(bound, [free])(Sound(np.ones(8000, np.float32), 16000))["input_values"]
+    assert fed.shape == (1, 16000)
+
+
 def test_a_recogniser_of_speech_writes_the_letters_of_its_vocabulary(tmp_path: Path) -> None:
     letters = ["<pad>", "<s>", "<unk>", "|", "A", "B"]
     values: dict[str, Any] = {"architectures": ["Wav2Vec2ForCTC"], "pad_token_id": 0}

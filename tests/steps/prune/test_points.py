@@ -5,12 +5,14 @@ import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
+from time import monotonic
 
 import pytest
 from scripted_pruning import STEP, prune, ratio, wide
 
 from edgeopt.graph.groups import trace
 from edgeopt.steps.prune.points import SAVED, UNTIMED, Goal
+from edgeopt.system.time_limit import OutOfTime
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 
@@ -23,6 +25,26 @@ def test_the_frontier_is_faster_and_loses_more_from_point_to_point():
     assert expected[0] >= 1 / (1 - SAVED[0])
     assert all(one.loss < 0.5 for one in found.points)
     assert found.notes == ()
+
+
+def test_a_time_limit_leaves_the_points_that_were_made():
+    made = []
+
+    def tell(point):
+        if len(made) == 2:
+            raise OutOfTime
+        made.append(point)
+
+    found = prune(on_point=tell)
+    assert [one.model.fingerprint for one in found.frontier] == [one.model.fingerprint for one in made]
+    assert "time limit" in found.notes[0].detail
+
+
+@pytest.mark.parametrize("goal", [None, Goal(speedup=1.2)])
+def test_channels_that_are_not_ranked_in_time_are_not_cut(goal):
+    found = prune(goal=goal, ends_at_s=monotonic() - 1)
+    assert found.frontier == ()
+    assert "time limit" in found.notes[0].detail
 
 
 def test_no_number_of_channels_is_off_the_step():

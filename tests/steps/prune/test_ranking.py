@@ -1,5 +1,7 @@
 """The order in which channels go: twins and silent channels first, and the same in every process."""
 
+from time import monotonic
+
 import numpy as np
 import pytest
 from channel_nets import concat, depthwise, flatten, net, residual, weights
@@ -10,6 +12,7 @@ from edgeopt.errors import EdgeoptError, NotFoundError
 from edgeopt.graph.groups import trace
 from edgeopt.steps.prune.ranking import rank
 from edgeopt.steps.prune.statistics import Looks, collect
+from edgeopt.system.time_limit import OutOfTime, limited
 
 WAYS = ("activation", "l1", "obs")
 ways = pytest.mark.parametrize("how", WAYS)
@@ -112,3 +115,11 @@ def test_a_way_that_does_not_exist_is_named():
     dense, groups, _, _ = twins(residual)
     with pytest.raises(NotFoundError, match="l2"):
         rank(groups.free[0], dense, collect(dense, pictures(dense), groups), "l2")
+
+
+def test_ranking_ends_with_a_time_limit():
+    dense = residual()
+    groups = trace(dense)
+    statistics = collect(dense, pictures(dense), groups)
+    with limited(monotonic() - 1), pytest.raises(OutOfTime):
+        rank(groups.free[0], dense, statistics, "obs")

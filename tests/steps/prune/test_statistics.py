@@ -1,5 +1,7 @@
 """Moments of what layers read: exact where all positions are taken, the same in any order of layers, bounded."""
 
+from time import monotonic
+
 import numpy as np
 import pytest
 from channel_nets import chain, columns, concat, flatten, net, residual, transposed, weights
@@ -14,6 +16,7 @@ from edgeopt.steps.prune.ranking import rank
 from edgeopt.steps.prune.repair import repair_local
 from edgeopt.steps.prune.statistics import Looks, collect, watch
 from edgeopt.steps.prune.weights import constants_of
+from edgeopt.system.time_limit import OutOfTime, limited
 
 _STRIDED = 'a = Conv <auto_pad="SAME_UPPER"> (x, w0) y = Conv <auto_pad="SAME_UPPER", strides=[2,2]> (a, w1)'
 
@@ -151,3 +154,9 @@ def test_no_pictures_and_activations_that_are_no_numbers_end_in_one_sentence():
     spoiled = [*pictures(one, 2), {"x": np.full((1, 3, 8, 8), np.nan, np.float32)}]
     with pytest.raises(UnsupportedError, match="calibration picture 3"):
         collect(one, spoiled, trace(one))
+
+
+def test_looking_at_pictures_ends_with_a_time_limit():
+    one = residual()
+    with limited(monotonic() - 1), pytest.raises(OutOfTime):
+        collect(one, pictures(one), trace(one))

@@ -12,6 +12,7 @@ from typing import Annotated
 from edgeopt import steps
 from edgeopt.errors import EdgeoptError, Note, NoteKind, NotFoundError, UnsupportedError
 from edgeopt.pipeline.selection import Prefer
+from edgeopt.recipes.frames import calibration_kind, calibration_wanted
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.report.document import Document, Section, Table, Value
 from edgeopt.runtime.availability import is_compiled
@@ -225,14 +226,13 @@ def make_plan(recipe: Recipe, target: Target, options: Options, threads: int, qu
         if step.why_not(target):
             if name in wanted:
                 notes.append(_left_out(name, step, step.why_not(target)))
-        elif reason := _why_left_out(name, step, target, quantized, is_calibrated=synthetic or calib is not None):
+        elif reason := _why_left_out(name, step, recipe, target, quantized, synthetic or calib is not None):
             notes.append(reason)
         else:
             planned[name] = step
     if synthetic and any(step.needs_calibration for step in planned.values()):
-        notes.append(
-            Note(NoteKind.WARNING, "uncalibrated: ranges come from synthetic pictures", "pass --calib with real ones")
-        )
+        told = f"uncalibrated: ranges come from synthetic {calibration_kind(recipe)}s"
+        notes.append(Note(NoteKind.WARNING, told, "pass --calib with real ones"))
     if no_times and PRUNE in planned and not (pruning and pruning.ratio):
         told = f"pruned models are candidates only: {no_times}"
         notes.append(Note(NoteKind.INFO, told, "--prune 0.3 lets one be chosen"))
@@ -267,7 +267,9 @@ def _path(asked: str, recipe: Recipe, shipped: str) -> Path | None:
     return Path(asked) if asked else recipe.path_of(shipped)
 
 
-def _why_left_out(name: str, step: Step, target: Target, quantized: str, *, is_calibrated: bool) -> Note | None:
+def _why_left_out(
+    name: str, step: Step, recipe: Recipe, target: Target, quantized: str, is_calibrated: bool
+) -> Note | None:
     """Return why a step that was asked for is not done; None where it is."""
     if step.needs_float and quantized:
         return _left_out(name, step, quantized, "give the float model for other INT8 forms")
@@ -275,8 +277,8 @@ def _why_left_out(name: str, step: Step, target: Target, quantized: str, *, is_c
     if not any(precision.startswith(weights) for precision in target.precisions):
         return _left_out(name, step, f"target {target.name!r} does not run it")
     if step.needs_calibration and not is_calibrated:
-        hint = "pass --calib FOLDER with about 100 unlabelled pictures from where the model will work"
-        return _left_out(name, step, "there are no calibration pictures", hint)
+        hint = f"pass --calib {calibration_wanted(recipe)}"
+        return _left_out(name, step, f"there are no calibration {calibration_kind(recipe)}s", hint)
     if step.package and find_spec(step.package) is None:
         return _left_out(name, step, f"{step.package} is not installed", how_to_install(step.extra))
     return None

@@ -17,6 +17,7 @@ from edgeopt.measurement.accuracy.evaluate import LabelledFrames, answers, why_n
 from edgeopt.pipeline.candidate import BASELINE, RESUMED, Candidate
 from edgeopt.pipeline.run import Run, model_file
 from edgeopt.pipeline.summary import candidate_line
+from edgeopt.recipes.frames import calibration_wanted
 from edgeopt.steps._context import CHECKED_PICTURES, Context, Setting, outputs_of, reference_answers
 from edgeopt.steps.compile._partition_files import partition_files
 from edgeopt.steps.compile._placement import explain_placement
@@ -83,8 +84,10 @@ def _smaller_size(context: Context, model: Model) -> tuple[int, ...]:
 def keep_reference(context: Context, labelled: LabelledFrames | None, task: Task, found: list[Any]) -> None:
     """Keep the original's answers, and say where agreement with them proves nothing."""
     context.reference = found
-    if unproven := "" if labelled else why_no_proof(task, found, context.least_agreement):
-        context.notes.append(Note(NoteKind.WARNING, f"agreement is no proof: {unproven}", "pass other pictures"))
+    kind = context.pictures.kind
+    if unproven := "" if labelled else why_no_proof(task, found, context.least_agreement, kind):
+        wanted = f"other {kind}s" if context.is_calibrated else f"--calib {calibration_wanted(context.recipe)}"
+        context.notes.append(Note(NoteKind.WARNING, f"agreement is no proof: {unproven}", f"pass {wanted}"))
 
 
 def _judged_by_rule(run: Run, name: str, model: Model) -> str:

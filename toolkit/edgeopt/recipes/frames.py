@@ -179,6 +179,21 @@ def find_kind(name: str) -> SourceKind:
     return found
 
 
+def calibration_kind(recipe: Recipe) -> str:
+    """Return what calibrates, as `Frames.kind` calls it: a model that is fed no picture of a known size gets arrays."""
+    return "sample" if recipe.kind == "picture" and not recipe.input.size else recipe.kind
+
+
+def calibration_wanted(recipe: Recipe) -> str:
+    """Return what the user may pass to learn from, in words that follow `--calib`."""
+    kind = calibration_kind(recipe)
+    if kind == "picture":
+        return "FOLDER with about 100 unlabelled pictures from where the model will work"
+    if kind == "sample":
+        return "FILE.npz with about 100 samples like those that the model will get"
+    return f"FILE with about 100 {find_kind(kind).told} like those that the model will get"
+
+
 def open_frames(path: Path, files: Sequence[str] | None = None) -> Frames:
     """Open a folder of pictures, a picture, a video, an .npz or a file of a kind in `sources/`.
 

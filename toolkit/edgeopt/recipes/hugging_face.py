@@ -194,7 +194,10 @@ def recipe_told(
     """
     fed = [one.name for one in inputs]
     head = told.head_of(outputs, fed)
-    audio = audio_told(told.processor, inputs[0]) if len(inputs) == 1 else None
+    shapes = {one.name: _fixed(one, shape_of(one.name, told)) for one in inputs}
+    audio = None
+    if len(inputs) == 1:
+        audio = audio_told(told.processor, replace(inputs[0], shape=shapes[inputs[0].name] or inputs[0].shape))
     if head.task != _OTHER.task and fed != [PICTURE] and not audio:
         head = _OTHER
     recipe = Recipe(
@@ -207,13 +210,12 @@ def recipe_told(
         evaluation=Evaluation(head.metric),
         class_names=told.class_names if head.task in ("classification", "detection", "segmentation") else (),
     )
-    shapes = {one.name: _fixed(one, shape_of(one.name, told)) for one in inputs}
-    if audio:
-        return replace(recipe, audio=audio, alphabet=told.alphabet if head is _LETTERS else recipe.alphabet), ()
     if fed != [PICTURE]:
         free = {one.name for one in inputs if not one.is_static}
-        given = {key: shape for key, shape in shapes.items() if key in free and shape}
-        return replace(recipe, input=Input(shapes=given)), ()
+        recipe = replace(recipe, input=Input(shapes={key: one for key, one in shapes.items() if key in free and one}))
+        if audio:
+            recipe = replace(recipe, audio=audio, alphabet=told.alphabet if head is _LETTERS else recipe.alphabet)
+        return recipe, ()
     if not told.processor:
         problem = f"no {PROCESSORS[0]} tells mean and std"
         return None, (Note(NoteKind.WARNING, problem, "write a recipe.toml, or pass --recipe"),)

@@ -120,15 +120,16 @@ def answers(session: Session, task: Task, frames: Frames, tell: Progress | None 
     return found
 
 
-def why_no_proof(task: Task, reference: Sequence[Any], least_agreement: float) -> str:
+def why_no_proof(task: Task, reference: Sequence[Any], least_agreement: float, kind: str = "picture") -> str:
     """Return why agreement with these answers proves nothing of another model; empty where it does.
 
     Args:
         task: Of the model.
         reference: Its answers, one a picture.
         least_agreement: What another model is asked for.
+        kind: What it answered, as `Frames.kind` calls it.
     """
-    count = plural(len(reference), "picture")
+    count = plural(len(reference), kind)
     if reference and not any(map(task.count, reference)):
         return f"the model finds nothing on {count}, so that one which finds nothing at all agrees with it"
     if len(reference) < 2:

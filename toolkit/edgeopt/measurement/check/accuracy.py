@@ -80,7 +80,7 @@ def _by_agreement(now: Side, then: Side | None, stored: Scored | None, frames: F
     pictures, task = frames.judged(_PICTURES), _task(then)
     reference = answers(then.subject.session, task, pictures)
     rest([then])
-    if why := why_no_proof(task, reference, least):
+    if why := why_no_proof(task, reference, least, pictures.kind):
         told = f"no labels (pass --eval), and agreement is no proof: {why}"
         return CheckResult("accuracy", CheckVerdict.INCONCLUSIVE, None, None, told, "")
     found = answers(now.subject.session, _task(now), pictures)

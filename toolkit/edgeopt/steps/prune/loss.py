@@ -12,6 +12,7 @@ from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import Tensors
+from edgeopt.system.time_limit import require_time
 from edgeopt.tasks import Task
 
 JUDGED_PICTURES = 24
@@ -53,6 +54,7 @@ def outputs_of(model: Model, pictures: Sequence[Tensors], threads: int) -> Itera
     session = EXECUTOR.open(model.source, SessionOptions(threads=threads))
     try:
         for one in pictures:
+            require_time()
             yield session.run(one)
     finally:
         session.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from time import monotonic
 
 import numpy as np
@@ -20,6 +19,7 @@ from edgeopt.steps.prune.depth import groups_inside
 from edgeopt.steps.prune.greedy import Choice, choices
 from edgeopt.steps.prune.repairs import Mended
 from edgeopt.steps.prune.sensitivity import Sensitivity
+from edgeopt.system.time_limit import LONGER, OutOfTime, limited
 
 SAVED = (0.03, 0.04, 0.05, 0.06, 0.075, 0.09, 0.12, 0.16, 0.20, 0.30, 0.50)
 """Shares of the dense model's time at which points are made."""
@@ -29,6 +29,7 @@ LEAST_SPEEDUP = 1.03
 """Below it the dense model stays: so little is not worth any loss."""
 MOST_LOSS = 0.5
 """Of a point's own loss: beyond it no point is made, nor any faster one."""
+_CUT = Note(NoteKind.WARNING, "the time limit ended the search", LONGER)
 _MOST_TRIES = 4
 """Of a speed that was asked for: the table's estimate is mended by what was measured."""
 
@@ -97,7 +98,7 @@ class Search:
     progress: Callable[[str, int, int], None] | None = None
     on_point: Callable[[Point], None] | None = None
     ends_at_s: float = math.inf
-    """On the monotonic clock: then the points so far are all."""
+    """On the monotonic clock: then the points so far are all; without a ranking by then there are none."""
 
     @property
     def saved(self) -> tuple[float, ...]:
@@ -112,17 +113,22 @@ def find_points(search: Search, goal: Goal | None = None) -> Found:
         search: The model, and what judges it.
         goal: One point in place of the frontier; it is given even where it loses much.
     """
-    goal = goal or Goal()
-    made = [*_asked(search, goal)] if goal.ratio or goal.speedup else [*_frontier(search)]
+    goal, made, notes = goal or Goal(), list[Point](), list[Note]()
+    try:
+        for one in _asked(search, goal) if goal.ratio or goal.speedup else _frontier(search):
+            made.append(one)
+    except OutOfTime:
+        notes.append(_CUT)
     if goal.ratio or goal.speedup:
         made = made[-1:]
     faster = tuple(one for one in made if _is_faster(one, search.measure is not None))
-    return Found(faster, tuple(made), tuple(_notes(made, faster, search)))
+    return Found(faster, tuple(made), tuple(notes or _notes(made, faster, search)))
 
 
 def _choices(search: Search) -> Iterator[Choice]:
     dense = search.dense
-    steps = {one.name: dense.removal(one.name).levels for one in dense.free}
+    with limited(search.ends_at_s):
+        steps = {one.name: dense.removal(one.name).levels for one in dense.free}
     inside = groups_inside(dense.blocks, dense.groups)
     most = sum(1 for counts in steps.values() if counts) + len(inside)
 
@@ -144,10 +150,13 @@ def _frontier(search: Search) -> Iterator[Point]:
         if choice.saved_ratio < ahead[0]:
             continue
         ahead = [one for one in ahead if one > choice.saved_ratio]
-        found = [*islice(_points(search, choice), None if search.measure else 1)]
-        if found[0].loss > MOST_LOSS:
+        points = _points(search, choice)
+        first = next(points)
+        if first.loss > MOST_LOSS:
             return
-        yield from found
+        yield first
+        if search.measure:
+            yield from points
 
 
 def _asked(search: Search, goal: Goal) -> Iterator[Point]:

@@ -28,6 +28,7 @@ from edgeopt.graph.tensors import Tensors
 from edgeopt.steps.prune.layers import Layer, layers_of
 from edgeopt.steps.prune.weights import constants_of
 from edgeopt.steps.quantize.calibration.watching import groups_of, shapes_of, with_outputs
+from edgeopt.system.time_limit import require_time
 
 MOST_BYTES = 512 << 20
 """Of all Gram matrices together."""
@@ -297,6 +298,7 @@ def watch(model: Model, batches: Iterable[Tensors], names: Iterable[str]) -> Ite
             for number, part in enumerate(parts or [[]]):
                 session = whole or (_open(model, part) if part else None)
                 for i, one in enumerate(chunk):
+                    require_time()
                     found = {name: one[name] for name in given} if number == 0 else {}
                     if session is not None:
                         found |= session.run(one)

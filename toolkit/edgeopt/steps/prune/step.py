@@ -14,6 +14,8 @@ from edgeopt.graph.groups import ChannelGroups, require_prunable, trace
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.graph.tensors import Tensors
+from edgeopt.recipes.frames import calibration_kind, calibration_wanted
+from edgeopt.recipes.recipe import Recipe
 from edgeopt.steps._context import CALIBRATION, Context, Setting, numbered
 from edgeopt.steps._keep_layers import groups_of
 from edgeopt.steps._pruning import NOT_PRUNED
@@ -32,11 +34,13 @@ from edgeopt.steps.prune.statistics import Looks, Statistics, collect
 from edgeopt.steps.prune.whole import WholeModels
 from edgeopt.steps.quantize.judges import own_clock
 from edgeopt.system.text import plural
+from edgeopt.system.time_limit import LONGER, OutOfTime, limited
 from edgeopt.tasks._places import places_of
 
 _MOST_SECONDS = 180.0
 _SHARE = 0.5
 """Of the time that is left for searches: integers need the rest."""
+_CUT = "the time limit leaves no time to look at the pictures"
 _DRAFT = "best-so-far.onnx"
 """What an interrupt of the search leaves."""
 _LEAST_MS = 2.0
@@ -44,11 +48,8 @@ _LEAST_MS = 2.0
 _TIMED_RUNS = 20
 _INTEGERS = "w8a8"
 _ASKED = "kept as asked"
-_NO_PICTURES = Note(
-    NoteKind.WARNING,
-    "pruned by the size of weights alone (L1): there are no calibration pictures",
-    "--calib FOLDER with about 100 unlabelled pictures ranks channels and repairs what is left",
-)
+_NO_PICTURES = "pruned by the size of weights alone (L1): there are no calibration {kind}s"
+_RANKS = "--calib {wanted} ranks channels and repairs what is left"
 
 
 def make_pruned(model: Model, context: Context, setting: Setting) -> list[Outcome]:
@@ -79,7 +80,11 @@ def make_pruned(model: Model, context: Context, setting: Setting) -> list[Outcom
     if why := _too_quick(model, context, setting):
         _tell(context, setting, groups, None, told_step(context.target), why)
         return [_stays(model, f"{NOT_PRUNED}: {why}", "--prune 1.1x tries all the same")]
-    work = _Work.begin(model, context, setting, groups)
+    try:
+        with limited(_ends_at_s(context)):
+            work = _Work.begin(model, context, setting, groups)
+    except OutOfTime:
+        return [_stays(model, f"{NOT_PRUNED}: {_CUT}", LONGER)]
     try:
         found = work.find()
     finally:
@@ -89,10 +94,16 @@ def make_pruned(model: Model, context: Context, setting: Setting) -> list[Outcom
     why = _sentence(points, found, work)
     _tell(context, setting, groups, work.statistics, work.step, why)
     if not points:
-        return [_stays(model, f"{NOT_PRUNED}: {why}")]
+        return [_stays(model, f"{NOT_PRUNED}: {why}", next((one.hint for one in found.notes), ""))]
     context.listener.say(f"  prune: {why}")
     twins = [i > 0 and one.is_twin_of(points[i - 1]) for i, one in enumerate(points)]
     return [replace(work.outcome(one, i), is_twin=twins[i]) for i, one in enumerate(points)]
+
+
+def _ends_at_s(context: Context) -> float:
+    """Return when a part of the work that begins now has to end, on the monotonic clock."""
+    now = monotonic()
+    return now + min(_MOST_SECONDS, max(_SHARE * (context.searches_end - now), 0.0))
 
 
 def _too_quick(model: Model, context: Context, setting: Setting) -> str:
@@ -200,10 +211,7 @@ class _Work:
         """Search; the best so far is on disk as soon as it is known."""
         context, asked = self.context, self.context.pruning
         goal = Goal(asked.ratio, asked.speedup)
-        now = monotonic()
-        return find_points(
-            self._search(now + min(_MOST_SECONDS, max(_SHARE * (context.searches_end - now), 0.0))), goal
-        )
+        return find_points(self._search(_ends_at_s(context)), goal)
 
     def _search(self, ends_at_s: float) -> Search:
         engine, context = self.setting.engine, self.context
@@ -245,7 +253,7 @@ class _Work:
         changes = {"channels removed": sum(removed.values()), "blocks removed": len(point.removed_blocks)}
         mended = f", weights fitted again ({point.repair})" if point.repair not in ("", "none") else ""
         told = f"pruned: {_removed_words(point, self.dense)}{mended}"
-        notes = (Note(NoteKind.CHOICE, told), *(() if self.statistics else (_NO_PICTURES,)))
+        notes = (Note(NoteKind.CHOICE, told), *(() if self.statistics else (_no_pictures(self.context.recipe),)))
         return Outcome(point.model, changes, notes)
 
     def close(self) -> None:
@@ -294,6 +302,11 @@ def run_ms(model: Model, setting: Setting, inputs: Tensors) -> float:
         times.append(clock() - began)
     session.close()
     return min(times) / 1e6
+
+
+def _no_pictures(recipe: Recipe) -> Note:
+    told = _NO_PICTURES.format(kind=calibration_kind(recipe))
+    return Note(NoteKind.WARNING, told, _RANKS.format(wanted=calibration_wanted(recipe)))
 
 
 def _remembered_step(memory: Memory, find: Callable[[], ChannelStep]) -> ChannelStep:

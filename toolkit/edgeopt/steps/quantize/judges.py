@@ -64,7 +64,7 @@ class Judge:
 
     def why_no_proof(self, least_agreement: float) -> str:
         """Return why agreement proves nothing on these pictures; empty where it does."""
-        return why_no_proof(self._task(self._float_model), self._reference, least_agreement)
+        return why_no_proof(self._task(self._float_model), self._reference, least_agreement, self._pictures.kind)
 
     def agreement(self, candidate: Model) -> float:
         """Return how far its answers are the reference: 1 is identical."""

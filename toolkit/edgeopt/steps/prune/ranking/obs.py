@@ -21,6 +21,7 @@ from edgeopt.graph.model import Model
 from edgeopt.steps.prune.ranking._ranking import Ranking
 from edgeopt.steps.prune.ranking._readers import Reader, readers_of
 from edgeopt.steps.prune.statistics import Statistics
+from edgeopt.system.time_limit import require_time
 
 _DAMPING = 1e-6
 """Of the mean variance of a column."""
@@ -72,6 +73,7 @@ def rank(group: Group, model: Model, statistics: Statistics) -> Ranking:
     left = np.arange(group.channels)
     order, error = list[int](), [0.0]
     while left.size:
+        require_time()
         costs = sum((one.errors(left) for one in layers), np.zeros(left.size))
         costs = np.maximum(costs, 0.0)
         place = _first_least(costs)
