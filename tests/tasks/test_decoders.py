@@ -71,6 +71,12 @@ def end_to_end():
     return [raw]
 
 
+def rtdetr_rows():
+    raw = np.zeros((1, 30, 6), np.float32)
+    raw[0, 3] = (32 / 96, 18 / 64, 24 / 96, 16 / 64, SCORE, LABEL)
+    return [raw]
+
+
 def ssd_corners():
     scores, corners = np.zeros((1, 40, 6), np.float32), np.zeros((1, 40, 4), np.float32)
     scores[0, :, 0] = 1.0
@@ -85,6 +91,7 @@ CASES = {
     "yolov5_heads": (yolov5_heads(), Postprocess("yolov5_heads", STRIDES, ANCHORS)),
     "yolov5_heads flat": (yolov5_heads(flat=True), Postprocess("yolov5_heads", STRIDES, ANCHORS)),
     "end_to_end": (end_to_end(), Postprocess("end_to_end")),
+    "rtdetr_rows": (rtdetr_rows(), Postprocess("rtdetr_rows")),
     "ssd_corners": (ssd_corners(), Postprocess("ssd_corners", background=True)),
 }
 

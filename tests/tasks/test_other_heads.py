@@ -1,7 +1,7 @@
 """Graphs by the exporters of other families are recognised, and read as the families themselves read them.
 
-`tests/heads` holds them with random weights, and what the family's own code finds for one made-up input:
-`benchmarks/heads/other_families.py --store` makes both, and says which packages they are from.
+`tests/heads` holds them with random weights, and what the family's own code finds for one made-up input. The scripts
+of `benchmarks/heads` make both; its README.md says of which packages.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.preprocess import Geometry
+from edgeopt.recipes.raw_values import fitting_numbers
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.tasks import make_task
@@ -70,13 +71,19 @@ def nearest(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> np.n
         ("dbnet_paddle", "dbnet"),
         ("dbnet_doctr", "dbnet_doctr"),
         ("ssd300", "ssd300"),
+        ("yolox", "yolox"),
+        ("yolox_decoded", "yolox"),
+        ("yolov5", "yolov5"),
+        ("detr", "detr"),
+        ("rtdetr", "rtdetr"),
     ],
 )
 def test_candidates_are_those_of_the_family(name: str, recipe: str) -> None:
     model, chosen, size, outputs = head(name)
     assert chosen.name == recipe
-    decode = DECODERS[chosen.postprocess.decoder]
-    boxes, scores, classes = decode([outputs[one.name] for one in model.outputs], chosen.postprocess, size, LEAST)
+    ordered = [outputs[one.name] for one in model.outputs]
+    numbers = fitting_numbers(chosen.postprocess, size, [ordered])  # a YOLOX may have its grid applied
+    boxes, scores, classes = DECODERS[numbers.decoder](ordered, numbers, size, LEAST)
     wanted = dict(np.load(HEADS / f"{name}.npz"))
     if name.startswith(("dbnet", "ssd")):  # these families clip boxes before suppression
         boxes = np.clip(boxes, 0, [size[1], size[0], size[1], size[0]])
@@ -87,7 +94,7 @@ def test_candidates_are_those_of_the_family(name: str, recipe: str) -> None:
     np.testing.assert_allclose(scores[rows], wanted["scores"], rtol=1e-3, atol=1e-3)
     np.testing.assert_array_equal(classes[rows], wanted["classes"])
     if "points" in wanted:
-        points = landmarks([outputs[one.name] for one in model.outputs], chosen.postprocess, size, LEAST)
+        points = landmarks(ordered, numbers, size, LEAST)
         np.testing.assert_allclose(points[rows], wanted["points"], rtol=1e-3, atol=0.05)
 
 

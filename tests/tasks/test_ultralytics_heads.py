@@ -43,6 +43,7 @@ def head(name: str, *, with_metadata: bool = True) -> Model:
         ("yolo26_segment", "yolo26_segment"),
         ("v8_pose", "yolov8_pose"),
         ("yolo26_pose", "yolo26_pose"),
+        ("rtdetr_ultralytics", "rtdetr_rows"),
     ],
 )
 def test_a_head_is_recognised_and_read_as_ultralytics_reads_it(name: str, recipe: str) -> None:

@@ -74,6 +74,9 @@ def outputs_of(decoder: str, numbers: Postprocess, rng: np.random.Generator, *, 
     if decoder == "end_to_end":
         labels = rng.integers(-1, COUNT, (1, 60, 1))
         return [np.concatenate([corners(rng, 60, unit[1]), rows(rng, 60, unit, 5)[..., 4:], labels], 2).astype("f4")]
+    if decoder == "rtdetr_rows":
+        labels = rng.integers(0, COUNT, (1, 60, 1))
+        return [np.concatenate([rows(rng, 60, (0.1, 0.9), 5), labels], 2).astype("f4")]
     if decoder == "rtdetr" and flat:
         return [rows(rng, 300, (0.0, 1.0), 4 + COUNT)]
     scores = rows(rng, 80, unit, 4 + COUNT)[..., 4:]
@@ -116,6 +119,7 @@ CASES = {
         ("detr", (Boxes.USUAL,), False, False),
         ("rtdetr", (Boxes.USUAL,), False, False),
         ("rtdetr", (Boxes.USUAL,), True, False),
+        ("rtdetr_rows", (Boxes.USUAL, Boxes.PIXELS), False, False),
     )
     for boxes in units
     for scores in (Scores.USUAL, Scores.LOGITS)

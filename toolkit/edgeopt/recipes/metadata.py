@@ -17,12 +17,12 @@ _MOST_CHARACTERS = 2**18
 _END_TO_END = "end_to_end"
 _DETECT = "detect"
 """Ultralytics' task whose recipes also serve other exporters; a recipe of another of its tasks names it in `match`."""
-_RTDETR = "rtdetr"
+_RTDETR, _RTDETR_ROWS = "rtdetr", "rtdetr_rows"
 _END_TO_END_ALL = (_END_TO_END, "end_to_end_pose", "end_to_end_segment")
 """Decoders of rows that are suppressed already."""
 _MEANINGS = {"obb": "oriented bounding boxes: turned ones"}
 """Tasks of Ultralytics without a recipe, whose names do not say what they are."""
-_DETECTORS = ("yolov8", "yolov8_dfl", _RTDETR, _END_TO_END)
+_DETECTORS = ("yolov8", "yolov8_dfl", _RTDETR, _RTDETR_ROWS, _END_TO_END)
 """Decoders of Ultralytics' task `detect`."""
 
 
@@ -86,8 +86,10 @@ def contradicts(metadata: Mapping[str, str], recipe: Recipe) -> bool:
         return is_other_end or task not in _tasks_named_by(recipe)
     if task is not None and decoder not in _DETECTORS:
         return True
-    if (_RTDETR in metadata.get("description", "").lower()) != (decoder == _RTDETR):
+    if (_RTDETR in metadata.get("description", "").lower()) != (decoder in (_RTDETR, _RTDETR_ROWS)):
         return True
+    if decoder == _RTDETR and "head" in metadata and len(class_names_of(metadata)) == 2:
+        return True  # older ones name no head; with two classes both have six columns
     return _is_end_to_end(metadata) != (decoder == _END_TO_END)
 
 

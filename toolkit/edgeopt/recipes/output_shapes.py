@@ -360,6 +360,7 @@ _READERS: dict[str, Callable[[Sequence[Shape], Postprocess, Sequence[int]], str]
     "dbnet_upright": _dbnet,
     "detr": _detr,
     "rtdetr": _rtdetr,
+    "rtdetr_rows": _end_to_end,
     "yolov8_segment": _yolov8_segment,
     "end_to_end_segment": _end_to_end_segment,
     "instances": _instances,

@@ -289,7 +289,7 @@ def _anchor_grid(
     return np.concatenate(cells), np.concatenate(strides), np.concatenate(anchors)
 
 
-def _end_to_end(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
+def _end_to_end(rows: _Rows, outputs: Sequence[TensorSpec], *, is_centred: bool = False) -> Found:
     nodes = rows.nodes
     matrix = _matrix(nodes, outputs[0])
     score, label = (nodes("Squeeze", nodes.columns(matrix, i, i + 1), ints(1)) for i in (4, 5))
@@ -300,7 +300,8 @@ def _end_to_end(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
     )
     kept = nodes.positions(nodes("And", rows.above(score, raw=True), is_class))
     found = nodes("Gather", matrix, kept, axis=0)
-    boxes, more = rows.to_pixels(nodes.columns(found, 0, 4)), nodes.columns(found, 6, 6 + rows.more)
+    sides, more = nodes.columns(found, 0, 4), nodes.columns(found, 6, 6 + rows.more)
+    boxes = rows.centred(sides) if is_centred else rows.to_pixels(sides)
     classes = nodes.cast(nodes("Round", nodes("Gather", label, kept)), "int64")
     return Found(boxes, rows.scores_of(nodes("Gather", score, kept)), classes, 0, more if rows.more else "")
 
@@ -374,6 +375,10 @@ def _rtdetr(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
     return Found(corners, rows.scores_of(nodes("GatherND", raw, pairs)), label, 0)
 
 
+def _rtdetr_rows(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
+    return _end_to_end(_usually_relative(rows), outputs, is_centred=True)
+
+
 def _scores_first(outputs: Sequence[TensorSpec]) -> tuple[TensorSpec, TensorSpec]:
     is_swapped = fixed(outputs[0], 2) == _SIDES != fixed(outputs[1], 2)
     return (outputs[1], outputs[0]) if is_swapped else (outputs[0], outputs[1])
@@ -398,6 +403,7 @@ EMBEDDED: dict[str, Callable[[_Rows, Sequence[TensorSpec]], Found]] = {
     "ssd_offsets_yx": _ssd_offsets,
     "detr": _detr,
     "rtdetr": _rtdetr,
+    "rtdetr_rows": _rtdetr_rows,
     "yolov8_pose": _yolov8,
     "end_to_end_pose": _end_to_end,
     "yolov8_segment": _yolov8,

@@ -19,7 +19,7 @@ from edgeopt.recipes.recipe import Boxes, Postprocess, Scores
 from edgeopt.tasks.detection.decoders_anchors import ssd_offsets, ssd_offsets_yx
 from edgeopt.tasks.detection.decoders_dfl import nanodet, yolov8_dfl
 from edgeopt.tasks.detection.decoders_map import dbnet, dbnet_upright
-from edgeopt.tasks.detection.decoders_queries import detr, rtdetr
+from edgeopt.tasks.detection.decoders_queries import detr, rtdetr, rtdetr_rows
 from edgeopt.tasks.detection.decoders_whole import detections, detections_yx
 from edgeopt.tasks.detection.head_parts import (
     Array,
@@ -185,6 +185,7 @@ DECODERS: dict[str, Decoder] = {
         ssd_offsets_yx,
         detr,
         rtdetr,
+        rtdetr_rows,
         dbnet,
         dbnet_upright,
         detections,
@@ -194,7 +195,7 @@ DECODERS: dict[str, Decoder] = {
 """By the name a recipe writes in `decoder`."""
 
 NEEDS_NO_SUPPRESSION = frozenset(
-    {"end_to_end", "detr", "rtdetr", "dbnet", "dbnet_upright", "detections", "detections_yx"}
+    {"end_to_end", "detr", "rtdetr", "rtdetr_rows", "dbnet", "dbnet_upright", "detections", "detections_yx"}
 )
 
 

@@ -1,4 +1,4 @@
-"""Outputs of transformers to boxes: one box a query, nothing left to suppress."""
+"""Queries of transformers to boxes: one box a query, nothing left to suppress."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from edgeopt.tasks.detection.head_parts import (
     Candidates,
     best_class,
     corners,
+    least,
     logit,
     probabilities,
     scores_first,
+    scores_of,
     softmax,
     to_pixels,
 )
@@ -35,7 +37,7 @@ def detr(outputs: Sequence[Array], numbers: Postprocess, size: tuple[int, int], 
 def rtdetr(outputs: Sequence[Array], numbers: Postprocess, size: tuple[int, int], threshold: float) -> Candidates:
     """Decode logits (1, n, classes) and centre and size (1, n, 4), 0..1. RT-DETR, D-FINE, deformable DETR.
 
-    Ultralytics writes one output, (1, n, 4 + classes), of probabilities. A query may give a box for several classes.
+    Ultralytics wrote one output, (1, n, 4 + classes), of probabilities. A query may give a box for several classes.
 
     Source: transformers, `RTDetrImageProcessor.post_process_object_detection`; Ultralytics, `RTDETRDecoder.forward`.
     """
@@ -45,10 +47,24 @@ def rtdetr(outputs: Sequence[Array], numbers: Postprocess, size: tuple[int, int]
         raw, boxes = scores_first(outputs)
     usual = Scores.PROBABILITIES if len(outputs) == 1 else Scores.LOGITS
     is_logit = (usual if numbers.scores is Scores.USUAL else numbers.scores) is Scores.LOGITS
-    least = -np.inf if threshold < 0 else logit(threshold) if is_logit else threshold
-    rows, classes = np.nonzero(raw > least)
+    above = -np.inf if threshold < 0 else logit(threshold) if is_logit else threshold
+    rows, classes = np.nonzero(raw > above)
     value = raw[rows, classes]
     return _in_pixels(boxes[rows], numbers, size), probabilities(value) if is_logit else value, classes.astype(np.int64)
+
+
+def rtdetr_rows(outputs: Sequence[Array], numbers: Postprocess, size: tuple[int, int], threshold: float) -> Candidates:
+    """Decode (1, n, 6): centre and size, 0..1, score, class; the graph has chosen the best. RT-DETR of Ultralytics.
+
+    Source: Ultralytics 8.4, `RTDETRDecoder.postprocess` and `RTDETRPredictor.postprocess`.
+    """
+    rows = outputs[0][0]
+    found = rows[rows[:, 4] > least(numbers, threshold)]
+    return (
+        _in_pixels(found[:, :4], numbers, size),
+        scores_of(found[:, 4], numbers),
+        found[:, 5].round().astype(np.int64),
+    )
 
 
 def _in_pixels(boxes: Array, numbers: Postprocess, size: tuple[int, int]) -> Array:
