@@ -41,6 +41,9 @@ class Pieces:
         """Return what no stop string can begin in, and keep the rest."""
         if self.is_over:
             return ""
+        if not self._stop:
+            shown, self._held = self._held, ""
+            return shown
         found = [place for one in self._stop if (place := self._held.find(one)) >= 0]
         if found:
             shown, self._held, self.is_over = self._held[: min(found)], "", True
