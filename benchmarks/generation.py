@@ -476,8 +476,9 @@ def of_speculation(file: Path, work: Path, rounds: int) -> None:
         for by in (DRAFT, TEXT):
             plan = max((one for one in forecast.plans if one.by == by), key=lambda one: one.gain)
             asked = {"plain": Asked(64, guesses=0, ends=False)}
-            asked["guessing"] = Asked(64, guesses=plan.guesses, uses_draft=by == DRAFT, ends=False)
-            if opened.sums is not Sums.APART:
+            exact = True if opened.sums is not Sums.APART else None
+            asked["guessing"] = Asked(64, guesses=plan.guesses, uses_draft=by == DRAFT, exact=exact, ends=False)
+            if exact:
                 asked["exact"] = Asked(64, guesses=0, exact=True, ends=False)
             times, same = {kind: list[float]() for kind in asked}, 0
             for number, prompt in enumerate(prompts):

@@ -136,7 +136,7 @@ def request(
 
 def made(*requests: Answered, is_open: bool = True, waiting: int = 0, slots: int = 2) -> LoadRun:
     work = Work(token_runs=50, tokens=120)
-    return LoadRun("poisson:2", is_open, slots, True, 1 << 20, 1000 * MS, requests, work, waiting)
+    return LoadRun("poisson:2", is_open, slots, True, "", 1 << 20, 1000 * MS, requests, work, waiting)
 
 
 def test_figures_follow_from_the_requests():

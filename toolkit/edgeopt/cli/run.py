@@ -68,7 +68,7 @@ _EVERY_S = 0.25
     "--guesses",
     type=Whole(min=0, max=64),
     show_default="the recipe's; 4 with --draft",
-    help="Tokens guessed, by the draft or from the text so far, and verified in one run; the answer is --exact.",
+    help="Tokens guessed, by the draft or from the text so far, and verified in one run; blocks: with --exact.",
 )
 @click.option(
     "--draft",

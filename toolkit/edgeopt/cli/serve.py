@@ -77,6 +77,7 @@ _MIB = 1 << 20
     show_default="the recipe's",
     help="A smaller model that makes the guesses; none: the text so far does.",
 )
+@click.option("--exact", is_flag=True, help="All answers as run --exact gives them: guesses then change no token.")
 @threads_option("as measured; a language model: physical cores")
 def serve(
     *,
@@ -100,6 +101,7 @@ def serve(
     context: int | None,
     guesses: int | None,
     draft: str | None,
+    exact: bool,
     threads: int | None,
 ) -> None:
     """Answer requests over HTTP with BUNDLE, until Ctrl-C or SIGTERM; answers on their way are finished.
@@ -140,6 +142,7 @@ def serve(
         guesses,
         draft != "none",
         limits,
+        exact,
     )
     served = serve(bundle, options, lambda line: show_line(line, err=True))
     show_line(str(served), err=True)

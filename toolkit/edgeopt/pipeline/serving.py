@@ -65,6 +65,8 @@ class ServeOptions:
     """Tokens of one text guessed a run, in one slot; None: as the recipe says."""
     uses_draft: bool = True
     limits: Limits = field(default_factory=Limits)
+    exact: bool = False
+    """Whether all answers are exact, as `Asked.exact` has it; else they are where the model is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +195,9 @@ def _open_texts(model: str, options: ServeOptions) -> _Open:
                 read.append(_reader_of(opened, recipe, file, system))
             if options.guesses is not None or draft is not None:
                 opened.guesses = _GUESSES if options.guesses is None else options.guesses
+            if options.exact:
+                opened.require_exact()
+                opened.is_exact = True
             for start in read[0].starts:
                 kept = opened.keep_prefix(start, prompting.prefixes or prefix_folder())
                 notes.extend([Note(NoteKind.INFO, kept.note)] if is_first and kept.note else [])
@@ -206,7 +211,12 @@ def _open_texts(model: str, options: ServeOptions) -> _Open:
         if is_first:
             notes.extend((*opened.origin.notes, *_told_of_guesses(opened, guesses=guesses)))
             names.append(recipe.name)
-        return OneByOne(opened, uses_draft=options.uses_draft) if guesses else Together(opened, limits)
+        if guesses:
+            return OneByOne(opened, uses_draft=options.uses_draft)
+        slots = Together(opened, limits)
+        if is_first and slots.turns_told:
+            notes.append(Note(NoteKind.INFO, f"texts take turns, one run a token: {slots.turns_told}"))
+        return slots
 
     names = list[str]()
     holder = Holder(open_model, options.keep_s)
@@ -257,9 +267,9 @@ def _open_pictures(model: str, options: ServeOptions) -> _Open:
 
 def _require_plain(options: ServeOptions) -> None:
     """Raise where something was asked for that only language models have."""
-    if options.guesses is not None or options.prompting != Prompting():
+    if options.guesses is not None or options.exact or options.prompting != Prompting():
         raise EdgeoptError(
-            "--system, --context, --guesses and --draft are for a language model, and this is none",
+            "--system, --context, --guesses, --draft and --exact are for a language model, and this is none",
             remedy="leave them out",
         )
 

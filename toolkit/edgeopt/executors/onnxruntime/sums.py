@@ -5,7 +5,8 @@ another order. Floats then differ in their last digit. Where activations are rou
 number to the next step, and layer after layer that grows: guesses, parts of a prompt and single tokens would not give
 the same answer. Of ONNX Runtime 1.32 on x86: `GroupQueryAttention` sums one row of floats in another order than
 several (an integer cache alike); `MatMulNBits` one row of 4 bits on AVX2, and with AVX512-VNNI the odd row of blocks
-of 64 and more in 4 bits, of 128 in 8 bits. Pairs come out the same on both; elsewhere the trial tells.
+of 64 and more in 4 bits, of 128 in 8 bits. Pairs come out the same on both; elsewhere the trial tells. Texts side by
+side are several rows of products, but each is one row of its own attention, which takes pairs of one text alone.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.executors.onnxruntime.decoder import CachePart, Decoder
+from edgeopt.executors.onnxruntime.rows import SharedRows
 
 _OF_ROWS = {"MatMulNBits", "QLinearMatMul"}
 """Products that round each row by itself."""
@@ -26,6 +28,8 @@ _OF_RUNS = {"MatMulInteger", "MatMulIntegerToFloat", "DynamicQuantizeMatMul", "D
 """Ops that round all rows of a run on one grid."""
 _PROMPT, _WIDTHS = 7, (1, 1, 2, 1, 5, 1, 3, 3)
 """Tokens of the trial: those that come first, and the runs behind them, which are compared with a single one."""
+_TEXTS = (2, 3, 4, 7)
+"""Texts side by side in a trial."""
 
 
 class Sums(StrEnum):
@@ -69,6 +73,31 @@ def try_sums(session: Any, parts: Sequence[CachePart], *, shares: bool) -> Sums:
     except (EdgeoptError, ValueError):
         pass
     return Sums.APART
+
+
+def texts_are_alike(session: Any, parts: Sequence[CachePart], slots: int) -> bool:
+    """Return whether a text has the same bits alone and beside others: it is tried with single tokens of several.
+
+    Attention takes each text by itself, so that this depends on the products alone: it may hold where `try_sums` says
+    `PAIRED`.
+
+    Args:
+        session: An `InferenceSession` on the host, of a graph for which `takes_rows` holds.
+        parts: Of its cache.
+        slots: Texts side by side, at most.
+    """
+    most = min(max(_TEXTS), slots)
+    rows = SharedRows(session, parts, most, 4 * _PROMPT, pairs=True)
+    for row in range(most):
+        rows.run(row, [1 + i % 3 for i in range(_PROMPT + row)], is_prompt=True)
+    for count in (one for one in _TEXTS if one <= most):
+        tokens = [1 + (row + count) % 3 for row in range(count)]
+        alone = [rows.run(row, [token])[-1] for row, token in enumerate(tokens)]
+        for row in range(count):
+            rows.rewind(row, rows.past(row) - 1)
+        if not np.array_equal(np.stack(alone), rows.run_first(tokens)):
+            return False
+    return True
 
 
 def _logits(

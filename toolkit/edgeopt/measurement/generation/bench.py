@@ -10,6 +10,7 @@ from time import monotonic, perf_counter_ns
 import numpy as np
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind
+from edgeopt.executors.onnxruntime.sums import Sums
 from edgeopt.graph.outside_weights import outside_files
 from edgeopt.measurement.fresh_process.language_start import run_cold_language
 from edgeopt.measurement.fresh_process.start import ColdStart
@@ -250,7 +251,10 @@ def _measure(
     """
     measured, first_ttft_ms = {count: _Times() for count in options.prompt_tokens}, 0.0
     chance = np.random.default_rng(options.seed)
-    asked = Asked(options.output_tokens, guesses=options.guesses, uses_draft=options.uses_draft, ends=False)
+    exact = True if options.guesses and opened.sums is not Sums.APART else None
+    asked = Asked(
+        options.output_tokens, guesses=options.guesses, uses_draft=options.uses_draft, exact=exact, ends=False
+    )
     rounds, began_s = -_WARM_UP, monotonic()
     while rounds < _LEAST_ANSWERS or _goes_on(measured, options, monotonic() - began_s):
         for count, times in measured.items():

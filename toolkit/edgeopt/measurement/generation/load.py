@@ -81,6 +81,8 @@ class LoadRun:
     """Whether requests come by a timetable, however many wait."""
     slots: int
     is_together: bool
+    turns_told: str
+    """Why texts take turns; empty: they do not."""
     cache_bytes: int
     window_ns: int
     """In which requests were sent."""
@@ -133,6 +135,7 @@ def run_load(
         is_open=isinstance(load, OpenLoad),
         slots=shared.slots,
         is_together=shared.is_together,
+        turns_told=shared.turns_told,
         cache_bytes=shared.cache_bytes,
         window_ns=window_ns,
         requests=ordered,

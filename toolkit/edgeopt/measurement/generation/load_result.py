@@ -54,6 +54,8 @@ class LoadTimes:
     slots: int
     is_together: bool
     """Whether the next tokens of several texts are one run."""
+    turns_told: str
+    """Why they are not; empty: they are."""
     cache_bytes: int
     seconds: float
     """In which requests were sent."""
@@ -98,6 +100,7 @@ def summarize_run(run: LoadRun, budget: AnswerBudget | None, max_miss_ratio: flo
         load=run.load,
         slots=run.slots,
         is_together=run.is_together,
+        turns_told=run.turns_told,
         cache_bytes=run.cache_bytes,
         seconds=seconds,
         requests=len(run.requests),

@@ -91,8 +91,7 @@ def notes_of(loads: Sequence[LoadTimes]) -> Iterator[Note]:
     if loads and not loads[0].is_together:
         yield Note(
             NoteKind.WARNING,
-            "texts take turns, one run a token: the graph cannot tell rows of different lengths apart",
-            "edgeopt export hf:FOLDER writes one that can (GroupQueryAttention)",
+            f"texts take turns, one run a token: {loads[0].turns_told}",
         )
     for one in loads:
         if one.growth_ratio is not None:

@@ -77,7 +77,8 @@ class Asked:
     """Whether the model's draft guesses, where it has one; else the text so far does."""
     exact: bool | None = None
     """Whether the answer has the tokens of the text run at once, where single tokens sum otherwise than several: then
-    guesses change nothing. None: where guesses are asked for, or the model is exact. Weights in blocks are slower."""
+    guesses change nothing. None: as the model is, and guesses that would change a token are refused; False: they may
+    change some. Weights in blocks are slower."""
     ends: bool = True
     """Whether the model's own end ends the answer; a benchmark wants all tokens."""
     long: Long = Long.REFUSE

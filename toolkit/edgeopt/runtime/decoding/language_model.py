@@ -184,9 +184,11 @@ class LanguageModel:
         asked = asked or Asked()
         asked = replace(asked, guesses=self.guesses) if asked.guesses is None else asked
         asked = replace(asked, chunk_tokens=asked.chunk_tokens or self.chunk)
-        is_exact = bool(asked.guesses) or self.is_exact if asked.exact is None else asked.exact
+        is_exact = self.is_exact if asked.exact is None else asked.exact
         if asked.exact:
             self.require_exact()
+        if asked.guesses and asked.exact is None:
+            self._require_same()
         in_pairs = is_exact and self.sums is Sums.PAIRED
         guesser = self.guesser(uses_draft=asked.uses_draft) if asked.guesses else None
         writing = self.begin(prompt, asked)
@@ -202,6 +204,14 @@ class LanguageModel:
             raise UnsupportedError(
                 "no answer of this model is exact: the numbers of a token depend on those that run with it",
                 remedy="leave --exact out, or take a form with weights in blocks: w8 or w4",
+            )
+
+    def _require_same(self) -> None:
+        """Raise where guesses would change the tokens that an answer has without them, and an exact one would not."""
+        if not self.is_exact and self.sums is Sums.PAIRED:
+            raise UnsupportedError(
+                "guesses change no token of exact answers alone: this model sums single tokens otherwise than several",
+                remedy="add --exact (Asked(exact=True)), with guesses and without them",
             )
 
     def guesser(self, *, uses_draft: bool = True) -> Guesser:
@@ -318,13 +328,15 @@ class LanguageModel:
 
         Args:
             tokens: Of the prompt.
-            is_exact: Whether the cache keeps only what has the numbers of the text run at once, and goes on so.
+            is_exact: Whether the cache goes on with the numbers of the text run at once. What it keeps has them always:
+                tokens of an answer that was not exact are computed anew, as a part of this prompt.
         """
         most = len(tokens) - 1
         with self._lock:
-            shared = [
-                min(common_start(held, tokens), most, one.exact_past if is_exact else most) for one, held in self._idle
-            ]
+            shared = [min(common_start(held, tokens), most) for _, held in self._idle]
+            exact = [min(count, one.exact_past) for count, (one, _) in zip(shared, self._idle, strict=True)]
+            if is_exact or (shared != exact and self.sums is Sums.PAIRED):
+                shared = exact
             best = max(range(len(shared)), key=shared.__getitem__, default=-1)
             decoder = self._idle.pop(best)[0] if shared else None
         past = shared[best] if shared else 0

@@ -42,6 +42,11 @@ class Together:
             self._shared.forget()
             undone.pop_all()
 
+    @property
+    def turns_told(self) -> str:
+        """Why the texts take turns; empty: they share runs."""
+        return self._shared.turns_told
+
     def generate(self, prompt: Sequence[int], asked: Asked, priority: int) -> Answer:
         """Return the answer to the tokens of a prompt."""
         return self._shared.generate(prompt, asked, priority)

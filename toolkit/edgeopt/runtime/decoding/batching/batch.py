@@ -53,6 +53,8 @@ class Batch:
         chunk_tokens: int,
         alone_tokens: int,
         stored: Callable[[Sequence[int]], tuple[int, list[NDArray[Any]]]] = lambda _: (0, []),
+        *,
+        reuses_answers: bool = True,
     ) -> None:
         """Begin empty.
 
@@ -62,7 +64,10 @@ class Batch:
             chunk_tokens: Of a prompt at once while others write; 0: all of it.
             alone_tokens: Of a prompt at once where no text waits for its next token; 0: all of it.
             stored: Gives how many first tokens of a prompt are stored, and their cache.
+            reuses_answers: Whether a prompt may go on behind an answer; else only behind what ran as a prompt, whose
+                numbers are those of any prompt.
         """
+        self._reuses_answers = reuses_answers
         self._stored = stored
         self._rows, self._slots, self._tokens, self._chunk = rows, rows.count, tokens, chunk_tokens
         self._alone = alone_tokens
@@ -162,7 +167,11 @@ class Batch:
 
     def _held(self, row: int) -> Sequence[int]:
         seat = self._seats[row]
-        return self._left[row] if seat is None else seat.writing.tokens[: self._rows.past(row)]
+        return self._left[row] if seat is None else self._reusable(seat, row)
+
+    def _reusable(self, one: Request, row: int) -> Sequence[int]:
+        past, count = self._rows.past(row), one.writing.prompt_tokens
+        return one.writing.tokens[: past if self._reuses_answers else min(past, count)]
 
     def _prompt_left(self, one: Request) -> int:
         return one.writing.prompt_tokens - self._rows.past(self._seats.index(one))
@@ -219,7 +228,7 @@ class Batch:
     def _leave(self, one: Request, error: Exception | None = None) -> None:
         """Free the row of a request; the last of the texts behind their prompts moves into a gap between them."""
         row = self._seats.index(one)
-        self._left[row] = one.writing.tokens[: self._rows.past(row)] if error is None else ()
+        self._left[row] = self._reusable(one, row) if error is None else ()
         self._seats[row] = None
         if error is not None:
             self._rows.rewind(row, 0)

@@ -10,7 +10,7 @@ import psutil
 
 from edgeopt.errors import EdgeoptError, UnavailableError, UnsupportedError
 from edgeopt.executors.onnxruntime.rows import Rows, RowsApart, SharedRows, takes_rows
-from edgeopt.executors.onnxruntime.sums import Sums
+from edgeopt.executors.onnxruntime.sums import Sums, texts_are_alike
 from edgeopt.runtime.decoding.batching.batch import Batch, Work
 from edgeopt.runtime.decoding.batching.request import Request, SharedAnswer
 from edgeopt.runtime.decoding.generation import Asked
@@ -25,8 +25,22 @@ _MOST_OF_FREE = 0.5
 """Share of the free memory that the cache takes where nothing is said."""
 
 
+_NO_ROWS = (
+    "the graph cannot tell rows of different lengths apart; edgeopt export hf:FOLDER writes one that can "
+    "(GroupQueryAttention)"
+)
+_OTHERWISE = (
+    "this processor sums a text's weights in blocks otherwise beside others, which could change its tokens; blocks of "
+    "32 (w4, w4+head) or of 64 in 8 bits (w8) may run together"
+)
+_EXACT = "exact answers run in pairs, which attention takes of one text at a time"
+
+
 class SharedModel:
     """Slots on a language model: continuous batching. One thread writes all answers."""
+
+    turns_told = ""
+    """Why the texts take turns; empty: their next tokens are one run."""
 
     def __init__(
         self,
@@ -35,7 +49,7 @@ class SharedModel:
         *,
         memory_bytes: int = 0,
         chunk_tokens: int = CHUNK_TOKENS,
-        exact: bool = False,
+        exact: bool | None = None,
     ) -> None:
         """Reserve the cache of all slots and begin to wait for requests.
 
@@ -45,7 +59,9 @@ class SharedModel:
             memory_bytes: Of the cache. A request waits until there is room for its prompt and its longest answer;
                 0: as much as whole contexts in all slots take, but not more than half of the free memory.
             chunk_tokens: Of a prompt that are run at once while others write, whose next token waits as long; 0: all.
-            exact: Whether all answers are exact, as `Asked.exact` has it: texts take turns where that needs pairs.
+            exact: Whether all answers are exact, as `Asked.exact` has it; None: as the model's are alone. Where a text
+                of weights in blocks would have other numbers beside others than alone, texts take turns; False: they
+                share runs, which is faster, and two tokens of nearly the same likelihood may change places.
 
         Raises:
             ValueError: If there is no slot or more than 256, or a number is negative.
@@ -55,8 +71,9 @@ class SharedModel:
         if not 1 <= slots <= MOST_SLOTS or memory_bytes < 0 or chunk_tokens < 0:
             raise ValueError(f"{slots} slots, {memory_bytes} bytes and parts of {chunk_tokens} tokens serve nobody")
         if exact:
-            _require_exact(model, in_pairs=True)
-        self._model, self._slots, self._is_exact = model, slots, exact
+            model.require_exact()
+        self._model, self._slots = model, slots
+        self._is_exact, self._is_any = model.is_exact if exact is None else exact, exact is False
         wanted = slots * model.context
         free = memory_bytes or int(_MOST_OF_FREE * psutil.virtual_memory().available)
         self._tokens = min(wanted, free // model.token_bytes)
@@ -68,7 +85,9 @@ class SharedModel:
         rows = self._reserved()
         self.is_together = rows.is_together
         """Whether the next tokens of several texts are one run; else they are one run each, in turns."""
-        self._batch = Batch(rows, self._tokens, chunk_tokens, parts_alone(model), model.stored_start)
+        answers_stay = self._is_exact or self._is_any or not model.pairs or model.sums is not Sums.PAIRED
+        alone = parts_alone(model)
+        self._batch = Batch(rows, self._tokens, chunk_tokens, alone, model.stored_start, reuses_answers=answers_stay)
         self._change, self._arrived = Condition(), list[Request]()
         self._order, self._is_closed, self._forgets = 0, False, False
         self._thread = Thread(target=self._write, name="edgeopt-batching", daemon=True)
@@ -149,7 +168,12 @@ class SharedModel:
         capacity = min(context, self._tokens // count)
         in_pairs = self._is_exact and model.sums is Sums.PAIRED  # which attention takes of one text at a time
         if model.shares and not in_pairs and takes_rows(engine, model.parts):
-            return SharedRows(engine, model.parts, count, capacity, self._tokens, pairs=model.pairs)
+            is_alike = not model.pairs or self._is_any or count == 1
+            if is_alike or texts_are_alike(engine, model.parts, count):
+                return SharedRows(engine, model.parts, count, capacity, self._tokens, pairs=model.pairs)
+            self.turns_told = _OTHERWISE
+        else:
+            self.turns_told = _EXACT if in_pairs else _NO_ROWS
         return RowsApart(
             engine, model.parts, count, capacity, shares=model.shares, pairs=model.pairs, is_exact=in_pairs
         )

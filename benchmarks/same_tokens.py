@@ -1,0 +1,183 @@
+"""Whether a language model writes the same tokens however it is run: the table of docs/generation.md.
+
+    pip install edgeopt[cpu] onnxscript
+    python benchmarks/same_tokens.py [--work FOLDER] [--tokens 64] [--forms w4,w8]
+
+Of the shipped `tiny_lm` enlarged to 51 million weights (`benchmarks/generation.py`) each form of `optimize` answers
+eight prompts, greedily. Counted is how many answers are those of the model alone, its prompt at once, in a cache of
+its own; where single tokens sum otherwise than several, guesses and a last row of slots are compared with an answer
+by `--exact`, as guesses are refused without it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Thread
+from time import sleep
+
+from generation import SHIPPED, exported
+
+from edgeopt.executors.onnxruntime.sums import Sums
+from edgeopt.graph.model import load_model, save_model
+from edgeopt.pipeline.generation.forms import FORMS
+from edgeopt.pipeline.generation.material import Material
+from edgeopt.pipeline.run import Silence
+from edgeopt.recipes.tokens import read_tokens
+from edgeopt.runtime.availability import find_device
+from edgeopt.runtime.decoding.batching.shared_model import SharedModel
+from edgeopt.runtime.decoding.generation import Asked
+from edgeopt.runtime.decoding.language_model import LanguageModel
+from edgeopt.runtime.decoding.opening import open_language_model
+from edgeopt.steps.convert.cache_integers import make_integer_cache
+from edgeopt.steps.convert.last_logits import keep_last_logits
+from edgeopt.system.environment import read_environment
+
+PROMPTS = 8
+LENGTHS = (100, 61, 97, 34, 120, 75, 48, 89)
+_BESIDE = ("recipe.toml", "tokenizer.json", "held_out.txt")
+_APART_S = 0.05
+"""Between two requests to the slots."""
+
+Answers = list[list[int]]
+
+
+def written(model: LanguageModel, prompts: Answers, asked: Asked) -> Answers:
+    """Return the tokens of each answer; nothing of the one before is kept."""
+    found = Answers()
+    for prompt in prompts:
+        model.forget()
+        found.append([piece.token for piece in model.generate(prompt, asked)])
+    return found
+
+
+def in_slots(model: LanguageModel, prompts: Answers, asked: Asked) -> Answers:
+    """Return the tokens of answers in four slots, each asked for a little later than the one before."""
+    found: dict[int, list[int]] = {}
+    with SharedModel(model, 4) as shared:
+
+        def ask(i: int) -> None:
+            sleep(i * _APART_S)
+            found[i] = [piece.token for piece in shared.generate(prompts[i], asked)]
+
+        threads = [Thread(target=ask, args=(i,)) for i in range(len(prompts))]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join()
+    return [found[i] for i in range(len(prompts))]
+
+
+def behind_prefix(model: LanguageModel, prompts: Answers, asked: Asked, folder: Path) -> Answers:
+    """Return answers whose prompt's first half is stored, read from disk and continued."""
+    found = Answers()
+    for prompt in prompts:
+        model.forget()
+        for _ in range(2):
+            model.keep_prefix(prompt[: len(prompt) // 2], folder)
+        found.append([piece.token for piece in model.generate(prompt, asked)])
+    return found
+
+
+def second_turns(prompts: Answers, first: Answers) -> Answers:
+    """Return prompts that go on behind an answer, as the next line of a chat does."""
+    return [[*prompt, *answer, *prompt[:10]] for prompt, answer in zip(prompts, first, strict=True)]
+
+
+def behind_answers(model: LanguageModel, prompts: Answers, turns: Answers, asked: Asked) -> Answers:
+    """Return answers to prompts that go on behind an answer, whose cache is still there."""
+    found = Answers()
+    for prompt, turn in zip(prompts, turns, strict=True):
+        model.forget()
+        for given in (prompt, turn):
+            tokens = [piece.token for piece in model.generate(given, asked)]
+        found.append(tokens)
+    return found
+
+
+def after_rewind(model: LanguageModel, prompts: Answers, asked: Asked) -> Answers:
+    """Return answers to a prompt whose cache held a longer text that began like it."""
+    found = Answers()
+    for prompt in prompts:
+        model.forget()
+        list(model.generate([*prompt[:-1], 5, 6, 7, 8], asked))
+        found.append([piece.token for piece in model.generate(prompt, asked)])
+    return found
+
+
+def rows_of(model: LanguageModel, tokens: int, folder: Path) -> dict[str, str]:
+    """Return how many answers are the same, by the way they are run."""
+    text = model.tokenizer.encode((SHIPPED / "held_out.txt").read_text("utf-8"))
+    prompts = [text[701 * i : 701 * i + LENGTHS[i]] for i in range(PROMPTS)]
+    rows = dict[str, str]()
+
+    def count(name: str, found: Answers, wanted: Answers) -> None:
+        rows[name] = str(sum(a == b for a, b in zip(found, wanted, strict=True)))
+
+    plain = Asked(tokens, guesses=0, ends=False)
+    alone = written(model, prompts, plain)
+    count("prompt in parts of 7", written(model, prompts, replace(plain, chunk_tokens=7)), alone)
+    count("first half a stored prefix", behind_prefix(model, prompts, plain, folder), alone)
+    count("rewound", after_rewind(model, prompts, plain), alone)
+    turns = second_turns(prompts, alone)
+    count("behind its own answer", behind_answers(model, prompts, turns, plain), written(model, turns, plain))
+    count("in four slots", in_slots(model, prompts, plain), alone)
+    guessing = [replace(plain, guesses=4, uses_draft=by_draft) for by_draft in (False, True)]
+    if model.sums is Sums.PAIRED:  # guesses are refused unless answers are exact
+        count("exact, against plain", exact := written(model, prompts, replace(plain, exact=True)), alone)
+        model.is_exact, alone = True, exact
+        count("exact, in four slots", in_slots(model, prompts, plain), alone)
+    for by, asked in zip(("the text", "the draft"), guessing, strict=True):
+        count(f"4 guesses by {by}", written(model, prompts, asked), alone)
+    return rows
+
+
+def forms_of(file: Path, wanted: Sequence[str]) -> list[tuple[str, Callable[[], object]]]:
+    """Return the forms by name, `+cache8` too."""
+    model = load_model(file)
+    text = read_tokens(file.parent / "tokenizer.json").encode((SHIPPED / "held_out.txt").read_text("utf-8"))
+    windows = [text[start : start + 128] for start in range(0, 2048, 128)]
+    material = Material(model, find_device("cpu"), windows, 1, 0, 0.02, Silence())
+    made = {"fp32": lambda: model} | {one.name: (lambda one=one: one.make(material).model) for one in FORMS}
+
+    def small(name: str) -> Callable[[], object]:
+        return lambda: make_integer_cache(made[name](), material.cache_ranges).model
+
+    made |= {f"{name}+cache8": small(name) for name in ("w4", "w4+long")}
+    return [(name, made[name]) for name in wanted]
+
+
+def main() -> None:
+    """Print the table, a column a form."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--work", type=Path, default=Path("generation-work"))
+    parser.add_argument("--tokens", type=int, default=64)
+    names = "fp32,w8a8,w8,w4,w4+k-quant,w4+head,w4+long,w4+mixed,w4+cache8,w4+long+cache8"
+    parser.add_argument("--forms", default=names)
+    given = parser.parse_args()
+    file = exported(given.work)
+    print(f"{read_environment().cpu}, one thread; {given.tokens} tokens, {PROMPTS} prompts", flush=True)
+    for name, make in forms_of(file, given.forms.split(",")):
+        with TemporaryDirectory() as place:
+            folder = Path(place)
+            save_model(keep_last_logits(make()).model, folder / "model.onnx")  # type: ignore[arg-type]
+            for beside in _BESIDE:
+                shutil.copyfile(file.parent / beside, folder / beside)
+            shutil.copyfile(SHIPPED / "draft" / "model.onnx", folder / "draft.onnx")
+            recipe = folder / "recipe.toml"
+            drafted = '[generation]\ndraft = "draft.onnx"\ndraft_context = 1024'
+            recipe.write_text(recipe.read_text("utf-8").replace("[generation]", drafted), "utf-8")
+            with open_language_model(folder / "model.onnx", 1)[0] as model:
+                with SharedModel(model, 4) as shared:
+                    told = shared.turns_told or "side by side"
+                print(f"\n{name}: single tokens {model.sums}; slots: {told}", flush=True)
+                for row, found in rows_of(model, given.tokens, folder / "prefixes").items():
+                    print(f"| {row} | {found} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
