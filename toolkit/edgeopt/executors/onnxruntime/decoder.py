@@ -351,9 +351,14 @@ def paired_rows(last: int, count: int, *, is_padded: bool) -> int:
 
 
 def bind_arrays(binding: Any, feeds: Mapping[str, NDArray[np.int64]]) -> None:
-    """Bind inputs where they lie; the binding keeps the arrays."""
+    """Bind inputs where they lie; the binding keeps the arrays, but for `LAST`, which must live as long as the run."""
+    import onnxruntime
+
     for name, array in feeds.items():
-        binding.bind_cpu_input(name, array)
+        if name == LAST:  # what may be left out is not among the inputs that arrays are bound to
+            binding.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(array))
+        else:
+            binding.bind_cpu_input(name, array)
 
 
 def taken_logits(binding: Any) -> NDArray[np.float32]:
