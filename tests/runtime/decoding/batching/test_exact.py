@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from edgeopt.errors import UnsupportedError
+from edgeopt.executors.onnxruntime.decoder import takes_last
 from edgeopt.executors.onnxruntime.rows import SharedRows
 from edgeopt.executors.onnxruntime.sums import Sums, texts_are_alike
 from edgeopt.graph.model import load_model, save_model
@@ -20,6 +21,7 @@ from edgeopt.runtime.decoding.batching.shared_model import SharedModel
 from edgeopt.runtime.decoding.generation import Asked
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.opening import open_language_model
+from edgeopt.steps.convert.last_logits import keep_last_logits
 from edgeopt.steps.convert.weight_only import make_weight_only
 from edgeopt.steps.quantize.formats.dynamic import make_dynamic
 
@@ -56,8 +58,9 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     folder = tmp_path_factory.mktemp("model")
     shutil.copytree(SHIPPED, folder, dirs_exist_ok=True)
     made = make_weight_only(load_model(SHIPPED / "model.onnx"), *FORMS[request.param], tables=True)
-    save_model(made.model, folder / "model.onnx")
+    save_model(keep_last_logits(made.model).model, folder / "model.onnx")  # as optimize's forms are
     with open_language_model(folder, 1)[0] as opened:
+        assert takes_last(opened.session.engine)
         yield opened
 
 
