@@ -1,9 +1,10 @@
 """An encoder with a decoder of Whisper-tiny's size, random weights: what `optimize` makes of it, against torch as well.
 
-python benchmarks/encoder_decoder.py FOLDER [--output-tokens 48]
+python benchmarks/encoder_decoder.py FOLDER [--output-tokens 48] [--time-limit 3m]
 
-Needs edgeopt[cpu,export]. FOLDER takes the network, the export and the bundle. Some minutes on one core. Random
-weights say nothing of accuracy: 4 bits are refused because flat logits move more than those of a trained network.
+Needs edgeopt[cpu,export]. FOLDER takes the network, the export and the bundle. The limit is that of `optimize`;
+building, exporting and torch take a minute or two more on an idle core. Random weights say nothing of accuracy:
+4 bits are refused because flat logits move more than those of a trained network.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from edgeopt.pipeline.run import Silence
 from edgeopt.recipes.wav_files import write_wav
 from edgeopt.runtime.decoding.encoder_decoder import open_encoder_decoder
 from edgeopt.runtime.decoding.generation import Asked
+from edgeopt.system.text import parse_duration_s
 
 GRAPHS = Path(__file__).parents[1] / "tests" / "fixtures" / "encoder_decoder_graphs" / "whisper"
 END, START = 256, 257
@@ -87,6 +89,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--output-tokens", type=int, default=48)
+    parser.add_argument("--time-limit", type=parse_duration_s, default=180.0, metavar="DURATION")
     asked = parser.parse_args()
     network, exported = asked.folder / "network", asked.folder / "export"
     if not (network / "config.json").is_file():
@@ -94,7 +97,11 @@ def main() -> None:
     if not (exported / "decoder.onnx").is_file():
         export(f"hf:{network}", out=exported)
     options = LanguageOptions(
-        output_tokens=asked.output_tokens, text=str(sounds(asked.folder / "sounds")), threads=1, seconds=20.0
+        output_tokens=asked.output_tokens,
+        text=str(sounds(asked.folder / "sounds")),
+        threads=1,
+        seconds=20.0,
+        time_limit_s=asked.time_limit,
     )
     report = optimize_encoder_decoder(
         str(exported), target="cpu", out=asked.folder / "out", options=options, listener=Silence()
@@ -102,7 +109,9 @@ def main() -> None:
     for one in report.forms:
         speeds = "; ".join(f"{part} {one.speed[part]}" for part in PARTS) if one.speed else ""
         print(f"{one.name:<16} {one.size_bytes / 2**20:7.1f} MiB  {speeds}  {one.rise or ''}  {one.out}")
-    print(f"chosen: {report.chosen}, on {report.cpu}, {report.threads} thread")
+    print(f"chosen: {report.chosen}, on {report.cpu}, {report.threads} thread, after {report.seconds:.0f} s")
+    for note in report.notes:
+        print(note)
     ratios = np.log(against_torch(network, report.folder, asked.output_tokens))
     mean, low, high = np.exp([ratios.mean(), ratios.min(), ratios.max()])
     print(f"transformers in torch over ours, answers: {mean:.2f} [{low:.2f}, {high:.2f}], {ROUNDS} rounds in turns")

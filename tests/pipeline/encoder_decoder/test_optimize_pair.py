@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import shutil
 from dataclasses import replace
@@ -12,6 +14,7 @@ import onnx
 import pytest
 from click.testing import CliRunner
 from exported_pairs import EXPECTED, TONE, unpacked
+from fixture_bundles import reseal
 
 import edgeopt
 from edgeopt.cli import cli
@@ -32,6 +35,7 @@ from edgeopt.runtime.bundle import read_bundle
 from edgeopt.runtime.decoding.encoder_decoder import open_encoder_decoder
 from edgeopt.runtime.decoding.generation import Asked
 from edgeopt.runtime.decoding.opening import open_language_model
+from edgeopt.runtime.decoding.selftest_pair import record_pair
 
 BRIEF = LanguageOptions(output_tokens=4, threads=1, seconds=0.0, processes=2)
 TEXT = "import os and the brown fox"
@@ -154,9 +158,13 @@ def test_the_bundle_is_opened_by_commands_and_apps(report, tmp_path):
     done = CliRunner().invoke(cli, ["run", str(report.folder), "--prompt", TEXT, "--output-tokens", "8", "--json"])
     assert done.exit_code == 0, done.output
     assert [json.loads(line)["token"] for line in done.stdout.splitlines()] == expected
-    words = ["--output-tokens", "2", "--seconds", "0.1", "--prompt-tokens", "5", "--format", "json"]
-    done = CliRunner().invoke(cli, ["bench", str(bundle.folder), *words])
+    words = ["--output-tokens", "2", "--seconds", "0.1", "--prompt-tokens", "5", "--cold", "--repeats", "1"]
+    done = CliRunner().invoke(cli, ["bench", str(bundle.folder), *words, "--format", "json"])
     assert json.loads(done.stdout)["kind"] == "marian"
+    starts = json.loads(done.stdout)["cold"]["runs"]
+    assert [point["name"] for point in starts[0]["points"]][-2:] == ["first", "second"]
+    done = CliRunner().invoke(cli, ["bench", str(bundle.folder), *words])
+    assert "first token behind 5 tokens" in done.output
     done = CliRunner().invoke(cli, ["inspect", str(report.folder)])
     assert "an encoder with a decoder (marian, of its bundle" in done.output
     done = CliRunner().invoke(cli, ["optimize", str(report.folder), "-t", "cpu"])
@@ -166,6 +174,60 @@ def test_the_bundle_is_opened_by_commands_and_apps(report, tmp_path):
     (damaged / "config.json").write_text("{}", "utf-8")
     with pytest.raises(InvalidFileError, match="differs from its hash"):
         edgeopt.Runtime.load(damaged)
+
+
+def test_a_bundle_whose_numbers_are_others_here_is_refused(report, tmp_path):
+    shutil.copytree(read_bundle(report.folder).folder, tmp_path / "b")
+    with np.load(tmp_path / "b" / "selftest.npz") as file:
+        arrays = {name: file[name] for name in file.files}
+    assert arrays["expected_0_0"].shape[0] == 5
+    for scale, told in ((1.0, ""), (1.5, "its numbers are wrong on this device")):
+        np.savez(tmp_path / "b" / "selftest.npz", **(arrays | {"expected_0_0": arrays["expected_0_0"] * scale}))
+        data = (tmp_path / "b" / "selftest.npz").read_bytes()
+        changed = {"sha256": hashlib.sha256(data).hexdigest(), "size_bytes": len(data)}
+        reseal(tmp_path / "b", lambda values, changed=changed: values["selftest"].update(changed))
+        done = CliRunner().invoke(cli, ["run", str(tmp_path / "b"), "--prompt", TEXT, "--output-tokens", "2"])
+        assert done.exit_code == bool(told), done.output
+        assert told in done.output
+
+
+def test_numbers_of_a_model_that_hears_are_tested_too(tmp_path):
+    with open_encoder_decoder(as_pair(unpacked("whisper", tmp_path / "whisper")), 1) as model:
+        _, data, limit = record_pair(model, "w8a8-w4")
+        found = np.load(io.BytesIO(data))
+    assert np.isfinite(found["expected_0_0"]).all()  # though some tokens are never chosen
+    assert found["input_0_0"].shape == (13,)
+    assert limit.wrong >= 0.2
+
+
+def test_a_resumed_run_takes_up_whole_forms(tmp_path, lines, monkeypatch):
+    monkeypatch.setattr("edgeopt.steps.convert.weight_only.LEAST_ROWS", 16)
+    made = []
+
+    class Cuts(Silence):
+        def say(self, text: str) -> None:
+            made.append(text.split()[0])
+            if text.startswith("w8-fp32") and "cut" not in made:
+                made.append("cut")
+                raise KeyboardInterrupt
+
+    given, options = str(as_pair(unpacked("marian", tmp_path / "marian"))), replace(BRIEF, text=str(lines))
+    out = tmp_path / "o"
+    cut = optimize_encoder_decoder(given, target="cpu", out=out, options=options, listener=Cuts())
+    assert (cut.was_cut, cut.exit_code, cut.chosen) == (True, 130, BASELINE)
+    assert [one.name for one in cut.forms] == [BASELINE, "w8a8-fp32"]
+    assert read_bundle(out).parts
+    kept = {name: out / "candidates" / name / ENCODER for name in ("w8a8-fp32", "w8-fp32")}
+    before = {name: one.stat().st_mtime_ns for name, one in kept.items()}
+    again = replace(options, resume=True)
+    report = optimize_encoder_decoder(given, target="cpu", out=out, options=again, listener=Cuts())
+    assert not report.was_cut
+    assert len(report.forms) == 6
+    assert {name: one.stat().st_mtime_ns for name, one in kept.items()} == before
+    shutil.copyfile(tmp_path / "marian" / DECODER, tmp_path / "marian" / "kept")
+    (tmp_path / "marian" / DECODER).write_bytes((out / "candidates" / report.forms[-1].name / DECODER).read_bytes())
+    with pytest.raises(InvalidFileError, match="a run of another model"):
+        optimize_encoder_decoder(given, target="cpu", out=out, options=again, listener=Silence())
 
 
 def test_where_nothing_is_allowed_the_original_stays(tmp_path, lines):

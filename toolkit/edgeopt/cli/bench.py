@@ -51,7 +51,12 @@ _OF_ENDPOINTS = (
 """What a server is measured by."""
 
 
-_OF_DECODERS = ("load", "slots", "guesses", "draft", "cold", "repeats", *_PRICES)
+_OF_WRITERS = (
+    *("prompt_tokens", "output_tokens", "threads", "seed", "seconds", "budget", "max_miss", "form", "out"),
+    *("cold", "repeats"),
+)
+"""What a language model takes, with an encoder or without."""
+_OF_DECODERS = ("load", "slots", "guesses", "draft", *_PRICES)
 """What a language model takes that has no encoder."""
 
 
@@ -201,8 +206,7 @@ def bench(
 
     is_pair = is_encoder_decoder(model)
     if is_pair or prompt_tokens is not None or is_language_model(model):
-        taken = ("prompt_tokens", "output_tokens", "threads", "seed", "seconds", "budget", "max_miss", "form", "out")
-        require_only(ctx, *taken, *(() if is_pair else _OF_DECODERS))
+        require_only(ctx, *_OF_WRITERS, *(() if is_pair else _OF_DECODERS))
         require_guesses(guesses, draft)
         wishes["max_miss"] = wishes["max_miss"] if first_given(ctx, ("max_miss",)) else None
         wishes["load"] = wishes["load"] if first_given(ctx, ("load",)) else None

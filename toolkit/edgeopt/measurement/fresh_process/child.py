@@ -64,24 +64,37 @@ def _run(request: dict[str, object]) -> list[dict[str, object]]:
 
 
 def _write(request: dict[str, object]) -> list[dict[str, object]]:
-    """Open a language model and write two tokens."""
+    """Open a language model, or an encoder with a decoder, and write two tokens."""
     from pathlib import Path
     from typing import Any, cast
 
     from edgeopt.runtime.decoding.generation import Asked
-    from edgeopt.runtime.decoding.opening import open_language_model
+    from edgeopt.runtime.decoding.opening import open_writer
 
     values = cast("dict[str, Any]", request)
     begun = time.perf_counter_ns()
-    opened, _ = open_language_model(Path(values["model"]), values["threads"])
+    opened: Any = open_writer(Path(values["model"]), values["threads"])
     points = [_probe("session", begun, time.perf_counter_ns())]
+    prompt = values["prompt"] or _noise(opened.files.audio)
     begun = time.perf_counter_ns()
-    with opened, opened.generate(values["prompt"], Asked(2, guesses=0, ends=False)) as answer:
+    with opened, opened.generate(prompt, Asked(2, guesses=0, ends=False)) as answer:
         for name in ("first", "second"):
             next(answer)
             points.append(_probe(name, begun, time.perf_counter_ns()))
             begun = time.perf_counter_ns()
     return points
+
+
+def _noise(audio: object) -> object:
+    """Return a window of noise."""
+    from typing import Any, cast
+
+    import numpy as np
+
+    from edgeopt.graph.sound import Sound
+
+    told = cast("Any", audio)
+    return Sound((0.1 * np.random.default_rng(0).standard_normal(told.samples)).astype(np.float32), told.rate_hz)
 
 
 def _inputs(specs: object, path: str, shapes: dict[str, list[int]]) -> object:

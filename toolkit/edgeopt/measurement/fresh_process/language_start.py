@@ -36,9 +36,9 @@ def run_cold_language(
     `session` is opening it with its tokenizer, `first` the first token of an answer, `second` the next one.
 
     Args:
-        model: A bundle, or its ONNX file.
+        model: A bundle, or its ONNX file; the folder of an encoder with a decoder.
         files: That it reads: the page cache is asked for them.
-        prompt: Tokens.
+        prompt: Tokens; none: a window of noise, of what hears sounds.
         threads: Of the engine.
         repeats: Processes of each kind.
         tell: Called with processes done and of how many.

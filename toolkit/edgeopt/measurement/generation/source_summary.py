@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from edgeopt.measurement.bench.passes_summary import cold_section
 from edgeopt.measurement.generation.sources import SourceBench, SourceTimes
 from edgeopt.measurement.generation.verdict import verdict_of
 from edgeopt.report.document import Document, Section, Value, Verdict, make_table
@@ -37,7 +38,7 @@ def summarize_sources(result: SourceBench) -> Document:
         "p99": lambda one: format_ms(one.tpot.p99.value_ns),
         "decode": lambda one: "n/a" if not one.tpot.p50.value_ns else f"{1e9 / one.tpot.p50.value_ns:.0f} tokens/s",
     }
-    sections = (
+    sections: tuple[Section, ...] = (
         Section(values=values),
         Section("Time to the first token, and its parts", make_table(result.sources, first, words=["source"])),
         Section(
@@ -45,6 +46,11 @@ def summarize_sources(result: SourceBench) -> Document:
             make_table(result.sources, following, words=["source"]),
         ),
     )
+    if result.cold:
+        first_token = f"first token behind {result.sources[0].source}"
+        told = f"session: both models and the tokenizer; first: {first_token}; second: the next"
+        cold_notes = map(Value.of_note, result.cold.notes)
+        sections = (*sections, cold_section(result.cold, Value("of it", told), *cold_notes))
     told = f"{result.model}: encoder, first token and next"
     return Document("bench", result.model, told, result.as_json(), sections, _verdict(result), seconds=result.seconds)
 

@@ -6,7 +6,7 @@ TTFT is from the sound or the text to the first token that is chosen: all but th
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from time import monotonic, perf_counter_ns
 from typing import Any
@@ -14,6 +14,10 @@ from typing import Any
 import numpy as np
 
 from edgeopt.errors import EXIT_PASS, EdgeoptError, Note
+from edgeopt.graph.outside_weights import outside_files
+from edgeopt.graph.sound import Sound
+from edgeopt.measurement.fresh_process.language_start import run_cold_language
+from edgeopt.measurement.fresh_process.start import ColdStart
 from edgeopt.measurement.generation.bench import LONGER, GenerationOptions
 from edgeopt.measurement.generation.budget import AnswerVerdict, judge_answers, worst_of
 from edgeopt.measurement.generation.held_out import made_up, require_answers
@@ -65,6 +69,8 @@ class SourceBench:
     sources: tuple[SourceTimes, ...]
     seconds: float
     notes: tuple[Note, ...] = ()
+    cold: ColdStart | None = None
+    """Starts of fresh processes, where they were asked for."""
 
     @property
     def exit_code(self) -> int:
@@ -74,7 +80,8 @@ class SourceBench:
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values."""
-        return asdict(self)
+        told = asdict(replace(self, cold=None))
+        return told | {"cold": self.cold.to_json()} if self.cold else told
 
 
 @dataclass(slots=True)
@@ -130,7 +137,27 @@ def bench_sources(
             sources=tuple(_judged(one, options) for one in measured),
             seconds=monotonic() - began_s,
             notes=files.notes,
+            cold=_cold(folder, opened, measured[0].given, options, tell) if options.cold else None,
         )
+
+
+def _cold(
+    folder: Path,
+    opened: EncoderDecoder,
+    given: Prompt,
+    options: GenerationOptions,
+    tell: Callable[[str, int, int], None],
+) -> ColdStart:
+    """Return starts of fresh processes; this one's model stays open meanwhile, and does nothing."""
+    graphs = opened.files.files
+    return run_cold_language(
+        folder,
+        [*graphs, *(one for file in graphs for one in outside_files(file)), opened.files.tokenizer],
+        [] if isinstance(given, Sound) else given,
+        opened.threads,
+        repeats=options.repeats,
+        tell=lambda done, of: tell("start fresh processes", done, of),
+    )
 
 
 def _sources(opened: EncoderDecoder, options: GenerationOptions) -> list[_Times]:

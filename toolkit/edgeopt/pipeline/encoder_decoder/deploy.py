@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from edgeopt.executors.onnxruntime.decoder import LOGITS
 from edgeopt.graph.model import load_model
 from edgeopt.graph.outside import Layout
 from edgeopt.pipeline.deploy import in_bundle
@@ -12,6 +13,8 @@ from edgeopt.pipeline.generation.deploy import FOLDER, told_of
 from edgeopt.pipeline.generation.result import LanguageReport
 from edgeopt.recipes.encoder_decoder import read_encoder_decoder, recipe_of
 from edgeopt.runtime.bundle import Artefact, Bundle, Expected, make_artefact, write_bundle
+from edgeopt.runtime.decoding.encoder_decoder import open_encoder_decoder
+from edgeopt.runtime.decoding.selftest_pair import record_pair
 from edgeopt.system.environment import package_versions
 from edgeopt.system.target import Target
 
@@ -36,15 +39,18 @@ def deploy_encoder_decoder(report: LanguageReport, target: Target) -> Bundle:
         precision = heard if file == files.encoder else (written or heard).partition("+")[0]
         one = make_artefact(file.name, data, precision, opened, report.threads, model.inputs, model.outputs)
         made.append((replace(one, weights=beside, expected=Expected(agreement=best.agreement)), data))
+    with open_encoder_decoder(Path(best.file), report.threads) as judged:
+        test, numbers, limit = record_pair(judged, best.precision)
     named = {artefact.file: (artefact, data) for artefact, data in made}
-    decoder = named.pop(files.following.name)
+    decoder, decoder_data = named.pop(files.following.name)
     return write_bundle(
         report.folder / FOLDER,
-        [decoder],
+        [(replace(decoder, noise_limits={LOGITS: limit}), decoder_data)],
         target,
         replace(recipe_of(files), name=report.model),
         told_of(report, best),
         package_versions(),
         weights=weights,
         parts=list(named.values()),
+        selftest=(test, numbers),
     )

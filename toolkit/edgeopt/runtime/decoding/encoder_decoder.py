@@ -32,7 +32,9 @@ from edgeopt.runtime.decoding.language_model import Origin
 from edgeopt.runtime.decoding.long import fitted_text
 from edgeopt.runtime.decoding.long_sounds import WindowsInTurn, fitted_sound
 from edgeopt.runtime.decoding.pieces import Pieces
+from edgeopt.runtime.decoding.selftest_pair import check_pair
 from edgeopt.runtime.opening import opening_of
+from edgeopt.runtime.selftest import read_stored
 from edgeopt.system.huge_pages import huge_pages
 from edgeopt.system.memory import require_bytes
 from edgeopt.system.threads import engine_threads
@@ -263,7 +265,7 @@ class EncoderDecoder:
 
 
 def open_encoder_decoder(given: Path | Bundle, threads: int = 0) -> EncoderDecoder:
-    """Return the open model of a folder that optimum-cli wrote, or of a bundle.
+    """Return the open model of a folder that optimum-cli wrote, or of a bundle, whose numbers are tested.
 
     Args:
         given: The folder, one that holds a bundle, or a bundle that was read.
@@ -271,10 +273,19 @@ def open_encoder_decoder(given: Path | Bundle, threads: int = 0) -> EncoderDecod
 
     Raises:
         InvalidFileError, UnsupportedError, EdgeoptError: As `read_encoder_decoder` and `EncoderDecoder`.
+        UnavailableError: If the numbers of a bundle are wrong on this device.
     """
     bundle = given if isinstance(given, Bundle) else read_bundle(given) if is_bundle(given) else None
     if bundle is None:
         assert isinstance(given, Path)
         return EncoderDecoder(read_encoder_decoder(given), threads)
     files = replace(read_encoder_decoder(bundle.folder), name=bundle.recipe.name)
-    return EncoderDecoder(files, threads or opening_of(bundle.artefacts[0]).options.threads)
+    stored = read_stored(bundle)
+    opened = EncoderDecoder(files, threads or opening_of(bundle.artefacts[0]).options.threads)
+    try:
+        told = check_pair(stored, bundle.artefacts[0], opened) if stored else ()
+    except BaseException:
+        opened.close()
+        raise
+    opened.files = replace(files, notes=(*files.notes, *told))
+    return opened

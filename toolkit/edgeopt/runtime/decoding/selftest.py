@@ -7,7 +7,7 @@ beside it would be four to eight times as large, so numbers that are wrong are a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,14 +36,8 @@ def record_logits(model: LanguageModel, precision: str) -> tuple[SelfTest, bytes
         model: As it was judged.
         precision: Its scheme, for example `w4`.
     """
-    count = min(_PROMPT + _NEXT, model.context - 1)
-    tokens = [(number + 1) * _STRIDE % model.tokenizer.size for number in range(count)]
-    recorded = Recorded({LOGITS: _logits(model, tokens)}, [], {})
-    data = pack([{IDS: np.array(tokens, np.int64)}], [recorded])
-    is_rounded = precision.startswith("w")
-    rounding = ROUNDING_INT8 if is_rounded else ROUNDING[arithmetic(precision)]
-    wrong = max(WRONG * rounding, _LOST_BY_ROUNDING) if is_rounded else WRONG * rounding
-    return make_selftest(FILE, data, 1), data, NoiseLimit(rounding, wrong)
+    tokens = made_up_tokens(min(_PROMPT + _NEXT, model.context - 1), model.tokenizer.size)
+    return make_test(tokens, _logits(model, tokens), precision)
 
 
 def check_logits(stored: Stored, artefact: Artefact, model: LanguageModel) -> tuple[Note, ...]:
@@ -52,11 +46,47 @@ def check_logits(stored: Stored, artefact: Artefact, model: LanguageModel) -> tu
     Raises:
         UnavailableError: If its numbers are wrong on this device.
     """
+    return require_alike(stored, artefact, lambda tokens: _logits(model, tokens))
+
+
+def made_up_tokens(count: int, vocabulary: int) -> list[int]:
+    """Return tokens from all over a vocabulary, always the same."""
+    return [(number + 1) * _STRIDE % vocabulary for number in range(count)]
+
+
+def make_test(tokens: list[int], logits: NDArray[np.float32], precision: str) -> tuple[SelfTest, bytes, NoiseLimit]:
+    """Return the test of a bundle, its file, and how far logits may be off elsewhere.
+
+    Args:
+        tokens: That were run.
+        logits: (runs, numbers) behind them.
+        precision: Its scheme, for example `w4`.
+    """
+    data = pack([{IDS: np.array(tokens, np.int64)}], [Recorded({LOGITS: logits}, [], {})])
+    is_rounded = precision.startswith("w")
+    rounding = ROUNDING_INT8 if is_rounded else ROUNDING[arithmetic(precision)]
+    wrong = max(WRONG * rounding, _LOST_BY_ROUNDING) if is_rounded else WRONG * rounding
+    return make_selftest(FILE, data, 1), data, NoiseLimit(rounding, wrong)
+
+
+def require_alike(
+    stored: Stored, artefact: Artefact, run: Callable[[list[int]], NDArray[np.float32]]
+) -> tuple[Note, ...]:
+    """Compare the logits behind the stored tokens; return what the user should know.
+
+    Args:
+        stored: Of the bundle.
+        artefact: Whose limits hold.
+        run: Returns the logits behind tokens.
+
+    Raises:
+        UnavailableError: If they are wrong on this device.
+    """
     limit, wanted = artefact.noise_limits.get(LOGITS), stored.arrays.get("expected_0_0")
     tokens = stored.samples[0].get(IDS) if isinstance(stored.samples[0], dict) else None
     if limit is None or wanted is None or tokens is None:
         return ()
-    found = _logits(model, [int(one) for one in np.asarray(tokens).reshape(-1)])
+    found = run([int(one) for one in np.asarray(tokens).reshape(-1)])
     off = noise(found, wanted) if np.isfinite(found).all() else np.inf
     share = f"{100 * off:.2g} % off what was measured" if np.isfinite(off) else "NaN, infinite or of another shape"
     told = f"the logits of {artefact.file} are {share} ({100 * limit.rounding:.2g} % is rounding)"
@@ -65,10 +95,14 @@ def check_logits(stored: Stored, artefact: Artefact, model: LanguageModel) -> tu
     return (Note(NoteKind.WARNING, told, f"answers may differ: {OPTIMIZE_HERE}"),) if off > limit.rounding else ()
 
 
+def thinned(logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return (runs, numbers) logits from all over the vocabulary, 1024 of each run at most."""
+    return np.asarray(logits[:, :: -(-logits.shape[-1] // _MOST_LOGITS)], np.float32)
+
+
 def _logits(model: LanguageModel, tokens: Sequence[int]) -> NDArray[np.float32]:
     """Return (runs, numbers) logits behind a prompt and behind each token after it."""
     decoder = Decoder(model.session.engine, model.parts, len(tokens), shares=model.shares)
     first = max(len(tokens) - _NEXT, 1)
     rows = [decoder.run(tokens[:first])[-1], *(decoder.run([one])[-1] for one in tokens[first:])]
-    step = -(-rows[0].shape[-1] // _MOST_LOGITS)
-    return np.stack([np.asarray(one[::step], np.float32) for one in rows])
+    return thinned(np.stack(rows))
