@@ -85,8 +85,8 @@ def test_a_model_of_seconds_an_answer_ends_in_time(limit_s, tmp_path, monkeypatc
         assert report.chosen == BASELINE or report.best.windows == report.windows
 
 
-def forms(folder: Path) -> list[LanguageForm]:
-    ratio = Ratio(2.0, 1.9, 2.1, Change.FASTER)
+def forms(folder: Path, verdict: Change = Change.FASTER) -> list[LanguageForm]:
+    ratio = Ratio(2.0, 1.9, 2.1, verdict)
     return [
         LanguageForm(name, "", str(folder / name), 1, 9.0, times_ms=dict.fromkeys(PARTS, ms), speed=speed)
         for name, ms, speed in ((BASELINE, 4000.0, {}), ("w8", 2000.0, dict.fromkeys(PARTS, ratio)))
@@ -111,6 +111,15 @@ def test_a_proof_has_as_many_processes_as_fit(limit_s, processes, tmp_path, monk
         assert found[1].speed["answer"].processes == processes
         assert (told is None) == (processes == 6)
         assert told is None or told.detail == "time limit reached: w8 is proven faster by 2 of 6 fresh processes"
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_form_whose_rounds_were_cut_short_is_proven_by_processes_all_the_same(is_late, tmp_path, monkeypatch):
+    clock = Clock(monkeypatch)
+    shares = TimeShares(1000.0, Silence(), began_s=clock.now_s, is_late=is_late)
+    contest = SimpleNamespace(prompts=[[1]], asked=None, threads=1)
+    found = proof.prove(forms(tmp_path, Change.INCONCLUSIVE), contest, 6, None, shares)
+    assert choose_form(found) == ("w8" if is_late else BASELINE)
 
 
 def test_parts_end_in_their_order_and_without_a_limit_none_does():

@@ -206,7 +206,10 @@ def bench(
 
     is_pair = is_encoder_decoder(model)
     if is_pair or prompt_tokens is not None or is_language_model(model):
-        require_only(ctx, *_OF_WRITERS, *(() if is_pair else _OF_DECODERS))
+        if is_pair:
+            require_only(ctx, *_OF_WRITERS, what="an encoder with a decoder")
+        else:
+            require_only(ctx, *_OF_WRITERS, *_OF_DECODERS)
         require_guesses(guesses, draft)
         wishes["max_miss"] = wishes["max_miss"] if first_given(ctx, ("max_miss",)) else None
         wishes["load"] = wishes["load"] if first_given(ctx, ("load",)) else None

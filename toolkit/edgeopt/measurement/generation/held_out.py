@@ -50,7 +50,7 @@ def read_sources(given: str, opened: EncoderDecoder) -> list[Prompt]:
     kind = kind_of(opened)
     found = _sounds(Path(given), opened) if opened.hears else _texts(Path(given), opened)
     if len(found) < LEAST_SOURCES:
-        told = plural(len(found), "window of sound" if opened.hears else "text")
+        told = f"{plural(len(found), 'window')} of sound" if opened.hears else plural(len(found), "text")
         raise EdgeoptError(f"{given} has {told}, {LEAST_SOURCES} are needed", remedy=f"pass {kind} with more of them")
     kept = np.linspace(0, len(found) - 1, min(MOST_SOURCES, len(found))).round().astype(int)
     return [found[i] for i in kept]

@@ -13,7 +13,7 @@ from edgeopt.pipeline.writing import find_language_model
 from edgeopt.recipes.tokens import read_tokens
 from edgeopt.runtime.bundle import read_bundle
 from edgeopt.runtime.decoding.opening import bundle_of, recipe_beside
-from edgeopt.system.text import format_bytes
+from edgeopt.system.text import format_bytes, format_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def told_measured(expected: Mapping[str, Any]) -> str:
     told = [f"form {form}", f"perplexity {perplexity:.3f}"]
     for key, label in (("ttft_p50_ms", "TTFT"), ("tpot_p50_ms", "TPOT")):
         value = expected.get(key)
-        told += [f"{label} p50 {value:.3g} ms"] if isinstance(value, float) else []
+        told += [f"{label} p50 {format_ms(value * 1e6)} ms"] if isinstance(value, float) else []
     prompts = expected.get("prompt_tokens")
     lengths = f"{f'prompts of {prompts} tokens, ' if prompts else ''}answers of {expected.get('output_tokens')}"
     return f"{', '.join(told)}; {lengths}"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from edgeopt.pipeline.generation.result import BASELINE, LanguageForm, LanguageReport
 from edgeopt.report.document import Document, Outcome, Section, Table, Value, Verdict, make_table
-from edgeopt.system.text import format_bytes, plural
+from edgeopt.system.text import format_bytes, format_ms, plural
 
 
 def summarize_language(report: LanguageReport) -> Document:
@@ -68,7 +68,7 @@ def _why_not(one: LanguageForm) -> str:
 
 
 def _ms(one: LanguageForm, part: str) -> str:
-    return f"{one.times_ms[part]:.3g}" if one.times_ms else ""
+    return format_ms(one.times_ms[part] * 1e6) if one.times_ms else ""
 
 
 def _verdict(report: LanguageReport) -> Verdict:

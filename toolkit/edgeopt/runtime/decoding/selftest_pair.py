@@ -5,19 +5,19 @@ A sound is made of a formula, so that the bundle holds none; of an answer a few 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import Note
 from edgeopt.graph.sound import Sound
+from edgeopt.recipes.encoder_decoder import EncoderDecoderFiles
+from edgeopt.recipes.tokens import Tokens
 from edgeopt.runtime.bundle import Artefact, NoiseLimit, SelfTest
 from edgeopt.runtime.decoding.selftest import made_up_tokens, make_test, require_alike, thinned
 from edgeopt.runtime.selftest import Stored
-
-if TYPE_CHECKING:
-    from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder
 
 _READ = 8
 """Tokens of a text; the first of those that are stored."""
@@ -27,7 +27,18 @@ _SECONDS, _FROM_HZ, _BY_HZ, _LOUD = 2, 200.0, 300.0, 0.3
 """Of a tone that rises."""
 
 
-def record_pair(model: EncoderDecoder, precision: str) -> tuple[SelfTest, bytes, NoiseLimit]:
+class HearsAndWrites(Protocol):
+    """An `EncoderDecoder`, which tests itself when it is opened."""
+
+    files: EncoderDecoderFiles
+    tokenizer: Tokens
+
+    def logits(self, source: Sound | Sequence[int], answer: Sequence[int]) -> NDArray[np.float32]:
+        """Return what it would choose in place of each token of an answer."""
+        ...
+
+
+def record_pair(model: HearsAndWrites, precision: str) -> tuple[SelfTest, bytes, NoiseLimit]:
     """Return the test of a bundle, its file, and how far logits may be off elsewhere.
 
     Args:
@@ -39,7 +50,7 @@ def record_pair(model: EncoderDecoder, precision: str) -> tuple[SelfTest, bytes,
     return make_test(tokens, _logits(model, tokens), rounded)
 
 
-def check_pair(stored: Stored, artefact: Artefact, model: EncoderDecoder) -> tuple[Note, ...]:
+def check_pair(stored: Stored, artefact: Artefact, model: HearsAndWrites) -> tuple[Note, ...]:
     """Run a model on the stored tokens and compare; return what the user should know.
 
     Raises:
@@ -48,13 +59,13 @@ def check_pair(stored: Stored, artefact: Artefact, model: EncoderDecoder) -> tup
     return require_alike(stored, artefact, lambda tokens: _logits(model, tokens))
 
 
-def _logits(model: EncoderDecoder, tokens: list[int]) -> NDArray[np.float32]:
+def _logits(model: HearsAndWrites, tokens: list[int]) -> NDArray[np.float32]:
     """Return (tokens of the answer, numbers) logits; what is never chosen is 0."""
     found = model.logits(_sound(model) or tokens[:_READ], tokens[_READ:])
     return thinned(np.where(np.isneginf(found), np.float32(0), found))
 
 
-def _sound(model: EncoderDecoder) -> Sound | None:
+def _sound(model: HearsAndWrites) -> Sound | None:
     audio = model.files.audio
     if audio is None:
         return None
