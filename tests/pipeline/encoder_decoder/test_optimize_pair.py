@@ -8,6 +8,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -21,15 +22,19 @@ from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError, InvalidFileError, UnsupportedError
 from edgeopt.graph.model import Model, load_model, save_model
 from edgeopt.graph.sound import Sound
-from edgeopt.measurement.generation.held_out import hold_out, read_sources, score_answers
+from edgeopt.measurement.generation.held_out import hold_out, read_sources, read_transcripts, score_answers
 from edgeopt.measurement.generation.perplexity import agreement_between
 from edgeopt.pipeline.encoder_decoder import forms
 from edgeopt.pipeline.encoder_decoder.optimize import optimize_encoder_decoder
 from edgeopt.pipeline.encoder_decoder.pair import read_pair
+from edgeopt.pipeline.encoder_decoder.words import refuse_by_words, word_error_rate
+from edgeopt.pipeline.generation.contest import Entrant
 from edgeopt.pipeline.generation.optimize import LanguageOptions
 from edgeopt.pipeline.generation.result import BASELINE
+from edgeopt.pipeline.generation.time_shares import TimeShares
 from edgeopt.pipeline.run import Silence
 from edgeopt.recipes.encoder_decoder import DECODER, ENCODER, read_encoder_decoder
+from edgeopt.recipes.spelling import word_errors
 from edgeopt.recipes.wav_files import write_wav
 from edgeopt.runtime.bundle import read_bundle
 from edgeopt.runtime.decoding.encoder_decoder import open_encoder_decoder
@@ -228,6 +233,53 @@ def test_a_resumed_run_takes_up_whole_forms(tmp_path, lines, monkeypatch):
     (tmp_path / "marian" / DECODER).write_bytes((out / "candidates" / report.forms[-1].name / DECODER).read_bytes())
     with pytest.raises(InvalidFileError, match="a run of another model"):
         optimize_encoder_decoder(given, target="cpu", out=out, options=again, listener=Silence())
+
+
+@pytest.mark.parametrize(
+    ("found", "true", "errors"),
+    [
+        ("The cat sat.", "the CAT sat down", (1, 4)),
+        ("the big cat", "the cat", (1, 2)),
+        ("dog", "", (1, 0)),
+        ("it\u2019s", "it's", (0, 1)),
+        ("a b c", "c b a", (2, 3)),
+    ],
+)
+def test_words_are_counted_as_they_are_heard(found, true, errors):
+    assert word_errors(found, true) == errors
+
+
+def test_words_of_transcripts_refuse_a_form_that_hears_others(tmp_path):
+    folder, sounds = as_pair(unpacked("whisper", tmp_path / "whisper")), tmp_path / "sounds"
+    sounds.mkdir()
+    with open_encoder_decoder(folder, 1) as model:
+        for i in range(4):
+            write_wav(sounds / f"{i}.wav", Sound(TONE.samples * np.float32(1 - 0.1 * i), 16000))
+        assert read_transcripts(str(sounds), model) == []
+        answers = [model.generate(one, Asked(most_tokens=16)).text() for one in read_sources(str(sounds), model)]
+        for i, text in enumerate(answers):
+            (sounds / f"{i}.txt").write_text(f"{text} Something, more!", "utf-8")
+        said = read_transcripts(str(sounds), model)
+        assert len(said) == 4
+        held = hold_out(model, read_sources(str(sounds), model), 4, transcripts=said)
+        base = word_error_rate(model, held)
+        assert base > 0
+        listener = Silence()
+        one = Entrant("other", "", "w8", folder, windows=4)
+        contest = SimpleNamespace(original=model, windows=held, threads=1, max_rise=0.0, listener=listener)
+        (told,) = refuse_by_words(contest, [one], TimeShares(None, listener))
+        assert not one.out
+        assert f"original {base:.1%}, other {base:.1%}" in told.detail
+        contest.max_rise = -0.01
+        refuse_by_words(contest, [one], TimeShares(None, listener))
+        assert one.is_unfit
+        assert "its word error rate is" in one.out
+        late = Entrant("late", "", "w8", folder, windows=4)
+        assert refuse_by_words(contest, [late], TimeShares(1e-9, listener))
+        assert "no time to hear" in late.out
+        (sounds / "0.txt").write_text(" ", "utf-8")
+        with pytest.raises(InvalidFileError, match="says nothing"):
+            read_transcripts(str(sounds), model)
 
 
 def test_where_nothing_is_allowed_the_original_stays(tmp_path, lines):

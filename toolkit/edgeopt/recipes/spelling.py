@@ -1,7 +1,8 @@
-"""How far lines of text are from the true ones, character by character."""
+"""How far texts are from the true ones: lines character by character, what was heard word by word."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -52,6 +53,21 @@ def edit_distance(found: str, true: str) -> int:
         open_row = np.concatenate([[i], np.minimum(replaced, deleted)])
         row = np.minimum.accumulate(open_row - steps) + steps  # insertions, from the left
     return int(row[-1])
+
+
+def word_errors(found: str, true: str) -> tuple[int, int]:
+    """Return how many words must be inserted, deleted or replaced to make a text the true one, and how many that has.
+
+    Capitals and punctuation are none of a word's, as it is heard.
+    """
+    numbers = dict[str, str]()
+    texts = ("".join(numbers.setdefault(one, chr(len(numbers))) for one in _words(text)) for text in (found, true))
+    first, second = texts
+    return edit_distance(first, second), len(second)
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"[^\W_]+(?:'[^\W_]+)*", text.casefold().replace("\u2019", "'"))
 
 
 def right_characters(spelling: Spelling, counts: Whole) -> NDArray[np.float64]:

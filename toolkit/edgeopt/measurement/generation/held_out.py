@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.errors import EdgeoptError
+from edgeopt.errors import EdgeoptError, InvalidFileError
 from edgeopt.graph.sound import Sound
 from edgeopt.measurement.generation.perplexity import TextScore
 from edgeopt.measurement.generation.turns import Prompt
@@ -23,7 +23,8 @@ from edgeopt.system.text import plural
 from edgeopt.system.time_limit import require_time, time_left_s
 
 LEAST_SOURCES, MOST_SOURCES = 4, 48
-_MOST_TEXT_BYTES = 16 << 20
+_MOST_TEXT_BYTES, _MOST_TRANSCRIPT_BYTES = 16 << 20, 1 << 20
+_SAY = "write what is said in the sound, or remove the .txt files beside all sounds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,8 @@ class HeldOut:
     source: Prompt
     answer: tuple[int, ...]
     """Its tokens, the end too."""
+    transcript: str = ""
+    """What is said in a sound; empty: nobody wrote it down."""
 
 
 def read_sources(given: str, opened: EncoderDecoder) -> list[Prompt]:
@@ -52,8 +55,33 @@ def read_sources(given: str, opened: EncoderDecoder) -> list[Prompt]:
     if len(found) < LEAST_SOURCES:
         told = f"{plural(len(found), 'window')} of sound" if opened.hears else plural(len(found), "text")
         raise EdgeoptError(f"{given} has {told}, {LEAST_SOURCES} are needed", remedy=f"pass {kind} with more of them")
-    kept = np.linspace(0, len(found) - 1, min(MOST_SOURCES, len(found))).round().astype(int)
-    return [found[i] for i in kept]
+    return [found[i] for i in _kept(len(found))]
+
+
+def read_transcripts(given: str, opened: EncoderDecoder) -> list[str]:
+    """Return what is said in each sound of `read_sources`: NAME.txt beside NAME.wav.
+
+    Returns:
+        None of them where one sound has no such file, or is heard in several windows.
+
+    Raises:
+        InvalidFileError: If one is no text in UTF-8, or says nothing.
+    """
+    files = _sound_files(Path(given)) if opened.files.audio else []
+    if not files or not all(file.with_suffix(".txt").is_file() for file in files):
+        return []
+    if len(_sounds(Path(given), opened)) > len(files):
+        return []
+    kept = [files[i].with_suffix(".txt") for i in _kept(len(files))]
+    found = [read_text(one, remedy=_SAY, most_bytes=_MOST_TRANSCRIPT_BYTES).strip() for one in kept]
+    if silent := next((file for file, text in zip(kept, found, strict=True) if not text), None):
+        raise InvalidFileError(f"{silent} says nothing", remedy=_SAY)
+    return found
+
+
+def _kept(count: int) -> list[int]:
+    kept: list[int] = np.linspace(0, count - 1, min(MOST_SOURCES, count)).round().astype(int).tolist()
+    return kept
 
 
 def kind_of(opened: EncoderDecoder) -> str:
@@ -118,8 +146,11 @@ def no_sources(opened: EncoderDecoder | None = None) -> EdgeoptError:
 def _sounds(given: Path, opened: EncoderDecoder) -> list[Prompt]:
     audio = opened.files.audio
     assert audio is not None
-    files = sorted(one for one in given.glob("**/*") if one.suffix.lower() == ".wav") if given.is_dir() else [given]
-    return [window for file in files for window in fitted_sound(read_wav(file), audio, Long.WINDOWS)]
+    return [window for file in _sound_files(given) for window in fitted_sound(read_wav(file), audio, Long.WINDOWS)]
+
+
+def _sound_files(given: Path) -> list[Path]:
+    return sorted(one for one in given.glob("**/*") if one.suffix.lower() == ".wav") if given.is_dir() else [given]
 
 
 def _texts(given: Path, opened: EncoderDecoder) -> list[Prompt]:
@@ -142,6 +173,7 @@ def hold_out(
     sources: Sequence[Prompt],
     most_tokens: int,
     tell: Callable[[int, int], None] = lambda *_: None,
+    transcripts: Sequence[str] = (),
 ) -> list[HeldOut]:
     """Return each source with the original's answer; 4 of them at least, however short a time limit is.
 
@@ -150,6 +182,7 @@ def hold_out(
         sources: Sounds or tokens of texts.
         most_tokens: Of an answer.
         tell: Hears how many of how many are answered.
+        transcripts: Of the sounds, where they have any.
 
     Raises:
         EdgeoptError: If one of them does not fit the model.
@@ -160,7 +193,8 @@ def hold_out(
             break
         tell(i, len(sources))
         with original.generate(source, Asked(most_tokens=most_tokens)) as answer:
-            found.append(HeldOut(source, tuple(piece.token for piece in answer)))
+            said = transcripts[i] if transcripts else ""
+            found.append(HeldOut(source, tuple(piece.token for piece in answer), said))
     return found
 
 

@@ -17,6 +17,7 @@ from edgeopt.measurement.generation.held_out import (
     lengths_of,
     no_sources,
     read_sources,
+    read_transcripts,
     require_answers,
     score_answers,
 )
@@ -24,6 +25,7 @@ from edgeopt.measurement.generation.turns import PARTS
 from edgeopt.pipeline.encoder_decoder.deploy import deploy_encoder_decoder
 from edgeopt.pipeline.encoder_decoder.forms import DECODER_FORMS, ENCODER_FORMS, FLOAT, PartForm
 from edgeopt.pipeline.encoder_decoder.pair import Pair, read_pair
+from edgeopt.pipeline.encoder_decoder.words import refuse_by_words
 from edgeopt.pipeline.export.export import names_pair
 from edgeopt.pipeline.generation.choice import choose_form
 from edgeopt.pipeline.generation.contest import Contest, Entrant
@@ -100,6 +102,7 @@ def optimize_encoder_decoder(
                 sources,
                 options.output_tokens,
                 lambda done, of: listener.progress("the original answers", done, of),
+                read_transcripts(options.text, original),
             )
         if len(held) < len(sources):
             shares.warn(f"{len(held)} of {plural(len(sources), _kind(held))} judge")
@@ -120,6 +123,7 @@ def optimize_encoder_decoder(
         with shares.part(Share.FORMS, "not all forms were made and judged"):
             _enter(read_pair(files), contest, place, device, made)
         time_forms(contest, made.entrants, shares)
+        made.more += refuse_by_words(contest, made.entrants, shares)
         hurried = shares.was_cut or shares.is_late
         found = as_forms(contest, place.original, made.entrants, is_hurried=hurried)
     found = prove(found, contest, options.processes, options.budget, shares)

@@ -25,6 +25,8 @@ class Share(Enum):
     """Forms are made, judged and timed for a moment."""
     ROUNDS = 0.65
     """The fastest of them are timed longer: what is left is for fresh processes."""
+    WORDS = 0.75
+    """Of what hears, the words of its answers are compared with transcripts."""
     PROVEN = 1.0
     BUDGET = 1.15
 
