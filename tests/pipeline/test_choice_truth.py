@@ -16,7 +16,8 @@ from edgeopt.errors import EdgeoptError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.null import Null
 from edgeopt.measurement.clock import ScriptedClock
-from edgeopt.measurement.interleaved import Machine, take_turns
+from edgeopt.measurement.interleaved import Machine, Pace, take_turns
+from edgeopt.measurement.one_open import proof_seconds, take_turns_one_open
 from edgeopt.measurement.resources.anchor import Anchor
 from edgeopt.measurement.resources.readings import Reading
 from edgeopt.measurement.resources.trust import TrustLevel
@@ -54,7 +55,7 @@ def test_one_that_is_truly_a_tenth_faster_is_found_in_most_runs(truth):
     assert sum(bool(set(truth.called_faster(one)) - {"candidate-2"}) for one in decisions) <= 2
 
 
-def quiet(truth, speeds, *, fresh=True, wish=None, change=None, read=None, limit_s=math.inf, one_open=False):
+def quiet(truth, speeds, *, fresh=True, wish=None, change=None, read=None, limit_s=math.inf, left_out=(), **told):
     """Return the decision on a machine without noise.
 
     Args:
@@ -65,7 +66,8 @@ def quiet(truth, speeds, *, fresh=True, wish=None, change=None, read=None, limit
         change: Edits the candidates before they are measured.
         read: Sensors.
         limit_s: Of the machine's clock.
-        one_open: Whether memory holds one session at a time.
+        left_out: Candidates that are not measured.
+        **told: What else the bench is told: `one_open`, `time_limit_s`.
     """
     clock = ScriptedClock()
     machine = Machine(clock, read or (lambda: Reading(clock(), clock())), lambda: Anchor((1, 1)))
@@ -86,7 +88,8 @@ def quiet(truth, speeds, *, fresh=True, wish=None, change=None, read=None, limit
     candidates = [Candidate(name, "", (), "fp32", f"{name}.onnx", 1000, agreement=1.0) for name in known]
     candidates = [change(one) for one in candidates] if change else candidates
     run = fresh if callable(fresh) else in_a_process if fresh else None
-    bench = Bench(opened(known), frames, 100.0, 1, run, 1.0, machine=machine, one_open=one_open)
+    measured = [name for name in known if name not in left_out]
+    bench = Bench(opened(measured), frames, 100.0, 1, run, 1.0, machine=machine, **told)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("edgeopt.system.time_limit.monotonic", lambda: clock() / 1e9)
         with limited(clock() / 1e9 + limit_s):
@@ -143,6 +146,39 @@ def test_rounds_that_a_time_limit_cuts_short_prove_nothing(truth, one_open, limi
     cut = quiet(truth, fast, fresh=False, one_open=one_open, limit_s=limit_s)
     assert (cut.chosen.name, cut.candidates[1].speed.verdict) == (BASELINE, "UNCONFIRMED")
     assert "no speed is confirmed: the time limit left 3 of" in cut.notes[0].detail
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_what_a_proof_of_large_models_takes_is_known_before(truth, count):
+    """The first takes 2 s to open, the others 0.5 s."""
+    clock, opened_ns = ScriptedClock(), {f"{i}": 500_000_000 + (i == 0) * 1_500_000_000 for i in range(count)}
+    machine = Machine(clock, lambda: Reading(clock(), clock()), lambda: Anchor((1, 1)))
+
+    def open_one(opening_ns):
+        clock.advance(opening_ns)
+        return truth.NoTask(), Null(clock.advance).open(truth.SCRIPT.to_bytes(), SessionOptions())
+
+    openers = {name: partial(open_one, one) for name, one in opened_ns.items()}
+    frames = Frames(("a", "b"), lambda index: np.zeros(1, np.uint8), Path("scripted"))
+    turns = take_turns_one_open(openers, frames, Pace(0.0, least_block=3), machine=machine)
+    turns_s = [(one + 4 * truth.EXECUTE_NS) / 1e9 for one in opened_ns.values()]
+    assert turns.seconds == pytest.approx(proof_seconds(turns_s), rel=0.2)
+
+
+def test_a_limit_that_leaves_too_few_rounds_is_told_with_the_one_that_would_do(truth):
+    cut = quiet(truth, {"fast": (1.5, 0)}, fresh=False, one_open=True, limit_s=2.0, time_limit_s=10.0)
+    (note,) = cut.notes
+    assert "left 3 of 6 rounds" in note.detail
+    assert note.hint == "give --time-limit 20s or more"
+    unlimited = quiet(truth, {"fast": (1.5, 0)}, fresh=False, one_open=True, limit_s=2.0)
+    assert unlimited.notes[0].hint == "give --time-limit more"
+
+
+def test_what_the_bench_does_not_open_is_not_measured(truth):
+    kept = quiet(truth, {"fast": (1.5, 0), "left": (3.0, 0)}, fresh=False, one_open=True, left_out={"left"})
+    assert kept.chosen.name == "fast"
+    assert kept.candidates[2].speed is None
+    assert set(kept.samples) == {BASELINE, "fast"}
 
 
 def test_the_smallest_that_is_not_proven_slower_may_be_asked_for(truth):

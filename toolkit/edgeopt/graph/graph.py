@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from onnx.shape_inference import InferenceError
 from onnx_ir.passes.common import DeduplicateHashedInitializersPass, RemoveUnusedNodesPass
 
+from edgeopt.graph.large_constants import stored
 from edgeopt.graph.model import Model
 
 Node: TypeAlias = ir.Node
@@ -234,7 +235,7 @@ class Graph:
 
     def set_constant(self, value: Value, array: Array) -> None:
         """Store other numbers under the name of an initializer, for all that read it."""
-        value.const_value = ir.Tensor(np.ascontiguousarray(array).reshape(array.shape), name=value.name)
+        value.const_value = stored(array, str(value.name))
         value.shape, value.type = ir.Shape(array.shape), ir.TensorType(value.const_value.dtype)
 
     def set_attribute(self, node: Node, name: str, value: AttributeValue | None) -> None:

@@ -17,6 +17,8 @@ from edgeopt.system.files import unwritable
 
 ALIGNED_BYTES = 4096
 """Each tensor begins at a page, as mapping asks for."""
+LEAST_BYTES = 64 << 10
+"""Smaller constants are loaded: they may be shapes, which are computed with."""
 _CHUNK_BYTES = 1 << 22
 _HASHES: dict[tuple[int, int, int, int], str] = {}
 """Of content by device, inode, size and time of change: gigabytes are hashed once, under all their links."""
@@ -146,9 +148,18 @@ def _read(piece: Piece) -> Iterator[bytes]:
 
 def sha256_of(path: Path) -> str:
     """Return the hash of a file's content; of one that did not change since it was asked last it is remembered."""
-    facts = path.stat()
-    content = facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns
+    content = _content_of(path)
     if content not in _HASHES:
         with path.open("rb") as file:
             _HASHES[content] = hashlib.file_digest(file, "sha256").hexdigest()
     return _HASHES[content]
+
+
+def remember_sha256(path: Path, digest: str) -> None:
+    """Take up the hash of a file's content that is known already."""
+    _HASHES[_content_of(path)] = digest
+
+
+def _content_of(path: Path) -> tuple[int, int, int, int]:
+    facts = path.stat()
+    return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns

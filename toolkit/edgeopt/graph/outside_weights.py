@@ -15,11 +15,9 @@ from google.protobuf.message import DecodeError
 from onnx import GraphProto, ModelProto, TensorProto, helper
 
 from edgeopt.errors import InvalidFileError
-from edgeopt.graph.outside import Layout, Outside, Piece, lay_out
+from edgeopt.graph.outside import LEAST_BYTES, Layout, Outside, Piece, lay_out
 from edgeopt.graph.subgraphs import stored_tensors
 
-_LEAST_BYTES = 64 << 10
-"""Smaller constants are loaded: they may be shapes, which are computed with."""
 _REMEDY = "keep the external data files beside the model, whole"
 
 
@@ -72,7 +70,7 @@ def leave_outside(proto: ModelProto, path: Path) -> None:
         if not file.is_file() or file.stat().st_size < piece.offset + piece.length:
             told = "is shorter than the model says" if file.is_file() else "is missing"
             raise InvalidFileError(f"{path}: its external data {str(piece.file)!r} {told}", remedy=_REMEDY)
-        if piece.length >= _LEAST_BYTES:
+        if piece.length >= LEAST_BYTES:
             _place(tensor, str(file), piece.offset, piece.length)
         else:
             _load(tensor, Piece(file, piece.offset, piece.length))
@@ -85,7 +83,7 @@ def _load(tensor: TensorProto, piece: Piece) -> None:
     with piece.file.open("rb") as file:
         file.seek(piece.offset)
         tensor.raw_data = file.read(piece.length)
-    tensor.data_location = TensorProto.DEFAULT
+    tensor.ClearField("data_location")  # the same bytes as of a tensor that never lay elsewhere
     del tensor.external_data[:]
 
 

@@ -43,12 +43,13 @@ def choose_buffers(model: Model, target: Target, threads: int, inputs: Tensors) 
     is written last is then often what must leave the cache first.
 
     Args:
-        model: Any that ONNX Runtime runs.
+        model: Any that ONNX Runtime runs; for one whose weights lie outside nothing is chosen, as memory holds one
+            session at a time.
         target: Its providers and options; of another executor or device nothing is chosen.
         threads: Of the engine.
         inputs: Real ones.
     """
-    if target.executor != "onnxruntime" or target.device != "cpu" or MEMORY_REUSE in target.options:
+    if model.is_outside or target.executor != "onnxruntime" or target.device != "cpu" or MEMORY_REUSE in target.options:
         return {}
     shared = opening_for(target, target.float_precision, threads)
     openings = {"shared": shared, "apart": shared.with_entries(_APART)}

@@ -24,7 +24,7 @@ from edgeopt.pipeline.measure import (
 from edgeopt.pipeline.run import Run, model_file
 from edgeopt.pipeline.selection import Chosen, mark
 from edgeopt.system.text import plural
-from edgeopt.system.time_limit import LONGER, OutOfTime, limited
+from edgeopt.system.time_limit import LONGER, OutOfTime, limited, longer
 
 INTERRUPTED = "the run was interrupted"
 _TOO_LITTLE = "the time limit leaves too little time to measure them"
@@ -39,13 +39,13 @@ def decide(run: Run) -> Decision | None:
     if run.untimed:
         return None
     one_open = any(load_model(run.workspace.path(one.file), one.name).is_outside for one in run.candidates)
-    told = ", one open at a time" if one_open else ""
+    told, left = ", one open at a time" if one_open else "", run.context.ends_at - monotonic()
+    measured = candidates_that_fit(run, left + PROVING_LATE_S) if one_open else run.candidates
     run.listener.say(
-        f"measuring {plural(len(run.candidates), 'candidate')} in turns, {plural(run.plan.threads, 'thread')}{told}"
+        f"measuring {plural(len(measured), 'candidate')} in turns, {plural(run.plan.threads, 'thread')}{told}"
     )
-    left = run.context.ends_at - monotonic()
     bench = Bench(
-        openers={one.name: _opener(run, one) for one in run.candidates},
+        openers={one.name: _opener(run, one) for one in measured},
         frames=run.timed,
         budget_ms=run.plan.budget_ms,
         workers=run.plan.threads,
@@ -54,6 +54,7 @@ def decide(run: Run) -> Decision | None:
         confirm_seconds=min(CONFIRM_SECONDS, max(left / 2, 0.0)),
         tell=run.listener.progress,
         one_open=one_open,
+        time_limit_s=run.context.time_limit_s,
     )
     try:
         with limited(monotonic() + max(left, 0.0) + PROVING_LATE_S):
@@ -67,6 +68,25 @@ def decide(run: Run) -> Decision | None:
     return decision
 
 
+def candidates_that_fit(run: Run, left_s: float) -> list[Candidate]:
+    """Return the candidates whose turns fit into the time, where each turn opens a model: one at least.
+
+    Those that keep their accuracy come first, then smaller ones, which are opened and read sooner.
+    """
+    baseline, *others = run.candidates
+    order = sorted(others, key=lambda one: (not run.wish.keeps(one), one.size_bytes))
+    kept, sizes = [baseline], list[float]()
+    for one in order:
+        sizes.append(one.size_bytes / baseline.size_bytes)
+        if len(kept) > 1 and run.context.proof_of(sizes) > left_s:
+            break
+        kept.append(one)
+    if left_out := [one.name for one in run.candidates if one not in kept]:
+        told = f"not measured, as the rounds of fewer models fit into the time limit: {', '.join(left_out)}"
+        run.context.notes.append(Note(NoteKind.WARNING, told, LONGER))
+    return [one for one in run.candidates if one in kept]
+
+
 def untimed_decision(run: Run, why: str) -> Decision:
     """Return that nothing was measured, and that the original stays.
 
@@ -74,7 +94,9 @@ def untimed_decision(run: Run, why: str) -> Decision:
         run: With its candidates.
         why: One of `INTERRUPTED` and the like.
     """
-    remedy = _AGAIN if why == INTERRUPTED else LONGER
+    least_s = run.context.least_limit_s
+    more = longer(least_s) if least_s > (run.context.time_limit_s or 0.0) else LONGER
+    remedy = _AGAIN if why == INTERRUPTED else more
     return Decision(
         candidates=mark(run.candidates, run.wish),
         chosen=Chosen(BASELINE, f"the original stays: {why}"),

@@ -23,7 +23,8 @@ from edgeopt.measurement.statistics.ratio import Change
 from edgeopt.pipeline.candidate import BASELINE, Candidate, Latency
 from edgeopt.pipeline.selection import Chosen, Wish, choose, is_answered, mark, shortlist
 from edgeopt.recipes.frames import Frames
-from edgeopt.system.time_limit import LONGER, time_left_s
+from edgeopt.steps._context import MOST_MEASURED
+from edgeopt.system.time_limit import LONGER, longer, time_left_s
 
 FRAMES_FOR_P99 = 400
 """The two-sided 95 % interval of a p99 needs 368."""
@@ -87,13 +88,15 @@ class Bench:
     tell: Tell | None = None
     one_open: bool = False
     """Whether memory holds one session at a time; its turns are then the proof, as each opens a session anew."""
+    time_limit_s: float | None = None
+    """Of the whole run, to say which one would have been enough."""
 
 
 def measure_and_choose(candidates: Sequence[Candidate], bench: Bench, wish: Wish) -> Decision:
     """Measure all candidates, prove the most promising, and choose.
 
     Args:
-        candidates: The baseline first, scored.
+        candidates: The baseline first, scored; those that the bench does not open are not measured.
         bench: What they are measured on.
         wish: What a candidate must keep, and what is wanted of it.
 
@@ -105,21 +108,21 @@ def measure_and_choose(candidates: Sequence[Candidate], bench: Bench, wish: Wish
     turns = (take_turns_one_open if bench.one_open else take_turns)(
         bench.openers, bench.frames, pace, workers=bench.workers, seed=bench.seed, machine=bench.machine, tell=told
     )
-    timed = [_with_turns(one, turns, bench) for one in candidates]
+    timed = [_with_turns(one, turns, bench) if one.name in bench.openers else one for one in candidates]
     marked = mark(timed, wish)
     proof = _Proof(turns, bench)
     if bench.fresh is not None:
         marked = proof.confirm(marked, wish)
     elif len(candidates) > 1 and (rounds := _rounds_of(turns)) < (least := _least_rounds(bench, pace)):
         cut = f"no speed is confirmed: the time limit left {rounds} of {least} rounds"
-        proof.notes.append(Note(NoteKind.WARNING, cut, LONGER))
+        proof.notes.append(Note(NoteKind.WARNING, cut, _enough(turns, rounds, least, bench)))
         marked = mark([_unproven(one) for one in marked], wish)
     if proof.trust.level is TrustLevel.INVALID:
         marked = mark([_unproven(one) for one in marked], wish)
     return Decision(
         candidates=marked,
         chosen=choose(marked, wish, proof.is_faster),
-        samples={one.name: turns.samples[one.name] for one in candidates},
+        samples={one.name: turns.samples[one.name] for one in candidates if one.name in bench.openers},
         confirmed=proof.samples(),
         trust=proof.trust,
         notes=tuple(proof.notes),
@@ -142,6 +145,14 @@ def _rounds_of(turns: Turns) -> int:
     rounds = turns.samples[BASELINE].round_id
     assert rounds is not None
     return len(np.unique(rounds))
+
+
+def _enough(turns: Turns, rounds: int, least: int, bench: Bench) -> str:
+    """Say which time limit would have been enough for the rounds, by what those took that ran."""
+    if bench.time_limit_s is None:
+        return LONGER
+    each_s = turns.seconds / rounds
+    return longer(max(bench.time_limit_s + (least - rounds) * each_s, least * each_s / MOST_MEASURED))
 
 
 def _least_rounds(bench: Bench, pace: Pace) -> int:

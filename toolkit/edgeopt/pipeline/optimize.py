@@ -14,6 +14,7 @@ from typing import Any
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.graph.integers import why_not_again
+from edgeopt.graph.large_constants import FOLDER, kept_in
 from edgeopt.graph.outcome import Outcome
 from edgeopt.measurement.accuracy.evaluate import open_labelled
 from edgeopt.measurement.threads import default_threads
@@ -118,7 +119,7 @@ def optimize(
     require_layers(given.model, plan.pruning.keep_layers)
     folder = Path(out) if out else Path("out") / f"{given.model.name}-{device_name(target)}"
     run = start_run(given, pictures, plan, folder, asked.resume, replay, listener or Silence())
-    with run.workspace:
+    with run.workspace, kept_in(run.workspace.path(FOLDER) if given.model.is_outside else None):
         what = head(plan, given.model.name, given.recipe, given.target, given.choice.reason)
         for one in (*what, *map(Value.of_note, plan.notes)):
             run.listener.say(str(one))

@@ -13,6 +13,7 @@ from time import monotonic
 
 from edgeopt.errors import Note, NoteKind, UnsupportedError
 from edgeopt.graph.integers import why_not_again
+from edgeopt.graph.large_constants import FOLDER, kept_in
 from edgeopt.graph.model import Model, save_model
 from edgeopt.measurement.accuracy.evaluate import Progress, open_labelled
 from edgeopt.pipeline.engines import open_engine
@@ -105,48 +106,49 @@ def quantize(
         earlier.require_calibration(frames.spread(CALIBRATION_PICTURES))
     files = FilesBeside(Path(out) if out else Path(f"{given.model.name}.int8.onnx"))
     require_writable(files.file)
-    context = open_context(given, plan, engine, frames, files, Ears(say, tell))
-    context.time_limit_s = None  # nothing comes after the search that it would have to leave time for
-    judged = replace(plan, eval=Path(eval) if eval else None)
-    for one in head(judged, given.model.name, given.recipe, given.target, given.choice.reason, is_timed=False):
-        context.listener.say(str(one))
-    context.listener.say("")
-    read_as_the_recipe_says(context, plan, given.choice, labelled, files.file.parent)
-    baseline = score_original(context, labelled)
-    prepared, float_model = _prepare(context, plan)
-    step = Setting(engine, plan.steps["quantize"].precision, "quantize")
-    if earlier:
-        searched = _as_decided(float_model, context, earlier)
-    else:
-        opened = open_search(float_model, context, step, max(context.ends_at - monotonic(), 0.0))
-        searched = opened.end(opened.find())
-    choice = FormChoice(context, step, searched, labelled, baseline, plan.max_drop, is_decided=earlier is not None)
-    chosen = choice.make()
-    if chosen:
-        save_model(chosen.outcome.model, files.file)
-        decided = earlier.form if earlier else searched.decided(context, chosen)
-        if decided:
-            files.write(DECISIONS, decided.to_json())
-        context.notes += _how_to_open(chosen.outcome.model, engine, searched.options)
-    shutil.rmtree(files.path(CALIBRATION), ignore_errors=True)
-    told = (*given.choice.notes, *context.frames.notes, *plan.notes, *context.notes, *searched.found.notes)
-    return QuantizeResult(
-        model=given.model.name,
-        target=given.target.name,
-        recipe=given.recipe.name,
-        prepared=prepared,
-        tried=tuple(choice.tried.values()),
-        chosen=choice.tried[chosen.name] if chosen else None,
-        reason=choice.reason,
-        file=files.file if chosen else None,
-        metric=baseline.accuracy.metric if baseline else "",
-        baseline=baseline.accuracy.value if baseline else None,
-        pictures=baseline.accuracy.n if baseline else 0,
-        max_drop=plan.max_drop,
-        notes=tuple(dict.fromkeys(told)),
-        options=searched.options if chosen else {},
-        tensors=tuple(tensor_rows(searched.found)),
-    )
+    with kept_in(files.path(FOLDER) if given.model.is_outside else None):
+        context = open_context(given, plan, engine, frames, files, Ears(say, tell))
+        context.time_limit_s = None  # nothing comes after the search that it would have to leave time for
+        judged = replace(plan, eval=Path(eval) if eval else None)
+        for one in head(judged, given.model.name, given.recipe, given.target, given.choice.reason, is_timed=False):
+            context.listener.say(str(one))
+        context.listener.say("")
+        read_as_the_recipe_says(context, plan, given.choice, labelled, files.file.parent)
+        baseline = score_original(context, labelled)
+        prepared, float_model = _prepare(context, plan)
+        step = Setting(engine, plan.steps["quantize"].precision, "quantize")
+        if earlier:
+            searched = _as_decided(float_model, context, earlier)
+        else:
+            opened = open_search(float_model, context, step, max(context.ends_at - monotonic(), 0.0))
+            searched = opened.end(opened.find())
+        choice = FormChoice(context, step, searched, labelled, baseline, plan.max_drop, is_decided=earlier is not None)
+        chosen = choice.make()
+        if chosen:
+            save_model(chosen.outcome.model.gathered(), files.file)
+            decided = earlier.form if earlier else searched.decided(context, chosen)
+            if decided:
+                files.write(DECISIONS, decided.to_json())
+            context.notes += _how_to_open(chosen.outcome.model, engine, searched.options)
+        shutil.rmtree(files.path(CALIBRATION), ignore_errors=True)
+        told = (*given.choice.notes, *context.frames.notes, *plan.notes, *context.notes, *searched.found.notes)
+        return QuantizeResult(
+            model=given.model.name,
+            target=given.target.name,
+            recipe=given.recipe.name,
+            prepared=prepared,
+            tried=tuple(choice.tried.values()),
+            chosen=choice.tried[chosen.name] if chosen else None,
+            reason=choice.reason,
+            file=files.file if chosen else None,
+            metric=baseline.accuracy.metric if baseline else "",
+            baseline=baseline.accuracy.value if baseline else None,
+            pictures=baseline.accuracy.n if baseline else 0,
+            max_drop=plan.max_drop,
+            notes=tuple(dict.fromkeys(told)),
+            options=searched.options if chosen else {},
+            tensors=tuple(tensor_rows(searched.found)),
+        )
 
 
 def why_prepare(model: Model) -> str:

@@ -55,13 +55,16 @@ def score_candidate(
     )
     found = reference_answers(run.context, session, outcome.model)
     is_compared = name != BASELINE and not candidate.input_size
-    outputs = outputs_of(session, run.context.inputs(CHECKED_PICTURES, outcome.model)) if is_compared else []
+    is_opened_once = name == BASELINE and outcome.model.is_outside  # drift is told from its outputs later
+    asked = is_compared or is_opened_once
+    outputs = outputs_of(session, run.context.inputs(CHECKED_PICTURES, outcome.model)) if asked else []
     session.close()  # before the original is opened: large models are never in memory together
     if name == BASELINE:
         if scored:
             require_telling(scored, "without --eval, agreement judges")
             run.workspace.write(_BASELINE_SCORED, json.dumps(scored.to_json()))
         keep_reference(run.context, run.labelled, task, found)
+        run.context.checked_outputs += outputs
         return candidate
     baseline, drop = run.candidates[0].score, _drop_from_baseline(run, scored)
     pairs = zip(run.context.original_outputs(), outputs, strict=True) if is_compared else ()
@@ -166,6 +169,10 @@ def add_candidate(
 
     What is byte by byte a candidate that is there, and runs the same way, is that candidate: nothing was done.
     """
+    if run.context.original.is_outside and run.candidates and not resumed:
+        run.context.original_outputs()  # while no form is in memory beside it
+        give_back()
+    outcome = replace(outcome, model=outcome.model.gathered())
     if not resumed and (twin := find_twin(run, outcome, setting)):
         nothing = Note(NoteKind.SKIPPED, f"{name}: nothing to do, it is {twin.name} byte by byte")
         run.context.notes.append(nothing)
@@ -173,7 +180,6 @@ def add_candidate(
         return twin
     if resumed and (same := next((one for one in run.candidates if one.name == resumed.name), None)):
         return same  # it was the twin of one before it
-    outcome = replace(outcome, model=outcome.model.gathered())
     if run.context.original.is_outside:
         give_back()  # of what it was made of
     if resumed:

@@ -32,8 +32,8 @@ from edgeopt.steps._context import (
     Files,
     Listener,
 )
-from edgeopt.system.text import plural
-from edgeopt.system.time_limit import LONGER, OutOfTime, limited
+from edgeopt.system.text import plural, typed_duration
+from edgeopt.system.time_limit import LONGER, OutOfTime, limited, longer
 from edgeopt.system.toml import read_json
 
 _MOST_SIMULATED = 128
@@ -44,6 +44,8 @@ _LOOK, _LABELS = 0.1, 0.1
 """Share of the time limit that one look at a model may take, and that scoring it on labels may take."""
 _LEAST_LOOKED, _LEAST_LABELS = 2, 8
 _LOOKED = "candidates/looked.json"
+_TURN_FRAMES = 4
+"""Of a turn: one to warm up and the least block."""
 
 
 def read_given(model: str, target: str, recipe: str | None, options: Options) -> tuple[Given, Frames | None]:
@@ -121,8 +123,11 @@ def heed_slowness(run: Run) -> None:
         run.workspace.path(_LOOKED).unlink(missing_ok=True)
         return
     else:
-        frame_s = _frame_s(context)
+        opening_s, frame_s = _opening_and_frame_s(context)
         run.frame_ms = 1000 * frame_s
+        if context.original.is_outside:
+            context.turn_s = opening_s + _TURN_FRAMES * frame_s
+            _warn_of_little_time(run, limit_s)
         pictures = max(_LEAST_LOOKED, min(CALIBRATION_PICTURES, int(_LOOK * limit_s / frame_s)))
         looked = pictures, max(_LEAST_LABELS, int(_LABELS * limit_s / frame_s))
         run.workspace.write(_LOOKED, json.dumps(looked))
@@ -137,13 +142,24 @@ def heed_slowness(run: Run) -> None:
         run.labelled = _fewer(run.labelled, looked[1], "all take longer than the time limit allows")
 
 
-def _frame_s(context: Context) -> float:
-    session, (inputs,) = context.open(context.original), context.inputs(1)
-    began_s = monotonic()
+def _opening_and_frame_s(context: Context) -> tuple[float, float]:
+    (inputs,), began_s = context.inputs(1), monotonic()
+    session, opened_s = context.open(context.original), monotonic()
     session.run(inputs)
-    took_s = monotonic() - began_s
+    ran_s = monotonic()
     session.close()
-    return max(took_s, 1e-6)
+    return opened_s - began_s, max(ran_s - opened_s, 1e-6)
+
+
+def _warn_of_little_time(run: Run, limit_s: float) -> None:
+    """Say at the beginning where the time limit leaves too little to prove that any form of a large model is faster."""
+    context = run.context
+    if limit_s < context.least_limit_s:
+        told = f"a proof opens this model again and again, which takes about {context.proof_s:.0f} s: too long for the "
+        told += f"time limit of {typed_duration(1000 * limit_s)}"
+        note = Note(NoteKind.WARNING, told, longer(context.least_limit_s))
+        context.notes.append(note)
+        run.listener.say(f"warning: {note}")
 
 
 def _read_looked(run: Run) -> tuple[int, int] | None:

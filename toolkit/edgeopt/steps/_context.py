@@ -14,6 +14,7 @@ from edgeopt.executors import Executor, Session
 from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import Tensors
 from edgeopt.measurement.accuracy.evaluate import answers, model_inputs
+from edgeopt.measurement.one_open import proof_seconds
 from edgeopt.recipes.frames import Frames, calibration_fingerprint
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.runtime.opening import Opening, opening_for
@@ -35,8 +36,15 @@ AGREEMENT_PICTURES = 16
 _AFTER = 0.4
 """Share of a time limit for what comes after searches: labels, measuring in turns, bundle and report."""
 
-_MEASURED = 0.2
-"""Share of it for measuring in turns, which begins then whatever is not made or scored yet."""
+_MEASURED, MOST_MEASURED = 0.2, 0.6
+"""Share of it for measuring in turns, which begins then whatever is not made or scored yet; and the most that it may
+be where each turn opens a large model."""
+_INT8_SIZE, _FIXED = 0.25, 1 / 3
+"""Of the float model; and of a turn what does not follow from the size: a form of a quarter of it took half as long."""
+_SPARE = 1.2
+"""Times what a proof should take: openings differ by so much."""
+_SCORED = 0.1
+"""Share of it for scoring what searches found."""
 
 
 class Listener(Protocol):
@@ -142,6 +150,8 @@ class Context:
     time_limit_s: float | None = None
     most_pictures: int = CALIBRATION_PICTURES
     """On which one look at a model may run it: few where the model is slow against the time limit."""
+    turn_s: float = 0.0
+    """What one turn of the original takes where each opens it, as with a model above 2 GB; 0 of others."""
     alternatives: tuple[Engine, ...] = ()
     """Engines beside the target's own on the same device; of a target that is compiled for: the device itself."""
     replay: Earlier | None = None
@@ -188,12 +198,33 @@ class Context:
     @property
     def searches_end(self) -> float:
         """On the monotonic clock: what is left of the time limit then is for scoring and measuring."""
-        return self.ends_at - _AFTER * (self.time_limit_s or 0)
+        limit_s = self.time_limit_s or 0.0
+        return self.ends_at - max(_AFTER * limit_s, self._measured_s + _SCORED * limit_s)
 
     @property
     def candidates_end(self) -> float:
         """On the monotonic clock: what is left of the time limit then is for measuring."""
-        return self.ends_at - _MEASURED * (self.time_limit_s or 0)
+        return self.ends_at - self._measured_s
+
+    @property
+    def _measured_s(self) -> float:
+        limit_s = self.time_limit_s or 0.0
+        return min(max(_MEASURED * limit_s, self.proof_s), MOST_MEASURED * limit_s)
+
+    @property
+    def proof_s(self) -> float:
+        """What proving one INT8 form takes at least where each turn opens a model; 0 where none does."""
+        return self.proof_of([_INT8_SIZE]) if self.turn_s else 0.0
+
+    def proof_of(self, sizes: Sequence[float]) -> float:
+        """Return how many seconds it takes to prove forms of so many times the original's size, some to spare."""
+        turns_s = [self.turn_s * (_FIXED + (1 - _FIXED) * one) for one in (1.0, *sizes)]
+        return _SPARE * proof_seconds(turns_s)
+
+    @property
+    def least_limit_s(self) -> float:
+        """The least time limit that leaves enough for such a proof."""
+        return self.proof_s / MOST_MEASURED
 
     def search_seconds(self, engine: Engine) -> float:
         """Return how long the INT8 search for an engine may take: it shares what is left with those that follow."""

@@ -8,6 +8,8 @@ import os
 import shutil
 import stat
 import tempfile
+from collections.abc import Iterator
+from io import BufferedRandom
 from pathlib import Path
 
 from edgeopt.errors import InvalidFileError, UnavailableError
@@ -125,13 +127,29 @@ def write_beside(path: Path, data: bytes | str) -> None:
     Raises:
         InvalidFileError: If the folder is not writable or the disk is full; `path` is then as it was.
     """
+    with open_beside(path) as file:
+        file.write(data.encode("utf-8") if isinstance(data, str) else data)
+
+
+@contextlib.contextmanager
+def open_beside(path: Path, *, is_lasting: bool = True) -> Iterator[BufferedRandom]:
+    """Open a neighbour of a file to write and read; at the end of the `with` it takes the file's name.
+
+    Args:
+        path: Of the file.
+        is_lasting: Whether it is flushed to disk first, so that it is whole even where the power fails.
+
+    Raises:
+        InvalidFileError: If the folder is not writable or the disk is full; `path` is then as it was.
+    """
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with beside.open("wb") as file:
-            file.write(data.encode("utf-8") if isinstance(data, str) else data)
+        with beside.open("w+b") as file:
+            yield file
             file.flush()
-            os.fsync(file.fileno())
+            if is_lasting:
+                os.fsync(file.fileno())
         beside.replace(path)
     except OSError as error:
         raise unwritable(path, error) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import sys
 from contextlib import suppress
 
@@ -28,7 +29,12 @@ def require_bytes(needed: int, what: str, remedy: str) -> None:
 
 
 def give_back() -> None:
-    """Return freed memory to the system: glibc keeps gigabytes that were freed in pieces of megabytes."""
+    """Return memory to the system that nothing needs any more.
+
+    Graphs refer to themselves, so that Python frees what they hold when it looks for it; glibc keeps gigabytes that
+    were freed in pieces of megabytes.
+    """
+    gc.collect()
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):  # another C library keeps none, or has no such function
             ctypes.CDLL(None).malloc_trim(0)

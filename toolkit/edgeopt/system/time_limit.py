@@ -13,6 +13,11 @@ LONGER = "give --time-limit more"
 _ENDS_S = ContextVar("time_limit_ends_s", default=math.inf)
 
 
+def longer(seconds: float) -> str:
+    """Return what to do where a limit of so many seconds would have been enough: tens of seconds are told."""
+    return f"give --time-limit {math.ceil(seconds / 10) * 10}s or more"
+
+
 class OutOfTime(BaseException):
     """The time limit is over. Like Ctrl-C it passes through whatever goes on where a single attempt fails."""
 

@@ -157,10 +157,9 @@ class OnnxRuntime(Executor):
         entries, provided = split_entries(options.providers, options.entries, _KNOWN_ENTRIES | {MEMORY_REUSE})
         _require_built(ort, options.providers)
         made = _session_options(ort, options, entries)
-        if isinstance(source, Outside) and not memory_of(options.providers):
-            give_back()
-            require_bytes(sum(one.stat().st_size for one in source.files), "weights", "close other programs")
         given = with_weights(made, source)
+        if isinstance(source, Outside) and not memory_of(options.providers):
+            require_bytes(sum(one.stat().st_size for one in source.files), "weights", "close other programs")
         if options.providers[0] == TENSORRT:
             asked = tensorrt_options(provided[0], given, options.precision, options.cache_folder)
             provided = (asked, *provided[1:])
@@ -186,9 +185,13 @@ class OnnxRuntime(Executor):
 
 
 def with_weights(made: Any, source: Source) -> bytes | Path:
-    """Return what a session opens; where its weights lie outside, `made` (its options) gets their folder."""
+    """Return what a session opens; where its weights lie outside, `made` (its options) gets their folder.
+
+    What sessions before it held is then given back first: it would stay beside the weights.
+    """
     if not isinstance(source, Outside):
         return source
+    give_back()
     made.add_session_config_entry(_WEIGHTS_FOLDER, str(source.folder))
     return source.graph
 

@@ -9,7 +9,7 @@ from functools import partial
 from time import monotonic
 
 from edgeopt.errors import Note, NoteKind
-from edgeopt.graph.model import Model, save_model
+from edgeopt.graph.model import Model, save_model, weights_beside
 from edgeopt.graph.outcome import Outcome
 from edgeopt.graph.tensors import Tensors
 from edgeopt.measurement.accuracy.evaluate import model_inputs
@@ -182,7 +182,7 @@ def open_search(
         tried.append(one)
         leads = ranked(tried, context.least_agreement)[0] is one and one.is_valid(context.least_agreement)
         if leads:
-            save_model(one.outcome.model.gathered(), context.files.path(draft))
+            save_model(one.outcome.model, context.files.path(draft))
         told = f"  {'*' if leads else ' '} ~{one.speed_ratio:.2f}x  agrees {one.agreement:.3f}  {one.name}"
         context.listener.say(told)
         if math.isfinite(time_limit_s):
@@ -204,7 +204,8 @@ def open_search(
 
     def end(found: SearchResult) -> Searched:
         judge.close()
-        context.files.path(draft).unlink(missing_ok=True)
+        for file in (context.files.path(draft), weights_beside(context.files.path(draft))):
+            file.unlink(missing_ok=True)
         return Searched(replace(found, notes=(*measured, *found.notes)), model, is_joined, dict(buffers.entries))
 
     find = partial(

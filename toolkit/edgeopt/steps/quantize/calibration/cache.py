@@ -20,10 +20,10 @@ from edgeopt.errors import Note, NoteKind
 from edgeopt.graph.tensors import Tensors
 from edgeopt.steps.quantize.calibration.observation import Part
 from edgeopt.system.environment import package_versions
-from edgeopt.system.files import write_beside
+from edgeopt.system.files import open_beside
 from edgeopt.system.text import plural
 
-_VERSION = 2
+_VERSION = 3
 """Of what an entry holds and of how it is computed."""
 _SUM_BYTES = 32
 
@@ -60,9 +60,9 @@ class Cache:
         except OSError:
             return None
         try:
-            if hashlib.sha256(data[_SUM_BYTES:]).digest() != data[:_SUM_BYTES]:
+            if hashlib.sha256(data[:-_SUM_BYTES]).digest() != data[-_SUM_BYTES:]:
                 raise ValueError("the checksum is wrong")
-            with np.load(io.BytesIO(data[_SUM_BYTES:]), allow_pickle=False) as arrays:
+            with np.load(io.BytesIO(data[:-_SUM_BYTES]), allow_pickle=False) as arrays:
                 return Part.from_arrays({name: arrays[name] for name in arrays.files})
         except (ValueError, KeyError, EOFError, zipfile.BadZipFile):
             self._damaged += 1
@@ -74,10 +74,11 @@ class Cache:
         Raises:
             InvalidFileError: If the folder is not writable or the disk is full.
         """
-        archive = io.BytesIO()
-        np.savez(archive, **part.to_arrays())  # type: ignore[arg-type]  # its stub takes the names for its own flag
-        data = archive.getvalue()
-        write_beside(self._path(key), hashlib.sha256(data).digest() + data)
+        with open_beside(self._path(key)) as file:
+            np.savez(file, **part.to_arrays())  # type: ignore[arg-type]  # its stub takes the names for its own flag
+            file.seek(0)
+            digest = hashlib.file_digest(file, "sha256").digest()
+            file.write(digest)
 
     def _path(self, key: str) -> Path:
         return self._folder / f"{key}.calibration"

@@ -24,6 +24,7 @@ from edgeopt.steps.quantize.calibration.cache import Cache
 from edgeopt.steps.quantize.calibration.observation import Observation, Part
 from edgeopt.steps.quantize.calibration.processes import Crew
 from edgeopt.steps.quantize.calibration.watching import Watcher, groups_of, is_narrow, shapes_of
+from edgeopt.system.memory import give_back
 from edgeopt.system.threads import physical_cores
 
 __all__ = ["CHUNK_IMAGES", "GROUP_BYTES", "Calibration", "Observation", "calibrate"]
@@ -104,6 +105,8 @@ def calibrate(
         whole = run.through(_chunks(chain([first], stream)))
     finally:
         run.close()
+        if model.is_outside:
+            give_back()  # forms are made next, and the session that is gone was as large as the weights
     seen = {name: one.observation(axes[name]) for name, one in whole.seen.items()}
     return Calibration(seen, whole.images, whole.spread.ratio(), kept.notes if kept else ())
 

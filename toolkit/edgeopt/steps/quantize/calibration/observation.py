@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeopt.graph.large_constants import held_outside
 from edgeopt.steps.quantize.grids.histogram import Histogram
 
 BLOCKS, POSITIONS = 16, 64
-"""Samples kept of a tensor: blocks (one an image) of positions."""
+"""Samples kept of a tensor: blocks (one an image) of positions at most."""
 _ALIKE_VALUES = 256
 NEVER = 2**53
 """The number of an image that does not come."""
@@ -68,7 +69,8 @@ class Seen:
     def observation(self, axis: int) -> Observation:
         """Return what was seen; the channels lay along `axis`."""
         blocks = [self.blocks[slot] for slot in sorted(self.blocks)]
-        return Observation(self.low, self.high, self.histogram, np.concatenate(blocks), axis, self._why_no_grid)
+        samples = held_outside(np.concatenate(blocks))
+        return Observation(self.low, self.high, self.histogram, samples, axis, self._why_no_grid)
 
     @property
     def _why_no_grid(self) -> str:
@@ -92,8 +94,9 @@ def draw_block(rows: NDArray[np.float32], image: int, seed: int) -> dict[int, ND
     slot = image if image < BLOCKS else int(chance.integers(image + 1))
     if slot >= BLOCKS:
         return {}
-    positions = chance.integers(rows.shape[0] * rows.shape[2], size=POSITIONS)
-    return {slot: rows[positions // rows.shape[2], :, positions % rows.shape[2]].copy()}
+    count = rows.shape[0] * rows.shape[2]
+    positions = chance.integers(count, size=POSITIONS) if count > POSITIONS else np.arange(count)
+    return {slot: held_outside(rows[positions // rows.shape[2], :, positions % rows.shape[2]].copy())}
 
 
 @dataclass(frozen=True, slots=True)

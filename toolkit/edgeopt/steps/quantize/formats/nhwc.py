@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from edgeopt.graph.graph import AttributeValue, Graph, Node, Value, attribute
+from edgeopt.graph.large_constants import kept_in
 from edgeopt.steps.quantize.formats._float_guards import guarded_layers
 from edgeopt.steps.quantize.formats._layouts import to_last
 from edgeopt.steps.quantize.formats._nhwc_layers import LayerWriter, has_kernel, written
@@ -298,7 +299,8 @@ def rounded_tensors(graph: Graph, scheme: Scheme) -> set[str]:
     copy = graph.copy()
     names = {value: name_of(value) for value in (*copy.inputs, *(one for node in copy.nodes() for one in node.outputs))}
     lowering = _Lowering(copy, replace(scheme, weights=_empty_weights(copy, scheme)))
-    lowering.walk()
+    with kept_in(None):  # zeros that nothing reads take no memory
+        lowering.walk()
     read = (node.inputs[0] for node in plain_products(graph) if scheme.is_integer(node))
     products = {name_of(value) for value in read if value is not None}
     return products | {name for value, name in names.items() if lowering.forms.grids_of(value)}

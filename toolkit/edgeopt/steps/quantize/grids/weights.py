@@ -20,6 +20,8 @@ MOST = 127
 """Largest magnitude of an integer: -128 could overflow."""
 MOST_OF_TWO = 128
 """Largest sum of two neighbours of one sign: 255 * 128 is below 2^15, 255 * 129 is not."""
+_ELEMENTS = 1 << 20
+"""Of a weight that are looked at together: in double precision all of them would be several copies of a large one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +65,14 @@ def choose_scale(
     Source: ONNX QuantizeLinear, opset 13; range [-127, 127] so that -128 cannot overflow.
     """
     others = tuple(i for i in range(weight.ndim) if i != axis) if per_channel else None
-    largest = np.atleast_1d(np.abs(np.asarray(weight, np.float64)).max(axis=others)) if weight.size else np.zeros(1)
+    largest = np.zeros(1)
+    if weight.size:  # both ends, as their magnitudes would be a second copy
+        low, high = (np.asarray(one(axis=others), np.float64) for one in (weight.min, weight.max))
+        largest = np.atleast_1d(np.maximum(-low, high))
     if not np.isfinite(largest).all():
         raise ValueError(f"the weight holds {what_is_not_finite(weight)}")
     if reduce_range and weight.size:  # two roundings may add one step, hence MOST
-        pairs = _largest_pairs(np.asarray(weight, np.float64), axis)
+        pairs = _largest_pairs(weight, axis)
         largest = np.maximum(largest, pairs if per_channel else pairs.max())
     scale = (largest / MOST).astype(np.float32)
     return np.where(largest == 0, np.float32(1), np.maximum(scale, np.float32(SMALLEST_SCALE)))
@@ -112,8 +117,8 @@ def quantize_weight(
     return _rounded(weight, np.where(is_fit, below.scale, above.scale), axis)
 
 
-def _largest_pairs(weight: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
-    """Return the largest sum of two neighbours of one sign in each channel.
+def _largest_pairs(weight: NDArray[Any], axis: int) -> NDArray[np.float64]:
+    """Return the largest sum of two neighbours of one sign in each channel, some channels after others.
 
     Kernels pair input channels of one position, and where those are odd in number some go on to the next position;
     both orders count.
@@ -126,7 +131,13 @@ def _largest_pairs(weight: NDArray[np.float64], axis: int) -> NDArray[np.float64
     rows = np.moveaxis(weight, axis, 0)
     inputs = 1 if axis == 0 else rows.ndim - 1
     last = np.moveaxis(rows, inputs, -1) if rows.ndim > 1 else rows[:, None]
-    return np.maximum(_pair_sums(last), _pair_sums(last.reshape(len(last), -1)))
+    few = max(1, _ELEMENTS * len(last) // last.size)
+    return np.concatenate([_pairs_of(last[i : i + few]) for i in range(0, len(last), few)])
+
+
+def _pairs_of(channels: NDArray[Any]) -> NDArray[np.float64]:
+    numbers = np.asarray(channels, np.float64)
+    return np.maximum(_pair_sums(numbers), _pair_sums(numbers.reshape(len(numbers), -1)))
 
 
 def _pair_sums(rows: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -151,8 +162,9 @@ def not_finite(name: str, numbers: NDArray[Any]) -> UnsupportedError:
 
 
 def _rounded(weight: NDArray[Any], scale: NDArray[np.float32], axis: int) -> QuantizedWeight:
-    steps = np.rint(np.asarray(weight, np.float32) / along(scale, axis, weight.ndim))
-    return QuantizedWeight(np.clip(steps, -MOST, MOST).astype(np.int8), scale, axis)
+    steps = np.asarray(weight, np.float32) / along(scale, axis, weight.ndim)
+    np.clip(np.rint(steps, out=steps), -MOST, MOST, out=steps)
+    return QuantizedWeight(steps.astype(np.int8), scale, axis)
 
 
 def _squared_error(weight: NDArray[Any], quantized: QuantizedWeight) -> NDArray[np.float64]:

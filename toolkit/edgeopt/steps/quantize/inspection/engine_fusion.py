@@ -162,7 +162,7 @@ def read_fusion(model: Model, options: SessionOptions = SessionOptions()) -> Fus
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "optimized.onnx"
         EXECUTOR.open(model.source, replace(options, save_optimized_to=str(path))).close()
-        walk = _Walk(onnx.load(str(path)).graph)
+        walk = _Walk(onnx.load(str(path), load_external_data=False).graph)
     unfused = tuple(walk.name(node) for node in walk.unfused)
     return Fusion(walk.op_counts(), unfused, tuple(walk.stretches()), tuple(walk.rounded()))
 

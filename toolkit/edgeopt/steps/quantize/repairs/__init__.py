@@ -161,6 +161,10 @@ class WeightRepair(Repair):
     is_slow: ClassVar[bool] = False
     """Whether it takes so long that it stops with the time, and is left out where only a difference is learned."""
 
+    def concerns(self, node: Node) -> bool:
+        """Return whether it may change anything of a layer; its weight is not even rounded otherwise."""
+        return True
+
     @abstractmethod
     def repair(self, layer: Layer) -> Layer:
         """Return the layer with another quantized weight or bias, or as it is."""

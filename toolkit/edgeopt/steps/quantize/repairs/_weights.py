@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.graph.graph import Graph, Node
+from edgeopt.graph.large_constants import held_outside
 from edgeopt.steps.quantize.calibration.calibrate import Calibration
 from edgeopt.steps.quantize.grids.weights import smallest_scale_for_bias
 from edgeopt.steps.quantize.patterns import key, name_of, reads_along
@@ -34,15 +35,16 @@ def repair_weights(
     wanted = [one for name, one in weight_repairs().items() if name in names]
     weights, biases = dict(scheme.weights), dict(scheme.biases)
     for node in candidates(graph, scheme.rules):
-        found = _layer(graph, node, scheme, calibration)
+        mine = [one for one in wanted if one.concerns(node)]
+        found = _layer(graph, node, scheme, calibration) if mine else None
         if found is None:
             continue
         repaired = found
-        for one in wanted:
+        for one in mine:
             if not one.is_slow or time.monotonic() < ends_at_s:
                 repaired = one.repair(repaired)
         if repaired.quantized is not found.quantized:
-            weights[key(node)] = repaired.quantized
+            weights[key(node)] = replace(repaired.quantized, values=held_outside(repaired.quantized.values))
         if repaired.bias is not None and repaired.bias is not found.bias:
             biases[key(node)] = repaired.bias
     return replace(scheme, weights=weights, biases=biases)

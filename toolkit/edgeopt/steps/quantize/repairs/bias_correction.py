@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.graph.graph import attribute
+from edgeopt.graph.graph import Node, attribute
 from edgeopt.steps.quantize.repairs import Layer, Search, Setting, WeightRepair
 
 
@@ -55,6 +55,10 @@ class BiasCorrection(WeightRepair):
     def settings(self, search: Search) -> Iterator[Setting]:
         """Yield nothing, as no variant is without it."""
         yield from ()
+
+    def concerns(self, node: Node) -> bool:
+        """Return whether it is a convolution."""
+        return bool(node.op_type == "Conv")
 
     def repair(self, layer: Layer) -> Layer:
         """Return the layer with the mean error of its integers taken out of its bias."""
