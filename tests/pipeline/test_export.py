@@ -56,6 +56,11 @@ class Branches(nn.Module):
     def forward(self, x):
         return x * 2 if x.sum() > 0 else x
 
+class Detector(Branches):
+    pass
+
+Detector.__module__ = "torchvision.models.detection.ssd"
+
 class Words(nn.Module):
     def __init__(self):
         super().__init__()
@@ -158,7 +163,11 @@ def test_whole_numbers_are_asked_too(here: Path) -> None:
         ("torch:nets_of_export:small --input images=1x3x16x16 --dynamic images=4", "4 axes"),
         ("torch:nets_of_export:Random --input x=1x4", "answers differently"),
         ("torch:nets_of_export:Branches --input x=1x4", "cannot export"),
+        ("torch:nets_of_export:Detector --input x=1x4", "dynamo=False"),
         ("torch:nets_of_export", "names nothing"),
+        ("folder", "edgeopt export hf:folder"),
+        ("hf:../no_such_folder", "there is no folder"),
+        ("hf:/no/such/folder", "there is no folder"),
         ("keras.tflite", "tf2onnx"),
         ("weights.pt --input x=1x4", "no TorchScript file: torch.save wrote it"),
         ("saved", "tf2onnx"),
@@ -171,6 +180,8 @@ def test_what_cannot_be_exported_is_one_error_and_leaves_no_file(here: Path, wor
     torch.save({"weight": torch.zeros(3)}, here / "weights.pt")
     (here / "text.pt2").write_text("no program")
     (here / "saved").mkdir(exist_ok=True)
+    (here / "folder").mkdir(exist_ok=True)
+    (here / "folder" / "config.json").write_text("{}")
     (here / "saved" / "saved_model.pb").write_bytes(b"")
     shown = ask(*words.split(), "-o", "refused.onnx")
     assert shown.exit_code == 1

@@ -118,6 +118,9 @@ def _read_source(text: str) -> Source:
         raise EdgeoptError(f"{short(text)} is an ONNX file already", remedy=f"edgeopt optimize {path} takes it")
     if end == _GGUF:
         return Source(Kind.GGUF, text)
+    if (path / "config.json").is_file():
+        problem = f"{short(text)} is a folder of Hugging Face, and none is taken without hf: before it"
+        raise EdgeoptError(problem, remedy=f"edgeopt export hf:{path}")
     if end != ".pt2" and end not in _TORCHSCRIPT:
         raise EdgeoptError(f"{short(text)} is no source of an export", remedy=f"write {FORMS}")
     require_regular(path, remedy="name a file that may be read")
@@ -130,4 +133,11 @@ def _named(kind: Kind, where: str) -> Source:
             f"{kind}:{short(where)} names nothing to export",
             remedy=f"write {FORMS}",
         )
+    if kind is Kind.HUGGING_FACE and not Path(where).is_dir() and _is_path(where):
+        raise EdgeoptError(f"there is no folder {short(where)}", remedy="name a folder that save_pretrained wrote")
     return Source(kind, where)
+
+
+def _is_path(where: str) -> bool:
+    """Whether it names a place on the disk, as no id of Hugging Face begins or is so deep."""
+    return where.startswith((".", "/", "~")) or where.count("/") > 1

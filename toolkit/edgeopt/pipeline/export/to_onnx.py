@@ -27,6 +27,8 @@ OLDEST_OPSET = 18
 """That torch.export's way writes; what it makes of a lower one fails at the first reduction."""
 _TRACED = 2
 """Size of a free axis in a trace, where 1 was asked: torch.export takes 0 and 1 for fixed."""
+_DETECTORS = "torchvision.models.detection"
+"""Whose lists of boxes have any length, which torch.export does not follow; PyTorch's older exporter does."""
 _QUIET = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir", "torch._dynamo", "transformers")
 
 
@@ -123,6 +125,8 @@ def _remedy(network: Network, dynamic: Axes) -> str:
     fixed = "leave --dynamic out; or " if dynamic else ""
     if network.form == "torchscript":
         return f"{fixed}name the code that makes the module: torch:package.module:factory"
+    if type(network.module).__module__.startswith(_DETECTORS):
+        return f'torch.onnx.export(net, (images,), "{network.name}.onnx", dynamo=False) follows it; optimize that file'
     return f"{fixed}change what is named so that torch.export.export follows it: no branch on values of tensors"
 
 
