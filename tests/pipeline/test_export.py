@@ -145,6 +145,15 @@ def test_an_exported_program_and_a_torchscript_file_answer_alike(here: Path) -> 
     np.testing.assert_allclose(*found, atol=1e-5)
 
 
+def test_free_axes_of_a_program_have_names_that_a_reader_knows(here: Path) -> None:
+    axes = {"images": {0: torch.export.Dim.DYNAMIC, 2: torch.export.Dim.DYNAMIC}}
+    given = torch.zeros(2, 3, 16, 32)
+    torch.export.save(torch.export.export(small(), (given,), dynamic_shapes=axes), here / "free.pt2")
+    shown = ask("free.pt2", "-o", "free.onnx")
+    assert shown.exit_code == 0, shown.output
+    assert load_model(here / "free.onnx").inputs[0].shape == ("batch", 3, "images_2", 32)
+
+
 def test_whole_numbers_are_asked_too(here: Path) -> None:
     shown = ask("torch:nets_of_export:Words", "--input", "ids=1x5:int64", "-o", "words.onnx")
     assert shown.exit_code == 0, shown.output

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,6 +28,8 @@ OLDEST_OPSET = 18
 """That torch.export's way writes; what it makes of a lower one fails at the first reduction."""
 _TRACED = 2
 """Size of a free axis in a trace, where 1 was asked: torch.export takes 0 and 1 for fixed."""
+_MADE_UP = re.compile(r"s\d+")
+"""Names of free dimensions as torch.export makes them up."""
 _DETECTORS = "torchvision.models.detection"
 """Whose lists of boxes have any length, which torch.export does not follow; PyTorch's older exporter does."""
 _QUIET = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir", "torch._dynamo", "transformers")
@@ -149,9 +152,9 @@ def _name_axes(proto: onnx.ModelProto, dynamic: Axes) -> None:
     """Give free dimensions names that a reader knows, in place of `s34`; one that torch made equal keeps one name."""
     renamed: dict[str, str] = {}
     for value in proto.graph.input:
-        for axis in dynamic.get(value.name, ()):
-            made = value.type.tensor_type.shape.dim[axis].dim_param
-            renamed.setdefault(made, "batch" if axis == 0 else f"{value.name}_{axis}")
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            if axis in dynamic.get(value.name, ()) or _MADE_UP.fullmatch(dim.dim_param):  # free in a program too
+                renamed.setdefault(dim.dim_param, "batch" if axis == 0 else f"{value.name}_{axis}")
     for value in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
         for dim in value.type.tensor_type.shape.dim:
             if dim.dim_param in renamed:
