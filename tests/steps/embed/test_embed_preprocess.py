@@ -10,7 +10,7 @@ import onnxruntime as ort
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from edgeopt.errors import UnsupportedError
 from edgeopt.graph.model import Model
@@ -75,6 +75,17 @@ def test_every_way_to_resize_gives_the_tasks_pixels(mode):
         np.testing.assert_array_equal(found[FRAME_OFFSET], [geometry.offset_x, geometry.offset_y])
 
 
+@pytest.mark.parametrize("sides", [(90, 121), (480, 640), (37, 200)])
+def test_few_pixels_are_rounded_otherwise_and_none_of_them_one_way(sides):
+    wanted = Input(size=SIZE)
+    frame = picture(*sides)
+    tensor, _ = PictureInput(wanted, MODES["stretch"], reuse=False)(frame)
+    found = run(embed_preprocess(passing_through(wanted, 3), bound(wanted, MODES["stretch"])), frame)["tensor"]
+    off = found - tensor
+    assert np.mean(off != 0) < 0.2  # 0.004 beside OpenCV's x86 code; what cuts in place of rounding is above 0.35
+    assert abs(off.mean()) < 0.1
+
+
 @pytest.mark.parametrize(("colour", "layout", "dtype"), [*product(Colour, Layout, KINDS)])
 def test_colour_layout_and_type_are_the_recipes(colour, layout, dtype):
     channels = 1 if colour is Colour.GREY else 3
@@ -129,11 +140,16 @@ def test_a_recipe_of_tensors_is_refused():
         embed_preprocess(passing_through(wanted, 3), bound(replace(wanted, size=()), MODES["stretch"], "tensors"))
 
 
-def test_what_stands_between_the_parts_stays_byte_by_byte():
+def test_what_stands_between_the_parts_stays_byte_by_byte_but_for_the_first_convolution():
     given = open_given("digits_detector", "cpu", None)
     made = embed_postprocess(embed_preprocess(given.model, given.recipe), given.recipe)
     before, after = given.model.proto.graph, made.proto.graph
-    kept = {one.name: one.SerializeToString() for one in before.node}
+    first = next(one for one in before.node if one.input[0] == given.model.inputs[0].name)
+    kept = {one.name: one.SerializeToString() for one in before.node if one is not first}
     assert {one.name: one.SerializeToString() for one in after.node if one.name in kept} == kept
     weights = {one.name: one.raw_data for one in after.initializer}
-    assert all(weights[one.name] == one.raw_data for one in before.initializer)
+    changed = {one.name for one in before.initializer if weights.get(one.name) != one.raw_data}
+    assert changed == {first.input[1]}
+    assert len(weights["preprocess/weight"]) == len(
+        numpy_helper.to_array(next(one for one in before.initializer if one.name == first.input[1])).tobytes()
+    )

@@ -1,8 +1,9 @@
 """The step `embed-preprocess`: the model takes the frame as it comes, of any height and width.
 
-Resize, colour, normalisation and layout become ONNX ops, in front of whatever precision follows. Sizes are computed in
-float64, as `recipes/preprocess.py` does. Pixels are interpolated by `Resize` in uint8: a whole frame in float32 would
-take longer than a small model. Its results differ from OpenCV's by at most one of 255 steps (docs/apps.md).
+Resize becomes ONNX ops, in front of whatever precision follows; colour, normalisation and layout are those of
+`_normalising.py`. Sizes are computed in float64, as `recipes/preprocess.py` does. Pixels are interpolated in float32,
+of those rows alone that the picture needs, and rounded as OpenCV rounds them: few differ, by one of 255 steps
+(docs/apps.md).
 """
 
 from __future__ import annotations
@@ -19,24 +20,16 @@ from edgeopt.graph.outcome import Outcome
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.embedded import FRAME, FRAME_OFFSET, FRAME_SCALE, Embedded
 from edgeopt.recipes.match_tables import FOUND
-from edgeopt.recipes.preprocess import Anchor, Colour, Layout, Resize, affine
+from edgeopt.recipes.preprocess import Anchor, Colour, Layout, Resize
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.steps import Step
 from edgeopt.steps._context import Context, Setting
-from edgeopt.steps._embedding import (
-    PREFIX,
-    Nodes,
-    Operand,
-    floats,
-    ints,
-    prepared,
-    put_after,
-    put_before,
-    why_not_embedded,
-)
+from edgeopt.steps._embedding import Nodes, Operand, floats, ints, put_after, put_before, why_not_embedded
+from edgeopt.steps._normalising import name_tensor, normalised, take_over
 
-_GREY = (0.114, 0.587, 0.299)
-"""Of blue, green and red, as OpenCV weighs them."""
+_HALF = np.array(0.5, np.float64)
+_STEPS = np.array(2048, np.float32)
+"""OpenCV rounds the share of a row to so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +60,14 @@ def embed_preprocess(model: Model, recipe: Recipe) -> Model:
         raise UnsupportedError(
             f"recipe {recipe.name!r} takes tensors, no pictures", remedy="leave the step embed-preprocess out"
         )
-    model = prepared(model)
-    named = (one for one in model.inputs if one.name.removeprefix(PREFIX) == recipe.input.tensor)
-    taken = next(named, model.inputs[0])
+    is_line = recipe.preprocess.resize is Resize.LINE
+    model, taken, left = take_over(model, recipe, has_border=is_line)
     nodes = Nodes("preprocess", model.opset)
     place = _place(nodes, recipe)
     pixels = _fitted(nodes, recipe, _resized(nodes, place), place)
-    tensor = _lengthened(nodes, recipe, _normalised(nodes, recipe, pixels), place)
-    nodes.call(taken.name, nodes("Squeeze", tensor, ints(0)) if recipe.input.layout is Layout.CHW else tensor)
-    made = put_before(model, taken.name, nodes, [TensorSpec(FRAME, "uint8", ("frame_height", "frame_width", 3))])
+    tensor = normalised(nodes, recipe, pixels, left)
+    name_tensor(nodes, recipe, _lengthened(nodes, recipe, tensor, place), taken)
+    made = put_before(model, taken, nodes, [TensorSpec(FRAME, "uint8", ("frame_height", "frame_width", 3))])
     if recipe.task not in FOUND:
         return made
     after = Nodes("geometry", model.opset)
@@ -145,10 +137,34 @@ def _of_both(nodes: Nodes, op: str, pair: str) -> str:
 
 
 def _resized(nodes: Nodes, place: _Place) -> str:
-    """Scale the frame, then leave uint8: (1, height, width, 3) float32."""
-    sizes = nodes("Concat", ints(1), place.size, ints(3), axis=0)
+    """Scale the frame: (1, height, width, 3) uint8.
+
+    As OpenCV: columns first, then each of two rows weighed in 2048ths and cut to a quarter of a step, then their sum
+    rounded. Rows that nothing needs stay as they are.
+    """
+    rows = nodes("Gather", nodes("Shape", FRAME), ints(0))
+    wanted = nodes("Gather", place.size, ints(0))
+    step = nodes("Div", nodes.cast(rows, "float64"), nodes.cast(wanted, "float64"))
+    zero, one = np.array(0, np.int64), np.array(1, np.int64)
+    middles = nodes("Add", nodes.cast(nodes("Range", zero, nodes("Squeeze", wanted, ints(0)), one), "float64"), _HALF)
+    last = nodes.cast(nodes("Sub", rows, one), "float64")
+    at = nodes("Sub", nodes("Mul", middles, step), _HALF)
+    at = nodes("Min", nodes("Max", at, np.array(0, np.float64)), last)
+    upper = nodes("Floor", at)
+    lower = nodes("Min", nodes("Add", upper, np.array(1, np.float64)), last)
+    share = nodes.cast(nodes("Sub", at, upper), "float32")
+    parts = nodes("Concat", nodes("Sub", np.array(1, np.float32), share), share, axis=0)
+    parts = nodes("Div", nodes("Round", nodes("Mul", parts, _STEPS)), _STEPS / 4)
+    pairs = nodes("Gather", FRAME, nodes.cast(nodes("Concat", upper, lower, axis=0), "int64"), axis=0)
+    sizes = nodes(
+        "Concat", ints(1), nodes("Mul", wanted, ints(2)), nodes("Gather", place.size, ints(1)), ints(3), axis=0
+    )
     how = {"mode": "linear", "coordinate_transformation_mode": "half_pixel"}
-    return nodes.cast(nodes("Resize", nodes("Unsqueeze", FRAME, ints(0)), "", "", sizes, **how), "float32")
+    both = nodes("Resize", nodes.cast(nodes("Unsqueeze", pairs, ints(0)), "float32"), "", "", sizes, **how)
+    quarters = nodes("Floor", nodes("Mul", both, nodes("Reshape", parts, ints(1, -1, 1, 1))))
+    halves = nodes.several("Split", quarters, nodes("Concat", wanted, wanted, axis=0), count=2, axis=1)
+    rounded = nodes("Add", nodes("Add", *halves), np.array(2, np.float32))
+    return nodes.cast(nodes("Mul", rounded, np.array(0.25, np.float32)), "uint8")
 
 
 def _fitted(nodes: Nodes, recipe: Recipe, pixels: str, place: _Place) -> str:
@@ -157,36 +173,12 @@ def _fitted(nodes: Nodes, recipe: Recipe, pixels: str, place: _Place) -> str:
     if recipe.preprocess.resize is Resize.LETTERBOX:
         behind = nodes("Sub", nodes("Sub", size, place.size), place.offset)
         pads = nodes("Concat", zero, place.offset, zero, zero, behind, zero, axis=0)
-        pixels = nodes("Pad", pixels, pads, np.array(recipe.preprocess.pad, np.float32))
+        pixels = nodes("Pad", pixels, pads, np.array(recipe.preprocess.pad, np.uint8))
     if recipe.preprocess.resize is Resize.CENTRE_CROP:
         end = nodes("Add", place.offset, size)
         pixels = nodes("Slice", pixels, place.offset, end, ints(1, 2))
     width = -1 if recipe.preprocess.resize is Resize.LINE else recipe.input.size[1]
     return nodes("Reshape", pixels, ints(1, recipe.input.size[0], width, 3))
-
-
-def _normalised(nodes: Nodes, recipe: Recipe, pixels: str) -> str:
-    """Put the channels in their order and layout, and normalise them as `PictureInput` does."""
-    planar, preprocess = recipe.input.layout is not Layout.NHWC, recipe.preprocess
-    if preprocess.colour is Colour.GREY:
-        grey = nodes("MatMul", pixels, floats(*_GREY).reshape(3, 1))
-        pixels = nodes("Floor", nodes("Add", grey, floats(0.5)))
-    if planar:
-        pixels = nodes("Transpose", pixels, perm=[0, 3, 1, 2])
-    if preprocess.colour is Colour.RGB:
-        pixels = nodes("Gather", pixels, ints(2, 1, 0), axis=1 if planar else 3)
-    gain, bias = affine(preprocess, 1 if preprocess.colour is Colour.GREY else 3)
-    shape = (1, -1, 1, 1) if planar else (1, 1, 1, -1)
-    if np.any(gain != 1):
-        pixels = nodes("Mul", pixels, gain.reshape(shape))
-    if np.any(bias != 0):
-        pixels = nodes("Add", pixels, bias.reshape(shape))
-    dtype = np.dtype(recipe.input.dtype)
-    if dtype.kind != "f":
-        limits = np.iinfo(dtype)
-        low, high = np.array(limits.min, np.float32), np.array(limits.max, np.float32)
-        pixels = nodes("Clip", nodes("Round", pixels), low, high)
-    return pixels if dtype == np.float32 else nodes.cast(pixels, str(dtype))
 
 
 def _make(model: Model, context: Context, _: Setting) -> Sequence[Outcome]:
