@@ -22,7 +22,7 @@ from edgeopt.measurement.load.models import OpenLoad, parse_load
 from edgeopt.measurement.statistics.budget import Verdict
 from edgeopt.runtime.decoding.batching.batch import Work
 from edgeopt.runtime.decoding.batching.shared_model import SharedModel
-from edgeopt.runtime.decoding.generation import Account, Asked, Piece
+from edgeopt.runtime.decoding.generation import Account, Asked, Piece, Writing
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.opening import open_language_model
 
@@ -48,12 +48,13 @@ class Client:
 
     def generate(self, prompt: list[int], asked: Asked) -> Watched:
         sent_ns = perf_counter_ns()
-        return Watched(self, self.shared.generate(prompt, asked), sent_ns)
+        return Watched(self, self.shared.generate(prompt, asked), sent_ns, perf_counter_ns())
 
 
 class Watched:
-    def __init__(self, client: Client, answer, sent_ns: int) -> None:
+    def __init__(self, client: Client, answer, sent_ns: int, begun_ns: int) -> None:
         self.client, self.answer, self.at_ns = client, answer, [sent_ns]
+        self.begun_ns = begun_ns
         self.tokens = list[int]()
         with client.lock:
             client.answers.append(self)
@@ -75,7 +76,16 @@ class Watched:
         return self.answer.account
 
 
-def test_figures_agree_with_a_client_that_has_its_own_clock(model: LanguageModel):
+def test_figures_agree_with_a_client_that_has_its_own_clock(model: LanguageModel, monkeypatch):
+    taken, take = dict[int, list[tuple[int, int]]](), Writing.take
+
+    def timed(self: Writing, token: int) -> Piece:
+        before_ns = perf_counter_ns()
+        piece = take(self, token)
+        taken.setdefault(id(self), []).append((before_ns, perf_counter_ns()))
+        return piece
+
+    monkeypatch.setattr(Writing, "take", timed)
     prompts = [[5 + i, 9, 30] + [i] * (i % 3) for i in range(200)]
     with SharedModel(model, 2) as shared:
         client = Client(shared)
@@ -87,7 +97,14 @@ def test_figures_agree_with_a_client_that_has_its_own_clock(model: LanguageModel
         client_ns = np.array(watched.at_ns[1:]) - watched.at_ns[0]
         assert len(client_ns) == len(one.account.token_at_ns) == 12
         assert one.queue_ns <= one.ttft_ns <= client_ns[0]  # a client has each token later than it was made
-        assert (np.array(one.account.token_at_ns) <= client_ns).all()
+        times = np.array(one.account.token_at_ns)
+        made = np.array(taken[id(watched.answer._request.writing)])  # just before and behind each token was taken
+        assert (times <= client_ns).all()
+        assert (made[:, 0] - watched.begun_ns <= times).all()
+        assert (times <= made[:, 1] - watched.at_ns[0]).all()
+        gaps = np.array(one.gaps_ns)
+        assert (made[1:, 0] - made[:-1, 1] <= gaps).all()
+        assert (gaps <= made[1:, 1] - made[:-1, 0]).all()
         assert one.answer_ns == one.ttft_ns + sum(one.gaps_ns)
         assert one.tpot_ns == sum(one.gaps_ns) // 11
     alone = [[piece.token for piece in model.generate(prompt, ASKED)] for prompt in prompts[: len(run.requests)]]

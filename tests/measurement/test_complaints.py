@@ -21,6 +21,8 @@ GOOD = Symptoms(
     ttft_ms=300.0,
     server_ttft_ms=295.0,
     tpot_ms=20.0,
+    server_tpot_ms=19.0,
+    burst_ratio=0.03,
     whole_ms=1580.0,
     output_tokens=64.0,
     tiny_after_ratio=12.0,
@@ -33,6 +35,8 @@ GOOD = Symptoms(
     load_ttft_p95_ms=700.0,
     load_queue_ms=40.0,
     load_tpot_ms=30.0,
+    load_server_tpot_ms=29.0,
+    load_burst_ratio=0.05,
     load_gap_max_ms=90.0,
     load_refused_ratio=0.0,
     tokens_per_s=45.0,
@@ -99,10 +103,18 @@ CASES = {
         {"short_ttft_ms": 200.0, "ttft_ms": 1900.0, "server_ttft_ms": 1890.0, "whole_ms": 4900.0, "tpot_ms": 24.0},
     ),
     "a busy machine": ("distrust", "--seconds 60", {"doubts": ("3 of 4",), "load_gap_max_ms": 900.0}),
+    "an answer that comes in one read": ("distrust", "94% of an answer", {"burst_ratio": 0.94, "tpot_ms": 0.01}),
+    "the same where the server says nothing": (
+        "distrust",
+        "from another machine",
+        {"load_burst_ratio": 0.6, "load_server_tpot_ms": None},
+    ),
+    "tokens that come faster than they were written": ("distrust", "wrote one in 50 ms", {"server_tpot_ms": 50.0}),
+    "tokens that come far later than they were written": ("distrust", "wrote one in 9 ms", {"server_tpot_ms": 9.0}),
     "slots that cost each one its time": (
         "live",
         "fewer slots",
-        {"load_tpot_ms": 160.0, "load_good_ratio": 0.1},
+        {"load_tpot_ms": 160.0, "load_server_tpot_ms": 158.0, "load_good_ratio": 0.1},
     ),
 }  # fmt: skip
 

@@ -6,11 +6,14 @@ import json
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler
-from threading import Semaphore, current_thread
+from itertools import pairwise
+from threading import Semaphore, current_thread, local
 from time import perf_counter_ns, sleep
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from served import running, serving
@@ -19,8 +22,9 @@ from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError, UnavailableError
 from edgeopt.measurement.endpoint.bench import EndpointOptions, bench_endpoint
 from edgeopt.measurement.endpoint.charts import text_bar, timeline_of
-from edgeopt.measurement.endpoint.client import Client, parse_place
+from edgeopt.measurement.endpoint.client import Client, Exchange, parse_place
 from edgeopt.measurement.resources.cost import cost_per_token
+from edgeopt.measurement.statistics.quantile import summarize
 
 Wire = Callable[[dict[str, Any], Callable[[bytes], None]], int | None]
 
@@ -214,6 +218,115 @@ def test_instants_are_those_of_a_plain_client_that_reads_the_same(monkeypatch):
     instants = [found.begun_ns + one for one in found.pieces_ns]
     assert all(low <= at <= high for (low, high), at in zip(bounds, instants, strict=True))
     assert len(found.gaps_ns) == len(set(brought)) - 1
+
+
+def test_figures_are_those_of_a_plain_client_of_the_same_answers(monkeypatch):
+    """A client of the test's own sees the same bytes with a clock of its own: each figure lies between its two bounds.
+
+    The bounds are two instants of one thread with no wait between them: before and after a request goes, after a read
+    and before the next one. No speed of the machine moves a figure out of them.
+    """
+    seen, mine, read, ask = dict[int, list[tuple[int, int, bytes]]](), local(), socket.SocketIO.readinto, Client.ask
+    sent: dict[int, tuple[int, int]] = {}
+    order = list[int]()
+
+    def timed_read(self: socket.SocketIO, buffer: Any) -> int | None:
+        before_ns = perf_counter_ns()
+        count = read(self, buffer)
+        if getattr(mine, "reads", None) is not None:
+            mine.reads.append((before_ns, perf_counter_ns(), bytes(buffer[:count])))
+        return count
+
+    def timed_send(self: HTTPConnection, data: Any) -> None:
+        mine.sent_ns = getattr(mine, "sent_ns", 0) or perf_counter_ns()
+        send(self, data)
+
+    def timed_ask(self: Client, path: str, body: dict[str, Any], begun_ns: int = 0):
+        mine.reads, mine.sent_ns, before_ns = [], 0, perf_counter_ns()
+        found = ask(self, path, body, begun_ns)
+        over_ns = perf_counter_ns()
+        seen[id(found)] = [*mine.reads, (over_ns, over_ns, b"")]
+        sent[id(found)] = before_ns, mine.sent_ns
+        kept.append(found)
+        order.append(id(found))
+        return found
+
+    kept, send = list[Exchange](), HTTPConnection.send
+    monkeypatch.setattr(socket.SocketIO, "readinto", timed_read)
+    monkeypatch.setattr(HTTPConnection, "send", timed_send)
+    monkeypatch.setattr(Client, "ask", timed_ask)
+    with serving("tiny_lm") as server:
+        found = bench_endpoint(
+            EndpointOptions(server.address, prompt_tokens=(24,), output_tokens=12, seconds=0.1, load="closed:2")
+        )
+    assert found.loaded is not None
+    # learn: 2 requests; then rounds of a tiny and a long one, the first not counted; then the load
+    alone = order[4 : 4 + 2 * found.tiny.answers]
+    rows = (found.tiny, alone[::2]), (found.alone[0], alone[1::2]), (found.loaded, order[4 + len(alone) :])
+    for row, answers in rows:
+        assert row.answers == len(answers) >= 6
+        clients = [_plain_client(seen[one], *sent[one]) for one in answers]
+        for name in ("ttft", "tpot", "itl"):
+            figure = getattr(row, name)
+            low, high = (summarize(np.array([ns for one in clients for ns in one[name][i]], np.int64)) for i in (0, 1))
+            assert figure.n == low.n == high.n
+            if not figure.n:
+                continue  # each answer came in one read: there is no gap
+            for told in (
+                lambda one: one.min_ns,
+                lambda one: one.mean_ns,
+                lambda one: one.max_ns,
+                lambda one: one.p50.value_ns,
+            ):
+                bounds = told(low), told(figure), told(high)
+                if None not in bounds:
+                    assert bounds[0] - 1 <= bounds[1] <= bounds[2] + 1, (row.words, name)
+
+
+def _plain_client(
+    reads: list[tuple[int, int, bytes]], before_ns: int, sent_ns: int
+) -> dict[str, tuple[list[int], list[int]]]:
+    """Return TTFT, TPOT and the gaps of one answer, each at least and at most, from what its reads brought."""
+    arrivals, pieces, tokens, text = list[tuple[int, int]](), 0, 0, b""
+    for (_, after_ns, data), (until_ns, *_) in pairwise(reads):
+        text += data
+        *lines, text = text.split(b"\n")
+        events = [json.loads(line[6:]) for line in lines if line.startswith(b"data: {")]
+        tokens = next((one["usage"]["completion_tokens"] for one in events if one.get("usage")), tokens)
+        if brought := sum(bool(choice["text"]) for one in events for choice in one["choices"]):
+            pieces += brought
+            arrivals.append((after_ns, until_ns))
+    (first, first_most), (last, last_most) = arrivals[0], arrivals[-1]
+    is_one = len(arrivals) == 1
+    spans = [0, 0] if is_one else [last - first_most, last_most - first]
+    return {
+        "ttft": ([first - sent_ns], [first_most - before_ns]),
+        "tpot": tuple([one // max(tokens - 1, 1)] for one in spans),
+        "itl": (
+            [after - before_most for (_, before_most), (after, _) in pairwise(arrivals)],
+            [after_most - before for (before, _), (_, after_most) in pairwise(arrivals)],
+        ),
+    }
+
+
+def test_an_answer_in_one_read_gives_no_time_of_a_token():
+    def at_once(asked: dict[str, Any], write: Callable[[bytes], None]) -> None:
+        for _ in range(16):
+            write(event(choices=[{"text": "a"}]))
+        usage = {"prompt_tokens": 9, "completion_tokens": 16}
+        write(event(choices=[], usage=usage, edgeopt={"queue_ms": 0.0, "ttft_ms": 2.0, "tpot_ms": 1.9}))
+        write(b"data: [DONE]\n\n")
+
+    with server_of(at_once) as address:
+        found = bench_endpoint(EndpointOptions(address, output_tokens=16, seconds=0.1, load="closed:2"))
+    assert found.loaded is not None
+    assert found.alone[0].burst_ratio == found.loaded.burst_ratio == 1.0
+    assert found.alone[0].server_tpot_ms == 1.9
+    first = found.findings[0]
+    assert first.rule == "distrust"
+    assert "100% of an answer came in one read alone" in first.what
+    assert "the server wrote one in 1.9 ms" in first.what
+    assert "read TPOT as the server says it" in first.do
 
 
 def test_answers_that_break_are_counted_and_the_others_measured():

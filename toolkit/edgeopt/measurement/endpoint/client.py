@@ -10,6 +10,7 @@ import io
 import json
 import socket
 import ssl
+from collections import Counter
 from dataclasses import dataclass
 from http.client import BadStatusLine, HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from itertools import pairwise
@@ -80,6 +81,8 @@ class Exchange:
     """That the server says it waited; None: it does not say."""
     server_ttft_ms: float | None = None
     """From the queue's end to the first token, where the server says it."""
+    server_tpot_ms: float | None = None
+    """As it wrote them, where the server says it."""
     pieces_ns: tuple[int, ...] = ()
     """When each piece of text was there; alike for pieces of one read."""
     end_ns: int = 0
@@ -105,6 +108,11 @@ class Exchange:
     def tpot_ns(self) -> int:
         """Mean time of each token after the first; 0 where there is none."""
         return (self.pieces_ns[-1] - self.pieces_ns[0]) // max(self.output_tokens - 1, 1)
+
+    @property
+    def burst_ratio(self) -> float:
+        """Share of its pieces that one read brought, at most."""
+        return max(Counter(self.pieces_ns).values()) / len(self.pieces_ns)
 
     @property
     def gaps_ns(self) -> list[int]:
@@ -274,7 +282,7 @@ def _message(body: bytes) -> str:
 
 def _read(reply: _Reply, begun_ns: int, connect_ns: int, headers_ns: int) -> Exchange:
     """Read the events of a stream to its end."""
-    pieces, problem, ttft_ms, is_done = list[int](), "", None, False
+    pieces, problem, ttft_ms, tpot_ms, is_done = list[int](), "", None, None, False
     usage, queue_ms = dict[str, Any](), _queue_ms(reply.getheader("Server-Timing", ""))
     while line := reply.readline(_MOST_LINE):
         if not line.startswith(b"data:"):
@@ -293,6 +301,7 @@ def _read(reply: _Reply, begun_ns: int, connect_ns: int, headers_ns: int) -> Exc
         usage = event.get("usage") or usage
         if isinstance(own := event.get("edgeopt"), dict):
             queue_ms, ttft_ms = own.get("queue_ms", queue_ms), own.get("ttft_ms", ttft_ms)
+            tpot_ms = own.get("tpot_ms", tpot_ms)
     end_ns = perf_counter_ns() - begun_ns
     problem = problem or ("" if is_done else "the reply broke off") or ("" if pieces else "an answer without a text")
     return Exchange(
@@ -301,6 +310,7 @@ def _read(reply: _Reply, begun_ns: int, connect_ns: int, headers_ns: int) -> Exc
         headers_ns,
         None if queue_ms is None else int(queue_ms * 1e6),
         ttft_ms,
+        tpot_ms,
         tuple(pieces),
         end_ns,
         int(usage.get("prompt_tokens") or 0),

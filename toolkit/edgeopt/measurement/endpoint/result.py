@@ -20,6 +20,9 @@ from edgeopt.measurement.finding import Finding
 from edgeopt.measurement.resources.cost import TokenCost
 from edgeopt.measurement.statistics.quantile import Summary, summarize
 
+MANY_PIECES = 8
+"""Of fewer no one can tell whether they came one by one."""
+
 
 @dataclass(frozen=True, slots=True)
 class EndpointTimes:
@@ -43,6 +46,10 @@ class EndpointTimes:
     """From the request to the end of its answer."""
     server_ttft_ms: float | None
     """Median of what the server says; None: it does not."""
+    server_tpot_ms: float | None
+    """The same."""
+    burst_ratio: float | None
+    """Median of the share of an answer that one read brought; None: of answers too short to tell."""
     seconds: float
     good: int
     """Answers within the limits of TTFT and TPOT."""
@@ -108,6 +115,9 @@ def times_of(
     counted = [one.prompt_tokens for one in whole if one.prompt_tokens]
     told = [one.server_ttft_ms for one in whole if one.server_ttft_ms is not None]
 
+    told_tpot = [one.server_tpot_ms for one in whole if one.server_tpot_ms is not None]
+    bursts = [one.burst_ratio for one in whole if len(one.pieces_ns) >= MANY_PIECES]
+
     def summary(values: Sequence[int]) -> Summary:
         return summarize(np.array(values, np.int64))
 
@@ -127,6 +137,8 @@ def times_of(
         itl=summary([gap for one in whole for gap in one.gaps_ns]),
         whole=summary([one.end_ns for one in whole]),
         server_ttft_ms=float(np.median(told)) if told else None,
+        server_tpot_ms=float(np.median(told_tpot)) if told_tpot else None,
+        burst_ratio=float(np.median(bursts)) if bursts else None,
         seconds=seconds,
         good=sum(map(is_good, whole)),
     )

@@ -6,7 +6,7 @@ needs was not measured. Times that nobody notices are no complaint, whatever the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from edgeopt.measurement.finding import Finding
@@ -28,6 +28,10 @@ _MANY_TOKENS = 8
 """Of fewer pieces no one can tell whether they came one by one."""
 _AT_ONCE = 0.05
 """Share of an answer in which all its pieces come: a model that writes takes longer, even behind a long prompt."""
+_BURST = 0.5
+"""Share of an answer in one read beyond which its TPOT is that of a read, and no longer that of its tokens."""
+_APART_RATIO = 2.0
+"""Between TPOT here and as the server wrote it: the way to a client delays tokens, it does not halve their time."""
 _PEAK_RATIO = 3.0
 """A queue of as many as are served doubles the wait; more than that is a queue that grows."""
 _BIG_RATIO = 1.3
@@ -66,6 +70,10 @@ class Symptoms:
     server_ttft_ms: float | None = None
     """The same, as the server sees it, without queue and network."""
     tpot_ms: float | None = None
+    server_tpot_ms: float | None = None
+    """The same, as the server wrote them."""
+    burst_ratio: float | None = None
+    """Share of an answer's pieces that came in one read."""
     whole_ms: float | None = None
     """From the request to the end of its answer."""
     output_tokens: float | None = None
@@ -85,6 +93,8 @@ class Symptoms:
     load_ttft_p95_ms: float | None = None
     load_queue_ms: float | None = None
     load_tpot_ms: float | None = None
+    load_server_tpot_ms: float | None = None
+    load_burst_ratio: float | None = None
     load_gap_max_ms: float | None = None
     load_refused_ratio: float | None = None
     """Share of requests without an answer."""
@@ -112,11 +122,37 @@ def _ms(value: float) -> str:
 
 
 def find_distrust(s: Symptoms) -> Finding | None:
-    """The machine or the number of answers: no complaint is read from such figures."""
-    if not s.doubts:
+    """The machine, the number of answers, or how tokens arrive: no complaint is read from such figures."""
+    joined = [] if _is_buffered(s) else list(_joined(s))  # who holds a stream back is found by another rule
+    doubts = (*joined, *(s.doubts or ()))
+    if not doubts:
         return None
     do = "close what else runs here, measure longer (--seconds 60), and read the figures then"
-    return Finding("distrust", f"These figures cannot be trusted yet: {'; '.join(s.doubts)}", "; ".join(s.doubts), do)
+    if joined:
+        do = "read TPOT as the server says it; give client and server a core each, or measure from another machine"
+    return Finding("distrust", f"These figures cannot be trusted yet: {'; '.join(doubts)}", "; ".join(doubts), do)
+
+
+def _joined(s: Symptoms) -> Iterator[str]:
+    """Yield how times of tokens are not those in which they were written."""
+    for where, here_ms, server_ms, burst in (
+        ("alone", s.tpot_ms, s.server_tpot_ms, s.burst_ratio),
+        (f"under {s.load}", s.load_tpot_ms, s.load_server_tpot_ms, s.load_burst_ratio),
+    ):
+        if here_ms is None:
+            continue
+        told = "" if server_ms is None else f"; the server wrote one in {_ms(server_ms)}"
+        if burst is not None and burst > _BURST:
+            share = f"{burst:.0%} of an answer came in one read"
+            yield f"{share} {where}, so that TPOT here, {_ms(here_ms)}, is none{told}"
+        elif server_ms is not None and _is_apart(here_ms, server_ms, s.output_tokens or 1.0):
+            yield f"a token {where} takes {_ms(here_ms)} here{told}"
+
+
+def _is_apart(here_ms: float, server_ms: float, tokens: float) -> bool:
+    """Whether tokens come faster than they were written, or so much later that a reader notices."""
+    is_late = here_ms > _APART_RATIO * server_ms and (here_ms - server_ms) * tokens >= _NOTICED_MS
+    return here_ms * _APART_RATIO < server_ms or is_late
 
 
 def find_slow_when_tiny(s: Symptoms) -> Finding | None:
