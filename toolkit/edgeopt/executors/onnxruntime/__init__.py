@@ -8,10 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from edgeopt.errors import InvalidFileError, Missing, UnavailableError, UnsupportedError
+from edgeopt.errors import Missing, UnavailableError, UnsupportedError
 from edgeopt.executors import Executor, Placement, SessionOptions, Source
 from edgeopt.executors.onnxruntime.binding import Binding
 from edgeopt.executors.onnxruntime.drivers import preload_libraries, why_no_driver, why_not_loaded
+from edgeopt.executors.onnxruntime.faults import not_opened
 from edgeopt.executors.onnxruntime.providers import (
     CPU,
     CUDA,
@@ -23,10 +24,9 @@ from edgeopt.executors.onnxruntime.providers import (
     memory_of,
     missing_provider,
     plain_layout,
-    refusing_provider,
     split_entries,
 )
-from edgeopt.executors.onnxruntime.session import WHERE, OnnxRuntimeSession
+from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
 from edgeopt.executors.onnxruntime.tensorrt import tensorrt_options
 from edgeopt.graph.outside import Outside
 from edgeopt.system.memory import give_back, require_bytes
@@ -78,10 +78,8 @@ MEMORY_REUSE = "enable_mem_reuse"
 
 
 _WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
-_WARNING, _ERROR, _FATAL = 2, 3, 4
+_WARNING, _FATAL = 2, 4
 """ONNX Runtime's severities; the first is its default."""
-_MODEL_FAULTS = ("InvalidProtobuf", "InvalidGraph", "NoModel", "NoSuchFile")
-"""Errors of ONNX Runtime that no provider has a part in."""
 
 
 _OWN_FP16 = (TENSORRT, "CoreMLExecutionProvider")
@@ -239,7 +237,7 @@ def _create(
     except Exception as error:  # pybind raises a class per status code, all below Exception
         if reason := why_not_loaded(providers[0], _libraries(ort)):
             raise dead_provider(providers[0], reason) from error
-        raise _refusal(error, providers) from error
+        raise not_opened(error, source, providers) from error
     finally:
         if on_device:
             ort.set_default_logger_severity(_WARNING)
@@ -252,7 +250,7 @@ def _session_options(ort: Any, options: SessionOptions, entries: Mapping[str, st
     made = ort.SessionOptions()
     made.intra_op_num_threads = options.threads
     made.inter_op_num_threads = 1
-    made.log_severity_level = _FATAL if memory_of(options.providers) else _ERROR  # what a device says is raised
+    made.log_severity_level = _FATAL  # what fails is raised, in one line
     made.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
     made.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     if DIRECTML in options.providers:  # it refuses the parallel mode, and patterns of memory that it does not own
@@ -277,13 +275,6 @@ def _other_arithmetic(precision: str) -> UnsupportedError:
         f"ONNX Runtime computes in the model's own types, not in {precision}",
         remedy="convert the model, or use the executor openvino for this precision",
     )
-
-
-def _refusal(error: Exception, providers: tuple[str, ...]) -> UnavailableError | InvalidFileError:
-    reason = WHERE.sub("", str(error).strip().splitlines()[0])
-    if providers[0] != CPU and type(error).__name__ not in _MODEL_FAULTS:
-        return refusing_provider(providers[0], reason)
-    return InvalidFileError(f"ONNX Runtime refuses the model: {reason}", remedy="check it with edgeopt inspect")
 
 
 def _require_placement(session: OnnxRuntimeSession, providers: tuple[str, ...]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -10,14 +9,11 @@ from typing import Any, ClassVar
 from edgeopt.errors import UnsupportedError
 from edgeopt.executors import Placement, Staged
 from edgeopt.executors.onnxruntime.binding import Binding, HostBinding
+from edgeopt.executors.onnxruntime.faults import not_run
 from edgeopt.graph.tensors import Tensors, TensorSpec
 
 _DTYPES = {"float": "float32", "float16": "float16", "double": "float64"}
 Placed = Callable[[], tuple[Placement, ...]]
-WHERE = re.compile(r"^/\S+:\d+ .*(?:\)|> \S.* was false\.) (?=[A-Z])")
-"""Where in ONNX Runtime's source an error was raised, which tells a user nothing."""
-_STATUS = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (?:Non-zero status code returned while running )?")
-"""A number and a name for what the rest of a message says in words."""
 
 
 class OnnxRuntimeSession(Staged):
@@ -58,7 +54,7 @@ class OnnxRuntimeSession(Staged):
             except Exception as error:  # pybind raises a class per status code, all below Exception
                 if not type(error).__module__.startswith("onnxruntime"):
                     raise  # not the engine's words: a bug stays what it is
-                raise _not_run(error) from error
+                raise not_run(error) from error
         try:
             return self._binding.execute()
         except Exception as error:  # pybind raises a class per status code, all below Exception
@@ -150,15 +146,6 @@ class ReusingSession(OnnxRuntimeSession):
         """Free the buffers; the session is another's too."""
         self._host = None
         super().close()
-
-
-def _not_run(error: Exception) -> UnsupportedError:
-    """Return what the user can act on."""
-    reason = _STATUS.sub("", WHERE.sub("", " ".join(str(error).split())))
-    return UnsupportedError(
-        f"ONNX Runtime does not run the model on these inputs: {reason}",
-        remedy="check the numbers and the shapes of the inputs",
-    )
 
 
 def _spec(value: Any) -> TensorSpec:

@@ -28,7 +28,8 @@ from edgeopt.graph.validity import require_valid
 from edgeopt.pipeline.encoder_decoder.pair import Pair
 from edgeopt.pipeline.export.decoder.folder import TEXTS, TOLERANCE
 from edgeopt.pipeline.export.from_torch import said, torch_of_export
-from edgeopt.pipeline.export.to_onnx import forget_traces, quiet_export
+from edgeopt.pipeline.export.quiet import quiet_export
+from edgeopt.pipeline.export.to_onnx import forget_traces
 from edgeopt.recipes.encoder_decoder import DECODER, ENCODER, KINDS, configurations, read_encoder_decoder
 from edgeopt.system.files import read_file, write_beside
 from edgeopt.system.optional import require

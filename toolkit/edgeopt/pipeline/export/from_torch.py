@@ -12,6 +12,7 @@ from zipfile import BadZipFile, ZipFile
 from edgeopt.errors import EdgeoptError, InvalidFileError, UnsupportedError
 from edgeopt.pipeline.export.from_torchvision import recipe_of_torchvision
 from edgeopt.pipeline.export.network import Network, NetworkInput
+from edgeopt.pipeline.export.quiet import quiet_export
 from edgeopt.pipeline.export.source import Source
 from edgeopt.system.optional import require
 from edgeopt.system.text import short
@@ -75,7 +76,8 @@ def open_program(source: Source, inputs: Sequence[NetworkInput]) -> Network:
     """
     torch = torch_of_export()
     try:
-        program = torch.export.load(source.where)
+        with quiet_export(torch):  # it prints the traceback of what it does not read
+            program = torch.export.load(source.where)
         module = program.module()
     except Exception as error:
         problem = f"{source} is no exported program that torch {torch.__version__} reads: {said(error)}"

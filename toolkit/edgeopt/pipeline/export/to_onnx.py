@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import io
-import logging
 import re
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import onnx
@@ -18,7 +15,7 @@ from edgeopt.graph.subgraphs import all_nodes, subgraphs
 from edgeopt.graph.validity import require_valid
 from edgeopt.pipeline.export.from_torch import said
 from edgeopt.pipeline.export.network import Network
-from edgeopt.system.quiet import quiet_thread
+from edgeopt.pipeline.export.quiet import quiet_export
 from edgeopt.system.target import Target
 from edgeopt.system.text import short
 
@@ -32,7 +29,6 @@ _MADE_UP = re.compile(r"s\d+")
 """Names of free dimensions as torch.export makes them up."""
 _DETECTORS = "torchvision.models.detection"
 """Whose lists of boxes have any length, which torch.export does not follow; PyTorch's older exporter does."""
-_QUIET = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir", "torch._dynamo", "transformers")
 
 
 def choose_opset(target: Target, form: str) -> tuple[int, tuple[Note, ...]]:
@@ -131,21 +127,6 @@ def _remedy(network: Network, dynamic: Axes) -> str:
     if type(network.module).__module__.startswith(_DETECTORS):
         return f'torch.onnx.export(net, (images,), "{network.name}.onnx", dynamo=False) follows it; optimize that file'
     return f"{fixed}change what is named so that torch.export.export follows it: no branch on values of tensors"
-
-
-@contextmanager
-def quiet_export(torch: Any) -> Iterator[None]:
-    """Keep what an export says on its way, which is for those who write exporters, from the terminal."""
-    before = {name: logging.getLogger(name).level for name in _QUIET}
-    try:
-        for name in before:
-            logging.getLogger(name).setLevel(logging.CRITICAL)
-        with warnings.catch_warnings(), quiet_thread(), torch.no_grad():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for name, level in before.items():
-            logging.getLogger(name).setLevel(level)
 
 
 def _name_axes(proto: onnx.ModelProto, dynamic: Axes) -> None:

@@ -16,7 +16,8 @@ from edgeopt.executors.onnxruntime.decoder import IDS, LOGITS, MASK, POSITIONS
 from edgeopt.graph.model import Model
 from edgeopt.graph.validity import require_valid
 from edgeopt.pipeline.export.from_torch import said, torch_of_export
-from edgeopt.pipeline.export.to_onnx import forget_traces, quiet_export
+from edgeopt.pipeline.export.quiet import quiet_export
+from edgeopt.pipeline.export.to_onnx import forget_traces
 from edgeopt.system.optional import require
 
 _OPSET = 20

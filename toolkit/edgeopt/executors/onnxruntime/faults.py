@@ -1,0 +1,79 @@
+"""What ONNX Runtime says when it fails, as a user can read it: which node, and why; no place in its source."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import onnx
+
+from edgeopt.errors import InvalidFileError, UnavailableError, UnsupportedError
+from edgeopt.executors.onnxruntime.providers import CPU, refusing_provider
+
+_STATUS = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (?:Non-zero status code returned while running )?")
+"""A number and a name for what the rest of a message says in words."""
+_WHERE = re.compile(r"/\S+:\d+ .*?(?:\S\)|> \S.*? was false\.| \S+ was false\.) (?=[A-Z])")
+"""Where in ONNX Runtime's source an error was raised, and the condition in C++, which tell a user nothing."""
+_RUN_NODE = re.compile(r"^(\w+) node\. Name:'([^']*)' Status Message: ")
+_UNNAMED = re.compile(r"Node \(\) Op \((\w+)\)")
+_NEWEST = re.compile(r"official support for domain ai\.onnx\S* is till opset (\d+)")
+_NO_KERNEL = "Could not find an implementation for"
+_MODEL_FAULTS = ("InvalidProtobuf", "InvalidGraph", "NoModel", "NoSuchFile")
+"""Errors of ONNX Runtime that no provider has a part in."""
+
+
+def said(error: Exception) -> str:
+    """Return the message in one line, the node first."""
+    text = _STATUS.sub("", " ".join(str(error).split()))
+    node = _RUN_NODE.match(text)
+    reason = _WHERE.sub("", text[node.end() :] if node else text)
+    if not node:
+        return reason
+    return f"{node[1]} node {repr(node[2]) if node[2] else 'without a name'}: {reason}"
+
+
+def not_run(error: Exception) -> UnsupportedError:
+    """Return what the user can act on where a run failed."""
+    return UnsupportedError(
+        f"ONNX Runtime does not run the model on these inputs: {said(error)}",
+        remedy="check the numbers and the shapes of the inputs",
+    )
+
+
+def not_opened(
+    error: Exception, source: bytes | Path, providers: tuple[str, ...]
+) -> UnavailableError | InvalidFileError:
+    """Return what the user can act on where a model was not opened.
+
+    Args:
+        error: ONNX Runtime's.
+        source: The model that it was given.
+        providers: Asked for, the first one first.
+    """
+    reason = said(error)
+    if providers[0] != CPU and type(error).__name__ not in _MODEL_FAULTS:
+        return refusing_provider(providers[0], reason)
+    if newest := _NEWEST.search(reason):
+        problem = f"ONNX Runtime refuses the model: its opset is newer than {newest[1]}, the newest that this one knows"
+        return InvalidFileError(problem, remedy=f"export it with opset {newest[1]} or an older one")
+    if unnamed := _UNNAMED.search(reason):
+        reason = reason.replace(unnamed[0], _which(unnamed[1], source))
+    remedy = "check it with edgeopt inspect"
+    if _NO_KERNEL in reason:
+        remedy = "it has this op in other types only: export the model in float32"
+    return InvalidFileError(f"ONNX Runtime refuses the model: {reason}", remedy=remedy)
+
+
+def _which(op: str, source: bytes | Path) -> str:
+    """Return words for a node without a name: what it makes, if it is the only one of its op."""
+    try:
+        given = source if isinstance(source, bytes) else source.read_bytes()
+        nodes = [node for node in onnx.ModelProto.FromString(given).graph.node if node.op_type == op and not node.name]
+    except (OSError, ValueError):  # protobuf's own errors are ValueErrors
+        nodes = []
+    made = [node.output[0] for node in nodes if node.output]
+    if not made:
+        return f"a {op} node without a name:"
+    if len(made) == 1:
+        return f"the {op} node that makes {made[0]!r}:"
+    return f"one of {len(made)} {op} nodes without a name (the first makes {made[0]!r}):"
