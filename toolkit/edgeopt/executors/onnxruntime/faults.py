@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import onnx
-
 from edgeopt.errors import InvalidFileError, UnavailableError, UnsupportedError
 from edgeopt.executors.onnxruntime.providers import CPU, refusing_provider
 
@@ -67,9 +65,11 @@ def not_opened(
 def _which(op: str, source: bytes | Path) -> str:
     """Return words for a node without a name: what it makes, if it is the only one of its op."""
     try:
+        import onnx  # a device has none
+
         given = source if isinstance(source, bytes) else source.read_bytes()
         nodes = [node for node in onnx.ModelProto.FromString(given).graph.node if node.op_type == op and not node.name]
-    except (OSError, ValueError):  # protobuf's own errors are ValueErrors
+    except (ImportError, OSError, ValueError):  # protobuf's own errors are ValueErrors
         nodes = []
     made = [node.output[0] for node in nodes if node.output]
     if not made:
