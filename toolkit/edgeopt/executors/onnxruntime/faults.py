@@ -69,7 +69,7 @@ def _which(op: str, source: bytes | Path) -> str:
 
         given = source if isinstance(source, bytes) else source.read_bytes()
         nodes = [node for node in onnx.ModelProto.FromString(given).graph.node if node.op_type == op and not node.name]
-    except (ImportError, OSError, ValueError):  # protobuf's own errors are ValueErrors
+    except (ImportError, OSError):
         nodes = []
     made = [node.output[0] for node in nodes if node.output]
     if not made:
