@@ -31,6 +31,8 @@ class Table:
     """Heads of columns that a narrow terminal leaves out, the least important first."""
     chosen: int | None = None
     """The row that a reader looks for."""
+    is_whole: bool = False
+    """Whether the columns that a narrow terminal leaves out follow in a table below: none may be missing."""
 
 
 def make_table(
@@ -40,6 +42,7 @@ def make_table(
     words: Collection[str] = (),
     less: Sequence[str] = (),
     chosen: int | None = None,
+    is_whole: bool = False,
 ) -> Table:
     """Return one row an item; a column that says nothing of any item is left out.
 
@@ -49,11 +52,12 @@ def make_table(
         words: See `Table.words`.
         less: See `Table.less`.
         chosen: See `Table.chosen`.
+        is_whole: See `Table.is_whole`.
     """
     items, (first, *_) = tuple(items), columns
     cells = {head: [cell(one) for one in items] for head, cell in columns.items()}
     told = {head: column for head, column in cells.items() if head == first or any(column)}
-    return Table(tuple(told), tuple(zip(*told.values(), strict=True)), frozenset(words), tuple(less), chosen)
+    return Table(tuple(told), tuple(zip(*told.values(), strict=True)), frozenset(words), tuple(less), chosen, is_whole)
 
 
 @dataclass(frozen=True, slots=True)

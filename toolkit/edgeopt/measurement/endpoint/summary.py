@@ -11,6 +11,10 @@ from edgeopt.report.document import Document, Outcome, Section, Value, Verdict, 
 from edgeopt.system.text import format_budget, format_ms, plural
 
 
+_GAPS = ("ITL p50", "ITL p95", "ITL p99", "ITL max")
+"""Together below where there is no room."""
+
+
 def summarize_endpoint(result: EndpointBench) -> Document:
     """Return what a reader sees: where an answer's time goes, alone and under load, and what to do about it."""
     rows = (result.tiny, *result.alone, *((result.loaded,) if result.loaded else ()))
@@ -20,25 +24,26 @@ def summarize_endpoint(result: EndpointBench) -> Document:
         "answers": lambda one: f"{one.answers}{f' of {one.asked}' if one.problems else ''}",
         "queue p50": lambda one: format_ms(one.queue.p50.value_ns),
         "TTFT p50 ms": lambda one: str(one.ttft.p50),
-        "p95": lambda one: format_ms(one.ttft.p95.value_ns),
-        "max": lambda one: format_ms(one.ttft.max_ns),
+        "TTFT p95": lambda one: format_ms(one.ttft.p95.value_ns),
+        "TTFT max": lambda one: format_ms(one.ttft.max_ns),
     }
     following: dict[str, Callable[[EndpointTimes], str]] = {
         "asked": lambda one: one.words,
         "answer tokens": lambda one: f"{one.output_tokens:.0f}",
         "TPOT p50 ms": lambda one: str(one.tpot.p50),
         "ITL p50": lambda one: format_ms(one.itl.p50.value_ns),
-        "p95": lambda one: format_ms(one.itl.p95.value_ns),
-        "p99": lambda one: format_ms(one.itl.p99.value_ns),
-        "max": lambda one: format_ms(one.itl.max_ns),
+        "ITL p95": lambda one: format_ms(one.itl.p95.value_ns),
+        "ITL p99": lambda one: format_ms(one.itl.p99.value_ns),
+        "ITL max": lambda one: format_ms(one.itl.max_ns),
         "tokens/s": lambda one: f"{one.tokens_per_s:.4g}",
         "goodput": lambda one: f"{one.good_per_s:.3g}/s",
     }
     sections = (
         Section(values=tuple(_values(result))),
-        Section("Time to the first piece of text", make_table(rows, first, less=["max", "p95", "prompt tokens"])),
+        Section("Time to the first piece of text (ms)", make_table(rows, first, is_whole=True)),
         Section(
-            "Time for each token after it (ms)", make_table(rows, following, less=["ITL p50", "p95", "answer tokens"])
+            "Time for each token after it (ms)",
+            make_table(rows, following, less=["answer tokens", *_GAPS], is_whole=True),
         ),
         Section(
             "An answer, from its request to its end", values=tuple(_timelines(result)), figures=(draw_answer(result),)

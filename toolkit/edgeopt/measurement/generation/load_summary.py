@@ -9,6 +9,9 @@ from edgeopt.measurement.generation.load_result import AnswerTimes, LoadTimes
 from edgeopt.report.document import Section, make_table
 from edgeopt.system.text import format_bytes, format_ms
 
+_GAPS = ("ITL p50", "ITL p95", "ITL p99", "ITL max")
+"""Together below where there is no room."""
+
 
 def load_sections(loads: Sequence[LoadTimes]) -> Iterator[Section]:
     """Yield the trade of slots, then waiting and gaps of each, then the lengths apart."""
@@ -35,10 +38,10 @@ def load_sections(loads: Sequence[LoadTimes]) -> Iterator[Section]:
     }
     yield Section(
         f"Under {loads[0].load}, prompts of all lengths by turns",
-        make_table(loads, trade, less=["cache", "texts a run", "requests/s"]),
+        make_table(loads, trade, less=["cache", "texts a run", "requests/s"], is_whole=True),
         figures=draw_slots(loads),
     )
-    yield Section("Waiting and gaps under it, ms", make_table(loads, tails, less=["ITL p95", "TTFT p95"]))
+    yield Section("Waiting and gaps under it, ms", make_table(loads, tails, less=_GAPS, is_whole=True))
     lengths = [(one, length) for one in loads for length in one.by_length]
     apart: dict[str, Callable[[tuple[LoadTimes, AnswerTimes]], str]] = {
         "slots": lambda pair: str(pair[0].slots),
@@ -49,4 +52,4 @@ def load_sections(loads: Sequence[LoadTimes]) -> Iterator[Section]:
         "end to end p50": lambda pair: format_ms(pair[1].answer.p50.value_ns),
     }
     if any(len(one.by_length) > 1 for one in loads):
-        yield Section("Under it, by prompt", make_table(lengths, apart, less=["end to end p50"]))
+        yield Section("Under it, by prompt", make_table(lengths, apart, less=["end to end p50"], is_whole=True))

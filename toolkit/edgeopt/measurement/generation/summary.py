@@ -39,7 +39,7 @@ def summarize_generation(result: GenerationBench) -> Document:
         "prompt": lambda one: f"{one.prompt_tokens} tokens",
         "answers": lambda one: str(one.answers),
         "TTFT p50 ms": lambda one: str(one.ttft.p50),
-        "max": lambda one: format_ms(one.ttft.max_ns),
+        "TTFT max": lambda one: format_ms(one.ttft.max_ns),
         "prefill": lambda one: _rate(one.prefill_tokens_per_s),
         "tokenize p50 ms": lambda one: format_ms(one.tokenize.p50.value_ns),
     }
@@ -53,21 +53,21 @@ def summarize_generation(result: GenerationBench) -> Document:
     }
     gaps: dict[str, Callable[[LengthTimes], str]] = {
         "prompt": lambda one: f"{one.prompt_tokens} tokens",
-        "p50 ms": lambda one: str(one.itl.p50),
-        "p95": lambda one: str(one.itl.p95),
-        "p99": lambda one: str(one.itl.p99),
-        "max": lambda one: format_ms(one.itl.max_ns),
+        "ITL p50 ms": lambda one: str(one.itl.p50),
+        "ITL p95": lambda one: str(one.itl.p95),
+        "ITL p99": lambda one: str(one.itl.p99),
+        "ITL max": lambda one: format_ms(one.itl.max_ns),
     }
     output = plural(result.lengths[0].output_tokens, "token")
     findings = find_complaints(symptoms_of(result))
     sections = (
         Section(values=values),
-        Section("Time to the first token", make_table(result.lengths, first, less=["tokenize p50 ms"])),
+        Section("Time to the first token", make_table(result.lengths, first, less=["tokenize p50 ms"], is_whole=True)),
         Section(
             f"Time for each token after it, answers of {output}",
-            make_table(result.lengths, following, less=["detokenize ms"]),
+            make_table(result.lengths, following, less=["detokenize ms"], is_whole=True),
         ),
-        Section("Gaps between tokens (ITL)", make_table(result.lengths, gaps)),
+        Section("Gaps between tokens (ITL)", make_table(result.lengths, gaps, is_whole=True)),
         *(_guesses(result.forecast) if result.forecast else ()),
         *(load_sections(result.loads) if result.loads else ()),
         *(_cold(result.cold, result.lengths[0]) if result.cold else ()),

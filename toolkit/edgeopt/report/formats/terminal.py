@@ -1,12 +1,14 @@
 """Plain text for a terminal; in a pipe, lines that are never cut or folded, unless the variable `COLUMNS` is set.
 
-A table fits the terminal: it leaves columns out, the least important first, and never a digit.
+A table fits the terminal: it leaves columns out, the least important first, and never a digit. Those of a table whose
+figures must all be shown follow below it.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from edgeopt.report.document import LABEL, Document, Outcome, Section, Table, Value, Verdict
 from edgeopt.report.formats import Format, Paper
@@ -107,6 +109,10 @@ def _table(table: Table, paper: Paper) -> Iterator[str]:
         style = _BOLD if not place else _GREEN if is_chosen else ""
         for line in fold(last, paper.width if words[-1] else 0, head):
             yield _styled(line, style, paper) if style else _highlighted(line, paper)
+    if table.is_whole and len(kept) < len(table.heads):
+        rest = [0, *(i for i in range(len(table.heads)) if i not in kept)]
+        below = (tuple(row[i] for i in rest) for row in _cells(table))
+        yield from _table(replace(table, heads=next(below), rows=tuple(below)), paper)
 
 
 def _fitting(table: Table, width: int) -> tuple[list[int], int]:
