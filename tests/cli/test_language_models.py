@@ -10,6 +10,8 @@ from click.testing import CliRunner
 from small_decoders import bundle_small, write_decoder, write_tokenizer
 
 from edgeopt.cli import cli
+from edgeopt.pipeline.writing import find_language_model
+from edgeopt.runtime.decoding.opening import open_language_model
 
 
 def run(*args: str):
@@ -38,6 +40,23 @@ def test_tokens_come_as_lines_of_json():
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(rows) == 5
     assert [row["at_ms"] for row in rows] == sorted(row["at_ms"] for row in rows)
+
+
+def test_the_draws_of_the_command_are_those_of_the_library():
+    def tokens(*args: str) -> list[int]:
+        done = run("run", "tiny_lm", "--prompt", "import os", "--output-tokens", "24", "--json", *args)
+        assert done.exit_code == 0, done.output
+        return [json.loads(line)["token"] for line in done.stdout.splitlines() if '"token"' in line]
+
+    with open_language_model(find_language_model("tiny_lm"))[0] as model:
+        for args, wishes in (
+            (["--repetition-penalty", "3"], {"repetition_penalty": 3.0}),
+            (["--temperature", "3", "--top-k", "2", "--seed", "5"], {"temperature": 3.0, "top_k": 2, "seed": 5}),
+            (["--temperature", "3", "--top-k", "1"], {}),
+        ):
+            expected = [one.token for one in model.generate("import os", most_tokens=24, **wishes)]
+            assert tokens(*args) == expected
+            assert (expected == tokens()) is not bool(wishes)
 
 
 def test_a_folder_is_exported_run_and_measured(folder, tmp_path):
@@ -147,6 +166,9 @@ def test_several_users_are_measured_in_several_numbers_of_slots(tmp_path):
         (["run", "tiny_lm", "--prompt", ""], "--prompt is empty"),
         (["run", "tiny_lm", "--prompt", "a", "--seed", "3"], "--seed is for tokens that are drawn"),
         (["run", "tiny_lm", "--prompt", "a", "--temperature", "0", "--top-p", "0.5"], "--top-p is for tokens"),
+        (["run", "tiny_lm", "--prompt", "a", "--top-k", "5"], "--top-k is for tokens"),
+        (["run", "tiny_lm", "a.png", "--repetition-penalty", "2"], "--repetition-penalty belongs to --prompt"),
+        (["run", "tiny_lm", "--prompt", "a", "--stop", ""], "--stop is empty"),
         (["run", "tiny_lm", "--prompt", "a", "--guesses", "0", "--draft", "tiny_lm"], "leave one of them out"),
         (["bench", "tiny_lm", "--guesses", "0", "--draft", "tiny_lm"], "leave one of them out"),
         (["bench", "tiny_lm", "--slots", "0"], "'0' is no list of whole numbers from 1 on"),

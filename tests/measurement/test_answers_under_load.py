@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from small_decoders import SHIPPED
 
-from edgeopt.errors import UnsupportedError
 from edgeopt.measurement.generation.budget import AnswerBudget
 from edgeopt.measurement.generation.charts import draw_slots
 from edgeopt.measurement.generation.load import LEAST_ANSWERS, Answered, LoadRun, run_load
@@ -134,9 +133,9 @@ def test_arrivals_are_those_of_the_seed_and_times_count_from_them(model: Languag
 
 
 def test_an_error_of_an_answer_is_told(model: LanguageModel):
-    with SharedModel(model, 2) as shared, pytest.raises(UnsupportedError, match="does not run the decoder"):
+    with SharedModel(model, 2) as shared, pytest.raises(ValueError, match="the token 70000 of the prompt"):
         run_load(shared, lambda _: [70_000], parse_load("poisson:100"), ASKED, seconds=0.1, seed=0)
-    with SharedModel(model, 2) as shared, pytest.raises(UnsupportedError, match="does not run the decoder"):
+    with SharedModel(model, 2) as shared, pytest.raises(ValueError, match="the token 70000 of the prompt"):
         run_load(shared, lambda _: [70_000], parse_load("closed:2"), ASKED, seconds=0.1, seed=0)
 
 

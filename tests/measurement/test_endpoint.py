@@ -404,8 +404,10 @@ def test_the_command_shows_one_bar_an_answer(monkeypatch, tmp_path):
         ]
         done = CliRunner().invoke(cli, args)
     assert done.exit_code == 0, done.output
-    for told in ("network", "TTFT p50 ms", "TPOT p50 ms", "first token", "goodput"):
+    gaps = ("ITL p50", "ITL p95", "ITL p99", "ITL max")
+    for told in ("network", "TTFT p50 ms", "TTFT p95", "TTFT max", "TPOT p50 ms", "first token", "goodput", *gaps):
         assert told in done.output
+    assert all(len(line) <= 80 for line in done.output.splitlines())
     assert "nan" not in done.output.lower()
     assert json.loads((tmp_path / "out" / "bench.json").read_text("utf-8"))
 

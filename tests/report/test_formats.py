@@ -97,6 +97,18 @@ def test_the_least_important_columns_go_first_and_narrow_ones_come_back():
     assert shown[5] == list("ad"), "a name and one figure are always there"
 
 
+@pytest.mark.parametrize("width", [24, 40, 80])
+def test_columns_of_a_whole_table_that_have_no_room_follow_below(width):
+    columns = {name: lambda one, name=name: f"{one}{name * 12}" for name in "abcd"}
+    table = make_table([0, 1], columns, less=["b"], is_whole=True)
+    text = render(Document("c", "s", "t", None, (Section(table=table),)), "terminal", Paper(width))
+    assert all(len(line) <= max(width, 28) for line in text.splitlines())
+    for one in (0, 1):
+        rows = [line.split() for line in text.splitlines() if line.startswith(f"{one}a")]
+        assert sorted({cell for row in rows for cell in row}) == [f"{one}{name * 12}" for name in "abcd"]
+        assert len(rows) == {24: 3, 40: 3, 80: 1}[width]
+
+
 def _heads(table, width: int) -> list[str]:
     return (
         render(Document("c", "s", "t", None, (Section(table=table),)), "terminal", Paper(width)).split("\n")[0].split()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from small_decoders import VOCABULARY, byte_tokenizer, write_decoder
 
-from edgeopt.errors import UnsupportedError
+from edgeopt.errors import UnavailableError, UnsupportedError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.decoder import Decoder, cache_parts
@@ -148,6 +148,15 @@ def test_a_cancelled_answer_ends_before_its_next_token(model):
     assert len(answer.account.token_at_ns) == 1
 
 
+def test_a_closed_model_says_so(data):
+    session = EXECUTOR.open(data, SessionOptions())
+    model = LanguageModel(session, byte_tokenizer(), 100, end=[])
+    model.close()
+    for _ in range(2):
+        with pytest.raises(UnavailableError, match="is closed"):
+            model.generate("a")
+
+
 def test_a_closed_answer_gives_its_cache_back(model, plain):
     with model.generate(PROMPT, LONG) as answer:
         next(answer)
@@ -224,9 +233,47 @@ def test_an_empty_prompt_is_refused(model):
         model.generate("")
 
 
-def test_a_token_beyond_the_embedding_is_one_line(model):
-    with pytest.raises(UnsupportedError, match="does not run the decoder"):
-        list(model.generate([VOCABULARY + 5]))
+@pytest.mark.parametrize("wrong", [VOCABULARY, -1, 10**30])
+def test_a_token_that_the_model_has_not_is_one_line(model, wrong):
+    with pytest.raises(ValueError, match=rf"{wrong}\b"):
+        model.generate([3, wrong])
+
+
+@pytest.mark.parametrize("wrong", [[1.5], [True], [[1], [2, 3]], [[1]], None, ["a"]])
+def test_a_prompt_that_is_no_tokens_is_one_line(model, wrong):
+    with pytest.raises(ValueError, match="whole numbers"):
+        model.generate(wrong)
+
+
+@pytest.mark.parametrize(
+    ("wish", "told"),
+    [
+        ({"stop": "os"}, r"write stop=\('os',\)"),
+        ({"stop": ("",)}, "one character or more"),
+        ({"stop": (3,)}, "one character or more"),
+        ({"most_tokens": 0}, "1 or more"),
+        ({"most_tokens": 2.0}, "whole number"),
+        ({"most_tokens": True}, "whole number"),
+        ({"guesses": -1}, "0 or more"),
+        ({"chunk_tokens": -1}, "0 or more"),
+        ({"keep": -1}, "0 or more"),
+        ({"temperature": -1.0}, "temperature is -1"),
+    ],
+)
+def test_a_wish_of_no_sense_is_one_line(model, wish, told):
+    with pytest.raises(ValueError, match=told):
+        model.generate("import os", **wish)
+
+
+def test_wishes_are_those_of_asked_and_of_its_sampling(model):
+    asked = Asked(7, Sampling(temperature=1.0, seed=3), ends=False)
+    by_name = model.generate([3, 4], most_tokens=7, temperature=1.0, seed=3, ends=False)
+    assert [one.token for one in by_name] == [one.token for one in model.generate([3, 4], asked)]
+    assert asked.but(seed=4) == Asked(7, Sampling(temperature=1.0, seed=4), ends=False)
+    assert asked.but() is asked
+    assert Asked(np.int64(5)).but(guesses=None).most_tokens == 5
+    with pytest.raises(TypeError, match="no 'max_tokens'"):
+        model.generate([3], max_tokens=4)
 
 
 def test_a_tokenizer_of_another_model_is_refused(data):

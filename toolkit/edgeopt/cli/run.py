@@ -42,11 +42,12 @@ if TYPE_CHECKING:
     from edgeopt.runtime.stream import Event, StreamResult, StreamStats
 
 _OF_PROMPTS = ("system", "prefixes", "long", "context")
-_OF_ANSWERS = ("output_tokens", "temperature", "top_p", "seed", "stop", "guesses", "draft", "exact", *_OF_PROMPTS)
+_DRAWN = ("temperature", "top_k", "top_p", "seed")
+_OF_ANSWERS = ("output_tokens", *_DRAWN, "repetition_penalty", "stop", "guesses", "draft", "exact", *_OF_PROMPTS)
 """Options that say how a language model answers."""
 _GUESSES = 4
 """Where a draft is named and no number."""
-_OF_ENCODED = ("output_tokens", "temperature", "top_p", "seed", "stop", "long")
+_OF_ENCODED = ("output_tokens", *_DRAWN, "repetition_penalty", "stop", "long")
 _EVERY_S = 0.25
 """Between two lines of figures: counting percentiles takes a millisecond."""
 
@@ -61,8 +62,15 @@ _EVERY_S = 0.25
 @click.option(
     "--temperature", type=Number(min=0, max=100), show_default="0, the likeliest", help="Draw the tokens of the answer."
 )
+@click.option("--top-k", type=Whole(min=1, max=1 << 20), show_default="all", help="Draw from so many of the likeliest.")
 @click.option("--top-p", type=Share(), show_default="100%", help="Draw from the likeliest that reach this share.")
 @click.option("--seed", type=Whole(min=0), show_default="0", help="Of what is drawn.")
+@click.option(
+    "--repetition-penalty",
+    type=Number(min=0.01, max=100),
+    show_default="1, none",
+    help="Divide the logits of tokens that were there already by this; drawn or not.",
+)
 @click.option("--stop", multiple=True, metavar="TEXT", help="End the answer before this text; repeatable.")
 @click.option(
     "--guesses",
@@ -137,8 +145,10 @@ def run(
     prompt: str | None,
     output_tokens: int | None,
     temperature: float | None,
+    top_k: int | None,
     top_p: float | None,
     seed: int | None,
+    repetition_penalty: float | None,
     stop: tuple[str, ...],
     guesses: int | None,
     draft: str | None,
@@ -162,7 +172,10 @@ def run(
     answer is printed as it comes. A folder of optimum-cli with an encoder and a decoder answers a .wav file as SOURCE,
     or --prompt.
     """
-    drawn = {"temperature": temperature, "top_p": top_p, "seed": seed}
+    if "" in stop:
+        raise click.UsageError("--stop is empty; write the text before which the answer ends")
+    drawn = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    drawn |= {"repetition_penalty": repetition_penalty}
     by_text = draft == "none"
     require_guesses(guesses, draft)
     guesses = _GUESSES if guesses is None and draft else guesses
@@ -173,7 +186,7 @@ def run(
     if prompt == "":
         raise click.UsageError("--prompt is empty; write what is to be answered")
     if prompt is not None or is_encoder_decoder(str(bundle)):
-        require_drawing(temperature, top_p=top_p, seed=seed)
+        require_drawing(temperature, top_k=top_k, top_p=top_p, seed=seed)
     if is_encoder_decoder(str(bundle)):
         if (source is None) is (prompt is None):
             raise click.UsageError("an encoder with a decoder answers SOURCE, a .wav file, or --prompt TEXT")

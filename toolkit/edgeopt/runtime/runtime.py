@@ -144,14 +144,17 @@ class Runtime:
         Args:
             prompt: A text, or its tokens; an `edgeopt.Sound` where an encoder hears sounds.
             asked: What the answer may be; None: 256 tokens at most, the likeliest.
-            wishes: Fields of `Asked` that differ, such as `most_tokens=40`.
+            wishes: Fields of `Asked` and of its `Sampling` that differ, such as `most_tokens=40, temperature=0.8`.
 
         Raises:
             UnsupportedError: If the bundle answers frames.
             EdgeoptError: If a sound or a text does not fit the encoder that hears or reads it.
-            ValueError: If the prompt is empty, or leaves no room for one token in the context.
+            ValueError: If the prompt is empty, has a token that the model has not, or leaves no room for one token in
+                the context; or if a wish has no such value.
+            TypeError: If there is no such wish.
+            UnavailableError: If the runtime is closed.
         """
-        asked = replace(asked or Asked(), **wishes) if wishes else asked
+        asked = (asked or Asked()).but(**wishes)
         if isinstance(self._writer, EncoderDecoder):
             return self._writer.generate(prompt, asked)
         if isinstance(prompt, Sound):

@@ -10,7 +10,6 @@ from edgeopt.measurement.finding import show_findings
 from edgeopt.report.document import Document, Outcome, Section, Value, Verdict, make_table
 from edgeopt.system.text import format_budget, format_ms, plural
 
-
 _GAPS = ("ITL p50", "ITL p95", "ITL p99", "ITL max")
 """Together below where there is no room."""
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.errors import EdgeoptError, UnsupportedError
+from edgeopt.errors import EdgeoptError, UnavailableError, UnsupportedError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.cross_decoder import CrossCache, CrossDecoder, Heard, encoded
@@ -58,6 +58,7 @@ class EncoderDecoder:
             EdgeoptError: If they do not fit into memory.
         """
         self.files, self.threads = files, engine_threads(threads)
+        self._is_closed = False
         beside = [one for file in files.files for one in file.parent.glob(f"{file.name}*") if one.is_file()]
         self.size_bytes = sum(one.stat().st_size for one in beside)
         require_bytes(self.size_bytes, "weights", "close other programs, or take a smaller model")
@@ -86,6 +87,7 @@ class EncoderDecoder:
 
     def close(self) -> None:
         """Free the model."""
+        self._is_closed = True
         for one in self._sessions.values():
             one.close()
 
@@ -153,18 +155,22 @@ class EncoderDecoder:
         before, behind = self.files.around
         return self.files.context - len(before) - len(behind)
 
-    def generate(self, prompt: Sound | str | Sequence[int], asked: Asked | None = None) -> Generation:
+    def generate(self, prompt: Sound | str | Sequence[int], asked: Asked | None = None, **wishes: Any) -> Generation:
         """Return the answer to a sound or a text, which is written as it is iterated over.
 
         Args:
             prompt: A sound, a text, or the tokens of one.
             asked: What the answer may be; of a sound in several windows (`Long.WINDOWS`) the answer to each.
+            wishes: Fields that differ, as `Asked.but` takes them.
 
         Raises:
+            UnavailableError: If the model is closed.
             EdgeoptError: If the model takes the other of them, the text is empty, one of them is too long and nothing
                 says what becomes of it, or guesses are asked for.
         """
-        asked = asked or Asked()
+        if self._is_closed:
+            raise UnavailableError("the model is closed", remedy="open it again")
+        asked = (asked or Asked()).but(**wishes)
         if asked.guesses or asked.chunk_tokens:
             raise EdgeoptError("an encoder with a decoder guesses nothing", remedy="leave --guesses out")
         if self.files.audio is None or not isinstance(prompt, Sound):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from itertools import pairwise
+from numbers import Integral
 from time import perf_counter_ns
 from typing import Any, Protocol
 
@@ -84,6 +85,33 @@ class Asked:
     long: Long = Long.REFUSE
     keep: int = 0
     """First tokens of the prompt that are never cut, of a stored prefix for example."""
+
+    def __post_init__(self) -> None:
+        limits = {"most_tokens": 1, "chunk_tokens": 0, "keep": 0, "guesses": 0}
+        for name, low in limits.items():
+            value = getattr(self, name)
+            is_left = name == "guesses" and value is None
+            if not is_left and (not isinstance(value, Integral) or isinstance(value, bool) or value < low):
+                raise ValueError(f"{name} is {value!r}, and must be a whole number of {low} or more")
+        if isinstance(self.stop, str):
+            raise ValueError(f"stop takes several texts: write stop=({self.stop!r},)")
+        if not all(isinstance(one, str) and one for one in self.stop):
+            raise ValueError(f"stop is {self.stop!r}, and takes texts of one character or more")
+
+    def but(self, **wishes: Any) -> Asked:
+        """Return the same with other fields, of its `sampling` too: `most_tokens=40, temperature=0.8`.
+
+        Raises:
+            TypeError: If there is no such field.
+            ValueError: If a value is none.
+        """
+        if not wishes:
+            return self
+        drawn = {one.name: wishes.pop(one.name) for one in fields(Sampling) if one.name in wishes}
+        sampling = replace(wishes.pop("sampling", self.sampling), **drawn)
+        if unknown := wishes.keys() - {one.name for one in fields(self)}:
+            raise TypeError(f"an answer has no {min(unknown)!r}; see Asked and Sampling for what it has")
+        return replace(self, sampling=sampling, **wishes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.errors import Note, UnsupportedError
+from edgeopt.errors import Note, UnavailableError, UnsupportedError
 from edgeopt.executors.onnxruntime.decoder import Decoder, cache_parts, shares_cache
 from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
 from edgeopt.executors.onnxruntime.sums import Sums, rounds_rows, try_sums
@@ -27,6 +27,7 @@ from edgeopt.runtime.decoding.guessing.lookup import LookUp
 from edgeopt.runtime.decoding.long import fitted
 from edgeopt.runtime.decoding.pieces import Pieces
 from edgeopt.runtime.decoding.prefixes import Prefix, StoredPrefix
+from edgeopt.system.text import short
 
 _KEPT_PREFIXES = 4
 """In memory."""
@@ -86,6 +87,7 @@ class LanguageModel:
             UnsupportedError: If the model is no decoder with a cache, or the tokenizer is another's.
         """
         self.session, self.tokenizer, self.context = session, tokenizer, context
+        self._is_closed = False
         self.origin = origin or Origin(Path(), 0, 0)
         self._end, self._begin = tuple(end), list(begin)
         self.parts = cache_parts(session.inputs, session.outputs, free_head)
@@ -102,6 +104,7 @@ class LanguageModel:
                 f"the tokenizer has {tokenizer.size} tokens, the model {vocabulary}",
                 remedy="name the tokenizer.json that came with this model",
             )
+        self._vocabulary = vocabulary
         self.guesses, self.chunk = guesses, chunk
         """Of an answer that does not say otherwise."""
         self.is_exact = guesses > 0
@@ -137,6 +140,7 @@ class LanguageModel:
 
     def close(self) -> None:
         """Free the caches and the model, its draft too."""
+        self._is_closed = True
         self.forget()
         self.session.close()
         with self._draft_lock:
@@ -169,19 +173,22 @@ class LanguageModel:
         """Run the model once."""
         self.logits([0])
 
-    def generate(self, prompt: str | Sequence[int], asked: Asked | None = None) -> Generation:
+    def generate(self, prompt: str | Sequence[int], asked: Asked | None = None, **wishes: Any) -> Generation:
         """Return the answer to a prompt, which is written as it is iterated over.
 
         Args:
             prompt: A text, or its tokens.
             asked: What the answer may be.
+            wishes: Fields that differ, as `Asked.but` takes them.
 
         Raises:
-            ValueError: If the prompt is empty, or leaves no room for one token in the context.
+            ValueError: If the prompt is empty, has a token that the model has not, or leaves no room for one token in
+                the context; or if a wish has no such value.
             UnsupportedError: If it is to be exact, and the model cannot.
+            UnavailableError: If the model is closed.
             EdgeoptError: If its draft does not open.
         """
-        asked = asked or Asked()
+        asked = (asked or Asked()).but(**wishes)
         asked = replace(asked, guesses=self.guesses) if asked.guesses is None else asked
         asked = replace(asked, chunk_tokens=asked.chunk_tokens or self.chunk)
         is_exact = self.is_exact if asked.exact is None else asked.exact
@@ -237,9 +244,15 @@ class LanguageModel:
             asked: What the answer may be.
 
         Raises:
-            ValueError: If the prompt is empty, or leaves no room for one token in the context.
+            ValueError: If the prompt is empty, has a token that the model has not, or leaves no room for one token in
+                the context.
+            UnavailableError: If the model is closed.
         """
         begun_ns = perf_counter_ns()
+        if self._is_closed:
+            raise UnavailableError("the language model is closed", remedy="open it again")
+        if not isinstance(prompt, str):
+            _require_tokens(prompt, self._vocabulary)
         tokens = [*self._begin, *(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)]
         tokenize_ns = perf_counter_ns() - begun_ns
         if not tokens:
@@ -354,6 +367,25 @@ class LanguageModel:
         with self._lock:
             self._idle.append((decoder, held))
             del self._idle[:-_KEPT_CACHES]
+
+
+def _require_tokens(prompt: Sequence[int], vocabulary: int) -> None:
+    """Raise where a prompt has what is no token of the model.
+
+    Raises:
+        ValueError: If so.
+    """
+    try:
+        numbers = np.asarray(prompt)
+    except ValueError:  # lists of several lengths
+        numbers = np.empty((1, 1))
+    if not numbers.size:
+        return  # told as empty
+    if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
+        raise ValueError(f"a prompt is a text, or a list of its tokens as whole numbers, not {short(prompt)}")
+    wrong = numbers[(numbers < 0) | (numbers >= vocabulary)]
+    if wrong.size:
+        raise ValueError(f"the token {wrong[0]} of the prompt is none of the model's, 0 to {vocabulary - 1}")
 
 
 def common_start(held: Sequence[int], tokens: Sequence[int]) -> int:
