@@ -15,7 +15,7 @@ from fixture_bundles import packed
 
 import edgeopt
 from edgeopt import Runtime
-from edgeopt.errors import NoteKind, UnsupportedError
+from edgeopt.errors import EdgeoptError, NoteKind, UnsupportedError
 from edgeopt.measurement.accuracy.evaluate import open_labelled
 from edgeopt.measurement.compare.run import compare
 from edgeopt.measurement.given import Given, open_given
@@ -80,7 +80,8 @@ def test_plain_onnx_runtime_gives_the_tasks_answers(case, request):
 
 
 def _parts():
-    return [step.embeds for step in all_steps().values() if step.embeds]
+    steps = all_steps()
+    return [steps[name].embeds for name in BOTH]
 
 
 @pytest.fixture(scope="module")
@@ -169,8 +170,53 @@ def test_a_target_of_fixed_shapes_or_another_device_says_why_not(target):
 
 def test_an_answer_that_cannot_be_embedded_is_refused_before_anything_is_written(tmp_path):
     with pytest.raises(UnsupportedError, match=r"embed-postprocess: .*the outputs are the answer already"):
-        edgeopt.optimize("digits_detector", out=tmp_path / "out", recipe="tensors", steps=("fuse", *BOTH), threads=1)
+        edgeopt.optimize("digits_detector", out=tmp_path / "out", recipe="tensors", steps=("fuse", BOTH[1]), threads=1)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("step", ["embed-preprocess", "embed-normalise"])
+def test_texts_sounds_and_tensors_have_no_picture_to_embed(step):
+    target, options = find_target("cpu-x86-vnni"), Options(calib="synthetic", steps=("fuse", step))
+    tensors = find_recipe("tensors")
+    kinds = {
+        "texts": replace(tensors, tokenizer=replace(tensors.tokenizer, file="vocab.txt")),
+        "sounds": replace(tensors, audio=replace(tensors.audio, rate_hz=16000)),
+        "tensors": tensors,
+    }
+    for kind, recipe in kinds.items():
+        with pytest.raises(UnsupportedError, match=f"{step}: .*takes {kind}, no pictures"):
+            make_plan(recipe, target, options, 1)
+
+
+def test_a_model_is_fed_in_one_way():
+    options = Options(calib="synthetic", steps=("fuse", "embed-preprocess", "embed-normalise"))
+    with pytest.raises(EdgeoptError, match="embed-normalise and embed-preprocess both change what the model is fed"):
+        make_plan(find_recipe("yolox"), find_target("cpu-x86-vnni"), options, 1)
+
+
+def test_fixed_sizes_are_taken_by_engines_that_take_no_free_ones():
+    options = Options(calib="synthetic", steps=("fuse", "embed-normalise"))
+    for target in ("android-nnapi", "nvidia-cuda", "openvino-cpu"):
+        assert "embed-normalise" in make_plan(find_recipe("yolox"), find_target(target), options, 1).steps
+    plan = make_plan(find_recipe("yolox"), find_target("qualcomm-htp-v73"), options, 1)
+    assert "embed-normalise" not in plan.steps
+    assert any("compiled before anything is embedded" in one.detail for one in plan.notes)
+
+
+def test_a_bundle_of_resized_pictures_gives_the_same_answers(bundles, few, tmp_path):
+    with briefly():
+        steps = ("embed-normalise", "embed-postprocess")
+        report = edgeopt.optimize("digits_detector", out=tmp_path / "out", steps=steps, threads=1, eval=few)
+    assert report.inside is not None
+    assert report.inside.parts == ("normalise", "postprocess")
+    height, width = open_given("digits_detector", "cpu", None).recipe.input.size
+    manifest = json.loads((tmp_path / "out" / "bundle" / "manifest.json").read_text("utf-8"))
+    assert manifest["artefacts"][0]["inputs"] == [{"name": "picture", "dtype": "uint8", "shape": [height, width, 3]}]
+    files = sorted((DIGITS / "calib").iterdir())[:8]
+    frames = [cv2.resize(cv2.imread(str(one)), (60 + 40 * i, 300 - 20 * i)) for i, one in enumerate(files)]
+    with Runtime.load(bundles["none"]) as plain, Runtime.load(tmp_path / "out") as embedded:
+        assert not embedded.notes
+        assert plain.task.agreement(embedded.predict_batch(frames), plain.predict_batch(frames)) >= 0.999
 
 
 def test_compare_says_that_a_threshold_inside_lowers_ap(bundles, few):

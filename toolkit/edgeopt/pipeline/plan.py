@@ -230,6 +230,8 @@ def make_plan(recipe: Recipe, target: Target, options: Options, threads: int, qu
             notes.append(reason)
         else:
             planned[name] = step
+    if len(taking := [name for name, step in planned.items() if step.embeds and step.embeds.takes_pictures]) > 1:
+        raise EdgeoptError(f"{' and '.join(taking)} both change what the model is fed", remedy="name one of them")
     if synthetic and any(step.needs_calibration for step in planned.values()):
         told = f"uncalibrated: ranges come from synthetic {calibration_kind(recipe)}s"
         notes.append(Note(NoteKind.WARNING, told, "pass --calib with real ones"))

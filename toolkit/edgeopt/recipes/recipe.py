@@ -290,7 +290,8 @@ class Recipe:
             inputs: Of that form.
         """
         picture = next((one for one in inputs if one.name == self.input.tensor), inputs[0] if inputs else None)
-        if not self.input.size or picture is None or len(picture.shape) != len(self.input.layout):
+        is_fed_otherwise = any(part.takes_pictures for part in self.embedded)
+        if not self.input.size or picture is None or len(picture.shape) != len(self.input.layout) or is_fed_otherwise:
             return self
         height, width = (picture.shape[axis] for axis in self.input.layout.plane)
         if not isinstance(height, int) or not isinstance(width, int) or (height, width) == tuple(self.input.size):
@@ -303,7 +304,7 @@ class Recipe:
 
     def with_embedded(self, *parts: Embedded) -> Recipe:
         """Return the recipe of the model that holds these parts of it."""
-        if Embedded.PREPROCESS not in parts:
+        if not any(part.takes_pictures for part in parts):
             return replace(self, embedded=parts)
         return replace(self, embedded=parts, input=replace(self.input, tensor="", shapes={}))
 

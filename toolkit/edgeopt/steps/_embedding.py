@@ -14,7 +14,18 @@ from edgeopt.errors import UnsupportedError
 from edgeopt.graph.model import Model
 from edgeopt.graph.subgraphs import all_nodes
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.recipes.embedded import BOXES, CLASSES, FRAME, FRAME_OFFSET, FRAME_SCALE, MASKS, POINTS, SCORES
+from edgeopt.recipes.embedded import (
+    BOXES,
+    CLASS_MAP,
+    CLASSES,
+    FRAME,
+    FRAME_OFFSET,
+    FRAME_SCALE,
+    MASKS,
+    PICTURE,
+    POINTS,
+    SCORES,
+)
 from edgeopt.runtime.availability import is_compiled
 from edgeopt.steps._canonical import upgrade_opset
 from edgeopt.system.target import Target
@@ -22,7 +33,7 @@ from edgeopt.system.target import Target
 _LEAST_OPSET = 13
 """From here on the ops that are written take their axes and sizes as inputs; ReduceMax does from 18 on."""
 _REDUCE_INPUTS = 18
-_RESERVED = {FRAME, FRAME_SCALE, FRAME_OFFSET, BOXES, SCORES, CLASSES, POINTS, MASKS}
+_RESERVED = {FRAME, FRAME_SCALE, FRAME_OFFSET, BOXES, SCORES, CLASSES, POINTS, MASKS, CLASS_MAP}
 PREFIX = "model/"
 """Of all names of a model that uses one of ours."""
 Operand = str | NDArray[Any]
@@ -104,8 +115,12 @@ def why_not_embedded(target: Target) -> str:
     return "" if target.device == "cpu" else f"a frame's ops were never tried on a {target.device}"
 
 
-def prepared(model: Model) -> Model:
+def prepared(model: Model, taken: str = FRAME) -> Model:
     """Return the model in an opset that the nodes are written for, without a tensor of a name that they use.
+
+    Args:
+        model: It is not changed.
+        taken: Name of the input that it is to have.
 
     Raises:
         UnsupportedError: If onnx cannot bring it into that opset.
@@ -118,9 +133,13 @@ def prepared(model: Model) -> Model:
                 f"opset {model.opset} does not become {_LEAST_OPSET}: {error}", remedy="export the model again"
             ) from error
     used = {name for node in all_nodes(model.proto.graph) for name in (*node.input, *node.output)}
-    if not used & (_RESERVED - {FRAME_SCALE, FRAME_OFFSET}) or FRAME in {one.name for one in model.inputs}:
+    if not used & ({taken, *_RESERVED} - {FRAME_SCALE, FRAME_OFFSET}) or any(map(_is_ours, model.inputs)):
         return model
     return Model(compose.add_prefix(model.proto, PREFIX), model.name)
+
+
+def _is_ours(taken: TensorSpec) -> bool:
+    return taken.name in (FRAME, PICTURE) and taken.dtype == "uint8" and len(taken.shape) == 3
 
 
 def put_before(model: Model, name: str, nodes: Nodes, inputs: Sequence[TensorSpec]) -> Model:

@@ -18,18 +18,28 @@ _GREY = (0.114, 0.587, 0.299)
 """Of blue, green and red, as OpenCV weighs them."""
 
 
-def take_over(model: Model, recipe: Recipe, *, has_border: bool) -> tuple[Model, str, Normalisation]:
+def why_no_picture(recipe: Recipe) -> str:
+    """Return why a recipe's input is no picture; empty where it is, or where the recipe is not bound yet."""
+    if recipe.kind != "picture":
+        return f"recipe {recipe.name!r} takes {recipe.kind}s, no pictures"
+    if recipe.takes_arrays and not recipe.input.size:
+        return f"recipe {recipe.name!r} takes tensors, no pictures"
+    return ""
+
+
+def take_over(model: Model, recipe: Recipe, fed: str, *, has_border: bool) -> tuple[Model, str, Normalisation]:
     """Return the model with what moves into it, the name of the input that takes pictures, and what is left.
 
     Args:
         model: It is not changed.
         recipe: Bound to the model.
+        fed: Name of the input that it is to have.
         has_border: Whether zeros are written beside the normalised picture.
 
     Raises:
         UnsupportedError: If onnx cannot bring the model into the opset of the nodes.
     """
-    model = prepared(model)
+    model = prepared(model, fed)
     named = (one for one in model.inputs if one.name.removeprefix(PREFIX) == recipe.input.tensor)
     taken = next(named, model.inputs[0]).name
     colour, layout = recipe.preprocess.colour, recipe.input.layout

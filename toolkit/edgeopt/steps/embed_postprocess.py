@@ -1,7 +1,7 @@
 """The step `embed-postprocess`: the model gives the answer, with the thresholds that the recipe gives an application.
 
 A detector gives boxes, scores and classes after class-wise non-maximum suppression, with the points of poses and faces
-or masks; a classifier its best classes.
+or masks; a classifier its best classes; segmentation the class of each pixel.
 """
 
 from __future__ import annotations
@@ -14,11 +14,23 @@ from edgeopt.errors import UnsupportedError
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.recipes.embedded import BOXES, CLASSES, FRAME, FRAME_OFFSET, FRAME_SCALE, MASKS, POINTS, SCORES, Embedded
+from edgeopt.recipes.embedded import (
+    BOXES,
+    CLASS_MAP,
+    CLASSES,
+    FRAME,
+    FRAME_OFFSET,
+    FRAME_SCALE,
+    MASKS,
+    POINTS,
+    SCORES,
+    Embedded,
+)
 from edgeopt.recipes.output_shapes import CLASSIFIERS, split_prototypes
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.steps import Step
 from edgeopt.steps._beside_boxes import masks, points
+from edgeopt.steps._class_map import ARGMAX, class_map
 from edgeopt.steps._context import Context, Setting
 from edgeopt.steps._decoding import EMBEDDED, Found, decode
 from edgeopt.steps._embedding import Nodes, floats, ints, prepared, put_after, why_not_embedded
@@ -56,6 +68,9 @@ def embed_postprocess(model: Model, recipe: Recipe) -> Model:
         _classify(nodes, recipe, raw[0])
         made = [TensorSpec(CLASSES, "int64", (None,)), TensorSpec(SCORES, "float32", (None,))]
         return put_after(model, nodes, made, keep=False)
+    if recipe.postprocess.decoder == ARGMAX:
+        nodes.call(CLASS_MAP, class_map(nodes, recipe, raw[0], in_frame=is_fed_frames))
+        return put_after(model, nodes, [TensorSpec(CLASS_MAP, "uint16", ("map_height", "map_width"))], keep=False)
     found = _finite(nodes, decode(nodes, recipe, raw), with_more=recipe.task != "instances")
     best = _best(nodes, recipe, found)
     boxes = nodes("Gather", found.boxes, best, axis=0)
@@ -84,7 +99,9 @@ def _why_not_written(recipe: Recipe) -> str:
     decoder = recipe.postprocess.decoder
     if not recipe.decodes:
         return f"[postprocess] decoder = {decoder!r}: the outputs are the answer already"
-    return "" if decoder in (*CLASSIFIERS, *EMBEDDED) else f"[postprocess] decoder = {decoder!r} is not embedded"
+    return (
+        "" if decoder in (*CLASSIFIERS, *EMBEDDED, ARGMAX) else f"[postprocess] decoder = {decoder!r} is not embedded"
+    )
 
 
 def _finite(nodes: Nodes, found: Found, *, with_more: bool) -> Found:
@@ -164,7 +181,7 @@ def _make(model: Model, context: Context, _: Setting) -> Sequence[Outcome]:
 
 STEP = Step(
     _make,
-    does="the model gives the answer: boxes with scores, classes, points and masks, or the best classes",
+    does="the model gives the answer: boxes with scores, classes, points and masks, the best classes, or a map of them",
     order=71,
     why_not=why_not_embedded,
     why_not_of=_why_not_written,

@@ -9,10 +9,8 @@ of those rows alone that the picture needs, and rounded as OpenCV rounds them: f
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edgeopt.errors import UnsupportedError
 from edgeopt.graph.model import Model
@@ -20,28 +18,17 @@ from edgeopt.graph.outcome import Outcome
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.embedded import FRAME, FRAME_OFFSET, FRAME_SCALE, Embedded
 from edgeopt.recipes.match_tables import FOUND
-from edgeopt.recipes.preprocess import Anchor, Colour, Layout, Resize
+from edgeopt.recipes.preprocess import Colour, Layout, Resize
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.steps import Step
 from edgeopt.steps._context import Context, Setting
 from edgeopt.steps._embedding import Nodes, Operand, floats, ints, put_after, put_before, why_not_embedded
-from edgeopt.steps._normalising import name_tensor, normalised, take_over
+from edgeopt.steps._frame_place import Place, place_of
+from edgeopt.steps._normalising import name_tensor, normalised, take_over, why_no_picture
 
 _HALF = np.array(0.5, np.float64)
 _STEPS = np.array(2048, np.float32)
 """OpenCV rounds the share of a row to so many."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Names of tensors (2,), height before width: how large the scaled frame is, and where it lies in the input."""
-
-    size: Operand
-    """int64, pixels."""
-    offset: Operand
-    """int64, pixels of the input; of a crop: what is cut off before."""
-    scale: str
-    """float64, input over frame."""
 
 
 def embed_preprocess(model: Model, recipe: Recipe) -> Model:
@@ -56,14 +43,12 @@ def embed_preprocess(model: Model, recipe: Recipe) -> Model:
     Raises:
         UnsupportedError: If the recipe says nothing of a picture, or onnx cannot bring the model into opset 13.
     """
-    if not recipe.input.size:
-        raise UnsupportedError(
-            f"recipe {recipe.name!r} takes tensors, no pictures", remedy="leave the step embed-preprocess out"
-        )
+    if reason := why_no_picture(recipe):
+        raise UnsupportedError(reason, remedy="leave the step embed-preprocess out")
     is_line = recipe.preprocess.resize is Resize.LINE
-    model, taken, left = take_over(model, recipe, has_border=is_line)
+    model, taken, left = take_over(model, recipe, FRAME, has_border=is_line)
     nodes = Nodes("preprocess", model.opset)
-    place = _place(nodes, recipe)
+    place = place_of(nodes, recipe)
     pixels = _fitted(nodes, recipe, _resized(nodes, place), place)
     tensor = normalised(nodes, recipe, pixels, left)
     name_tensor(nodes, recipe, _lengthened(nodes, recipe, tensor, place), taken)
@@ -83,43 +68,7 @@ def _x_first(nodes: Nodes, pair: Operand) -> str:
     return nodes("Gather", pair, ints(1, 0))
 
 
-def _place(nodes: Nodes, recipe: Recipe) -> _Place:
-    """Compute what `PictureInput` computes of a frame's height and width, in the same precision."""
-    wanted, size = np.array(recipe.input.size, np.float64), ints(*recipe.input.size)
-    sides = nodes.cast(nodes("Slice", nodes("Shape", FRAME), ints(0), ints(2)), "float64")
-    fitting = nodes("Div", wanted, sides)
-    if recipe.preprocess.resize is Resize.STRETCH:
-        return _Place(size, ints(0, 0), fitting)
-    if recipe.preprocess.resize is Resize.LETTERBOX:
-        factor = _of_both(nodes, "Min", fitting)
-        scaled = nodes("Max", nodes.cast(nodes("Mul", sides, factor), "int64"), ints(1))
-        left = nodes("Div", nodes("Sub", size, scaled), ints(2)) if recipe.preprocess.anchor is Anchor.CENTRE else ""
-        return _Place(scaled, left or nodes("Identity", ints(0, 0)), nodes("Expand", factor, ints(2)))
-    if recipe.preprocess.resize is Resize.LINE:
-        return _line(nodes, recipe, sides, wanted)
-    if recipe.preprocess.resize is not Resize.CENTRE_CROP:
-        raise UnsupportedError(
-            f"embed-preprocess has no ONNX ops for resize = {recipe.preprocess.resize}", remedy="leave the step out"
-        )
-    shorter = recipe.preprocess.crop_from or min(recipe.input.size)
-    whole = nodes("Div", np.array([shorter], np.float64), _of_both(nodes, "Min", sides))
-    factor = nodes("Max", whole, _of_both(nodes, "Max", fitting))
-    rounded = nodes.cast(nodes("Round", nodes("Mul", sides, factor)), "int64")
-    scaled = nodes("Max", rounded, size)
-    cut = nodes("Div", nodes("Sub", scaled, size), ints(2))
-    return _Place(scaled, cut, nodes("Div", nodes.cast(scaled, "float64"), sides))
-
-
-def _line(nodes: Nodes, recipe: Recipe, sides: str, wanted: NDArray[np.float64]) -> _Place:
-    """As wide as the input's height makes it, and no wider than the input."""
-    height, width = recipe.input.size
-    ratio = nodes("Div", nodes("Gather", sides, ints(1)), nodes("Gather", sides, ints(0)))
-    long = nodes.cast(nodes("Ceil", nodes("Mul", wanted[:1], ratio)), "int64")
-    scaled = nodes("Concat", ints(height), nodes("Min", long, ints(width)), axis=0)
-    return _Place(scaled, ints(0, 0), nodes("Div", nodes.cast(scaled, "float64"), sides))
-
-
-def _lengthened(nodes: Nodes, recipe: Recipe, pixels: str, place: _Place) -> str:
+def _lengthened(nodes: Nodes, recipe: Recipe, pixels: str, place: Place) -> str:
     """Fill a line with 0 up to the input's width; what fills the input stays as it is."""
     if recipe.preprocess.resize is not Resize.LINE:
         return pixels
@@ -131,12 +80,7 @@ def _lengthened(nodes: Nodes, recipe: Recipe, pixels: str, place: _Place) -> str
     return nodes("Reshape", padded, ints(*((1, channels, height, width) if planar else (1, height, width, channels))))
 
 
-def _of_both(nodes: Nodes, op: str, pair: str) -> str:
-    """Return Min or Max of two numbers. OpenVINO 2026.4 joins ReduceMin with a Div behind it, and divides wrongly."""
-    return nodes(op, nodes("Gather", pair, ints(0)), nodes("Gather", pair, ints(1)))
-
-
-def _resized(nodes: Nodes, place: _Place) -> str:
+def _resized(nodes: Nodes, place: Place) -> str:
     """Scale the frame: (1, height, width, 3) uint8.
 
     As OpenCV: columns first, then each of two rows weighed in 2048ths and cut to a quarter of a step, then their sum
@@ -167,7 +111,7 @@ def _resized(nodes: Nodes, place: _Place) -> str:
     return nodes.cast(nodes("Mul", rounded, np.array(0.25, np.float32)), "uint8")
 
 
-def _fitted(nodes: Nodes, recipe: Recipe, pixels: str, place: _Place) -> str:
+def _fitted(nodes: Nodes, recipe: Recipe, pixels: str, place: Place) -> str:
     """Pad or cut what was scaled to the input's size: (1, height, width, 3)."""
     size, zero = ints(*recipe.input.size), ints(0)
     if recipe.preprocess.resize is Resize.LETTERBOX:
@@ -190,6 +134,7 @@ STEP = Step(
     does="the model takes frames as they come, of any size: resize, colour and normalisation inside",
     order=70,
     why_not=why_not_embedded,
+    why_not_of=why_no_picture,
     in_line=False,
     embeds=Embedded.PREPROCESS,
     is_default=False,

@@ -14,7 +14,7 @@ from edgeopt.errors import InvalidFileError, NotFoundError, UnsupportedError
 from edgeopt.graph.tensors import Frame, Sample, Tensors, TensorSpec
 from edgeopt.recipes.class_areas import ClassAreas, areas_of, mean_overlap
 from edgeopt.recipes.drawing import HEIGHT, class_colour, scaled, write_text
-from edgeopt.recipes.embedded import FRAME, Embedded, picture_feed
+from edgeopt.recipes.embedded import CLASS_MAP, FRAME, Embedded, picture_feed
 from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.labels.masks import UNLABELLED, MaskLabels, require_size
 from edgeopt.recipes.preprocess import Geometry, Layout, Resize, letterbox_place
@@ -65,14 +65,18 @@ class Segmentation(FrameTask):
                 f"recipe {recipe.name!r} cuts frames, so that pixels outside the cut get no class",
                 remedy='write resize = "stretch" or "letterbox" under [preprocess]',
             )
+        if is_read := Embedded.POSTPROCESS in recipe.embedded:
+            self._decoder = _CLASS_MAP
         self._recipe, self._size = recipe, (recipe.input.size[0], recipe.input.size[1])
-        self._name, self._output = recipe.input.tensor or inputs[0].name, outputs[0].name
+        self._name = recipe.input.tensor or inputs[0].name
+        self._output = CLASS_MAP if is_read else outputs[0].name
         self._shape = outputs[0].shape
         self._is_last = recipe.input.layout is Layout.NHWC
         self._is_probability = recipe.postprocess.scores is Scores.PROBABILITIES
         self._picture = picture_feed(recipe.input, recipe.preprocess, recipe.embedded, reuse=not evaluating)
         self._is_fed_frames = Embedded.PREPROCESS in recipe.embedded
-        self._anchor = recipe.preprocess.anchor if recipe.preprocess.resize is Resize.LETTERBOX else None
+        has_border = recipe.preprocess.resize is Resize.LETTERBOX and not (is_read and self._is_fed_frames)
+        self._anchor = recipe.preprocess.anchor if has_border else None
         self._first = int(recipe.postprocess.background)
         self._classes = self._count_classes(outputs[0])
 
