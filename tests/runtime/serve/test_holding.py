@@ -47,7 +47,7 @@ def test_a_broken_model_is_freed_by_its_own_last_user():
 
 def test_a_slot_is_handed_on_where_who_waited_leaves_in_the_same_moment():
     async def run() -> None:
-        tally = Tally("m", ("a",))
+        tally = Tally("m", ("a",), Holder(Opened))
         line = Line(Limits(slots=1, seconds=60), tally)
         await line.enter(monotonic() + 60)
         waits = asyncio.create_task(line.enter(monotonic() + 60))

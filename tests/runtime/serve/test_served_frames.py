@@ -89,6 +89,15 @@ def test_what_is_no_picture_is_refused_and_the_next_one_is_answered(server, fram
     assert server.ask("POST", "/v1/completions", b"{}", PNG)[0] == 404
 
 
+def test_pictures_that_are_none_are_counted_once(folder, frame):
+    with serving(str(folder)) as server:
+        for body in (b"", as_png(frame)[:60], as_png(frame)):
+            server.ask("POST", "/v1/frames", body, PNG)
+        assert server.metric('edgeopt_refused_total{status="400"}') == 2
+        assert server.metric('edgeopt_frames_total{outcome="failed"}') == 0
+    assert str(server.result[0]) == "digits_detector: 1 answer, 2 refused"
+
+
 @pytest.mark.parametrize("suffix", [".png", ".jpg", ".bmp", ".webp"])
 def test_the_size_of_a_picture_is_known_before_it_is_decoded(suffix):
     chance = np.random.default_rng(0)

@@ -129,12 +129,7 @@ def serve(
     listening = open_port(options.host, options.port)  # before the model: what is taken is known at once
     try:
         opened = _open(model, options)
-
-        def beat() -> None:
-            opened.holder.free_if_idle()
-            opened.tally.is_loaded = opened.holder.is_loaded
-
-        server = Server(options.limits, beat, certificate)
+        server = Server(options.limits, opened.holder.free_if_idle, certificate)
         address = address_of(listening, is_encrypted=certificate is not None)
         access = Access(names_of(listening, options.host), options.key, options.origins)
         app = make_site(opened.tally, opened.routes, access, server.lifespan)
@@ -221,7 +216,7 @@ def _open_texts(model: str, options: ServeOptions) -> _Open:
     names = list[str]()
     holder = Holder(open_model, options.keep_s)
     name, reader = options.name or names[0], read[0]
-    tally, tracer = Tally(name, STAGES), Tracer(name)
+    tally, tracer = Tally(name, STAGES, holder, writes=True), Tracer(name)
     texts = Texts(name, holder, reader, limits, tally, tracer)
     told = "/v1, completions and chat " + ("in a plain form" if reader.stop else "by the model's own template")
     return _Open(name, tally, holder, texts.routes(), texts.close, told, tuple(notes))
@@ -260,7 +255,7 @@ def _open_pictures(model: str, options: ServeOptions) -> _Open:
     with holder.held() as runtime:
         stages = ("queue", "decode", *runtime.stages)
     name = options.name or recipe.name
-    tally = Tally(name, stages)
+    tally = Tally(name, stages, holder)
     pictures = Pictures(name, holder, options.limits, tally, Tracer(name))
     return _Open(name, tally, holder, pictures.routes(), pictures.close, "/v1/frames, a picture in, JSON out")
 

@@ -54,13 +54,13 @@ def open_pair(model: str, name: str, threads: int, limits: Limits, keep_s: float
     files = first.files
     name = name or files.name
     if files.audio is not None:
-        tally = Tally(name, sounds.STAGES)
         heard = Holder(opened, keep_s)
+        tally = Tally(name, sounds.STAGES, heard, writes=True)
         routes = sounds.Sounds(name, heard, files.audio.rate_hz, limits, tally, Tracer(name))
         told = "/v1/audio/transcriptions, a WAV in, its text out"
         return name, tally, heard, routes.routes(), routes.close, told, files.notes
-    tally = Tally(name, texts.STAGES)
     written = Holder(lambda: sounds.Translations(opened()), keep_s)
+    tally = Tally(name, texts.STAGES, written, writes=True)
     reader = Reader(first.tokenizer, first.reads + 1, (), None)
     answering = texts.Texts(name, written, reader, limits, tally, Tracer(name))
     told = "/v1/completions, a text in, the model's answer to it out"

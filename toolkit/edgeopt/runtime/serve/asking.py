@@ -113,22 +113,27 @@ def refused(refusal: RefusedError) -> Response:
 
 
 def answers(endpoint: Endpoint, tally: Tally) -> Endpoint:
-    """Return an endpoint whose refusals and failures become replies; each is counted."""
+    """Return an endpoint whose refusals and failures become replies; each is counted once, and only here."""
 
     async def answer(request: Request) -> Response:
         try:
             return await endpoint(request)
         except RefusedError as refusal:
-            reply = refusal
+            tally.refuse(refusal.status)
+            return refused(refusal)
         except GoneError:
+            tally.lose(is_gone=True)
             return Response(status_code=_GONE_STATUS)
+        except asyncio.CancelledError:
+            tally.lose(is_gone=True)
+            raise
         except EdgeoptError as error:
             _LOG.error("%s", error.problem)
             reply = RefusedError(503, f"the model cannot answer: {error.problem}", code="model_unavailable")
         except Exception:
             _LOG.exception("a request broke")
             reply = RefusedError(500, "the server failed; its log says why", code="internal_error")
-        tally.refuse(reply.status)
+        tally.lose(is_gone=False)
         return refused(reply)
 
     return answer

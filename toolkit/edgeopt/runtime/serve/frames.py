@@ -46,25 +46,16 @@ class Pictures:
         body = await read_body(request, self._limits)
         if kind == FORM:
             body, _ = await read_form(request, body, "picture")
-        self._tally.ring.feed()
-        try:
-            queue_ns = await while_there(request, self._line.enter(end_s))
-        except BaseException:
-            self._tally.ring.drop()
-            raise
+        queue_ns = await while_there(request, self._line.enter(end_s))
         done = asyncio.get_running_loop().run_in_executor(self._threads, self._run, body)
         done.add_done_callback(self._over)
         try:
             async with asyncio.timeout(end_s - monotonic()):
                 size, answer, times_ns = await asyncio.shield(done)
-        except BaseException as error:
-            self._tally.ring.fail()
-            if isinstance(error, TimeoutError):
-                late = "no answer came within the time limit of this server"
-                raise RefusedError(503, late, code="time_limit") from error
-            raise
-        total_ns = queue_ns + sum(times_ns.values())
-        self._tally.ring.record((queue_ns, *times_ns.values()), total_ns, total_ns)
+        except TimeoutError as error:
+            late = "no answer came within the time limit of this server"
+            raise RefusedError(503, late, code="time_limit") from error
+        self._tally.answer({"queue": queue_ns, **times_ns})
         self._tracer.record("frame", request.headers, {"queue": queue_ns, **times_ns}, {})
         times = {f"{name}_ms": value / 1e6 for name, value in {"queue": queue_ns, **times_ns}.items()}
         told = {"object": "frame", "model": self._model, "picture": size, "answer": answer, "edgeopt": times}
@@ -81,7 +72,6 @@ class Pictures:
         frame = read_frame(body)
         decode_ns = perf_counter_ns() - before_ns
         with self._holder.held() as runtime, runtime.begin() as work:
-            self._tally.loads = self._holder.loads
             work.preprocess(frame)
             work.execute()
             answer = runtime.task.as_json(work.postprocess())

@@ -100,7 +100,7 @@ def names_of(listening: socket.socket, host: str) -> Collection[str] | None:
 class Server:
     """Runs an app until it is told to stop."""
 
-    def __init__(self, limits: Limits, beat: Callable[[], None], certificate: Certificate | None = None) -> None:
+    def __init__(self, limits: Limits, beat: Callable[[], object], certificate: Certificate | None = None) -> None:
         """Prepare.
 
         Args:

@@ -40,7 +40,7 @@ def make_site(tally: Tally, routes: Sequence[Route], access: Access, lifespan: A
         return JSONResponse(model)
 
     async def health(_: Request) -> Response:
-        told = {"loaded": tally.is_loaded, "running": tally.running, "waiting": tally.waiting}
+        told = {"loaded": tally.held.is_loaded, "running": tally.running, "waiting": tally.waiting}
         return JSONResponse({"status": "ok", "model": tally.name, **told})
 
     async def metrics(_: Request) -> Response:

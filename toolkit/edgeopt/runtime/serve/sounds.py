@@ -27,7 +27,7 @@ from edgeopt.recipes.wav_files import decode_wav
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder
 from edgeopt.runtime.decoding.generation import Asked, Long
 from edgeopt.runtime.decoding.sampling import Sampling
-from edgeopt.runtime.serve.asking import GoneError, answers, read_body, require_kind, while_there
+from edgeopt.runtime.serve.asking import answers, read_body, require_kind, while_there
 from edgeopt.runtime.serve.forms import FORM, read_form
 from edgeopt.runtime.serve.holder import Holder
 from edgeopt.runtime.serve.limits import Limits
@@ -77,7 +77,6 @@ class Sounds:
     @contextmanager
     def _begin(self, sound: Sound, asked: Asked) -> Iterator[Answer]:
         with self._holder.held() as model, model.generate(sound, asked) as answer:
-            self._tally.loads = self._holder.loads
             yield answer
 
     async def _answer(self, request: Request) -> Response:
@@ -86,21 +85,14 @@ class Sounds:
         data, fields = await read_form(request, await read_body(request, self._limits), "sound")
         form, asked = self._wanted(fields)
         sound = await asyncio.to_thread(self._read, data)
-        self._tally.ring.feed()
-        try:
-            queue_ns = await while_there(request, self._line.enter(end_s))
-        except BaseException:
-            self._tally.ring.drop()
-            raise
+        queue_ns = await while_there(request, self._line.enter(end_s))
         writing = Writing(partial(self._begin, sound, asked), end_s)
         self._running.add(writing)
         writing.start(self._threads, self._line.leave)
         try:
             text, written = await while_there(request, _gathered(writing))
-        except BaseException as error:
+        except BaseException:
             writing.cancel()
-            is_gone = isinstance(error, GoneError | asyncio.CancelledError)
-            (self._tally.ring.drop if is_gone else self._tally.ring.fail)()
             raise
         times = self._settle(request, written, queue_ns)
         headers = {"Server-Timing": f"queue;dur={queue_ns / 1e6:.3f}"}
@@ -157,8 +149,7 @@ class Sounds:
         times = account.token_at_ns
         listen_ns, decode_ns = (times[0], times[-1] - times[0]) if times else (account.encode_ns, 0)
         stages = dict(zip(STAGES, (queue_ns, listen_ns, decode_ns), strict=True))
-        total_ns = sum(stages.values())
-        self._tally.ring.record(tuple(stages.values()), total_ns, total_ns)
+        self._tally.answer(stages, times)
         self._tally.add_tokens({"output": len(times), "computed": account.computed_tokens})
         self._tracer.record("transcription", request.headers, stages, {"gen_ai.usage.output_tokens": len(times)})
         return {f"{name}_ms": value / 1e6 for name, value in stages.items()}

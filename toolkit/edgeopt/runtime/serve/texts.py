@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from edgeopt.runtime.decoding.generation import Asked
-from edgeopt.runtime.serve.asking import GoneError, answers, read_body, require_kind, while_there
+from edgeopt.runtime.serve.asking import answers, read_body, require_kind, while_there
 from edgeopt.runtime.serve.holder import Holder
 from edgeopt.runtime.serve.limits import Limits
 from edgeopt.runtime.serve.line import Line
@@ -75,7 +75,6 @@ class Texts(Generic[W]):
     @contextmanager
     def _begin(self, tokens: Sequence[int], asked: Asked, priority: int) -> Iterator[Answer]:
         with self._holder.held() as model, model.generate(tokens, asked, priority) as answer:
-            self._tally.loads = self._holder.loads
             yield answer
 
     async def _answer(self, request: Request, *, is_chat: bool) -> Response:
@@ -89,12 +88,7 @@ class Texts(Generic[W]):
         asked = wanted.asked
         if is_chat:
             asked = replace(asked, stop=(*asked.stop, *self._reader.stop))
-        self._tally.ring.feed()
-        try:
-            queue_ns = await while_there(request, self._line.enter(end_s, wanted.priority))
-        except BaseException:
-            self._tally.ring.drop()
-            raise
+        queue_ns = await while_there(request, self._line.enter(end_s, wanted.priority))
         writing = Writing(partial(self._begin, tokens, asked, wanted.priority), end_s)
         self._running.add(writing)
         writing.start(self._threads, self._line.leave)
@@ -112,8 +106,8 @@ class Texts(Generic[W]):
         decode_ns = times[-1] - times[0] if times else 0
         prefill_ns = times[0] - account.queue_ns if times else account.prefill_ns
         queue_ns += account.queue_ns
-        total_ns = queue_ns + prefill_ns + decode_ns
-        self._tally.ring.record((queue_ns, prefill_ns, decode_ns), total_ns, total_ns)
+        stages = dict(zip(STAGES, (queue_ns, prefill_ns, decode_ns), strict=True))
+        self._tally.answer(stages, times)
         self._tally.add_tokens(
             {
                 "prompt": account.prompt_tokens,
@@ -125,7 +119,7 @@ class Texts(Generic[W]):
         self._tracer.record(
             "chat" if wanted.messages else "text_completion",
             request.headers,
-            dict(zip(STAGES, (queue_ns, prefill_ns, decode_ns), strict=True)),
+            stages,
             {
                 "gen_ai.request.max_tokens": wanted.asked.most_tokens,
                 "gen_ai.usage.input_tokens": account.prompt_tokens,
@@ -134,10 +128,10 @@ class Texts(Generic[W]):
             },
         )
 
-    def lose(self, writing: Writing, *, is_gone: bool) -> None:
-        """End an answer that nobody reads, or that broke; count it."""
-        writing.cancel()
-        (self._tally.ring.drop if is_gone else self._tally.ring.fail)()
+    @property
+    def tally(self) -> Tally:
+        """Counts requests."""
+        return self._tally
 
 
 class _Task:
@@ -151,8 +145,8 @@ class _Task:
     async def whole(self) -> Response:
         try:
             text, written = await while_there(self._request, self._gathered())
-        except BaseException as error:
-            self._texts.lose(self._writing, is_gone=isinstance(error, GoneError | asyncio.CancelledError))
+        except BaseException:
+            self._writing.cancel()
             raise
         self._texts.settle(self._request, self._wanted, written, self._queue_ns)
         headers = {"Server-Timing": f"queue;dur={self._queue_ns / 1e6:.3f}"}
@@ -181,14 +175,15 @@ class _Task:
                     yield told
         except RefusedError as refusal:
             is_settled = True
-            self._texts.lose(self._writing, is_gone=False)
+            self._texts.tally.refuse(refusal.status)
             yield event(refusal.as_json()) + DONE
         except Exception:
             is_settled = True
             _LOG.exception("an answer broke")
-            self._texts.lose(self._writing, is_gone=False)
+            self._texts.tally.lose(is_gone=False)
             broken = RefusedError(500, "the server failed; its log says why", code="internal_error")
             yield event(broken.as_json()) + DONE
         finally:
+            self._writing.cancel()  # of one that is over, nothing
             if not is_settled:
-                self._texts.lose(self._writing, is_gone=True)
+                self._texts.tally.lose(is_gone=True)
