@@ -11,7 +11,8 @@ import pytest
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.recipes.drafting import Facts, draft_recipe
+from edgeopt.recipes.drafted import Facts
+from edgeopt.recipes.drafting import draft_recipe
 from edgeopt.recipes.preprocess import Colour, Layout, Resize
 from edgeopt.recipes.questions import Question, about_alphabet, about_labels, about_size, about_values, nobody
 from edgeopt.recipes.recipe import Recipe, find_recipe, read_recipe

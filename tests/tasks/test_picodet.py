@@ -8,7 +8,8 @@ import numpy as np
 from detector_heads import Head, answers
 
 from edgeopt.graph.model import Model
-from edgeopt.recipes.drafting import Facts, draft_recipe
+from edgeopt.recipes.drafted import Facts
+from edgeopt.recipes.drafting import draft_recipe
 from edgeopt.recipes.questions import nobody
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.steps._embedding import ints

@@ -26,7 +26,7 @@ from edgeopt.cli._values import ModelName, RecipeName
     default="",
     metavar="PICTURE",
     show_default="the recipe's own, or none",
-    help="Show what the model answers to it when it is fed so.",
+    help="A picture, or a sound (.wav): show what the model answers to it when it is fed so.",
 )
 @click.option(
     "--recipe",

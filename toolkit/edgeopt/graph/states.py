@@ -18,23 +18,69 @@ _COUNTED = frozenset({"cache", "cached", "state", "states", "len", "lens", "proc
 def find_states(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> dict[str, str]:
     """Return the input that each state output feeds, by the input's name; none where the model is not recurrent.
 
-    Both have one element type, shapes that can be equal, and one name but for words like `in`, `out`, `new`, `n`. A
-    model whose inputs or outputs would all be states has none: it makes a picture of a picture.
+    Both have one element type, shapes that can be equal, and one name but for words like `in`, `out`, `new`, `n`; or
+    equal shapes and one name but for numbers, if no other does: `h0` and `h1`. A model whose inputs or outputs would
+    all be states has none: it makes a picture of a picture.
     """
     found: dict[str, str] = {}
     for one in inputs:
         fitting = [other.name for other in outputs if _is_same(one, other)]
         if len(fitting) == 1 and fitting[0] not in found.values():
             found[one.name] = fitting[0]
+    for one in (one for one in inputs if one.name not in found):
+        fitting = [
+            other.name for other in outputs if _is_numbered_alike(one, other) and other.name not in found.values()
+        ]
+        rivals = [other for other in inputs if _words(other.name) == _words(one.name)]
+        if len(fitting) == len(rivals) == 1:
+            found[one.name] = fitting[0]
     return found if len(found) < min(len(inputs), len(outputs)) else {}
 
 
+def possible_states(
+    inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], known: Mapping[str, str]
+) -> dict[str, tuple[str, ...]]:
+    """Return the outputs that each other input may take from the sample before, by its name: equal in shape and type.
+
+    Only of inputs that are rows or less than pictures, and only while one input and one output stay that are none.
+
+    Args:
+        inputs: Of the model.
+        outputs: Of the model.
+        known: States that are certain.
+    """
+    free = [one for one in inputs if one.name not in known]
+    said = [one for one in outputs if one.name not in known.values()]
+    if min(len(free), len(said)) < 2:
+        return {}
+    found = {
+        one.name: tuple(other.name for other in said if (one.dtype, one.shape) == (other.dtype, other.shape))
+        for one in free
+        if "float" in one.dtype and 1 < len(one.shape) < 4
+    }
+    return {name: fitting for name, fitting in found.items() if fitting}
+
+
 def _is_same(one: TensorSpec, other: TensorSpec) -> bool:
-    carries = "float" in one.dtype or ("int" in one.dtype and not _COUNTED.isdisjoint(_thing(one.name)))
-    same = one.dtype == other.dtype and carries and len(one.shape) == len(other.shape)
     sizes = zip(one.shape, other.shape, strict=False)
     fits = all(a == b or not (isinstance(a, int) and isinstance(b, int)) for a, b in sizes)
-    return same and fits and bool(_thing(one.name)) and _thing(one.name) == _thing(other.name)
+    fits = fits and len(one.shape) == len(other.shape)
+    return _carries(one, other) and fits and bool(_thing(one.name)) and _thing(one.name) == _thing(other.name)
+
+
+def _is_numbered_alike(one: TensorSpec, other: TensorSpec) -> bool:
+    same = one.shape == other.shape and bool(one.shape) and one.name != other.name
+    return _carries(one, other) and same and bool(_words(one.name)) and _words(one.name) == _words(other.name)
+
+
+def _carries(one: TensorSpec, other: TensorSpec) -> bool:
+    kept = "float" in one.dtype or ("int" in one.dtype and not _COUNTED.isdisjoint(_thing(one.name)))
+    return kept and one.dtype == other.dtype
+
+
+def _words(name: str) -> tuple[str, ...]:
+    """Return what a name is about, without numbers."""
+    return tuple(word for word in _thing(name) if not word.isdigit())
 
 
 def _thing(name: str) -> tuple[str, ...]:

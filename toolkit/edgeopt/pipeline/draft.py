@@ -12,11 +12,14 @@ from edgeopt.errors import EdgeoptError, InvalidFileError, Note, NoteKind, Unsup
 from edgeopt.executors import Session, SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.model import Model, find_model, load_model
+from edgeopt.graph.sound import Sound
 from edgeopt.graph.tensors import Frame, TensorSpec
 from edgeopt.measurement.accuracy.evaluate import answers
 from edgeopt.measurement.accuracy.misreading import other_readings
 from edgeopt.recipes.alphabet import Alphabet
-from edgeopt.recipes.drafting import Draft, Facts, draft_recipe
+from edgeopt.recipes.drafted import Draft, Facts
+from edgeopt.recipes.drafting import draft_recipe
+from edgeopt.recipes.feeding import fed
 from edgeopt.recipes.frames import Frames, open_frames
 from edgeopt.recipes.questions import Ask, name_of_reading, nobody
 from edgeopt.recipes.readings import LINE_SIZE
@@ -86,7 +89,7 @@ def draft(
         model: Path of an ONNX file, or the name of a shipped model.
         out: The file to write; None: `recipe.toml` beside the model.
         recipe: The recipe to begin with, by shipped name or path; None: read from the model.
-        picture: A picture, or what holds pictures: the first is shown; empty: the recipe's own, or none.
+        picture: A picture or a sound, or what holds some: the first is shown; empty: the recipe's own, or none.
         ask: Answers what the model does not tell.
 
     Raises:
@@ -102,8 +105,9 @@ def draft(
     loaded = load_model(path)
     if not loaded.inputs:
         raise UnsupportedError(f"{model} takes no input, and a recipe says what is fed", remedy="name another model")
-    found = draft_recipe(_facts_of(loaded, path), recipe, ask)
-    _write(found, _facts_of(loaded, path), file)
+    facts = replace(_facts_of(loaded, path), sound_rate_hz=_rate_of(frames))
+    found = draft_recipe(facts, recipe, ask)
+    _write(found, facts, file)
     written = read_recipe(file)
     frames = frames or _own_frames(written)
     if frames is None:
@@ -114,6 +118,12 @@ def draft(
         note = Note(NoteKind.WARNING, f"no answer to {frames.names[0]}: {error.problem}", error.remedy)
         return Drafted(model, file, written, found.not_known, notes=(note,))
     return Drafted(model, file, written, found.not_known, frames.names[0], readings, drawn)
+
+
+def _rate_of(frames: Frames | None) -> int:
+    """Return the rate of an example that is a sound; 0 where it is none."""
+    example = frames.read(0) if frames is not None and frames.kind == "sound" else None
+    return example.rate_hz if isinstance(example, Sound) else 0
 
 
 def _facts_of(model: Model, path: Path) -> Facts:
@@ -183,10 +193,12 @@ def _own_frames(recipe: Recipe) -> Frames | None:
 
 def _show(recipe: Recipe, model: Model, frames: Frames, file: Path) -> tuple[tuple[Reading, ...], Path | None]:
     """Return what the model answers to a picture in each reading, and where the first answers are drawn."""
+    frames = fed(frames, recipe, model.inputs).select([0]) if frames.kind == "sound" else frames
     session = EXECUTOR.open(model.source, SessionOptions())
     try:
         tells = find_task(recipe.task).reveals_misreading and frames.holds_pictures
-        named = [(f"{name_of_reading(recipe.preprocess)} (as written)", recipe)]
+        fed_as = name_of_reading(recipe.preprocess) if frames.holds_pictures else recipe.kind
+        named = [(f"{fed_as} (as written)", recipe)]
         named += [(name_of_reading(one.preprocess), one) for one in other_readings(recipe)] if tells else []
         told = [(name, *_answer(one, model, session, frames)) for name, one in named]
     finally:

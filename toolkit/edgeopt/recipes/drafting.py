@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.alphabet import Alphabet
 from edgeopt.recipes.binding import ARRAYS_RECIPE, Choice, bind_recipe
 from edgeopt.recipes.configured import configured
+from edgeopt.recipes.drafted import Draft, Facts
 from edgeopt.recipes.keypoints import Keypoints
 from edgeopt.recipes.matching import recognised, shipped_recipes
 from edgeopt.recipes.metadata import (
@@ -48,9 +48,10 @@ from edgeopt.recipes.readings import (
     text_reading,
 )
 from edgeopt.recipes.recipe import Recipe, find_recipe
-from edgeopt.recipes.recipe_text import recipe_text
 from edgeopt.recipes.recognise import choose_recipe
+from edgeopt.recipes.sound_drafting import sound_draft
 from edgeopt.recipes.sound_reading import sound_recipe
+from edgeopt.recipes.state_drafting import draft_states
 from edgeopt.recipes.text_drafting import NOT_KNOWN, TOKENIZER, takes_tokens, text_recipe
 from edgeopt.system.text import plural
 
@@ -62,52 +63,6 @@ _LEAST_CROPPED = 100
 """Pixels of a classifier's picture; smaller ones are trained on as they are."""
 _SIDE_OF_CLASSES, _SIDE = 224, 640
 """Pixels of a picture whose size nobody told: of a classifier, of any other model."""
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What is known of a model."""
-
-    name: str
-    path: Path
-    opset: int
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    metadata: Mapping[str, str]
-    first_ops: tuple[str, ...] = ()
-    """Ops that read its input."""
-
-
-@dataclass(slots=True)
-class Draft:
-    """A recipe, and what is known of each of its keys."""
-
-    recipe: Recipe
-    comments: dict[str, str] = field(default_factory=dict)
-    """Key, such as `preprocess.colour`, to where its value is from."""
-
-    @property
-    def not_known(self) -> tuple[str, ...]:
-        """The keys whose values are guesses."""
-        return tuple(key for key, told in self.comments.items() if told.startswith(NOT_KNOWN))
-
-    def text(self, facts: Facts, labels: str, alphabet: str = "") -> str:
-        """Return the commented TOML text.
-
-        Args:
-            facts: Of the model.
-            labels: File of class names beside the recipe; empty: none.
-            alphabet: File of characters beside the recipe; empty: none, or the model's metadata tell them.
-        """
-        inputs, outputs = (", ".join(map(str, ones)) for ones in (facts.inputs, facts.outputs))
-        head = [
-            f"Written by edgeopt recipe from {facts.path.name} (opset {facts.opset}).",
-            f"Inputs: {inputs}. Outputs: {outputs}.",
-        ]
-        if self.not_known:
-            head.append(f"Guesses, to be checked: {', '.join(self.not_known)}.")
-        written = replace(self.recipe, alphabet=replace(self.recipe.alphabet, file=alphabet, characters=""))
-        return recipe_text(written, name=written.name, labels=labels, head=head, comments=self.comments)
 
 
 def draft_recipe(facts: Facts, asked: str | None, ask: Ask) -> Draft:
@@ -137,6 +92,8 @@ def draft_recipe(facts: Facts, asked: str | None, ask: Ask) -> Draft:
         recipe, comments = heard
         recipe = replace(recipe, name=facts.name, source=facts.path.name)
         return Draft(bind_recipe(recipe, "", facts.inputs, facts.outputs, facts.metadata, {}).recipe, comments)
+    if drafted := sound_draft(facts, ask):
+        return drafted
     fitting, _ = recognised(facts.inputs, facts.outputs, facts.metadata)
     if len(fitting) == 1 and len(facts.inputs[0].shape) == 3:  # a picture without a batch is seen by its recipe alone
         return _of_given(choose_recipe(None, None, facts.inputs, facts.outputs, facts.metadata), facts)
@@ -298,9 +255,11 @@ class _Drafting:
         return counts and all(one.is_static for one in outputs)
 
     def _input(self) -> Input:
-        """Return sizes of what the model leaves free."""
+        """Return sizes of what the model leaves free, and states."""
         if self._size is None:
-            return Input(shapes=self._shapes())
+            states, comments = draft_states(self._facts.inputs, self._facts.outputs, self._ask)
+            self._comments |= comments
+            return Input(shapes=self._shapes(), states=states)
         told = self._facts.inputs[0]
         self._comments["input.tensor"] = "from the model"
         self._comments["input.layout"] = f"from the model: {told}"

@@ -20,7 +20,7 @@ def hear(recipe: Recipe, inputs: Sequence[TensorSpec]) -> Recipe:
     Raises:
         UnsupportedError: If inputs are left whose values nothing tells, or the window does not fit.
     """
-    rates = {one.name: float(recipe.audio.rate_hz) for one in inputs if _is_rate(one)}
+    rates = {one.name: float(recipe.audio.rate_hz) for one in inputs if is_rate(one)}
     constants = {**rates, **recipe.input.constants}
     known = {*constants, *recipe.input.states}
     left = [one for one in inputs if one.name not in known]
@@ -47,5 +47,6 @@ def hear(recipe: Recipe, inputs: Sequence[TensorSpec]) -> Recipe:
     return replace(recipe, audio=audio, input=taken)
 
 
-def _is_rate(spec: TensorSpec) -> bool:
+def is_rate(spec: TensorSpec) -> bool:
+    """Return whether an input is one number, by its name the rate of the sound."""
     return spec.name.lower() in _RATE and all(size in (1, None) or isinstance(size, str) for size in spec.shape)
