@@ -72,6 +72,7 @@ def test_channels_are_averaged(tmp_path):
         (wav(b"", 16), "it holds no sample"),
         (wav(b"", 16)[:20], "it has no chunk data"),
         (wav(whole(16), 16)[:40], "it has no chunk data"),
+        (wav(whole(16), 16)[:-10], "it is cut off: 2 of 12 bytes of its samples are there"),
         (wav(whole(8), 8, 7), "8 bits in format 7, which is not read"),
         (wav(whole(16), 16, channels=0), "its head is wrong"),
         (wav(whole(16), 16, rate=0), "its head is wrong: 1 channels of 16 bits, 2 bytes together, 0 Hz"),

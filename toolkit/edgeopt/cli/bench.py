@@ -56,7 +56,7 @@ _OF_WRITERS = (
     *("cold", "repeats"),
 )
 """What a language model takes, with an encoder or without."""
-_OF_DECODERS = ("load", "slots", "guesses", "draft", *_PRICES)
+_OF_DECODERS = ("load", "slots", "guesses", "draft", "context", *_PRICES)
 """What a language model takes that has no encoder."""
 
 
@@ -151,6 +151,12 @@ class _LoadOption(click.Option):
     show_default="the recipe's",
     help="A smaller model that makes the guesses; none: the text so far does.",
 )
+@click.option(
+    "--context",
+    type=Whole(min=2),
+    show_default="the model's",
+    help="Of a language model: tokens of prompt and answer, for which memory is reserved.",
+)
 @click.option("--output-tokens", type=Whole(min=2), show_default="64", help="Tokens of each such answer.")
 @click.option(
     "--endpoint",
@@ -182,6 +188,7 @@ def bench(
     endpoint: str | None,
     key_from: str | None,
     slots: tuple[int, ...] | None,
+    context: int | None,
     **wishes: Any,
 ) -> None:
     """Measure MODEL stage by stage, and say what to do about it.
@@ -211,12 +218,15 @@ def bench(
         else:
             require_only(ctx, *_OF_WRITERS, *_OF_DECODERS)
         require_guesses(guesses, draft)
+        if context is not None and wishes["cold"]:
+            raise click.UsageError("fresh processes of --cold reserve the model's own context; leave --context out")
         wishes["max_miss"] = wishes["max_miss"] if first_given(ctx, ("max_miss",)) else None
         wishes["load"] = wishes["load"] if first_given(ctx, ("load",)) else None
         asked = {"prompt_tokens": prompt_tokens or _PROMPTS, "output_tokens": output_tokens or 64, "slots": slots or ()}
         asked |= {"guesses": -1 if guesses is None and draft else guesses, "draft": draft}
+        asked |= {"context": context or 0}
         ctx.exit(_bench_generation(model, asked, wishes, out, form))
-    if given := first_given(ctx, ("slots", "output_tokens", "guesses", "draft")):
+    if given := first_given(ctx, ("slots", "output_tokens", "guesses", "draft", "context")):
         raise click.UsageError(f"{given} is for a language model, and this is none")
     options = _options(**wishes)
     if is_pipeline(model):

@@ -20,6 +20,8 @@ _MOST_BYTES = 1 << 30
 """Of one file; an hour of 48 kHz stereo in 24 bits is 1.04e9."""
 _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
 _RATES = (1000, 768_000)
+_UNKNOWN_BYTES = 0x7FFF0000
+"""From here on a size tells that the writer did not know it: a stream, or a recorder that was cut off."""
 _REMEDY = "write a WAV of 8, 16, 24 or 32 bits or of floats, for example with ffmpeg -i IN OUT.wav"
 
 
@@ -52,7 +54,8 @@ def decode_wav(data: bytes, told: str) -> Sound:
 def _decoded(data: bytes) -> Sound:
     if data[:4] != b"RIFF" or data[8:12] != b"WAVE":
         raise ValueError("it is empty" if not data else "it is no WAV")
-    chunks = dict(_chunks(data))
+    parts = list(_chunks(data))
+    chunks = {name: part for name, _, part in parts}
     if b"fmt " not in chunks or b"data" not in chunks:
         raise ValueError(f"it has no chunk {'fmt' if b'fmt ' not in chunks else 'data'}")
     form, channels, rate, _, block, bits = struct.unpack_from("<HHIIHH", chunks[b"fmt "])
@@ -63,7 +66,10 @@ def _decoded(data: bytes) -> Sound:
         raise ValueError(f"it holds {bits} bits in format {form}, which is not read")
     if not channels or block != channels * bits // 8 or not _RATES[0] <= rate <= _RATES[1]:
         raise ValueError(f"its head is wrong: {channels} channels of {bits} bits, {block} bytes together, {rate} Hz")
-    whole = len(chunks[b"data"]) // block * block
+    told, there = parts[-1][1], len(chunks[b"data"])
+    if there + block <= told < _UNKNOWN_BYTES:
+        raise ValueError(f"it is cut off: {there} of {told} bytes of its samples are there")
+    whole = there // block * block
     if not whole:
         raise ValueError("it holds no sample")
     numbers = _numbers(chunks[b"data"][:whole], form, bits).reshape(-1, channels)
@@ -73,12 +79,12 @@ def _decoded(data: bytes) -> Sound:
     return Sound(np.ascontiguousarray(samples, np.float32), rate)
 
 
-def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield chunks by name; the size of the last one is not believed: recorders that are cut off leave it wrong."""
+def _chunks(data: bytes) -> Iterator[tuple[bytes, int, bytes]]:
+    """Yield chunks by name, with the size that their head tells, up to the samples."""
     place = 12
     while place + 8 <= len(data):
         name, size = data[place : place + 4], int.from_bytes(data[place + 4 : place + 8], "little")
-        yield name, data[place + 8 : place + 8 + size]
+        yield name, size, data[place + 8 : place + 8 + size]
         if name == b"data":
             return
         place += 8 + size + size % 2

@@ -383,7 +383,11 @@ def raise_run_error(error: Exception) -> NoReturn:
     """Raise what the user can act on for an error of a run; what is no word of the engine stays what it is."""
     if not (type(error).__module__.startswith("onnxruntime") or type(error) is RuntimeError):
         raise error
-    raise UnsupportedError(
-        f"ONNX Runtime does not run the decoder: {' '.join(str(error).split())[:300]}",
-        remedy="check that the tokenizer belongs to the model, and that memory suffices",
-    ) from error
+    told = " ".join(str(error).split())
+    remedies = {
+        "cos_cache": "the text is longer than the model's table of positions: ask for a shorter --context",
+        "lloc": "memory does not suffice: ask for a shorter --context, or close other programs",
+        "idx=": "the tokenizer has tokens that the model has not: name the tokenizer.json that came with it",
+    }
+    remedy = next((one for word, one in remedies.items() if word in told), "look whether the model's file is whole")
+    raise UnsupportedError(f"ONNX Runtime does not run the decoder: {told[:300]}", remedy=remedy) from error

@@ -78,6 +78,8 @@ class GenerationOptions:
     draft: Path | None = None
     """A smaller model that guesses; None: the recipe's."""
     uses_draft: bool = True
+    context: int = 0
+    """Tokens of prompt and answer for which memory is reserved; 0: all that the model has."""
 
     @property
     def whole_load(self) -> str:
@@ -139,7 +141,7 @@ def bench_generation(
     if out is not None:
         require_writable(out / "answers.jsonl")
     before_ns = perf_counter_ns()
-    opened, recipe = open_language_model(model, options.threads, draft=options.draft)
+    opened, recipe = open_language_model(model, options.threads, options.context, options.draft)
     load_ms = (perf_counter_ns() - before_ns) / 1e6
     with opened:
         longest = max(options.prompt_tokens) + options.output_tokens

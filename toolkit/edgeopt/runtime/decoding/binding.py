@@ -9,6 +9,7 @@ from edgeopt.errors import EdgeoptError, UnsupportedError
 from edgeopt.executors import Session, SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
+from edgeopt.graph.positions import positions_of
 from edgeopt.recipes.generation import GENERATION
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.tokens import read_tokens
@@ -64,10 +65,11 @@ def bind_language_model(session: Session, recipe: Recipe, origin: Origin) -> Lan
     Raises:
         InvalidFileError: If the tokenizer is absent or damaged.
         UnsupportedError: If they do not fit each other, or another engine than ONNX Runtime holds it.
-        EdgeoptError: If the cache of one text does not fit into memory.
+        EdgeoptError: If the recipe's context is longer than the model's positions, or the cache of one text does not fit into memory.
     """
     if not isinstance(session, OnnxRuntimeSession):
         raise UnsupportedError("language models run on ONNX Runtime alone so far", remedy="make them with --target cpu")
+    _require_positions(recipe, origin.file)
     tokenizer, told = read_tokens(recipe.folder / recipe.tokenizer.file), recipe.generation
 
     def open_draft() -> LanguageModel:
@@ -83,3 +85,17 @@ def bind_language_model(session: Session, recipe: Recipe, origin: Origin) -> Lan
     made = LanguageModel(session, tokenizer, *begins, told.head, origin, draft, told.guesses, told.chunk)
     require_memory(0, made.token_bytes, recipe)
     return made
+
+
+def _require_positions(recipe: Recipe, file: Path) -> None:
+    """Raise where a recipe tells of a longer context than the model has positions.
+
+    Raises:
+        EdgeoptError: If so.
+    """
+    context, most = recipe.generation.context, positions_of(file)
+    if most is not None and context > most:
+        raise EdgeoptError(
+            f"{recipe.name} has {most} positions, and its recipe tells of a context of {context} tokens",
+            remedy=f"write context = {most} or less in its recipe.toml, or ask for --context {most}",
+        )

@@ -26,7 +26,11 @@ def require_memory(weights_bytes: int, token_bytes: int, recipe: Recipe) -> None
     parts = [f"weights of {format_bytes(weights_bytes)}"] if weights_bytes else []
     parts += [f"a cache of {format_bytes(token_bytes * context)} for {context} tokens"] if token_bytes else []
     fits = (free - weights_bytes) // token_bytes if token_bytes and free > weights_bytes else 0
-    shorter = f"ask for a shorter context, --context {fits} at most, or " if fits else ""
+    shorter = (
+        f"ask for a shorter context, --context {fits} at most (without that option: context in recipe.toml), or "
+        if fits
+        else ""
+    )
     raise EdgeoptError(
         f"{' and '.join(parts)} do not fit: {format_bytes(free)} are free",
         remedy=f"{shorter}close other programs, or take a smaller form or model",
