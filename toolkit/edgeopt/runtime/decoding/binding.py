@@ -65,7 +65,8 @@ def bind_language_model(session: Session, recipe: Recipe, origin: Origin) -> Lan
     Raises:
         InvalidFileError: If the tokenizer is absent or damaged.
         UnsupportedError: If they do not fit each other, or another engine than ONNX Runtime holds it.
-        EdgeoptError: If the recipe's context is longer than the model's positions, or the cache of one text does not fit into memory.
+        EdgeoptError: If the recipe's context is longer than the model's positions, or the cache of one text does not
+            fit into memory.
     """
     if not isinstance(session, OnnxRuntimeSession):
         raise UnsupportedError("language models run on ONNX Runtime alone so far", remedy="make them with --target cpu")
