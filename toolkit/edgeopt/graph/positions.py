@@ -1,7 +1,7 @@
 """How many positions a decoder has a rotation for, read from its file alone: nothing is loaded, and onnx not needed.
 
 A rotary cache is a table with a row a position; a text beyond its last row has none. Only names and shapes of the
-graph's constants are looked at (ONNX: ModelProto.graph = 7, GraphProto.initializer = 5, TensorProto.dims = 1, name = 8).
+graph's constants are read (ONNX: ModelProto.graph = 7, GraphProto.initializer = 5, TensorProto.dims = 1, name = 8).
 """
 
 from __future__ import annotations
