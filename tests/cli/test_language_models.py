@@ -205,6 +205,31 @@ def test_what_a_folder_lacks_is_named(folder, tmp_path):
     assert "leave --input" in done.output
 
 
+@pytest.mark.parametrize("command", [["run", "--prompt", "a"], ["bench"], ["serve"], ["compare", "tiny_lm"]])
+def test_what_is_exported_first_is_told_with_the_command(command, tmp_path):
+    (tmp_path / "small.gguf").write_bytes(b"GGUF" + bytes(60))
+    for source in (str(tmp_path / "small.gguf"), f"hf:{tmp_path}", "hf:someone/model"):
+        done = run(*command, source)
+        assert done.exit_code == 1
+        assert f"edgeopt export {source} -o model.onnx" in done.output
+        assert "Traceback" not in done.output
+
+
+@pytest.mark.parametrize("command", [["run", "--prompt", "a"], ["serve"]])
+def test_a_key_that_no_recipe_has_is_named(command, tmp_path):
+    (tmp_path / "model.onnx").write_bytes(b"")
+    (tmp_path / "recipe.toml").write_text('task = "generation"\ncontexts = 3\n', "utf-8")
+    done = run(*command, str(tmp_path))
+    assert done.exit_code == 1
+    assert "unknown contexts" in done.output
+
+
+def test_compare_names_what_is_no_language_model():
+    done = run("compare", "tiny_lm", "digits_detector")
+    assert done.exit_code == 1
+    assert "digits_detector is none" in done.output
+
+
 def test_bench_tells_what_tokens_cost_and_what_stands_out():
     asked = ["bench", "tiny_lm", "--prompt-tokens", "8,300", "--output-tokens", "8", "--seconds", "0.2s"]
     done = run(*asked, "--cloud-price", "3600", "--format", "json")

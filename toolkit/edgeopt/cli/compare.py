@@ -81,7 +81,9 @@ def compare(
 
     writers = [one for one in subjects if is_encoder_decoder(one) or is_language_model(one)]
     if writers and len(writers) < len(subjects):
-        raise click.UsageError(f"{writers[0]} is a language model, and not all of them are")
+        other = next(one for one in subjects if one not in writers)
+        find_language_model(other)  # which says what is wrong with it, or that it is to be exported
+        raise click.UsageError(f"{writers[0]} is a language model, and {other} is none")
     if writers:
         require_only(ctx, "eval", "prompt_tokens", "output_tokens", "threads", "seconds", "margin", "form")
         if len(writers) < 2:

@@ -251,6 +251,10 @@ def fix_inputs(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> Model:
     return Model(proto, model.name)
 
 
+_SOURCE = "hf:"
+"""Before a folder or an identifier of Hugging Face."""
+
+
 def find_model(name: str) -> Path:
     """Return the path of the shipped model called `name`, `name` itself when it is a file, or the model in a folder.
 
@@ -260,6 +264,11 @@ def find_model(name: str) -> Path:
             nothing may be read.
     """
     path = Path(name)
+    if name.startswith(_SOURCE):
+        raise InvalidFileError(
+            f"{name} is what a model is exported from, and no model yet",
+            remedy=f"edgeopt export {name} -o model.onnx, then name model.onnx",
+        )
     try:
         is_file, is_folder = path.is_file(), path.is_dir()
     except OSError as error:
@@ -269,6 +278,11 @@ def find_model(name: str) -> Path:
         raise InvalidFileError(
             f"{path} is a pipeline, and this takes a single model",
             remedy=f"edgeopt bench {path} measures it; here name one of its models",
+        )
+    if is_file and path.suffix.lower() == ".gguf":
+        raise InvalidFileError(
+            f"{path} is a GGUF, and no ONNX file",
+            remedy=f"edgeopt export {path} -o model.onnx, then name model.onnx; or edgeopt optimize {path} --target cpu",
         )
     if is_file:
         return path

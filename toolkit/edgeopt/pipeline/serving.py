@@ -18,8 +18,8 @@ from edgeopt.pipeline.writing import (
     read_system,
 )
 from edgeopt.recipes.chat_template import read_chat_template
-from edgeopt.recipes.recipe import Recipe
-from edgeopt.runtime.bundle import Bundle, read_bundle
+from edgeopt.recipes.recipe import Recipe, read_recipe
+from edgeopt.runtime.bundle import Bundle, is_bundle, read_bundle
 from edgeopt.runtime.decoding.guessing import notes_of_guesses
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.opening import open_language_model
@@ -277,6 +277,8 @@ def _bundle_of_pictures(model: str) -> Bundle:
     """
     path = Path(model)
     if path.is_dir():
+        if not is_bundle(path) and (told := path / "recipe.toml").is_file():
+            read_recipe(told)  # of a language model perhaps, with a fault that this says
         return read_bundle(path)
     find_model(model)  # a name that is none is told as such
     raise EdgeoptError(
