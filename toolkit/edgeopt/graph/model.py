@@ -282,7 +282,7 @@ def find_model(name: str) -> Path:
     if is_file and path.suffix.lower() == ".gguf":
         raise InvalidFileError(
             f"{path} is a GGUF, and no ONNX file",
-            remedy=f"edgeopt export {path} -o model.onnx, then name model.onnx; or edgeopt optimize {path} --target cpu",
+            remedy=f"edgeopt export {path} -o model.onnx, then name model.onnx; or edgeopt optimize {path} -t cpu",
         )
     if is_file:
         return path

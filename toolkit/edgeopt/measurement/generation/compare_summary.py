@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from edgeopt.measurement.generation.compare import ComparedWriter, WriterComparison
+from edgeopt.measurement.generation.perplexity import WINDOW_TOKENS
 from edgeopt.measurement.statistics.ratio import Change
 from edgeopt.report.document import Document, Outcome, Section, Table, Value, Verdict, make_table
 from edgeopt.system.text import format_bytes, plural
@@ -31,7 +32,10 @@ def summarize_comparison(result: WriterComparison) -> Document:
         Section(values=tuple(values)),
         Section(f"Speed as a multiple of {first.label}'s, in turns in one process", _speeds(result)),
     ]
-    title = f"Perplexity on {plural(result.windows, 'window')} of {result.text}" if result.text else "Memory"
+    title = "Memory"
+    if result.text:
+        of = f" of up to {WINDOW_TOKENS} tokens" if not result.told_lengths else ""
+        title = f"Perplexity on {plural(result.windows, 'window')}{of} of {result.text}"
     sections.append(Section(title, _losses(result)))
     return Document(
         "compare",
