@@ -236,7 +236,7 @@ def test_a_bundle_runs_on_an_npz_and_refuses_what_it_cannot(tokens, pictures, tm
     told = json.loads(run(tokens.npz, "--limit", 1, "--json").stdout)["outputs"]["best"]
     assert (told["dtype"], told["shape"], len(told["values"])) == ("int64", [1, 20], 20)
     for refused, said in (
-        (run(tokens.npz, "--save", tmp_path), "tensors cannot be drawn"),
+        (run(tokens.npz, "--save", tmp_path), "answers of task tensors to tensors have no picture"),
         (run(pictures), "a picture cannot become the model's inputs ids, mask"),
     ):
         assert refused.exit_code == 1

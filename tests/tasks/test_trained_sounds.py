@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import onnx
 import pytest
@@ -24,6 +25,7 @@ from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.model import Model, load_model, save_model
 from edgeopt.graph.sound import Sound
 from edgeopt.measurement.accuracy.evaluate import answers, model_inputs, open_labelled, with_states
+from edgeopt.recipes.drawing import class_colour
 from edgeopt.recipes.feeding import fed, synthetic
 from edgeopt.recipes.frames import open_frames
 from edgeopt.recipes.recognise import choose_recipe
@@ -144,6 +146,10 @@ def test_int8_of_a_trained_net_keeps_its_metric(name: str, few_forms: None, tmp_
         if name == "keywords":
             answer = runtime.predict(read_wav(tmp_path / "words" / "rise" / "0.wav"))
             assert runtime.task.as_text(answer).startswith("rise ")
+            given = ["run", str(tmp_path / "out"), str(tmp_path / "words" / "rise" / "0.wav"), "--save"]
+            saved = CliRunner().invoke(cli, [*given, str(tmp_path / "drawn")])
+            assert saved.exit_code == 0, saved.output
+            assert (tmp_path / "drawn" / "0.png").is_file()
             return
         sound = read_wav(tmp_path / "0.wav").samples
         chunks = [Sound(sound[i : i + 128], RATE) for i in range(0, len(sound) - 127, 128)]
@@ -223,6 +229,15 @@ def test_an_app_feeds_chunks_and_the_runtime_keeps_context_and_state(
     lines = [json.loads(line) for line in shown.output.splitlines() if line.startswith("{")]
     told = [one for one in lines if "probabilities" in json.dumps(one)]
     assert len(told) == len(expected)
+    saved = CliRunner().invoke(
+        cli, ["run", str(tmp_path / "out"), str(talking / "1.wav"), "--save", str(tmp_path / "d")]
+    )
+    assert saved.exit_code == 0, saved.output
+    assert [one.name for one in (tmp_path / "d").iterdir()] == ["1.png"]  # one of the sound, not one a window
+    drawn = cv2.imread(str(tmp_path / "d" / "1.png"))[-320:]
+    is_bright = (drawn == class_colour(1)).all(axis=2).any(axis=0)[8:-8]
+    at = np.linspace(0, len(is_bright) - 1, 2 * len(expected) + 1)[1::2].round().astype(int)
+    assert np.mean(is_bright[at] == (np.array(expected) >= 0.5)) > 0.95
 
 
 def test_recipes_of_sounds_that_do_not_fit_are_refused_in_one_line(talking: Path, tmp_path: Path) -> None:

@@ -90,6 +90,11 @@ def test_int8_keeps_the_metric_and_the_bundle_answers_texts(name: str, one_form:
             runtime.predict(b"good")  # type: ignore[arg-type]
     shown = CliRunner().invoke(cli, ["run", str(report.folder), str(tmp_path / "calib.txt"), "--limit", "2", "--json"])
     assert shown.exit_code == 0, shown.output
+    given = ["run", str(report.folder), str(tmp_path / "calib.txt"), "--limit", "2", "--save", str(tmp_path / "drawn")]
+    saved = CliRunner().invoke(cli, given)
+    assert saved.exit_code == 0, saved.output
+    assert len([*(tmp_path / "drawn").iterdir()]) == 2
+    assert (report.folder / "answers.png").is_file()
     require_own_tokenizer(bundle)
     with (bundle / "tokenizer.json").open("a") as file:
         file.write(" ")

@@ -216,6 +216,6 @@ def _answer(recipe: Recipe, model: Model, session: Session, frames: Frames) -> t
     """Return the answer as text, how many things it holds, and drawn, where it can be."""
     task = make_task(recipe, model.inputs, model.outputs, evaluating=False)
     answer = answers(session, task, frames)[0]
-    is_drawable = task.is_drawable and frames.holds_pictures
-    drawn = task.draw(frames.picture(0), answer, _DRAWN_HEIGHT) if is_drawable else None
+    is_drawn = frames.tensors is None and frames.kind in task.draws
+    drawn = task.draw(frames.read(0), answer, _DRAWN_HEIGHT) if is_drawn else None
     return task.as_text(answer), task.count(answer), drawn

@@ -145,8 +145,8 @@ def _calibrated_on(run: Run) -> str:
 
 
 def _write_pictures(run: Run, best: Candidate) -> None:
-    """Draw three frames with the original's answers and the chosen candidate's."""
-    if not run.timed.holds_pictures or not find_task(run.context.recipe.task).is_drawable:
+    """Draw three samples with the original's answers and the chosen candidate's."""
+    if run.timed.tensors is not None or run.timed.kind not in find_task(run.context.recipe.task).draws:
         return
     model = load_model(run.workspace.path(best.file), best.name)
     frames = run.timed.spread(3)
@@ -161,6 +161,6 @@ def _write_pictures(run: Run, best: Candidate) -> None:
             found = answers(session, task, frames)
         finally:
             session.close()
-        drawn[title] = [task.draw(frames.picture(i), answer) for i, answer in enumerate(found)]
+        drawn[title] = [task.draw(frames.read(i), answer) for i, answer in enumerate(found)]
     write_sheet(run.workspace.path("answers.png"), drawn)
     write_pairs(run.workspace.path(ANSWERS), *drawn.values())

@@ -17,6 +17,7 @@ from edgeopt.pipeline.live_subject import Subject, open_subject
 from edgeopt.recipes.frames import VIDEOS
 from edgeopt.runtime.outputs import Output, Shown
 from edgeopt.runtime.outputs.pictures import PictureFolder
+from edgeopt.runtime.outputs.sounds import DrawAll, SoundFolder
 from edgeopt.runtime.outputs.video import Video
 from edgeopt.runtime.outputs.view import View
 from edgeopt.runtime.stream import Degradation, Event, Stream, StreamResult, StreamStats
@@ -207,11 +208,11 @@ def _outputs(
 ) -> Iterator[tuple[Output, ...]]:
     """Open what was asked for, and close it whatever happens: what was saved stays."""
     if options.save or options.view:
-        subject.require_drawable(pictures=stream.source.holds_pictures, source=source)
+        subject.require_drawable(stream.source.holds, source)
     opened: list[Output] = []
     try:
         if options.save:
-            opened.append(_saver(stream, source, options.save, options.fps))
+            opened.append(_saver(stream, source, options.save, options.fps, subject.draw_windows))
         if options.view:
             opened.append(View(lambda: _figures(stream, bundle)))
         yield tuple(opened)
@@ -220,9 +221,11 @@ def _outputs(
             one.close()
 
 
-def _saver(stream: Stream, source: str, path: Path, fps: float | None) -> Output:
+def _saver(stream: Stream, source: str, path: Path, fps: float | None, draw_windows: DrawAll | None) -> Output:
     if path.suffix.lower() in VIDEOS:
         return Video(path, fps or stream.source.fps or _FILM_PER_S)
+    if isinstance(stream.source, Pictures) and stream.source.frames.parts and draw_windows:
+        return SoundFolder(path, stream.source.frames, draw_windows)
     if isinstance(stream.source, Pictures):
         return PictureFolder(path, stream.source.frames.names, Path(source))
     return PictureFolder(path)

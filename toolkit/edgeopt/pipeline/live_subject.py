@@ -5,19 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
 from edgeopt.errors import EdgeoptError
 from edgeopt.graph.tensors import Frame
 from edgeopt.measurement.pipelines.code import load_calls
 from edgeopt.pipeline.plain import as_text, plain
 from edgeopt.recipes.drawing import HEIGHT
+from edgeopt.runtime.outputs.sounds import DrawAll
 from edgeopt.runtime.pipelines.bundle import is_pipeline_bundle, read_pipeline
 from edgeopt.runtime.pipelines.crop import Crops
 from edgeopt.runtime.pipelines.description import FRAME, Stage, is_description
 from edgeopt.runtime.pipelines.pipeline import Answer, Pipeline
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.system.text import plural
+from edgeopt.tasks._joined import Joined
 
 _NOT_DRAWN = "leave --save and --view out, or pass --json"
+_HELD = {"sample": "tensors"}
 
 
 class Subject(Protocol):
@@ -45,11 +50,11 @@ class Subject(Protocol):
         """Return why a frame has no answer; empty: it has one, or nobody knows."""
         ...
 
-    def require_drawable(self, *, pictures: bool, source: str) -> None:
+    def require_drawable(self, kind: str, source: str) -> None:
         """Raise where answers cannot be drawn.
 
         Args:
-            pictures: Whether the source holds pictures.
+            kind: Of the source's samples, as `Frames.kind` calls it.
             source: As the user wrote it.
 
         Raises:
@@ -57,8 +62,13 @@ class Subject(Protocol):
         """
         ...
 
-    def draw(self, frame: Frame, answer: Any) -> Frame:
+    def draw(self, frame: Any, answer: Any) -> Frame:
         """Return a copy of the frame that shows the answer; a small one becomes larger, so that texts can be read."""
+        ...
+
+    @property
+    def draw_windows(self) -> DrawAll | None:
+        """Draws the windows of one sound as one; None: each is drawn by itself."""
         ...
 
 
@@ -100,12 +110,21 @@ class _Model:
     def why_no_answer(self, frame: Any, answer: Any) -> str:
         return "" if self._task.count(answer) else self.served.why_no_answer(frame)
 
-    def require_drawable(self, *, pictures: bool, source: str) -> None:
-        if not (pictures and self._task.is_drawable):
-            raise EdgeoptError(f"tensors cannot be drawn ({source})", remedy=_NOT_DRAWN)
+    def require_drawable(self, kind: str, source: str) -> None:
+        if kind not in self._task.draws:
+            task = self.served.bundle.recipe.task
+            told = f"answers of task {task} to {_HELD.get(kind, f'{kind}s')} have no picture ({source})"
+            raise EdgeoptError(told, remedy=_NOT_DRAWN)
 
-    def draw(self, frame: Frame, answer: Any) -> Frame:
+    def draw(self, frame: Any, answer: Any) -> Frame:
         return self._task.draw(frame, answer, _height(frame))
+
+    @property
+    def draw_windows(self) -> DrawAll | None:
+        task = self._task
+        if not isinstance(task, Joined):
+            return None
+        return lambda windows, answers: self.draw(*task.joined(windows, answers))
 
 
 class _Whole:
@@ -139,10 +158,11 @@ class _Whole:
         del frame, answer
         return ""
 
-    def require_drawable(self, *, pictures: bool, source: str) -> None:
+    def require_drawable(self, kind: str, source: str) -> None:
         """Only boxes in the frame itself have a place there."""
-        if not pictures:
-            raise EdgeoptError(f"tensors cannot be drawn ({source})", remedy=_NOT_DRAWN)
+        if kind != "picture":
+            told = f"answers of a pipeline to {_HELD.get(kind, f'{kind}s')} have no picture ({source})"
+            raise EdgeoptError(told, remedy=_NOT_DRAWN)
         if self._drawn is None:
             name = self.served.description.name
             raise EdgeoptError(f"no stage of {name} finds boxes in the frame: nothing to draw", remedy=_NOT_DRAWN)
@@ -152,6 +172,10 @@ class _Whole:
         assert self._drawn is not None
         name = self._drawn.name
         return self._tasks[name].draw(frame, answer.stages[name], _height(frame))
+
+    @property
+    def draw_windows(self) -> None:
+        """Only frames of pictures are drawn."""
 
     def _finds_boxes(self, stage: Stage) -> bool:
         return stage.name in self._tasks and stage.takes == (FRAME,) and self._tasks[stage.name].gives_boxes
@@ -163,5 +187,5 @@ class _Whole:
         return [task.as_json(one) for one in answer] if isinstance(answer, list) else task.as_json(answer)
 
 
-def _height(frame: Frame) -> int:
-    return max(HEIGHT, int(frame.shape[0]))
+def _height(frame: Any) -> int:
+    return max(HEIGHT, int(frame.shape[0])) if isinstance(frame, np.ndarray) else HEIGHT

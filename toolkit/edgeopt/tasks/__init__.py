@@ -86,8 +86,8 @@ class FrameTask(Protocol):
 class Task(FrameTask, Protocol):
     """One recipe bound to one model's tensors: it feeds the model, reads its outputs, scores and shows its answers."""
 
-    is_drawable: ClassVar[bool]
-    """Whether `draw` can show an answer on its picture."""
+    draws: ClassVar[Sequence[str]]
+    """Kinds of samples on which `draw` can show an answer, as `Frames.kind` calls them."""
     reveals_misreading: ClassVar[bool]
     """Whether `sureness` is lower where pictures are fed in the wrong way."""
     time_follows_content: ClassVar[bool]
@@ -120,11 +120,11 @@ class Task(FrameTask, Protocol):
         """Return plain values by name, all finite or None."""
         ...
 
-    def draw(self, frame: Frame, answer: Any, height: int = HEIGHT) -> Frame:
-        """Return a copy of the frame, so many pixels high, that shows the answer.
+    def draw(self, frame: Any, answer: Any, height: int = HEIGHT) -> Frame:
+        """Return a picture of a frame that shows the answer, so many pixels high, of a short text less.
 
         Raises:
-            UnsupportedError: If the task is not `is_drawable`.
+            UnsupportedError: If the frame is of no kind that the task `draws`.
         """
         ...
 

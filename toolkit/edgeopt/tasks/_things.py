@@ -25,7 +25,7 @@ from edgeopt.tasks import Accuracy, FrameTask, accuracy_of, resampled_accuracy
 class Things(FrameTask):
     """One model that finds things: its pictures, how its answers compare, their score."""
 
-    is_drawable: ClassVar[bool] = True
+    draws: ClassVar[Sequence[str]] = ("picture",)
     reveals_misreading: ClassVar[bool] = True
     time_follows_content: ClassVar[bool] = True
     gives_boxes: ClassVar[bool] = True

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError, NotFoundError, UnsupportedError
+from edgeopt.graph.sound import Sound
 from edgeopt.graph.tensors import Frame, Sample, Tensors, TensorSpec
 from edgeopt.recipes.drawing import HEIGHT, scaled, write_text
 from edgeopt.recipes.embedded import CLASSES, SCORES, Embedded, Feed, picture_feed
@@ -20,6 +21,7 @@ from edgeopt.recipes.metrics import Ranks, find_metric
 from edgeopt.recipes.output_shapes import CLASSIFIERS, require_fit
 from edgeopt.recipes.preprocess import Geometry
 from edgeopt.recipes.recipe import Recipe
+from edgeopt.recipes.sample_drawing import draw_classes_of_sound
 from edgeopt.recipes.sound_input import SoundInput
 from edgeopt.system.text import plural, short
 from edgeopt.tasks import Accuracy, FrameTask, accuracy_of, resampled_accuracy
@@ -50,7 +52,7 @@ class Classes:
 class Classification(FrameTask):
     """One classifier: its pictures, its best classes, their score."""
 
-    is_drawable: ClassVar[bool] = True
+    draws: ClassVar[Sequence[str]] = ("picture", "sound")
     reveals_misreading: ClassVar[bool] = True
     time_follows_content: ClassVar[bool] = False
     gives_boxes: ClassVar[bool] = False
@@ -140,8 +142,7 @@ class Classification(FrameTask):
 
     def as_text(self, answer: Classes) -> str:
         """Return classes with their probabilities."""
-        pairs = zip(answer.indices.tolist(), answer.scores.tolist(), strict=True)
-        return "; ".join(f"{self._recipe.class_name(i)} {score:.3f}" for i, score in pairs) or "nothing"
+        return "; ".join(f"{name} {score:.3f}" for name, score in self._named(answer)) or "nothing"
 
     def as_json(self, answer: Classes) -> dict[str, Any]:
         """Return `classes`, best first, each with `class`, `index` and `score`."""
@@ -152,12 +153,19 @@ class Classification(FrameTask):
             ]
         }
 
-    def draw(self, frame: Frame, answer: Classes, height: int = HEIGHT) -> Frame:
-        """Return a copy of the frame with the best class in its corner."""
+    def draw(self, frame: Any, answer: Classes, height: int = HEIGHT) -> Frame:
+        """Return a copy of the frame with the best class in its corner; of a sound its waveform over the best ones."""
+        if isinstance(frame, Sound):
+            return draw_classes_of_sound(frame, self._named(answer), height)
         drawn = scaled(frame, height)
         if len(answer):
             write_text(drawn, f"{self._recipe.class_name(int(answer.indices[0]))} {answer.scores[0]:.2f}", (4, 18))
         return drawn
+
+    def _named(self, answer: Classes) -> list[tuple[str, float]]:
+        """Return the name and the score of each class that an answer lists."""
+        pairs = zip(answer.indices.tolist(), answer.scores.tolist(), strict=True)
+        return [(self._recipe.class_name(i), score) for i, score in pairs]
 
     def score(self, answers: Sequence[Classes], labels: Labels) -> Accuracy:
         """Return the recipe's metric, the others beside it.

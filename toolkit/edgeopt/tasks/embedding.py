@@ -42,7 +42,7 @@ class Embedding:
 class Embedder(FrameTask):
     """One model that embeds: its pictures or arrays, its vector, what it finds with it."""
 
-    is_drawable: ClassVar[bool] = True
+    draws: ClassVar[Sequence[str]] = ("picture",)
     reveals_misreading: ClassVar[bool] = False
     time_follows_content: ClassVar[bool] = False
     gives_boxes: ClassVar[bool] = False

@@ -39,7 +39,7 @@ class Image:
 class ImageToImage(FrameTask):
     """One model that gives a picture or a map of depth for a picture."""
 
-    is_drawable: ClassVar[bool] = True
+    draws: ClassVar[Sequence[str]] = ("picture",)
     reveals_misreading: ClassVar[bool] = False
     time_follows_content: ClassVar[bool] = False
     gives_boxes: ClassVar[bool] = False

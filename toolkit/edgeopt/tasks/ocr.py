@@ -46,7 +46,7 @@ class Line:
 class Reader(FrameTask):
     """One recogniser of text: its pictures of lines, their text, its score."""
 
-    is_drawable: ClassVar[bool] = True
+    draws: ClassVar[Sequence[str]] = ("picture",)
     reveals_misreading: ClassVar[bool] = True
     time_follows_content: ClassVar[bool] = False
     gives_boxes: ClassVar[bool] = False

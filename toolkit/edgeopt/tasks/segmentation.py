@@ -45,7 +45,7 @@ class Segments:
 class Segmentation(FrameTask):
     """One segmentation model: its pictures, its map of classes, its score."""
 
-    is_drawable: ClassVar[bool] = True
+    draws: ClassVar[Sequence[str]] = ("picture",)
     reveals_misreading: ClassVar[bool] = False
     time_follows_content: ClassVar[bool] = False
     gives_boxes: ClassVar[bool] = False

@@ -32,7 +32,7 @@ _MOST_ELEMENTS = 2**18
 class TensorsAsTheyAre(FrameTask):
     """One model whose outputs are its answer; its inputs are arrays, or a picture where the recipe says how."""
 
-    is_drawable: ClassVar[bool] = False
+    draws: ClassVar[Sequence[str]] = ()
     reveals_misreading: ClassVar[bool] = False
     time_follows_content: ClassVar[bool] = False
     gives_boxes: ClassVar[bool] = False
@@ -93,7 +93,10 @@ class TensorsAsTheyAre(FrameTask):
 
     def draw(self, frame: Frame, answer: Tensors, height: int = HEIGHT) -> NoReturn:
         """Refuse: outputs have no place in a picture."""
-        raise UnsupportedError("tensors cannot be drawn", remedy="leave --save and --view out, or pass --json")
+        raise UnsupportedError(
+            "answers of task tensors are numbers, and have no picture",
+            remedy="leave --save and --view out, or pass --json",
+        )
 
     def score(self, answers: Sequence[Tensors], labels: Labels) -> Accuracy:
         """Refuse: no labels say what the outputs should be."""

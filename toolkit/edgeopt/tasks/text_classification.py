@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.labels.texts import TextLabels
 from edgeopt.recipes.metrics import NamedClasses
 from edgeopt.recipes.recipe import Recipe
+from edgeopt.recipes.sample_drawing import draw_classes_of_text
 from edgeopt.recipes.text_input import TextInput
 from edgeopt.system.text import plural, short
 from edgeopt.tasks.classification import Classes, Classification
@@ -22,7 +23,7 @@ from edgeopt.tasks.classification import Classes, Classification
 class TextClassification(Classification):
     """One classifier of texts: its tokens, its best classes, their score."""
 
-    is_drawable: ClassVar[bool] = False
+    draws: ClassVar[Sequence[str]] = ("text",)
     reveals_misreading: ClassVar[bool] = False
 
     def __init__(self, recipe: Recipe, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], evaluating: bool):
@@ -41,9 +42,9 @@ class TextClassification(Classification):
         """Return the tokens of a text; arrays stay unchanged."""
         return (frame if isinstance(frame, Mapping) else self._input(frame)[0]), None
 
-    def draw(self, frame: Frame, answer: Classes, height: int = HEIGHT) -> Frame:
-        """Refuse: a text is no picture."""
-        raise UnsupportedError("texts cannot be drawn", remedy="leave --save and --view out, or pass --json")
+    def draw(self, frame: Any, answer: Classes, height: int = HEIGHT) -> Frame:
+        """Return a picture of the text over its best classes."""
+        return draw_classes_of_text(str(frame), self._named(answer), height)
 
     def _ranks(self, answers: Sequence[Classes], labels: Labels) -> NamedClasses:
         ranks = super()._ranks(answers, labels)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from edgeopt.recipes.entities import OUTSIDE, SpanCounts, span_f1, spans_of
 from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.labels.tagged import TaggedLabels
 from edgeopt.recipes.recipe import Recipe
+from edgeopt.recipes.sample_drawing import Mark, draw_spans_of_text
 from edgeopt.recipes.text_input import Encoded, TextInput
 from edgeopt.system.text import short
 from edgeopt.tasks import Accuracy, FrameTask, accuracy_of, resampled_accuracy
@@ -60,7 +61,7 @@ class Spans:
 class TokenClassification(FrameTask):
     """One model that tags the words of a text: its tokens, its spans, their score."""
 
-    is_drawable: ClassVar[bool] = False
+    draws: ClassVar[Sequence[str]] = ("text",)
     reveals_misreading: ClassVar[bool] = False
     time_follows_content: ClassVar[bool] = False
     gives_boxes: ClassVar[bool] = False
@@ -146,9 +147,9 @@ class TokenClassification(FrameTask):
             ]
         }
 
-    def draw(self, frame: Frame, answer: Spans, height: int = HEIGHT) -> NoReturn:
-        """Refuse: a text is no picture."""
-        raise UnsupportedError("texts cannot be drawn", remedy="leave --save and --view out, or pass --json")
+    def draw(self, frame: Any, answer: Spans, height: int = HEIGHT) -> Frame:
+        """Return a picture of the text with its spans coloured, their kinds above them."""
+        return draw_spans_of_text(str(frame), [Mark(one.start, one.end, one.kind) for one in answer.spans], height)
 
     def score(self, answers: Sequence[Spans], labels: Labels) -> Accuracy:
         """Return the recipe's metric.

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError, NotFoundError, UnsupportedError
+from edgeopt.graph.sound import Sound
 from edgeopt.graph.tensors import Frame, Sample, Tensors, TensorSpec
 from edgeopt.recipes.drawing import HEIGHT
 from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.labels.intervals import IntervalLabels
 from edgeopt.recipes.metrics import find_metric
 from edgeopt.recipes.recipe import Recipe
+from edgeopt.recipes.sample_drawing import draw_stretches_of_sound
 from edgeopt.recipes.sound_input import SoundInput
 from edgeopt.recipes.stretches import Stretches
 from edgeopt.tasks import Accuracy, FrameTask, accuracy_of, resampled_accuracy
@@ -46,7 +48,7 @@ class Activity:
 class VoiceActivity(FrameTask):
     """One detector of speech, or of any other sound that is there or not."""
 
-    is_drawable: ClassVar[bool] = False
+    draws: ClassVar[Sequence[str]] = ("sound",)
     reveals_misreading: ClassVar[bool] = False
     time_follows_content: ClassVar[bool] = False
     gives_boxes: ClassVar[bool] = False
@@ -103,9 +105,22 @@ class VoiceActivity(FrameTask):
         values = [round(one, 4) if np.isfinite(one) else None for one in answer.probabilities.tolist()]
         return {"speech": bool(answer.is_speech.any()), "probabilities": values}
 
-    def draw(self, frame: Frame, answer: Activity, height: int = HEIGHT) -> NoReturn:
-        """Refuse: a sound is no picture."""
-        raise UnsupportedError("sounds cannot be drawn", remedy="leave --save and --view out, or pass --json")
+    def draw(self, frame: Any, answer: Activity, height: int = HEIGHT) -> Frame:
+        """Return a picture of the sound over the probability of each stretch.
+
+        Raises:
+            UnsupportedError: If arrays were fed.
+        """
+        if not isinstance(frame, Sound):
+            raise UnsupportedError("arrays have no picture", remedy="leave --save and --view out, or pass sounds")
+        return draw_stretches_of_sound(frame, answer.probabilities, answer.threshold, "speech", height)
+
+    def joined(self, frames: Sequence[Sound], answers: Sequence[Activity]) -> tuple[Sound, Activity]:
+        """Return the windows of one sound as one, and their answers; context and overlap are taken once."""
+        audio = self._recipe.audio
+        new = [one.samples[audio.context :][: audio.hop or None] for one in frames]
+        found = np.concatenate([one.probabilities for one in answers])
+        return Sound(np.concatenate(new), frames[0].rate_hz), Activity(found, self._threshold)
 
     def score(self, answers: Sequence[Activity], labels: Labels) -> Accuracy:
         """Return the recipe's metric, the others beside it.

@@ -66,8 +66,8 @@ class Source(Protocol):
         ...
 
     @property
-    def holds_pictures(self) -> bool:
-        """Whether its frames are pictures, not the model's inputs themselves."""
+    def holds(self) -> str:
+        """What one frame is, as `Frames.kind` calls it; `sample` of the model's inputs themselves."""
         ...
 
     @property

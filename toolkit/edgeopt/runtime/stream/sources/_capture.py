@@ -67,7 +67,7 @@ class Live:
 
     is_live = True
     is_paced = True
-    holds_pictures = True
+    holds = "picture"
     notes: tuple[Note, ...] = ()
     count: int | None = None
     begins_late = True

@@ -18,7 +18,7 @@ class _Iterated:
     is_paced = True
     name = "frames of the app"
     fps: float | None = None
-    holds_pictures = True
+    holds = "picture"
     notes: tuple[Note, ...] = ()
 
     def __init__(self, frames: Iterable[Sample]) -> None:

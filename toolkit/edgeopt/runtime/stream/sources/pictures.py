@@ -21,7 +21,8 @@ class Pictures:
     def __init__(self, frames: Frames, name: str) -> None:
         """Take open frames."""
         self.frames, self.count, self._next, self._stream = frames, len(frames), 0, 0
-        self.name, self.notes, self.holds_pictures = name, frames.notes, frames.holds_pictures
+        self.name, self.notes = name, frames.notes
+        self.holds = frames.kind if frames.tensors is None else "sample"
 
     def read(self, watch: Watch) -> Captured | None:
         """Return the next one."""

@@ -19,7 +19,7 @@ _MOST_FRAMES = 10**7
 class _Video:
     is_live = False
     is_paced = False
-    holds_pictures = True
+    holds = "picture"
     notes: tuple[Note, ...] = ()
 
     def __init__(self, path: Path) -> None:
