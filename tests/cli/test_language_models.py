@@ -224,12 +224,6 @@ def test_a_key_that_no_recipe_has_is_named(command, tmp_path):
     assert "unknown contexts" in done.output
 
 
-def test_compare_names_what_is_no_language_model():
-    done = run("compare", "tiny_lm", "digits_detector")
-    assert done.exit_code == 1
-    assert "digits_detector is none" in done.output
-
-
 def test_bench_tells_what_tokens_cost_and_what_stands_out():
     asked = ["bench", "tiny_lm", "--prompt-tokens", "8,300", "--output-tokens", "8", "--seconds", "0.2s"]
     done = run(*asked, "--cloud-price", "3600", "--format", "json")

@@ -96,7 +96,7 @@ def test_a_baseline_whose_model_is_gone_judges_by_what_it_holds(small, text, tmp
     ("args", "told"),
     [
         (["compare", "tiny_lm"], "name two or more"),
-        (["compare", "tiny_lm", "digits_detector"], "not all of them are"),
+        (["compare", "tiny_lm", "digits_detector"], "digits_detector is none"),
         (["compare", "digits_detector", "digits_detector", "--prompt-tokens", "4"], "and this is none"),
         (["compare", "tiny_lm", "tiny_lm", "--out", "x"], "--out is not for language models"),
         (["compare", "tiny_lm", "tiny_lm", "--prompt-tokens", "2000"], "the context of"),

@@ -154,7 +154,9 @@ def bench_generation(
         texts = _texts(recipe.path_of(recipe.evaluation.calib), opened)
         forecast, options = _forecast(opened, texts, options, tell)
         readings = [take_reading()]
+        alone_s = monotonic()
         measured, first_ttft_ms = _measure(opened, texts, options, tell)
+        alone_s = monotonic() - alone_s
         runs = tuple(_under_load(opened, texts, load, options, tell)) if load else ()
         readings.append(take_reading())
         loads = tuple(summarize_run(run, options.budget, options.max_miss_ratio) for run in runs)
@@ -177,7 +179,7 @@ def bench_generation(
             lengths=tuple(_length(count, options, times) for count, times in measured.items()),
             seconds=monotonic() - began_s,
             loads=loads,
-            notes=(*opened.origin.notes, *made_up, *inexact, *notes_of(loads)),
+            notes=(*opened.origin.notes, *made_up, *inexact, *_told_of_time(options, alone_s), *notes_of(loads)),
             disturbed=doubts_of_machine(readings),
             forecast=forecast,
             price_per_s=options.price_per_s,
@@ -257,7 +259,7 @@ def _measure(
     asked = Asked(
         options.output_tokens, guesses=options.guesses, uses_draft=options.uses_draft, exact=exact, ends=False
     )
-    rounds, began_s = -_WARM_UP, monotonic()
+    rounds, began_s, least_s = -_WARM_UP, monotonic(), 0.0
     while rounds < _LEAST_ANSWERS or _goes_on(measured, options, monotonic() - began_s):
         for count, times in measured.items():
             opened.forget()
@@ -272,12 +274,37 @@ def _measure(
             if rounds >= 0:
                 times.add(answer.account, tokenize_ns)
         if rounds == -1:
-            began_s = monotonic()
+            least_s, began_s = _LEAST_ANSWERS * (monotonic() - began_s), monotonic()
         rounds += 1
         took_s = monotonic() - began_s
-        seconds = options.seconds * (1 if took_s <= options.seconds else LONGER)
-        tell("measure answers, tenths of a second", min(int(10 * took_s), int(10 * seconds)), int(10 * seconds))
+        tell(*progress_of(options, took_s, least_s))
     return measured, first_ttft_ms
+
+
+def _told_of_time(options: GenerationOptions, took_s: float) -> Iterator[Note]:
+    """Yield that answers took far longer than was asked for; a budget may want that."""
+    if options.budget is None and took_s > 2 * options.seconds:
+        told = f"one request at a time took {took_s:.1f} s, {options.seconds:g} s were asked for"
+        detail = f"{told}: {_LEAST_ANSWERS} answers of each length are the least"
+        yield Note(NoteKind.INFO, detail, "ask for shorter prompts or answers")
+
+
+def progress_of(options: GenerationOptions, took_s: float, least_s: float) -> tuple[str, int, int]:
+    """Return what is done, how far, of how much.
+
+    Args:
+        options: What is measured.
+        took_s: So far.
+        least_s: That the least number of answers takes, as the first of each length did.
+    """
+    title, planned_s = "measure answers", options.seconds
+    if least_s > planned_s:
+        told = f"{_LEAST_ANSWERS} of each length take about {least_s:.0f} s, {options.seconds:g} s were asked for"
+        title, planned_s = f"measure answers ({told})", least_s
+    elif took_s > planned_s:
+        planned_s *= LONGER
+    whole = int(10 * planned_s)
+    return f"{title}, tenths of a second", min(int(10 * took_s), whole), whole
 
 
 def _under_load(

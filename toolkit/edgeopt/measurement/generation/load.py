@@ -93,6 +93,19 @@ class LoadRun:
     """Requests without a slot when the last one of a timetable had been sent."""
 
 
+def planned_s(load: Load, seconds: float, least: int = LEAST_ANSWERS) -> float:
+    """Return how long requests of a load come: a timetable brings as many as are wanted, users as fast as they can.
+
+    Args:
+        load: When requests come.
+        seconds: At least so long.
+        least: Answers that are wanted.
+    """
+    if not isinstance(load, OpenLoad):
+        return seconds
+    return max(seconds, min((least + load.spare(least)) / load.rate_per_s, max(_LONGER * seconds, _LONGER_S)))
+
+
 def run_load(
     shared: SharedModel,
     prompts: Callable[[int], Sequence[int]],
@@ -118,8 +131,7 @@ def run_load(
     """
     before = shared.work
     if isinstance(load, OpenLoad):
-        wanted_s = min((least + load.spare(least)) / load.rate_per_s, max(_LONGER * seconds, _LONGER_S))
-        seconds = max(seconds, wanted_s)
+        seconds = planned_s(load, seconds, least)
         requests, waiting = _by_timetable(shared, prompts, load, asked, seconds, seed, tell)
         window_ns = int(seconds * 1e9)
     else:

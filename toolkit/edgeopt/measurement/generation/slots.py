@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind
-from edgeopt.measurement.generation.load import LoadRun, run_load
+from edgeopt.measurement.generation.load import LoadRun, planned_s, run_load
 from edgeopt.measurement.generation.load_result import LoadTimes
 from edgeopt.measurement.load.models import Load
 from edgeopt.runtime.decoding.batching.shared_model import SLOTS, SharedModel
@@ -80,8 +80,10 @@ def measure_in_slots(
             shared.forget()
             title = f"measure {load} in {plural(number, 'slot')}, tenths of a second"
 
-            def told(over_s: float, title: str = title) -> None:
-                tell(title, min(int(10 * over_s), int(10 * seconds)), int(10 * seconds))
+            whole = int(10 * planned_s(load, seconds, least))
+
+            def told(over_s: float, title: str = title, whole: int = whole) -> None:
+                tell(title, min(int(10 * over_s), whole), whole)
 
             yield run_load(shared, prompt, load, asked, seconds=seconds, seed=seed, least=least, tell=told)
 
