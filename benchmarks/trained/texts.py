@@ -1,4 +1,4 @@
-"""Train the nets of tests/trained/moods.onnx and tagger.onnx: two layers of attention over 32 tokens.
+"""Train the nets of tests/trained/moods.onnx, tagger.onnx and meanings.onnx: two layers of attention over 32 tokens.
 
 Needs torch and tokenizers; some minutes on one core. `python benchmarks/trained/texts.py` writes the same weights
 each time.
@@ -16,7 +16,7 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "fixtures"))
 
-from made_texts import MOODS, PIECES, TAGS, WORDS, moods, tagged, write_tokenizer
+from made_texts import MOODS, PIECES, TAGS, TOPICS, WORDS, moods, tagged, topics, write_tokenizer
 from tokenizers import Tokenizer
 
 OUT = Path(__file__).parents[2] / "tests" / "trained"
@@ -63,12 +63,34 @@ class Net(nn.Module):
         return self.head(x if self.of_tokens else x[:, 0])
 
 
+class Meaning(nn.Module):
+    """Scores of a vector by its cosines to one of each topic, while the net of vectors is trained."""
+
+    def __init__(self, net: Net) -> None:
+        super().__init__()
+        self.net, self.centres = net, nn.Parameter(torch.randn(len(TOPICS), WIDTH))
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """Return (texts, topics)."""
+        vectors = nn.functional.normalize(self.net(input_ids, attention_mask), dim=1)
+        return 16 * vectors @ nn.functional.normalize(self.centres, dim=1).T
+
+
 def mood_batch(tokenizer: Tokenizer, seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return numbers, mask and mood of some texts."""
-    made = moods(BATCH, seed)
+    return labelled(tokenizer, moods(BATCH, seed))
+
+
+def topic_batch(tokenizer: Tokenizer, seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return numbers, mask and topic of some texts."""
+    return labelled(tokenizer, topics(BATCH, seed))
+
+
+def labelled(tokenizer: Tokenizer, made: list[tuple[str, int]]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return numbers, mask and label of texts."""
     found = tokenizer.encode_batch([text for text, _ in made])
     ids, mask = (torch.tensor(np.array(one)) for one in ([e.ids for e in found], [e.attention_mask for e in found]))
-    return ids, mask, torch.tensor([mood for _, mood in made])
+    return ids, mask, torch.tensor([label for _, label in made])
 
 
 def tag_batch(tokenizer: Tokenizer, seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -86,7 +108,7 @@ def tag_batch(tokenizer: Tokenizer, seed: int) -> tuple[torch.Tensor, torch.Tens
     return torch.tensor(ids), torch.tensor(masks), torch.tensor(truth)
 
 
-def train(name: str, net: Net, batch_of, steps: int) -> None:
+def train(name: str, net: Net | Meaning, batch_of, steps: int) -> None:
     """Train a net and write it."""
     with tempfile.TemporaryDirectory() as folder:
         tokenizer = Tokenizer.from_file(str(write_tokenizer(Path(folder) / "tokenizer.json")))
@@ -110,11 +132,11 @@ def train(name: str, net: Net, batch_of, steps: int) -> None:
     ids, mask, _ = batch_of(tokenizer, 0)
     file = OUT / f"{name}.onnx"
     torch.onnx.export(
-        net,
+        net.net if isinstance(net, Meaning) else net,
         (ids[:1], mask[:1]),
         str(file),
         input_names=["input_ids", "attention_mask"],
-        output_names=["logits"],
+        output_names=["sentence_embedding" if isinstance(net, Meaning) else "logits"],
         opset_version=17,
         dynamo=False,
     )
@@ -127,6 +149,8 @@ def main() -> None:
     for name, classes, batch_of, steps in wanted:
         torch.manual_seed(0)
         train(name, Net(classes, name == "tagger"), batch_of, steps)
+    torch.manual_seed(0)
+    train("meanings", Meaning(Net(WIDTH, of_tokens=False)), topic_batch, 300)
 
 
 if __name__ == "__main__":

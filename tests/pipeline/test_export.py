@@ -109,6 +109,18 @@ def test_a_module_answers_alike_and_two_exports_are_the_same_bytes(here: Path) -
     assert str(here).encode() not in one, "the paths of this machine's code are in the file"
 
 
+def test_the_next_command_works(here: Path) -> None:
+    words = ["torch:nets_of_export:scores", "--input", "images=1x3x16x16", "-o", "next/model.onnx"]
+    shown = ask(*words)
+    (line,) = [one for one in shown.output.splitlines() if one.startswith("next ")]
+    assert line.split()[1:] == ["edgeopt", "recipe", "next/model.onnx"]
+    written = CliRunner().invoke(cli, line.split()[2:])
+    assert written.exit_code == 0, written.output
+    assert (here / "next" / "recipe.toml").is_file()
+    (line,) = [one for one in ask(*words).output.splitlines() if one.startswith("next ")]
+    assert line.split()[1:] == ["edgeopt", "optimize", "next/model.onnx", "--target", "cpu"]
+
+
 def test_a_free_axis_takes_other_sizes_and_one_that_cannot_be_free_is_refused(here: Path) -> None:
     words = ["torch:nets_of_export:small", "--input", "images=1x3x16x16", "-o", "free.onnx"]
     assert ask(*words, "--dynamic", "images=0,2,3").exit_code == 0

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 pytest.importorskip("tokenizers", reason="the extra edgeopt[text] is not installed")
 
 from fixture_broken import lost_weights
-from made_texts import MOODS, TAGS, WORDS, write_moods, write_tagged, write_tokenizer
+from made_texts import MOODS, TAGS, WORDS, write_moods, write_tagged, write_tokenizer, write_topics
 
 from edgeopt import Runtime, optimize
 from edgeopt.cli import cli
@@ -33,17 +33,18 @@ task = "{task}"
 description = "trained for some minutes"
 license = "ours"
 source = "benchmarks/trained"
-labels = "labels.txt"
+{labels}
 [tokenizer]
 file = "tokenizer.json"
 [postprocess]
-decoder = "logits"
+decoder = "{decoder}"
 [evaluation]
 metric = "{metric}"
 """
 KINDS = {
     "moods": ("text_classification", "macro_F1", MOODS, write_moods, ".csv", 0.85),
     "tagger": ("token_classification", "entity_F1", TAGS, write_tagged, ".conll", 0.9),
+    "meanings": ("embedding", "recall1", (), write_topics, ".csv", 0.95),
 }
 """Net to task, metric, names of classes, what writes its labels, their suffix, and the least it reaches."""
 
@@ -52,7 +53,8 @@ def place(name: str, folder: Path) -> Path:
     """Lay a net into a folder with its recipe, labels and texts."""
     task, metric, names, write, suffix, _ = KINDS[name]
     shutil.copy(TRAINED / f"{name}.onnx", folder / "model.onnx")
-    (folder / "recipe.toml").write_text(RECIPE.format(name=name, task=task, metric=metric))
+    how = {"labels": 'labels = "labels.txt"' if names else "", "decoder": "logits" if names else "none"}
+    (folder / "recipe.toml").write_text(RECIPE.format(name=name, task=task, metric=metric, **how))
     (folder / "labels.txt").write_text("\n".join(names) + "\n")
     write_tokenizer(folder / "tokenizer.json")
     write(folder / f"truth{suffix}", 150, 1)
@@ -85,16 +87,20 @@ def test_int8_keeps_the_metric_and_the_bundle_answers_texts(name: str, one_form:
     assert {"selftest.npz", "tokenizer.json"} <= {one.name for one in bundle.iterdir()}
     with Runtime.load(bundle) as runtime:
         told = runtime.task.as_text(runtime.predict("Mr Karo met the staff in Roma and the tea was not good ."))
-        assert ("bad" if name == "moods" else "Karo' PER") in told
+        assert {"moods": "bad", "tagger": "Karo' PER", "meanings": "32 numbers: "}[name] in told
         with pytest.raises(ValueError, match="takes a text, not bytes"):
             runtime.predict(b"good")  # type: ignore[arg-type]
     shown = CliRunner().invoke(cli, ["run", str(report.folder), str(tmp_path / "calib.txt"), "--limit", "2", "--json"])
     assert shown.exit_code == 0, shown.output
     given = ["run", str(report.folder), str(tmp_path / "calib.txt"), "--limit", "2", "--save", str(tmp_path / "drawn")]
     saved = CliRunner().invoke(cli, given)
-    assert saved.exit_code == 0, saved.output
-    assert len([*(tmp_path / "drawn").iterdir()]) == 2
-    assert (report.folder / "answers.png").is_file()
+    if name == "meanings":
+        assert saved.exit_code == 1
+        assert "error: answers of task embedding to texts have no picture" in saved.stderr
+    else:
+        assert saved.exit_code == 0, saved.output
+        assert len([*(tmp_path / "drawn").iterdir()]) == 2
+        assert (report.folder / "answers.png").is_file()
     require_own_tokenizer(bundle)
     with (bundle / "tokenizer.json").open("a") as file:
         file.write(" ")

@@ -23,6 +23,7 @@ from edgeopt.pipeline.export.recipe_file import RECIPE, write_recipe
 from edgeopt.pipeline.export.source import Kind, Source, is_source, read_source
 from edgeopt.pipeline.export.to_onnx import Axes, choose_opset, to_onnx
 from edgeopt.recipes.encoder_decoder import ENCODER
+from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.runtime.availability import find_device
 from edgeopt.system.files import require_writable
 
@@ -56,6 +57,8 @@ class ExportResult:
     """Whether it is a language model, which writes token after token."""
     hears: bool = False
     """Whether it writes what it hears."""
+    needs_recipe: bool = False
+    """Whether nothing tells how it is fed and read: no recipe lies beside it, and its shapes are no known model's."""
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -115,7 +118,17 @@ def export(
         outputs=drifts,
         beside=tuple(dict.fromkeys((*beside, *copy_companions(network.companions, file.parent)))),
         notes=(*network.notes, *notes, *_unread(network, model)),
+        needs_recipe=not _is_known(model, file),
     )
+
+
+def _is_known(model: Model, file: Path) -> bool:
+    """Whether `optimize` finds a recipe: beside the file, or by the model's shapes and names."""
+    try:
+        choose_recipe(None, file, model.inputs, model.outputs, model.metadata)
+    except EdgeoptError:
+        return False
+    return True
 
 
 def _export_decoder(

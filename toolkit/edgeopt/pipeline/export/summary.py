@@ -36,6 +36,8 @@ def summarize(result: ExportResult) -> Document:
     sentence = f"{result.file} answers as the original does"
     asks = "SOUND.wav" if result.hears else "--prompt TEXT"
     command = f"edgeopt run {file} {asks}" if result.writes else f"edgeopt optimize {file} --target cpu"
+    if result.needs_recipe:
+        command = f"edgeopt recipe {file}"
     verdict = Verdict(Outcome.DONE, sentence, next_command=command)
     return Document(
         "export",
