@@ -19,6 +19,7 @@ from edgeopt.errors import EdgeoptError, NoteKind, UnsupportedError
 from edgeopt.measurement.accuracy.evaluate import open_labelled
 from edgeopt.measurement.compare.run import compare
 from edgeopt.measurement.given import Given, open_given
+from edgeopt.measurement.statistics.ratio import Change
 from edgeopt.pipeline.plan import Options, all_steps, make_plan
 from edgeopt.pipeline.result import read_report
 from edgeopt.recipes.recipe import Recipe, find_recipe
@@ -148,6 +149,42 @@ def test_a_manifest_is_enough_for_an_app(bundles):
     assert first["inputs"] == [{"name": "frame", "dtype": "uint8", "shape": [None, None, 3]}]
     assert [one["name"] for one in first["outputs"]] == ["boxes", "scores", "classes"]
     assert manifest["recipe"]["class_names"] == [str(digit) for digit in range(10)]
+
+
+def test_a_run_by_default_tries_what_it_can_measure():
+    recipe, target = find_recipe("yolox"), find_target("cpu-x86-vnni")
+    assert [*make_plan(recipe, target, Options(calib="synthetic"), 1).tried] == [*BOTH]
+    left_out = Options(calib="synthetic", skip=BOTH[:1])
+    assert [*make_plan(recipe, target, left_out, 1).tried] == [*BOTH[1:]]
+    for steps in (("fuse",), ("default", BOTH[0]), ("default", "embed-normalise")):
+        assert not make_plan(recipe, target, Options(calib="synthetic", steps=steps), 1).tried
+    assert not make_plan(recipe, find_target("nvidia-cuda"), Options(calib="synthetic"), 1).tried
+    assert not make_plan(find_recipe("tensors"), target, Options(calib="synthetic"), 1).tried
+
+
+def test_what_is_tried_is_kept_where_it_is_faster_and_told_where_it_is_not(few, tmp_path, brief, monkeypatch):
+    """Which of the two it is, the machine says."""
+    monkeypatch.setattr("edgeopt.pipeline.embedding.TRIAL_SECONDS", 0.2)
+    skip = ("fuse", "prune", "quantize", "convert")
+    report = edgeopt.optimize("digits_detector", out=tmp_path / "out", skip=skip, threads=1, eval=few)
+    left_out = [one for one in report.notes if "inside the model: whole frames" in one.detail]
+    inputs = [one.name for one in read_bundle(tmp_path / "out").artefacts[0].inputs]
+    if report.inside is None:
+        assert len(left_out) == 1
+        assert "default,embed-preprocess,embed-postprocess" in str(left_out[0])
+        assert inputs != ["frame"]
+    else:
+        assert not left_out
+        assert report.inside.speed.verdict is Change.FASTER
+        assert inputs == ["frame"]
+
+
+def test_a_replay_embeds_what_the_earlier_run_kept(bundles, few, tmp_path, brief):
+    skip, source = ("fuse", "prune", "quantize", "convert"), str(bundles["both"])
+    again = edgeopt.optimize("digits_detector", out=tmp_path / "o", skip=skip, threads=1, eval=few, replay=source)
+    assert again.inside is not None
+    assert again.inside.parts == ("preprocess", "postprocess")
+    assert [one.name for one in read_bundle(tmp_path / "o").artefacts[0].inputs] == ["frame"]
 
 
 def test_the_steps_are_off_and_the_word_default_adds_to_the_others():

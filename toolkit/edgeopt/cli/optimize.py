@@ -46,7 +46,8 @@ class _WithSteps(click.Command):
 
         steps = all_steps().items()
         with formatter.section("Steps"):
-            formatter.write_dl([(name, step.does if step.is_default else f"{step.does} [off]") for name, step in steps])
+            when = {name: "" if one.is_default else " [if faster]" if one.is_tried else " [off]" for name, one in steps}
+            formatter.write_dl([(name, step.does + when[name]) for name, step in steps])
 
 
 @click.command(cls=_WithSteps)

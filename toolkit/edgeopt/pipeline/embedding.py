@@ -11,18 +11,26 @@ from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.graph.model import Model, load_model
 from edgeopt.measurement.accuracy.acceptance import keeps_accuracy
 from edgeopt.measurement.accuracy.evaluate import answers
-from edgeopt.measurement.fresh_process.turns import Runnable
+from edgeopt.measurement.fresh_process.turns import FreshTurns, Runnable, feed_of, run_fresh
 from edgeopt.measurement.interleaved import Pace, take_turns
+from edgeopt.measurement.statistics.ratio import Change
 from edgeopt.pipeline.candidate import Candidate
+from edgeopt.pipeline.plan import DEFAULT
 from edgeopt.pipeline.result import Inside
 from edgeopt.pipeline.run import Run
+from edgeopt.recipes.hugging_face import read_configuration
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.steps import Step
+from edgeopt.steps._class_map import ARGMAX
 from edgeopt.steps._context import AGREEMENT_PICTURES, Context, Setting
+from edgeopt.system.time_limit import OutOfTime, limited
 from edgeopt.tasks import Accuracy, make_task
 
 SECONDS = 5.0
 """For the time of a frame beside that of the same model with nothing embedded."""
+TRIAL_SECONDS = 1.0
+"""For the first look at whole frames of what nobody asked for, and for each fresh process of its proof; 0: no look."""
+_PROCESSES = 5
 LEAST_AGREEMENT = 0.9
 """With the answers of the same model, where no labels judge: pixels differ by a step of 255, few boxes by that."""
 
@@ -51,18 +59,75 @@ class Embedding:
 
 
 def embed(run: Run, best: Candidate) -> Embedding:
-    """Return what the bundle's models are to hold, where that was asked for and the chosen model keeps its answers."""
-    nothing, steps = Embedding(run.context), {name: one for name, one in run.plan.steps.items() if one.embeds}
-    if not steps:
-        return nothing
+    """Return what the bundle's models are to hold: what was asked for, or what is proven faster, if answers stay."""
+    if steps := {name: one for name, one in run.plan.steps.items() if one.embeds}:
+        asked = _asked(run, best, steps)
+        run.listener.say(f"putting {_told(asked)} into {best.name}")
+        return _kept(run, best, asked)
+    tried = run.plan.tried
+    if run.replay:
+        is_same = tried and tuple(str(one.embeds) for one in tried.values()) == run.replay.embedded
+        return _kept(run, best, _asked(run, best, tried)) if is_same else _nothing(run)
+    return _if_faster(run, best, _asked(run, best, tried)) if tried and _may_be_tried(run, best) else _nothing(run)
+
+
+def _nothing(run: Run, *notes: Note) -> Embedding:
+    return Embedding(run.context, notes=notes)
+
+
+def _asked(run: Run, best: Candidate, steps: Mapping[str, Step]) -> Embedding:
     parts = [step.embeds for step in steps.values() if step.embeds]
     recipe = run.context.recipe_of(load_model(run.workspace.path(best.file), best.name))
-    asked = Embedding(run.context, best.name, steps, recipe.with_embedded(*parts))
-    run.listener.say(f"putting {' and '.join(parts)} into {best.name}")
+    return Embedding(run.context, best.name, steps, recipe.with_embedded(*parts))
+
+
+def _kept(run: Run, best: Candidate, asked: Embedding) -> Embedding:
+    """Return what is asked for, where the chosen model keeps its answers with it."""
     try:
         return _checked(run, best, asked)
     except EdgeoptError as error:
-        return replace(nothing, notes=(Note(NoteKind.WARNING, f"nothing embedded: {error.problem}", error.remedy),))
+        return _nothing(run, Note(NoteKind.WARNING, f"nothing embedded: {error.problem}", error.remedy))
+
+
+def _may_be_tried(run: Run, best: Candidate) -> bool:
+    """Whether whole frames can be measured here, and nothing but their time speaks against it.
+
+    What Hugging Face's configurations belong to is loaded by optimum, which feeds tensors. A map of a frame's classes
+    takes memory for each class and pixel, which nobody gets unasked.
+    """
+    if run.context.recipe.postprocess.decoder == ARGMAX:
+        return False
+    is_measured = TRIAL_SECONDS > 0 and not run.untimed and not run.was_cut and run.timed.holds_pictures
+    is_own = not best.profile and run.engine_of(best).target.executor == "onnxruntime"
+    is_own = is_own and read_configuration(run.configurations) is None
+    has_time = run.context.ends_at - monotonic() > (_PROCESSES + 2) * TRIAL_SECONDS
+    return is_measured and is_own and has_time and not load_model(run.workspace.path(best.file), best.name).is_outside
+
+
+def _if_faster(run: Run, best: Candidate, asked: Embedding) -> Embedding:
+    """Return what is tried, where whole frames are faster in this process and then in fresh ones."""
+    name = f"{best.name} with {_told(asked)}"
+    try:
+        with limited(run.context.ends_at):
+            both = {best.name: _runnable(run, best, _nothing(run)), name: _runnable(run, best, asked)}
+            openers = {label: one.open for label, one in both.items()}
+            speed = take_turns(openers, run.timed, Pace(TRIAL_SECONDS), workers=run.plan.threads).ratio(name, "frame")
+            if speed.verdict is Change.FASTER:
+                feed, pace = feed_of(run.timed), Pace(TRIAL_SECONDS)
+                turns = [run_fresh(both, feed, pace, workers=run.plan.threads, seed=i) for i in range(_PROCESSES)]
+                speed = FreshTurns(tuple(turns)).ratio(name, "frame")
+            if speed.verdict is Change.FASTER:
+                kept = _kept(run, best, asked)
+                return replace(kept, inside=replace(kept.inside, speed=speed)) if kept.inside else kept
+    except KeyboardInterrupt:
+        run.was_cut = True
+        return _nothing(run)
+    except Exception as error:  # nobody asked for it: the bundle is written all the same
+        why = error.problem if isinstance(error, EdgeoptError) else f"{type(error).__name__}: {error}"
+        why = "no time" if isinstance(error, OutOfTime) else why
+        return _nothing(run, Note(NoteKind.SKIPPED, f"{_told(asked)} not tried inside the model: {why}"))
+    told = f"{_told(asked)} inside the model: whole frames {speed} as fast, left out"
+    return _nothing(run, Note(NoteKind.INFO, told, f"--steps {','.join((DEFAULT, *asked.steps))} keeps it"))
 
 
 def _put_into(model: Model, steps: Mapping[str, Step], context: Context) -> Model:

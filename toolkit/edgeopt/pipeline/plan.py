@@ -118,6 +118,8 @@ class Plan:
     selftest: SelfTestInputs = SelfTestInputs.PICTURES
     pruning: Pruning = Pruning()  # noqa: RUF009, frozen
     training_s: float = TRAINING_S
+    tried: Mapping[str, Step] = field(default_factory=dict)
+    """What is embedded though nobody asked, where the bundle's whole frames are proven faster with it."""
 
     @property
     def beside(self) -> frozenset[str]:
@@ -257,7 +259,21 @@ def make_plan(recipe: Recipe, target: Target, options: Options, threads: int, qu
         selftest=SelfTestInputs(options.selftest),
         pruning=pruning or Pruning(),
         training_s=TRAINING_S if options.finetune_s is None else options.finetune_s,
+        tried=_tried(recipe, target, skipped) if DEFAULT in wanted and not any(map(_embeds, planned.values())) else {},
     )
+
+
+def _embeds(step: Step) -> bool:
+    return step.embeds is not None
+
+
+def _tried(recipe: Recipe, target: Target, skipped: Set[str]) -> Mapping[str, Step]:
+    """Return the steps of this kind that are not left out and can do what they are for."""
+    return {
+        name: step
+        for name, step in all_steps().items()
+        if step.is_tried and name not in skipped and not step.why_not(target) and not step.why_not_of(recipe)
+    }
 
 
 def _why_no_times(target: Target) -> str:

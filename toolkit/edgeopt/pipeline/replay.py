@@ -49,6 +49,8 @@ class Replay:
     """By candidate."""
     candidates: Mapping[str, Candidate] = field(default_factory=dict)
     """By name; nothing where a file of decisions alone was named."""
+    embedded: tuple[str, ...] = ()
+    """Parts of the recipe that its bundle held."""
 
     def of(self, name: str) -> Sequence[StoredDecisions]:
         """Return what decided the candidates of one search: `quantize`, `quantize-2` and so on."""
@@ -177,4 +179,5 @@ def read_replay(path: Path) -> Replay:
     if lacking and not decided:
         raise InvalidFileError(f"{folder} holds no {DECISIONS} of {lacking[0]}", remedy=_REMEDY)
     candidates = {one.name: one for one in report.candidates}
-    return Replay(folder, report.model_sha256, report.target, report.threads, report.chosen, decided, candidates)
+    embedded, same = report.inside.parts if report.inside else (), (report.model_sha256, report.target, report.threads)
+    return Replay(folder, *same, report.chosen, decided, candidates, embedded)

@@ -69,6 +69,8 @@ class Step:
     """The part of the recipe that it puts into the models of the bundle, after the choice: it makes no candidate."""
     is_default: bool = True
     """Whether it runs unless it is left out; if not, only where it is asked for by name."""
+    is_tried: bool = False
+    """Whether a run by default tries what it embeds, and keeps that only where it is proven faster."""
     beside: bool = False
     """Whether what it makes stands beside the float model it was made of, which goes on too: it costs accuracy, and is
     chosen only where its speed was measured, or where the user named the amount."""

@@ -188,4 +188,5 @@ STEP = Step(
     in_line=False,
     embeds=Embedded.POSTPROCESS,
     is_default=False,
+    is_tried=True,
 )

@@ -138,4 +138,5 @@ STEP = Step(
     in_line=False,
     embeds=Embedded.PREPROCESS,
     is_default=False,
+    is_tried=True,
 )
