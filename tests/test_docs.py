@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from edgeopt import tasks
 from edgeopt.cli import cli
 from edgeopt.measurement.statistics.budget import Verdict
 from edgeopt.recipes.metrics import metrics_of
 from edgeopt.recipes.recipe import Recipe
+from edgeopt.system.registry import names
 from edgeopt.system.target import Target
 from edgeopt.system.toml import parse_table
 
@@ -75,6 +77,9 @@ def test_the_recipes_in_the_docs_are_valid():
     assert helmets.input.fixed == {"batch": 1}
     assert {one.task: one.least_agreement for one in others}["tensors"] == 0.99
     assert all(one.evaluation.metric in metrics_of(one.task) for one in (helmets, *others))
+    shown = {(one.task, one.kind) for one in (helmets, *others)}
+    assert {task for task, _ in shown} >= {*names(tasks)}, "each task has an example"
+    assert {("embedding", "picture"), ("embedding", "text"), ("classification", "sound")} <= shown
 
 
 def test_the_target_in_the_docs_is_valid():

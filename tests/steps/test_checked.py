@@ -207,3 +207,14 @@ def test_a_pass_that_never_rests_comes_to_an_end() -> None:
     done = apply_checked(before, {"restless": restless}, Expectation.of(before, [inputs_of(before)], 1e-3))
     assert ops(done.model) == ["Relu"]
     assert done.changes["restless"] == 20
+
+
+def test_a_fault_of_onnxslim_is_told_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise UnboundLocalError("cannot access local variable 'axes'")
+
+    monkeypatch.setattr("onnxslim.slim", fail)
+    done = simplify(model("one (float[2] x) => (float[2] y) { y = Relu(x) }"), {})
+    (told,) = [note.detail for note in done.notes]
+    assert told.startswith("OnnxSlim was left out: it fails on this model, by a fault of its own (")
+    assert "UnboundLocalError" not in told

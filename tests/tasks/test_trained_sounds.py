@@ -280,3 +280,14 @@ def test_a_rate_beside_the_sound_is_a_constant(talking: Path, tmp_path: Path) ->
         Sound(np.zeros(128, np.float32), RATE)
     )
     assert (inputs["sr"].shape, inputs["sr"].dtype, int(inputs["sr"])) == ((), np.int64, 8000)
+
+
+def test_labels_that_lie_beside_no_sound_are_told_as_such(talking: Path, tmp_path: Path) -> None:
+    model, recipe = opened(talking)
+    (tmp_path / "talk.csv").write_text("file,start_s,end_s\nnobody.wav,0,1\n")
+    with pytest.raises(InvalidFileError, match="match no sound") as told:
+        open_labelled(tmp_path / "talk.csv", recipe, model.inputs)
+    assert "beside its sounds" in told.value.remedy
+    with pytest.raises(InvalidFileError) as told:
+        open_frames(tmp_path / "nobody.wav")
+    assert "sounds (.wav)" in told.value.remedy

@@ -209,7 +209,9 @@ def open_frames(path: Path, files: Sequence[str] | None = None) -> Frames:
     Raises:
         InvalidFileError: If nothing is there, or nothing of it decodes.
     """
-    remedy = "pass a folder of pictures, a video or an .npz"
+    kinds = [find_kind(name) for name in registry.names(sources)]
+    told = ", ".join(["a folder of pictures", "a video", "an .npz", *(kind.told for kind in kinds)])
+    remedy = f"pass one of {told}"
     if stat.S_ISDIR(require_there(path, remedy=remedy).st_mode):
         return _open_folder(path, files)
     require_regular(path, remedy=remedy)
@@ -220,12 +222,10 @@ def open_frames(path: Path, files: Sequence[str] | None = None) -> Frames:
         return _open_npz(path)
     if suffix in VIDEOS:
         return _open_video(path)
-    kinds = [find_kind(name) for name in registry.names(sources)]
     for kind in kinds:
         if suffix in kind.suffixes:
             return kind.open(path)
-    told = ", ".join(["a folder of pictures", "a video", "an .npz", *(kind.told for kind in kinds)])
-    raise InvalidFileError(f"{path} is no source of frames", remedy=f"pass one of {told}")
+    raise InvalidFileError(f"{path} is no source of frames", remedy=remedy)
 
 
 def read_picture(path: Path) -> Frame:

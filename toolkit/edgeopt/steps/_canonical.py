@@ -17,6 +17,7 @@ from edgeopt.graph.model import Model
 from edgeopt.graph.outside_weights import with_outside, without_outside
 from edgeopt.graph.subgraphs import all_nodes
 from edgeopt.system.quiet import quiet_thread
+from edgeopt.system.text import short
 
 FOLD_LIMIT_BYTES = 1024
 """OnnxSlim computes a constant subgraph only up to a result of this size, so folding cannot blow up a file."""
@@ -123,7 +124,7 @@ def slim(model: Model, *, fold: bool = True) -> Model:
                 skip_optimizations=[] if fold else ["constant_folding"],
             )
     except Exception as error:  # it raises whatever its many rewrites do
-        raise ValueError(f"{type(error).__name__}: {error}") from error
+        raise ValueError(f"it fails on this model, by a fault of its own ({short(error)})") from error
     _keep_metadata(model.proto, slimmed)
     result = Model(with_outside(slimmed, model.proto), model.name)
     if _signature(result) != _signature(model):

@@ -15,7 +15,7 @@ from edgeopt.executors import Session
 from edgeopt.graph.states import Feedback
 from edgeopt.graph.tensors import Tensors, TensorSpec
 from edgeopt.recipes.feeding import fed
-from edgeopt.recipes.frames import Frames, open_frames
+from edgeopt.recipes.frames import Frames, find_kind, open_frames
 from edgeopt.recipes.labels import Labels, read_labels
 from edgeopt.recipes.metrics import metrics_on_labels
 from edgeopt.recipes.recipe import Recipe
@@ -94,9 +94,10 @@ def _beside_pictures(path: Path, labels: Labels) -> tuple[Path, Labels]:
     for one in folders:
         list_folder(one, remedy="correct its permissions")
     looked = ", ".join(map(str, folders))
+    what = "sound" if Path(labels.files[0]).suffix.lower() in find_kind("sound").suffixes else "picture"
     raise InvalidFileError(
-        f"the labels in {path} match no picture (looked for {short(labels.files[0])} in {looked})",
-        remedy="put the label file beside its pictures, or beside a folder named images",
+        f"the labels in {path} match no {what} (looked for {short(labels.files[0])} in {looked})",
+        remedy=f"put the label file beside its {what}s, or beside a folder named images",
     )
 
 
