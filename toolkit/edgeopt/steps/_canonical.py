@@ -124,7 +124,7 @@ def slim(model: Model, *, fold: bool = True) -> Model:
                 skip_optimizations=[] if fold else ["constant_folding"],
             )
     except Exception as error:  # it raises whatever its many rewrites do
-        raise ValueError(f"it fails on this model, by a fault of its own ({short(error)})") from error
+        raise ValueError(f"it fails on this model, by a fault of its own ({short(str(error))})") from error
     _keep_metadata(model.proto, slimmed)
     result = Model(with_outside(slimmed, model.proto), model.name)
     if _signature(result) != _signature(model):
