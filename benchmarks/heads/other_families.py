@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -77,118 +77,6 @@ def ultraface() -> tuple[Path, Reader]:
         return above(boxes, outputs["scores"][0, :, 1])
 
     return path, read
-
-
-def nanodet_plus() -> tuple[Path, Reader]:
-    """RangiLyu's NanoDet-Plus: `tools/export_onnx.py`; the parts of `get_bboxes` before suppression."""
-    module = of_modelscope("models/cv/face_human_hand_detection")
-    parts, size, classes = module("nanodet_plus_head"), (96, 128), 5
-    net = module("one_stage_detector").OneStageDetector()
-    net.backbone = module("shufflenetv2").ShuffleNetV2("0.5x", activation="LeakyReLU", pretrain=False)
-    net.fpn = module("ghost_pan").GhostPAN([48, 96, 192], 32, use_depthwise=True, num_extra_level=1)
-    net.head = head = parts.NanoDetPlusHead(classes, 32, feat_channels=32, strides=[8, 16, 32, 64])
-    head._forward_onnx = types.MethodType(_forward_onnx, head)
-    path = exported(
-        spread(net, gain=2.5), size, input_names=["data"], output_names=["output"], opset_version=11,
-        keep_initializers_as_inputs=True,
-    )  # fmt: skip
-
-    def read(outputs: Outputs, _: np.ndarray) -> Answer:
-        rows = torch.from_numpy(outputs["output"])
-        planes = [(-(-size[0] // stride), size[1] / stride) for stride in head.strides]
-        args = torch.float32, torch.device("cpu")
-        laid = [
-            head.get_single_level_center_priors(1, one, stride, *args)
-            for one, stride in zip(planes, head.strides, strict=True)
-        ]
-        priors = torch.cat(laid, dim=1)
-        far = head.distribution_project(rows[..., classes:]) * priors[..., 2, None]
-        boxes = parts.distance2bbox(priors[..., :2], far, max_shape=size)[0].detach().numpy()
-        scores = rows[0, :, :classes].numpy()
-        return above(boxes, scores.max(1), scores.argmax(1))
-
-    return path, read
-
-
-def _forward_onnx(self: Any, feats: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Do what NanoDet's own method does, which ModelScope's copy calls and leaves out."""
-    outputs = []
-    for feat, cls_convs, gfl_cls in zip(feats, self.cls_convs, self.gfl_cls, strict=True):
-        for conv in cls_convs:
-            feat = conv(feat)
-        cls_pred, reg_pred = gfl_cls(feat).split([self.num_classes, 4 * (self.reg_max + 1)], dim=1)
-        outputs.append(torch.cat([cls_pred.sigmoid(), reg_pred], dim=1).flatten(start_dim=2))
-    return torch.cat(outputs, dim=2).permute(0, 2, 1)
-
-
-class NanoDet(nn.Module):
-    """A head for each stride: classes and distributions of four sides together, or in outputs of their own."""
-
-    def __init__(self, strides: Sequence[int], classes: int, *, apart: bool) -> None:
-        """Make it with a narrow backbone."""
-        super().__init__()
-        self.first = nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1), nn.ReLU(), blocks((16, 16, 2)))
-        self.maps = nn.ModuleList(blocks((16, 16, 2)) for _ in strides)
-        self.convolved = nn.ModuleList(
-            nn.Sequential(
-                nn.Conv2d(16, 16, 3, padding=1, groups=16, bias=False),
-                nn.BatchNorm2d(16),
-                nn.LeakyReLU(0.1),
-                nn.Conv2d(16, 24, 1, bias=False),
-                nn.BatchNorm2d(24),
-                nn.LeakyReLU(0.1),
-            )
-            for _ in strides
-        )
-        self.ends = nn.ModuleList(nn.Conv2d(24, classes + 32, 1) for _ in strides)
-        self.classes, self.apart = classes, apart
-
-    def forward(self, x: torch.Tensor) -> Any:
-        """Return what `_forward_onnx` does; apart: all classes, then all sides, as before version 0.4."""
-        x, rows, sides = self.first(x), [], []
-        for one, convolved, end in zip(self.maps, self.convolved, self.ends, strict=True):
-            x = one(x)
-            score, side = end(convolved(x)).split([self.classes, 32], dim=1)
-            if self.apart:
-                rows.append(score.sigmoid().reshape(1, self.classes, -1).permute(0, 2, 1))
-                sides.append(side.reshape(1, 32, -1).permute(0, 2, 1))
-            else:
-                rows.append(torch.cat([score.sigmoid(), side], dim=1).flatten(start_dim=2))
-        return (*rows, *sides) if self.apart else torch.cat(rows, dim=2).permute(0, 2, 1)
-
-
-def nanodet(*, apart: bool) -> tuple[Path, Reader]:
-    """RangiLyu's first NanoDet: `tools/export_onnx.py`; `get_bboxes`."""
-    size, classes, strides = (96, 128), 5, (8, 16, 32)
-    names = [f"{part}_pred_stride_{stride}" for part in ("cls", "dis") for stride in strides]
-    net = spread(NanoDet(strides, classes, apart=apart), gain=2.5)
-    path = exported(
-        net,
-        size,
-        input_names=["data"],
-        output_names=names if apart else ["output"],
-        opset_version=11,
-        keep_initializers_as_inputs=True,
-    )
-
-    def read(outputs: Outputs, _: np.ndarray) -> Answer:
-        rows = outputs["output"][0] if not apart else _joined(outputs, strides)
-        middles = [
-            (x + 0.5, y + 0.5, s) for s in strides for y in range(-(-size[0] // s)) for x in range(-(-size[1] // s))
-        ]
-        far = torch.softmax(torch.from_numpy(rows[:, classes:]).reshape(-1, 8), 1) @ torch.arange(8.0)
-        left, top, right, bottom = far.reshape(-1, 4).T.numpy()
-        x, y, stride = np.array(middles, np.float32).T
-        boxes = np.stack([x - left, y - top, x + right, y + bottom], 1) * stride[:, None]
-        boxes = boxes.clip(0, [size[1], size[0]] * 2)
-        return above(boxes, rows[:, :classes].max(1), rows[:, :classes].argmax(1))
-
-    return path, read
-
-
-def _joined(outputs: Outputs, strides: Sequence[int]) -> np.ndarray:
-    parts = [[outputs[f"{part}_pred_stride_{one}"][0] for part in ("cls", "dis")] for one in strides]
-    return np.concatenate([np.concatenate(pair, 1) for pair in parts])
 
 
 def doctr() -> tuple[Path, Reader]:
@@ -452,9 +340,6 @@ class Both(nn.Module):
 FAMILIES: Mapping[str, tuple[str, Callable[[], tuple[Path, Reader]]]] = {
     "retinaface": ("retinaface", retinaface),
     "ultraface": ("ultraface", ultraface),
-    "nanodet_plus": ("nanodet_plus", nanodet_plus),
-    "nanodet": ("nanodet", lambda: nanodet(apart=False)),
-    "nanodet_apart": ("nanodet", lambda: nanodet(apart=True)),
     "dbnet_paddle": ("dbnet", paddle),
     "dbnet_doctr": ("dbnet_doctr", doctr),
     "ssd300": ("ssd300", ssd),

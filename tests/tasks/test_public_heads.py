@@ -1,8 +1,8 @@
 """UltraFace and NanoDet by their authors' own scripts, against the authors' own reading of the outputs.
 
-No package carries them: EDGEOPT_ULTRAFACE and EDGEOPT_NANODET name checkouts of their repositories, and
+No package carries them as they are: EDGEOPT_ULTRAFACE and EDGEOPT_NANODET name checkouts of their repositories, and
 EDGEOPT_HEADS a Python that has what they need (torch, torchvision, onnx, onnxruntime, onnxsim, OpenCV; NanoDet's
-`requirements.txt`), if this one has not. The heads in `tests/heads` are after the same source.
+`requirements.txt`), if this one has not. `tests/heads` holds small ones that need none of this.
 """
 
 from __future__ import annotations
