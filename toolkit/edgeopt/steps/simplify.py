@@ -26,6 +26,7 @@ from edgeopt.steps._checked import TOLERANCE, Expectation, apply_checked, left_o
 from edgeopt.steps._context import CHECKED_PICTURES, Context, Setting
 from edgeopt.steps._float32 import make_float32
 from edgeopt.steps._size import kept_small
+from edgeopt.steps._widen_float16 import widen_float16
 from edgeopt.system.text import format_bytes
 
 _OPSET = 17
@@ -42,6 +43,7 @@ def simplify(
     *,
     opset: int = _OPSET,
     float64: bool = True,
+    float16: bool = True,
     may_grow: bool = False,
     tolerance: float = TOLERANCE,
 ) -> Outcome:
@@ -53,6 +55,7 @@ def simplify(
         inputs: Real inputs on which every result must equal the model's; none: random numbers of a fixed seed.
         opset: The least default operator set wanted; a higher one stays.
         float64: Whether the target has it; otherwise all float64 becomes float32, inputs and outputs too.
+        float16: Whether the target computes in it; otherwise what is float16 inside becomes float32.
         may_grow: Whether the file may grow by more than 1 %: a compiler wants its opset, however small the model is.
         tolerance: Largest error over signal, root mean square.
 
@@ -62,6 +65,8 @@ def simplify(
         StepError: If the outputs differ although nothing but the shapes was fixed, or if float32 changes them.
     """
     narrowed = Outcome(model, {}) if float64 else make_float32(model, inputs)
+    if not float16:
+        narrowed = narrowed.then(widen_float16(narrowed.model, inputs))
     given = narrowed.model
     static = fix_shapes(given, shapes)
     expected = Expectation.of(given, inputs or [probe(static.inputs)], tolerance)
@@ -150,7 +155,9 @@ def _constant_bytes(model: Model) -> int:
 def _make(model: Model, context: Context, _: Setting) -> list[Outcome]:
     shapes, target = fixed_shapes(context.recipe, model.inputs), context.target
     inputs, float64 = context.inputs(CHECKED_PICTURES), "float64" not in target.refused_dtypes
-    return [simplify(model, shapes, inputs, opset=target.opset, float64=float64, may_grow=is_compiled(target))]
+    float16 = target.device != "cpu" or "fp16" in target.precisions
+    grows = is_compiled(target)
+    return [simplify(model, shapes, inputs, opset=target.opset, float64=float64, float16=float16, may_grow=grows)]
 
 
 STEP = Step(

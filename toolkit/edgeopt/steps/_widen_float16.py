@@ -1,0 +1,109 @@
+"""Turn float16 into float32 inside a model, for a processor whose kernels know float32 alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from edgeopt.errors import Note, NoteKind
+from edgeopt.graph.model import Model
+from edgeopt.graph.outcome import Outcome
+from edgeopt.graph.tensors import Tensors
+from edgeopt.steps._checked import Expectation, left_out, probe
+from edgeopt.system.text import plural
+
+_TOLERANCE = 2e-2
+"""Error over signal, root mean square: what float16 itself loses in a deep network."""
+_SUFFIX = "__float32"
+
+
+def widen_float16(model: Model, inputs: Sequence[Tensors] = ()) -> Outcome:
+    """Turn float16 weights and what is computed with them into float32; inputs and outputs keep their types by Casts.
+
+    ONNX Runtime's processor provider has float16 kernels on Arm only: elsewhere it casts around each op, and no
+    layer can run on integers. A model without float16 weights, or whose weights lie outside its file, stays as it is.
+
+    Args:
+        model: Any model.
+        inputs: Real inputs on which the outputs must stay near; none: random numbers.
+    """
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    halves = [one for one in proto.graph.initializer if one.data_type == TensorProto.FLOAT16]
+    if not halves or any(one.data_location == TensorProto.EXTERNAL for one in proto.graph.initializer):
+        return Outcome(model, {})
+    _keep_ends(proto.graph)
+    ends = {one.name for one in (*proto.graph.input, *proto.graph.output)}
+    _widen(proto.graph, ends)
+    changed = Model(proto, model.name)
+    expected = Expectation.of(model, list(inputs) or [probe(model.inputs)], _TOLERANCE)
+    if reason := expected.why_not(changed):
+        return Outcome(model, {}, (left_out("float32 in place of float16", reason),))
+    detail = f"{plural(len(halves), 'weight')} in float16 became float32; inputs and outputs keep their types"
+    why = "the processor's kernels compute in float32, and integers are made from it"
+    return Outcome(changed, {"widen_float16": len(halves)}, (Note(NoteKind.CHOICE, detail, why),))
+
+
+def _keep_ends(graph: onnx.GraphProto) -> None:
+    """Put a Cast behind each float16 input and in front of each float16 output; the graph between has other names."""
+    stored = {one.name for one in graph.initializer}
+    entries = [one.name for one in graph.input if _is_half(one) and one.name not in stored]
+    exits = [one.name for one in graph.output if _is_half(one) and one.name not in entries]
+    _rename(graph, {name: f"{name}{_SUFFIX}" for name in (*entries, *exits)})
+    first = [helper.make_node("Cast", [name], [f"{name}{_SUFFIX}"], to=TensorProto.FLOAT) for name in entries]
+    last = [helper.make_node("Cast", [f"{name}{_SUFFIX}"], [name], to=TensorProto.FLOAT16) for name in exits]
+    nodes = [*first, *graph.node, *last]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    for tensor in graph.initializer:
+        if tensor.name in exits:
+            tensor.name += _SUFFIX
+
+
+def _rename(graph: onnx.GraphProto, names: dict[str, str]) -> None:
+    for node in graph.node:
+        for place, name in enumerate(node.input):
+            node.input[place] = names.get(name, name)
+        for place, name in enumerate(node.output):
+            node.output[place] = names.get(name, name)
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs) if attribute.type in _GRAPHS else ():
+                hidden = {one.name for one in (*inner.input, *inner.initializer)}
+                free = {old: new for old, new in names.items() if old not in hidden}
+                _rename(inner, free)
+                for value in inner.output:
+                    value.name = free.get(value.name, value.name)
+
+
+_GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
+
+
+def _is_half(value: onnx.ValueInfoProto) -> bool:
+    return bool(value.type.tensor_type.elem_type == TensorProto.FLOAT16)
+
+
+def _widen(graph: onnx.GraphProto, ends: set[str]) -> None:
+    """Rewrite types, constants and casts in place, but for what touches an end of the model."""
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        if _is_half(value) and value.name not in ends:
+            value.type.tensor_type.elem_type = TensorProto.FLOAT
+    for tensor in graph.initializer:
+        _widen_tensor(tensor)
+    for node in graph.node:
+        if ends.intersection(node.output):
+            continue
+        for attribute in node.attribute:
+            if attribute.name in ("to", "dtype") and attribute.i == TensorProto.FLOAT16:
+                attribute.i = TensorProto.FLOAT
+            elif attribute.type == onnx.AttributeProto.TENSOR:
+                _widen_tensor(attribute.t)
+            elif attribute.type == onnx.AttributeProto.GRAPH:
+                _widen(attribute.g, set())
+
+
+def _widen_tensor(tensor: TensorProto) -> None:
+    if tensor.data_type == TensorProto.FLOAT16:
+        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float32), tensor.name))
