@@ -264,7 +264,7 @@ def test_time_runs_out_for_an_answer_and_what_was_written_is_kept(slowly):
         found = server.json("/v1/completions", ENDLESS | {"stream": False})
         assert found["edgeopt"]["ended_by"] == "time"
         assert found["choices"][0]["finish_reason"] == "length"
-        assert 0 < found["usage"]["completion_tokens"] < 900
+        assert 0 < found["usage"]["completion_tokens"] <= 900  # all of them, where time ran out with the last one
 
 
 def test_the_time_limit_binds_while_nothing_arrives(monkeypatch):
