@@ -1,13 +1,15 @@
 """Language models: our decoding, and figures of `edgeopt bench`, beside onnxruntime-genai's, in fresh processes.
 
-    pip install edgeopt[cpu] onnxruntime-genai
-    python benchmarks/beside_genai.py [--work FOLDER] [--processes 16] [--lengths 128,512,1024]
+    pip install edgeopt[cpu] onnxruntime-genai torch onnxscript transformers
+    python benchmarks/beside_genai.py [--work FOLDER] [--processes 16] [--lengths 128,512,1024] [--ways turns,bench]
 
 The model is that of `generation.py`, one thread. Where a process's weights lie in memory decides up to 10 % of a
 token's time, for whoever opened them, so each process gives one value: both sides in turns inside it, opened in the
 other order by every second one. Intervals are of 95 %.
 
-`bench` is held to the loop of genai's own `benchmark_e2e.py` with both in huge pages, which only edgeopt asks for.
+`bench` is held to the loop of genai's own `benchmark_e2e.py` twice, both in huge pages, which only edgeopt asks for:
+with genai's model inside it, and with ours. The first holds what one engine is faster by, the second no more than what
+two ways of timing differ in.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
+from functools import partial
 from pathlib import Path
 from threading import enumerate as threads_now
 from time import perf_counter
@@ -27,6 +30,7 @@ from generation import CONTEXT, NEXT, SHIPPED, exported, ours, ratio
 
 from edgeopt.measurement.generation.bench import GenerationOptions, bench_generation
 from edgeopt.recipes.tokens import read_tokens
+from edgeopt.runtime.decoding.generation import Asked
 from edgeopt.runtime.decoding.opening import open_language_model
 from edgeopt.system.environment import read_environment
 from edgeopt.system.huge_pages import MOVER, huge_pages
@@ -96,20 +100,41 @@ def in_turns(file: Path, length: int, number: int) -> Told:
     return Told(*medians, same=sum(a[2] == b[2] for a, b in zip(mine, theirs, strict=True)))
 
 
-def by_bench(file: Path, length: int, number: int) -> Told:
-    """Figures of `edgeopt bench`, and of genai's benchmark, one after the other, both in huge pages."""
+def from_outside(file: Path) -> Answer:
+    """Return answers of ours, timed as genai's benchmark times its own: by a clock around each token."""
+    model = open_language_model(file, 1)[0]
+
+    def answer(prompt: list[int]) -> tuple[float, float, list[int]]:
+        model.forget()
+        began_s = perf_counter()
+        at_s, tokens = list[float](), list[int]()
+        with model.generate(prompt, Asked(NEXT, ends=False)) as made:
+            for piece in made:
+                tokens.append(piece.token)
+                at_s.append(perf_counter() - began_s)
+        return at_s[0], (at_s[-1] - at_s[0]) / (NEXT - 1), tokens
+
+    return answer
+
+
+def genai_in_huge_pages(file: Path) -> Answer:
+    with huge_pages():
+        return of_genai(file.parent)
+
+
+def by_bench(opened: Callable[[Path], Answer], file: Path, length: int, number: int) -> Told:
+    """Figures of `edgeopt bench`, and of genai's loop around what is opened, one after the other."""
     found = dict[str, tuple[float, float]]()
-    for name in ("ours", "genai")[:: -1 if number % 2 else 1]:
-        if name == "ours":
+    for name in ("bench", "loop")[:: -1 if number % 2 else 1]:
+        if name == "bench":
             own = bench_generation(file, GenerationOptions((length,), NEXT, seconds=4.0, threads=1)).lengths[0]
             found[name] = (own.ttft.p50.value_ms or 0) / 1e3, (own.tpot.p50.value_ms or 0) / 1e3
             continue
-        with huge_pages():
-            answer = of_genai(file.parent)
+        answer = opened(file)
         wait_for_pages()
         made = [answer(prompt) for prompt in 2 * prompts(length)][1:]
         found[name] = float(np.median([one[0] for one in made])), float(np.median([one[1] for one in made]))
-    return Told(*(found[name][i] for i in (0, 1) for name in ("ours", "genai")), same=0)
+    return Told(*(found[name][i] for i in (0, 1) for name in ("bench", "loop")), same=0)
 
 
 def wait_for_pages() -> None:
@@ -119,7 +144,11 @@ def wait_for_pages() -> None:
             one.join()
 
 
-WAYS: dict[str, Callable[[Path, int, int], Told]] = {"turns": in_turns, "bench": by_bench}
+WAYS: dict[str, Callable[[Path, int, int], Told]] = {
+    "turns": in_turns,
+    "bench": partial(by_bench, genai_in_huge_pages),
+    "loop": partial(by_bench, from_outside),
+}
 
 
 def asked(way: str, work: Path, length: int, number: int) -> Told:
@@ -134,6 +163,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("generation-work"))
     parser.add_argument("--processes", type=int, default=16)
     parser.add_argument("--lengths", default="128,512,1024")
+    parser.add_argument("--ways", default="turns,bench,loop")
     parser.add_argument("--once", default="", help=argparse.SUPPRESS)
     given = parser.parse_args()
     file = exported(given.work)
@@ -142,8 +172,13 @@ def main() -> None:
         print(json.dumps(astuple(WAYS[way](file, int(length), int(number)))))
         return
     print(f"{read_environment().cpu}, one thread; {given.processes} processes of {ROUNDS} answers of {NEXT} tokens")
-    told = {"turns": "genai over ours", "bench": "genai's benchmark over edgeopt bench"}
-    for way, name in told.items():
+    told = {
+        "turns": "genai over ours",
+        "bench": "genai's benchmark over edgeopt bench",
+        "loop": "ours in the loop of genai's benchmark over edgeopt bench",
+    }
+    for way in given.ways.split(","):
+        name = told[way]
         print(f"\n| context | TTFT, {name} | TPOT, {name} | same tokens |\n|--:|---|---|--:|", flush=True)
         for length in map(int, given.lengths.split(",")):
             found = [asked(way, given.work, length, number) for number in range(given.processes)]
