@@ -237,9 +237,9 @@ def test_points_and_masks_are_those_of_the_task(name: str, inside: tuple[Embedde
     assert np.count_nonzero(masks[0] != masks[1]) <= (0.002 if whole else 0.15) * area
 
 
-@pytest.mark.parametrize("decoder", ["heatmaps", "instances", "dbnet"])
+@pytest.mark.parametrize("decoder", ["poses", "instances", "dbnet"])
 def test_an_answer_that_is_not_embedded_is_refused_before_anything_runs(decoder: str) -> None:
-    recipe = {"heatmaps": "hrnet", "instances": "torchvision_instances", "dbnet": "dbnet"}[decoder]
+    recipe = {"poses": "torchvision_keypoints", "instances": "torchvision_instances", "dbnet": "dbnet"}[decoder]
     options = Options(steps=("default", "embed-postprocess"))
     with pytest.raises(UnsupportedError, match=rf"embed-postprocess: .* decoder = '{decoder}' is not embedded"):
         make_plan(find_recipe(recipe), find_target("cpu"), options, 1)

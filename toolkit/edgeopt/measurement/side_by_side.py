@@ -21,9 +21,9 @@ from edgeopt.recipes.embedded import Embedded
 from edgeopt.recipes.feeding import fed
 from edgeopt.recipes.frames import Frames
 from edgeopt.recipes.input_shapes import Shapes
+from edgeopt.recipes.match_tables import FOUND
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.tasks import make_task
-from edgeopt.tasks.detection.decoders import DECODERS
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def notes_on(sides: Sequence[Side]) -> tuple[Note, ...]:
 
 def _drops_boxes(recipe: Recipe) -> bool:
     """Whether boxes that AP counts stay inside the model: its threshold is an application's."""
-    is_inside = recipe.postprocess.decoder in DECODERS and Embedded.POSTPROCESS in recipe.embedded
+    is_inside = recipe.task in FOUND and Embedded.POSTPROCESS in recipe.embedded
     return is_inside and recipe.postprocess.score_threshold > recipe.evaluation.score_threshold
 
 

@@ -29,12 +29,17 @@ def points(nodes: Nodes, recipe: Recipe, rows: str, *, in_frame: bool) -> str:
     if is_pose and recipe.postprocess.boxes is Boxes.RELATIVE:
         places = nodes("Mul", places, floats(recipe.input.size[1], recipe.input.size[0]))
     if in_frame:
-        places = nodes("Div", nodes("Sub", places, FRAME_OFFSET), FRAME_SCALE)
+        places = to_frame(nodes, places)
     if not is_pose:
         return places
     if values == 2:
         return nodes("Pad", places, ints(0, 0, 0, 0, 0, 1), floats(1.0).reshape(()))
     return nodes("Concat", places, nodes("Slice", shaped, ints(2), ints(3), ints(2)), axis=2)
+
+
+def to_frame(nodes: Nodes, places: str) -> str:
+    """Lead points of the input, (..., 2), into the frame, also outside it."""
+    return nodes("Div", nodes("Sub", places, FRAME_OFFSET), FRAME_SCALE)
 
 
 def masks(

@@ -31,7 +31,7 @@ from edgeopt.steps._canonical import upgrade_opset
 from edgeopt.system.target import Target
 
 _LEAST_OPSET = 13
-"""From here on the ops that are written take their axes and sizes as inputs; ReduceMax does from 18 on."""
+"""From here on the ops that are written take their axes and sizes as inputs; ReduceMax and ReduceMin do from 18 on."""
 _REDUCE_INPUTS = 18
 _RESERVED = {FRAME, FRAME_SCALE, FRAME_OFFSET, BOXES, SCORES, CLASSES, POINTS, MASKS, CLASS_MAP}
 PREFIX = "model/"
@@ -89,9 +89,16 @@ class Nodes:
 
     def largest(self, tensor: str, axis: int) -> str:
         """Reduce one axis of a tensor to its largest value."""
+        return self._reduced("ReduceMax", tensor, axis)
+
+    def smallest(self, tensor: str, axis: int) -> str:
+        """Reduce one axis of a tensor to its smallest value."""
+        return self._reduced("ReduceMin", tensor, axis)
+
+    def _reduced(self, op: str, tensor: str, axis: int) -> str:
         if self._opset >= _REDUCE_INPUTS:
-            return self("ReduceMax", tensor, ints(axis), keepdims=0)
-        return self("ReduceMax", tensor, axes=[axis], keepdims=0)
+            return self(op, tensor, ints(axis), keepdims=0)
+        return self(op, tensor, axes=[axis], keepdims=0)
 
     def positions(self, mask: str) -> str:
         """Return where a vector of booleans is true."""

@@ -34,6 +34,7 @@ from edgeopt.steps._class_map import ARGMAX, class_map
 from edgeopt.steps._context import Context, Setting
 from edgeopt.steps._decoding import EMBEDDED, Found, decode
 from edgeopt.steps._embedding import Nodes, floats, ints, prepared, put_after, why_not_embedded
+from edgeopt.steps._point_maps import POINT_MAPS, pose
 from edgeopt.tasks.classification import LARGEST
 from edgeopt.tasks.detection.decoders import NEEDS_NO_SUPPRESSION
 from edgeopt.tasks.instances.decoders import NEEDS_NO_SUPPRESSION as WHOLE_INSTANCES
@@ -42,6 +43,12 @@ from edgeopt.tasks.keypoints.decoders import OF_ROWS
 
 _AS_THEY_ARE = NEEDS_NO_SUPPRESSION | WHOLE_INSTANCES | (POSES.keys() - OF_ROWS)
 """Decoders of rows that need no suppression."""
+_THINGS = (
+    TensorSpec(BOXES, "float32", ("found", 4)),
+    TensorSpec(SCORES, "float32", ("found",)),
+    TensorSpec(CLASSES, "int64", ("found",)),
+)
+"""Outputs of what finds things."""
 _LEAST_EXPONENT = -80.0
 """As in `tasks/classification.py`: below it a share is nothing."""
 
@@ -71,15 +78,12 @@ def embed_postprocess(model: Model, recipe: Recipe) -> Model:
     if recipe.postprocess.decoder == ARGMAX:
         nodes.call(CLASS_MAP, class_map(nodes, recipe, raw[0], in_frame=is_fed_frames))
         return put_after(model, nodes, [TensorSpec(CLASS_MAP, "uint16", ("map_height", "map_width"))], keep=False)
+    if recipe.postprocess.decoder in POINT_MAPS:
+        return put_after(model, nodes, _one_pose(nodes, recipe, raw, in_frame=is_fed_frames), keep=False)
     found = _finite(nodes, decode(nodes, recipe, raw), with_more=recipe.task != "instances")
     best = _best(nodes, recipe, found)
     boxes = nodes("Gather", found.boxes, best, axis=0)
-    boxes = _in_frame(nodes, boxes) if is_fed_frames else boxes
-    outputs = [
-        TensorSpec(BOXES, "float32", ("found", 4)),
-        TensorSpec(SCORES, "float32", ("found",)),
-        TensorSpec(CLASSES, "int64", ("found",)),
-    ]
+    boxes, outputs = _in_frame(nodes, boxes) if is_fed_frames else boxes, [*_THINGS]
     if found.more:
         rows = nodes("Gather", found.more, best, axis=0)
         if pair := split_prototypes(raw) if recipe.task == "instances" else None:
@@ -94,14 +98,22 @@ def embed_postprocess(model: Model, recipe: Recipe) -> Model:
     return put_after(model, nodes, outputs, keep=False)
 
 
+def _one_pose(nodes: Nodes, recipe: Recipe, raw: Sequence[TensorSpec], *, in_frame: bool) -> list[TensorSpec]:
+    """Write the pose of a picture that shows one thing, of maps, and return what is made."""
+    found = pose(nodes, recipe, raw, in_frame=in_frame)
+    boxes = _in_frame(nodes, found.boxes) if in_frame else found.boxes
+    for name, tensor in ((BOXES, boxes), (SCORES, found.scores), (CLASSES, found.classes), (POINTS, found.more)):
+        nodes.call(name, tensor)
+    return [*_THINGS, TensorSpec(POINTS, "float32", ("found", None, 3))]
+
+
 def _why_not_written(recipe: Recipe) -> str:
     """Return why a recipe's answer cannot be embedded; empty where it can."""
     decoder = recipe.postprocess.decoder
     if not recipe.decodes:
         return f"[postprocess] decoder = {decoder!r}: the outputs are the answer already"
-    return (
-        "" if decoder in (*CLASSIFIERS, *EMBEDDED, ARGMAX) else f"[postprocess] decoder = {decoder!r} is not embedded"
-    )
+    is_known = decoder in (*CLASSIFIERS, *EMBEDDED, *POINT_MAPS, ARGMAX)
+    return "" if is_known else f"[postprocess] decoder = {decoder!r} is not embedded"
 
 
 def _finite(nodes: Nodes, found: Found, *, with_more: bool) -> Found:
