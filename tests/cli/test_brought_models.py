@@ -94,6 +94,10 @@ REFUSED = {
     """(float[2, a] x, float[2, b] z) => (float[2, c] y) { y = Concat <axis = 1> (x, z) }""": (
         "dimension 1 of input x float32 2xa is free and recipe 'tensors' does not fix it"
     ),
+    """(float[1, 0, 4] x) => (float[1, 0, 4] y) { y = Relu(x) }""": (
+        "dimension 1 of input x float32 1x?x4 has no size above 0 in the model (0 means no element) and recipe "
+        "'tensors' does not fix it -> give every size: --shape x=1xNx4"
+    ),
     """(float[4, 4] x, int64[2] shape) => (float[a, b] y) { y = Reshape(x, shape) }""": "Reshape node",
 }
 

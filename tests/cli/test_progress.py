@@ -108,19 +108,34 @@ def test_a_line_keeps_the_width_and_a_name_its_ends(terminal, monkeypatch):
     assert line.endswith("3/12")
 
 
-def test_elsewhere_lines_are_whole_and_few():
+def test_elsewhere_lines_stay_and_are_few():
     pipe = Terminal(is_terminal=False)
     clock = Clock()
     with Progress(stream=pipe, clock=clock) as progress:
-        progress.say(f"quantize   {'word ' * 40}end")
         follow(progress, clock, "evaluate", [(i, i) for i in range(100)], 120)
-    first, *others = pipe.getvalue().splitlines()
-    assert first.endswith("word end")
-    assert others == [
+    assert pipe.getvalue().splitlines() == [
         "evaluate 30/120  1 min 30 s left",
         "evaluate 60/120  1 min 00 s left",
         "evaluate 90/120  30 s left",
     ]
+
+
+@pytest.mark.parametrize(("asked", "width"), [(None, 80), ("100", 100), ("50", 50), ("none", 80), ("", 80)])
+def test_in_a_pipe_lines_fit_80_columns_or_those_that_are_asked_for(asked, width, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if asked is not None:
+        monkeypatch.setenv("COLUMNS", asked)
+    pipe, clock, path = Terminal(is_terminal=False), Clock(), f"/data/{'folder/' * 20}pictures"
+    with Progress(stream=pipe, clock=clock) as progress:
+        progress.say(f"calib      {path}")
+        progress.say(f"quantize   {'word ' * 40}end")
+        follow(progress, clock, f"confirm {'quantize, ' * 12}fuse in fresh processes", [(0, 1), (40, 2)], 9)
+    whole, *words, last = pipe.getvalue().splitlines()
+    assert whole == f"calib      {path}"
+    assert " ".join(one.strip() for one in words) == f"quantize   {'word ' * 40}end"
+    assert width // 2 < max(map(columns, words)) <= width
+    assert width - 2 <= columns(last) <= width
+    assert re.fullmatch(r"confirm quant.*\.\.\..*processes 2/9  4 min 40 s left", last)
 
 
 def test_a_terminal_folds_long_lines_under_their_text(terminal):

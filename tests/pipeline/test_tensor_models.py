@@ -205,7 +205,7 @@ def test_the_whole_line_ends_in_a_report_and_a_bundle_of_named_arrays(tokens) ->
     assert tokens.report.recipe == "tensors"
     assert all(one.agreement is None or one.agreement <= 1 for one in tokens.report.candidates)
     assert (tokens.folder / "out" / "report.md").is_file()
-    assert not (tokens.folder / "out" / "answers.png").exists()
+    assert cv2.imread(str(tokens.folder / "out" / "answers.png")).shape[1] == 2 * 640  # the original, the chosen one
     found = Runtime.load(tokens.folder / "out", threads=1).predict(tokens.sample)
     session = EXECUTOR.open(tokens.model, SessionOptions())
     expected = session.run(tokens.sample)
@@ -235,12 +235,13 @@ def test_a_bundle_runs_on_an_npz_and_refuses_what_it_cannot(tokens, pictures, tm
     assert run(tokens.npz, "--limit", 1).stdout.startswith("inputs[0]: y float32 1x20x64 from ")
     told = json.loads(run(tokens.npz, "--limit", 1, "--json").stdout)["outputs"]["best"]
     assert (told["dtype"], told["shape"], len(told["values"])) == ("int64", [1, 20], 20)
-    for refused, said in (
-        (run(tokens.npz, "--save", tmp_path), "answers of task tensors to tensors have no picture"),
-        (run(pictures), "a picture cannot become the model's inputs ids, mask"),
-    ):
-        assert refused.exit_code == 1
-        assert f"error: {said}" in refused.stderr
+    assert run(tokens.npz, "--limit", 2, "--save", tmp_path).exit_code == 0
+    saved = [cv2.imread(str(one)) for one in sorted(tmp_path.iterdir())]
+    assert [one.shape for one in saved] == [(28 + 320 + 4, 640, 3)] * 2
+    assert not np.array_equal(saved[0][28:], saved[1][28:])
+    refused = run(pictures)
+    assert refused.exit_code == 1
+    assert "error: a picture cannot become the model's inputs ids, mask" in refused.stderr
 
 
 def test_tensors_are_timed_with_the_recipe_for_tensors_only(tokens, digits) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import onnx
@@ -112,6 +113,20 @@ def test_the_message_about_a_free_dimension_says_what_helps(model):
 def test_inspect_counts_the_work_once_the_shape_is_given(model):
     assert inspect(str(model)).multiply_adds is None
     assert inspect(str(model), shapes={"x": (1, 3, 8, 12)}).multiply_adds == 4 * 8 * 12 * 27
+
+
+def test_inspect_warns_of_an_opset_that_optimize_refuses(model, tmp_path):
+    proto = onnx.load(model)
+    proto.opset_import[0].version = 99
+    onnx.save(proto, tmp_path / "newer.onnx")
+    shown = CliRunner().invoke(cli, ["inspect", str(tmp_path / "newer.onnx")])
+    assert shown.exit_code == 0
+    (line,) = [one for one in shown.stdout.splitlines() if one.startswith("warning")]
+    with pytest.raises(EdgeoptError) as refused:
+        EXECUTOR.open(tmp_path / "newer.onnx", SessionOptions())
+    assert line.split(maxsplit=1)[1] == f"{refused.value.problem} ({refused.value.remedy})"
+    assert re.search(r"newer than \d+, .* \(export it with opset \d+ or an older one\)$", line)
+    assert inspect(str(model)).notes == ()
 
 
 def test_inspect_counts_behind_sizes_that_follow_from_the_inputs():

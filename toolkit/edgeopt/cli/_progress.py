@@ -1,7 +1,8 @@
-"""How far long work is: a bar with the time left on a terminal, whole lines elsewhere; both on the standard error."""
+"""How far long work is: a bar with the time left on a terminal, lines elsewhere; both on the standard error."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -20,6 +21,8 @@ _EVERY_S = 30.0
 """Between two lines about long work where there is no terminal."""
 _BAR = 24
 """Columns of the bar."""
+_PIPE = 80
+"""Columns of a pipe."""
 _INDENT = 11
 """Of the lines that go on: under the text beside a label."""
 
@@ -50,7 +53,7 @@ class Progress:
     """Listens to long work.
 
     A bar never runs backwards: work that tells less than before keeps its bar. Where the standard error is no terminal
-    whole lines are printed, about the work itself no more than two a minute.
+    lines are printed that stay, about the work itself no more than two a minute.
     """
 
     def __init__(
@@ -87,19 +90,27 @@ class Progress:
         if self._status.is_live:
             self._status.show(self._line(work, left), now=is_new or work.done >= work.of)
         elif not is_new and now_s - self._told_s >= _EVERY_S:
-            self.say(f"{what} {work.done}/{work.of}{left}")
+            rest = f" {work.done}/{work.of}{left}"
+            self.say(f"{shorten(what, self._width - len(rest))}{rest}")
 
     def say(self, text: str) -> None:
-        """Print one line."""
+        """Print one line, folded where it is wider than the terminal, or than a pipe's 80 columns or `COLUMNS`.
+
+        A word that is wider, a path, stays whole: somebody copies it.
+        """
         if self._quiet:
             return
         self._status.clear()
-        width = shutil.get_terminal_size().columns if self._status.is_live else 0
         head, _, rest = (text[:_INDENT], "", text[_INDENT:]) if text[_INDENT - 1 : _INDENT] == " " else ("", "", text)
-        for line in fold(printable(rest), width, printable(head)):
+        for line in fold(printable(rest), self._width, printable(head)):
             self._stream.write(f"{line}\n")
         self._stream.flush()
         self._told_s, self._has_said = self._clock(), True
+
+    @property
+    def _width(self) -> int:
+        is_asked = self._status.is_live or os.environ.get("COLUMNS", "").isdecimal()
+        return shutil.get_terminal_size().columns if is_asked else _PIPE
 
     def _line(self, work: _Work, left: str) -> str:
         if work.of < 2:

@@ -197,7 +197,7 @@ def _show(recipe: Recipe, model: Model, frames: Frames, file: Path) -> tuple[tup
     session = EXECUTOR.open(model.source, SessionOptions())
     try:
         tells = find_task(recipe.task).reveals_misreading and frames.holds_pictures
-        fed_as = name_of_reading(recipe.preprocess) if frames.holds_pictures else recipe.kind
+        fed_as = name_of_reading(recipe.preprocess) if frames.holds_pictures else frames.given
         named = [(f"{fed_as} (as written)", recipe)]
         named += [(name_of_reading(one.preprocess), one) for one in other_readings(recipe)] if tells else []
         told = [(name, *_answer(one, model, session, frames)) for name, one in named]
@@ -216,6 +216,5 @@ def _answer(recipe: Recipe, model: Model, session: Session, frames: Frames) -> t
     """Return the answer as text, how many things it holds, and drawn, where it can be."""
     task = make_task(recipe, model.inputs, model.outputs, evaluating=False)
     answer = answers(session, task, frames)[0]
-    is_drawn = frames.tensors is None and frames.kind in task.draws
-    drawn = task.draw(frames.read(0), answer, _DRAWN_HEIGHT) if is_drawn else None
+    drawn = task.draw(frames.read(0), answer, _DRAWN_HEIGHT) if frames.given in task.draws else None
     return task.as_text(answer), task.count(answer), drawn

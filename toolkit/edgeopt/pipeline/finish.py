@@ -146,7 +146,7 @@ def _calibrated_on(run: Run) -> str:
 
 def _write_pictures(run: Run, best: Candidate) -> None:
     """Draw three samples with the original's answers and the chosen candidate's."""
-    if run.timed.tensors is not None or run.timed.kind not in find_task(run.context.recipe.task).draws:
+    if run.timed.given not in find_task(run.context.recipe.task).draws:
         return
     model = load_model(run.workspace.path(best.file), best.name)
     frames = run.timed.spread(3)

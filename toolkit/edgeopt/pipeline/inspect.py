@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgeopt.errors import EdgeoptError
+from edgeopt.errors import EdgeoptError, Note
 from edgeopt.graph.graph import Graph
 from edgeopt.graph.integers import Integers, read_integers
 from edgeopt.graph.model import Model, find_model, fix_inputs, load_model
@@ -16,6 +16,7 @@ from edgeopt.passes import Phase, passes_of
 from edgeopt.pipeline.answering import is_encoder_decoder
 from edgeopt.pipeline.encoder_decoder.facts import encoder_decoder_facts
 from edgeopt.pipeline.generation.facts import writer_facts
+from edgeopt.pipeline.newer_opset import notes_on_opset
 from edgeopt.pipeline.writing import is_language_model
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.runtime.availability import find_device
@@ -49,6 +50,8 @@ class Inspection:
     """Of a language model: its context, tokens and cache."""
     measured: str = ""
     """Of the bundle of a language model: what `optimize` found."""
+    notes: tuple[Note, ...] = ()
+    """What would keep the model from running here."""
 
     @property
     def verdict(self) -> str:
@@ -98,6 +101,7 @@ def inspect(
         measured=told.measured if told else "",
         target=device.name if device else "",
         partition=explain_placement(loaded, device) if device else None,
+        notes=notes_on_opset(loaded.opset),
     )
 
 

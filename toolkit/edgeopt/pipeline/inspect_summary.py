@@ -34,7 +34,9 @@ def summarize(found: Inspection, *, all_nodes: bool = False) -> Document:
     if found.target:
         values.append(Value("target", f"{found.target}: {found.verdict}"))
     sections = _placement(found.partition, all_nodes=all_nodes) if found.partition else ()
-    return Document("inspect", found.name, found.name, asdict(found), (Section(values=tuple(values)), *sections))
+    return Document(
+        "inspect", found.name, found.name, asdict(found), (Section(values=tuple(values), notes=found.notes), *sections)
+    )
 
 
 def _why_unknown(found: Inspection) -> str:

@@ -15,13 +15,54 @@ SHOWN_ABOVE = 0.3
 """Score: weaker boxes would bury the picture."""
 Colour = tuple[int, int, int]
 """Blue, green, red."""
-WHITE = (255, 255, 255)
+WHITE, PALE, GROUND = (255, 255, 255), (150, 150, 150), (32, 32, 32)
+SHAPE = 2
+"""Width of a picture of what is none itself, such as a sound, in its heights."""
+MARGIN = 8
+LETTERS_ACROSS = 44
+"""Sizes of a letter in the width of such a picture."""
+_SMALLEST = 8
+"""Pixels of a letter."""
+_MOST_OF_NAME = 120
 
 
 def scaled(frame: Frame, height: int = HEIGHT) -> Frame:
     """Return a copy of the frame that is so many pixels high."""
     width = max(int(frame.shape[1] * height / frame.shape[0]), 1)
     return np.asarray(cv2.resize(frame, (width, height), interpolation=cv2.INTER_AREA), np.uint8)
+
+
+class Letters:
+    """Writes lines of one size; before OpenCV 5 there are no letters but those of English: others become `?`."""
+
+    def __init__(self, size: int) -> None:
+        self.size = max(size, _SMALLEST)
+        face = getattr(cv2, "FontFace", None)
+        self._face = face("sans") if face is not None else None
+
+    def width(self, text: str) -> int:
+        """Return the pixels of a line."""
+        if self._face is not None:  # spaces at the ends have no width of their own there
+            return self._measured(f"|{text}|") - self._measured("||")
+        (width, _), _ = cv2.getTextSize(_plain(text), cv2.FONT_HERSHEY_SIMPLEX, self.size / 30, 1)
+        return int(width)
+
+    def _measured(self, text: str) -> int:
+        assert self._face is not None
+        return int(cv2.getTextSize((1, 1), text, (0, 0), self._face, self.size, 400)[2])
+
+    def write(self, drawn: Frame, text: str, place: tuple[int, int], colour: Colour) -> None:
+        """Write a line, the left end of its base at a place (x, y)."""
+        if self._face is not None:
+            cv2.putText(drawn, text, place, colour, self._face, self.size, 400)
+        else:
+            font = cv2.FONT_HERSHEY_SIMPLEX
+            cv2.putText(drawn, _plain(text), place, font, self.size / 30, colour, 1, cv2.LINE_AA)
+
+
+def empty(rows: int, width: int) -> Frame:
+    """Return a dark ground."""
+    return np.full((rows, width, 3), GROUND, np.uint8)
 
 
 def class_colour(index: int) -> Colour:
@@ -71,6 +112,20 @@ def write_below(drawn: Frame, text: str, strip: int) -> Frame:
     return np.concatenate([drawn, ground])
 
 
+def cut(text: str, width: int, letters: Letters) -> str:
+    """Return the beginning of a text that has room."""
+    if letters.width(text) <= width:
+        return text
+    kept = text[:_MOST_OF_NAME]
+    while kept and letters.width(f"{kept}...") > width:
+        kept = kept[:-1]
+    return f"{kept}..."
+
+
 def _size(drawn: Frame) -> float:
     """Return how many times as large marks are as in a small picture."""
     return max(1.0, float(drawn.shape[0]) / 600)
+
+
+def _plain(text: str) -> str:
+    return text.encode("ascii", "replace").decode()

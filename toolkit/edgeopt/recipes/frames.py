@@ -88,6 +88,11 @@ class Frames:
         """Whether each is a picture."""
         return self.kind == "picture" and self.tensors is None
 
+    @property
+    def given(self) -> str:
+        """What `read` gives, as a task's `draws` calls it: `sample` where it is tensors, else the kind."""
+        return "sample" if self.tensors else self.kind
+
     def picture(self, index: int) -> Frame:
         """Return the i-th frame.
 

@@ -45,7 +45,8 @@ def fixed_shapes(recipe: Recipe, inputs: Sequence[TensorSpec]) -> dict[str, tupl
         _require_fit(tensor, sizes, recipe.name)
         if free := [axis for axis, size in enumerate(sizes) if size < 1]:
             raise UnsupportedError(
-                f"dimension {free[0]} of input {tensor} is free and recipe {recipe.name!r} does not fix it",
+                f"dimension {free[0]} of input {tensor} {_why_free(tensor.shape[free[0]])} and recipe {recipe.name!r} "
+                "does not fix it",
                 remedy=f"give every size: --shape {_example(tensor, sizes)}, or [input.shapes] in a recipe.toml, or "
                 "tensors: --calib FILE.npz",
             )
@@ -62,6 +63,11 @@ def beginning_of(recipe: Recipe, inputs: Sequence[TensorSpec]) -> dict[str, NDAr
     states = [one for one in inputs if one.name in recipe.input.states]
     shapes = fixed_shapes(recipe, states)
     return {one.name: np.zeros(shapes[one.name], one.dtype) for one in states}
+
+
+def _why_free(size: int | str | None) -> str:
+    """Return what the model says of a dimension; one of 0 is read as one without a size, as old exporters meant it."""
+    return "is free" if isinstance(size, str) else "has no size above 0 in the model (0 means no element)"
 
 
 def _require_fit(tensor: TensorSpec, sizes: Sequence[int], recipe: str) -> None:

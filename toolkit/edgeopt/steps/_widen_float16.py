@@ -25,6 +25,7 @@ def widen_float16(model: Model, inputs: Sequence[Tensors] = ()) -> Outcome:
 
     ONNX Runtime's processor provider has float16 kernels on Arm only: elsewhere it casts around each op, and no
     layer can run on integers. A model without float16 weights, or whose weights lie outside its file, stays as it is.
+    Weights in float32 with a Cast behind them, as ONNX Runtime's converter leaves those that are inputs too, count.
 
     Args:
         model: Any model.
@@ -32,7 +33,7 @@ def widen_float16(model: Model, inputs: Sequence[Tensors] = ()) -> Outcome:
     """
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
-    halves = [one for one in proto.graph.initializer if one.data_type == TensorProto.FLOAT16]
+    halves = _float16_weights(proto.graph)
     if not halves or any(one.data_location == TensorProto.EXTERNAL for one in proto.graph.initializer):
         return Outcome(model, {})
     _keep_ends(proto.graph)
@@ -42,9 +43,19 @@ def widen_float16(model: Model, inputs: Sequence[Tensors] = ()) -> Outcome:
     expected = Expectation.of(model, list(inputs) or [probe(model.inputs)], _TOLERANCE)
     if reason := expected.why_not(changed):
         return Outcome(model, {}, (left_out("float32 in place of float16", reason),))
-    detail = f"{plural(len(halves), 'weight')} in float16 became float32; inputs and outputs keep their types"
+    detail = f"{plural(halves, 'weight')} in float16 became float32; inputs and outputs keep their types"
     why = "the processor's kernels compute in float32, and integers are made from it"
-    return Outcome(changed, {"widen_float16": len(halves)}, (Note(NoteKind.CHOICE, detail, why),))
+    return Outcome(changed, {"widen_float16": halves}, (Note(NoteKind.CHOICE, detail, why),))
+
+
+def _float16_weights(graph: onnx.GraphProto) -> int:
+    stored = {one.name: one.data_type for one in graph.initializer}
+    cast = {node.input[0] for node in graph.node if node.op_type == "Cast" and _gives_half(node)}
+    return sum(kind == TensorProto.FLOAT16 or name in cast for name, kind in stored.items())
+
+
+def _gives_half(cast: onnx.NodeProto) -> bool:
+    return any(one.name == "to" and one.i == TensorProto.FLOAT16 for one in cast.attribute)
 
 
 def _keep_ends(graph: onnx.GraphProto) -> None:

@@ -87,7 +87,7 @@ class Task(FrameTask, Protocol):
     """One recipe bound to one model's tensors: it feeds the model, reads its outputs, scores and shows its answers."""
 
     draws: ClassVar[Sequence[str]]
-    """Kinds of samples on which `draw` can show an answer, as `Frames.kind` calls them."""
+    """Kinds of samples on which `draw` can show an answer, as `Frames.given` calls them."""
     reveals_misreading: ClassVar[bool]
     """Whether `sureness` is lower where pictures are fed in the wrong way."""
     time_follows_content: ClassVar[bool]

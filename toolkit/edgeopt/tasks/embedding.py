@@ -7,19 +7,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError, NotFoundError, UnsupportedError
+from edgeopt.graph.sound import Sound
 from edgeopt.graph.tensors import Frame, Sample, Tensors, TensorSpec
-from edgeopt.recipes.drawing import HEIGHT, scaled
+from edgeopt.recipes.drawing import HEIGHT
 from edgeopt.recipes.embedded import picture_feed
 from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.labels.classes import ClassLabels
 from edgeopt.recipes.labels.texts import TextLabels
 from edgeopt.recipes.recipe import NO_DECODER, Recipe
 from edgeopt.recipes.retrieval import Retrieval, nearest, retrieve
+from edgeopt.recipes.sample_drawing import draw_vector_of_picture, draw_vector_of_sound, draw_vector_of_text
 from edgeopt.recipes.sound_input import SoundInput
 from edgeopt.recipes.text import Pooling
 from edgeopt.recipes.text_input import TextInput
@@ -27,8 +28,6 @@ from edgeopt.tasks import Accuracy, FrameTask, accuracy_of, resampled_accuracy
 
 _AS_NEAR = 0.02
 """Cosine: another neighbour that is so much farther is as good."""
-_STRIP = 0.08
-"""Of a drawn picture's height."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ class Embedding:
 class Embedder(FrameTask):
     """One model that embeds: its pictures or arrays, its vector, what it finds with it."""
 
-    draws: ClassVar[Sequence[str]] = ("picture",)
+    draws: ClassVar[Sequence[str]] = ("picture", "sound", "text")
     reveals_misreading: ClassVar[bool] = False
     time_follows_content: ClassVar[bool] = False
     gives_boxes: ClassVar[bool] = False
@@ -129,14 +128,19 @@ class Embedder(FrameTask):
         """Return `embedding`, a list of numbers whose squares sum to 1."""
         return {"embedding": [round(one, 6) for one in answer.vector.tolist()]}
 
-    def draw(self, frame: Frame, answer: Embedding, height: int = HEIGHT) -> Frame:
-        """Return a copy of the frame with the vector as a strip of colours at its lower edge: alike where alike."""
-        drawn = scaled(frame, height)
-        rows, peak = max(int(height * _STRIP), 1), float(np.abs(answer.vector).max(initial=1e-9))
-        grey = np.rint((answer.vector / peak + 1) * 127.5).astype(np.uint8)[None]
-        strip = cv2.resize(grey, (drawn.shape[1], rows), interpolation=cv2.INTER_AREA)
-        drawn[-rows:] = cv2.applyColorMap(strip, cv2.COLORMAP_VIRIDIS)
-        return drawn
+    def draw(self, frame: Any, answer: Embedding, height: int = HEIGHT) -> Frame:
+        """Return a picture of the frame with the vector as a strip of colours at its lower edge: alike where alike.
+
+        Raises:
+            UnsupportedError: If arrays were fed.
+        """
+        if isinstance(frame, Mapping):
+            raise UnsupportedError("arrays have no picture", remedy="leave --save and --view out, or pass --json")
+        if isinstance(frame, str):
+            return draw_vector_of_text(frame, answer.vector, height)
+        if isinstance(frame, Sound):
+            return draw_vector_of_sound(frame, answer.vector, height)
+        return draw_vector_of_picture(frame, answer.vector, height)
 
     def score(self, answers: Sequence[Embedding], labels: Labels) -> Accuracy:
         """Return the recipe's metric.

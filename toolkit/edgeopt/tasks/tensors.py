@@ -10,14 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import NotFoundError, UnsupportedError
+from edgeopt.graph.sound import Sound
 from edgeopt.graph.tensors import Frame, Sample, Tensors, TensorSpec
 from edgeopt.recipes.drawing import HEIGHT
 from edgeopt.recipes.embedded import picture_feed
 from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.metrics import Metric, metrics_on_labels, require_metric_of
 from edgeopt.recipes.recipe import LEAST_EQUAL, Recipe
+from edgeopt.recipes.sample_drawing import (
+    draw_tensors_of_arrays,
+    draw_tensors_of_picture,
+    draw_tensors_of_sound,
+)
 from edgeopt.recipes.sound_input import SoundInput
-from edgeopt.system.text import short
+from edgeopt.recipes.tensor_drawing import Output
+from edgeopt.system.text import printable, short, shorten
 from edgeopt.tasks import Accuracy, FrameTask
 from edgeopt.tasks._likeness import Kind, Shares, compare_output, cosines, kind_of
 from edgeopt.tasks._losses import relative_error
@@ -25,6 +32,8 @@ from edgeopt.tasks._losses import relative_error
 _DECODER, _COSINE = "none", "cosine"
 _MOST_TEXTS = 3
 """Of an answer in texts that one line shows."""
+_NAME = 28
+"""Columns of a name in a picture."""
 _MOST_ELEMENTS = 2**18
 """Of one output: enough for four digits of a cosine."""
 
@@ -32,7 +41,7 @@ _MOST_ELEMENTS = 2**18
 class TensorsAsTheyAre(FrameTask):
     """One model whose outputs are its answer; its inputs are arrays, or a picture where the recipe says how."""
 
-    draws: ClassVar[Sequence[str]] = ()
+    draws: ClassVar[Sequence[str]] = ("picture", "sample", "sound")
     reveals_misreading: ClassVar[bool] = False
     time_follows_content: ClassVar[bool] = False
     gives_boxes: ClassVar[bool] = False
@@ -91,12 +100,15 @@ class TensorsAsTheyAre(FrameTask):
         """Return `outputs` by name, each with `dtype`, `shape` and `values` in order; None where not finite."""
         return {"outputs": {name: _as_json(np.asarray(value)) for name, value in answer.items()}}
 
-    def draw(self, frame: Frame, answer: Tensors, height: int = HEIGHT) -> NoReturn:
-        """Refuse: outputs have no place in a picture."""
-        raise UnsupportedError(
-            "answers of task tensors are numbers, and have no picture",
-            remedy="leave --save and --view out, or pass --json",
-        )
+    def draw(self, frame: Any, answer: Tensors, height: int = HEIGHT) -> Frame:
+        """Return the outputs, states last, as curves and maps: beside a picture, below a sound, alone for arrays."""
+        names = sorted(answer, key=self._states.__contains__)
+        outputs = [_drawable(name, np.asarray(answer[name])) for name in names]
+        if isinstance(frame, Mapping):
+            return draw_tensors_of_arrays(outputs, height)
+        if isinstance(frame, Sound):
+            return draw_tensors_of_sound(frame, outputs, height)
+        return draw_tensors_of_picture(frame, outputs, height)
 
     def score(self, answers: Sequence[Tensors], labels: Labels) -> Accuracy:
         """Refuse: no labels say what the outputs should be."""
@@ -155,6 +167,10 @@ def _as_json(value: NDArray[Any]) -> dict[str, Any]:
     if value.dtype.kind == "f":
         elements = [one if finite else None for one, finite in zip(elements, np.isfinite(flat).tolist(), strict=True)]
     return {"dtype": str(value.dtype), "shape": list(value.shape), "values": elements}
+
+
+def _drawable(name: str, value: NDArray[Any]) -> Output:
+    return Output(f"{shorten(printable(name), _NAME)} {_as_text(value)}", value)
 
 
 def _as_text(value: NDArray[Any]) -> str:

@@ -22,7 +22,7 @@ class Pictures:
         """Take open frames."""
         self.frames, self.count, self._next, self._stream = frames, len(frames), 0, 0
         self.name, self.notes = name, frames.notes
-        self.holds = frames.kind if frames.tensors is None else "sample"
+        self.holds = frames.given
 
     def read(self, watch: Watch) -> Captured | None:
         """Return the next one."""
