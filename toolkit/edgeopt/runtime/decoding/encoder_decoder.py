@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.errors import EdgeoptError, UnavailableError, UnsupportedError
+from edgeopt.errors import EdgeoptError, Note, UnavailableError, UnsupportedError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.cross_decoder import CrossCache, CrossDecoder, Heard, encoded
@@ -26,6 +26,7 @@ from edgeopt.recipes.encoder_decoder import EncoderDecoderFiles, read_encoder_de
 from edgeopt.recipes.features import FeatureMaker
 from edgeopt.recipes.sound_input import window_of
 from edgeopt.recipes.tokens import read_tokens
+from edgeopt.recipes.vocabulary import require_vocabulary
 from edgeopt.runtime.bundle import Bundle, is_bundle, read_bundle
 from edgeopt.runtime.decoding.generation import Asked, Generation, Writing
 from edgeopt.runtime.decoding.language_model import Origin
@@ -72,7 +73,7 @@ class EncoderDecoder:
             )
             self.cache = CrossCache(self._following.inputs)
             self._maker = self._feature_maker()
-            self._require_vocabulary()
+            self.files = replace(files, notes=(*files.notes, *self._require_vocabulary()))
         except BaseException:
             self.close()
             raise
@@ -257,17 +258,20 @@ class EncoderDecoder:
             )
         return maker
 
-    def _require_vocabulary(self) -> None:
-        """Raise where tokens of tokenizer or configuration lie beyond the logits."""
+    def _require_vocabulary(self) -> tuple[Note, ...]:
+        """Return a warning where the tokenizer may be another's; raise where it is, as `require_vocabulary`."""
         size = next((one.shape[-1] for one in self._following.outputs if one.name == LOGITS), None)
-        files = self.files
-        named = (*files.begin, *files.end, *files.suppress, *files.begin_suppress, *files.languages)
-        largest = max(self.tokenizer.size - 1, *named)
-        if isinstance(size, int) and not 0 <= min(named) <= largest < size:
-            raise UnsupportedError(
-                f"{files.tokenizer} or the configuration has a token {largest}, the model {size} tokens",
-                remedy="copy all files of one export",
-            )
+        if not isinstance(size, int):
+            return ()
+        files, tokenizer = self.files, self.tokenizer
+        named = {
+            "begins an answer": files.begin,
+            "ends an answer": files.end,
+            "stands around each text": (*files.around[0], *files.around[1]),
+            "is never chosen": (*files.suppress, *files.begin_suppress),
+            "names a language": files.languages,
+        }
+        return require_vocabulary(str(files.tokenizer), tokenizer.size, size, tokenizer.special.values(), named)
 
 
 def open_encoder_decoder(given: Path | Bundle, threads: int = 0) -> EncoderDecoder:
@@ -293,5 +297,5 @@ def open_encoder_decoder(given: Path | Bundle, threads: int = 0) -> EncoderDecod
     except BaseException:
         opened.close()
         raise
-    opened.files = replace(files, notes=(*files.notes, *told))
+    opened.files = replace(opened.files, notes=(*opened.files.notes, *told))
     return opened
