@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter_ns
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -36,6 +35,7 @@ from edgeopt.runtime.decoding.pieces import Pieces
 from edgeopt.runtime.decoding.selftest_pair import check_pair
 from edgeopt.runtime.opening import opening_of
 from edgeopt.runtime.selftest import read_stored
+from edgeopt.system.closing import Closing
 from edgeopt.system.huge_pages import huge_pages
 from edgeopt.system.memory import require_bytes
 from edgeopt.system.threads import engine_threads
@@ -43,7 +43,7 @@ from edgeopt.system.threads import engine_threads
 _INPUT_RANK = 3
 
 
-class EncoderDecoder:
+class EncoderDecoder(Closing):
     """One model for any number of threads; each answer has a cache of its own."""
 
     def __init__(self, files: EncoderDecoderFiles, threads: int = 0) -> None:
@@ -77,14 +77,6 @@ class EncoderDecoder:
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> EncoderDecoder:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Free the model."""

@@ -8,7 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from time import perf_counter_ns
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from edgeopt.runtime.decoding.guessing.lookup import LookUp
 from edgeopt.runtime.decoding.long import fitted
 from edgeopt.runtime.decoding.pieces import Pieces
 from edgeopt.runtime.decoding.prefixes import Prefix, StoredPrefix
+from edgeopt.system.closing import Closing
 from edgeopt.system.text import short
 
 _KEPT_PREFIXES = 4
@@ -54,7 +54,7 @@ class Origin:
     """Why other models of the bundle do not run here, and what may not fit."""
 
 
-class LanguageModel:
+class LanguageModel(Closing):
     """One decoder for any number of threads; each answer has a cache of its own, the weights are there once."""
 
     def __init__(
@@ -130,14 +130,6 @@ class LanguageModel:
     def begins_with(self) -> int:
         """Tokens that stand before every prompt."""
         return len(self._begin)
-
-    def __enter__(self) -> LanguageModel:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Free the caches and the model, its draft too."""
