@@ -26,32 +26,23 @@ import os
 import subprocess
 import sys
 import time
-import wave
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
-import cv2
-import numpy as np
-
 sys.path.insert(0, str(Path(__file__).parent / "corpus"))
 
-import signals
-from case import DRAFT, Case, Sample, Source
+from case import DRAFT, Case, Source
 from cases import CASES, FILES, MADE
+from files import CALIBRATED_ON, JUDGED_ON, RECURRENT, files_of
+from judging import compared, fed_apart, open_bundle, others, runs
+from page import table, told_of
 from plain import open_plain, run_stream
-
-from edgeopt import Runtime, Sound
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 RECIPES = Path(__file__).parent / "corpus" / "recipes"
-CALIBRATED_ON, JUDGED_ON = 32, 32
-RECURRENT = 250
-"""Steps of one stream that calibrate a recurrent model, and of another one that judge it: eight seconds of speech."""
-LABELLED_S = 10.0
-"""Of each of three conversations that judge a detector of speech."""
 _BEGIN, _END = "<!-- table of benchmarks/corpus.py -->", "<!-- end of the table -->"
 _TRACEBACK = "Traceback (most recent call last)"
 
@@ -91,11 +82,6 @@ def make(case: Case, folder: Path, data: Path) -> Path:
         samples = case.feed(Source(open_plain(source), folder, data), CALIBRATED_ON, 0)
         make_quantized(source, made, samples)
     return made
-
-
-def save(path: Path, samples: Sequence[Sample]) -> None:
-    """Write samples as edgeopt reads them: an array for each input, samples first."""
-    np.savez(path, **{name: np.stack([one[name] for one in samples]) for name in samples[0]})
 
 
 def one_line(text: str) -> str:
@@ -169,205 +155,6 @@ def recipe_of(case: Case, model: Path, wheel: Path, out: Path, core: int) -> tup
     if case.dictionary:
         (out / "dictionary.txt").write_text(case.dictionary(wheel), "utf-8")
     return ["--recipe", str(copied)], ""
-
-
-def files_of(case: Case, source: Source, out: Path) -> list[str]:
-    """Write what calibrates, what judges with labels, and what nobody saw; return how `optimize` is told of it."""
-    count = RECURRENT if case.states else CALIBRATED_ON
-    unseen = case.feed(source, RECURRENT if case.states else JUDGED_ON, 2)
-    save(out / "unseen.npz", unseen[:JUDGED_ON])
-    if case.shown:
-        for name, seed in (("seen", 1), ("unseen", 2)):
-            write_pictures(out / name, case.shown(source, count, seed))
-        told = ["--calib", str(out / "seen")]
-        if case.name in MADE:
-            folder = source.data / "imagenet"
-            return ["--calib", str(folder / "calib"), "--eval", str(folder / "val_labels.csv")]
-        if case.classes or case.reads:
-            labelled = case.shown(source, 2 * count, 3)
-            write_pictures(out / "labelled", labelled)
-            told += ["--eval", str(write_labels(case, out / "labelled", labelled))]
-        return told
-    if case.heard:
-        for name, seed in (("seen", 1), ("unseen", 2)):
-            write_sounds(out / name, *case.heard(count, seed))
-        return ["--calib", str(out / "seen")] + (["--eval", str(speech_labels(out))] if case.recipe == DRAFT else [])
-    save(out / "seen.npz", case.feed(source, count, 1))
-    return ["--calib", str(out / "seen.npz")]
-
-
-def write_pictures(folder: Path, shown: Sequence[tuple[Any, str]]) -> None:
-    """Write pictures as PNG, in their order."""
-    folder.mkdir(exist_ok=True)
-    for i, (picture, _) in enumerate(shown):
-        cv2.imwrite(str(folder / f"{i:04}.png"), picture)
-
-
-def write_labels(case: Case, folder: Path, shown: Sequence[tuple[Any, str]]) -> Path:
-    """Write which class each picture is of, or what is written on it."""
-    column = "class_index" if case.classes else "text"
-    rows = (f"{i:04}.png,{i % case.classes if case.classes else text}" for i, (_, text) in enumerate(shown))
-    path = folder / "labels.csv"
-    path.write_text("\n".join((f"file,{column}", *rows)) + "\n", "utf-8")
-    return path
-
-
-def write_sounds(folder: Path, sounds: Sequence[Any], rate: int) -> None:
-    """Write sounds as 16-bit WAV, in their order."""
-    folder.mkdir(exist_ok=True)
-    for i, sound in enumerate(sounds):
-        with wave.open(str(folder / f"{i:04}.wav"), "wb") as file:
-            file.setnchannels(1)
-            file.setsampwidth(2)
-            file.setframerate(rate)
-            file.writeframes(np.int16(np.clip(np.rint(sound * 32768), -32768, 32767)).tobytes())
-
-
-def speech_labels(out: Path) -> Path:
-    """Write three conversations, and when somebody speaks in each."""
-    folder = out / "labelled"
-    spoken = [(signals.speech(LABELLED_S, seed), signals.speaking(LABELLED_S, seed)) for seed in (3, 4, 5)]
-    write_sounds(folder, [sound for sound, _ in spoken], signals.RATE)
-    rows = (f"{i:04}.wav,{start:.3f},{end:.3f}" for i, (_, told) in enumerate(spoken) for start, end in told)
-    path = folder / "labels.csv"
-    path.write_text("\n".join(("file,start_s,end_s", *rows)) + "\n", "utf-8")
-    return path
-
-
-def fed_apart(case: Case, runtime: Runtime, unseen: Sequence[Sample], out: Path) -> float | None:
-    """Return how far the recipe's tensors lie from the author's: the mean, as a share of their spread; None: arrays."""
-    if not case.shown and not case.heard:
-        return None
-    task, spread, apart = runtime.make_task(), 0.0, 0.0
-    paths = sorted((out / "unseen").glob("*.*"))
-    for path, sample in zip(paths, unseen, strict=False):
-        made, _ = runtime.feed(task, cv2.imread(str(path)) if case.shown else sound_of(path, runtime, case))
-        name = runtime.bundle.recipe.input.tensor or next(iter(made))
-        mine, theirs = np.asarray(made[name], np.float64), np.asarray(sample[name], np.float64)
-        if mine.shape != theirs.shape:
-            return float("inf")
-        apart, spread = apart + float(np.abs(mine - theirs).mean()), spread + float(theirs.std())
-    return apart / spread
-
-
-def sound_of(path: Path, runtime: Runtime, case: Case) -> Sound:
-    """Return a sound; of a stream, its first chunk."""
-    with wave.open(str(path)) as file:
-        samples = np.frombuffer(file.readframes(file.getnframes()), np.int16) / np.float32(32768)
-        rate = file.getframerate()
-    return Sound(np.float32(samples[: runtime.bundle.recipe.audio.samples] if case.states else samples), rate)
-
-
-def others(
-    case: Case, found: dict[str, Any], folder: Path, unseen: Sequence[Sample], expected: Sequence[Sample]
-) -> dict[str, tuple[bool, str]]:
-    """Judge the candidates that keep their accuracy and were not chosen, by plain ONNX Runtime."""
-    told: dict[str, tuple[bool, str]] = {}
-    for one in found["candidates"]:
-        path, is_kept = folder / one["file"], keeps(found, one)
-        if one["name"] in ("baseline", found["chosen"]) or not is_kept or path.suffix != ".onnx":
-            continue
-        told[one["name"]] = case.agrees(run_stream(alike(open_plain(path)), unseen, case.states), expected)
-    return told
-
-
-def keeps(found: dict[str, Any], candidate: dict[str, Any]) -> bool:
-    """Return whether edgeopt says that a candidate keeps its accuracy."""
-    from edgeopt.measurement.accuracy.acceptance import keeps_accuracy
-    from edgeopt.runtime.bundle import read_bundle
-
-    recipe = read_bundle(Path(found["bundle"])).recipe
-    return keeps_accuracy(candidate["drop"], candidate["agreement"], found["max_drop"], recipe.least_agreement)
-
-
-def alike(run: Any) -> Any:
-    """Return what runs a candidate on those of the original's inputs that it still has."""
-    return lambda sample: run({name: value for name, value in sample.items() if name in run.inputs})
-
-
-def open_bundle(folder: Path) -> Runtime:
-    """Return the runtime of a bundle."""
-    return Runtime.load(folder)
-
-
-def runs(runtime: Runtime) -> Any:
-    """Return what runs a bundle on the model's own inputs."""
-    return runtime.predict if runtime.bundle.recipe.task == "tensors" else runtime.session.run
-
-
-def compared(path: Path) -> dict[str, Any] | None:
-    """Return the verdict of `edgeopt compare` on the frame."""
-    if not path.is_file():
-        return None
-    rows = json.loads(path.read_text("utf-8"))["rows"]
-    return dict(rows[-1]["ratios"]["frame"])
-
-
-def table(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the rows as Markdown, and the sums that count."""
-    lines = [
-        "| model | package | task | fed apart | edgeopt says | judged apart | others judged | compared again | s |",
-        f"|---|---|---|{'---|' * 5}--:|",
-    ]
-    for one in rows:
-        fed = one.get("fed")
-        told = (
-            *(one["model"], one["package"], one["task"], "-" if fed is None else f"{fed:.1%}", _said(one)),
-            *(_judged(one), _others(one), _again(one), f"{one['seconds']:.0f}"),
-        )
-        lines.append(f"| {' | '.join(told)} |")
-    bundles = [one for one in rows if one["result"] == "bundle"]
-    right = sum(one["agrees"] for one in bundles)
-    refused = sum(one["result"] == "refused" and not one["traceback"] for one in rows)
-    kept = [agrees for one in bundles for agrees, _ in one["others"].values()]
-    own = sum(one["task"] != "tensors" or one["fed"] is not None for one in bundles)
-    lines += [
-        "",
-        f"{own} take pictures or sounds, or have a task of their own; {len(rows) - own} take arrays.",
-        f"{right} of {len(rows)} ({right / len(rows):.0%}) end with a bundle whose answers agree, "
-        f"{len(bundles) - right} with one whose answers do not, {refused} are refused with a line, "
-        f"{sum(one['traceback'] for one in rows)} end in a traceback.",
-        f"Of {len(kept)} other candidates that keep their accuracy by edgeopt, {sum(kept)} agree.",
-        _claims(bundles),
-        *(f"- {one['model']}: {line}" for one in bundles for line in one["failed"]),
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _claims(bundles: Sequence[dict[str, Any]]) -> str:
-    """Return how many were called faster, and which of them a comparison of its own does not call so."""
-    claims = [one for one in bundles if isinstance(one.get("compared"), dict)]
-    if not claims:
-        return "No claim of speed was compared again."
-    verdicts = {one["model"]: one["compared"]["verdict"] for one in claims}
-    others = [f"{model} {verdict}" for model, verdict in verdicts.items() if verdict != "FASTER"]
-    told = f"{len(claims)} were called faster; compared again, {len(claims) - len(others)} are FASTER"
-    return f"{told}, {', '.join(others)}." if others else f"{told}."
-
-
-def _said(row: dict[str, Any]) -> str:
-    if row["result"] == "refused":
-        return row["line"] or "TRACEBACK"
-    speed = row["speed"]
-    told = f" {speed['speedup']:.2f}x [{speed['low']:.2f}, {speed['high']:.2f}]" if speed else ""
-    size = f", {row['bytes_ratio']:.1f} times the file" if row["bytes_ratio"] > 1.2 else ""
-    return f"{row['chosen']}{told}{size}"
-
-
-def _judged(row: dict[str, Any]) -> str:
-    return "-" if row["result"] == "refused" else f"{'' if row['agrees'] else '**differs** '}{row['judged']}"
-
-
-def _others(row: dict[str, Any]) -> str:
-    told = row.get("others") or {}
-    return ", ".join(f"{name} {'' if agrees else '**differs** '}{line}" for name, (agrees, line) in told.items()) or "-"
-
-
-def _again(row: dict[str, Any]) -> str:
-    found = row.get("compared")
-    if not isinstance(found, dict):
-        return found or "-"
-    return f"{found['verdict']} {found['speedup']:.2f}x [{found['low']:.2f}, {found['high']:.2f}]"
 
 
 def main() -> None:
@@ -466,12 +253,6 @@ def failed(case: Case, error: Exception) -> dict[str, Any]:
     line = f"this benchmark failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
     row = {"model": case.name, "package": case.package or "made with ONNX Runtime", "seconds": 0.0, "task": "-"}
     return row | {"traceback": True, "result": "refused", "line": line}
-
-
-def told_of(row: dict[str, Any]) -> str:
-    """Return a row in one line of the terminal."""
-    parts = (row["task"], _said(row), _judged(row), f"{row['seconds']:.0f} s")
-    return ", ".join(one for one in parts if one != "-")
 
 
 def write(path: Path, text: str) -> None:

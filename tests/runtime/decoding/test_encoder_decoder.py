@@ -98,7 +98,7 @@ def test_an_end_ends_an_answer(tmp_path):
         ({"forced_decoder_ids": [[2, 260]]}, "forced_decoder_ids"),
         ({"bad_words_ids": [[1, 2]]}, "several tokens"),
         ({"language": "xx"}, "none of lang_to_id"),
-        ({"suppress_tokens": [999]}, "a token 999, the model 262"),
+        ({"suppress_tokens": [999]}, "the token 999 that is never chosen is none of the model's, 0 to 261"),
     ],
 )
 def test_what_is_not_honoured_is_refused(changed, told, tmp_path):

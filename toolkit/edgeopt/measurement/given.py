@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from edgeopt.errors import UnsupportedError
+from edgeopt.errors import Note
 from edgeopt.graph.embedded_rows import embedded_rows
 from edgeopt.graph.model import Model, find_model, load_model
 from edgeopt.graph.tensors import fix_sizes
@@ -16,6 +16,7 @@ from edgeopt.recipes.input_shapes import Shapes
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.recipes.text_input import vocabulary_size
+from edgeopt.recipes.vocabulary import require_vocabulary
 from edgeopt.runtime.availability import find_device
 from edgeopt.system.target import Target
 
@@ -66,21 +67,15 @@ def open_given(
     if sizes:
         choice = replace(choice, recipe=choice.recipe.with_inputs(inputs))
     require_metric(choice.recipe, labels)
-    _require_tokens(loaded, choice.recipe)
+    choice = replace(choice, notes=(*choice.notes, *_require_tokens(loaded, choice.recipe)))
     return Given(loaded, path, device, choice)
 
 
-def _require_tokens(model: Model, recipe: Recipe) -> None:
-    """Raise where a recipe's tokenizer has more tokens than the model has rows for.
+def _require_tokens(model: Model, recipe: Recipe) -> tuple[Note, ...]:
+    """Return a warning where a recipe's tokenizer may be another model's.
 
     Raises:
-        UnsupportedError: If so.
+        UnsupportedError: If it is, as `require_vocabulary` tells.
     """
-    if recipe.kind != "text":
-        return
-    rows, size = embedded_rows(model, recipe.tokenizer.ids), vocabulary_size(recipe)
-    if rows is not None and size > rows:
-        raise UnsupportedError(
-            f"{recipe.tokenizer.file} of recipe {recipe.name!r} has {size} tokens, the model's embedding {rows}",
-            remedy="take the tokenizer that the model was trained with",
-        )
+    rows = embedded_rows(model, recipe.tokenizer.ids) if recipe.kind == "text" else None
+    return () if rows is None else require_vocabulary(recipe.tokenizer.file, vocabulary_size(recipe), rows)

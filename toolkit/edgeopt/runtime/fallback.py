@@ -126,10 +126,9 @@ def _open_writer(
     threads, digest = opening.options.threads, artefact.sha256
     origin = Origin(bundle.path_of(artefact), size, threads, artefact.precision, digest, notes)
     writer = bind_language_model(session, bundle.recipe, origin)
-    if stored:
-        notes = (*notes, *check_logits(stored, artefact, writer))
-        writer.origin = replace(origin, notes=notes)
-    return Opened(artefact, opening, session, cast("Task", NoFrames()), notes, (), writer)
+    told = check_logits(stored, artefact, writer) if stored else ()
+    writer.origin = replace(writer.origin, notes=(*writer.origin.notes, *told))
+    return Opened(artefact, opening, session, cast("Task", NoFrames()), writer.origin.notes, (), writer)
 
 
 def _size_of(artefact: Artefact) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Mapping
 from threading import Condition, Lock
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from edgeopt.graph.states import Feedback
 from edgeopt.graph.tensors import Sample, Tensors
 from edgeopt.recipes.audio import Audio
 from edgeopt.runtime.stats.ring import NOT_RUN, StageRing
+from edgeopt.system.closing import Closing
 from edgeopt.system.threads import logical_cores
 from edgeopt.tasks import FrameTask
 
@@ -53,7 +53,7 @@ class _Memory:
         return whole
 
 
-class Work:
+class Work(Closing):
     """One frame on its way, with buffers of its own: `with runtime.begin() as work`.
 
     `preprocess`, `execute` and `postprocess` come in this order, one after the other; each may be called from another
@@ -97,14 +97,6 @@ class Work:
         self._not_run = [NOT_RUN] * (len(self._parts) + 2)
         self.times_ns = [*self._not_run]
         """What each of `Runtime.stages` took; -1 for one that did not run yet."""
-
-    def __enter__(self) -> Work:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def preprocess(self, frame: Sample) -> None:
         """Make the model's inputs of a frame; see `Runtime.predict` for what is a frame.

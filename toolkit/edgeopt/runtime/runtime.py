@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -28,11 +27,12 @@ from edgeopt.runtime.fallback import Opened, open_artefact, open_first
 from edgeopt.runtime.pool import Pool, Work
 from edgeopt.runtime.stats import Stats
 from edgeopt.runtime.stats.ring import StageRing
+from edgeopt.system.closing import Closing
 from edgeopt.system.threads import engine_threads
 from edgeopt.tasks import FrameTask, Task, make_task
 
 
-class Runtime:
+class Runtime(Closing):
     """A loaded bundle, for any number of threads: each frame has buffers of its own, the weights are there once."""
 
     def __init__(self, bundle: Bundle, opened: Opened, threads: int = 0) -> None:
@@ -99,14 +99,6 @@ class Runtime:
         other = Runtime(self.bundle, open_artefact(self.bundle, artefact, self._threads), self._threads)
         other._warm_up()
         return other
-
-    def __enter__(self) -> Runtime:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Refuse further frames and free the model, after the frames that are on their way."""

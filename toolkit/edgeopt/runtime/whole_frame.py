@@ -6,12 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from edgeopt.graph.tensors import Sample
+from edgeopt.system.closing import Closing
 
 Serve = Callable[[Sample], tuple[Any, tuple[int, ...]]]
 """A frame to its answer and the times of its stages, in nanoseconds."""
 
 
-class WholeFrame:
+class WholeFrame(Closing):
     """One frame on its way; see `edgeopt.runtime.pool.Work`. Everything runs in `execute`."""
 
     def __init__(self, serve: Serve) -> None:
@@ -42,9 +43,3 @@ class WholeFrame:
     def close(self) -> None:
         """Forget the frame."""
         self._frame = self._answer = None
-
-    def __enter__(self) -> WholeFrame:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -151,7 +151,7 @@ def optimize_encoder_decoder(
     )
     report = with_budget(report, contest, shares)
     bundle = deploy_encoder_decoder(report, device)
-    notes = (*made.notes, *shares.notes, *([ended] if ended else []))
+    notes = (*original.files.notes, *made.notes, *shares.notes, *([ended] if ended else []))
     report = replace(report, notes=notes, seconds=monotonic() - began_s, bundle=bundle.folder, was_cut=shares.was_cut)
     write_pages(summarize_language(report), report.folder, "report")
     return report

@@ -175,7 +175,7 @@ def optimize_language_model(
         report = replace(report, guessing=_guessing(report, contest, shares))
     report = with_budget(report, contest, shares)
     bundle = deploy_language_model(report, device, recipe if report.chosen == BASELINE else with_chunks(recipe))
-    notes = (*fused.notes, *made.notes, *shares.notes, *([ended] if ended else []))
+    notes = (*original.origin.notes, *fused.notes, *made.notes, *shares.notes, *([ended] if ended else []))
     report = replace(report, notes=notes, seconds=monotonic() - began_s, bundle=bundle.folder, was_cut=shares.was_cut)
     write_pages(summarize_language(report), report.folder, "report")
     return report

@@ -9,13 +9,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter_ns
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.errors import EdgeoptError, UnavailableError, UnsupportedError
+from edgeopt.errors import EdgeoptError, Note, UnavailableError, UnsupportedError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.cross_decoder import CrossCache, CrossDecoder, Heard, encoded
@@ -26,6 +25,7 @@ from edgeopt.recipes.encoder_decoder import EncoderDecoderFiles, read_encoder_de
 from edgeopt.recipes.features import FeatureMaker
 from edgeopt.recipes.sound_input import window_of
 from edgeopt.recipes.tokens import read_tokens
+from edgeopt.recipes.vocabulary import require_vocabulary
 from edgeopt.runtime.bundle import Bundle, is_bundle, read_bundle
 from edgeopt.runtime.decoding.generation import Asked, Generation, Writing
 from edgeopt.runtime.decoding.language_model import Origin
@@ -35,6 +35,7 @@ from edgeopt.runtime.decoding.pieces import Pieces
 from edgeopt.runtime.decoding.selftest_pair import check_pair
 from edgeopt.runtime.opening import opening_of
 from edgeopt.runtime.selftest import read_stored
+from edgeopt.system.closing import Closing
 from edgeopt.system.huge_pages import huge_pages
 from edgeopt.system.memory import require_bytes
 from edgeopt.system.threads import engine_threads
@@ -42,7 +43,7 @@ from edgeopt.system.threads import engine_threads
 _INPUT_RANK = 3
 
 
-class EncoderDecoder:
+class EncoderDecoder(Closing):
     """One model for any number of threads; each answer has a cache of its own."""
 
     def __init__(self, files: EncoderDecoderFiles, threads: int = 0) -> None:
@@ -72,18 +73,10 @@ class EncoderDecoder:
             )
             self.cache = CrossCache(self._following.inputs)
             self._maker = self._feature_maker()
-            self._require_vocabulary()
+            self.files = replace(files, notes=(*files.notes, *self._require_vocabulary()))
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> EncoderDecoder:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Free the model."""
@@ -257,17 +250,20 @@ class EncoderDecoder:
             )
         return maker
 
-    def _require_vocabulary(self) -> None:
-        """Raise where tokens of tokenizer or configuration lie beyond the logits."""
+    def _require_vocabulary(self) -> tuple[Note, ...]:
+        """Return a warning where the tokenizer may be another's; raise where it is, as `require_vocabulary`."""
         size = next((one.shape[-1] for one in self._following.outputs if one.name == LOGITS), None)
-        files = self.files
-        named = (*files.begin, *files.end, *files.suppress, *files.begin_suppress, *files.languages)
-        largest = max(self.tokenizer.size - 1, *named)
-        if isinstance(size, int) and not 0 <= min(named) <= largest < size:
-            raise UnsupportedError(
-                f"{files.tokenizer} or the configuration has a token {largest}, the model {size} tokens",
-                remedy="copy all files of one export",
-            )
+        if not isinstance(size, int):
+            return ()
+        files, tokenizer = self.files, self.tokenizer
+        named = {
+            "begins an answer": files.begin,
+            "ends an answer": files.end,
+            "stands around each text": (*files.around[0], *files.around[1]),
+            "is never chosen": (*files.suppress, *files.begin_suppress),
+            "names a language": files.languages,
+        }
+        return require_vocabulary(str(files.tokenizer), tokenizer.size, size, tokenizer.special.values(), named)
 
 
 def open_encoder_decoder(given: Path | Bundle, threads: int = 0) -> EncoderDecoder:
@@ -293,5 +289,5 @@ def open_encoder_decoder(given: Path | Bundle, threads: int = 0) -> EncoderDecod
     except BaseException:
         opened.close()
         raise
-    opened.files = replace(files, notes=(*files.notes, *told))
+    opened.files = replace(opened.files, notes=(*opened.files.notes, *told))
     return opened

@@ -17,6 +17,7 @@ from edgeopt.errors import UnsupportedError
 from edgeopt.runtime.decoding.guessing import Guesser
 from edgeopt.runtime.decoding.pieces import Pieces
 from edgeopt.runtime.decoding.sampling import Chooser, Sampling
+from edgeopt.system.closing import Closing
 
 
 class TextDecoder(Protocol):
@@ -253,7 +254,7 @@ class Writing:
             self._counts[name] = self._counts.get(name, 0) + number
 
 
-class Generation:
+class Generation(Closing):
     """An answer on its way: iterate over it for its pieces. It holds its cache until it is over, or closed."""
 
     def __init__(
@@ -288,12 +289,6 @@ class Generation:
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> Generation:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @property
     def account(self) -> Account:

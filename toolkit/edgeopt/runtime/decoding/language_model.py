@@ -8,7 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from time import perf_counter_ns
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
 from edgeopt.executors.onnxruntime.sums import Sums, rounds_rows, try_sums
 from edgeopt.graph.outside import sha256_of
 from edgeopt.recipes.tokens import Tokens
+from edgeopt.recipes.vocabulary import require_vocabulary
 from edgeopt.runtime.decoding.generation import Asked, Generation, Writing, parts_of
 from edgeopt.runtime.decoding.guessing import Guesser
 from edgeopt.runtime.decoding.guessing.draft import DraftGuesser
@@ -27,6 +27,7 @@ from edgeopt.runtime.decoding.guessing.lookup import LookUp
 from edgeopt.runtime.decoding.long import fitted
 from edgeopt.runtime.decoding.pieces import Pieces
 from edgeopt.runtime.decoding.prefixes import Prefix, StoredPrefix
+from edgeopt.system.closing import Closing
 from edgeopt.system.text import short
 
 _KEPT_PREFIXES = 4
@@ -50,10 +51,10 @@ class Origin:
     sha256: str = ""
     """Of the file, where a bundle tells it."""
     notes: tuple[Note, ...] = ()
-    """Why other models of the bundle do not run here."""
+    """Why other models of the bundle do not run here, and what may not fit."""
 
 
-class LanguageModel:
+class LanguageModel(Closing):
     """One decoder for any number of threads; each answer has a cache of its own, the weights are there once."""
 
     def __init__(
@@ -84,7 +85,8 @@ class LanguageModel:
             chunk: Tokens of a prompt that are run at once, where an answer does not say otherwise; 0: all.
 
         Raises:
-            UnsupportedError: If the model is no decoder with a cache, or the tokenizer is another's.
+            UnsupportedError: If the model is no decoder with a cache, the tokenizer is another's, or a token that ends
+                an answer or stands before prompts is none of the model's.
         """
         self.session, self.tokenizer, self.context = session, tokenizer, context
         self._is_closed = False
@@ -99,11 +101,10 @@ class LanguageModel:
         vocabulary = next(one.shape[-1] for one in session.outputs if one.name == "logits")
         if not isinstance(vocabulary, int):  # the model leaves it free: one run tells
             vocabulary = self.logits([0]).shape[-1]
-        if tokenizer.size > vocabulary:
-            raise UnsupportedError(
-                f"the tokenizer has {tokenizer.size} tokens, the model {vocabulary}",
-                remedy="name the tokenizer.json that came with this model",
-            )
+        named = {"ends an answer": self._end, "stands before each prompt": self._begin}
+        special = tokenizer.special.values()
+        told = require_vocabulary("the tokenizer", tokenizer.size, vocabulary, special, named)
+        self.origin = replace(self.origin, notes=(*self.origin.notes, *told))
         self._vocabulary = vocabulary
         self.guesses, self.chunk = guesses, chunk
         """Of an answer that does not say otherwise."""
@@ -129,14 +130,6 @@ class LanguageModel:
     def begins_with(self) -> int:
         """Tokens that stand before every prompt."""
         return len(self._begin)
-
-    def __enter__(self) -> LanguageModel:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Free the caches and the model, its draft too."""

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,6 +19,7 @@ from edgeopt.runtime.pipelines.description import FRAME, Description, Stage
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.runtime.stats import Stats
 from edgeopt.runtime.stats.ring import NOT_RUN, StageRing
+from edgeopt.system.closing import Closing
 from edgeopt.tasks import find_task
 
 PARTS = ("preprocess", "execute", "postprocess")
@@ -45,7 +45,7 @@ class Answer:
         return self.stages[tuple(self.stages)[-1]]
 
 
-class Pipeline:
+class Pipeline(Closing):
     """Loaded models and the app's functions between them. Any number of threads may share it, if these allow it."""
 
     def __init__(
@@ -115,14 +115,6 @@ class Pipeline:
             pipeline = cls(bundle.description, models, calls)
             opened.pop_all()
         return pipeline
-
-    def __enter__(self) -> Pipeline:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Refuse further frames and free the models, after the frames that are on their way."""

@@ -29,6 +29,7 @@ from edgeopt.runtime.schedule.model import Model, Scheduled, least_bytes, thread
 from edgeopt.runtime.schedule.seat import Seat
 from edgeopt.runtime.schedule.turns import Turn
 from edgeopt.runtime.stats import Stats
+from edgeopt.system.closing import Closing
 
 _CHANGES: Final = 100
 _clock = time.perf_counter_ns
@@ -45,7 +46,7 @@ class _Frame:
     error: BaseException | None = None
 
 
-class Scheduler:
+class Scheduler(Closing):
     """Models that share a device by their priorities; any number of threads may bring frames."""
 
     def __init__(
@@ -87,12 +88,6 @@ class Scheduler:
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> Scheduler:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Refuse further frames and free all models, each after the frames that wait for it or run."""

@@ -7,6 +7,7 @@ from queue import SimpleQueue
 from threading import Event
 
 from edgeopt.runtime.decoding.generation import Account, Asked, Piece, Writing
+from edgeopt.system.closing import Closing
 
 
 class Request:
@@ -37,7 +38,7 @@ class Request:
         self.is_done.set()
 
 
-class SharedAnswer:
+class SharedAnswer(Closing):
     """An answer that is written beside others: iterate over it for its pieces. It goes on whether or not it is read."""
 
     def __init__(self, request: Request) -> None:
@@ -57,12 +58,6 @@ class SharedAnswer:
         if found is None:
             raise StopIteration
         raise found
-
-    def __enter__(self) -> SharedAnswer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __del__(self) -> None:
         self.cancel()

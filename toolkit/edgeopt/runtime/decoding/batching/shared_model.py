@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from threading import Condition, Thread
-from types import TracebackType
 
 import psutil
 
@@ -15,6 +14,7 @@ from edgeopt.runtime.decoding.batching.batch import Batch, Work
 from edgeopt.runtime.decoding.batching.request import Request, SharedAnswer
 from edgeopt.runtime.decoding.generation import Asked
 from edgeopt.runtime.decoding.language_model import LanguageModel
+from edgeopt.system.closing import Closing
 from edgeopt.system.text import format_bytes, plural
 
 SLOTS, MOST_SLOTS = 4, 256
@@ -36,7 +36,7 @@ _OTHERWISE = (
 _EXACT = "exact answers run in pairs, which attention takes of one text at a time"
 
 
-class SharedModel:
+class SharedModel(Closing):
     """Slots on a language model: continuous batching. One thread writes all answers."""
 
     turns_told = ""
@@ -107,14 +107,6 @@ class SharedModel:
     def work(self) -> Work:
         """What was run so far."""
         return self._batch.work
-
-    def __enter__(self) -> SharedModel:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def generate(self, prompt: str | Sequence[int], asked: Asked | None = None, priority: int = 0) -> SharedAnswer:
         """Return the answer to a prompt, which is being written; from any thread.

@@ -6,16 +6,17 @@ Each ends in `EXPORTER`. Figures are read from the ring when the monitoring asks
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol, Self
+from typing import Protocol
 
 from edgeopt.runtime.stats import Stats, exporters
 from edgeopt.system import registry
+from edgeopt.system.closing import Closing
 
 Sources = Mapping[str, Callable[[], Stats]]
 """What is told of, by name: `{"door": stream.stats}`."""
 
 
-class Export:
+class Export(Closing):
     """Figures that are being exported, until it is closed; a context manager."""
 
     def __init__(self, address: str, stop: Callable[[], None]) -> None:
@@ -31,12 +32,6 @@ class Export:
         """Stop exporting. Further calls do nothing."""
         stop, self._stop = self._stop, _nothing
         stop()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _nothing() -> None:

@@ -1,0 +1,85 @@
+"""What plain ONNX Runtime and the author's own reading say of a bundle and of what it was chosen from."""
+
+from __future__ import annotations
+
+import json
+import wave
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+from case import Case, Sample
+from plain import open_plain, run_stream
+
+from edgeopt import Runtime, Sound
+
+
+def fed_apart(case: Case, runtime: Runtime, unseen: Sequence[Sample], out: Path) -> float | None:
+    """Return how far the recipe's tensors lie from the author's: the mean, as a share of their spread; None: arrays."""
+    if not case.shown and not case.heard:
+        return None
+    task, spread, apart = runtime.make_task(), 0.0, 0.0
+    paths = sorted((out / "unseen").glob("*.*"))
+    for path, sample in zip(paths, unseen, strict=False):
+        made, _ = runtime.feed(task, cv2.imread(str(path)) if case.shown else sound_of(path, runtime, case))
+        name = runtime.bundle.recipe.input.tensor or next(iter(made))
+        mine, theirs = np.asarray(made[name], np.float64), np.asarray(sample[name], np.float64)
+        if mine.shape != theirs.shape:
+            return float("inf")
+        apart, spread = apart + float(np.abs(mine - theirs).mean()), spread + float(theirs.std())
+    return apart / spread
+
+
+def sound_of(path: Path, runtime: Runtime, case: Case) -> Sound:
+    """Return a sound; of a stream, its first chunk."""
+    with wave.open(str(path)) as file:
+        samples = np.frombuffer(file.readframes(file.getnframes()), np.int16) / np.float32(32768)
+        rate = file.getframerate()
+    return Sound(np.float32(samples[: runtime.bundle.recipe.audio.samples] if case.states else samples), rate)
+
+
+def others(
+    case: Case, found: dict[str, Any], folder: Path, unseen: Sequence[Sample], expected: Sequence[Sample]
+) -> dict[str, tuple[bool, str]]:
+    """Judge the candidates that keep their accuracy and were not chosen, by plain ONNX Runtime."""
+    told: dict[str, tuple[bool, str]] = {}
+    for one in found["candidates"]:
+        path, is_kept = folder / one["file"], keeps(found, one)
+        if one["name"] in ("baseline", found["chosen"]) or not is_kept or path.suffix != ".onnx":
+            continue
+        told[one["name"]] = case.agrees(run_stream(alike(open_plain(path)), unseen, case.states), expected)
+    return told
+
+
+def keeps(found: dict[str, Any], candidate: dict[str, Any]) -> bool:
+    """Return whether edgeopt says that a candidate keeps its accuracy."""
+    from edgeopt.measurement.accuracy.acceptance import keeps_accuracy
+    from edgeopt.runtime.bundle import read_bundle
+
+    recipe = read_bundle(Path(found["bundle"])).recipe
+    return keeps_accuracy(candidate["drop"], candidate["agreement"], found["max_drop"], recipe.least_agreement)
+
+
+def alike(run: Any) -> Any:
+    """Return what runs a candidate on those of the original's inputs that it still has."""
+    return lambda sample: run({name: value for name, value in sample.items() if name in run.inputs})
+
+
+def open_bundle(folder: Path) -> Runtime:
+    """Return the runtime of a bundle."""
+    return Runtime.load(folder)
+
+
+def runs(runtime: Runtime) -> Any:
+    """Return what runs a bundle on the model's own inputs."""
+    return runtime.predict if runtime.bundle.recipe.task == "tensors" else runtime.session.run
+
+
+def compared(path: Path) -> dict[str, Any] | None:
+    """Return the verdict of `edgeopt compare` on the frame."""
+    if not path.is_file():
+        return None
+    rows = json.loads(path.read_text("utf-8"))["rows"]
+    return dict(rows[-1]["ratios"]["frame"])
