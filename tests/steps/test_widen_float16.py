@@ -43,6 +43,18 @@ def test_weights_and_what_is_computed_with_them_become_float32(nodes, kind, cast
     np.testing.assert_allclose(after, run(before, {"x": x})["y"], rtol=1e-2, atol=1e-2)
 
 
+def test_float32_weights_behind_casts_become_float32_without_them():
+    before = model(
+        "cast_weights (float[2,8] x) => (float[2,8] y) { h = Cast <to = 10> (x) v = Cast <to = 10> (w) "
+        "c = MatMul(h, v) r = Relu(c) y = Cast <to = 1> (r) }",
+        w=numbers(8, 8),
+    )
+    outcome = simplify(before, {}, float16=False)
+    assert outcome.changes["widen_float16"] == 1
+    assert ops(outcome.model) == ["MatMul", "Relu"]
+    assert "widen_float16" not in simplify(before, {}).changes
+
+
 def test_branches_read_the_widened_input():
     before = half(
         "s = ReduceSum <keepdims = 0> (x) zero = Constant <value = float16 {0}> () asked = Greater(s, zero) "

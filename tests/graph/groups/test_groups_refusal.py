@@ -34,6 +34,13 @@ def test_a_quantized_model_is_pruned_first():
     assert remedy.startswith("prune the float model first")
 
 
+def test_weights_in_float16_are_not_pruned():
+    half = net("y = MatMul(x, w)", "float16[1,2] y", inputs="float16[1,6] x", w=numbers(6, 2).astype(np.float16))
+    problem, remedy = told(half)
+    assert problem == "net has weights in float16 (w), and layers are timed and repaired in float32"
+    assert remedy.startswith("prune the float32 model")
+
+
 def test_an_old_opset_is_raised_first():
     problem, remedy = told(net("y = Relu(x)", "float[1,3,8,8] y", opset=6))
     assert problem == "net is of opset 6: channels are followed from opset 7"

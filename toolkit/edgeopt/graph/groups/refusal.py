@@ -19,8 +19,8 @@ def require_prunable(model: Model) -> None:
     """Raise unless channels can be taken out of a model.
 
     Raises:
-        UnsupportedError: If it is quantized already, has more than 2 GB, its opset is too old, or its input's channels
-            are not fixed.
+        UnsupportedError: If it is quantized already, has weights in float16 or more than 2 GB, its opset is too old,
+            or its input's channels are not fixed.
     """
     quantized = [node for node in all_nodes(model.proto.graph) if _is_quantized(node.op_type)]
     if quantized:
@@ -32,6 +32,13 @@ def require_prunable(model: Model) -> None:
         raise UnsupportedError(
             f"{model.name} is of opset {model.opset}: channels are followed from opset {LEAST_OPSET}",
             remedy="let the step simplify raise it first, or export the model again",
+        )
+    halves = [one.name for one in stored_tensors(model.proto.graph) if one.data_type == TensorProto.FLOAT16]
+    if halves:
+        raise UnsupportedError(
+            f"{model.name} has weights in float16 ({', '.join(halves[:_SHOWN])}), "
+            "and layers are timed and repaired in float32",
+            remedy="prune the float32 model; a target without float16 makes one itself",
         )
     outside = [one.name for one in stored_tensors(model.proto.graph) if one.data_location == TensorProto.EXTERNAL]
     if outside:
