@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from fixture_bundles import bundle_with_test
+from fixture_models import model
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +19,7 @@ from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError, InvalidFileError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.null import Null, Script
+from edgeopt.graph.model import save_model
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.measurement.accuracy.bootstrap import Scored
 from edgeopt.measurement.bench.stored import read_stored, require_comparable
@@ -404,3 +407,17 @@ def test_the_order_of_subjects_is_kept_and_the_first_is_the_baseline():
     assert found.rows[0].ratios == {}
     assert found.exit_code == 0
     assert found.rows[0].label in render(summarize(found), "markdown")
+
+
+def test_samples_fix_what_a_bundle_leaves_free_where_it_is_timed_without_its_own_recipe(tmp_path, brief):
+    """A bundle may keep free dimensions: control flow forbids to fix them, and its own recipe says the sizes."""
+    free, x = model("net (float[n, m] x) => (float[n, m] y) { y = Relu(x) }"), np.ones((4, 2, 3), np.float32)
+    save_model(free, tmp_path / "free.onnx")
+    np.savez(tmp_path / "four.npz", x=x)
+    own = replace(find_recipe("tensors"), input=replace(find_recipe("tensors").input, shapes={"x": (2, 3)}))
+    bundle_with_test(tmp_path / "bundle", free, own, [{"x": x[0]}], {"model.onnx": free.data})
+    told = ["compare", str(tmp_path / "free.onnx"), str(tmp_path / "bundle"), "-r", "tensors", "--threads", "1"]
+    shown = CliRunner().invoke(cli, [*told, "-s", str(tmp_path / "four.npz"), "--seconds", "0.2"])
+    assert shown.exit_code == 0, shown.output
+    assert "shapes fixed as the tensors have: x 2x3" in shown.output
+    assert shown.output.count("shapes fixed as the tensors have") == 1

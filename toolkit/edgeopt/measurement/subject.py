@@ -20,7 +20,8 @@ from edgeopt.recipes.binding import ARRAYS_RECIPE
 from edgeopt.recipes.feeding import fed, synthetic
 from edgeopt.recipes.frames import Frames, open_frames
 from edgeopt.recipes.input_shapes import Shapes
-from edgeopt.recipes.recipe import Recipe, find_recipe
+from edgeopt.recipes.recipe import Recipe
+from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.runtime.bundle import is_bundle
 from edgeopt.runtime.opening import Opening, opening_for
 from edgeopt.runtime.runtime import Runtime
@@ -148,7 +149,7 @@ def open_subject(
         EdgeoptError: If it cannot be opened.
     """
     if is_bundle(Path(model)):
-        return _open_bundle(model, recipe, threads, workers, entries or {})
+        return _open_bundle(model, recipe, threads, workers, entries or {}, shapes)
     given = open_given(model, target, recipe, sizes=sizes, fed=shapes)
     device, loaded, choice = given.target, given.model, given.choice
     _require_entries(device.executor, device.name, entries or {})
@@ -184,7 +185,9 @@ def _require_entries(executor: str, name: str, entries: Mapping[str, str]) -> No
         )
 
 
-def _open_bundle(model: str, recipe: str | None, threads: int, workers: int, entries: Mapping[str, str]) -> Subject:
+def _open_bundle(
+    model: str, recipe: str | None, threads: int, workers: int, entries: Mapping[str, str], shapes: Shapes | None
+) -> Subject:
     runtime = Runtime.load(model, threads=threads or None, warmup=False)
     bundle, session, opening, path = runtime.bundle, runtime.session, runtime.opening, _path_of(runtime)
     if runtime.artefact is not bundle.artefacts[0] and bundle.target.device != "cpu":
@@ -200,7 +203,10 @@ def _open_bundle(model: str, recipe: str | None, threads: int, workers: int, ent
         opening = opening.with_entries(entries).with_threads(used)
         session = opening.open(path)
     _require_real_time(session, bundle.target.name)
-    read_as = find_recipe(ARRAYS_RECIPE) if recipe == ARRAYS_RECIPE else bundle.recipe
+    read_as, notes = bundle.recipe, runtime.notes
+    if recipe == ARRAYS_RECIPE:
+        choice = choose_recipe(recipe, None, session.inputs, session.outputs, {}, shapes)
+        read_as, notes = choice.recipe, (*notes, *choice.notes)
     return Subject(
         name=model,
         recipe=read_as,
@@ -208,7 +214,7 @@ def _open_bundle(model: str, recipe: str | None, threads: int, workers: int, ent
         task=make_task(read_as, session.inputs, session.outputs, evaluating=False),
         session=session,
         opening=opening,
-        notes=runtime.notes,
+        notes=notes,
         source=path,
         path=path,
         inputs=session.inputs,

@@ -63,7 +63,8 @@ class Stepwise:
         self._held: list[dict[str, NDArray[Any]]] = [
             {name: value for name, value in one.items() if name in self._last} for one in pictures
         ]
-        self._shapes = shapes_of(model, [node.output[0] for node in self._nodes], pictures[0])
+        first = [node.output[0] for node in self._nodes]
+        self._shapes = shapes_of(model, [name for name in first if name], pictures[0])
         self._done = 0
         self.weights: dict[str, Array] = {}
         self.biases: dict[Layer, Array] = {}

@@ -142,7 +142,7 @@ def _layers_to_fit(dense: Model, pruned: Model, stored: Mapping[str, Array], kep
     changed, found = set[str](), list[Layer]()
     for node in pruned.proto.graph.node:
         if node.output and (node.output[0] in lost or changed & set(node.input)):
-            changed |= set(node.output)
+            changed |= set(filter(None, node.output))  # an output nobody asked for is no input left out
             layer = layers.get(node.output[0])
             if layer is not None and shared.count(layer.weight) == 1:
                 found.append(layer)
