@@ -29,26 +29,30 @@ from edgeopt.system.text import parse_duration_s
 
 GRAPHS = Path(__file__).parents[1] / "tests" / "fixtures" / "encoder_decoder_graphs" / "whisper"
 END, START = 256, 257
+VOCABULARY = 51865
 ROUNDS = 5
 
 
 def build(folder: Path) -> None:
-    """Save a network of Whisper-tiny's size with the tokenizer of the tests."""
+    """Save a network of Whisper-tiny's size, with the tokenizer of the tests and words enough for its vocabulary."""
     import torch
     import transformers
 
     torch.manual_seed(0)
     tokens = {"eos_token_id": END, "pad_token_id": END, "decoder_start_token_id": START, "bos_token_id": END}
     sides = {"encoder_layers": 4, "decoder_layers": 4, "encoder_attention_heads": 6, "decoder_attention_heads": 6}
-    sides |= {"encoder_ffn_dim": 1536, "decoder_ffn_dim": 1536, "d_model": 384, "vocab_size": 51865}
+    sides |= {"encoder_ffn_dim": 1536, "decoder_ffn_dim": 1536, "d_model": 384, "vocab_size": VOCABULARY}
     config = transformers.WhisperConfig(
         **sides, **tokens, init_std=0.05, suppress_tokens=None, begin_suppress_tokens=None
     )
     transformers.WhisperForConditionalGeneration(config).eval().save_pretrained(folder)
     told = {**tokens, "is_multilingual": False, "max_length": 448}
     (folder / "generation_config.json").write_text(json.dumps(told), "utf-8")
-    for name in ("tokenizer.json", "preprocessor_config.json"):
-        (folder / name).write_bytes((GRAPHS / name).read_bytes())
+    (folder / "preprocessor_config.json").write_bytes((GRAPHS / "preprocessor_config.json").read_bytes())
+    tokenizer = json.loads((GRAPHS / "tokenizer.json").read_text("utf-8"))
+    ids = range(len(tokenizer["model"]["vocab"]) + len(tokenizer["added_tokens"]), VOCABULARY)
+    tokenizer["model"]["vocab"] |= {f"never-{i}": i for i in ids}  # no merge makes them; a text of them can be read
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer), "utf-8")
 
 
 def sounds(folder: Path) -> Path:

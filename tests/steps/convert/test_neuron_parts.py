@@ -84,3 +84,8 @@ def test_neurons_that_others_read_and_narrow_layers_stay_whole():
     assert split_neurons(perceptron(is_read=True), 64).changes == {}
     assert split_neurons(perceptron(), 100).changes == {}
     assert split_neurons(load_model(TINY)).changes == {}
+
+
+def test_a_layer_that_is_not_many_times_as_wide_as_what_it_reads_stays_whole():
+    assert split_neurons(perceptron(), 64, 13).changes == {}
+    assert split_neurons(perceptron(), 64, 12).changes == {"layers in parts": 1}

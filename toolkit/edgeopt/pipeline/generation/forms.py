@@ -9,7 +9,7 @@ from edgeopt.graph.outcome import Outcome
 from edgeopt.pipeline.generation.material import Material
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.steps.convert.blocks import Rounding, k_quant, to_nearest
-from edgeopt.steps.convert.neuron_parts import split_neurons
+from edgeopt.steps.convert.neuron_parts import WIDTH, split_neurons
 from edgeopt.steps.convert.weight_only import make_weight_only
 from edgeopt.steps.quantize.formats.dynamic import make_dynamic
 
@@ -20,6 +20,12 @@ WIDE_BLOCK = 128
 """In 8 bits a scale for so many weights costs nothing that is seen, and saves a third of the time of one for 32."""
 EIGHT_BITS_BLOCK = 64
 """Longer blocks are 0 to 8 % faster, but with AVX512-VNNI a token's numbers then depend on the texts beside it."""
+
+_NARROW = 512
+"""Of 256 tokens 512 neurons take 512 KiB in float: with gates and weights they stay in a cache of 2 MiB. Each part
+costs a token about 15 us, so only measuring tells whether prompts are long enough."""
+_VERY_WIDE = 16
+"""Times what a layer reads: below, products take nearly all the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +53,16 @@ def with_chunks(recipe: Recipe) -> Recipe:
     return replace(recipe, generation=replace(told, chunk=told.chunk or CHUNK_TOKENS))
 
 
-def _eight_bits_in_parts(material: Material) -> Outcome:
-    if material.model.is_outside:
-        return Outcome(material.model, {})
-    parts = split_neurons(material.model)
-    return make_dynamic(parts.model, material.target.rules_here) if parts.changes else parts
+def _eight_bits_in_parts(width: int, least_ratio: int) -> Callable[[Material], Outcome]:
+    """Return what makes `w8a8` with layers in parts of `width` neurons."""
+
+    def make(material: Material) -> Outcome:
+        if material.model.is_outside:
+            return Outcome(material.model, {})
+        parts = split_neurons(material.model, width, least_ratio)
+        return make_dynamic(parts.model, material.target.rules_here) if parts.changes else parts
+
+    return make
 
 
 def _eight_bits(material: Material) -> Outcome:
@@ -100,8 +111,14 @@ FORMS = (
     Form(
         "w8a8+parts",
         "w8a8, wide layers in parts of 2048 neurons",
-        _eight_bits_in_parts,
+        _eight_bits_in_parts(WIDTH, 0),
         left_out="no layer has more than 2048 neurons, or the weights lie outside of the file",
+    ),
+    Form(
+        "w8a8+parts512",
+        "w8a8, very wide layers in parts of 512 neurons",
+        _eight_bits_in_parts(_NARROW, _VERY_WIDE),
+        left_out="no layer has more than 512 neurons and 16 times its inputs, or the weights lie outside of the file",
     ),
     Form("w8", "blocks of 64 weights of 8 bits", _eight_bits),
     Form("w4+nearest", "blocks of 32 of 4 bits, to nearest", _four_bits(to_nearest), "w4"),
@@ -116,4 +133,4 @@ FORMS = (
         left_out="no matrix of constant weights is large enough, or they lie outside of the file",
     ),
 )
-"""The first two are at their best with many tokens at once (long prompts), the others with one (long answers)."""
+"""The first three are at their best with many tokens at once (long prompts), the others with one (long answers)."""

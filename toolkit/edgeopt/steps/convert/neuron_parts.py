@@ -27,12 +27,13 @@ _ALONE = ("Add", "Sub", "Mul", "Div", "Sigmoid", "Tanh", "Erf", "Relu", "Gelu", 
 """Ops that compute a neuron from the same neuron."""
 
 
-def split_neurons(model: Model, width: int = WIDTH) -> Outcome:
+def split_neurons(model: Model, width: int = WIDTH, least_ratio: int = 0) -> Outcome:
     """Return the model with its wide layers in parts.
 
     Args:
         model: In floats.
         width: Neurons of a part, 64 or more; a part may have 64 more or less.
+        least_ratio: Layers with fewer neurons than so many times what they read stay whole.
     """
     graph = Graph.from_model(model)
     split = 0
@@ -41,7 +42,7 @@ def split_neurons(model: Model, width: int = WIDTH) -> Outcome:
         if rows is None or rows.ndim != _MATRIX or len(rows) <= width:
             continue
         layer = _layer_before(graph, node, len(rows))
-        if layer:
+        if layer and len(rows) >= least_ratio * _read(graph, layer, len(rows)):
             _split(graph, node, layer, width)
             split += 1
     graph.remove_unused()
@@ -73,6 +74,13 @@ def _layer_before(graph: Graph, last: Node, count: int) -> list[Node]:
 def _makes_neurons(graph: Graph, node: Node, count: int) -> bool:
     columns = graph.constant(node.inputs[1]) if node.op_type == "MatMul" else None
     return columns is not None and columns.ndim == _MATRIX and columns.shape[1] == count
+
+
+def _read(graph: Graph, layer: Sequence[Node], count: int) -> int:
+    """Return how many numbers of a token the neurons read."""
+    columns = next(graph.constant(node.inputs[1]) for node in layer if _makes_neurons(graph, node, count))
+    assert columns is not None
+    return len(columns)
 
 
 def _is_part(stored: Array, count: int) -> bool:
