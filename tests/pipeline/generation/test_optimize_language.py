@@ -28,6 +28,7 @@ from edgeopt.pipeline.generation.optimize import LanguageOptions, optimize_langu
 from edgeopt.pipeline.generation.result import BASELINE, LanguageForm
 from edgeopt.pipeline.generation.texts import read_texts
 from edgeopt.pipeline.run import Silence
+from edgeopt.recipes.recipe import read_recipe
 from edgeopt.runtime.bundle import read_bundle
 from edgeopt.runtime.decoding.generation import Asked
 from edgeopt.runtime.decoding.opening import open_language_model
@@ -111,6 +112,14 @@ def test_the_written_bundle_answers_as_the_chosen_form(report):
     assert len(set(answers)) == 1
     stored = json.loads((report.folder / "report.json").read_text("utf-8"))
     assert stored["chosen"] == report.chosen
+
+
+def test_attention_of_prompts_is_computed_in_the_bundle_as_it_was_timed(report):
+    told = {one.name: read_recipe(Path(one.file).parent / "recipe.toml").generation for one in report.forms[1:]}
+    floats = {one.flash_attention for name, one in told.items() if not name.endswith("+cache8")}
+    assert len(floats) == 1, "they have the same attention"
+    expected = True if report.chosen == BASELINE else told[report.chosen].flash_attention
+    assert read_bundle(report.folder).recipe.generation.flash_attention == expected
 
 
 def test_forms_run_prompts_in_parts_and_the_last_layer_for_the_last_token(report):

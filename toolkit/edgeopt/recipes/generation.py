@@ -34,3 +34,5 @@ class Generation:
     """Tokens that are guessed and verified in one run where an answer does not say otherwise; 0: none."""
     chunk: Annotated[int, Within(0, 1 << 24)] = 0
     """Tokens of a prompt that are run at once, where an answer does not say otherwise; 0: all."""
+    flash_attention: bool = True
+    """Whether ONNX Runtime may compute the attention of a prompt in tiles, as it does unasked; false: in one piece."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import cast
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind, UnavailableError, UnsupportedError
 from edgeopt.executors import Session
 from edgeopt.executors.onnxruntime.decoder import cache_parts
+from edgeopt.executors.onnxruntime.flash_attention import flash_attention
 from edgeopt.graph.tensors import Sample, TensorSpec
 from edgeopt.recipes.generation import GENERATION
 from edgeopt.runtime.bundle import Artefact, Bundle, require_whole
@@ -100,7 +100,10 @@ def _open(bundle: Bundle, artefact: Artefact, stored: Stored | None, threads: in
         return Opened(artefact, opening, pair.session, cast("Task", NoFrames()), notes, (), pair)
     if bundle.recipe.task == GENERATION:
         require_memory(_size_of(artefact), _token_bytes(artefact), bundle.recipe)
-    with huge_pages() if bundle.recipe.task == GENERATION else nullcontext():
+    if bundle.recipe.task == GENERATION:
+        with huge_pages(), flash_attention(bundle.recipe.generation.flash_attention):
+            session = opening.open(bundle.path_of(artefact))
+    else:
         session = opening.open(bundle.path_of(artefact))
     try:
         if bundle.recipe.task == GENERATION:

@@ -175,8 +175,8 @@ class Contest:
         if one.windows < len(self.windows):
             with self._open(one) as opened:
                 self._judge(one, opened, len(self.windows))
-            if not self.rise(one).value <= self.max_rise:
-                self._refuse(one)
+        if not one.out and not self.rise(one).value <= self.max_rise:  # a short text was judged whole on entering
+            self._refuse(one)
         return not one.out
 
     def _refuse(self, one: Entrant) -> None:

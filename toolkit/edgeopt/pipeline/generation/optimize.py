@@ -14,6 +14,7 @@ from edgeopt.graph.model import Model, find_model, load_model, save_model
 from edgeopt.measurement.generation.budget import AnswerBudget, prove_budget
 from edgeopt.measurement.generation.turns import PARTS
 from edgeopt.pipeline.export.export import export_for, names_decoder
+from edgeopt.pipeline.generation.attention import AttentionTrials
 from edgeopt.pipeline.generation.choice import choose_form
 from edgeopt.pipeline.generation.contest import Contest, Entrant
 from edgeopt.pipeline.generation.deploy import deploy_language_model
@@ -37,7 +38,7 @@ from edgeopt.runtime.availability import find_device
 from edgeopt.runtime.bundle import is_bundle
 from edgeopt.runtime.decoding.generation import Asked
 from edgeopt.runtime.decoding.language_model import LanguageModel
-from edgeopt.runtime.decoding.opening import open_language_model, open_writer
+from edgeopt.runtime.decoding.opening import open_language_model, open_writer, recipe_beside
 from edgeopt.steps._context import Listener
 from edgeopt.steps.convert.blocks_with_inputs import Gram
 from edgeopt.steps.convert.cache_integers import make_integer_cache
@@ -141,7 +142,8 @@ def optimize_language_model(
         if len(contest.windows) < len(texts.windows):
             shares.warn(f"{len(contest.windows)} of {plural(len(texts.windows), 'window')} of the text judge")
         is_last_enough = answers_last(fused.model, original.context, original.tokenizer.size)
-        place = Workplace(file, left, with_chunks(recipe), is_last_enough)
+        trials = AttentionTrials(options.prompt_tokens, threads)
+        place = Workplace(file, left, with_chunks(recipe), is_last_enough, trials)
         made = Made()
         with shares.part(Share.FORMS):
             _enter(forms, contest, material, place, made)
@@ -174,8 +176,9 @@ def optimize_language_model(
     if not shares.was_cut:
         report = replace(report, guessing=_guessing(report, contest, shares))
     report = with_budget(report, contest, shares)
-    bundle = deploy_language_model(report, device, recipe if report.chosen == BASELINE else with_chunks(recipe))
-    notes = (*original.origin.notes, *fused.notes, *made.notes, *shares.notes, *([ended] if ended else []))
+    bundle = deploy_language_model(report, device, recipe if report.chosen == BASELINE else _deployed(recipe, report))
+    found_out = (*fused.notes, *made.notes, *trials.notes(), *shares.notes, *([ended] if ended else []))
+    notes = (*original.origin.notes, *found_out)
     report = replace(report, notes=notes, seconds=monotonic() - began_s, bundle=bundle.folder, was_cut=shares.was_cut)
     write_pages(summarize_language(report), report.folder, "report")
     return report
@@ -207,12 +210,13 @@ class Workplace:
     """Of the forms."""
     is_last_enough: bool
     """Whether forms may leave out what only the logits of earlier tokens need."""
+    attention: AttentionTrials
 
     def write(self, name: str, made: Model) -> Path:
         """Write a form into a folder of its own, with recipe and tokenizer; return its file."""
         place = self.left.place(name)
         save_model(keep_last_logits(made).model if self.is_last_enough else made, place / MODEL)
-        _copy_beside(self.source.parent, place, self.recipe)
+        _copy_beside(self.source.parent, place, self.attention.choose(made, self.recipe))
         self.left.finish(name)
         return place / MODEL
 
@@ -329,6 +333,13 @@ def _guessing(report: LanguageReport, contest: Contest, shares: TimeShares) -> G
         return choose_guesses(report.best, opened, contest.prompts, contest.asked, seconds)
     why = "interrupted" if shares.was_cut else "the time limit was over"
     return GuessChoice(told=f"not used: {why} before they were proven faster")
+
+
+def _deployed(recipe: Recipe, report: LanguageReport) -> Recipe:
+    """Return the recipe of the chosen form: how its prompts run stands beside it."""
+    told = with_chunks(recipe)
+    beside = recipe_beside(Path(report.best.file)).generation
+    return replace(told, generation=replace(told.generation, flash_attention=beside.flash_attention))
 
 
 def export_first(source: str, target: str, out: Path | None, listener: Listener) -> Path:

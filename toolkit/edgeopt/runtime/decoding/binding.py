@@ -8,6 +8,7 @@ from pathlib import Path
 from edgeopt.errors import EdgeoptError, UnsupportedError
 from edgeopt.executors import Session, SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
+from edgeopt.executors.onnxruntime.flash_attention import flash_attention
 from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
 from edgeopt.graph.positions import positions_of
 from edgeopt.recipes.generation import GENERATION
@@ -76,7 +77,7 @@ def bind_language_model(session: Session, recipe: Recipe, origin: Origin) -> Lan
     def open_draft() -> LanguageModel:
         file = recipe.folder / told.draft
         size = require_regular(file, remedy="put the draft back, or name another: --draft MODEL")
-        with huge_pages():
+        with huge_pages(), flash_attention(told.flash_attention):
             opened = EXECUTOR.open(file, SessionOptions(threads=origin.threads))
         context = told.draft_context or told.context
         return LanguageModel(opened, tokenizer, context, told.end, told.begin, 0, Origin(file, size, origin.threads))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
+from edgeopt.executors.onnxruntime.flash_attention import flash_attention
 from edgeopt.recipes.encoder_decoder import graphs_in
 from edgeopt.recipes.generation_drafting import drafted_generation
 from edgeopt.recipes.recipe import Recipe, read_recipe
@@ -96,6 +97,6 @@ def open_language_model(
     recipe, count = with_context(recipe, context), engine_threads(threads)
     size = sum(one.stat().st_size for one in file.parent.glob(f"{file.name}*") if one.is_file())
     require_memory(size, 0, recipe)
-    with huge_pages():
+    with huge_pages(), flash_attention(recipe.generation.flash_attention):
         session = EXECUTOR.open(file, SessionOptions(threads=count))
     return bind_language_model(session, recipe, Origin(file, size, count)), recipe
