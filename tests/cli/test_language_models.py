@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -252,3 +253,20 @@ def test_bench_tells_what_tokens_cost_under_a_load():
     assert done.exit_code == 0, done.output
     assert "per 1000 tokens of answers at" in done.stdout
     assert "tokens/s under closed:2" in done.stdout
+
+
+@pytest.mark.parametrize("share", ["0", "100%"])
+def test_a_share_that_no_run_can_prove_is_refused(share):
+    asked = ["--prompt-tokens", "8", "--output-tokens", "4", "--budget", "ttft:1s", "--load", "closed:2"]
+    done = run("bench", "tiny_lm", *asked, "--max-miss", share)
+    assert done.exit_code == 1
+    assert "no run can prove" in done.output
+
+
+def test_a_recipe_whose_text_is_empty_is_one_line(tmp_path):
+    copied = tmp_path / "lm"
+    shutil.copytree(Path(__file__).parents[2] / "models" / "tiny_lm", copied)
+    (copied / "held_out.txt").write_text("", "utf-8")
+    done = run("bench", str(copied / "model.onnx"), "--prompt-tokens", "8")
+    assert done.exit_code == 1
+    assert "held_out.txt holds no text" in done.output

@@ -23,6 +23,7 @@ from edgeopt.errors import EdgeoptError, UnavailableError
 from edgeopt.measurement.endpoint.bench import EndpointOptions, bench_endpoint
 from edgeopt.measurement.endpoint.charts import text_bar, timeline_of
 from edgeopt.measurement.endpoint.client import Client, Exchange, parse_place
+from edgeopt.measurement.endpoint.result import _counted
 from edgeopt.measurement.resources.cost import cost_per_token
 from edgeopt.measurement.statistics.quantile import summarize
 
@@ -439,3 +440,37 @@ def test_a_token_costs_what_the_machine_costs_while_it_is_written():
     assert cost_per_token(0.002, 50).per_thousand == pytest.approx(0.04)
     with pytest.raises(ValueError, match="above zero"):
         cost_per_token(1.0, 0.0)
+
+
+def test_prompts_that_are_too_long_alone_too_are_no_peak_and_one_row():
+    calls = iter(range(10**6))
+
+    def too_long(asked: dict[str, Any], write: Callable[[bytes], None]) -> int | None:
+        number = next(calls)
+        if len(asked["prompt"].split()) > 50 and number % 2:
+            told = f"the prompt has {1000 + number} tokens, the context 1024"
+            write(json.dumps({"error": {"message": told}}).encode())
+            return 400
+        for _ in range(2):
+            write(event(choices=[{"text": "b"}]))
+        words = len(asked["prompt"].split())
+        write(event(choices=[], usage={"prompt_tokens": words, "completion_tokens": 2}) + b"data: [DONE]\n\n")
+        return None
+
+    with server_of(too_long) as address:
+        options = EndpointOptions(address, prompt_tokens=(8, 90), output_tokens=16, seconds=0.3, load="closed:2")
+        found = bench_endpoint(options)
+    short, long = found.alone
+    assert not short.problems
+    assert next(iter(long.problems)).startswith("status 400: the prompt has 1")
+    assert len(long.problems) == 1
+    assert 0.2 < long.lost_ratio < 0.8
+    told = [one.detail for one in found.notes]
+    assert any("prompt 8: answers have 2 of the 16 tokens asked for" in one for one in told)
+    assert any("get no answer with nobody else asking" in one for one in told)
+
+
+def test_refusals_alone_are_no_peak():
+    assert _counted(["status 400: of 12", "status 400: of 13", "status 503", "status 404: of 12"]) == {
+        "status 400: of 12": 2, "status 503": 1, "status 404: of 12": 1,
+    }  # fmt: skip

@@ -94,3 +94,11 @@ def test_answers_of_w8a8_are_never_guessed(tmp_path):
         assert notes_of_guesses(opened.sums)
         with pytest.raises(UnsupportedError, match="no answer of this model is exact"):
             opened.generate(PROMPT, Asked(8, exact=True))
+
+
+@pytest.mark.parametrize("length", ["none", "all but two"])
+def test_prompts_of_no_token_and_such_that_fill_the_context_are_forecast_too(model, length):
+    texts = model.tokenizer.encode(PROMPT) * 200
+    prompt = [] if length == "none" else texts[: model.context - model.begins_with - 3]
+    forecast = forecast_guesses(model, [prompt], 2, (2,), uses_draft=False)
+    assert forecast.plans[0].gain > 0

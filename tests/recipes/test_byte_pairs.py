@@ -7,6 +7,7 @@ import pytest
 
 from edgeopt.errors import InvalidFileError, UnsupportedError
 from edgeopt.recipes.byte_pairs import read_byte_pairs
+from edgeopt.recipes.tokens import read_tokens
 
 FILE = Path(__file__).parents[2] / "models" / "tiny_lm" / "tokenizer.json"
 TEXTS = (
@@ -97,3 +98,20 @@ def test_what_is_no_json_is_one_line(tmp_path):
         read_byte_pairs(file)
     with pytest.raises(InvalidFileError):
         read_byte_pairs(tmp_path / "absent.json")
+
+
+def test_added_tokens_of_text_are_left_to_the_package(tmp_path):
+    package = pytest.importorskip("tokenizers", reason="tokenizers is not installed")
+    values = json.loads(FILE.read_text("utf-8"))
+    number = max([*values["model"]["vocab"].values(), *(one["id"] for one in values["added_tokens"])]) + 1
+    spaces = {"id": number, "content": "    ", "special": False, "single_word": False, "lstrip": False,
+              "rstrip": False, "normalized": False}  # fmt: skip
+    file = written(tmp_path, added_tokens=[*values["added_tokens"], spaces])
+    with pytest.raises(UnsupportedError, match="adds tokens of text"):
+        read_byte_pairs(file)
+    text, tokens = "def f():\n    return 1\n", read_tokens(file)
+    found = tokens.encode(text)
+    assert number in found
+    assert found == package.Tokenizer.from_file(str(file)).encode(text, add_special_tokens=False).ids
+    assert tokens.decode(found) == text
+    assert "    " not in tokens.special

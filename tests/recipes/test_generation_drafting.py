@@ -66,3 +66,38 @@ def test_other_folders_tell_of_no_language_model(files, tmp_path):
 def test_damaged_configurations_are_one_line(files, tmp_path):
     with pytest.raises(InvalidFileError, match=r"config\.json"):
         drafted_generation(folder_of(tmp_path, **files))
+
+
+BEGIN = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<b>"}}, {"Sequence": {"id": "A"}}],
+         "special_tokens": {"<b>": {"ids": [5, 6]}}}  # fmt: skip
+END = {"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A"}}, {"SpecialToken": {"id": "<b>"}}],
+       "special_tokens": {"<b>": {"ids": [5]}}}  # fmt: skip
+
+
+def with_processor(folder: Path, processor) -> Path:
+    file = folder / "tokenizer.json"
+    file.write_text(json.dumps({**json.loads(file.read_text("utf-8")), "post_processor": processor}), "utf-8")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("settings", "processor", "begin"),
+    [
+        ({}, BEGIN, (5, 6)),  # as Llama 3
+        ({}, {"type": "Sequence", "processors": [{"type": "ByteLevel"}, BEGIN]}, (5, 6)),
+        ({}, {"type": "ByteLevel"}, ()),
+        ({}, None, ()),
+        ({}, END, ()),
+        ({"add_bos_token": False}, BEGIN, ()),
+        ({"add_bos_token": True}, None, (0,)),
+    ],
+)
+def test_where_the_settings_say_nothing_the_tokenizer_says_what_begins_a_text(settings, processor, begin, tmp_path):
+    folder = with_processor(folder_of(tmp_path, config=OPTIMUM, tokenizer_config=settings), processor)
+    assert drafted_generation(folder).generation.begin == begin
+
+
+def test_a_template_that_is_none_is_one_line(tmp_path):
+    folder = with_processor(folder_of(tmp_path, config=OPTIMUM), {**BEGIN, "special_tokens": {}})
+    with pytest.raises(InvalidFileError, match="template"):
+        drafted_generation(folder)

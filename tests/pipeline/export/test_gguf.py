@@ -68,6 +68,7 @@ def write_gguf(
     writer.add_token_types([3 if i == 256 else 5 if i > 258 else 1 for i in range(VOCABULARY)])
     writer.add_token_merges(["t h", "th e"])
     writer.add_eos_token_id(256)
+    writer.add_bos_token_id(256)
     for name, value in more.items():
         writer.add_string(name.replace("__", "."), value)
     for name, array in random_weights(kind=kind, hidden=side, inner=side + 16 if side < K_BLOCK else side).items():
@@ -129,6 +130,7 @@ def test_a_file_becomes_what_its_folder_becomes(kind, form, words, tmp_path):
         assert mine.tokenizer.decode(mine.tokenizer.encode("l'été 123\n")) == "l'été 123\n"
     assert recipe.generation.end == (256,)
     assert recipe.generation.context == 512
+    assert recipe.generation.begin == ((256,) if words == "llama-bpe" else ())  # as llama.cpp where a file is silent
 
 
 def test_the_command_exports_and_the_model_writes(tmp_path):

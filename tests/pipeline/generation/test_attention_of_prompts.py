@@ -80,6 +80,7 @@ def test_tiles_stay_where_pieces_are_not_proven_faster_or_would_take_much_memory
     monkeypatch.setattr(attention, "piece_over_tiles", lambda *_: FASTER)
     long = replace(RECIPE, generation=replace(RECIPE.generation, context=1 << 17))
     assert AttentionTrials(512, 1).choose(model, long).generation.flash_attention
+    assert AttentionTrials(8, 1).choose(model, long).generation.flash_attention  # longer ones come too, part by part
 
 
 def test_an_attention_that_does_not_open_keeps_tiles(model, monkeypatch):

@@ -293,3 +293,17 @@ def test_what_does_not_fit_is_refused_before_work(tmp_path):
     assert "--prune is not for language models" in done.output
     done = CliRunner().invoke(cli, ["optimize", "digits_detector", "-t", "cpu", "--prompt-tokens", "9"])
     assert "are for a language model, and this is none" in done.output
+
+
+def test_lengths_hold_what_begins_every_text_and_may_fill_the_context(tmp_path, monkeypatch):
+    monkeypatch.setattr(optimize, "FORMS", tuple(one for one in FORMS if one.name == "w8"))
+    options = replace(BRIEF, prompt_tokens=1016, output_tokens=8)
+    found = optimize_language_model("tiny_lm", target="cpu", out=tmp_path / "lm", options=options, listener=Silence())
+    base = found.forms[0]
+    assert base.name == BASELINE
+    assert base.times_ms["TPOT"] > 0
+    assert "error" not in found.guessing.told if found.guessing else True
+    with open_language_model(tmp_path / "lm" / "bundle", 1)[0] as opened:
+        asked = Asked(8, guesses=0, ends=False)
+        answer = opened.generate([9] * (1016 - opened.begins_with), asked)
+        assert len(list(answer)) == 8

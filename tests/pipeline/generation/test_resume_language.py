@@ -15,7 +15,7 @@ from edgeopt.errors import InvalidFileError
 from edgeopt.graph.outcome import Outcome
 from edgeopt.measurement.generation.turns import PARTS, Turns
 from edgeopt.measurement.statistics.ratio import Change, Ratio
-from edgeopt.pipeline.generation import optimize, proof
+from edgeopt.pipeline.generation import attention, optimize, proof
 from edgeopt.pipeline.generation.choice import choose_form
 from edgeopt.pipeline.generation.forms import Form
 from edgeopt.pipeline.generation.material import Material
@@ -23,6 +23,7 @@ from edgeopt.pipeline.generation.optimize import LanguageOptions, optimize_langu
 from edgeopt.pipeline.generation.result import BASELINE, LanguageForm
 from edgeopt.pipeline.generation.time_shares import TimeShares
 from edgeopt.pipeline.run import Silence
+from edgeopt.recipes.recipe import read_recipe
 from edgeopt.runtime.bundle import read_bundle
 
 SHIPPED = Path(__file__).parents[3] / "models" / "tiny_lm"
@@ -93,6 +94,24 @@ def test_a_resumed_run_makes_only_what_is_missing(tmp_path, options, two_forms):
     (folder / "language-run.json").write_text('{"run": "another"}', "utf-8")
     with pytest.raises(InvalidFileError, match="another model, target, text or software"):
         run(folder, resumed)
+
+
+def test_a_resumed_run_of_other_lengths_finds_out_anew_how_attention_is_computed(
+    tmp_path, options, two_forms, monkeypatch
+):
+    folder, tried = tmp_path / "lm", []
+
+    def timed(_: object, prompt_tokens: int, *__: object) -> Ratio:
+        tried.append(prompt_tokens)
+        return Ratio(2.0, 1.9, 2.1, Change.FASTER if prompt_tokens == 8 else Change.SLOWER)
+
+    monkeypatch.setattr(attention, "piece_over_tiles", timed)
+    run(folder, options)
+    recipe = folder / "candidates" / "w8" / "recipe.toml"
+    assert not read_recipe(recipe).generation.flash_attention
+    run(folder, replace(options, prompt_tokens=16, resume=True))
+    assert (set(tried), two_forms) == ({8, 16}, ["w8a8", "w8"])
+    assert read_recipe(recipe).generation.flash_attention
 
 
 def test_the_command_takes_up_what_lies_in_its_folder(tmp_path):

@@ -216,6 +216,12 @@ def test_drawn_tokens_follow_their_shares():
     assert kept == {0, 1}
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_temperature_near_nothing_chooses_the_likeliest():
+    logits = np.array([1.0, 30.0, 29.9], np.float32)
+    assert {Chooser(Sampling(1e-310, seed=seed)).choose(logits, ()) for seed in range(20)} == {1}
+
+
 def test_repetition_is_penalised_and_nan_is_never_chosen():
     logits = np.array([3.0, 2.9, np.nan, -1.0], np.float32)
     assert Chooser(Sampling()).choose(logits, [0]) == 0
@@ -258,6 +264,8 @@ def test_a_prompt_that_is_no_tokens_is_one_line(model, wrong):
         ({"chunk_tokens": -1}, "0 or more"),
         ({"keep": -1}, "0 or more"),
         ({"temperature": -1.0}, "temperature is -1"),
+        ({"top_k": 2.5}, "top_k is 2.5, and must be a whole number"),
+        ({"seed": 1.5}, "whole number"),
     ],
 )
 def test_a_wish_of_no_sense_is_one_line(model, wish, told):

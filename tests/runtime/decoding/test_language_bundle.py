@@ -43,6 +43,14 @@ def test_a_runtime_writes_what_the_exported_file_writes(bundle, exported):
         assert runtime.language_model.origin.size_bytes == (bundle / "model.onnx").stat().st_size
 
 
+def test_a_closed_runtime_says_so(bundle):
+    with Runtime.load(bundle) as runtime:
+        runtime.generate("abc", most_tokens=2).text()
+    with pytest.raises(UnavailableError, match="closed"):
+        runtime.generate("abc")
+    runtime.close()
+
+
 def test_an_answer_is_cancelled_before_its_next_token(bundle):
     with Runtime.load(bundle) as runtime:
         answer = runtime.generate("abc", Asked(50, ends=False))

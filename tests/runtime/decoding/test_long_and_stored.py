@@ -16,6 +16,7 @@ from edgeopt.errors import EdgeoptError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.decoder import Decoder, cache_parts
+from edgeopt.pipeline.writing import SUMMARISE, Prompting, write_answer
 from edgeopt.runtime.decoding import memory
 from edgeopt.runtime.decoding.generation import Asked, Long
 from edgeopt.runtime.decoding.long import summarised
@@ -154,6 +155,16 @@ def test_a_text_is_summarised_until_it_fits(bundle):
         assert taken >= len(opened.tokenizer.encode(SYSTEM * 20))
         assert heard[-1][0] == heard[-1][1]
         assert summarised(opened, "short", 60) == ("short", 0)
+
+
+@pytest.mark.parametrize(("characters", "is_summarised"), [(300, False), (900, True)])
+def test_only_a_prompt_that_fills_the_context_is_summarised(bundle, tmp_path, characters, is_summarised):
+    (tmp_path / "system.txt").write_text(SYSTEM, "utf-8")
+    prompting = Prompting(tmp_path / "system.txt", tmp_path / "kept", long=SUMMARISE)
+    prompt = "a b c d e " * (characters // 10)
+    found = write_answer(str(bundle), prompt, Asked(400), lambda *_: None, 1, prompting=prompting)
+    assert any("is summarised to" in one.detail for one in found.notes) == is_summarised
+    assert found.account.token_at_ns
 
 
 def test_what_does_not_fit_into_memory_is_known_before_it_is_loaded(bundle, exported, monkeypatch):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from threading import Event
 from time import sleep
@@ -18,6 +19,7 @@ from edgeopt.executors.onnxruntime.rows import SharedRows
 from edgeopt.runtime.decoding.batching.batch import Batch
 from edgeopt.runtime.decoding.generation import Asked
 from edgeopt.runtime.decoding.opening import open_language_model
+from edgeopt.runtime.serve.holder import Holder
 from edgeopt.runtime.serve.limits import Limits
 
 TINY = Path(__file__).parents[3] / "models" / "tiny_lm" / "model.onnx"
@@ -257,6 +259,22 @@ def test_a_model_that_nobody_asks_frees_its_memory_and_comes_back(expected):
         until(lambda: not server.json("/healthz")["loaded"])
         answers_still(server, expected)
         assert server.metric("edgeopt_loads_total") == 2
+
+
+def test_time_until_the_model_is_loaded_again_is_time_in_the_queue(monkeypatch):
+    held = Holder.held
+
+    @contextmanager
+    def slow(self: Holder) -> Iterator[object]:
+        with held(self) as model:
+            sleep(0.2)  # as opening a large one
+            yield model
+
+    with serving("tiny_lm") as server:
+        monkeypatch.setattr(Holder, "held", slow)
+        told = server.json("/v1/completions", {**PLAIN, "max_tokens": 2})["edgeopt"]
+        assert told["queue_ms"] >= 200
+        assert server.metric("edgeopt_time_to_first_token_seconds_sum") >= 0.2
 
 
 def test_time_runs_out_for_an_answer_and_what_was_written_is_kept(slowly):

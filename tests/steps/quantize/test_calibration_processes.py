@@ -5,7 +5,6 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -162,17 +161,17 @@ def test_processes_are_as_many_as_hold_less_than_the_engines_own_calibrator(
     watched: int, held: int, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("edgeopt.steps.quantize.calibration.calibrate.physical_cores", lambda: 16)
-    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=1 << 40))
+    monkeypatch.setattr("edgeopt.steps.quantize.calibration.calibrate.free_bytes", lambda: 1 << 40)
     assert most_processes(watched * MIB, held * MIB) == count
 
 
 def test_processes_are_no_more_than_cores_and_half_of_the_free_memory_allow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgeopt.steps.quantize.calibration.calibrate.physical_cores", lambda: 4)
-    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=1 << 40))
+    monkeypatch.setattr("edgeopt.steps.quantize.calibration.calibrate.free_bytes", lambda: 1 << 40)
     assert most_processes(1 << 40, 256 * MIB) == 4
-    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=2500 * MIB))
+    monkeypatch.setattr("edgeopt.steps.quantize.calibration.calibrate.free_bytes", lambda: 2500 * MIB)
     assert most_processes(1 << 40, 256 * MIB) == 2
-    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=100 * MIB))
+    monkeypatch.setattr("edgeopt.steps.quantize.calibration.calibrate.free_bytes", lambda: 100 * MIB)
     assert most_processes(1 << 40, 256 * MIB) == 1
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from edgeopt.errors import EXIT_PASS, EdgeoptError, Note
-from edgeopt.measurement.statistics.budget import BudgetResult, judge_budget
+from edgeopt.measurement.statistics.budget import BudgetResult, judge_budget, require_provable
 from edgeopt.pipeline.live_subject import Subject, open_subject
 from edgeopt.recipes.frames import VIDEOS
 from edgeopt.runtime.outputs import Output, Shown
@@ -136,6 +136,7 @@ def run_live(bundle: Path, source: str, options: LiveOptions, listener: Listener
     Raises:
         EdgeoptError: If it gives no answer at all; what ends it later is `LiveResult.failure`.
     """
+    require_provable(options.max_miss_ratio, "frames")
     subject = open_subject(bundle, options.code, threads or None)
     with subject.served as served:
         budget_ms = options.budget_ms or subject.budget_ms

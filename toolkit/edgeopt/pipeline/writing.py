@@ -162,8 +162,10 @@ def write_answer(
                     told = f"{plural(count, 'token')} before the prompt computed, for later runs too"
                     notes.append(Note(NoteKind.INFO, told))
             if prompting.long == SUMMARISE:
-                room = opened.context - len(tokens) - opened.begins_with - min(asked.most_tokens, opened.context // 2)
-                whole = len(opened.tokenizer.encode(prompt)) + len(tokens) + opened.begins_with
+                before = len(tokens) + opened.begins_with
+                whole = len(opened.tokenizer.encode(prompt)) + before
+                left = opened.context - before - min(asked.most_tokens, (opened.context - before) // 2)
+                room = left if whole >= opened.context else whole
                 prompt, taken = summarised(
                     opened, prompt, room, lambda done, of: tell("summarise the prompt", done, of)
                 )

@@ -132,11 +132,18 @@ def _require_byte_level(source: Path, values: Mapping[str, Any]) -> None:
     model, before = values.get("model") or {}, values.get("pre_tokenizer") or {}
     kind = model.get("type", "no") if isinstance(model, Mapping) else "no"
     steps = before.get("pretokenizers", [before]) if isinstance(before, Mapping) else [{}]
+    added = values.get("added_tokens") or []
+    texts = [one for one in added if isinstance(one, Mapping) and not one.get("special", True)]
     told = [_told(one) for one in steps if isinstance(one, Mapping)]
     if kind != "BPE" or values.get("normalizer") or told not in (["words"], ["split", "bytes"]):
         raise UnsupportedError(
             f"{source} is a {kind} tokenizer whose text is cut in another way than GPT-2's",
             remedy="name a model with a byte-level BPE tokenizer",
+        )
+    if texts:  # they are text that is found before words are cut, as runs of spaces in Phi's files
+        raise UnsupportedError(
+            f"{source} adds tokens of text, such as {str(texts[0].get('content'))[:40]!r}, to its pairs",
+            remedy="name a model whose added tokens are all special",
         )
 
 

@@ -52,10 +52,41 @@ def drafted_generation(folder: Path) -> Recipe | None:
 
 
 def begin_of(folder: Path, first: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the tokens before every prompt: the first one, where the tokenizer's settings say that it is added."""
+    """Return the tokens before every prompt, as the tokenizer beside the model adds them.
+
+    Args:
+        folder: Of the model.
+        first: The first token of a text, by the model's configuration.
+
+    Its settings say whether that is added. Where they say nothing, as those of Llama 3, `tokenizer.json` itself does:
+    its template of one text begins with special tokens.
+
+    Raises:
+        InvalidFileError: If a file is damaged.
+    """
     file = folder / _SETTINGS
-    settings = _read(file) if file.is_file() else {}
-    return first if settings.get("add_bos_token") is True else ()
+    adds = _read(file).get("add_bos_token") if file.is_file() else None
+    if isinstance(adds, bool):
+        return first if adds else ()
+    return _of_template(_read(folder / TOKENIZER)) if (folder / TOKENIZER).is_file() else ()
+
+
+def _of_template(tokenizer: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the special tokens that a tokenizer's template writes before a text."""
+    whole = tokenizer.get("post_processor")
+    steps = whole.get("processors", [whole]) if isinstance(whole, dict) else []
+    found = list[int]()
+    for one in steps:
+        if not isinstance(one, dict) or one.get("type") != "TemplateProcessing":
+            continue
+        try:
+            for piece in one["single"]:
+                if "SpecialToken" not in piece:
+                    break
+                found += [int(number) for number in one["special_tokens"][piece["SpecialToken"]["id"]]["ids"]]
+        except (KeyError, TypeError, ValueError) as error:
+            raise InvalidFileError(f"{TOKENIZER} has a template that is none: {error}", remedy=_REMEDY) from error
+    return tuple(found)
 
 
 def _of_genai(folder: Path) -> Generation | None:

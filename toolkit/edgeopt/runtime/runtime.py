@@ -105,7 +105,7 @@ class Runtime(Closing):
         if self._writer is not None:
             self._writer.forget()
         self._pool.close()
-        if isinstance(self._writer, EncoderDecoder):
+        if self._writer is not None:
             self._writer.close()
 
     @property

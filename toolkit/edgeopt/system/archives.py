@@ -69,9 +69,9 @@ def _why_refused(members: list[zipfile.ZipInfo], most_bytes: int | None) -> str:
     needed = sum(one.file_size for one in members)
     if most_bytes is not None and needed > most_bytes:
         return f"it unpacks to {needed >> 20} MiB, more than {most_bytes >> 20} MiB"
-    import psutil
+    from edgeopt.system.memory import free_bytes  # psutil, which most never need
 
-    free = psutil.virtual_memory().available
+    free = free_bytes()
     if needed > _MOST_SHARE * free:
         return f"it unpacks to {needed >> 20} MiB, more than half of the {free >> 20} MiB of memory that are free"
     return ""

@@ -6,16 +6,43 @@ import ctypes
 import gc
 import sys
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.system.text import format_bytes
 
+_LIMITS = (
+    ("", "memory.max", "memory.current", "file", "shmem"),
+    ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache", "total_shmem"),
+)
+"""Of control groups of version 2 and 1: their folder, limit, use, and what of the use is files that can be dropped."""
 
-def free_bytes() -> int:
-    """Return what the system can give without swapping."""
-    return int(psutil.virtual_memory().available)
+
+def free_bytes(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int:
+    """Return what the system can give without swapping, and what a container's limit leaves where that is less.
+
+    Source: https://docs.kernel.org/admin-guide/cgroup-v2.html, memory.max and memory.current
+    """
+    return min([int(psutil.virtual_memory().available), *_left_by_groups(proc, groups)])
+
+
+def _left_by_groups(proc: Path, groups: Path) -> list[int]:
+    """Return what each limit of this process's control groups leaves; empty where there is none."""
+    found = list[int]()
+    with suppress(OSError, IndexError):  # no Linux
+        names = {line.split(":", 2)[2].strip("/") for line in (proc / "self/cgroup").read_text("utf-8").splitlines()}
+        for kind, limit, used, files, shared in _LIMITS:
+            places = {one for name in names for one in (groups / kind / name, *(groups / kind / name).parents)}
+            for place in (one for one in places if one.is_relative_to(groups) and (one / limit).is_file()):
+                with suppress(OSError, ValueError, IndexError):  # `max`: no limit
+                    most = int((place / limit).read_text("utf-8"))
+                    rows = (line.split() for line in (place / "memory.stat").read_text("utf-8").splitlines())
+                    told = {row[0]: int(row[1]) for row in rows}
+                    kept = int((place / used).read_text("utf-8")) - told.get(files, 0) + told.get(shared, 0)
+                    found.append(max(0, most - kept))
+    return found
 
 
 def require_bytes(needed: int, what: str, remedy: str) -> None:

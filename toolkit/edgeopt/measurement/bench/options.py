@@ -15,6 +15,7 @@ from edgeopt.measurement.load.models.closed import Closed
 from edgeopt.measurement.load.run import LoadPlan
 from edgeopt.measurement.resources.cost import cloud_per_s, device_per_s
 from edgeopt.measurement.resources.cpu_time import spin_entries
+from edgeopt.measurement.statistics.budget import unprovable
 from edgeopt.runtime.queueing import parse_queue
 from edgeopt.system.text import plural
 from edgeopt.system.threads import logical_cores
@@ -164,11 +165,7 @@ def _wrong_length(options: BenchOptions) -> Iterator[tuple[bool, str, str]]:
     both = options.seconds is not None and options.minutes is not None
     yield both, "--seconds and --minutes both say how long", "give one of them"
     yield options.min_frames < 1, f"--frames {options.min_frames} measures nothing", "write 1 or more"
-    yield (
-        not 0 < options.max_miss_ratio < 1,
-        f"no run can prove that {options.max_miss_ratio:.0%} of the frames miss a budget",
-        "write --max-miss 1% or another share between 0 and 100%",
-    )
+    yield unprovable(options.max_miss_ratio, "frames")
     yield options.rounds == 1, "one process round has no interval", "write --rounds 5 or more, or leave it out"
     lonely = options.repeats is not None and not options.cold
     yield lonely, "--repeats counts the starts of --cold", "add --cold, or leave it out"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -32,6 +32,8 @@ _CONNECTS, _ROUND_TRIPS = 5, 20
 _TINY_TOKENS = 16
 """Of the answers to the shortest prompt."""
 _PROBE_WORDS = 200
+_MANY_LOST, _WHOLE = 0.05, 0.9
+"""Shares of requests without an answer, and of the tokens asked for, from which and below which it is told."""
 _MOST_AT_ONCE = 256
 _WORDS: Final = (
     "time year people way day man thing woman life child world school state family student group country problem "
@@ -157,6 +159,7 @@ def bench_endpoint(options: EndpointOptions, *, tell: Tell = lambda *_: None) ->
         notes = tuple(asker.learn())
         limits = options.limits_ms or LIVE_MS
         tiny, alone = _alone(asker, options, limits, tell)
+        notes += tuple(_told_of_lengths(alone, options.output_tokens))
         workers = load.workers if isinstance(load, Closed) else 0
         loaded = None
         if workers > 1 or isinstance(load, OpenLoad):
@@ -181,6 +184,17 @@ def bench_endpoint(options: EndpointOptions, *, tell: Tell = lambda *_: None) ->
     rate = (loaded or alone[0]).tokens_per_s
     cost = cost_per_token(options.price_per_s, rate) if options.price_per_s and rate > 0 else None
     return replace(result, findings=find_complaints(symptoms_of(result)), cost=cost)
+
+
+def _told_of_lengths(alone: Sequence[EndpointTimes], output_tokens: int) -> Iterator[Note]:
+    """Yield which lengths the server does not serve, with nobody else asking."""
+    for one in alone:
+        if one.lost_ratio >= _MANY_LOST:
+            told = f"{one.words}: {one.asked - one.answers} of {one.asked} get no answer with nobody else asking"
+            yield Note(NoteKind.WARNING, told, "ask for shorter prompts, or see the server's log")
+        elif one.output_tokens < _WHOLE * output_tokens:
+            told = f"{one.words}: answers have {one.output_tokens:.0f} of the {output_tokens} tokens asked for"
+            yield Note(NoteKind.WARNING, told, "the server ends them: at its limit, or at the end of its context")
 
 
 def _network(client: Client) -> tuple[float, float, list[str]]:

@@ -7,6 +7,7 @@ network in TTFT.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -32,7 +33,7 @@ class EndpointTimes:
     """What was asked, for a reader: `prompt 128`."""
     answers: int
     problems: Mapping[str, int]
-    """Requests without a whole answer, by reason."""
+    """Requests without a whole answer, by reason: the first of those that differ in numbers only."""
     prompt_tokens: float
     """Mean, as the server counts; 0: it does not."""
     output_tokens: float
@@ -58,6 +59,11 @@ class EndpointTimes:
     def asked(self) -> int:
         """Requests that were sent."""
         return self.answers + sum(self.problems.values())
+
+    @property
+    def lost_ratio(self) -> float:
+        """Share of the requests without a whole answer."""
+        return (self.asked - self.answers) / max(self.asked, 1)
 
     @property
     def tokens_per_s(self) -> float:
@@ -128,7 +134,7 @@ def times_of(
     return EndpointTimes(
         words=words,
         answers=len(whole),
-        problems=dict(Counter(one.problem for one in exchanges if one.problem)),
+        problems=_counted([one.problem for one in exchanges if one.problem]),
         prompt_tokens=float(np.mean(counted)) if counted else 0.0,
         output_tokens=float(np.mean([one.output_tokens for one in whole])) if whole else 0.0,
         queue=summary([one.queue_ns for one in whole if one.queue_ns is not None]),
@@ -142,3 +148,11 @@ def times_of(
         seconds=seconds,
         good=sum(map(is_good, whole)),
     )
+
+
+def _counted(problems: Sequence[str]) -> dict[str, int]:
+    """Return how often each came; what differs in numbers only, the length of a prompt for example, is one."""
+    parts = [one.partition(":") for one in problems]
+    alike = [status + re.sub(r"\d+", "#", told) for status, _, told in parts]
+    first = dict(reversed(list(zip(alike, problems, strict=True))))
+    return {first[kind]: count for kind, count in Counter(alike).items()}

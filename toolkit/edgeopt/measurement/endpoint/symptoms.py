@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from edgeopt.measurement.endpoint.result import EndpointBench, EndpointTimes
 from edgeopt.measurement.generation.diagnosis import Symptoms
 from edgeopt.measurement.generation.doubts import doubts_of_answers
@@ -53,7 +55,7 @@ def symptoms_of(result: EndpointBench) -> Symptoms:
         load_server_tpot_ms=load.server_tpot_ms,
         load_burst_ratio=load.burst_ratio,
         load_gap_max_ms=_longest(load),
-        load_refused_ratio=(load.asked - load.answers) / max(load.asked, 1),
+        load_refused_ratio=max(0.0, load.lost_ratio - float(np.mean([one.lost_ratio for one in ordered]))),
         load_tokens_per_s=load.tokens_per_s,
         load_good_ratio=load.good / max(load.asked, 1),
     )

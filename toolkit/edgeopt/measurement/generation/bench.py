@@ -29,6 +29,7 @@ from edgeopt.measurement.generation.result import GenerationBench, LengthTimes
 from edgeopt.measurement.generation.slots import cut_prompt, measure_in_slots, notes_of, write_answers
 from edgeopt.measurement.load.models import Load, parse_load
 from edgeopt.measurement.resources.readings import take_reading
+from edgeopt.measurement.statistics.budget import require_provable
 from edgeopt.measurement.statistics.quantile import summarize
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.runtime.decoding.batching.shared_model import MOST_SLOTS
@@ -136,6 +137,7 @@ def bench_generation(
         EdgeoptError: If it is no language model, or a prompt and its answer are longer than its context.
     """
     began_s, load = monotonic(), parse_load(options.whole_load) if options.whole_load else None
+    require_provable(options.max_miss_ratio, "answers")
     if options.slots and max(options.slots) > MOST_SLOTS:
         raise EdgeoptError(f"{max(options.slots)} slots are more than {MOST_SLOTS}", remedy="ask for fewer slots")
     if out is not None:
@@ -238,6 +240,8 @@ def _texts(file: Path | None, opened: LanguageModel) -> list[int]:
     if file is not None:
         text = read_text(file, remedy="name a text in UTF-8", most_bytes=_MOST_TEXT_BYTES)
         tokens = opened.tokenizer.encode(text)
+        if not tokens:
+            raise EdgeoptError(f"{file} holds no text", remedy="name a text in the recipe, evaluation.calib")
         return tokens * (1 + 2 * opened.context // max(len(tokens), 1))
     special = set(opened.tokenizer.special.values())
     plain = [one for one in range(opened.tokenizer.size) if one not in special]

@@ -97,7 +97,7 @@ class Symptoms:
     load_burst_ratio: float | None = None
     load_gap_max_ms: float | None = None
     load_refused_ratio: float | None = None
-    """Share of requests without an answer."""
+    """Share of requests without an answer, beyond those that get none alone."""
     tokens_per_s: float | None = None
     load_tokens_per_s: float | None = None
     good_ratio: float | None = None

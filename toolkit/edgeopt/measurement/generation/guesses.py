@@ -157,6 +157,7 @@ def forecast_guesses(
 
 def _times_ns(model: LanguageModel, text: Sequence[int], past: int) -> RunTimes:
     """Return the times of runs of some tokens behind a prompt, in turns."""
+    past = max(1, min(past, model.context - max(_WIDTHS) - 1))  # an empty prompt begins with the answer's first token
     decoder = model.decoder(past + max(_WIDTHS) + 1)
     decoder.run(text[:past])
     is_paired = model.sums is Sums.PAIRED

@@ -22,6 +22,7 @@ from edgeopt.measurement.generation.bench import LONGER, GenerationOptions
 from edgeopt.measurement.generation.budget import AnswerVerdict, judge_answers, worst_of
 from edgeopt.measurement.generation.held_out import made_up, require_answers
 from edgeopt.measurement.generation.turns import Prompt
+from edgeopt.measurement.statistics.budget import require_provable
 from edgeopt.measurement.statistics.quantile import Summary, summarize
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder, open_encoder_decoder
 from edgeopt.runtime.decoding.generation import Account, Asked
@@ -118,6 +119,7 @@ def bench_sources(
     Raises:
         EdgeoptError: If it is none, or an answer is longer than the model writes.
     """
+    require_provable(options.max_miss_ratio, "answers")
     began_s, before_ns = monotonic(), perf_counter_ns()
     with open_encoder_decoder(folder, options.threads) as opened:
         load_ms, files = (perf_counter_ns() - before_ns) / 1e6, opened.files

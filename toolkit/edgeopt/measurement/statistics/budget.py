@@ -9,7 +9,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.errors import EXIT_OF
+from edgeopt.errors import EXIT_OF, EdgeoptError
 from edgeopt.measurement.statistics.dependence import effective_count, longest_run
 from edgeopt.measurement.statistics.distributions import binomial_cdf, lower_bound, upper_bound
 from edgeopt.system.text import format_budget
@@ -75,6 +75,23 @@ class BudgetResult:
         proof = f"{bound} miss, {100 * self.max_miss_ratio:.4g}% allowed"
         more = f"; {self.frames_needed} more would decide" if self.frames_needed else ""
         return f"{counts}; {proof}{more}"
+
+
+def unprovable(max_miss_ratio: float, what: str) -> tuple[bool, str, str]:
+    """Return whether no run can prove that such a share misses, that it cannot, and what to write."""
+    told = f"no run can prove that {max_miss_ratio:.0%} of the {what} miss a budget"
+    return not 0 < max_miss_ratio < 1, told, "write --max-miss 1% or another share between 0 and 100%"
+
+
+def require_provable(max_miss_ratio: float, what: str) -> None:
+    """Raise where no run can prove that such a share misses.
+
+    Raises:
+        EdgeoptError: If so.
+    """
+    is_wrong, told, remedy = unprovable(max_miss_ratio, what)
+    if is_wrong:
+        raise EdgeoptError(told, remedy=remedy)
 
 
 def judge_budget(

@@ -56,7 +56,8 @@ class AttentionTrials:
         told, key = recipe.generation, alone.model.SerializeToString()
         if key not in self._found:
             part = min(self.prompt_tokens, told.chunk or self.prompt_tokens)
-            fits = alone.heads * part * 4 * (told.context or self.prompt_tokens) <= _MOST_BYTES
+            largest = told.chunk or told.context or self.prompt_tokens  # of any prompt that may come
+            fits = alone.heads * largest * 4 * (told.context or self.prompt_tokens) <= _MOST_BYTES
             self._found[key] = self._try(alone, part) if fits else None
         ratio = self._found[key]
         is_faster = ratio is not None and ratio.verdict is Change.FASTER

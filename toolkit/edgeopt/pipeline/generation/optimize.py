@@ -127,10 +127,11 @@ def optimize_language_model(
             f"{plural(len(texts.windows), 'window')} of {len(texts.windows[0])} tokens of {texts.judging} judge, "
             f"{len(texts.calibration)} of {texts.calibrating} calibrate"
         )
+        own_tokens = max(1, options.prompt_tokens - original.begins_with)
         contest = Contest(
             original=original,
             windows=texts.windows,
-            prompts=[texts.prompt(i, options.prompt_tokens) for i in range(len(texts.windows))],
+            prompts=[texts.prompt(i, own_tokens) for i in range(len(texts.windows))],
             asked=Asked(most_tokens=options.output_tokens, guesses=0, ends=False),
             threads=threads,
             max_rise=options.max_rise,
@@ -220,6 +221,12 @@ class Workplace:
         self.left.finish(name)
         return place / MODEL
 
+    def take_up(self, name: str) -> Path:
+        """Return the file of a form that a run before made; its attention is chosen anew, for this one's lengths."""
+        place = self.left.place(name)
+        _copy_beside(self.source.parent, place, self.attention.choose(load_model(place / MODEL), self.recipe))
+        return place / MODEL
+
 
 @dataclass
 class Made:
@@ -259,8 +266,9 @@ def _enter(forms: Sequence[Form], contest: Contest, material: Material, place: W
         group = list[Entrant]()
         for form in (one for one in forms if (one.kind or one.name) == kind):
             require_time()
-            file = place.left.place(form.name) / MODEL
-            if not place.left.is_finished(form.name):
+            if place.left.is_finished(form.name):
+                file = place.take_up(form.name)
+            else:
                 one = form.make(material)
                 if not one.changes:
                     made.leave_out(form.name, form.left_out)
@@ -330,7 +338,10 @@ def _guessing(report: LanguageReport, contest: Contest, shares: TimeShares) -> G
     seconds = contest.seconds / _SHARE
     with shares.part(Share.PROVEN), open_language_model(Path(report.best.file), contest.threads)[0] as opened:
         require_time(seconds)
-        return choose_guesses(report.best, opened, contest.prompts, contest.asked, seconds)
+        try:
+            return choose_guesses(report.best, opened, contest.prompts, contest.asked, seconds)
+        except EdgeoptError as error:  # the form is chosen and proven: it does without
+            return GuessChoice(told=f"not used: {error.problem}")
     why = "interrupted" if shares.was_cut else "the time limit was over"
     return GuessChoice(told=f"not used: {why} before they were proven faster")
 

@@ -262,7 +262,7 @@ class LanguageModel(Closing):
             cut_tokens=len(tokens) - len(kept),
         )
 
-    def keep_prefix(self, prefix: str | Sequence[int], folder: Path | None = None) -> Prefix:
+    def keep_prefix(self, prefix: str | Sequence[int], folder: str | Path | None = None) -> Prefix:
         """Keep the cache of a prefix, a system prompt for example: prompts that begin with its tokens go on behind it.
 
         Args:
@@ -279,7 +279,7 @@ class LanguageModel(Closing):
                 f"a prefix of {len(tokens)} tokens in a context of {self.context}: one or more must be left"
             )
         is_stored = folder is not None and bool(self.origin.file.name)  # a model of no file has nothing to be known by
-        stored = StoredPrefix(folder, self._fingerprint(), tokens, self.parts) if folder and is_stored else None
+        stored = StoredPrefix(Path(folder), self._fingerprint(), tokens, self.parts) if folder and is_stored else None
         arrays, note = stored.read() if stored else (None, "")
         computed = 0
         if arrays is None:

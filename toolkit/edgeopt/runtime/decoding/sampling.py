@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
+from numbers import Integral
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,10 @@ class Sampling:
             value = getattr(self, name)
             if not low <= value <= high:
                 raise ValueError(f"{name} is {value}, not {low} to {high}")
+        for name in ("top_k", "seed"):
+            value = getattr(self, name)
+            if not isinstance(value, Integral) or isinstance(value, bool):
+                raise ValueError(f"{name} is {value!r}, and must be a whole number")
 
 
 class Chooser:
@@ -59,7 +64,10 @@ class Chooser:
             best = int(logits.argmax())  # the first NaN, where there is one
             is_nan = math.isnan(logits[best])  # of one number, numpy's takes ten times as long
             return int(np.nan_to_num(logits, nan=-np.inf).argmax()) if is_nan else best
-        scaled = np.nan_to_num(logits, nan=-np.inf).astype(np.float64) / asked.temperature
+        known = np.nan_to_num(logits, nan=-np.inf).astype(np.float64)
+        scaled = known - known.max()  # before it is divided: a temperature near nothing overflows no other than these
+        with np.errstate(over="ignore"):
+            scaled /= asked.temperature
         order = np.argsort(-scaled, kind="stable")[: asked.top_k or len(scaled)]
         shares = np.exp(scaled[order] - scaled[order[0]])
         shares /= shares.sum()

@@ -95,7 +95,7 @@ class Sounds:
             writing.cancel()
             raise
         times = self._settle(request, written, queue_ns)
-        headers = {"Server-Timing": f"queue;dur={queue_ns / 1e6:.3f}"}
+        headers = {"Server-Timing": f"queue;dur={times['queue_ms']:.3f}"}
         if form == "text":
             return PlainTextResponse(f"{text}\n", headers=headers)
         told = times | {"windows": written.account.windows, "ended_by": written.reason}
@@ -148,7 +148,7 @@ class Sounds:
         account = written.account
         times = account.token_at_ns
         listen_ns, decode_ns = (times[0], times[-1] - times[0]) if times else (account.encode_ns, 0)
-        stages = dict(zip(STAGES, (queue_ns, listen_ns, decode_ns), strict=True))
+        stages = dict(zip(STAGES, (queue_ns + written.opening_ns, listen_ns, decode_ns), strict=True))
         self._tally.answer(stages, times)
         self._tally.add_tokens({"output": len(times), "computed": account.computed_tokens})
         self._tracer.record("transcription", request.headers, stages, {"gen_ai.usage.output_tokens": len(times)})

@@ -105,7 +105,7 @@ class Texts(Generic[W]):
         count, times = len(account.token_at_ns), account.token_at_ns
         decode_ns = times[-1] - times[0] if times else 0
         prefill_ns = times[0] - account.queue_ns if times else account.prefill_ns
-        queue_ns += account.queue_ns
+        queue_ns += written.opening_ns + account.queue_ns
         stages = dict(zip(STAGES, (queue_ns, prefill_ns, decode_ns), strict=True))
         self._tally.answer(stages, times)
         self._tally.add_tokens(
@@ -149,7 +149,8 @@ class _Task:
             self._writing.cancel()
             raise
         self._texts.settle(self._request, self._wanted, written, self._queue_ns)
-        headers = {"Server-Timing": f"queue;dur={self._queue_ns / 1e6:.3f}"}
+        queue_ns = self._queue_ns + written.opening_ns
+        headers = {"Server-Timing": f"queue;dur={queue_ns / 1e6:.3f}"}
         return JSONResponse(self._reply.whole(text, written, self._queue_ns), headers=headers)
 
     async def _gathered(self) -> tuple[str, Written]:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from time import monotonic
+from time import monotonic, perf_counter_ns
 from typing import Protocol
 
 from edgeopt.runtime.decoding.generation import Account, Piece
@@ -44,6 +44,8 @@ class Written:
     account: Account
     reason: str
     """As `Account.reason`, or `time`: the limit on time ended it."""
+    opening_ns: int = 0
+    """Until the model was there: seconds, where nobody had asked for a while and it was let go."""
 
 
 _LAST_RUN_S = 0.5
@@ -66,6 +68,7 @@ class Writing:
         self._loop, self._events = asyncio.get_running_loop(), asyncio.Queue[Event]()
         self._answer: Answer | None = None
         self._is_cancelled = self._is_late = False
+        self._opening_ns = 0
 
     def start(self, threads: Executor, over: Callable[[], None]) -> None:
         """Begin to write.
@@ -96,7 +99,7 @@ class Writing:
     def _give_up(self) -> None:
         """Let the reader go where a run of the model goes on and on: its slot is free when it is over."""
         told = self._answer.account if self._answer is not None else Account()
-        self._events.put_nowait(_late(told))
+        self._events.put_nowait(self._late(told))
 
     def cancel(self) -> None:
         """End the answer before its next token, or before its first run."""
@@ -134,8 +137,10 @@ class Writing:
             self.cancel()
 
     def _write(self) -> None:
+        begun_ns = perf_counter_ns()
         try:
             with self._begin() as answer:
+                self._opening_ns = perf_counter_ns() - begun_ns
                 self._answer = answer
                 if self._is_cancelled:
                     answer.cancel()
@@ -143,15 +148,14 @@ class Writing:
                     self._tell(piece)
             account = answer.account
             is_late = self._is_late and account.reason == "cancelled"
-            self._tell(_late(account) if is_late else Written(account, account.reason))
+            self._tell(self._late(account) if is_late else Written(account, account.reason, self._opening_ns))
         except ValueError as error:
             self._tell(RefusedError(400, str(error), code="context_length_exceeded", param="prompt"))
         except BaseException as error:
             self._tell(error)
 
-
-def _late(account: Account) -> Event:
-    """Return how an answer ends whose time is over."""
-    if account.token_at_ns:
-        return Written(account, "time")
-    return RefusedError(503, "no token came within the time limit of this server", code="time_limit")
+    def _late(self, account: Account) -> Event:
+        """Return how an answer ends whose time is over."""
+        if account.token_at_ns:
+            return Written(account, "time", self._opening_ns)
+        return RefusedError(503, "no token came within the time limit of this server", code="time_limit")

@@ -57,6 +57,8 @@ _PATTERNS = {
     "qwen2": _WORDS.replace("NUMBERS", r"\p{N}"),
 }
 """`tokenizer.ggml.pre` to how a text is cut in words; empty: as GPT-2 does."""
+_OF_LLAMA_3 = ("llama-bpe", "llama3")
+"""Whole words are tokens at once; texts begin with a first token where the file says nothing else, as in llama.cpp."""
 
 
 class GgufFile:
@@ -163,10 +165,11 @@ class GgufFile:
             "normalizer": {"type": "NFC"} if words == "qwen2" else None,
             "pre_tokenizer": cut if _PATTERNS[words] else level | {"use_regex": True},
             "decoder": level | {"use_regex": True},
-            "model": model | {"ignore_merges": words in ("llama-bpe", "llama3")},
+            "model": model | {"ignore_merges": words in _OF_LLAMA_3},
         }
         (folder / TOKENIZER).write_text(json.dumps(values, ensure_ascii=False), "utf-8")
-        settings: dict[str, Any] = {"add_bos_token": bool(self._told("tokenizer.ggml.add_bos_token", False))}
+        is_llama_3 = words in _OF_LLAMA_3
+        settings: dict[str, Any] = {"add_bos_token": bool(self._told("tokenizer.ggml.add_bos_token", is_llama_3))}
         if template := self._told("tokenizer.chat_template", ""):
             settings["chat_template"] = str(template)
             for name, key in (("bos_token", "bos_token_id"), ("eos_token", "eos_token_id")):

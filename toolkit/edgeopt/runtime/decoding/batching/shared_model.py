@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from threading import Condition, Thread
 
-import psutil
-
 from edgeopt.errors import EdgeoptError, UnavailableError, UnsupportedError
 from edgeopt.executors.onnxruntime.rows import Rows, RowsApart, SharedRows, takes_rows
 from edgeopt.executors.onnxruntime.sums import Sums, texts_are_alike
@@ -15,6 +13,7 @@ from edgeopt.runtime.decoding.batching.request import Request, SharedAnswer
 from edgeopt.runtime.decoding.generation import Asked
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.system.closing import Closing
+from edgeopt.system.memory import free_bytes
 from edgeopt.system.text import format_bytes, plural
 
 SLOTS, MOST_SLOTS = 4, 256
@@ -75,7 +74,7 @@ class SharedModel(Closing):
         self._model, self._slots = model, slots
         self._is_exact, self._is_any = model.is_exact if exact is None else exact, exact is False
         wanted = slots * model.context
-        free = memory_bytes or int(_MOST_OF_FREE * psutil.virtual_memory().available)
+        free = memory_bytes or int(_MOST_OF_FREE * free_bytes())
         self._tokens = min(wanted, free // model.token_bytes)
         if self._tokens < 2:
             raise UnavailableError(

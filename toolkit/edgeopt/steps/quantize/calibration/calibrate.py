@@ -15,8 +15,6 @@ from itertools import chain, islice
 from pathlib import Path
 from time import monotonic
 
-import psutil
-
 from edgeopt.errors import EdgeoptError, Note
 from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import Tensors
@@ -24,7 +22,7 @@ from edgeopt.steps.quantize.calibration.cache import Cache
 from edgeopt.steps.quantize.calibration.observation import Observation, Part
 from edgeopt.steps.quantize.calibration.processes import Crew
 from edgeopt.steps.quantize.calibration.watching import Watcher, groups_of, is_narrow, shapes_of
-from edgeopt.system.memory import give_back
+from edgeopt.system.memory import free_bytes, give_back
 from edgeopt.system.threads import physical_cores
 
 __all__ = ["CHUNK_IMAGES", "GROUP_BYTES", "Calibration", "Observation", "calibrate"]
@@ -129,7 +127,7 @@ def most_processes(watched_bytes: int, held_bytes: int) -> int:
         held_bytes: The most of them that are held at once.
     """
     each = _PROCESS_BYTES + int(_HELD * held_bytes)
-    room = min(int(psutil.virtual_memory().available) // 2, _ENGINE_BYTES + int(_HELD_ELSEWHERE * watched_bytes))
+    room = min(free_bytes() // 2, _ENGINE_BYTES + int(_HELD_ELSEWHERE * watched_bytes))
     return max(1, min(physical_cores(), room // each))
 
 
