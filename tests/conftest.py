@@ -26,6 +26,8 @@ LONGEST = (
     "test_packaging.py",
     "test_optimize.py",
     "test_real_models.py",
+    "test_brought_models.py",
+    "test_choice_truth.py",
     "test_misreading.py",
     "test_docs.py",
     "test_bench.py",
