@@ -1,6 +1,7 @@
 """A folder of `optimum-cli export onnx` goes through, and optimum loads what is made of it.
 
-optimum pins transformers, so it lives in an environment of its own: EDGEOPT_OPTIMUM names its Python.
+optimum pins transformers, so it lives in an environment of its own (`pip install 'optimum-onnx[onnxruntime]' pillow`;
+without Pillow it writes no preprocessor_config.json): EDGEOPT_OPTIMUM names its Python.
 """
 
 from __future__ import annotations
