@@ -18,6 +18,7 @@ from edgeopt.pipeline.export.export import export
 from edgeopt.runtime.decoding.opening import open_language_model
 
 gguf = pytest.importorskip("gguf", reason="the package gguf is not installed: pip install 'edgeopt[gguf]'")
+tokenizers = pytest.importorskip("tokenizers", reason="the package tokenizers is not installed")
 NAMES = {"q_proj": "attn_q", "k_proj": "attn_k", "v_proj": "attn_v", "o_proj": "attn_output", "q_norm": "attn_q_norm"}
 NAMES |= {"k_norm": "attn_k_norm", "gate_proj": "ffn_gate", "up_proj": "ffn_up", "down_proj": "ffn_down"}
 NAMES |= {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "embed_tokens": "token_embd"}
@@ -131,6 +132,28 @@ def test_a_file_becomes_what_its_folder_becomes(kind, form, words, tmp_path):
     assert recipe.generation.end == (256,)
     assert recipe.generation.context == 512
     assert recipe.generation.begin == ((256,) if words == "llama-bpe" else ())  # as llama.cpp where a file is silent
+
+
+@pytest.mark.parametrize(
+    ("words", "cut", "begins"),
+    [
+        ("llama-v3", ["It", "'s", " the", " Year", " ", "202", "6"], True),
+        ("falcon3", ["It", "'s", " the", " Year", " ", "202", "6"], True),
+        ("pixtral", ["It", "'s", " the", " Year", " ", "202", "6"], True),
+        ("tekken", ["It", "'s", " the", " Year", " ", "2", "0", "2", "6"], True),
+        ("qwen2", ["It", "'s", " the", " Year", " ", "2", "0", "2", "6"], False),
+        ("smollm", ["It", "'s", " the", " Year", " ", "2", "0", "2", "6"], False),
+        ("gpt-2", ["It", "'s", " the", " Year", " 2026"], False),
+    ],
+)
+def test_a_text_is_cut_in_words_as_llama_cpp_cuts_it(words, cut, begins, tmp_path):
+    write_gguf(tmp_path / "net.gguf", "llama", gguf.GGMLQuantizationType.F16, words)
+    GgufFile(tmp_path / "net.gguf").write_tokenizer(tmp_path)
+    text = "It's the Year 2026"
+    read = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    spans = read.pre_tokenizer.pre_tokenize_str(text)
+    assert [text[first:last] for _, (first, last) in spans] == cut
+    assert json.loads((tmp_path / "tokenizer_config.json").read_text())["add_bos_token"] is begins
 
 
 def test_the_command_exports_and_the_model_writes(tmp_path):

@@ -50,14 +50,23 @@ _WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|NUMBERS| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
     r"\s+(?!\S)|\s+"
 )
+_OF_LLAMA_3 = ("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral")
+_OF_TEKKEN = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|"
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|"
+    r"\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 _PATTERNS = {
     "gpt-2": "",
-    "llama-bpe": _WORDS.replace("NUMBERS", r"\p{N}{1,3}"),
-    "llama3": _WORDS.replace("NUMBERS", r"\p{N}{1,3}"),
+    "smollm": r"\p{N}",
+    **dict.fromkeys(_OF_LLAMA_3, _WORDS.replace("NUMBERS", r"\p{N}{1,3}")),
     "qwen2": _WORDS.replace("NUMBERS", r"\p{N}"),
+    "tekken": _OF_TEKKEN,
 }
-"""`tokenizer.ggml.pre` to how a text is cut in words; empty: as GPT-2 does."""
-_OF_LLAMA_3 = ("llama-bpe", "llama3")
+"""`tokenizer.ggml.pre` to how a text is cut in words, as in llama.cpp (`llama-vocab.cpp`); empty: as GPT-2 does."""
+_AS_GPT_2 = ("gpt-2", "smollm")
+"""What the pattern leaves is cut in words as GPT-2 does."""
+_BEGIN = (*_OF_LLAMA_3, "tekken")
 """Whole words are tokens at once; texts begin with a first token where the file says nothing else, as in llama.cpp."""
 
 
@@ -157,19 +166,19 @@ class GgufFile:
         ]  # fmt: skip
         split = {"type": "Split", "pattern": {"Regex": _PATTERNS[words]}, "behavior": "Isolated", "invert": False}
         level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False}
-        cut = {"type": "Sequence", "pretokenizers": [split, level | {"use_regex": False}]}
+        last = level | {"use_regex": words in _AS_GPT_2}
         model = {"type": "BPE", "vocab": {one: i for i, one in enumerate(tokens) if i not in marked}, "merges": merges}
         values = {
             "version": "1.0",
             "added_tokens": added,
             "normalizer": {"type": "NFC"} if words == "qwen2" else None,
-            "pre_tokenizer": cut if _PATTERNS[words] else level | {"use_regex": True},
+            "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, last]} if _PATTERNS[words] else last,
             "decoder": level | {"use_regex": True},
-            "model": model | {"ignore_merges": words in _OF_LLAMA_3},
+            "model": model | {"ignore_merges": words in _BEGIN},
         }
         (folder / TOKENIZER).write_text(json.dumps(values, ensure_ascii=False), "utf-8")
-        is_llama_3 = words in _OF_LLAMA_3
-        settings: dict[str, Any] = {"add_bos_token": bool(self._told("tokenizer.ggml.add_bos_token", is_llama_3))}
+        begins = self._told("tokenizer.ggml.add_bos_token", words in _BEGIN)
+        settings: dict[str, Any] = {"add_bos_token": bool(begins)}
         if template := self._told("tokenizer.chat_template", ""):
             settings["chat_template"] = str(template)
             for name, key in (("bos_token", "bos_token_id"), ("eos_token", "eos_token_id")):
