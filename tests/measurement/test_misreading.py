@@ -246,9 +246,9 @@ def classifier(gain: float) -> Model:
     )
 
 
-def found_without_labels(gain: float, heard: list[tuple[str, int, int]] | None = None) -> Misreading | None:
+def found_without_labels(model: Model, heard: list[tuple[str, int, int]] | None = None) -> Misreading | None:
     """Read one picture of each hue as ImageNet, without labels; raw ones have 57 times the contrast."""
-    model, colours = classifier(gain), (127.5 + 100 * HUES.T[:, ::-1]).astype(np.uint8)  # BGR
+    colours = (127.5 + 100 * HUES.T[:, ::-1]).astype(np.uint8)  # BGR
     frames = replace(synthetic_frames((32, 32), 12), read=lambda i: np.full((32, 32, 3), colours[i], np.uint8))
     tell = (lambda what, done, of: heard.append((what, done, of))) if heard is not None else None
     session, recipe = EXECUTOR.open(model.data, SessionOptions()), bound_to("imagenet", model)
@@ -256,13 +256,31 @@ def found_without_labels(gain: float, heard: list[tuple[str, int, int]] | None =
 
 
 def test_an_amplified_picture_casts_no_doubt_on_answers_that_are_sure():
-    assert found_without_labels(gain=5.0) is None
+    assert found_without_labels(classifier(gain=5.0)) is None
 
 
 def test_an_amplified_picture_casts_doubt_on_answers_that_are_not():
-    found = found_without_labels(gain=1.0)
+    found = found_without_labels(classifier(gain=1.0))
     assert not found.is_proven
     assert found.better.preprocess.scale == 1.0
+
+
+def untrained(gain: float) -> Model:
+    """Return a thousand classes of random weights."""
+    weight = np.random.default_rng(0).normal(0, gain, (3, 1000)).astype(np.float32)
+    return small_model(
+        """untrained (float[1,3,32,32] x) => (float[1,1000] y) {
+            m = GlobalAveragePool(x) f = Flatten(m) y = MatMul(f, w)
+        }""",
+        w=weight,
+    )
+
+
+@pytest.mark.parametrize(("gain", "is_certain"), [(0.007, False), (0.05, True)])
+def test_contrast_alone_refuses_no_untrained_network(gain, is_certain):
+    found = found_without_labels(untrained(gain))
+    assert "0.00 sure" in found.problem or "0.01 sure" in found.problem
+    assert found.is_certain is is_certain
 
 
 def thousand_hues(gain: float) -> Model:
@@ -304,7 +322,7 @@ def test_labels_that_do_not_tell_recipes_apart_leave_the_question_to_the_user(tm
 
 def test_how_far_the_readings_are_is_told():
     heard = []
-    found_without_labels(gain=5.0, heard=heard)
+    found_without_labels(classifier(gain=5.0), heard)
     assert heard[0] == ("read as the recipe says", 1, 12)
     told = [what for what, done, of in heard if done == of]
     assert told[1].startswith("try other reading 1 of ")

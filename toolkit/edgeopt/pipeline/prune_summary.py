@@ -10,6 +10,7 @@ from edgeopt.pipeline.frontier import account_of, cut_of, removed_words
 from edgeopt.pipeline.prune import PruneResult
 from edgeopt.pipeline.result import Report
 from edgeopt.pipeline.summary import summarize as summarize_run
+from edgeopt.pipeline.verdict import kept
 from edgeopt.report.document import Document, Outcome, Value, Verdict
 from edgeopt.system.text import format_bytes, plural
 
@@ -47,7 +48,7 @@ def _verdict(result: PruneResult) -> Verdict:
     facts = tuple(one for one in known if one.text)
     file, dense = shlex.quote(str(result.file)), shlex.quote(result.given)
     if result.is_chosen:
-        fast = f"{written.speed} as fast as the original and keeps its accuracy"
+        fast = f"{written.speed} as fast as the original{kept(written)}"
         sentence = f"{result.file} is {fast}" if written.speed else f"{result.file} is made; its speed is not measured"
         return Verdict(Outcome.DONE, sentence, facts, next_command=f"edgeopt compare {dense} {file}")
     sentence = f"{result.file} is what was asked for, and does not pay as it is"

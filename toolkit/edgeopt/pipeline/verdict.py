@@ -40,12 +40,14 @@ def _sentence(report: Report) -> str:
         return f"{best.name} is chosen for its accuracy; its speed is not measured yet"
     if not is_proven(best):
         return f"{best.name} is {best.size_bytes / first.size_bytes:.0%} of the original's size and not proven slower"
-    return f"{best.name} is {best.speed} as fast as the original{_kept(best)}"
+    return f"{best.name} is {best.speed} as fast as the original{kept(best)}"
 
 
-def _kept(best: Candidate) -> str:
-    """Return that what was chosen kept its accuracy, where anything judged it."""
-    return "" if best.drop is None and best.agreement is None else " and keeps its accuracy"
+def kept(best: Candidate) -> str:
+    """Return that what was chosen kept its accuracy where labels judged it, else that it agrees, where that did."""
+    if best.drop is not None:
+        return " and keeps its accuracy"
+    return "" if best.agreement is None else " and agrees with it"
 
 
 def _facts(report: Report) -> list[Value]:

@@ -50,6 +50,8 @@ _ALIKE = 0.1
 """Sureness of classes that differ no more from picture to picture than under a camera that stands still."""
 _AMPLIFIED = 1.5
 """Contrast against the recipe's; with ReLU alone, what is amplified gives the same classes with more confidence."""
+_CONVINCING = 0.2
+"""Sureness of an amplified reading that refuses the recipe's; untrained networks get some by contrast alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +294,7 @@ def find_misreading(
         other = other if _is_better(other, told) else told
     is_useless = _is_useless(own)
     if other and (_is_better(other, own) or (contradicts and (labelled is None or other.value >= own.value))):
-        is_certain = is_useless or (contradicts and labelled is None)
+        is_certain = (is_useless and _is_convincing(other, own)) or (contradicts and labelled is None)
         return Misreading(
             _told(own, other, contradicts), other.recipe, is_certain, contradicts or own.scored is not None
         )
@@ -371,6 +373,12 @@ def _is_better(other: _Judged, own: _Judged) -> bool:
         return True
     is_proven = (gained is not None and gained.low > 0) or surer > _LEAST_T * error
     return is_proven and other.value - own.value >= _LEAST_GAIN
+
+
+def _is_convincing(other: _Judged, own: _Judged) -> bool:
+    """Whether another reading is more than the recipe's with more contrast: by labels, or because it is sure."""
+    is_amplified = _contrast(other.recipe) > _AMPLIFIED * _contrast(own.recipe)
+    return other.scored is not None or not is_amplified or float(other.sureness.mean()) >= _CONVINCING
 
 
 def _is_useless(own: _Judged) -> bool:
