@@ -68,6 +68,17 @@ class Words(nn.Module):
     def forward(self, ids):
         return self.table(ids)
 
+class Blocks(nn.Module):
+    """Attention within blocks of a picture: five axes, which torch.onnx does not translate."""
+    def forward(self, x):
+        attend = nn.functional.scaled_dot_product_attention
+        near = torch.ones(16, 16, dtype=torch.bool).triu(-2)
+        return {
+            "plain": attend(x, x, x), "causal": attend(x, x, x, is_causal=True),
+            "masked": attend(x, x, x, attn_mask=near), "added": attend(x, x, x, attn_mask=near * 0.5, scale=0.3),
+            "grouped": attend(x, x[:, :, :2], x[:, :, :2], enable_gqa=True), "usual": attend(x[0], x[0], x[0]),
+        }
+
 number = 7
 '''
 
@@ -155,6 +166,15 @@ def test_an_exported_program_and_a_torchscript_file_answer_alike(here: Path) -> 
         found.append(session.run(picture)[output])
         session.close()
     np.testing.assert_allclose(*found, atol=1e-5)
+
+
+def test_attention_of_five_axes_is_written_out(here: Path) -> None:
+    shown = ask("torch:nets_of_export:Blocks", "--input", "x=1x3x4x16x8", "-o", "blocks.onnx", "--json")
+    assert shown.exit_code == 0, shown.output
+    told = json.loads(shown.output)
+    told = told.get("data", told)["outputs"]
+    assert [one["name"] for one in told] == ["plain", "causal", "masked", "added", "grouped", "usual"]
+    assert all(one["drift"]["sqnr_db"] > 100 for one in told)
 
 
 def test_free_axes_of_a_program_have_names_that_a_reader_knows(here: Path) -> None:

@@ -13,6 +13,7 @@ from edgeopt.errors import Note, NoteKind, UnsupportedError
 from edgeopt.graph.model import Model
 from edgeopt.graph.subgraphs import all_nodes, subgraphs
 from edgeopt.graph.validity import require_valid
+from edgeopt.pipeline.export.attention_ranks import write_out_attention
 from edgeopt.pipeline.export.from_torch import said
 from edgeopt.pipeline.export.network import Network
 from edgeopt.pipeline.export.quiet import quiet_export
@@ -93,11 +94,11 @@ def _by_export(torch: Any, network: Network, outputs: Sequence[str], dynamic: Ax
     names = {"input_names": [one.name for one in network.inputs], "output_names": list(outputs)}
     common = {**names, "dynamo": True, "opset_version": opset, "verbose": False}
     if network.form == "program":
-        return _proto_of(torch.onnx.export(network.program, **common))
+        return _proto_of(torch.onnx.export(write_out_attention(torch, network.program), **common))
     axes = tuple(dict.fromkeys(dynamic.get(one.name, ()), torch.export.Dim.DYNAMIC) for one in network.inputs)
     given = {"dynamic_shapes": axes} if dynamic else {}
     traced = torch.export.export(network.module, example(torch, network, dynamic), strict=False, **given)
-    return _proto_of(torch.onnx.export(traced, **common))
+    return _proto_of(torch.onnx.export(write_out_attention(torch, traced), **common))
 
 
 def _proto_of(exported: Any) -> onnx.ModelProto:
