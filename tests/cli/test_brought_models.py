@@ -23,6 +23,7 @@ from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
 from edgeopt.graph.drift import measure_drift
 from edgeopt.graph.model import load_model, save_model, weights_beside
 from edgeopt.graph.outside import Outside
+from edgeopt.measurement.given import open_given
 from edgeopt.measurement.interleaved import Pace
 from edgeopt.runtime.bundle import read_bundle
 
@@ -165,6 +166,23 @@ def write_outside(path: Path, sizes: list[int], *, sparse: bool = False) -> Path
         file.truncate(at)
     onnx.save(proto, str(path))
     return path
+
+
+@pytest.mark.parametrize(
+    ("ir_version", "listed", "warned"), [(8, ("g",), True), (8, ("g", "w"), False), (3, ("g", "w"), False)]
+)
+def test_an_input_with_a_default_is_warned_of(ir_version, listed, warned, tmp_path):
+    made = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]> gain (float[1, 4] x) => (float[1, 4] y)
+        <float[1] g = {2}, float[4] w = {1, 2, 3, 4}> { m = Mul(x, g) y = Add(m, w) }"""
+    )
+    made.ir_version = ir_version
+    shapes = {"g": [1], "w": [4]}
+    made.graph.input.extend(onnx.helper.make_tensor_value_info(one, TensorProto.FLOAT, shapes[one]) for one in listed)
+    onnx.save(made, tmp_path / "gain.onnx")
+    given = open_given(str(tmp_path / "gain.onnx"), "cpu", None, fed={"x": (1, 4)})
+    told = [one.detail for one in given.choice.notes if "with a default" in one.detail]
+    assert told == (["1 input with a default: g; measured and made into a constant with it"] if warned else [])
 
 
 def test_more_than_2_gb_is_shown_and_planned_without_reading_it(tmp_path):

@@ -12,6 +12,7 @@ from fixture_models import (
     indices,
     layernorm,
     model,
+    numbers,
     ops,
     run_pass,
     scalar,
@@ -65,6 +66,23 @@ def test_a_decomposed_layer_normalisation_becomes_one_node(opset: int, square: s
     before = layernorm(f"{square} {LAYERNORM} {affine}", opset=opset)
     found, after = run_pass("fuse_layernorm", before)
     assert (found, ops(after)) == (1, ["LayerNormalization", *(["Relu"] if "Relu" in affine else [])])
+    assert_same(before, after)
+
+
+def test_a_bias_that_adds_an_axis_stays_behind_the_layer_normalisation() -> None:
+    before = model(
+        f"""layernorm (float[2,3,8] x) => (float[1,2,3,8] y) {{
+            mean = ReduceMean <axes = [-1]> (x) d = Sub(x, mean) q = Mul(d, d)
+            {LAYERNORM.replace("AXES", "<axes = [-1]>").replace("MORE", "")}
+            m = Mul(n, g) y = Add(m, b)
+        }}""",
+        opset=17,
+        g=numbers(8),
+        b=numbers(1, 1, 1, 8, seed=2),
+        eps=scalar(1e-3),
+    )
+    found, after = run_pass("fuse_layernorm", before)
+    assert (found, ops(after)) == (1, ["LayerNormalization", "Add"])
     assert_same(before, after)
 
 

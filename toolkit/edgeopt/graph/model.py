@@ -38,6 +38,8 @@ _MOST_FILE_BYTES = 2**31
 """A protobuf holds no more; larger models keep their weights in external data."""
 _MOST_TOLD = 200
 """Characters of a path in a message."""
+_IR_OF_DEFAULTS = 4
+"""Since it a constant that is listed as an input is the default of one."""
 _NAMELESS = {"", "?", "-1", "*", "none"}
 """What exporters write in place of a name: two of them need not be equal."""
 
@@ -54,6 +56,16 @@ class Model:
         """Inputs that a caller must give: initializers listed as inputs (IR below 4) are left out."""
         constants = {tensor.name for tensor in self.proto.graph.initializer}
         return tuple(_spec(value) for value in self.proto.graph.input if value.name not in constants)
+
+    @cached_property
+    def optional_inputs(self) -> tuple[str, ...]:
+        """Names of inputs with a default, which callers may give or not; empty where each constant is listed so.
+
+        Source: ONNX IR 4. Below it, and by habit of some exporters above, all constants are listed as inputs.
+        """
+        constants = {tensor.name for tensor in self.proto.graph.initializer}
+        listed = tuple(value.name for value in self.proto.graph.input if value.name in constants)
+        return () if self.proto.ir_version < _IR_OF_DEFAULTS or len(listed) == len(constants) else listed
 
     @cached_property
     def outputs(self) -> tuple[TensorSpec, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from edgeopt.errors import Note
+from edgeopt.errors import Note, NoteKind
 from edgeopt.graph.embedded_rows import embedded_rows
 from edgeopt.graph.model import Model, find_model, load_model
 from edgeopt.graph.tensors import fix_sizes
@@ -19,6 +19,7 @@ from edgeopt.recipes.text_input import vocabulary_size
 from edgeopt.recipes.vocabulary import require_vocabulary
 from edgeopt.runtime.availability import find_device
 from edgeopt.system.target import Target
+from edgeopt.system.text import plural
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +68,17 @@ def open_given(
     if sizes:
         choice = replace(choice, recipe=choice.recipe.with_inputs(inputs))
     require_metric(choice.recipe, labels)
-    choice = replace(choice, notes=(*choice.notes, *_require_tokens(loaded, choice.recipe)))
+    choice = replace(choice, notes=(*choice.notes, *_require_tokens(loaded, choice.recipe), *_defaults(loaded)))
     return Given(loaded, path, device, choice)
+
+
+def _defaults(model: Model) -> tuple[Note, ...]:
+    """Return a warning of inputs with a default: nothing feeds them, and what is made of the model has them no more."""
+    if not model.optional_inputs:
+        return ()
+    told = f"{plural(len(model.optional_inputs), 'input')} with a default: {', '.join(model.optional_inputs)}"
+    remedy = "where an app gives another value, take the default out of the model"
+    return (Note(NoteKind.WARNING, f"{told}; measured and made into a constant with it", remedy),)
 
 
 def _require_tokens(model: Model, recipe: Recipe) -> tuple[Note, ...]:

@@ -2,7 +2,8 @@
 
 After:   (W x + b) * s + t        ->   W' = W * s (output channels)   and   b' = b * s + t.
 Before:  W (x * s + t) + b        ->   W' = W * s (input channels)    and   b' = b + sum W t.
-Padding adds zeros to x * s + t, not to x, so a shift before a padded Conv stays where it is.
+Padding adds zeros to x * s + t, not to x, so a shift before a padded Conv stays where it is, and so does the half of
+a Gaussian error linear unit: without it engines make no one kernel of the unit.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from edgeopt.graph.channels import out_channels, per_channel, scale_inputs, scale_outputs, shift_inputs
 from edgeopt.graph.graph import Array, Graph, Node, Value, attribute
 from edgeopt.passes import Pass, Phase
+from edgeopt.passes._gelu import halves_gelu
 
 _OPS = ("Mul", "Add", "Sub", "Div")
 _Affine = tuple[NDArray[np.float64], NDArray[np.float64]]
@@ -52,7 +54,7 @@ def _fuse_into_next(graph: Graph, node: Node) -> bool:
     if affine is None or not _keeps_shape(graph, node, data, weight.ndim, channels):
         return False
     scale, shift = affine
-    if (shift.any() and _is_padded(conv)) or not graph.bypass(node, keep=data):
+    if (shift.any() and _is_padded(conv)) or halves_gelu(graph, node) or not graph.bypass(node, keep=data):
         return False
     _write(graph, conv, scale_inputs(weight, scale, groups), bias + shift_inputs(weight, shift, groups))
     return True

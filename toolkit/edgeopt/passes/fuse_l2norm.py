@@ -3,7 +3,7 @@
     x / ReduceL2(x)   ->   LpNormalization(x), p = 2
 
 over one axis, also where a tiny lower limit (Clip, Max, or an Expand of it) guards against zero. NPU compilers
-refuse ReduceL2.
+refuse ReduceL2. A vector shorter than the limit, but not zero, comes out with length 1.
 Source: ONNX LpNormalization-1: a vector of length zero stays zero.
 """
 

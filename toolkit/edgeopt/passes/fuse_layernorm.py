@@ -36,8 +36,8 @@ def _fuse(graph: Graph, quotient: Node) -> bool:
     x, axis, epsilon = found
     sizes = shape[axis:]
     last = quotient
-    scale, last = _operand(graph, last, "Mul", sizes)
-    bias, last = _operand(graph, last, "Add", sizes)
+    scale, last = _operand(graph, last, "Mul", sizes, len(shape))
+    bias, last = _operand(graph, last, "Add", sizes, len(shape))
     numbers = [np.ones(sizes, np.float32) if scale is None else scale, *([] if bias is None else [bias])]
     constants = [graph.add_initializer(f"{quotient.name}_layernorm", one) for one in numbers]
     attributes = {"axis": axis - len(shape), "epsilon": epsilon}
@@ -82,11 +82,13 @@ def _last_axes(graph: Graph, mean: Node) -> int | None:
     return found[0] if found == list(range(found[0], rank)) else None
 
 
-def _operand(graph: Graph, node: Node, op: str, sizes: tuple[int, ...]) -> tuple[Array | None, Node]:
+def _operand(graph: Graph, node: Node, op: str, sizes: tuple[int, ...], rank: int) -> tuple[Array | None, Node]:
     """Return the constant of the sole `op` behind `node` and that op; None and `node` where there is none."""
     reader = graph.sole_consumer(node.outputs[0], op)
     found = graph.split(reader) if reader is not None else None
     if reader is None or found is None or found[1].shape[-len(sizes) :] != sizes or found[1].size != np.prod(sizes):
+        return None, node
+    if found[1].ndim > rank:  # which adds an axis to the output
         return None, node
     return np.asarray(found[1].reshape(sizes), np.float32), reader
 
