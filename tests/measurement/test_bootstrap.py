@@ -111,6 +111,23 @@ def test_the_precision_of_a_resample_is_that_of_copied_pictures(detection: Detec
     np.testing.assert_allclose(detection.score_resamples(answers, labels, counts), expected, atol=1e-12)
 
 
+def test_categories_that_are_no_class_of_the_model_count_for_nothing(detection: Detection) -> None:
+    labels, answers = labelled(3)
+    image, number = labels.coco["images"][0]["id"], max(one["id"] for one in labels.coco["categories"]) + 1
+    other = {"id": 9999, "image_id": image, "category_id": number, "bbox": [1, 1, 9, 9], "area": 81.0, "iscrowd": 0}
+    more = {
+        **labels.coco,
+        "categories": [*labels.coco["categories"], {"id": number, "name": "giraffe"}],
+        "annotations": [*labels.coco["annotations"], other],
+    }
+    wider = replace(labels, coco=more)
+    assert detection.score(answers, wider).value == detection.score(answers, labels).value
+    names = recipe_of(load_model(find_model("digits_detector"))).class_names
+    assert labels.check_classes(names) == ()
+    (note,) = wider.check_classes(names)
+    assert note.detail == f"giraffe is no class of the recipe: 1 of {len(more['annotations'])} labels left out"
+
+
 def test_each_average_precision_is_the_one_of_pycocotools(detection: Detection) -> None:
     labels, answers = labelled(3)
     names, ids = recipe_of(load_model(find_model("digits_detector"))).class_names, image_ids(labels)

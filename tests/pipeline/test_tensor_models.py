@@ -139,11 +139,11 @@ def agreement_of(changed: Model, seen: list[float]):
     return search
 
 
-def without_the_last_convolution(model: Model) -> Model:
+def without_the_last_convolution(model: Model, factor: float = 0.0) -> Model:
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
     last = [one for one in proto.graph.initializer if len(one.dims) == 4][-1]
-    last.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(last) * 0, last.name))
+    last.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(last) * np.float32(factor), last.name))
     return Model(proto, "spoilt")
 
 
@@ -169,6 +169,17 @@ def test_pictures_all_alike_are_told_to_be_no_proof(tmp_path, monkeypatch) -> No
     monkeypatch.setattr("edgeopt.steps.quantize.step.search_int8", agreement_of(u_net(), []))
     made = quantize(tmp_path / "model.onnx", calib=tmp_path / "alike", out=tmp_path / "a.onnx", threads=1)
     assert any("agreement is no proof: the model answers all of 2 pictures alike" in one.detail for one in made.notes)
+
+
+def test_outputs_that_are_no_numbers_are_named(tmp_path, monkeypatch) -> None:
+    save_model(without_the_last_convolution(u_net(), factor=np.nan), tmp_path / "model.onnx")
+    (tmp_path / "recipe.toml").write_text(OWN, "utf-8")
+    (tmp_path / "some").mkdir()
+    for i in range(2):
+        cv2.imwrite(str(tmp_path / "some" / f"{i}.png"), np.full((32, 32, 3), 90 * i, np.uint8))
+    monkeypatch.setattr("edgeopt.steps.quantize.step.search_int8", agreement_of(u_net(), []))
+    made = quantize(tmp_path / "model.onnx", calib=tmp_path / "some", out=tmp_path / "a.onnx", threads=1)
+    assert any(one.detail.endswith("holds NaN on 2 of 2 pictures") for one in made.notes)
 
 
 def test_ids_and_masks_are_quantized_and_the_result_agrees(tokens, tmp_path, brief) -> None:

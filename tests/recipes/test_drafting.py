@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgeopt.errors import EdgeoptError
+from edgeopt.errors import EdgeoptError, UnsupportedError
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.drafted import Facts
 from edgeopt.recipes.drafting import draft_recipe
@@ -99,7 +99,9 @@ def test_the_largest_stride_of_the_metadata_is_taken(tmp_path):
     assert read_back(of, tmp_path).postprocess.strides == (8, 16, 32, 64)
 
 
-@pytest.mark.parametrize(("op", "decoder"), [("Softmax", "probabilities"), ("Gemm", "logits")])
+@pytest.mark.parametrize(
+    ("op", "decoder"), [("Softmax", "probabilities"), ("Sigmoid", "probabilities"), ("Gemm", "logits")]
+)
 def test_the_graph_tells_probabilities_from_logits(op, decoder, tmp_path):
     assert read_back(facts((1, 10), size=(1, 3, 64, 64), op=op), tmp_path).postprocess.decoder == decoder
 
@@ -112,6 +114,18 @@ def test_one_channel_is_grey_and_a_thumbnail_is_not_cropped(tmp_path):
 def test_channels_that_come_last_and_bytes_are_seen(tmp_path):
     read = read_back(facts((1, 1000), size=(1, 224, 224, 3), dtype="uint8"), tmp_path)
     assert (read.input.layout, read.input.dtype, read.preprocess.scale) == (Layout.NHWC, "uint8", 1.0)
+    assert read.preprocess.mean == (0.0,)
+    signed = read_back(facts((1, 1000), size=(1, 224, 224, 3), dtype="int8"), tmp_path)
+    assert (signed.preprocess.scale, signed.preprocess.mean) == (1.0, (128.0,))
+
+
+def test_a_batch_that_is_fixed_is_told_and_pictures_are_refused(tmp_path):
+    of = facts((4, 1000), size=(4, 3, 224, 224))
+    found = draft_recipe(of, None, nobody)
+    assert found.recipe.task == "tensors"
+    assert "takes 4 pictures at once" in found.text(of, "")
+    with pytest.raises(UnsupportedError, match="takes 4 pictures at once, and one is fed at a time"):
+        choose_recipe("imagenet", None, of.inputs, of.outputs, of.metadata)
 
 
 def test_a_graph_that_begins_with_a_subtraction_gets_the_picture_as_it_is(tmp_path):

@@ -43,6 +43,12 @@ def test_pixels_that_need_no_arithmetic_stay_whole_numbers():
     np.testing.assert_array_equal(made[0], frame.transpose(2, 0, 1))
 
 
+def test_bytes_above_what_int8_holds_are_cut_and_do_not_turn_negative():
+    frame = np.full((16, 16, 3), 200, np.uint8)
+    made, _ = PictureInput(Input(size=(16, 16), dtype="int8"), Preprocess(colour=Colour.BGR), reuse=False)(frame)
+    assert (made == 127).all()
+
+
 def test_an_integer_input_is_rounded_and_clipped():
     how = Preprocess(colour=Colour.BGR, mean=(128.0,))
     made, _ = PictureInput(Input(size=(16, 16), dtype="int8"), how, reuse=False)(picture(16, 16))

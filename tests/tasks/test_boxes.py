@@ -39,6 +39,12 @@ def test_suppression_equals_the_textbook_class_by_class(count, seed, iou):
     assert suppress(found, scores, classes, iou, 1000).tolist() == textbook(found, scores, classes, iou)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_classes_stay_apart_left_of_the_picture_and_above_it(seed):
+    found, scores, classes = boxes(60, seed)
+    assert suppress(found - 500, scores, classes, 0.45, 1000).tolist() == textbook(found, scores, classes, 0.45)
+
+
 @pytest.mark.parametrize("count", [399, 400, 900])
 def test_many_boxes_are_suppressed_as_few_are(count):
     found, scores, classes = boxes(count, count, span=900)

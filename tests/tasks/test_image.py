@@ -114,6 +114,17 @@ def test_the_border_of_a_letterbox_is_cut_and_a_larger_output_stays_large() -> N
     assert made.draw(painted(0)[0], answer).shape[0] == 320
 
 
+@pytest.mark.parametrize(("height", "width"), [(37, 500), (500, 37), (1, 300), (300, 1)])
+def test_of_a_thin_picture_one_row_or_column_of_a_coarse_map_stays(height: int, width: int) -> None:
+    boxed = replace(BOUND, preprocess=Preprocess(resize=Resize.LETTERBOX, anchor=Anchor.CENTRE))
+    made = task(boxed, (1, 1, 8, 8))
+    frame = np.zeros((height, width, 3), np.uint8)
+    _, geometry = made.preprocess(frame)
+    answer = made.postprocess({"y": np.zeros((1, 1, 8, 8), np.float32)}, geometry)
+    assert answer.values.shape == ((1, 8) if width > height else (8, 1))
+    assert "from 0 to 0" in made.as_text(answer)
+
+
 def test_nan_and_what_is_no_picture() -> None:
     made = task()
     answer = made.postprocess({"y": np.full((1, 1, 64, 64), np.nan, np.float32)}, made.preprocess({"x": 0})[1])

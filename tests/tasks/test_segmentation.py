@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import struct
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -183,14 +185,30 @@ def test_what_does_not_fit_is_refused() -> None:
         task(replace(BOUND, preprocess=Preprocess(resize=Resize.CENTRE_CROP)))
 
 
+def chunk(kind: bytes, body: bytes) -> bytes:
+    """Return a part of a PNG."""
+    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+
+def grey_png(values: np.ndarray, bits: int) -> bytes:
+    """Return a grey PNG of fewer than 8 bits, as Pillow writes masks of two classes."""
+    height, width = values.shape
+    spread = (values[..., None] >> np.arange(bits)[::-1]) & 1
+    packed = np.packbits(spread.reshape(height, width * bits).astype(np.uint8), axis=1)
+    rows = b"".join(b"\0" + row.tobytes() for row in packed)
+    parts = (b"IHDR", struct.pack(">IIBBBBB", width, height, bits, 0, 0, 0, 0)), (b"IDAT", zlib.compress(rows))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*one) for one in (*parts, (b"IEND", b"")))
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4])
+def test_grey_masks_of_few_bits_hold_classes_not_shades(tmp_path: Path, bits: int) -> None:
+    classes = np.random.default_rng(bits).integers(0, 2**bits, (5, 13))
+    (tmp_path / "few.png").write_bytes(grey_png(classes, bits))
+    assert (read_mask(tmp_path / "few.png") == classes).all()
+
+
 def palette_png(indices: np.ndarray) -> bytes:
     """Return a PNG with VOC's palette, as Pillow and the field's tools write it."""
-    import struct
-    import zlib
-
-    def chunk(kind: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-
     height, width = indices.shape
     colours = bytes([0, 0, 0, 128, 0, 0, 0, 128, 0]) + bytes(range(253)) * 3
     rows = b"".join(b"\0" + row.tobytes() for row in indices)

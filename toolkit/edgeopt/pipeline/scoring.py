@@ -7,6 +7,8 @@ from dataclasses import replace
 from itertools import starmap
 from typing import Any
 
+import numpy as np
+
 from edgeopt.errors import Note, NoteKind
 from edgeopt.executors import Session
 from edgeopt.graph.drift import measure_drift, worst_drift
@@ -22,6 +24,7 @@ from edgeopt.steps._context import CHECKED_PICTURES, Context, Setting, outputs_o
 from edgeopt.steps.compile._partition_files import partition_files
 from edgeopt.steps.compile._placement import explain_placement
 from edgeopt.system.memory import give_back
+from edgeopt.system.text import plural
 from edgeopt.tasks import Task
 
 _BASELINE_SCORED = f"candidates/{BASELINE}/scored.json"
@@ -65,6 +68,7 @@ def score_candidate(
             run.workspace.write(_BASELINE_SCORED, json.dumps(scored.to_json()))
         keep_reference(run.context, run.labelled, task, found)
         run.context.checked_outputs += outputs
+        warn_of_nan(run.context)
         return candidate
     baseline, drop = run.candidates[0].score, _drop_from_baseline(run, scored)
     pairs = zip(run.context.original_outputs(), outputs, strict=True) if is_compared else ()
@@ -116,7 +120,18 @@ def score_original(context: Context, labelled: LabelledFrames | None) -> Scored 
         require_telling(scored, "without --eval, agreement judges")
     keep_reference(context, labelled, task, reference_answers(context, session, model))
     session.close()
+    warn_of_nan(context)
     return scored
+
+
+def warn_of_nan(context: Context) -> None:
+    """Note which outputs of the model as given are no numbers: nothing that is made of it can be judged by them."""
+    outputs = context.original_outputs()
+    for name in outputs[0] if outputs else ():
+        found = sum(bool(np.isnan(one[name]).any()) for one in outputs if np.asarray(one[name]).dtype.kind == "f")
+        if found:
+            told = f"the original's output {name} holds NaN on {found} of {plural(len(outputs), context.pictures.kind)}"
+            context.notes.append(Note(NoteKind.WARNING, told, "check the weights, and the recipe's scale and mean"))
 
 
 def score_on_labels(

@@ -20,6 +20,7 @@ from edgeopt.recipes.matching import (
 )
 from edgeopt.recipes.metadata import class_names_of, input_size_of, with_points
 from edgeopt.recipes.output_shapes import why_unfit
+from edgeopt.recipes.picture_inputs import fixed_batch
 from edgeopt.recipes.preprocess import PICTURE_TYPES, Colour
 from edgeopt.recipes.recipe import READERS, Recipe
 from edgeopt.recipes.tensor_outputs import recurrent_notes, with_outputs
@@ -86,6 +87,12 @@ def bind_recipe(
     if recipe.takes_arrays and not _takes_pictures(recipe, inputs, metadata):
         return Choice(replace(recipe, input=replace(recipe.input, size=())), reason, recurrent_notes(recipe))
     tensor = _input_tensor(recipe, inputs)
+    if batch := fixed_batch(tensor):
+        raise UnsupportedError(
+            f"input {tensor} takes {batch} pictures at once, and one is fed at a time",
+            remedy=f"export it with a batch of 1 or a free one, or feed arrays: --recipe {ARRAYS_RECIPE} and --calib "
+            "FILE.npz",
+        )
     if why := why_other_channels(recipe, tensor):
         raise UnsupportedError(
             f"recipe {recipe.name!r} cannot feed input {tensor}: {why}",
@@ -133,6 +140,8 @@ def _takes_pictures(recipe: Recipe, inputs: Sequence[TensorSpec], metadata: Mapp
     """Whether the only input has the type and the shape of a picture."""
     channels = (1,) if recipe.preprocess.colour is Colour.GREY else (3,)
     if len(inputs) != 1 or inputs[0].dtype not in PICTURE_TYPES or size_of(inputs[0], recipe, metadata) is None:
+        return False
+    if fixed_batch(inputs[0]):
         return False
     found = inputs[0].shape[layout_of(inputs[0], recipe).channels]
     return recipe.input.tensor in ("", inputs[0].name) and (found in channels or not isinstance(found, int))

@@ -23,7 +23,7 @@ from edgeopt.recipes.metadata import (
     with_points,
 )
 from edgeopt.recipes.output_shapes import CLASSIFIERS, SPREADING, count_classes, why_unfit
-from edgeopt.recipes.picture_inputs import are_bands, may_be_picture, picture_layout, plane_of
+from edgeopt.recipes.picture_inputs import are_bands, fixed_batch, may_be_picture, picture_layout, plane_of
 from edgeopt.recipes.preprocess import Colour, Input, Layout, Preprocess, Resize
 from edgeopt.recipes.questions import (
     NORMS,
@@ -57,6 +57,8 @@ from edgeopt.system.text import plural
 
 _CLASSIFIER = "imagenet"
 """The shipped recipe whose numbers a classifier of unknown making gets."""
+_PROBABLE = ("Softmax", "QLinearSoftmax", "Sigmoid", "HardSigmoid", "QLinearSigmoid")
+"""Ops after which scores are probabilities; of Sigmoid each of its own, as of tags."""
 _BIASING = frozenset({"Add", "Div", "Mul", "Sub"})
 """Ops on the input itself, with which a graph normalises its pictures."""
 _LEAST_CROPPED = 100
@@ -187,6 +189,8 @@ class _Drafting:
         if self._size is None:
             told = f"; beside a {TOKENIZER} it would take texts" if takes_tokens(facts.inputs) else ""
             told = "bands of a sound, by their shape, and features of them" if self._hears else f"no picture{told}"
+            if batch := max((fixed_batch(one) for one in facts.inputs), default=0):
+                told = f"{batch} pictures at once, if it takes pictures: export it with a batch of 1 to feed them"
             self._comments["task"] = f"the model takes {told}"
             return arrays
         seen = (replace(self._inputs[0], shape=self._shape(3)),)
@@ -234,7 +238,7 @@ class _Drafting:
         """Return the recipe with decoder and strides as graph and metadata say."""
         post, last = recipe.postprocess, self._facts.outputs[0].op
         if post.decoder in CLASSIFIERS:
-            decoder = "probabilities" if last in ("Softmax", "QLinearSoftmax") else "logits"
+            decoder = "probabilities" if last in _PROBABLE else "logits"
             if is_ultralytics(self._facts.metadata):
                 decoder = post.decoder
             self._comments["postprocess.decoder"] = f"the graph ends in {last or 'an unknown op'}"
@@ -317,7 +321,8 @@ class _Drafting:
             self._comments["preprocess.anchor"] = f"{NOT_KNOWN}top_left or centre" if is_guess else "as answered"
         if "float" not in told.dtype:
             self._comments["preprocess.scale"] = f"the model takes {told.dtype}"
-            return replace(own, scale=1.0, mean=(0.0,), std=(1.0,))
+            middle = 128.0 if told.dtype == "int8" else 0.0
+            return replace(own, scale=1.0, mean=(middle,), std=(1.0,))
         return self._valued(own, recipe.decodes)
 
     def _valued(self, own: Preprocess, decodes: bool) -> Preprocess:

@@ -21,6 +21,12 @@ def may_be_picture(tensor: TensorSpec) -> bool:
     return (batch == 1 or not isinstance(batch, int)) and (first in (1, 3) or last in (1, 3))
 
 
+def fixed_batch(tensor: TensorSpec) -> int:
+    """Return how many pictures an input of four dimensions takes at once, if it is fixed above 1; otherwise 0."""
+    batch = tensor.shape[0] if len(tensor.shape) == 4 else 1
+    return batch if isinstance(batch, int) and batch > 1 else 0
+
+
 def are_bands(tensor: TensorSpec, outputs: Sequence[TensorSpec]) -> bool:
     """Whether what looks like a small grey picture is rather frames of mel bands: no square, and features come out."""
     sides = [size for size in tensor.shape[1:] if size != 1]

@@ -237,9 +237,9 @@ class PictureInput:
 
     @staticmethod
     def _normalise(pixels: NDArray[Any], out: NDArray[Any], gain: Any, bias: Any) -> None:
-        """Write pixels * gain + bias; only cast where gain is 1 and bias 0."""
+        """Write pixels * gain + bias, within the limits of whole numbers; only cast where that is the same."""
         plain_gain, plain_bias = np.all(gain == 1), np.all(bias == 0)
-        if out.dtype.kind != "f" and not (plain_gain and plain_bias):
+        if out.dtype.kind != "f" and not (plain_gain and plain_bias and out.dtype == np.uint8):
             limits = np.iinfo(out.dtype)
             out[...] = np.clip(np.rint(pixels * gain + bias), limits.min, limits.max)
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,14 +21,11 @@ def category_ids(labels: BoxLabels, class_names: Sequence[str]) -> dict[int, int
     Raises:
         InvalidFileError: If no category is a class.
     """
-    by_name = {str(one["name"]).lower(): int(one["id"]) for one in labels.coco["categories"]}
-    if not class_names:
-        return dict(enumerate(sorted(by_name.values())))
-    known = {i: by_name[name.lower()] for i, name in enumerate(class_names) if name.lower() in by_name}
-    if known:
+    if known := labels.categories_of(class_names):
         return known
+    by_name = [str(one["name"]) for one in labels.coco["categories"]]
     raise InvalidFileError(
-        f"{labels.source}: none of its categories ({', '.join(list(by_name)[:5])}, ...) is a class of the recipe",
+        f"{labels.source}: none of its categories ({', '.join(by_name[:5])}, ...) is a class of the recipe",
         remedy="give both the same class names",
     )
 
@@ -44,6 +41,7 @@ def matched_tables(
     results: list[dict[str, Any]],
     ids: Sequence[int],
     kind: str,
+    categories: Collection[int],
     *,
     sigmas: NDArray[np.float64] | None = None,
 ) -> list[MatchTable]:
@@ -54,6 +52,7 @@ def matched_tables(
         results: One an answer: image_id, category_id, score and what `kind` compares.
         ids: Of the pictures, in their order.
         kind: `bbox`, `segm` or `keypoints`.
+        categories: Ids that are classes of the model; others are left out, as `open_labelled` warns.
         sigmas: Of keypoints: how far annotators place each point apart, over the square root of the area.
     """
     if not results:
@@ -67,6 +66,7 @@ def matched_tables(
         known.createIndex()
         evaluation = COCOeval(known, known.loadRes(results), kind)
         evaluation.params.imgIds = list(ids)
+        evaluation.params.catIds = sorted(categories)
         if sigmas is not None:
             evaluation.params.kpt_oks_sigmas = sigmas
         evaluation.evaluate()

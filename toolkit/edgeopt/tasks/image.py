@@ -90,8 +90,8 @@ class ImageToImage(FrameTask):
         if self._anchor is not None and size != self._size:
             (left, top, columns, rows), _ = letterbox_place(self._size, size, self._anchor)
             down, across = (found.shape[i] / self._size[i] for i in (0, 1))
-            found = found[round(top * down) : max(round((top + rows) * down), 1)]
-            found = found[:, round(left * across) : max(round((left + columns) * across), 1)]
+            found = found[_cut(top * down, rows * down, found.shape[0])]
+            found = found[:, _cut(left * across, columns * across, found.shape[1])]
         return Image(np.array(found))
 
     def count(self, answer: Image) -> int:
@@ -187,6 +187,12 @@ def _likeness(found: Image, expected: Image, how: Any, span: float) -> float:
     if found.values.shape != expected.values.shape or not np.isfinite(found.values).all():
         return 0.0
     return float(how(found.values, expected.values, span)) if np.isfinite(expected.values).all() else 1.0
+
+
+def _cut(first: float, count: float, size: int) -> slice:
+    """Return the rows or columns of a map that a frame covers: one at least, however thin the frame."""
+    start = min(round(first), size - 1)
+    return slice(start, max(round(first + count), start + 1))
 
 
 TASK = ImageToImage

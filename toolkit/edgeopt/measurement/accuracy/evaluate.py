@@ -69,7 +69,7 @@ def open_labelled(path: Path, recipe: Recipe | None = None, inputs: Sequence[Ten
     if missing:
         notes.append(Note(NoteKind.WARNING, f"{plural(missing, 'labelled picture')} not in {folder}, left out"))
     kept = labels.select([position[name] for name in frames.names])
-    notes += kept.check(frames)
+    notes += (*kept.check(frames), *(kept.check_classes(recipe.class_names) if recipe is not None else ()))
     if recipe is not None and recipe.kind == "sound":
         frames = fed(frames, recipe, inputs)
         kept = kept.of_parts(frames.parts) if frames.parts else kept

@@ -76,6 +76,11 @@ class Labels:
         del pictures
         return ()
 
+    def check_classes(self, class_names: Sequence[str]) -> tuple[Note, ...]:
+        """Return what of these labels a model of these classes cannot be judged by."""
+        del class_names
+        return ()
+
 
 @dataclass(frozen=True, slots=True)
 class LabelFormat:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgeopt.errors import InvalidFileError, Note
+from edgeopt.errors import InvalidFileError, Note, NoteKind
 from edgeopt.recipes.labels import LabelFormat, Labels, is_file_like, require_right, why_seen, why_wrong_file
 from edgeopt.recipes.labels._places import check_places
-from edgeopt.system.text import short
+from edgeopt.system.text import plural, short
 from edgeopt.system.toml import read_json
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ _MOST_BYTES = 1 << 30
 """All of COCO's training labels have 448 MiB."""
 _MOST_NAME_BYTES = 255
 """Of a category's name, which reports print."""
+_NAMED = 5
+"""Categories in a warning."""
 _MOST_PIXELS = 2**24
 """Of a place in a picture: up to here float32, in which boxes are matched, tells pixels apart."""
 _REMEDY = (
@@ -47,6 +49,27 @@ class BoxLabels(Labels):
             InvalidFileError: If no box is on these pictures, or most of them leave their picture.
         """
         return check_places(self.source, self.files, self.coco, pictures)
+
+    def categories_of(self, class_names: Sequence[str]) -> dict[int, int]:
+        """Return the category id of each class index: by name, or by order where no name is known."""
+        by_name = {str(one["name"]).lower(): int(one["id"]) for one in self.coco["categories"]}
+        if not class_names:
+            return dict(enumerate(sorted(by_name.values())))
+        return {i: by_name[name.lower()] for i, name in enumerate(class_names) if name.lower() in by_name}
+
+    def check_classes(self, class_names: Sequence[str]) -> tuple[Note, ...]:
+        """Return a warning of categories that are no class of the model, and of the boxes that are left out so."""
+        known = set(self.categories_of(class_names).values())
+        others = {int(one["id"]): str(one["name"]) for one in self.coco["categories"] if int(one["id"]) not in known}
+        left = [one for one in self.coco["annotations"] if int(one["category_id"]) in others]
+        if not known or not left:
+            return ()
+        names = [others[number] for number in sorted({int(one["category_id"]) for one in left})]
+        told = f"{', '.join(names[:_NAMED])}{' and more' if len(names) > _NAMED else ''}"
+        which = "is no class" if len(names) == 1 else "are no classes"
+        count = f"{len(left)} of {plural(len(self.coco['annotations']), 'label')} left out"
+        remedy = "give labels and recipe the same class names"
+        return (Note(NoteKind.WARNING, f"{told} {which} of the recipe: {count}", remedy),)
 
 
 def read_boxes(path: Path) -> BoxLabels:

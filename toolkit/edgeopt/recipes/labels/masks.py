@@ -26,7 +26,7 @@ UNLABELLED = 255
 _MOST_BYTES = 1 << 28
 _CHECKED = 50
 """Masks that are read before work begins, spread over all."""
-_HEAD, _PALETTE = b"\x89PNG\r\n\x1a\n", 3
+_HEAD, _GREY, _PALETTE = b"\x89PNG\r\n\x1a\n", 0, 3
 _REMEDY = "store the class of each pixel, from 0, as a grey or palette PNG named as the picture; 255 is not scored"
 
 
@@ -123,7 +123,13 @@ def read_mask(path: Path) -> Mask:
         if not (found[..., :1] == found[..., 1:3]).all():
             raise InvalidFileError(f"{path} holds colours, not classes", remedy=_REMEDY)
         found = found[..., 0]
-    return np.asarray(found, np.uint16)
+    return np.asarray(found, np.uint16) // _spread_by(data)
+
+
+def _spread_by(data: bytes) -> int:
+    """Return what a decoder multiplies grey values of fewer than 8 bits by, so that the lightest is 255."""
+    is_spread = data.startswith(_HEAD) and len(data) > 25 and data[25] == _GREY and data[24] < 8
+    return 255 // (2 ** data[24] - 1) if is_spread else 1
 
 
 def _with_grey_palette(data: bytes) -> bytes:

@@ -146,7 +146,7 @@ class Detection(Things):
             for box, score, label in zip(found.boxes, found.scores.tolist(), found.classes, strict=True)
             if int(label) in category
         ]
-        return matched_tables(known.coco, results, ids, "bbox")
+        return matched_tables(known.coco, results, ids, "bbox", category.values())
 
     def _matched(self, found: Detections, reference: Detections) -> tuple[float, float]:
         return matched_boxes(found, reference)

@@ -29,6 +29,7 @@ def suppress(
     sizes = boxes.astype(np.float64)
     sizes[:, 2:] -= sizes[:, :2]
     if len(scores) < _MANY:
+        sizes[:, :2] -= sizes[:, :2].min(axis=0)  # it sets classes apart by the largest coordinate, from 0
         kept = cv2.dnn.NMSBoxesBatched(sizes.tolist(), scores.tolist(), classes.tolist(), 0.0, iou)
         return np.asarray(kept, np.int64).reshape(-1)[:most]
     parts = []

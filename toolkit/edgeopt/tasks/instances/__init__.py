@@ -144,7 +144,7 @@ class InstanceTask(Things):
             for mask, score, label in zip(found.coco(), found.scores.tolist(), found.classes.tolist(), strict=True)
             if label in category
         ]
-        return matched_tables(truth, results, ids, "segm")
+        return matched_tables(truth, results, ids, "segm", category.values())
 
     def _matched(self, found: Instances, reference: Instances) -> tuple[float, float]:
         return matched_instances(found, reference)

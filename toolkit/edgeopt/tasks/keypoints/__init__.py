@@ -161,7 +161,7 @@ class KeypointTask(Things):
             for points, score, label in zip(found.points, found.scores.tolist(), found.classes.tolist(), strict=True)
             if label in category
         ]
-        return matched_tables(truth, results, ids, "keypoints", sigmas=self._points.spreads(count))
+        return matched_tables(truth, results, ids, "keypoints", category.values(), sigmas=self._points.spreads(count))
 
     def _matched(self, found: Poses, reference: Poses) -> tuple[float, float]:
         return matched_poses(found, reference, self._points.spreads(reference.points.shape[1]))
