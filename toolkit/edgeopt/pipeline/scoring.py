@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import replace
 from itertools import starmap
 from typing import Any
@@ -14,6 +15,7 @@ from edgeopt.executors import Session
 from edgeopt.graph.drift import measure_drift, worst_drift
 from edgeopt.graph.model import Model, save_model
 from edgeopt.graph.outcome import Outcome
+from edgeopt.graph.tensors import Tensors
 from edgeopt.measurement.accuracy.bootstrap import Drop, Scored, drop_between, require_telling, score
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, answers, why_no_proof
 from edgeopt.pipeline.candidate import BASELINE, RESUMED, Candidate
@@ -56,7 +58,8 @@ def score_candidate(
         placement=_judged_by_rule(run, name, outcome.model),
         input_size=_smaller_size(run.context, outcome.model),
     )
-    found = reference_answers(run.context, session, outcome.model)
+    nan = _Nan()
+    found = reference_answers(run.context, session, outcome.model, hear=nan.hear if name == BASELINE else None)
     is_compared = name != BASELINE and not candidate.input_size
     is_opened_once = name == BASELINE and outcome.model.is_outside  # drift is told from its outputs later
     asked = is_compared or is_opened_once
@@ -66,9 +69,8 @@ def score_candidate(
         if scored:
             require_telling(scored, "without --eval, agreement judges")
             run.workspace.write(_BASELINE_SCORED, json.dumps(scored.to_json()))
-        keep_reference(run.context, run.labelled, task, found)
+        keep_reference(run.context, run.labelled, task, found, nan)
         run.context.checked_outputs += outputs
-        warn_of_nan(run.context)
         return candidate
     baseline, drop = run.candidates[0].score, _drop_from_baseline(run, scored)
     pairs = zip(run.context.original_outputs(), outputs, strict=True) if is_compared else ()
@@ -88,10 +90,24 @@ def _smaller_size(context: Context, model: Model) -> tuple[int, ...]:
     return () if size == tuple(context.recipe.input.size) else size
 
 
-def keep_reference(context: Context, labelled: LabelledFrames | None, task: Task, found: list[Any]) -> None:
-    """Keep the original's answers, and say where agreement with them proves nothing."""
+class _Nan:
+    """Counts runs whose outputs are no numbers."""
+
+    def __init__(self) -> None:
+        self.runs: Counter[str] = Counter()
+
+    def hear(self, outputs: Tensors) -> None:
+        """Count one run."""
+        self.runs.update(name for name, one in outputs.items() if one.dtype.kind == "f" and np.isnan(one).any())
+
+
+def keep_reference(context: Context, labelled: LabelledFrames | None, task: Task, found: list[Any], nan: _Nan) -> None:
+    """Keep the original's answers, and say where its outputs are NaN, or agreement with them proves nothing."""
     context.reference = found
     kind = context.pictures.kind
+    for name, runs in nan.runs.items():
+        told = f"the original's output {name} holds NaN on {runs} of {plural(len(found), kind)}"
+        context.notes.append(Note(NoteKind.WARNING, told, "check the weights, and the recipe's scale and mean"))
     if unproven := "" if labelled else why_no_proof(task, found, context.least_agreement, kind):
         wanted = f"other {kind}s" if context.is_calibrated else f"--calib {calibration_wanted(context.recipe)}"
         context.notes.append(Note(NoteKind.WARNING, f"agreement is no proof: {unproven}", f"pass {wanted}"))
@@ -118,20 +134,10 @@ def score_original(context: Context, labelled: LabelledFrames | None) -> Scored 
     scored = score_on_labels(context, labelled, session, task, "the original")
     if scored:
         require_telling(scored, "without --eval, agreement judges")
-    keep_reference(context, labelled, task, reference_answers(context, session, model))
+    nan = _Nan()
+    keep_reference(context, labelled, task, reference_answers(context, session, model, hear=nan.hear), nan)
     session.close()
-    warn_of_nan(context)
     return scored
-
-
-def warn_of_nan(context: Context) -> None:
-    """Note which outputs of the model as given are no numbers: nothing that is made of it can be judged by them."""
-    outputs = context.original_outputs()
-    for name in outputs[0] if outputs else ():
-        found = sum(bool(np.isnan(one[name]).any()) for one in outputs if np.asarray(one[name]).dtype.kind == "f")
-        if found:
-            told = f"the original's output {name} holds NaN on {found} of {plural(len(outputs), context.pictures.kind)}"
-            context.notes.append(Note(NoteKind.WARNING, told, "check the weights, and the recipe's scale and mean"))
 
 
 def score_on_labels(
@@ -201,9 +207,10 @@ def add_candidate(
         candidate = replace(resumed, notes=(*(note for note in resumed.notes if note != RESUMED), RESUMED))
         if name == BASELINE:
             session = run.context.open(outcome.model)
-            found = reference_answers(run.context, session, outcome.model)
+            nan = _Nan()
+            found = reference_answers(run.context, session, outcome.model, hear=nan.hear)
             session.close()
-            keep_reference(run.context, run.labelled, run.context.task(outcome.model, evaluating=True), found)
+            keep_reference(run.context, run.labelled, run.context.task(outcome.model, evaluating=True), found, nan)
     else:
         candidate = score_candidate(run, name, parent, steps, outcome, setting)
         store_candidate(run, candidate, outcome.model)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -282,9 +282,11 @@ def outputs_of(session: Session, inputs: Sequence[Tensors]) -> list[Tensors]:
     return found
 
 
-def reference_answers(context: Context, session: Session, model: Model) -> list[Any]:
-    """Return a model's answers to the pictures on which agreement is judged."""
-    return answers(session, context.task(model, evaluating=True), context.judged_pictures)
+def reference_answers(
+    context: Context, session: Session, model: Model, *, hear: Callable[[Tensors], None] | None = None
+) -> list[Any]:
+    """Return a model's answers to the pictures on which agreement is judged; `hear` is called with all outputs."""
+    return answers(session, context.task(model, evaluating=True), context.judged_pictures, hear=hear)
 
 
 def agreement_on_processor(context: Context, model: Model) -> float:

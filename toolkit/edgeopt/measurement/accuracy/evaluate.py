@@ -101,8 +101,24 @@ def _beside_pictures(path: Path, labels: Labels) -> tuple[Path, Labels]:
     )
 
 
-def answers(session: Session, task: Task, frames: Frames, tell: Progress | None = None, what: str = "") -> list[Any]:
+def answers(
+    session: Session,
+    task: Task,
+    frames: Frames,
+    tell: Progress | None = None,
+    what: str = "",
+    *,
+    hear: Callable[[Tensors], None] | None = None,
+) -> list[Any]:
     """Return the task's answer for each frame; of a stream, each frame gets the states of the one before it.
+
+    Args:
+        session: Of the model.
+        task: Of the model.
+        frames: What is answered.
+        tell: Called after each frame.
+        what: It is told.
+        hear: Called with the outputs of each run.
 
     Raises:
         OutOfTime: At the end of a time limit.
@@ -115,6 +131,8 @@ def answers(session: Session, task: Task, frames: Frames, tell: Progress | None 
         inputs, geometry = task.preprocess(frame)
         outputs = session.run(feedback.into(inputs))
         feedback.keep(outputs)
+        if hear:
+            hear(outputs)
         found.append(task.postprocess(outputs, geometry))
         if tell:
             tell(what, i + 1, len(frames))
