@@ -12,7 +12,7 @@ import pytest
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from edgeopt.errors import InvalidFileError
+from edgeopt.errors import InvalidFileError, NoteKind
 from edgeopt.graph.model import Model, find_model, load_model
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.measurement.accuracy.bootstrap import (
@@ -126,6 +126,22 @@ def test_categories_that_are_no_class_of_the_model_count_for_nothing(detection: 
     assert labels.check_classes(names) == ()
     (note,) = wider.check_classes(names)
     assert note.detail == f"giraffe is no class of the recipe: 1 of {len(more['annotations'])} labels left out"
+
+
+def test_without_class_names_the_order_of_categories_is_told() -> None:
+    labels, _ = labelled(3)
+    seen = {one["category_id"] for one in labels.coco["annotations"]}
+    categories = [one for one in labels.coco["categories"] if one["id"] in seen]
+    labels = replace(labels, coco={**labels.coco, "categories": categories})
+    (note,) = labels.check_classes(())
+    names = [one["name"] for one in sorted(labels.coco["categories"], key=lambda one: one["id"])]
+    assert note.kind is NoteKind.INFO
+    assert f"in their order: 0 {names[0]}, 1 {names[1]}, " in note.detail
+    dummy = {"id": -1, "name": "all-things"}  # as Roboflow writes it
+    (note,) = replace(labels, coco={**labels.coco, "categories": [dummy, *labels.coco["categories"]]}).check_classes(())
+    assert note.kind is NoteKind.WARNING
+    assert f"in their order: 0 all-things, 1 {names[0]}, " in note.detail
+    assert note.detail.endswith("all-things has no label")
 
 
 def test_each_average_precision_is_the_one_of_pycocotools(detection: Detection) -> None:

@@ -20,6 +20,7 @@ from edgeopt.measurement.accuracy.evaluate import LabelledFrames, answers, open_
 from edgeopt.measurement.accuracy.misreading import Misreading, find_misreading, heed_misreading
 from edgeopt.measurement.given import open_given
 from edgeopt.pipeline.optimize import optimize
+from edgeopt.pipeline.quantize import quantize
 from edgeopt.recipes.binding import Choice
 from edgeopt.recipes.made_up import synthetic_frames
 from edgeopt.recipes.preprocess import Colour
@@ -300,6 +301,13 @@ def labelled_hues(folder: Path) -> Path:
         cv2.imwrite(str(folder / f"{i}.png"), np.full((32, 32, 3), (127.5 + 100 * hue)[::-1], np.uint8))
     (folder / "labels.csv").write_text("file,class_index\n" + "".join(f"{i}.png,{i}\n" for i in range(12)))
     return folder / "labels.csv"
+
+
+def test_nan_is_named_before_labels_are_doubted(tmp_path):
+    save_model(classifier(gain=np.nan), tmp_path / "model.onnx")
+    labels = labelled_hues(tmp_path)
+    with pytest.raises(EdgeoptError, match="the original's output y holds NaN on 12 of 12 pictures"):
+        quantize(tmp_path / "model.onnx", recipe="imagenet", eval=labels, calib=tmp_path, threads=1)
 
 
 def test_labels_choose_among_recipes_that_fit_by_shape(tmp_path):

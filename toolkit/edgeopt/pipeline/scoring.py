@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from edgeopt.errors import Note, NoteKind
+from edgeopt.errors import InvalidFileError, Note, NoteKind
 from edgeopt.executors import Session
 from edgeopt.graph.drift import measure_drift, worst_drift
 from edgeopt.graph.model import Model, save_model
@@ -66,8 +66,8 @@ def score_candidate(
     outputs = outputs_of(session, run.context.inputs(CHECKED_PICTURES, outcome.model)) if asked else []
     session.close()  # before the original is opened: large models are never in memory together
     if name == BASELINE:
+        _require_telling(scored, nan.notes(len(found), run.context.pictures.kind))
         if scored:
-            require_telling(scored, "without --eval, agreement judges")
             run.workspace.write(_BASELINE_SCORED, json.dumps(scored.to_json()))
         keep_reference(run.context, run.labelled, task, found, nan)
         run.context.checked_outputs += outputs
@@ -100,14 +100,32 @@ class _Nan:
         """Count one run."""
         self.runs.update(name for name, one in outputs.items() if one.dtype.kind == "f" and np.isnan(one).any())
 
+    def notes(self, count: int, kind: str) -> list[Note]:
+        """Return a warning for each output, of so many runs."""
+        remedy = "check the weights, and the recipe's scale and mean"
+        return [
+            Note(NoteKind.WARNING, f"the original's output {name} holds NaN on {runs} of {plural(count, kind)}", remedy)
+            for name, runs in self.runs.items()
+        ]
+
+
+def _require_telling(scored: Scored | None, nan: list[Note]) -> None:
+    """Raise where the original is no better than chance on its labels, or is no number: that comes first.
+
+    Raises:
+        InvalidFileError: If so.
+    """
+    if scored and scored.why_not_telling and nan:
+        raise InvalidFileError(nan[0].detail, remedy=nan[0].hint)
+    if scored:
+        require_telling(scored, "without --eval, agreement judges")
+
 
 def keep_reference(context: Context, labelled: LabelledFrames | None, task: Task, found: list[Any], nan: _Nan) -> None:
     """Keep the original's answers, and say where its outputs are NaN, or agreement with them proves nothing."""
     context.reference = found
     kind = context.pictures.kind
-    for name, runs in nan.runs.items():
-        told = f"the original's output {name} holds NaN on {runs} of {plural(len(found), kind)}"
-        context.notes.append(Note(NoteKind.WARNING, told, "check the weights, and the recipe's scale and mean"))
+    context.notes += nan.notes(len(found), kind)
     if unproven := "" if labelled else why_no_proof(task, found, context.least_agreement, kind):
         wanted = f"other {kind}s" if context.is_calibrated else f"--calib {calibration_wanted(context.recipe)}"
         context.notes.append(Note(NoteKind.WARNING, f"agreement is no proof: {unproven}", f"pass {wanted}"))
@@ -132,11 +150,11 @@ def score_original(context: Context, labelled: LabelledFrames | None) -> Scored 
     model, session = context.original, context.open(context.original)
     task = context.task(model, evaluating=True)
     scored = score_on_labels(context, labelled, session, task, "the original")
-    if scored:
-        require_telling(scored, "without --eval, agreement judges")
     nan = _Nan()
-    keep_reference(context, labelled, task, reference_answers(context, session, model, hear=nan.hear), nan)
+    found = reference_answers(context, session, model, hear=nan.hear)
     session.close()
+    _require_telling(scored, nan.notes(len(found), context.pictures.kind))
+    keep_reference(context, labelled, task, found, nan)
     return scored
 
 

@@ -58,7 +58,12 @@ class BoxLabels(Labels):
         return {i: by_name[name.lower()] for i, name in enumerate(class_names) if name.lower() in by_name}
 
     def check_classes(self, class_names: Sequence[str]) -> tuple[Note, ...]:
-        """Return a warning of categories that are no class of the model, and of the boxes that are left out so."""
+        """Return a warning of categories that are no class of the model, and of the boxes that are left out so.
+
+        Without names the note tells which category each class is taken for.
+        """
+        if not class_names:
+            return (self._by_order(),)
         known = set(self.categories_of(class_names).values())
         others = {int(one["id"]): str(one["name"]) for one in self.coco["categories"] if int(one["id"]) not in known}
         left = [one for one in self.coco["annotations"] if int(one["category_id"]) in others]
@@ -70,6 +75,17 @@ class BoxLabels(Labels):
         count = f"{len(left)} of {plural(len(self.coco['annotations']), 'label')} left out"
         remedy = "give labels and recipe the same class names"
         return (Note(NoteKind.WARNING, f"{told} {which} of the recipe: {count}", remedy),)
+
+    def _by_order(self) -> Note:
+        names = {int(one["id"]): str(one["name"]) for one in self.coco["categories"]}
+        told = [f"{i} {names[number]}" for i, number in self.categories_of(()).items()]
+        labelled = {int(one["category_id"]) for one in self.coco["annotations"]}
+        empty = [name for number, name in sorted(names.items()) if number not in labelled]
+        detail = f"the recipe names no classes, so they are the categories in their order: {', '.join(told[:_NAMED])}"
+        detail += ", ..." if len(told) > _NAMED else ""
+        detail += f"; {empty[0]} has no label" if empty else ""
+        kind = NoteKind.WARNING if empty else NoteKind.INFO
+        return Note(kind, detail, 'write labels = "labels.txt", one name a line, into the recipe')
 
 
 def read_boxes(path: Path) -> BoxLabels:
