@@ -133,6 +133,7 @@ def main(families: list[str], most: float, *, older: bool) -> None:
 
 
 if __name__ == "__main__":
+    # `export` imports `make` by this name: without it that would be a second copy, with a CHOSEN of its own
     sys.modules["timm_families"] = sys.modules["__main__"]
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)

@@ -181,8 +181,9 @@ def test_an_input_with_a_default_is_warned_of(ir_version, listed, warned, tmp_pa
     made.graph.input.extend(onnx.helper.make_tensor_value_info(one, TensorProto.FLOAT, shapes[one]) for one in listed)
     onnx.save(made, tmp_path / "gain.onnx")
     given = open_given(str(tmp_path / "gain.onnx"), "cpu", None, fed={"x": (1, 4)})
-    told = [one.detail for one in given.choice.notes if "with a default" in one.detail]
-    assert told == (["1 input with a default: g; measured and made into a constant with it"] if warned else [])
+    told = [one.detail for one in given.choice.notes if "optional input" in one.detail]
+    line = "1 optional input of the model: g; what is made of it holds the default as a constant"
+    assert told == ([line] if warned else [])
 
 
 def test_more_than_2_gb_is_shown_and_planned_without_reading_it(tmp_path):

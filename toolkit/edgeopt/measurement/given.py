@@ -76,9 +76,11 @@ def _defaults(model: Model) -> tuple[Note, ...]:
     """Return a warning of inputs with a default: nothing feeds them, and what is made of the model has them no more."""
     if not model.optional_inputs:
         return ()
-    told = f"{plural(len(model.optional_inputs), 'input')} with a default: {', '.join(model.optional_inputs)}"
-    remedy = "where an app gives another value, take the default out of the model"
-    return (Note(NoteKind.WARNING, f"{told}; measured and made into a constant with it", remedy),)
+    count = plural(len(model.optional_inputs), "optional input")
+    told = (
+        f"{count} of the model: {', '.join(model.optional_inputs)}; what is made of it holds the default as a constant"
+    )
+    return (Note(NoteKind.WARNING, told, "where an app gives another value, take the default out of the model"),)
 
 
 def _require_tokens(model: Model, recipe: Recipe) -> tuple[Note, ...]:
