@@ -112,6 +112,63 @@ def test_a_server_that_says_little_is_measured_and_what_is_guessed_is_said():
     assert found.loaded.answers == found.loaded.asked >= 1
 
 
+@pytest.mark.parametrize(
+    "thought",
+    [
+        {"reasoning": "so"},
+        {"content": "", "reasoning": "so", "reasoning_details": [{"type": "reasoning.text", "text": "so"}]},
+        {"content": None, "reasoning_content": "so"},
+        {"refusal": "no"},
+        {"tool_calls": [{"index": 0, "function": {"name": "look", "arguments": ""}}]},
+        {"function_call": {"arguments": "{"}},
+    ],
+)
+def test_thoughts_refusals_and_calls_are_text_too(thought):
+    """A server that thinks, waits, then answers: its first token is the first thought."""
+
+    class Thinking(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(event(choices=[{"delta": {"role": "assistant", "content": ""}}]))
+            self.wfile.write(event(choices=[{"delta": thought}]))
+            sleep(0.05)
+            self.wfile.write(event(choices=[{"delta": {"content": "yes", "tool_calls": [], "reasoning": None}}]))
+            self.wfile.write(event(choices=[{"delta": {}}]) + b"data: [DONE]\n\n")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with running(Thinking) as address:
+        client = Client(parse_place(address), 5.0)
+        exchange = client.ask("/chat/completions", {})
+        client.close()
+    assert exchange.is_whole
+    assert len(exchange.pieces_ns) == 2
+    assert exchange.pieces_ns[1] - exchange.ttft_ns > 25e6  # the server itself waits 50 ms between them
+
+
+@pytest.mark.parametrize(
+    ("written", "problem"),
+    [
+        (event(choices=["a"]), "a choice is no object"),
+        (event(choices={"delta": 1}), "choices are no list"),
+        (event(choices=[{"delta": "a"}]), "a delta is no object"),
+        (b"data: " + b"[" * 100_000 + b"\n\n", "nested too deeply"),
+        (event(choices=[{"text": "a"}], usage="many", edgeopt={"queue_ms": "long"}) + b"data: [DONE]\n\n", ""),
+        (event(choices=[{"text": "a"}], usage={"completion_tokens": [1]}) + b"data: [DONE]\n\n", ""),
+    ],
+)
+def test_an_event_of_another_form_is_one_line(written, problem):
+    with server_of(lambda asked, write: write(written)) as address:
+        client = Client(parse_place(address), 5.0)
+        exchange = client.ask("/completions", {})
+        client.close()
+    assert problem in exchange.problem
+    assert exchange.is_whole == (not problem)
+
+
 def test_times_are_those_that_the_server_takes():
     """A server that waits 30 ms, and 10 ms before each further piece; it closes each connection, and says its queue."""
 

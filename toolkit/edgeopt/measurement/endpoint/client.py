@@ -25,6 +25,8 @@ _MOST_LINE = 1 << 20
 _MOST_BODY = 1 << 22
 _MOST_READ = 1 << 16
 """Bytes of one read: more than a server writes at once, or a record of TLS holds."""
+_MOST_NUMBER = 1e12
+"""Of tokens, or of milliseconds: what a server says beyond it is no such number."""
 _OK = 200
 
 
@@ -292,16 +294,20 @@ def _read(reply: _Reply, begun_ns: int, connect_ns: int, headers_ns: int) -> Exc
         if data == b"[DONE]":
             is_done = True
             continue
-        event = json.loads(data)
+        try:
+            event = json.loads(data)
+        except RecursionError as error:
+            raise ValueError("an event is nested too deeply") from error
         if not isinstance(event, dict):
             raise ValueError("an event is no object")
         if "error" in event:
             problem = f"broken off: {_message(data) or 'the server failed'}"
         pieces += [at_ns] * _has_text(event)
-        usage = event.get("usage") or usage
+        if isinstance(event.get("usage"), dict):
+            usage = event["usage"]
         if isinstance(own := event.get("edgeopt"), dict):
-            queue_ms, ttft_ms = own.get("queue_ms", queue_ms), own.get("ttft_ms", ttft_ms)
-            tpot_ms = own.get("tpot_ms", tpot_ms)
+            queue_ms, ttft_ms = _number(own, "queue_ms", queue_ms), _number(own, "ttft_ms", ttft_ms)
+            tpot_ms = _number(own, "tpot_ms", tpot_ms)
     end_ns = perf_counter_ns() - begun_ns
     problem = problem or ("" if is_done else "the reply broke off") or ("" if pieces else "an answer without a text")
     return Exchange(
@@ -313,17 +319,39 @@ def _read(reply: _Reply, begun_ns: int, connect_ns: int, headers_ns: int) -> Exc
         tpot_ms,
         tuple(pieces),
         end_ns,
-        int(usage.get("prompt_tokens") or 0),
-        int(usage.get("completion_tokens") or len(pieces)),
+        int(_number(usage, "prompt_tokens", 0) or 0),
+        int(_number(usage, "completion_tokens", 0) or len(pieces)),
         bool(usage),
         problem,
     )
 
 
+def _number(values: dict[str, Any], key: str, otherwise: float | None) -> float | None:
+    """Return a finite number that is not negative; what a server writes otherwise under that key tells nothing."""
+    value = values.get(key)
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < _MOST_NUMBER
+    return float(value) if is_number else otherwise  # type: ignore[arg-type]
+
+
+_TEXTS = ("content", "reasoning", "reasoning_content", "refusal")
+"""Fields of a delta that hold words a model wrote. vLLM, Ollama and OpenRouter send thinking as `reasoning`; DeepSeek,
+SGLang and llama.cpp as `reasoning_content`."""
+_PARTS = ("tool_calls", "function_call", "reasoning_details")
+"""Fields of a delta that hold words of a model inside lists or objects: any that is not empty counts."""
+
+
 def _has_text(event: dict[str, Any]) -> bool:
-    for choice in event.get("choices") or ():
-        said = choice.get("delta") or {}
-        if choice.get("text") or said.get("content") or said.get("reasoning_content"):
+    """Return whether an event brings something that the model wrote, whether a reader is shown it or not."""
+    choices = event.get("choices") or ()
+    if not isinstance(choices, (list, tuple)):
+        raise ValueError("choices are no list")
+    for choice in choices:
+        if not isinstance(choice, dict):
+            raise ValueError("a choice is no object")
+        delta = choice.get("delta") or {}
+        if not isinstance(delta, dict):
+            raise ValueError("a delta is no object")
+        if choice.get("text") or any(delta.get(field) for field in (*_TEXTS, *_PARTS)):
             return True
     return False
 
