@@ -159,3 +159,18 @@ def test_an_answer_outlives_the_frames_after_it(folder, frames):
             outputs = work._outputs
             answer = work.postprocess()
             assert not any(np.shares_memory(one, answer.boxes) for one in outputs.values())
+
+
+def test_an_answer_is_named_told_and_drawn_without_the_recipe(folder, frames):
+    with Runtime.load(folder) as runtime:
+        detections = runtime.predict(frames[0])
+        assert runtime.class_names == tuple("0123456789")
+        assert runtime.class_name(detections.classes[0]) in runtime.class_names
+        assert runtime.class_name(77) == "class 77"
+        best = runtime.as_json(detections)["detections"][0]
+        assert best["class"] == runtime.class_name(detections.classes[0])
+        assert best["class"] in runtime.as_text(detections)
+        drawn = runtime.draw(frames[0], detections)
+        assert drawn.shape == frames[0].shape
+        assert (drawn != frames[0]).any()
+        assert runtime.draw(frames[0], detections, 90).shape[0] == 90

@@ -8,6 +8,7 @@ edgeopt.check("model.onnx", baseline="baseline.json")              the regressio
 edgeopt.Runtime.load("bundle").predict(frame)                      the answer for one frame
 edgeopt.Stream(runtime, "rtsp://camera/stream", budget_ms=33)      the answers for frames that keep coming
 edgeopt.Pipeline.load("bundle", stages={"lookup": find})           several models, the app's functions between them
+edgeopt.Scheduler({"find": Model("bundle")})                        several models and streams on one device
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from edgeopt.pipeline.quantize import quantize
     from edgeopt.runtime.pipelines.pipeline import Pipeline
     from edgeopt.runtime.runtime import Runtime
+    from edgeopt.runtime.schedule.scheduler import Scheduler
     from edgeopt.runtime.stream.stream import Stream
 
 __version__ = "0.1.0"
@@ -32,6 +34,7 @@ __all__ = [
     "EdgeoptError",
     "Pipeline",
     "Runtime",
+    "Scheduler",
     "Sound",
     "Stream",
     "__version__",
@@ -46,6 +49,7 @@ _HOMES = {
     "EdgeoptError": "edgeopt.errors",
     "Pipeline": "edgeopt.runtime.pipelines",
     "Runtime": "edgeopt.runtime",
+    "Scheduler": "edgeopt.runtime.schedule",
     "Sound": "edgeopt.graph.sound",
     "Stream": "edgeopt.runtime.stream",
     "bench": "edgeopt.measurement.bench.run",
@@ -61,3 +65,8 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'edgeopt' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """Return the public names, imported or not, for shells and notebooks that complete them."""
+    return sorted({*globals(), *__all__})

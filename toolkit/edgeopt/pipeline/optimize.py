@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, Unpack
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.graph.integers import why_not_again
@@ -36,11 +36,13 @@ from edgeopt.pipeline.rivals import offer_rivals
 from edgeopt.pipeline.run import Run, Silence
 from edgeopt.pipeline.scoring import add_candidate
 from edgeopt.pipeline.start import heed_slowness, open_calibration, read_as_the_recipe_says, read_given, start_run
+from edgeopt.pipeline.wishes import OptimizeWishes
 from edgeopt.report.document import Document, Value
 from edgeopt.runtime.availability import is_by_rule, is_compiled, why_unavailable
 from edgeopt.steps import Step
 from edgeopt.steps._context import CALIBRATION_PICTURES, Listener, Setting, numbered, out_of_time
 from edgeopt.steps._keep_layers import require_layers
+from edgeopt.system.signatures import with_options_of
 from edgeopt.system.threads import engine_threads
 from edgeopt.system.time_limit import LONGER, OutOfTime, limited
 
@@ -73,6 +75,7 @@ def show_plan(model: str, *, target: str, recipe: str | None, options: Options) 
     return describe(plan, given.model.name, given.recipe, given.target, given.choice.reason)
 
 
+@with_options_of(Options)
 def optimize(
     model: str | Path,
     *,
@@ -84,7 +87,7 @@ def optimize(
     bundle_of: BundleOf | None = None,
     inputs: Sequence[NetworkInput] = (),
     task: str = "",
-    **wishes: Any,
+    **wishes: Unpack[OptimizeWishes],
 ) -> Report:
     """Make a model fast on a target, measure it, and write candidates, bundle and report.
 
@@ -93,18 +96,18 @@ def optimize(
         target: Shipped name, or path of a TOML file.
         out: Output folder; None: `out/MODEL-TARGET`.
         recipe: Shipped name or path; None: read from the model.
-        options: What to do; or give its fields by name: `calib="pictures/", budget_ms=33`.
+        options: What to do; None: all defaults.
         listener: Hears progress.
         bundle_of: Says which candidates get a bundle beside the chosen one's, and where; None: none.
         inputs: Of a source that `edgeopt export` takes: as `export`.
         task: Of such a source: as `export`.
-        **wishes: Fields of `Options`.
+        **wishes: Fields of `Options` that differ, such as `calib="pictures/", budget_ms=33`.
 
     Raises:
         EdgeoptError: On what the user can mend before work begins, or where nothing can be written. A step that
             fails later is a warning of the report.
     """
-    asked = options or Options(**wishes)
+    asked = replace(options or Options(), **wishes)
     if replay := _replay_of(asked):
         asked = replace(asked, threads=asked.threads or replay.threads)
     if is_source(str(model)):

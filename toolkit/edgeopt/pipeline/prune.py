@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from edgeopt.errors import EXIT_MISSED, EXIT_PASS, UnsupportedError
 from edgeopt.graph.groups import require_prunable
@@ -16,9 +16,11 @@ from edgeopt.pipeline.candidate import Candidate
 from edgeopt.pipeline.optimize import optimize
 from edgeopt.pipeline.plan import PRUNE, Options
 from edgeopt.pipeline.result import Report
+from edgeopt.pipeline.wishes import OptimizeWishes
 from edgeopt.steps._context import Listener
 from edgeopt.steps._pruning import parse_pruning
 from edgeopt.system.files import require_writable, write_beside
+from edgeopt.system.signatures import with_options_of
 
 _STEPS = ("simplify", "fuse", PRUNE)
 
@@ -51,6 +53,7 @@ class PruneResult:
         return {"written": written, "file": file, "exit_code": self.exit_code, "report": self.report.as_json()}
 
 
+@with_options_of(Options)
 def prune(
     model: str | Path,
     *,
@@ -59,7 +62,7 @@ def prune(
     recipe: str | None = None,
     options: Options | None = None,
     listener: Listener | None = None,
-    **wishes: Any,
+    **wishes: Unpack[OptimizeWishes],
 ) -> PruneResult:
     """Write the fastest pruned form of a model that keeps its accuracy and is proven faster.
 
@@ -72,13 +75,13 @@ def prune(
         recipe: Shipped name or path; None: read from the model.
         options: What to do; its steps and what is for other steps is left aside.
         listener: Hears progress.
-        **wishes: Fields of `Options`.
+        **wishes: Fields of `Options` that differ.
 
     Raises:
         EdgeoptError: On what the user can mend.
         UnsupportedError: If no channels can be taken out of the model.
     """
-    asked = replace(options or Options(**wishes), steps=_STEPS, skip=())
+    asked = replace(replace(options or Options(), **wishes), steps=_STEPS, skip=())
     pruning = parse_pruning(asked.prune, asked.keep_layers)
     if pruning is None:
         raise UnsupportedError("nothing is left to do where --prune is off", remedy="leave --prune out")

@@ -10,24 +10,27 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from edgeopt.errors import UnsupportedError
 from edgeopt.graph.sound import Sound
-from edgeopt.graph.tensors import Sample, Tensors, TensorSpec, require_names
+from edgeopt.graph.tensors import Frame, Sample, Tensors, TensorSpec, require_names
+from edgeopt.recipes.drawing import HEIGHT
 from edgeopt.recipes.input_shapes import beginning_of
 from edgeopt.runtime.bundle import Artefact, Bundle, read_bundle
 from edgeopt.runtime.decoding.binding import with_context
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder
-from edgeopt.runtime.decoding.generation import Asked, Generation
+from edgeopt.runtime.decoding.generation import AnswerWishes, Asked, Generation
 from edgeopt.runtime.decoding.language_model import LanguageModel
+from edgeopt.runtime.decoding.sampling import Sampling
 from edgeopt.runtime.fallback import Opened, open_artefact, open_first
 from edgeopt.runtime.pool import Pool, Work
 from edgeopt.runtime.stats import Stats
 from edgeopt.runtime.stats.ring import StageRing
 from edgeopt.system.closing import Closing
+from edgeopt.system.signatures import with_options_of
 from edgeopt.system.threads import engine_threads
 from edgeopt.tasks import FrameTask, Task, make_task
 
@@ -130,7 +133,10 @@ class Runtime(Closing):
             raise UnsupportedError("this bundle has no encoder with a decoder", remedy="call language_model or predict")
         return self._writer
 
-    def generate(self, prompt: Sound | str | Sequence[int], asked: Asked | None = None, **wishes: Any) -> Generation:
+    @with_options_of(Asked, Sampling)
+    def generate(
+        self, prompt: Sound | str | Sequence[int], asked: Asked | None = None, **wishes: Unpack[AnswerWishes]
+    ) -> Generation:
         """Return the answer to a prompt: iterate over it for its pieces, `cancel()` it from any thread.
 
         Args:
@@ -152,6 +158,40 @@ class Runtime(Closing):
         if isinstance(prompt, Sound):
             raise UnsupportedError("a language model hears no sound", remedy="pass a text")
         return self.language_model.generate(prompt, asked)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the model's classes in their order; empty where the recipe has none."""
+        return self.bundle.recipe.class_names
+
+    def class_name(self, index: int) -> str:
+        """Return the name of a class, or `class 7` where it has none: `class_name(detections.classes[0])`."""
+        return self.bundle.recipe.class_name(int(index))
+
+    def as_text(self, answer: Any) -> str:
+        """Return an answer of `predict` in one line, with the names of its classes."""
+        return self.task.as_text(answer)
+
+    def as_json(self, answer: Any) -> dict[str, Any]:
+        """Return an answer of `predict` as plain values by name, for JSON: with the names of its classes."""
+        return self.task.as_json(answer)
+
+    def draw(self, frame: Sample, answer: Any, height: int = 0) -> Frame:
+        """Return a picture of a frame with its answer on it: boxes with names and scores, masks, points, a text.
+
+        Args:
+            frame: As `predict` took it.
+            answer: Of `predict` for this frame.
+            height: Of the picture in pixels; 0: that of the frame where it is a picture, else 320.
+
+        Returns:
+            (height, width, 3), BGR, uint8, for `cv2.imwrite` or `cv2.imshow`.
+
+        Raises:
+            UnsupportedError: If the task draws nothing on a frame of this kind.
+        """
+        own = frame.shape[0] if isinstance(frame, np.ndarray) else HEIGHT
+        return self.task.draw(frame, answer, height or own)
 
     def begin(self, timeout_s: float | None = None, *, stream: Hashable = 0) -> Work:
         """Take buffers for one frame, to run its stages one by one: `with runtime.begin() as work`.

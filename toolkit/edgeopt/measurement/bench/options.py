@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.measurement.load.arrivals import Phases
@@ -95,6 +95,41 @@ class BenchOptions:
         """Return plain values."""
         values = asdict(self)
         return values | {name: str(values[name]) for name in ("source", "trace") if values[name] is not None}
+
+
+class BenchWishes(TypedDict, total=False):
+    """What `bench` takes by name; `BenchOptions` says what each means, and its default."""
+
+    source: str | Path | None
+    load: str
+    streams: int
+    phases: str
+    queue: str
+    workers: int
+    jitter_ms: float
+    seed: int
+    seconds: float | None
+    min_frames: int
+    minutes: float | None
+    budget_ms: float | None
+    max_miss_ratio: float
+    threads: int
+    spin: bool | None
+    rounds: int
+    find_capacity: bool
+    batches: tuple[int, ...]
+    beside: str | None
+    cold: bool
+    repeats: int | None
+    profile: bool
+    trace: Path | None
+    energy: bool
+    device_price: float | None
+    life_years: float | None
+    watts: float | None
+    kwh_price: float | None
+    cloud_price: float | None
+    shapes: Mapping[str, tuple[int, ...]]
 
 
 def plan_load(options: BenchOptions) -> LoadPlan:

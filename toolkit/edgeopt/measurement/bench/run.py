@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 from edgeopt.errors import EdgeoptError
-from edgeopt.measurement.bench.options import BenchOptions
+from edgeopt.measurement.bench.options import BenchOptions, BenchWishes
 from edgeopt.measurement.bench.passes import run_passes
 from edgeopt.measurement.bench.result import BenchResult, raw_files
 from edgeopt.measurement.bench.setup import Setup, open_setup
@@ -20,10 +21,12 @@ from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.subject import Subject, choose_frames, open_subject
 from edgeopt.report.formats import write_pages
 from edgeopt.system.files import require_writable
+from edgeopt.system.signatures import with_options_of
 
 __all__ = ["BenchOptions", "BenchResult", "Subject", "bench", "choose_frames", "open_subject"]
 
 
+@with_options_of(BenchOptions)
 def bench(
     model: str | Path,
     *,
@@ -32,7 +35,7 @@ def bench(
     options: BenchOptions | None = None,
     out: Path | None = None,
     tell: Tell | None = None,
-    **wishes: Any,
+    **wishes: Unpack[BenchWishes],
 ) -> BenchResult:
     """Measure a model or a bundle on this machine.
 
@@ -40,15 +43,15 @@ def bench(
         model: Path of an ONNX file or a bundle, or a shipped model's name.
         target: For a model; a bundle brings its own.
         recipe: For a model; a bundle brings its own.
-        options: What to measure; or give its fields by name: `load="fps:30", budget_ms=33`.
+        options: What to measure; None: all defaults.
         out: Where `bench.json`, `bench.md` and the raw samples go; None: nowhere.
         tell: Hears progress: what, how much is done, of how much.
-        **wishes: Fields of `BenchOptions`.
+        **wishes: Fields of `BenchOptions` that differ, such as `load="fps:30", budget_ms=33`.
 
     Raises:
         EdgeoptError: If the model, recipe, target or pictures cannot be used, or wishes contradict each other.
     """
-    asked = options or BenchOptions(**wishes)
+    asked = replace(options or BenchOptions(), **wishes)
     for file in (*((out / "bench.json",) if out else ()), *((asked.trace,) if asked.trace else ())):
         require_writable(file)
     setup = open_setup(str(model), target=target, recipe=recipe, options=asked)

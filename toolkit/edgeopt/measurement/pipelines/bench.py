@@ -6,13 +6,13 @@ import json
 import tempfile
 import time
 from contextlib import closing
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind
-from edgeopt.measurement.bench.options import BenchOptions
+from edgeopt.measurement.bench.options import BenchOptions, BenchWishes
 from edgeopt.measurement.load.closed_loop import run_marked
 from edgeopt.measurement.load.run import Tell, observe
 from edgeopt.measurement.pipelines.given import GivenPipeline, open_pipeline
@@ -29,11 +29,13 @@ from edgeopt.report.formats import write_pages
 from edgeopt.runtime.pipelines.pipeline import Pipeline
 from edgeopt.system.environment import read_environment
 from edgeopt.system.files import require_writable, write_beside
+from edgeopt.system.signatures import with_options_of
 
 _TAKEN = ("source", "seconds", "minutes", "min_frames", "budget_ms", "max_miss_ratio", "threads", "seed")
 _SYNTHETIC = (480, 640)
 
 
+@with_options_of(BenchOptions)
 def bench_pipeline(
     asked: str | Path,
     *,
@@ -42,7 +44,7 @@ def bench_pipeline(
     options: BenchOptions | None = None,
     out: Path | None = None,
     tell: Tell | None = None,
-    **wishes: Any,
+    **wishes: Unpack[BenchWishes],
 ) -> PipelineBench:
     """Measure a pipeline on this machine.
 
@@ -50,15 +52,15 @@ def bench_pipeline(
         asked: Path of a `pipeline.toml`, or of a pipeline's bundle.
         target: For a description; a bundle brings its own.
         code: The folder of the app's functions.
-        options: What to measure; or give its fields by name.
+        options: What to measure; None: all defaults.
         out: Where `bench.json`, its pages and the raw samples go; None: nowhere.
         tell: Hears progress: what, how much is done, of how much.
-        **wishes: Fields of `BenchOptions`.
+        **wishes: Fields of `BenchOptions` that differ.
 
     Raises:
         EdgeoptError: If something cannot be opened or fails, or a wish is for single models only.
     """
-    options = options or BenchOptions(**wishes)
+    options = replace(options or BenchOptions(), **wishes)
     require_for_pipelines(options)
     if out is not None:
         require_writable(out / "bench.json")

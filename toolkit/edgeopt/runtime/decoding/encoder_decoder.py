@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,17 +27,19 @@ from edgeopt.recipes.sound_input import window_of
 from edgeopt.recipes.tokens import read_tokens
 from edgeopt.recipes.vocabulary import require_vocabulary
 from edgeopt.runtime.bundle import Bundle, is_bundle, read_bundle
-from edgeopt.runtime.decoding.generation import Asked, Generation, Writing
+from edgeopt.runtime.decoding.generation import AnswerWishes, Asked, Generation, Writing
 from edgeopt.runtime.decoding.language_model import Origin
 from edgeopt.runtime.decoding.long import fitted_text
 from edgeopt.runtime.decoding.long_sounds import WindowsInTurn, fitted_sound
 from edgeopt.runtime.decoding.pieces import Pieces
+from edgeopt.runtime.decoding.sampling import Sampling
 from edgeopt.runtime.decoding.selftest_pair import check_pair
 from edgeopt.runtime.opening import opening_of
 from edgeopt.runtime.selftest import read_stored
 from edgeopt.system.closing import Closing
 from edgeopt.system.huge_pages import huge_pages
 from edgeopt.system.memory import require_bytes
+from edgeopt.system.signatures import with_options_of
 from edgeopt.system.threads import engine_threads
 
 _INPUT_RANK = 3
@@ -148,7 +150,10 @@ class EncoderDecoder(Closing):
         before, behind = self.files.around
         return self.files.context - len(before) - len(behind)
 
-    def generate(self, prompt: Sound | str | Sequence[int], asked: Asked | None = None, **wishes: Any) -> Generation:
+    @with_options_of(Asked, Sampling)
+    def generate(
+        self, prompt: Sound | str | Sequence[int], asked: Asked | None = None, **wishes: Unpack[AnswerWishes]
+    ) -> Generation:
         """Return the answer to a sound or a text, which is written as it is iterated over.
 
         Args:

@@ -8,7 +8,7 @@ from enum import StrEnum
 from itertools import pairwise
 from numbers import Integral
 from time import perf_counter_ns
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,6 +63,26 @@ class Long(StrEnum):
     """A sound is heard in windows, one after the other."""
 
 
+class AnswerWishes(TypedDict, total=False):
+    """What `generate` takes by name; `Asked` and `Sampling` say what each means, and its default."""
+
+    most_tokens: int
+    sampling: Sampling
+    stop: tuple[str, ...]
+    chunk_tokens: int
+    guesses: int | None
+    uses_draft: bool
+    exact: bool | None
+    ends: bool
+    long: Long
+    keep: int
+    temperature: float
+    top_k: int
+    top_p: float
+    repetition_penalty: float
+    seed: int
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What an answer may be."""
@@ -99,7 +119,7 @@ class Asked:
         if not all(isinstance(one, str) and one for one in self.stop):
             raise ValueError(f"stop is {self.stop!r}, and takes texts of one character or more")
 
-    def but(self, **wishes: Any) -> Asked:
+    def but(self, **wishes: Unpack[AnswerWishes]) -> Asked:
         """Return the same with other fields, of its `sampling` too: `most_tokens=40, temperature=0.8`.
 
         Raises:
@@ -108,11 +128,12 @@ class Asked:
         """
         if not wishes:
             return self
-        drawn = {one.name: wishes.pop(one.name) for one in fields(Sampling) if one.name in wishes}
-        sampling = replace(wishes.pop("sampling", self.sampling), **drawn)
-        if unknown := wishes.keys() - {one.name for one in fields(self)}:
+        values: dict[str, Any] = {**wishes}
+        drawn = {each.name: values.pop(each.name) for each in fields(Sampling) if each.name in values}
+        sampling = replace(values.pop("sampling", self.sampling), **drawn)
+        if unknown := values.keys() - {each.name for each in fields(self)}:
             raise TypeError(f"an answer has no {min(unknown)!r}; see Asked and Sampling for what it has")
-        return replace(self, sampling=sampling, **wishes)
+        return replace(self, sampling=sampling, **values)
 
 
 @dataclass(frozen=True, slots=True)

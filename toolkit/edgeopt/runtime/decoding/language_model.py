@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,14 +20,16 @@ from edgeopt.executors.onnxruntime.sums import Sums, rounds_rows, try_sums
 from edgeopt.graph.outside import sha256_of
 from edgeopt.recipes.tokens import Tokens
 from edgeopt.recipes.vocabulary import require_vocabulary
-from edgeopt.runtime.decoding.generation import Asked, Generation, Writing, parts_of
+from edgeopt.runtime.decoding.generation import AnswerWishes, Asked, Generation, Writing, parts_of
 from edgeopt.runtime.decoding.guessing import Guesser
 from edgeopt.runtime.decoding.guessing.draft import DraftGuesser
 from edgeopt.runtime.decoding.guessing.lookup import LookUp
 from edgeopt.runtime.decoding.long import fitted
 from edgeopt.runtime.decoding.pieces import Pieces
 from edgeopt.runtime.decoding.prefixes import Prefix, StoredPrefix
+from edgeopt.runtime.decoding.sampling import Sampling
 from edgeopt.system.closing import Closing
+from edgeopt.system.signatures import with_options_of
 from edgeopt.system.text import short
 
 _KEPT_PREFIXES = 4
@@ -166,7 +168,10 @@ class LanguageModel(Closing):
         """Run the model once."""
         self.logits([0])
 
-    def generate(self, prompt: str | Sequence[int], asked: Asked | None = None, **wishes: Any) -> Generation:
+    @with_options_of(Asked, Sampling)
+    def generate(
+        self, prompt: str | Sequence[int], asked: Asked | None = None, **wishes: Unpack[AnswerWishes]
+    ) -> Generation:
         """Return the answer to a prompt, which is written as it is iterated over.
 
         Args:

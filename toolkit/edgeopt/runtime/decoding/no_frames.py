@@ -20,6 +20,18 @@ class NoFrames(FrameTask):
         """Raise UnsupportedError."""
         raise _refused()
 
+    def as_text(self, answer: Any) -> NoReturn:
+        """Raise UnsupportedError."""
+        raise _refused()
+
+    def as_json(self, answer: Any) -> NoReturn:
+        """Raise UnsupportedError."""
+        raise _refused()
+
+    def draw(self, frame: Any, answer: Any, height: int = 0) -> NoReturn:
+        """Raise UnsupportedError."""
+        raise _refused()
+
     def count(self, answer: Any) -> int:
         """Return 0: there are no answers."""
         return 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from edgeopt.graph.tensors import Sample
@@ -19,7 +19,8 @@ class StreamResult:
     """Of the frame among all that came in; what is missing between two results was dropped or failed."""
     name: str
     """Of the frame in its source: a file, or `source#12`."""
-    frame: Sample
+    frame: Sample = field(repr=False)
+    """As the source gave it; `print` leaves it out."""
     answer: Any
     age_ns: int
     """From the capture of the frame until the answer is handed over, waiting included."""
