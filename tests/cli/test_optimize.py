@@ -278,20 +278,15 @@ def edgeopt_architecture() -> str:
     return cpu_architecture()
 
 
-def test_an_interrupt_leaves_finished_candidates_and_resume_takes_them_up(tmp_path, brief):
-    """The process gets a real interrupt once the second candidate is told of."""
+def test_sigterm_leaves_finished_candidates_and_resume_takes_them_up(tmp_path, brief):
+    """The process gets a real SIGTERM, as docker and systemd send it, once the second candidate is told of."""
     out = tmp_path / "o"
-    # a shell that starts jobs in the background hands on SIGINT as ignored
-    code = (
-        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
-        "from edgeopt.__main__ import main; main()"
-    )
     arguments = ["optimize", "digits_detector", "-t", "cpu", "-o", str(out), "--threads", "1", "--skip", "quantize"]
-    command = [sys.executable, "-c", code, *arguments]
+    command = [sys.executable, "-m", "edgeopt", *arguments]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         for line in process.stderr:
             if line.startswith("simplify"):
-                process.send_signal(signal.SIGINT)
+                process.send_signal(signal.SIGTERM)
                 break
         rest = process.stderr.read()
         process.wait(60)

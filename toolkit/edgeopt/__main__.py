@@ -10,7 +10,9 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # before anything can impor
 def main() -> None:
     """Run the command line."""
     from edgeopt.cli import cli
+    from edgeopt.system.interrupts import hear_termination
 
+    hear_termination()
     cli(prog_name="edgeopt")
 
 

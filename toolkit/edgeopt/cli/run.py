@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
@@ -220,7 +219,6 @@ def run(
     budget_ms = frame_budget_ms(budget)
     options = LiveOptions(budget_ms=budget_ms, max_miss_ratio=max_miss, degrade=not no_degrade, **wishes)
     listener = _listener(as_json)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a service that is stopped ends its video like Ctrl-C
     try:
         result = run_live(bundle, source, options, listener, threads or 0)
     finally:

@@ -1,4 +1,4 @@
-"""Ctrl-C, held back until what is being done is whole."""
+"""Ctrl-C and SIGTERM: both end a command alike, and can be held back until what is being done is whole."""
 
 from __future__ import annotations
 
@@ -8,31 +8,60 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+_ENDING = (signal.SIGINT, signal.SIGTERM)
+
+
+def hear_termination() -> None:
+    """Treat SIGTERM (docker stop, systemd, a CI's limit) as Ctrl-C from now on: it raises KeyboardInterrupt.
+
+    A program that ignores SIGTERM, or hears it itself, keeps its own way.
+    """
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+
 
 @contextmanager
 def held_interrupts() -> Iterator[Callable[[], bool]]:
-    """Hold Ctrl-C back inside the `with`; a second one ends at once, as it would without.
+    """Hold Ctrl-C and SIGTERM back inside the `with`; a second one ends at once, as it would without.
 
     Yields:
-        A function that says whether there was one. Outside the main thread, which alone hears Ctrl-C, there is none.
+        A function that says whether there was one. Outside the main thread, which alone hears signals, there is none.
     """
     heard = False
     if threading.current_thread() is not threading.main_thread():
         yield lambda: heard
         return
-    before = signal.getsignal(signal.SIGINT)
+    before = {number: signal.getsignal(number) for number in _ENDING}
 
     def hear(number: int, frame: FrameType | None) -> None:
         nonlocal heard
-        if heard and callable(before):
-            before(number, frame)
+        handler = before[signal.Signals(number)]
+        if heard and callable(handler):
+            handler(number, frame)
         heard = True
 
-    if not callable(before):  # ignored, or another program's handler: it stays
-        yield lambda: heard
-        return
-    signal.signal(signal.SIGINT, hear)
+    # one that is ignored, or has the system's own handler, stays: a shell ignores SIGINT for jobs in its background
+    ours = [number for number, handler in before.items() if callable(handler)]
+    for number in ours:
+        signal.signal(number, hear)
     try:
         yield lambda: heard
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number in ours:
+            signal.signal(number, before[number])
+
+
+@contextmanager
+def deaf_children() -> Iterator[None]:
+    """Start children inside the `with` that hear neither Ctrl-C nor SIGTERM: their parent decides when they end.
+
+    Both reach a whole group of processes, and a child that dies of it would be told as a crash.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

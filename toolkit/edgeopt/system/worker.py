@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from edgeopt.errors import StepError
+from edgeopt.system.interrupts import deaf_children
 from edgeopt.system.messages import Message, read_message, write_message
 
 _ROOT = str(Path(__file__).parents[2])
@@ -30,9 +31,10 @@ class Worker:
         """Start `command`; `what` names it in errors, e.g. `Qualcomm's library`."""
         self._what = what
         self._heard = tempfile.TemporaryFile()  # noqa: SIM115, lives as long as the worker
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._heard, env=child_environment()
-        )
+        with deaf_children():
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._heard, env=child_environment()
+            )
         self._answers: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         assert self._process.stdout is not None
         threading.Thread(target=_listen, args=(self._process.stdout, self._answers), daemon=True).start()
@@ -62,9 +64,17 @@ class Worker:
                 f"{self._what} did not answer within {timeout_s:g} s and was killed{self._said()}",
                 remedy="try again; if it hangs again, leave the step out with --skip compile",
             ) from None
+        except BaseException:  # an interrupt: its answer would be taken for that of the next question
+            self._process.kill()
+            raise
         if answer is None:
             raise self._death()
         return answer
+
+    def kill(self) -> None:
+        """End the child whatever it is doing."""
+        self._process.kill()
+        self.close()
 
     def close(self) -> str:
         """End the child and return all it wrote to standard error."""

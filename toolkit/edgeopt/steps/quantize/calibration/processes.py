@@ -56,7 +56,7 @@ class Crew:
     def close(self) -> None:
         """End the children, whatever they are doing."""
         for worker in self._workers:
-            worker.close()
+            worker.kill()
         for thread in self._threads:
             thread.shutdown(wait=False, cancel_futures=True)
 

@@ -1,0 +1,119 @@
+"""SIGTERM, as docker, systemd and a CI's limit send it, ends every command as Ctrl-C does."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgeopt.system.interrupts import held_interrupts
+from edgeopt.system.messages import Message
+from edgeopt.system.worker import Worker
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="which signals a process hears is read from /proc")
+
+
+def hears_termination(pid: int) -> bool:
+    """Whether a process has a handler of its own for SIGTERM."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    mask = re.search(r"SigCgt:\s*([0-9a-f]+)", status)
+    assert mask
+    return bool(int(mask[1], 16) >> (signal.SIGTERM - 1) & 1)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["bench", "digits_detector", "-t", "cpu", "--seconds", "90"],
+        ["compare", "digits_detector", "digits_detector", "-t", "cpu", "--seconds", "90"],
+        ["quantize", "digits_detector", "-t", "cpu", "-o", "int8.onnx"],
+        ["serve", "tiny_lm", "--port", "0"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_every_command_ends_with_a_line_and_the_code_of_ctrl_c(arguments, tmp_path):
+    command = [sys.executable, "-m", "edgeopt", *arguments]
+    # a shell hands on SIGINT as ignored to jobs in its background: SIGTERM must not depend on it
+    process = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+    )
+    try:
+        until = time.monotonic() + 60
+        while not hears_termination(process.pid) and time.monotonic() < until:
+            time.sleep(0.01)
+        time.sleep(0.2)  # the command's own file is being imported, or it has begun
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130, said
+    assert re.fullmatch(r"(?s)(.*\n)?interrupted: .*\n", said), said
+    assert "Traceback" not in said
+
+
+CHILD = """
+import sys, time, signal
+from edgeopt.system.messages import Message, read_message, write_message
+for _ in range(2):
+    asked = read_message(sys.stdin.buffer)
+    time.sleep(asked.values["wait"])
+    write_message(sys.stdout.buffer, Message({}, asked.arrays))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_child_hears_no_signal_that_its_group_gets(number):
+    child = Worker([sys.executable, "-c", CHILD], "the child")
+    try:
+        child.ask(Message({"wait": 0}), timeout_s=20)
+        os.kill(child.pid, number)
+        answer = child.ask(Message({"wait": 0.1}, {"a": np.arange(3)}), timeout_s=20)
+    finally:
+        child.kill()
+    assert answer.arrays["a"].tolist() == [0, 1, 2]
+
+
+def test_an_interrupted_question_ends_its_child():
+    """Its answer would be taken for that of the next question."""
+    child = Worker([sys.executable, "-c", CHILD], "the child")
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(KeyboardInterrupt):
+            child.ask(Message({"wait": 60}), timeout_s=120)
+        child.close()
+        assert not Path(f"/proc/{child.pid}").exists()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        child.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_both_signals_are_held_back_and_the_second_ends_at_once(number):
+    before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        for one in before:
+            signal.signal(one, signal.default_int_handler)
+        with held_interrupts() as was_interrupted:
+            assert not was_interrupted()
+            os.kill(os.getpid(), number)
+            assert was_interrupted()
+            with pytest.raises(KeyboardInterrupt):
+                os.kill(os.getpid(), number)
+        assert signal.getsignal(number) is signal.default_int_handler
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
