@@ -9,6 +9,9 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # before anything can impor
 
 def main() -> None:
     """Run the command line."""
+    from edgeopt.cli._streams import open_closed_streams
+
+    open_closed_streams()
     from edgeopt.cli import cli
     from edgeopt.system.interrupts import hear_termination
 

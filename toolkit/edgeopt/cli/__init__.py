@@ -15,7 +15,8 @@ from typing import IO, Any
 import click
 
 from edgeopt import __version__
-from edgeopt.errors import EXIT_ERROR, EXIT_INTERRUPTED, EdgeoptError, NotFoundError
+from edgeopt.cli._streams import NOWHERE_TO_WRITE, give_up, is_reader_gone, write_if_possible
+from edgeopt.errors import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_PASS, EdgeoptError, NotFoundError
 from edgeopt.system.text import fold, printable, short
 
 click.UsageError.exit_code = EXIT_ERROR  # click's own 2 means a missed budget here
@@ -52,20 +53,40 @@ class Commands(click.Group):
             _show_error(error)
             ctx.exit(error.exit_code)
         except KeyboardInterrupt:
-            click.echo(f"interrupted: {_what_is_left(ctx.invoked_subcommand)}", err=True)
+            _show_lines(f"interrupted: {_what_is_left(ctx.invoked_subcommand)}")
             ctx.exit(EXIT_INTERRUPTED)
-        except BrokenPipeError:
-            ctx.exit(0)
         except OSError as error:
-            if error.errno not in _OF_THE_USER or error.filename is None:
-                raise
-            problem = f"{short(str(error.filename))} cannot be used: {error.strerror}"
-            _show_error(EdgeoptError(problem, remedy="correct the path or its permissions, or free disk space"))
-            ctx.exit(EXIT_ERROR)
+            ctx.exit(_exit_code_of(error))
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        """Parse the command line; help and version are printed already here."""
+        try:
+            return super().make_context(*args, **extra)
+        except OSError as error:
+            raise click.exceptions.Exit(_exit_code_of(error)) from error
 
 
-_OF_THE_USER = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENOSPC, errno.ELOOP})
+_OF_THE_USER = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP}) | NOWHERE_TO_WRITE
 """What a person mends outside the program, wherever it met it; any other error of the system is a bug."""
+
+
+def _exit_code_of(error: OSError) -> int:
+    """Show an error of the system that a person mends, and return the exit code; raise any other one."""
+    if isinstance(error, BrokenPipeError) and is_reader_gone():
+        give_up(sys.stdout)
+        return EXIT_PASS
+    if error.errno not in _OF_THE_USER:
+        raise error
+    if error.filename is not None:
+        problem = f"{short(str(error.filename))} cannot be used: {error.strerror}"
+        _show_error(EdgeoptError(problem, remedy="correct the path or its permissions, or free disk space"))
+    elif error.errno in NOWHERE_TO_WRITE:  # the standard output, or a file that was open already
+        give_up(sys.stdout)
+        problem = f"what is printed or stored could not be written: {error.strerror}"
+        _show_error(EdgeoptError(problem, remedy="free disk space, or send it elsewhere"))
+    else:
+        raise error
+    return EXIT_ERROR
 
 
 def _show_error(error: EdgeoptError) -> None:
@@ -78,7 +99,7 @@ def _show_lines(text: str) -> None:
     for line in text.split("\n"):
         head = next((one for one in ("error: ", "  -> ") if line.startswith(one)), "")
         for part in fold(printable(line.removeprefix(head)), width, head):
-            click.echo(part, err=True)
+            write_if_possible(sys.stderr, f"{part}\n")
 
 
 def _stderr_width() -> int:
@@ -89,7 +110,8 @@ def _show_usage(error: click.UsageError, file: IO[Any] | None = None) -> None:
     """Print how the command is called, then the error as every other one."""
     del file
     if error.ctx is not None:
-        click.echo(f"{error.ctx.get_usage()}\nTry '{error.ctx.command_path} --help' for help.\n", err=True)
+        usage = f"{error.ctx.get_usage()}\nTry '{error.ctx.command_path} --help' for help.\n\n"
+        write_if_possible(sys.stderr, usage)
     _show_lines(f"error: {error.format_message()}")
 
 

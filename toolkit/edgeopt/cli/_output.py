@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from edgeopt.cli._streams import give_up, write_if_possible
 from edgeopt.system.text import printable
 
 if TYPE_CHECKING:
@@ -21,7 +22,14 @@ def show(document: Document, form: str, *, err: bool = False) -> None:
 
     width = _width(err=err)
     paper = Paper(width, is_coloured=_is_terminal(err=err) and not os.environ.get("NO_COLOR"))
-    click.echo(render(document, form, paper), nl=False, err=err)
+    text = render(document, form, paper)
+    if err:
+        write_if_possible(sys.stderr, text)
+        return
+    try:
+        click.echo(text, nl=False)
+    except BrokenPipeError:  # who reads has read enough; the exit code is still that of the result
+        give_up(sys.stdout)
 
 
 def _width(*, err: bool = False) -> int:
@@ -36,4 +44,7 @@ def _is_terminal(*, err: bool) -> bool:
 
 def show_line(line: str, *, err: bool = False) -> None:
     """Print one line: what comes from files is printed so that it cannot drive a terminal."""
-    click.echo(printable(line), err=err)
+    if err:
+        write_if_possible(sys.stderr, f"{printable(line)}\n")
+    else:
+        click.echo(printable(line))

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import TextIO
 
 from edgeopt.cli._status import StatusLine
+from edgeopt.cli._streams import write_if_possible
 from edgeopt.system.text import fold, printable, shorten
 
 _TELLING_S = 2.0
@@ -103,8 +104,7 @@ class Progress:
         self._status.clear()
         head, _, rest = (text[:_INDENT], "", text[_INDENT:]) if text[_INDENT - 1 : _INDENT] == " " else ("", "", text)
         for line in fold(printable(rest), self._width, printable(head)):
-            self._stream.write(f"{line}\n")
-        self._stream.flush()
+            write_if_possible(self._stream, f"{line}\n")
         self._told_s, self._has_said = self._clock(), True
 
     @property

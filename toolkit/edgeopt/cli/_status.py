@@ -9,6 +9,7 @@ from time import monotonic
 from types import TracebackType
 from typing import TextIO
 
+from edgeopt.cli._streams import write_if_possible
 from edgeopt.system.text import columns, printable, shorten
 
 _INTERRUPT = len("^C")
@@ -52,14 +53,12 @@ class StatusLine:
     def clear(self) -> None:
         """Take the line away."""
         if self._shown:
-            self._stream.write(f"\r{' ' * (columns(self._shown) + _INTERRUPT)}\r")
-            self._stream.flush()
+            write_if_possible(self._stream, f"\r{' ' * (columns(self._shown) + _INTERRUPT)}\r")
             self._shown = ""
 
     def _draw(self, text: str) -> None:
         if text == self._shown:
             return
         rest = " " * max(0, columns(self._shown) - columns(text))
-        self._stream.write(f"\r{text}{rest}")
-        self._stream.flush()
+        write_if_possible(self._stream, f"\r{text}{rest}")
         self._shown, self._drawn_s = text, self._clock()
