@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import onnxruntime
 import pytest
 from fixture_models import model, numbers
 
-from edgeopt.errors import NotFoundError
+from edgeopt.errors import EdgeoptError, NotFoundError, UnsupportedError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import _KNOWN_ENTRIES, EXECUTOR, _listed, _session_options, faults
 from edgeopt.executors.onnxruntime.providers import (
@@ -14,6 +16,7 @@ from edgeopt.executors.onnxruntime.providers import (
     CUDA,
     DIRECTML,
     PROVIDERS,
+    REFUSED,
     TENSORRT,
     WEBGPU,
     XNNPACK,
@@ -125,16 +128,21 @@ def test_tensorrt_is_told_the_precision_of_the_model():
 CACHED = {"trt_engine_cache_enable": "1", "trt_timing_cache_enable": "1"}
 
 
-def test_engines_lie_beside_the_model_of_a_bundle_one_folder_for_each_content(tmp_path):
-    path = tmp_path / "model.onnx"
+def test_engines_of_a_bundle_lie_below_the_users_caches_one_folder_for_each_content(tmp_path, monkeypatch):
+    """An engine is a program for the GPU: one that lay in a bundle would be somebody else's."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    path = tmp_path / "bundle" / "model.onnx"
+    path.parent.mkdir()
+    kept = tmp_path / "caches" / "edgeopt" / "engines"
     folders = []
     for data in (FLOAT, INTEGERS):
         path.write_bytes(data)
         told = tensorrt_options(CACHED, path, "fp32", "")
-        assert told["trt_timing_cache_path"] == str(tmp_path / "engines")
+        assert told["trt_timing_cache_path"] == str(kept)
         folders.append(told["trt_engine_cache_path"])
     assert len(set(folders)) == 2  # TensorRT tells engines apart by names in the graph, not by weights
-    assert all((tmp_path / "engines").samefile(f"{one}/..") for one in folders)
+    assert all(kept.samefile(f"{folder}/..") for folder in folders)
+    assert [one.name for one in path.parent.iterdir()] == ["model.onnx"]
 
 
 def test_engines_of_a_run_lie_in_its_folder(tmp_path):
@@ -149,9 +157,82 @@ def test_without_a_folder_nothing_is_kept_rather_than_written_into_the_current_o
     assert tensorrt_options(CACHED, FLOAT, "fp32", str(tmp_path / "file")) == dict.fromkeys(CACHED, "0")
 
 
-def test_a_path_that_the_profile_gives_is_left_alone():
-    asked = {**CACHED, "trt_engine_cache_path": "/a", "trt_timing_cache_path": "/b"}
-    assert tensorrt_options(asked, FLOAT, "fp32", "") == asked
+_HOSTILE = (
+    "trt_extra_plugin_lib_paths",
+    "trt_engine_decryption_enable",
+    "trt_engine_decryption_lib_path",
+    "trt_engine_cache_path",
+    "trt_engine_cache_prefix",
+    "trt_timing_cache_path",
+    "trt_dump_subgraphs",
+    "trt_dump_ep_context_model",
+    "trt_ep_context_file_path",
+    "trt_int8_calibration_table_name",
+    "trt_onnx_model_folder_path",
+    "ep.context_enable",
+    "ep.context_file_path",
+    "session.optimized_model_file_path",
+    "session.model_external_initializers_file_folder_path",
+    "session.use_ort_model_bytes_directly",
+    "session.load_model_format",
+    "session.debug_layout_transformation",
+    "session.collect_node_memory_stats_to_file",
+    "session.node_partition_config_file",
+    "session.resource_cpu_partitioning_settings",
+    "session.optimized_model_external_initializers_file_name",
+    "session.custom_ops_library",
+    "optimized_model_filepath",
+    "profile_file_prefix",
+    "user_compute_stream",
+    "default_memory_arena_cfg",
+    "gpu_external_alloc",
+    "backend_path",
+    "profiling_file_path",
+    "dump_json_qnn_graph",
+    "ModelCacheDirectory",
+    "cache_dir",
+    "config_file",
+    "xclbin",
+    "ep.webgpuexecutionprovider.dawnProcTable",
+    "ep.webgpuexecutionprovider.enablePIXCapture",
+)
+"""What engines take and no outsider may set: it loads a library, is an address, or reads or writes files."""
+
+
+@pytest.mark.parametrize("key", _HOSTILE)
+def test_an_option_loads_no_library_and_touches_no_file(key, tmp_path):
+    for providers in ((CPU,), *((one, CPU) for one in PROVIDERS)):
+        with pytest.raises(EdgeoptError, match=key.replace(".", r"\.")):
+            EXECUTOR.open(NET.data, SessionOptions(providers=providers, entries={key: str(tmp_path / "made")}))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_name_of_a_provider_speaks_of_a_path_a_file_or_a_library():
+    """A list of another version of ONNX Runtime, copied here whole, would hold them again."""
+    words = re.compile(
+        r"path|file|lib_|_lib|dump|prefix|folder|director|xclbin|encrypt|callback|table|alloc\b|stream\b"
+    )
+    names = {name for one in PROVIDERS.values() for name in one.options | one.entries} | _KNOWN_ENTRIES
+    harmless = {name for name in names if "profile" in name.lower()}  # shapes, and a line in the log
+    assert {name for name in names - harmless if words.search(name.lower())} <= {
+        "do_copy_in_default_stream",
+        "use_ep_level_unified_stream",
+    }
+    assert not names & REFUSED.keys()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("session.intra_op.spin_duration_us", "9" * 30),
+        ("session.intra_op_thread_affinities", "1;$(id)"),
+        ("session.dynamic_block_base", "-1"),
+        ("session.disable_prepacking", "yes"),
+    ],
+)
+def test_a_value_of_another_form_is_refused(key, value):
+    with pytest.raises(UnsupportedError, match=key.replace(".", r"\.")):
+        EXECUTOR.open(NET.data, SessionOptions(entries={key: value}))
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from fixture_bundles import packed, reseal
 
-from edgeopt.errors import InvalidFileError, UnavailableError
+from edgeopt.errors import InvalidFileError, NotFoundError, UnavailableError
 from edgeopt.executors import SessionOptions, arithmetic
-from edgeopt.executors.openvino import EXECUTOR
+from edgeopt.executors.openvino import EXECUTOR, _require_taken
 from edgeopt.graph.model import find_model, load_model
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.runtime.bundle import read_bundle, write_bundle
@@ -31,7 +31,7 @@ def run_blocked(code: str) -> str:
 
 
 def test_without_the_package_the_reason_ends_with_what_to_install():
-    code = "from edgeopt.executors.openvino import EXECUTOR; print(EXECUTOR.why_unavailable())"
+    code = "from edgeopt.executors.openvino import EXECUTOR, _require_taken; print(EXECUTOR.why_unavailable())"
     assert run_blocked(code).strip().endswith("(pip install 'edgeopt[openvino]')")
 
 
@@ -39,7 +39,7 @@ def test_without_the_package_opening_a_model_is_one_clear_error():
     code = (
         "from edgeopt.errors import MissingDependencyError\n"
         "from edgeopt.executors import SessionOptions\n"
-        "from edgeopt.executors.openvino import EXECUTOR\n"
+        "from edgeopt.executors.openvino import EXECUTOR, _require_taken\n"
         "try:\n    EXECUTOR.open(b'', SessionOptions(('CPU',)))\n"
         "except MissingDependencyError as error:\n    print(error)\n"
     )
@@ -142,3 +142,26 @@ def test_a_bundle_with_a_key_that_nobody_knows_is_refused(two_engines):
 def test_onnx_runtimes_provider_names_are_no_devices():
     with pytest.raises(UnavailableError, match="no device CPUExecutionProvider here"):
         EXECUTOR.open(b"", SessionOptions())
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "CACHE_DIR",
+        "WEIGHTS_PATH",
+        "CONFIG_FILE",
+        "NPU_COMPILATION_MODE_PARAMS",
+        "CACHE_ENCRYPTION_CALLBACKS",
+        "cache_dir",
+    ],
+)
+def test_a_property_that_touches_files_is_refused_before_openvino_is_looked_for(key, tmp_path):
+    with pytest.raises(NotFoundError, match=key):
+        EXECUTOR.open(b"", SessionOptions(("CPU",), 1, {key: str(tmp_path / "made")}))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_shipped_profiles_set_properties_that_may_be_set():
+    for name in ("openvino-cpu", "intel-npu"):
+        profile = find_target(name)
+        _require_taken(SessionOptions(profile.providers, 1, profile.options))

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import cv2
 import numpy as np
@@ -109,6 +110,26 @@ def test_a_model_that_is_missing_longer_changed_or_a_pipe_is_refused(bundle):
     os.mkfifo(bundle.model)
     with pytest.raises(InvalidFileError, match="is missing"):
         read_bundle(bundle.folder)
+
+
+@pytest.mark.parametrize(
+    "key", ["trt_extra_plugin_lib_paths", "trt_dump_subgraphs", "ep.context_file_path", "session.custom_ops_library"]
+)
+def test_a_bundle_whose_options_load_a_library_or_write_files_is_refused(bundle, key, tmp_path):
+    """Its maker knows the seal, and every model of it says so."""
+    made = tmp_path / "made.so"
+
+    def set_option(values: dict[str, Any]) -> None:
+        for artefact in values["artefacts"]:
+            artefact["options"][key] = str(made)
+
+    reseal(bundle.folder, set_option)
+    with pytest.raises(EdgeoptError, match=key.replace(".", r"\.")):
+        Runtime.load(bundle.folder)
+    done = CliRunner().invoke(cli, ["bench", str(bundle.folder), "--seconds", "0.1"])
+    assert done.exit_code == 1
+    assert key in done.output
+    assert not made.exists()
 
 
 def test_a_manifest_of_brackets_is_one_line(bundle):

@@ -8,8 +8,9 @@ import pytest
 
 from edgeopt.errors import NoteKind
 from edgeopt.steps.quantize import integer_types
-from edgeopt.steps.quantize.integer_types import TypeSpeeds, cache_folder, confirmed_rules, type_speeds
+from edgeopt.steps.quantize.integer_types import TypeSpeeds, confirmed_rules, type_speeds
 from edgeopt.system import target
+from edgeopt.system.caches import cache_folder
 from edgeopt.system.target import Int8Rules, Target, find_target
 
 HERE = Target(
@@ -116,5 +117,6 @@ def test_every_system_has_its_own_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system: str, variable: str, end: str
 ) -> None:
     monkeypatch.setattr("sys.platform", system)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv(variable, str(tmp_path))
     assert cache_folder() == tmp_path / end

@@ -48,7 +48,7 @@ class SessionOptions:
     save_optimized_to: str = ""
     """Where the engine writes its optimized graph; empty: nowhere."""
     cache_folder: str = ""
-    """Where an engine that compiles keeps the result; empty: beside a model that is a file, else nowhere."""
+    """Where an engine that compiles keeps the result; empty: below the user's caches, for a model that is a file."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,11 +20,26 @@ from edgeopt.executors import Executor, Placement, SessionOptions, Source, Stage
 from edgeopt.graph.tensors import Tensors, TensorSpec, require_names
 from edgeopt.system.files import write_beside
 from edgeopt.system.optional import require
+from edgeopt.system.text import words_of
 
 _HINTS = {"": "f32", "fp32": "f32", "bf16": "bf16", "fp16": "f16"}
 _TYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
 _OURS = ("INFERENCE_PRECISION_HINT", "INFERENCE_NUM_THREADS", "PERFORMANCE_HINT", "NUM_STREAMS", "EXECUTION_MODE_HINT")
 """Properties that `SessionOptions` sets; an entry that sets one again would contradict it."""
+_TAKEN = words_of(
+    """CPU_DENORMALS_OPTIMIZATION CPU_SPARSE_WEIGHTS_DECOMPRESSION_RATE DYNAMIC_QUANTIZATION_GROUP_SIZE
+    ENABLE_CPU_PINNING ENABLE_CPU_RESERVATION ENABLE_HYPER_THREADING ENABLE_MMAP ENABLE_TENSOR_PARALLEL
+    KEY_CACHE_GROUP_SIZE KEY_CACHE_PRECISION KV_CACHE_PRECISION LOG_LEVEL MODEL_DISTRIBUTION_POLICY MODEL_PRIORITY
+    PERFORMANCE_HINT_NUM_REQUESTS PERF_COUNT SCHEDULING_CORE_TYPE VALUE_CACHE_GROUP_SIZE VALUE_CACHE_PRECISION
+    WORKLOAD_TYPE ACTIVATIONS_SCALE_FACTOR COMPILATION_NUM_THREADS GPU_DISABLE_WINOGRAD_CONVOLUTION
+    GPU_ENABLE_LARGE_ALLOCATIONS GPU_ENABLE_LOOP_UNROLLING GPU_ENABLE_SDPA_OPTIMIZATION GPU_HOST_TASK_PRIORITY
+    GPU_QUEUE_PRIORITY GPU_QUEUE_THROTTLE NPU_BYPASS_UMD_CACHING NPU_COMPILATION_MODE NPU_COMPILER_DYNAMIC_QUANTIZATION
+    NPU_DEFER_WEIGHTS_LOAD NPU_DMA_ENGINES NPU_MAX_TILES NPU_PLATFORM NPU_QDQ_OPTIMIZATION
+    NPU_QDQ_OPTIMIZATION_AGGRESSIVE NPU_RUN_INFERENCES_SEQUENTIALLY NPU_STEPPING NPU_TILES NPU_TURBO"""
+)
+"""Properties that a bundle or a target may set, by OpenVINO's documentation. Other properties of a device write files
+(CACHE_DIR), read them (WEIGHTS_PATH, CONFIG_FILE), or hand a text to a compiler (NPU_COMPILATION_MODE_PARAMS): bundles
+and targets come from other people."""
 BLOB_SUFFIX = ".blob"
 _BLOB_MAGIC = b"RR_"
 """How the CPU's compiled models begin; no ONNX file does."""
@@ -196,6 +211,7 @@ class OpenVino(Executor):
             raise ValueError(f"precision is {options.precision!r}, not one of {', '.join(_HINTS)}")
         if options.profile_to:
             raise ValueError("the executor openvino writes no operator profile")
+        _require_taken(options)
         openvino = _openvino()
         core = openvino.Core()
         device = _require_device(core, openvino.__version__, options.providers)
@@ -209,6 +225,15 @@ class OpenVino(Executor):
         if options.save_optimized_to:
             write_beside(Path(options.save_optimized_to), session.export_blob())
         return session
+
+
+def _require_taken(options: SessionOptions) -> None:
+    """Refuse a property that reads or writes files, in a bundle or a target of whatever origin."""
+    for key in options.entries:
+        if key in _OURS:
+            raise UnsupportedError(f"{key} is no entry", remedy="set precisions and threads of the profile instead")
+        if key not in _TAKEN:
+            raise NotFoundError("property of OpenVINO that a bundle or a target may set", key, _TAKEN)
 
 
 def _openvino() -> Any:
@@ -233,10 +258,8 @@ def _properties(core: Any, device: str, options: SessionOptions) -> dict[str, An
     """Return what the model is compiled with; keys are checked against the device's own list."""
     known = {str(key) for key, access in core.get_property(device, "SUPPORTED_PROPERTIES").items() if access == "RW"}
     for key in options.entries:
-        if key in _OURS:
-            raise UnsupportedError(f"{key} is no entry", remedy="set precisions and threads of the profile instead")
         if key not in known:
-            raise NotFoundError(f"property of OpenVINO's {device}", key, known - {*_OURS})
+            raise NotFoundError(f"property of OpenVINO's {device}", key, known & _TAKEN)
     properties: dict[str, Any] = {
         "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_PRECISION_HINT": _HINTS[options.precision],

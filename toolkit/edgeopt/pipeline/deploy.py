@@ -110,7 +110,7 @@ def deploy(
         selftest=selftest,
     )
     if TENSORRT in run.context.target.providers and not run.untimed:
-        open_artefact(bundle, bundle.artefacts[0]).session.close()  # builds its engines into the bundle
+        open_artefact(bundle, bundle.artefacts[0]).session.close()  # builds its engines: the first start here is quick
     names = [one.name for one in in_float.inputs], [one.name for one in in_float.outputs]
     loaded = complete_bundle(run.configurations, folder, bundle.artefacts[0].file, recipe, names)
     return folder, (*notes, *loaded, _size_of(bundle))

@@ -65,7 +65,8 @@ def opening_for(target: Target, precision: str, threads: int, cache_folder: str 
         target: Its executor, providers and options.
         precision: A scheme; what is behind its `+`, or the whole, names the arithmetic of float operators.
         threads: Of the session.
-        cache_folder: Where an engine that compiles keeps the result; empty: beside a model that is a file.
+        cache_folder: Where an engine that compiles keeps the result; empty: below the user's caches, for a model that
+            is a file.
     """
     options = SessionOptions(
         target.providers, threads, target.options, precision=arithmetic(precision), cache_folder=cache_folder

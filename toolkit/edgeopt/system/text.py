@@ -103,6 +103,11 @@ def format_bytes(size_bytes: int) -> str:
     return f"{kib:.0f} KiB" if kib < 1024 else f"{kib / 1024:.2f} MiB"
 
 
+def words_of(text: str) -> frozenset[str]:
+    """Return the words of a text, which white space parts: how a long list of names is written."""
+    return frozenset(text.split())
+
+
 def plural(count: int, noun: str) -> str:
     """Return `1 image`, `2 images`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

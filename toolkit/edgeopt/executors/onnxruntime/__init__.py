@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -37,9 +38,6 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read once, when onnxrunti
 
 _KNOWN_ENTRIES = frozenset(
     {
-        "ep.context_enable",
-        "ep.context_file_path",
-        "ep.context_embed_mode",
         "mlas.enable_gemm_fastmath_arm64_bfloat16",
         "session.disable_cpu_ep_fallback",
         "session.disable_prepacking",
@@ -54,7 +52,6 @@ _KNOWN_ENTRIES = frozenset(
         "session.set_denormal_as_zero",
         "session.use_device_allocator_for_initializers",
         "session.use_env_allocators",
-        "session.use_ort_model_bytes_directly",
         "session.x64quantprecision",
     }
 )
@@ -62,15 +59,12 @@ _KNOWN_ENTRIES = frozenset(
 UNFUSED = {"session.disable_quant_qdq": "1"}
 """Entries with which pairs of Q and DQ stand around float kernels: the same numbers on every processor. Without VNNI
 fused kernels saturate; `session.x64quantprecision` mends that for U8S8 only, and refuses S8S8."""
-_OTHER_VALUES = frozenset(
-    {
-        "ep.context_file_path",
-        "session.dynamic_block_base",
-        "session.intra_op_thread_affinities",
-        "session.intra_op.spin_duration_us",
-    }
-)
-"""Entries that are more than yes or no; of the others it takes any word but `1` for no."""
+_OTHER_VALUES: Mapping[str, str] = {
+    "session.dynamic_block_base": r"\d{1,4}",
+    "session.intra_op_thread_affinities": r"[\d,;-]{1,4096}",
+    "session.intra_op.spin_duration_us": r"\d{1,7}",
+}
+"""Entries that are more than yes or no, and what they may be; of the others it takes any word but `1` for no."""
 ARITHMETIC_KEY = "edgeopt.arithmetic"
 """Metadata of a model that was converted: ONNX Runtime tells no caller which types are inside."""
 MEMORY_REUSE = "enable_mem_reuse"
@@ -256,8 +250,9 @@ def _session_options(ort: Any, options: SessionOptions, entries: Mapping[str, st
     if DIRECTML in options.providers:  # it refuses the parallel mode, and patterns of memory that it does not own
         made.enable_mem_pattern, made.execution_mode = False, ort.ExecutionMode.ORT_SEQUENTIAL
     for key, value in entries.items():
-        if key in _KNOWN_ENTRIES - _OTHER_VALUES and value not in ("0", "1"):
-            raise UnsupportedError(f"{key} is {short(value)}", remedy="write 0 or 1")
+        if key in _KNOWN_ENTRIES and not re.fullmatch(_OTHER_VALUES.get(key, "[01]"), value):
+            allowed = f"a value of the form {_OTHER_VALUES[key]}" if key in _OTHER_VALUES else "0 or 1"
+            raise UnsupportedError(f"{key} is {short(value)}", remedy=f"write {allowed}")
         if key == MEMORY_REUSE:
             made.enable_mem_reuse = value != "0"
         else:

@@ -11,7 +11,8 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from edgeopt.errors import NotFoundError, UnavailableError
+from edgeopt.errors import NotFoundError, UnavailableError, UnsupportedError
+from edgeopt.system.text import words_of
 from edgeopt.system.threads import physical_cores
 
 CPU, CUDA, TENSORRT = "CPUExecutionProvider", "CUDAExecutionProvider", "TensorrtExecutionProvider"
@@ -53,47 +54,56 @@ class Provider:
         return {"win32": "Windows", "darwin": "Apple's systems"}[self.system]
 
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_CUDA_OPTIONS = _words(
+_CUDA_OPTIONS = words_of(
     """arena_extend_strategy cudnn_conv1d_pad_to_nc1d cudnn_conv_algo_search cudnn_conv_use_max_workspace device_id
     do_copy_in_default_stream enable_cuda_graph enable_cudnn enable_skip_layer_norm_strict_mode fuse_conv_bias
     gpu_mem_limit prefer_nhwc sdpa_kernel tunable_op_enable tunable_op_max_tuning_duration_ms
     tunable_op_tuning_enable use_ep_level_unified_stream use_tf32"""
 )
-_TENSORRT_OPTIONS = _words(
+_TENSORRT_OPTIONS = words_of(
     """device_id trt_auxiliary_streams trt_bf16_enable trt_build_heuristics_enable trt_builder_optimization_level
     trt_context_memory_sharing_enable trt_cuda_graph_enable trt_detailed_build_log trt_dla_core trt_dla_enable
-    trt_dump_ep_context_model trt_dump_subgraphs trt_engine_cache_enable trt_engine_cache_path trt_engine_cache_prefix
-    trt_engine_decryption_enable trt_engine_decryption_lib_path trt_engine_hw_compatible trt_ep_context_embed_mode
-    trt_ep_context_file_path trt_extra_plugin_lib_paths trt_force_sequential_engine_build trt_force_timing_cache
-    trt_fp16_enable trt_int8_calibration_table_name trt_int8_enable trt_int8_use_native_calibration_table
-    trt_layer_norm_fp32_fallback trt_load_user_initializer trt_max_partition_iterations trt_max_workspace_size
-    trt_min_subgraph_size trt_onnx_model_folder_path trt_op_types_to_exclude trt_preview_features
-    trt_profile_max_shapes trt_profile_min_shapes trt_profile_opt_shapes trt_sparsity_enable trt_tactic_sources
-    trt_timing_cache_enable trt_timing_cache_path trt_weight_stripped_engine_enable"""
+    trt_engine_cache_enable trt_engine_hw_compatible trt_force_sequential_engine_build trt_force_timing_cache
+    trt_fp16_enable trt_int8_enable trt_layer_norm_fp32_fallback trt_load_user_initializer
+    trt_max_partition_iterations trt_max_workspace_size trt_min_subgraph_size trt_op_types_to_exclude
+    trt_preview_features trt_profile_max_shapes trt_profile_min_shapes trt_profile_opt_shapes trt_sparsity_enable
+    trt_tactic_sources trt_timing_cache_enable"""
 )
 _DIRECTML_OPTIONS = frozenset({"device_id", "performance_preference", "device_filter", "disable_metacommands"})
-_DIRECTML_ENTRIES = _words(
+_DIRECTML_ENTRIES = words_of(
     """ep.dml.disable_graph_fusion ep.dml.disable_memory_arena ep.dml.enable_cpu_sync_spinning
     ep.dml.enable_graph_capture ep.dml.enable_graph_serialization"""
 )
 _WEBGPU_ENTRIES = frozenset(
     f"ep.webgpuexecutionprovider.{name}"
-    for name in _words(
-        """dawnBackendType defaultBufferCacheMode deviceId enableGraphCapture enableInt64 enablePIXCapture
-    forceCpuNodeNames maxStorageBufferBindingSize multiRotaryCacheConcatOffset powerPreference preferredLayout
+    for name in words_of(
+        """dawnBackendType defaultBufferCacheMode deviceId enableGraphCapture enableInt64 forceCpuNodeNames
+    maxStorageBufferBindingSize multiRotaryCacheConcatOffset powerPreference preferredLayout
     preserveDevice queryResolveBufferCacheMode storageBufferCacheMode uniformBufferCacheMode validationMode"""
     )
 )
 """Session entries, not options: as options of the provider they are ignored in silence, whatever their names."""
-_COREML_OPTIONS = _words(
-    """AllowLowPrecisionAccumulationOnGPU EnableOnSubgraphs MLComputeUnits ModelCacheDirectory ModelFormat
-    ProfileComputePlan RequireStaticInputShapes SpecializationStrategy"""
+_COREML_OPTIONS = words_of(
+    """AllowLowPrecisionAccumulationOnGPU EnableOnSubgraphs MLComputeUnits ModelFormat ProfileComputePlan
+    RequireStaticInputShapes SpecializationStrategy"""
 )
-_VITISAI_OPTIONS = _words("cache_dir cache_key config_file encryptionKey target xclbin")
+_VITISAI_OPTIONS = frozenset({"target"})
+_LOADS, _WRITES, _READS = "loads a library", "writes files", "reads a file of this machine"
+REFUSED: Mapping[str, str] = {
+    **dict.fromkeys(words_of("trt_extra_plugin_lib_paths trt_engine_decryption_lib_path"), _LOADS),
+    **dict.fromkeys(words_of("trt_engine_decryption_enable config_file xclbin"), _LOADS),
+    **dict.fromkeys(words_of("trt_dump_ep_context_model trt_dump_subgraphs trt_ep_context_embed_mode"), _WRITES),
+    **dict.fromkeys(words_of("trt_ep_context_file_path trt_engine_cache_path trt_engine_cache_prefix"), _WRITES),
+    **dict.fromkeys(words_of("trt_timing_cache_path cache_dir cache_key ModelCacheDirectory"), _WRITES),
+    **dict.fromkeys(words_of("ep.context_enable ep.context_file_path ep.context_embed_mode"), _WRITES),
+    **dict.fromkeys(words_of("session.optimized_model_file_path ep.webgpuexecutionprovider.enablePIXCapture"), _WRITES),
+    **dict.fromkeys(words_of("trt_int8_calibration_table_name trt_int8_use_native_calibration_table"), _READS),
+    **dict.fromkeys(words_of("trt_onnx_model_folder_path trt_weight_stripped_engine_enable encryptionKey"), _READS),
+    **dict.fromkeys(words_of("session.model_external_initializers_file_folder_path"), _READS),
+}
+"""What engines take and neither a bundle nor a target may set, since both come from other people; why it is left out.
+
+What is allowed is the list of each provider, not what this one lacks; edgeopt itself names the folder of engines."""
 _LIBRARIES = "pip install 'onnxruntime-gpu[cuda,cudnn]' brings CUDA and cuDNN"
 
 PROVIDERS: Mapping[str, Provider] = {
@@ -166,7 +176,14 @@ def split_entries(
 
     Raises:
         NotFoundError: On a name that neither the session nor one of its providers knows: ONNX Runtime ignores it.
+        UnsupportedError: On a name that loads a library, or reads or writes files.
     """
+    for key in entries:
+        if key in REFUSED:
+            raise UnsupportedError(
+                f"the option {key} {REFUSED[key]}, which no bundle and no target may do",
+                remedy="leave it out of [options], or take a bundle from somebody who does not set it",
+            )
     facts = [PROVIDERS.get(name) for name in providers]
     known = session_entries.union(*(one.entries for one in facts if one))
     options = tuple({key: _value(entries[key]) for key in entries if one and key in one.options} for one in facts)

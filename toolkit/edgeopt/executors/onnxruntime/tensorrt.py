@@ -1,8 +1,9 @@
 """What TensorRT must be told beyond its profile: the model's precision, and where it keeps what it compiled.
 
-Engines take seconds to minutes to build. They lie beside the model, so that a bundle builds them once on its device;
-they belong to that kind of GPU and that version of TensorRT, and elsewhere are built anew. TensorRT knows an engine by
-the names in its graph, whatever the weights: each content of a model has a folder of its own.
+Engines take seconds to minutes to build. They lie in the folder of a run, and for bundles and other files below the
+user's own caches: an engine is a program for the GPU, and one that lies in a bundle would be somebody else's. They
+belong to that kind of GPU and that version of TensorRT, and elsewhere are built anew. TensorRT knows an engine by the
+names in its graph, whatever the weights: each content of a model has a folder of its own.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from edgeopt.system import caches
+
 ENGINES = "engines"
-"""The folder beside a model."""
+"""The folder in that of a run, or below the user's caches."""
 _INTEGERS = b"DequantizeLinear"
 _OFF = ("", "0", "False", "false")
 
@@ -28,17 +31,17 @@ def tensorrt_options(
         options: As the profile says.
         source: A serialized ONNX model, or its path.
         precision: What float operators are computed in.
-        cache_folder: For engines and timings; empty: beside a model that is a file. With neither, nothing is kept:
-            TensorRT would write into whatever folder the program was started in.
+        cache_folder: For engines and timings; empty: below the user's caches, for a model that is a file. With neither,
+            nothing is kept: TensorRT would write into whatever folder the program was started in.
     """
     told = dict(options)
     if precision == "fp16":
         told.setdefault("trt_fp16_enable", "1")
     if _has_integers(source):
         told.setdefault("trt_int8_enable", "1")
-    if told.get("trt_engine_cache_enable", "") not in _OFF and "trt_engine_cache_path" not in told:
+    if told.get("trt_engine_cache_enable", "") not in _OFF:
         _cache(told, "engine", _made(cache_folder, source, _digest(source)))
-    if told.get("trt_timing_cache_enable", "") not in _OFF and "trt_timing_cache_path" not in told:
+    if told.get("trt_timing_cache_enable", "") not in _OFF:
         _cache(told, "timing", _made(cache_folder, source))
     return told
 
@@ -66,14 +69,12 @@ def _digest(source: bytes | Path) -> str:
 
 def _made(asked: str, source: bytes | Path, *below: str) -> Path | None:
     """Return the folder, which exists then; None where there is none or it cannot be written."""
-    if asked:
-        folder = Path(asked).resolve().joinpath(*below)
-    elif isinstance(source, Path):
-        folder = (source.resolve().parent / ENGINES).joinpath(*below)
-    else:
+    if not asked and not isinstance(source, Path):
         return None
     try:
+        kept = Path(asked).resolve() if asked else caches.cache_folder() / ENGINES
+        folder = kept.joinpath(*below)
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
+    except (OSError, RuntimeError):  # a user without a home
         return None
     return folder if os.access(folder, os.W_OK) else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import sys
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.executors.onnxruntime.decoder import CachePart
+from edgeopt.system.caches import cache_folder
 from edgeopt.system.files import write_beside
 
 _MOST_FILES = 16
@@ -98,9 +98,4 @@ class StoredPrefix:
 
 def prefix_folder() -> Path:
     """Return where prefixes are stored unless somebody says: below the user's caches, as the system has them."""
-    if given := os.environ.get("XDG_CACHE_HOME"):
-        return Path(given) / "edgeopt" / "prefixes"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home()) / "edgeopt" / "prefixes"
-    caches = Path("Library/Caches") if sys.platform == "darwin" else Path(".cache")
-    return Path.home() / caches / "edgeopt" / "prefixes"
+    return cache_folder() / "prefixes"

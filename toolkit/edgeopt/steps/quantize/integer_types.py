@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -24,6 +22,7 @@ from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.model import Model
 from edgeopt.measurement.calls import call_of, compare_calls
 from edgeopt.steps.quantize.api import quantize
+from edgeopt.system.caches import cache_folder
 from edgeopt.system.environment import processor_hash
 from edgeopt.system.files import write_beside
 from edgeopt.system.target import Int8Rules, Target
@@ -90,18 +89,6 @@ def type_speeds(folder: Path | None = None) -> TypeSpeeds:
     with contextlib.suppress(InvalidFileError):
         write_beside(file, json.dumps(asdict(found)) + "\n")
     return found
-
-
-def cache_folder() -> Path:
-    """Return where this user's programs keep what can be computed again.
-
-    Source: XDG Base Directory Specification 0.8; Apple's File System Programming Guide; Windows' LOCALAPPDATA.
-    """
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local")) / "edgeopt" / "cache"
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "edgeopt"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "edgeopt"
 
 
 def _measure() -> TypeSpeeds:
