@@ -266,6 +266,10 @@ def test_a_folder_with_a_model_leads_to_the_model(tmp_path):
     shutil.copy(DIGITS, tmp_path / "net.onnx")
     shown = CliRunner().invoke(cli, ["inspect", str(tmp_path)])
     assert f"is a folder\n  -> name {tmp_path / 'net.onnx'}" in shown.output
+    shutil.copy(DIGITS, tmp_path / "another.onnx")
+    shown = CliRunner().invoke(cli, ["inspect", str(tmp_path)])
+    both = f"{tmp_path / 'another.onnx'}, {tmp_path / 'net.onnx'}"
+    assert f"is a folder with 2 ONNX files\n  -> name one of them: {both}" in shown.output
 
 
 def of_one_picture(folder: Path, model: Model, recipe: str) -> tuple[Bundle, Path]:

@@ -10,11 +10,13 @@ from click.testing import CliRunner
 from edgeopt.cli import cli
 from edgeopt.errors import Missing
 from edgeopt.executors.onnxruntime.providers import DIRECTML, PROVIDERS
+from edgeopt.executors.openvino import EXECUTOR
 from edgeopt.report.formats import Paper, render
 from edgeopt.runtime import checkup
 from edgeopt.runtime.reach import Where, family, find_reach
+from edgeopt.system import assets
 from edgeopt.system.environment import cpu_architecture
-from edgeopt.system.target import target_names
+from edgeopt.system.target import Choice, read_target, target_names
 
 
 @pytest.fixture(scope="module")
@@ -75,10 +77,35 @@ def test_lists_fit_a_screen(command, monkeypatch):
 
 
 @pytest.mark.parametrize("name", target_names())
-def test_every_target_is_shown_by_name(name):
+def test_every_target_is_shown_by_name(name, found):
     shown = CliRunner().invoke(cli, ["targets", name])
     assert shown.exit_code == 0, shown.output
-    assert f"edgeopt optimize MODEL --target {name}" in shown.output
+    command = f"edgeopt optimize MODEL --target {name}"
+    assert (command in shown.output) == found[name].takes_models
+
+
+@pytest.mark.parametrize("name", ["npu", "gpu", "nvidia-cuda", "qualcomm-htp-v73", "rockchip-rk3588", "directml"])
+def test_no_target_is_told_to_do_what_fails(name, found):
+    """A command that a target's page ends with must run, and what it lacks must be told before."""
+    if found[name].takes_models:
+        pytest.skip("it runs here")
+    shown = CliRunner().invoke(cli, ["targets", name]).output
+    refused = CliRunner().invoke(cli, ["optimize", "digits_detector", "-t", name, "-o", "never-written"])
+    assert refused.exit_code == 1
+    assert f"--target {name}" not in shown
+    named = read_target(assets.folder("targets") / f"{name}.toml")
+    members = named.choose if isinstance(named, Choice) else ()
+    assert all(f"\n{each} " in shown for each in members)
+    assert members or found[name].where is Where.ELSEWHERE or "get it" in shown
+
+
+def test_an_npu_that_is_not_there_is_not_told_to_install_what_is_installed(monkeypatch):
+    """OpenVINO may be installed where the NPU or its driver is not."""
+    monkeypatch.setattr(type(EXECUTOR), "devices", lambda self: ("CPU",))
+    npu = next(one for one in find_reach() if one.name == "intel-npu")
+    assert npu.where is Where.MISSING
+    assert npu.reason == "OpenVINO is here and finds no NPU"
+    assert npu.remedy == "install the driver of the NPU"
 
 
 def test_every_recipe_is_shown_by_name():

@@ -34,7 +34,7 @@ def targets(*, name: str | None, form: str) -> None:
     named = {one.name: one for one in found}
     if name not in named:
         raise NotFoundError("target", name, named)
-    show(show_target(named[name]), form)
+    show(show_target(named[name], found), form)
 
 
 def list_targets(found: Sequence[Reach]) -> Document:
@@ -79,8 +79,13 @@ def _device(row: Sequence[Reach]) -> str:
     return f"{' '.join(words[0] for words in shared)}: {chips}"
 
 
-def show_target(found: Reach) -> Document:
-    """Return what is shown of one target."""
+def show_target(found: Reach, known: Sequence[Reach]) -> Document:
+    """Return what is shown of one target.
+
+    Args:
+        found: Of the target.
+        known: Of all targets: one that chooses says what brings each that it may choose.
+    """
     from edgeopt.report.document import Document, Section, Value
     from edgeopt.system import assets
     from edgeopt.system.target import Choice
@@ -90,8 +95,11 @@ def show_target(found: Reach) -> Document:
     file = Value("file", shown_path(assets.folder("targets") / f"{target.name}.toml"))
     here = [Value("runs", f"{found.where}{f': {found.reason}' if found.reason else ''}")]
     here += [Value("get it", found.remedy, is_command=True)] if found.remedy else []
-    next_one = Value("next", f"edgeopt optimize MODEL --target {target.name}", is_command=True)
+    command = f"edgeopt optimize MODEL --target {target.name}" if found.takes_models else "edgeopt targets"
+    next_one = Value("next", command, is_command=True)
     if isinstance(target, Choice):
+        may = [] if found.takes_models else [each for each in known if each.name in target.choose]
+        here += [Value(each.name, each.remedy or each.reason) for each in may]
         facts = [Value("device", target.description), Value("one of", ", ".join(target.choose))]
     else:
         facts = _facts(found)

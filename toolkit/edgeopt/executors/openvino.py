@@ -180,8 +180,12 @@ class OpenVino(Executor):
 
     def why_no_provider(self, providers: tuple[str, ...]) -> str | None:
         """Return None if the device is here; without it OpenVINO's wheels compile nothing for it on Linux."""
-        missing = set(providers) - set(self.devices())
-        return f"OpenVINO finds no {', '.join(sorted(missing))} here (driver missing?)" if missing else None
+        missing = ", ".join(sorted(set(providers) - set(self.devices())))
+        return (
+            Missing(f"OpenVINO is here and finds no {missing}", f"install the driver of the {missing}")
+            if missing
+            else None
+        )
 
     def devices(self) -> tuple[str, ...]:
         """Return the devices that are really here.

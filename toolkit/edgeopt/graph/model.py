@@ -35,6 +35,8 @@ from edgeopt.system.files import read_file, write_beside
 
 _TWO_GB = 2**31 - 2**20
 _MOST_FILE_BYTES = 2**31
+_MOST_FILES = 8
+"""Files of a folder that a message names."""
 """A protobuf holds no more; larger models keep their weights in external data."""
 _MOST_TOLD = 200
 """Characters of a path in a message."""
@@ -322,6 +324,9 @@ def _is_folder(path: Path) -> InvalidFileError:
     bundle = next((one for one in (path, path / "bundle") if (one / "manifest.json").is_file()), None)
     found = sorted((bundle or path).glob("*.onnx"), reverse=True)  # a bundle's model before its fallback
     named = f"name {found[0]}" if found else "name an ONNX file"
+    if bundle is None and len(found) > 1:
+        files = ", ".join(map(str, sorted(found)[:_MOST_FILES])) + (", ..." if len(found) > _MOST_FILES else "")
+        return InvalidFileError(f"{path} is a folder with {len(found)} ONNX files", remedy=f"name one of them: {files}")
     if bundle is None:
         return InvalidFileError(f"{path} is a folder", remedy=named)
     remedy = f"edgeopt run, bench, compare and check take it; here name the model that it was made of, or {named}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from edgeopt.errors import Missing
-from edgeopt.runtime.availability import why_absent, why_unavailable
+from edgeopt.runtime.availability import is_by_rule, why_absent, why_unavailable
 from edgeopt.system import assets
 from edgeopt.system.target import Choice, Target, read_target, target_names
 
@@ -34,6 +34,8 @@ class Reach:
     """What brings it; empty: nothing is known to."""
     executor: str = ""
     """The engine that it runs on here; empty where it does not."""
+    takes_models: bool = False
+    """Whether `edgeopt optimize` makes models for it here, though there may be no times of them."""
 
     @property
     def name(self) -> str:
@@ -54,6 +56,11 @@ def find_reach() -> tuple[Reach, ...]:
 
 
 def _reach(target: Target) -> Reach:
+    takes_models = why_unavailable(target) is None or is_by_rule(target)
+    return replace(_place(target), takes_models=takes_models)
+
+
+def _place(target: Target) -> Reach:
     if reason := target.why_not_here():
         return Reach(target, Where.ELSEWHERE, reason)
     if missing := why_unavailable(target):
@@ -70,7 +77,7 @@ def _of_choice(choice: Choice, known: Iterable[Reach]) -> Reach:
     for where in (Where.HERE, Where.SIMULATED):
         if found := [one for one in may if one.where is where]:
             return replace(found[0], target=choice)
-    return Reach(choice, Where.MISSING, f"none of its profiles fits: {', '.join(choice.choose)}")
+    return Reach(choice, Where.MISSING, "none of its profiles fits")
 
 
 def family(names: Sequence[str]) -> str:
