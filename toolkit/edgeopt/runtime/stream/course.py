@@ -12,6 +12,7 @@ from edgeopt.runtime.stream.clockwork import Running
 from edgeopt.runtime.stream.degradation import Change, Degradation, Ladder
 from edgeopt.runtime.stream.desk import Desk
 from edgeopt.runtime.stream.events import EventKind
+from edgeopt.runtime.stream.forecast import Timing
 from edgeopt.runtime.stream.rungs import Level, Rung, levels_of
 from edgeopt.runtime.stream.runner import Runner
 
@@ -33,17 +34,19 @@ class Course:
         levels = levels_of(given, smaller_input=rules is not None and rules.smaller_input)
         self._desk, self._levels, self._own = desk, levels, levels[0].open()
         self.rung = Rung(levels[0].name, self._own)
-        self._ladder = None if rules is None else Ladder(rules, budget_ns, tuple(one.keep_every for one in levels))
+        self._ladder = (
+            None if rules is None else Ladder(rules, budget_ns, [level.load for level in levels], desk.policy)
+        )
         self._opened: dict[int, Runner] = {0: self._own}
         self._opening: Running | None = None
         self._since = 0
         """Frames before this one came in at another level."""
 
-    def record(self, index: int, rung: Rung, latency_ns: int, *, missed: bool) -> Rung:
-        """Hear of a served frame; return what the next one is run with."""
-        if self._ladder is None or self._opening is not None or index < self._since or rung is not self.rung:
+    def record(self, rung: Rung, timing: Timing) -> Rung:
+        """Hear of a served frame and what it was run with; return what the next one is run with."""
+        if self._ladder is None or self._opening is not None or timing.index < self._since or rung is not self.rung:
             return self.rung
-        change = self._ladder.record(latency_ns, self._desk.period_ns, missed=missed)
+        change = self._ladder.record(timing)
         if change is not None:
             self._go(change)
         return self.rung
@@ -60,7 +63,7 @@ class Course:
         level = self._levels[change.level]
         if change.level in self._opened:
             self._move(change, self._opened[change.level])
-        elif level.keep_every > 1:
+        elif level.load.keep_every > 1:
             self._move(change, self._own)
         else:
             self._opening = self._desk.clockwork.start(partial(self._open, change, level), "edgeopt-lighter")
@@ -86,8 +89,8 @@ class Course:
         assert self._ladder is not None
         level, is_down = self._levels[change.level], change.level > self._ladder.level
         self._ladder.moved(change.level)
-        self.rung = Rung(level.name, runner, level.keep_every)
-        self._desk.keep_every = level.keep_every
+        self.rung = Rung(level.name, runner, level.load.keep_every)
+        self._desk.keep_every = level.load.keep_every
         self._since = self._desk.fed
         kind = EventKind.DEGRADED if is_down else EventKind.RECOVERED
         self._desk.tell(kind, f"{level.name}: {change.reason}")

@@ -71,8 +71,6 @@ class Desk:
         self.source_error: Exception | None = None
         self.fed = 0
         self.last_fed_ns = self.began_ns
-        self.period_ns = 0.0
-        """Between two frames that came in, a moving mean; 0: not known."""
         self.keep_every = 1
         """A degraded stream takes one frame of so many."""
         self.gaps, self.gap_s = 0, 0.0
@@ -139,11 +137,7 @@ class Desk:
         with self.changes:
             sample = captured.sample
             item = Waiting(self.fed, captured.name, sample, captured_ns, size_of(sample), captured.stream)
-            now = self.now_ns
-            if self.fed:
-                gap = now - self.last_fed_ns
-                self.period_ns = gap if not self.period_ns else self.period_ns + (gap - self.period_ns) / 16
-            self.fed, self.last_fed_ns = self.fed + 1, now
+            self.fed, self.last_fed_ns = self.fed + 1, self.now_ns
             self.ring.feed()
             if item.index % self.keep_every or not self._has_room(item, can_wait):
                 self.ring.drop()

@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from edgeopt.runtime.bundle import Artefact
+from edgeopt.runtime.bundle import Artefact, Expected
 from edgeopt.runtime.pipelines.pipeline import Pipeline
 from edgeopt.runtime.runtime import Runtime
+from edgeopt.runtime.stream.degradation import Load
 from edgeopt.runtime.stream.runner import Runner, name_of, runner_of
 
 FULL = "full"
+_FULL_LOAD: Final = Load()
 _AREA: Final = 0.5
 """Of a smaller input, of the full one."""
 _STEP: Final = 32
@@ -40,7 +42,7 @@ class Level:
 
     name: str
     open: Callable[[], Runner]
-    keep_every: int = 1
+    load: Load = _FULL_LOAD
 
 
 def levels_of(given: Runtime | Pipeline, *, smaller_input: bool = False) -> tuple[Level, ...]:
@@ -51,18 +53,28 @@ def levels_of(given: Runtime | Pipeline, *, smaller_input: bool = False) -> tupl
         smaller_input: Whether the last level may be the lightest model at half the area, where its input is free.
     """
     full = runner_of(given)
-    levels = [Level(FULL, lambda: full), Level("every 2nd frame", lambda: full, keep_every=2)]
+    levels = [Level(FULL, lambda: full), Level("every 2nd frame", lambda: full, Load(keep_every=2))]
     return tuple(levels) if isinstance(given, Pipeline) else (*levels, *_lighter(given, smaller_input=smaller_input))
 
 
 def _lighter(runtime: Runtime, *, smaller_input: bool) -> Iterator[Level]:
     lighter = [one for one in reversed(runtime.bundle.lighter) if one != runtime.artefact]  # the fastest comes last
     for one in lighter:
-        yield Level(f"lighter model {one.file}", partial(runtime.with_artefact, one))
+        load = Load(time_ratio=_time_ratio(one.expected, runtime.artefact.expected))
+        yield Level(f"lighter model {one.file}", partial(runtime.with_artefact, one), load)
     size = smaller_size(runtime) if smaller_input else None
     if size is not None:
         artefact = lighter[-1] if lighter else runtime.artefact
-        yield Level(f"input of {size[0]}x{size[1]}", partial(_with_size, runtime, artefact, size))
+        yield Level(
+            f"input of {size[0]}x{size[1]}", partial(_with_size, runtime, artefact, size), Load(time_ratio=None)
+        )
+
+
+def _time_ratio(lighter: Expected, full: Expected) -> float | None:
+    """Return how a lighter model's frame compares in time as both were measured; None: one of them was not."""
+    if not lighter.frame_p50_ms or not full.frame_p50_ms:
+        return None
+    return lighter.frame_p50_ms / full.frame_p50_ms
 
 
 def smaller_size(runtime: Runtime) -> tuple[int, int] | None:

@@ -20,6 +20,7 @@ from edgeopt.recipes.frames import Frames
 from edgeopt.runtime.pipelines.pipeline import Pipeline
 from edgeopt.runtime.queueing import parse_queue
 from edgeopt.runtime.runtime import Runtime
+from edgeopt.runtime.schedule.model import TURN
 from edgeopt.runtime.stats import Stats
 from edgeopt.runtime.stats.ring import StageRing
 from edgeopt.runtime.stream.capture import Capture
@@ -28,6 +29,7 @@ from edgeopt.runtime.stream.course import Course
 from edgeopt.runtime.stream.degradation import Degradation
 from edgeopt.runtime.stream.desk import Desk
 from edgeopt.runtime.stream.events import Event, EventKind
+from edgeopt.runtime.stream.forecast import Timing
 from edgeopt.runtime.stream.growth import Growth
 from edgeopt.runtime.stream.result import StreamResult, StreamStats
 from edgeopt.runtime.stream.serving import Served, Server
@@ -124,6 +126,10 @@ class Stream:
         self._pipelined = pipelined and not is_whole
         self._growth = Growth()
         self._stalled = self._closed = False
+        self._handed_ns: int | None = None
+        """When the app got the answer before; None: it has none yet."""
+        self._reader_ns = 0
+        """How long it then worked before it asked for the next one."""
         self._captor: Running | None = None
 
     def __enter__(self) -> Stream:
@@ -211,6 +217,8 @@ class Stream:
     def _wait_for_answer(self) -> Served | None:
         desk, server = self._desk, self._server
         with desk.changes:
+            if self._handed_ns is not None:
+                self._reader_ns = desk.now_ns - self._handed_ns
             server.want()
             while True:
                 served = server.take()
@@ -258,7 +266,8 @@ class Stream:
         missed = age > self._budget_ns
         self._ring.record(times, latency, age, is_missed=missed)
         self._growth.record(item.captured_ns, served.began_ns, now)
-        self._adapt(served, age, latency, missed=missed)
+        self._adapt(served, self._timing(served, age))
+        self._handed_ns = now
         return StreamResult(
             index=item.index,
             name=item.name,
@@ -272,13 +281,31 @@ class Stream:
             level=served.rung.name,
         )
 
-    def _adapt(self, served: Served, age: int, latency: int, *, missed: bool) -> None:
+    def _timing(self, served: Served, age_ns: int) -> Timing:
+        """Return how the age of an answer came about."""
+        item, latency_ns = served.item, served.done_ns - served.began_ns
+        stages_ns = dict(zip(self._ring.stages[1:], (max(one, 0) for one in served.times_ns), strict=True))
+        turn_ns, in_stages_ns = stages_ns.pop(TURN, 0), sum(stages_ns.values())
+        between_ns = latency_ns - turn_ns - in_stages_ns if served.is_overlapped else 0
+        first_ns = next(iter(stages_ns.values()), 0)
+        return Timing(
+            index=item.index,
+            captured_ns=item.captured_ns,
+            age_ns=age_ns,
+            queued_ns=between_ns + (0 if served.waited_for_frame else served.began_ns - item.captured_ns),
+            turn_ns=turn_ns,
+            service_ns=latency_ns - turn_ns - between_ns,
+            occupied_ns=max(first_ns, in_stages_ns - first_ns) if served.is_overlapped else latency_ns,
+            reader_ns=self._reader_ns,
+        )
+
+    def _adapt(self, served: Served, timing: Timing) -> None:
         """Change what measurement says should change."""
         with self._desk.changes:
             if self._trial is not None:
                 told = self._trial.record(
                     served.done_ns,
-                    age,
+                    timing.age_ns,
                     is_overlapped=served.is_overlapped,
                     waited_for_frame=served.waited_for_frame,
                 )
@@ -288,7 +315,7 @@ class Stream:
                     periods = f"{outcome.serial_period_ms:.1f} ms to {outcome.pipelined_period_ms:.1f} ms a frame"
                     reason = f"stages overlap: {periods}, {outcome.added_age_ms:+.1f} ms of age"
                     self._desk.tell(EventKind.PIPELINING, reason)
-            rung = self._course.record(served.item.index, served.rung, latency, missed=missed)
+            rung = self._course.record(served.rung, timing)
             if rung is not self._server.rung and self._trial is not None and not self._trial.is_over:
                 self._trial = Trial()  # two levels cannot be compared
                 self._server.pipeline(on=False)
