@@ -167,7 +167,7 @@ def with_external_weights(folder: Path, **entries: str) -> Path:
 
 @pytest.mark.parametrize("entries", [{}, {"offset": "abc"}, {"offset": "-5"}, {"location": "."}, {"location": "../x"}])
 def test_external_data_that_is_short_or_elsewhere_is_no_truncated_model(entries, tmp_path):
-    with pytest.raises(EdgeoptError, match="its external data cannot be loaded"):
+    with pytest.raises(EdgeoptError, match=r"hostile.onnx: its external data (cannot be loaded|')"):
         load_model(with_external_weights(tmp_path, **entries))
 
 

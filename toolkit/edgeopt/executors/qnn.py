@@ -27,6 +27,7 @@ from edgeopt.errors import (
 )
 from edgeopt.executors import Executor, Placement, SessionOptions, Source, Staged, in_one_piece
 from edgeopt.graph.tensors import Tensors, TensorSpec, require_names
+from edgeopt.system.links import pinned
 from edgeopt.system.messages import Message
 from edgeopt.system.text import plural
 from edgeopt.system.worker import Worker, python_worker
@@ -354,7 +355,7 @@ def _message(do: str, source: Source, options: SessionOptions, *, strict: bool, 
     source = in_one_piece(source, "the executor qnn")
     if isinstance(source, bytes):
         return Message(values, {"model": np.frombuffer(source, np.uint8)})
-    return Message({**values, "path": str(source.resolve())})
+    return Message({**values, "path": str(pinned(source))})
 
 
 def _spec(name: str, kind: str, shape: list[int | str | None]) -> TensorSpec:

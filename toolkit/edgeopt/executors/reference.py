@@ -10,6 +10,7 @@ from onnx.reference import ReferenceEvaluator
 
 from edgeopt.errors import UnsupportedError
 from edgeopt.executors import Executor, Placement, SessionOptions, Source, Staged, in_one_piece
+from edgeopt.graph.outside_weights import read_whole
 from edgeopt.graph.tensors import Tensors, TensorSpec
 
 
@@ -56,10 +57,11 @@ class Reference(Executor):
         """Load a model; providers and threads mean nothing here.
 
         Raises:
+            InvalidFileError: If a file is no ONNX model, or its external data is not there.
             UnsupportedError: If an op is not part of ONNX.
         """
         source = in_one_piece(source, "the reference evaluator")
-        proto = onnx.load(str(source)) if isinstance(source, Path) else onnx.load_from_string(source)
+        proto = read_whole(source) if isinstance(source, Path) else onnx.load_from_string(source)
         try:
             return ReferenceSession(ReferenceEvaluator(proto), proto)
         except NotImplementedError as error:

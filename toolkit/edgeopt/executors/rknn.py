@@ -34,6 +34,7 @@ from edgeopt.errors import (
 from edgeopt.executors import Executor, Placement, SessionOptions, Source, Staged, in_one_piece
 from edgeopt.executors._rknn_table import Layer, plain, read_layers
 from edgeopt.graph.tensors import Tensors, TensorSpec, require_names
+from edgeopt.system.links import pinned
 from edgeopt.system.messages import Message
 from edgeopt.system.text import plural
 from edgeopt.system.worker import Worker
@@ -243,7 +244,7 @@ class Rknn(Executor):
 
     def _message(self, source: Source, config: Mapping[str, Any], folder: Path, simulate: bool) -> Message:
         source = in_one_piece(source, "the executor rknn")
-        model = source.resolve() if isinstance(source, Path) else folder / "model.onnx"
+        model = pinned(source) if isinstance(source, Path) else folder / "model.onnx"
         if isinstance(source, bytes):
             model.write_bytes(source)
         elif not model.is_file():

@@ -43,4 +43,11 @@ def name_of(model: Path) -> str:
         return model.stem
     above = model.parent.resolve()
     is_inner = above.name == _INNER and (above.parent / _CONFIGURATION).is_file()
-    return (above.parent if is_inner else above).name or model.stem
+    return folder_name(above.parent if is_inner else above) or model.stem
+
+
+def folder_name(folder: Path) -> str:
+    """Return what the model in a folder is called: its name, in Hugging Face's cache that of the repository."""
+    place = folder.resolve()
+    is_snapshot = place.parent.name == "snapshots" and place.parents[1].name.startswith("models--")
+    return place.parents[1].name.rpartition("--")[2] if is_snapshot else place.name

@@ -20,10 +20,10 @@ from edgeopt.graph.outside_weights import (
     for_engines,
     in_one_file,
     layout_of,
-    leave_outside,
     load_inside,
     outside_tensors,
     piece_of,
+    read_outside,
     told_bytes,
     with_locations,
 )
@@ -354,11 +354,8 @@ def load_model(path: Path, name: str = "") -> Model:
     if not proto.graph.node or not proto.opset_import:
         raise InvalidFileError(f"{path} holds no ONNX graph", remedy="export the model again, or copy the file again")
     try:
-        if _is_large(proto, len(data)):
-            leave_outside(proto, path)
-        else:
-            onnx.load_external_data_for_model(proto, str(path.parent))
-    except (OSError, ValueError, onnx.checker.ValidationError) as error:
+        read_outside(proto, path, may_stay=_is_large(proto, len(data)))
+    except (OSError, ValueError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise InvalidFileError(
             f"{path}: its external data cannot be loaded: {reason}",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 
 import onnx
@@ -17,8 +18,14 @@ from onnx import GraphProto, ModelProto, TensorProto, helper
 from edgeopt.errors import InvalidFileError
 from edgeopt.graph.outside import LEAST_BYTES, Layout, Outside, Piece, lay_out
 from edgeopt.graph.subgraphs import stored_tensors
+from edgeopt.system.files import read_file, require_no_pointer
+from edgeopt.system.links import named_by
 
 _REMEDY = "keep the external data files beside the model, whole"
+_MOST_FILE_BYTES = 2**31
+"""A protobuf holds no more."""
+_PACKED_BITS = {"UINT4": 4, "INT4": 4, "FLOAT4E2M1": 4, "UINT2": 2, "INT2": 2}
+"""Of the types of which a byte holds several numbers."""
 
 
 def outside_tensors(proto: ModelProto) -> Iterator[TensorProto]:
@@ -32,8 +39,8 @@ def outside_files(path: Path) -> tuple[Path, ...]:
         proto = onnx.load_model_from_string(path.read_bytes())
     except (DecodeError, ValueError):
         return ()
-    found = dict.fromkeys(path.parent / piece_of(one).file for one in outside_tensors(proto))
-    return tuple(one for one in found if one.is_file())
+    files = dict.fromkeys(named_by(path, piece_of(one).file) for one in outside_tensors(proto))
+    return tuple(one for one in files if one is not None and one.is_file())
 
 
 def piece_of(tensor: TensorProto) -> Piece:
@@ -44,39 +51,65 @@ def piece_of(tensor: TensorProto) -> Piece:
 
 
 def told_bytes(tensor: TensorProto) -> int:
-    """Return how many bytes a tensor takes by its shape and type; 0 where its type is unknown or packs several."""
+    """Return how many bytes a tensor takes by its shape and type; 0 where its type is unknown."""
     try:
         width = helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
-    except (KeyError, TypeError):
+        name = TensorProto.DataType.Name(tensor.data_type)
+    except (KeyError, TypeError, ValueError):
         return 0
-    return int(math.prod(max(size, 0) for size in tensor.dims) * width)
+    count = math.prod(max(size, 0) for size in tensor.dims)
+    packed = _PACKED_BITS.get(name)
+    return int(count * width) if packed is None else -(-count * packed // 8)
 
 
-def leave_outside(proto: ModelProto, path: Path) -> None:
-    """Write whole paths in place of the relative ones, and load what is small or in a subgraph, in place.
+def read_outside(proto: ModelProto, path: Path, *, may_stay: bool) -> None:
+    """Load the weights that lie in other files, or write whole paths in place of the relative ones, in place.
 
     Args:
         proto: As it was read, no external data loaded.
         path: Of the model.
+        may_stay: Whether what is large and in the main graph stays where it is.
 
     Raises:
-        InvalidFileError: If a file is absent, leads out of the folder or is too short.
+        InvalidFileError: If a file is absent, leads out of the model's tree or is too short.
     """
-    for tensor in proto.graph.initializer:
-        if tensor.data_location != TensorProto.EXTERNAL:
-            continue
-        piece = piece_of(tensor)
-        file = _inside(path, piece.file)
-        if not file.is_file() or file.stat().st_size < piece.offset + piece.length:
-            told = "is shorter than the model says" if file.is_file() else "is missing"
-            raise InvalidFileError(f"{path}: its external data {str(piece.file)!r} {told}", remedy=_REMEDY)
-        if piece.length >= LEAST_BYTES:
-            _place(tensor, str(file), piece.offset, piece.length)
+    main = proto.graph.initializer
+    for tensor in (one for one in main if one.data_location == TensorProto.EXTERNAL):
+        piece = _located(path, piece_of(tensor))
+        if may_stay and piece.length >= LEAST_BYTES:
+            _place(tensor, str(piece.file), piece.offset, piece.length)
         else:
-            _load(tensor, Piece(file, piece.offset, piece.length))
-    for tensor in (one for one in outside_tensors(proto) if not piece_of(one).file.is_absolute()):
-        piece = piece_of(tensor)
-        _load(tensor, Piece(_inside(path, piece.file), piece.offset, piece.length))
+            _load(tensor, piece)
+    for tensor in islice(stored_tensors(proto.graph), len(main), None):
+        if tensor.data_location == TensorProto.EXTERNAL:
+            _load(tensor, _located(path, piece_of(tensor)))
+
+
+def read_whole(path: Path, *, may_stay: bool = False) -> ModelProto:
+    """Read an ONNX file with its weights, links followed; nothing of it is checked.
+
+    Raises:
+        InvalidFileError: As `read_outside`, or if it is no ONNX file.
+    """
+    try:
+        proto = onnx.load_model_from_string(read_file(path, remedy="name an ONNX file", most_bytes=_MOST_FILE_BYTES))
+    except (DecodeError, ValueError) as error:
+        raise InvalidFileError(f"{path} is not an ONNX file, or is truncated", remedy="copy the file again") from error
+    read_outside(proto, path, may_stay=may_stay)
+    return proto
+
+
+def followed(path: Path) -> bytes | Outside:
+    """Return what an engine opens of an ONNX file whose links it would not follow: the graph, weights where they lie.
+
+    Raises:
+        InvalidFileError: As `read_whole`.
+    """
+    proto = read_whole(path, may_stay=True)
+    if any(True for _ in outside_tensors(proto)):
+        return for_engines(proto)
+    data: bytes = proto.SerializeToString(deterministic=True)
+    return data
 
 
 def _load(tensor: TensorProto, piece: Piece) -> None:
@@ -96,14 +129,20 @@ def load_inside(proto: ModelProto) -> ModelProto:
     return copy
 
 
-def _inside(path: Path, location: Path) -> Path:
-    folder = path.parent.resolve()
-    file = (folder / location).resolve()
-    if location.is_absolute() or not file.is_relative_to(folder):
-        raise InvalidFileError(
-            f"{path}: its external data {str(location)!r} leads out of the model's folder", remedy=_REMEDY
-        )
-    return file
+def _located(path: Path, piece: Piece) -> Piece:
+    """Return where a piece really lies; raise InvalidFileError where it is not all there."""
+    told = f"{path}: its external data {str(piece.file)!r}"
+    file = None if piece.file.is_absolute() else named_by(path, piece.file)
+    if file is None:
+        raise InvalidFileError(f"{told} leads out of the model's folder", remedy=_REMEDY)
+    if not file.is_file():
+        raise InvalidFileError(f"{told} is missing", remedy=_REMEDY)
+    if piece.offset < 0 or piece.length < 0:
+        raise InvalidFileError(f"{told} begins at {piece.offset} and has {piece.length} bytes", remedy=_REMEDY)
+    if file.stat().st_size < piece.offset + piece.length:
+        require_no_pointer(file)
+        raise InvalidFileError(f"{told} is shorter than the model says", remedy=_REMEDY)
+    return Piece(file.resolve(), piece.offset, piece.length)
 
 
 def _place(tensor: TensorProto, location: str, offset: int, length: int) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from edgeopt.graph.exported_folder import folder_name
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.binding import Choice, bind_recipe
 from edgeopt.recipes.hugging_face import folder_of, read_configuration, recipe_told
@@ -41,7 +42,7 @@ def configured(
     if of_texts := text_recipe(folder, told, inputs, outputs):
         bound = bind_recipe(of_texts[0], reason, inputs, outputs, metadata, taken)
         return replace(bound, is_given=True)
-    recipe, notes = recipe_told(told, inputs, names, name=folder.resolve().name, source=folder.name)
+    recipe, notes = recipe_told(told, inputs, names, name=folder_name(folder), source=folder.name)
     if recipe is None:
         return None
     choice = bind_recipe(recipe, reason, inputs, outputs, metadata, taken)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from edgeopt.errors import InvalidFileError, Note, NoteKind, UnsupportedError
+from edgeopt.graph.exported_folder import folder_name
 from edgeopt.recipes.audio import Audio, Features
 from edgeopt.recipes.generation import GENERATION, Generation
 from edgeopt.recipes.recipe import NO_DECODER, Evaluation, Postprocess, Recipe, read_recipe
@@ -142,7 +143,7 @@ def read_encoder_decoder(folder: Path) -> EncoderDecoderFiles:
         context = config.get("max_target_positions" if kind == _WHISPER else "max_position_embeddings")
         first = _tokens(asked.get("bos_token_id")) if _TEXTS.get(kind) else ()
         return EncoderDecoderFiles(
-            name=folder.resolve().name,
+            name=folder_name(folder),
             kind=kind,
             encoder=graphs[0],
             first=graphs[1],

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from edgeopt.errors import InvalidFileError
+from edgeopt.graph.exported_folder import folder_name
 from edgeopt.recipes.generation import GENERATION, Generation
 from edgeopt.recipes.recipe import NO_DECODER, Evaluation, Postprocess, Recipe
 from edgeopt.recipes.tokenizer import Tokenizer
@@ -38,7 +39,7 @@ def drafted_generation(folder: Path) -> Recipe | None:
     if told is None:
         return None
     return Recipe(
-        name=folder.resolve().name,
+        name=folder_name(folder),
         task=GENERATION,
         description="language model",
         license="that of its source",

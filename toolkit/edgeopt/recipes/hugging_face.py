@@ -15,6 +15,7 @@ from edgeopt.recipes.optimum_tasks import OptimumTask, task_of_class
 from edgeopt.recipes.preprocess import Colour, Input, Preprocess, Resize
 from edgeopt.recipes.recipe import NO_DECODER, READERS, Evaluation, Postprocess, Recipe
 from edgeopt.recipes.sound_told import audio_told
+from edgeopt.system.links import beside
 from edgeopt.system.toml import read_json
 
 CONFIGURATION = "config.json"
@@ -123,7 +124,7 @@ def folder_of(model: Path) -> Path:
     """Return where the configurations of an ONNX file lie: beside it, or above a folder `onnx`."""
     above = model.parent.resolve()
     is_inner = above.name == "onnx" and not (above / CONFIGURATION).is_file()
-    return above.parent if is_inner else model.parent
+    return above.parent if is_inner else beside(model, CONFIGURATION).parent
 
 
 def companions_in(folder: Path) -> tuple[Path, ...]:

@@ -22,6 +22,7 @@ from edgeopt.recipes.text import Text
 from edgeopt.recipes.tokenizer import Tokenizer
 from edgeopt.system import assets, registry
 from edgeopt.system.files import read_text
+from edgeopt.system.links import lies_in_tree
 from edgeopt.system.toml import Within, parse_table, read_toml
 
 
@@ -254,6 +255,13 @@ class Recipe:
         return self.class_names[index] if index < len(self.class_names) else f"class {index}"
 
     @property
+    def files(self) -> tuple[str, ...]:
+        """All files and folders that it names, as it names them."""
+        scored, writes = self.evaluation, self.generation
+        named = (self.labels, self.model, self.alphabet.file, self.tokenizer.file, scored.labels, scored.calib)
+        return tuple(file for file in (*named, writes.encoder, writes.draft) if file)
+
+    @property
     def decodes(self) -> bool:
         """Whether a decoder turns outputs into the answer; else the outputs are the answer."""
         return self.postprocess.decoder != NO_DECODER
@@ -333,16 +341,14 @@ def read_recipe(path: Path, *, stays_inside: bool = False) -> Recipe:
     recipe = parse_table(Recipe, values, str(path))
     _require_parts(recipe, path)
     if stays_inside:
-        scored, draft = recipe.evaluation, recipe.generation.draft
-        _require_inside(path, (recipe.labels, recipe.model, recipe.alphabet.file, scored.labels, scored.calib, draft))
+        _require_inside(path, recipe.files)
     alphabet, names = recipe.alphabet.read_in(path.parent), read_class_names(path.parent, recipe.labels)
     return replace(recipe, folder=path.parent, class_names=names, alphabet=alphabet)
 
 
 def _require_inside(path: Path, files: Sequence[str]) -> None:
-    folder = path.parent.resolve()
-    for file in filter(None, files):
-        if "\0" in file or not (folder / file).resolve().is_relative_to(folder):
+    for file in files:
+        if not lies_in_tree(path.parent / file, path.parent, path):
             raise InvalidFileError(
                 f"{path}: {file} lies outside the recipe's folder",
                 remedy=f"put it beside the recipe, or name the recipe: --recipe {path}",

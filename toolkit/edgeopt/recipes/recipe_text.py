@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from edgeopt.recipes.recipe import Recipe
+from edgeopt.system.links import pinned
 from edgeopt.system.text import printable
 
 _TABLES = (
@@ -87,7 +88,7 @@ def changed_lines(before: Recipe, after: Recipe) -> list[str]:
 
 
 def _absolute(recipe: Recipe, file: str) -> str:
-    return str((recipe.folder / file).resolve()) if file else ""
+    return str(pinned(recipe.folder / file)) if file else ""
 
 
 def _values(table: Any, name: str, comments: Mapping[str, str]) -> list[str]:

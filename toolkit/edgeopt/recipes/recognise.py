@@ -15,6 +15,7 @@ from edgeopt.recipes.matching import recognised, shipped_recipes, told_by
 from edgeopt.recipes.metadata import named_task, other_task
 from edgeopt.recipes.preprocess import PICTURE_TYPES
 from edgeopt.recipes.recipe import find_recipe, read_recipe
+from edgeopt.system.links import beside
 
 
 def choose_recipe(
@@ -50,9 +51,9 @@ def choose_recipe(
     if asked is not None:
         told = "asked for with --recipe"
         return replace(bind_recipe(find_recipe(asked), told, inputs, outputs, metadata, taken), is_given=True)
-    beside = path.parent / "recipe.toml" if path else None
-    if beside is not None and beside.is_file():
-        found, told = read_recipe(beside, stays_inside=True), f"{beside.name} lies beside the model"
+    own = beside(path, "recipe.toml") if path else None
+    if own is not None and own.is_file():
+        found, told = read_recipe(own, stays_inside=True), f"{own.name} lies beside the model"
         return replace(bind_recipe(found, told, inputs, outputs, metadata, taken), is_given=True)
     beside_it = configured(path, inputs, outputs, metadata, taken)
     if beside_it and beside_it.recipe.task != ARRAYS_RECIPE:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from edgeopt.graph.exported_folder import folder_name
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.hugging_face import CONFIGURATION, Configuration, shape_of
 from edgeopt.recipes.recipe import NO_DECODER, Evaluation, Postprocess, Recipe
@@ -78,7 +79,7 @@ def text_recipe(
     if task != "embedding":
         comments["labels"] = f"id2label of {CONFIGURATION}" if names else f"{NOT_KNOWN}names of the classes, one a line"
     recipe = Recipe(
-        name=folder.resolve().name,
+        name=folder_name(folder),
         task=task,
         description=f"{named or 'a model'} of texts",
         license="that of the weights",

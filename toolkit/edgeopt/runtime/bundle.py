@@ -22,6 +22,7 @@ from edgeopt.recipes.encoder_decoder import configurations
 from edgeopt.recipes.generation import GENERATION
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.system.files import read_file, write_beside
+from edgeopt.system.links import lies_in_tree
 from edgeopt.system.target import Target
 from edgeopt.system.toml import Within, parse_table, read_object
 
@@ -334,8 +335,8 @@ class _Manifest:
     def __post_init__(self) -> None:
         if self.recipe.generation.encoder not in ("", *(one.file for one in self.parts)):
             raise ValueError("it does not name the encoder, which its recipe reads")
-        for read in (self.recipe.tokenizer.file, self.recipe.generation.draft):
-            if read not in ("", *(one.file for one in self.attachments)):
+        for read in self.recipe.files:
+            if read not in (self.recipe.generation.encoder, *(one.file for one in self.attachments)):
                 raise ValueError(f"it does not name {read!r}, which its recipe reads")
         if len(self.lighter) > _MOST_LIGHTER:
             raise ValueError(f"it names {len(self.lighter)} lighter models, more than {_MOST_LIGHTER}")
@@ -380,12 +381,14 @@ def seal(manifest: Mapping[str, Any]) -> str:
 
 
 def require_inside(folder: Path, path: Path) -> None:
-    """Raise where a link leads out of the folder.
+    """Raise where a link leads out of the folder, and not into the store that its manifest lies in too.
 
     Raises:
         InvalidFileError: If so.
     """
-    if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
+    manifest = next((folder / one for one in (MANIFEST, PIPELINE) if (folder / one).is_file()), None)
+    holder = manifest if manifest != path else None
+    if path.is_symlink() and not lies_in_tree(path, folder, holder):
         raise InvalidFileError(
             f"{path} is a link out of the bundle",
             remedy="put the file itself there: a bundle reads its own folder only",

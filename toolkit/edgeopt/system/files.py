@@ -17,6 +17,11 @@ from edgeopt.errors import InvalidFileError, UnavailableError
 MOST_BYTES = 64 << 20
 """Of a file that describes something; the largest report of a real run is 1 MiB."""
 
+_POINTERS = (
+    (b"version https://git-lfs.github.com/spec/", "Git LFS", "git lfs pull"),
+    (b"/annex/objects/", "git-annex", "git annex get"),
+)
+"""How files begin that stand in a repository for a large one, whose they are, and what fetches the large one."""
 _LONGEST_PATH = 400
 """Characters of a path that a message shows."""
 
@@ -37,9 +42,35 @@ def read_file(path: Path, *, remedy: str, most_bytes: int = MOST_BYTES) -> bytes
         problem = f"{path} has {size_bytes >> 20} MiB, more than {most_bytes >> 20} MiB"
         raise InvalidFileError(problem, remedy=remedy)
     try:
-        return path.read_bytes()
+        data = path.read_bytes()
     except OSError as error:
         raise InvalidFileError(_why_unreadable(path, error), remedy=remedy) from error
+    _require_content(path, data)
+    return data
+
+
+def require_no_pointer(path: Path) -> None:
+    """Raise InvalidFileError where a file only stands for a large one, as Git LFS and git-annex leave it."""
+    if is_pointer(path):
+        _require_content(path, path.read_bytes())
+
+
+def is_pointer(path: Path) -> bool:
+    """Return whether a file only stands for a large one; False where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(max(len(one) for one, _, _ in _POINTERS))
+    except (OSError, ValueError):
+        return False
+    return any(head.startswith(one) for one, _, _ in _POINTERS)
+
+
+def _require_content(path: Path, data: bytes) -> None:
+    for head, tool, command in _POINTERS:
+        if data.startswith(head):
+            raise InvalidFileError(
+                f"{path} is a pointer of {tool}, not the file itself", remedy=f"{command}, in its repository"
+            )
 
 
 def read_text(path: Path, *, remedy: str, most_bytes: int = MOST_BYTES) -> str:
@@ -89,6 +120,8 @@ def list_folder(path: Path, *, remedy: str) -> list[str]:
 def _why_unreadable(path: Path, error: OSError | ValueError) -> str:
     text = str(path)
     told = text if len(text) <= _LONGEST_PATH else f"{text[: _LONGEST_PATH // 2]}...{text[-_LONGEST_PATH // 4 :]}"
+    if isinstance(error, FileNotFoundError) and path.is_symlink():
+        return f"{told} is a link to {str(path.readlink())[:_LONGEST_PATH]}, which does not exist"
     if isinstance(error, FileNotFoundError):
         return f"{told} does not exist"
     reason = error.strerror if isinstance(error, OSError) else None

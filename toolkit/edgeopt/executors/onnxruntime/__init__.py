@@ -30,6 +30,7 @@ from edgeopt.executors.onnxruntime.providers import (
 from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
 from edgeopt.executors.onnxruntime.tensorrt import tensorrt_options
 from edgeopt.graph.outside import Outside
+from edgeopt.system.links import leads_elsewhere
 from edgeopt.system.memory import give_back, require_bytes
 from edgeopt.system.optional import require
 from edgeopt.system.text import short
@@ -71,6 +72,8 @@ MEMORY_REUSE = "enable_mem_reuse"
 """A field of ONNX Runtime's session options, not one of its entries: `0` gives every tensor a buffer of its own."""
 
 
+_MOST_LINKED_BYTES = 64 << 20
+"""Of a graph whose weights lie in other files: one that is larger holds them itself."""
 _WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 _WARNING, _FATAL = 2, 4
 """ONNX Runtime's severities; the first is its default."""
@@ -149,6 +152,7 @@ class OnnxRuntime(Executor):
         entries, provided = split_entries(options.providers, options.entries, _KNOWN_ENTRIES | {MEMORY_REUSE})
         _require_built(ort, options.providers)
         made = _session_options(ort, options, entries)
+        source = _reachable(source)
         given = with_weights(made, source)
         if isinstance(source, Outside) and not memory_of(options.providers):
             require_bytes(sum(one.stat().st_size for one in source.files), "weights", "close other programs")
@@ -186,6 +190,19 @@ def with_weights(made: Any, source: Source) -> bytes | Path:
     give_back()
     made.add_session_config_entry(_WEIGHTS_FOLDER, str(source.folder))
     return source.graph
+
+
+def _reachable(source: Source) -> Source:
+    """Return a graph with its weights where they lie in place of a file whose links ONNX Runtime would not follow."""
+    if not isinstance(source, Path) or not source.is_file() or source.stat().st_size > _MOST_LINKED_BYTES:
+        return source
+    if not leads_elsewhere(source):
+        return source
+    try:
+        from edgeopt.graph.outside_weights import followed
+    except ImportError:  # a device has no onnx: ONNX Runtime says what it does not follow
+        return source
+    return followed(source)
 
 
 def _takes_turns(provided: Mapping[str, str], memory: str) -> bool:

@@ -15,6 +15,7 @@ from edgeopt.measurement.samples import Samples
 from edgeopt.system import assets
 from edgeopt.system.environment import Environment
 from edgeopt.system.files import write_beside
+from edgeopt.system.links import pinned
 from edgeopt.system.toml import read_object
 
 SCHEMA = 2
@@ -66,9 +67,9 @@ def path_from(file: Path, model: str) -> str:
     if not Path(model).exists():
         return model
     try:
-        return os.path.relpath(Path(model).resolve(), file.resolve().parent)
+        return os.path.relpath(pinned(Path(model)), file.resolve().parent)
     except ValueError:  # Windows: another drive
-        return str(Path(model).resolve())
+        return str(pinned(Path(model)))
 
 
 def raw_beside(file: Path) -> Path:

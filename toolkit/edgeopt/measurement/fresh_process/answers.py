@@ -21,6 +21,7 @@ from edgeopt.measurement.generation.turns import PARTS, Prompt, Turns, Writes, l
 from edgeopt.measurement.statistics.ratio import Ratio, centre_of_rounds, ratio_of_rounds
 from edgeopt.runtime.decoding.generation import Asked
 from edgeopt.runtime.decoding.opening import open_writer
+from edgeopt.system.links import pinned
 from edgeopt.system.time_limit import require_time, time_left_s
 
 _LONGEST_S = 3600.0
@@ -47,7 +48,7 @@ def answer_fresh(
         OutOfTime: If it does not end before a time limit does.
     """
     with tempfile.TemporaryDirectory(prefix="edgeopt-fresh-") as folder:
-        files = [str(original.resolve()), str(other.resolve())]
+        files = [str(pinned(original)), str(pinned(other))]
         request = files, list(prompts), asked, threads, rounds, number
         (Path(folder) / _REQUEST).write_bytes(pickle.dumps(request))
         longest_s = min(_LONGEST_S, max(time_left_s(), 0.0))

@@ -20,6 +20,7 @@ from edgeopt.measurement.fresh_process.start import (
     run_child,
     ways_in_turns,
 )
+from edgeopt.system.links import pinned
 
 
 def run_cold_language(
@@ -49,7 +50,7 @@ def run_cold_language(
     reason = why_cannot_drop()
     ways = [ColdWay(one, is_optimized=False) for one in PageCache if one is PageCache.WARM or not reason]
     notes = [Note(NoteKind.SKIPPED, f"cold page cache not measured: {reason}")] if reason else []
-    request = json.dumps({"model": str(model.resolve()), "prompt": [*prompt], "threads": threads, "wants_peak": False})
+    request = json.dumps({"model": str(pinned(model)), "prompt": [*prompt], "threads": threads, "wants_peak": False})
 
     def run(way: ColdWay) -> ColdRun:
         resident = prepare(files, way.page_cache)

@@ -27,6 +27,7 @@ from edgeopt.measurement.statistics.quantile import Quantile, quantile
 from edgeopt.recipes.input_shapes import Shapes
 from edgeopt.runtime.opening import Opening
 from edgeopt.system.files import require_space
+from edgeopt.system.links import pinned
 from edgeopt.system.worker import child_environment
 
 POINTS = ("interpreter", "import", "session", "first", "second")
@@ -318,7 +319,7 @@ def fresh_request(
         wants_peak: Whether its peak memory is told too.
     """
     fed = str(inputs.resolve()) if inputs else ""
-    asked = {"model": str(model.resolve()), "opening": opening.to_json(), "inputs": fed, "wants_peak": wants_peak}
+    asked = {"model": str(pinned(model)), "opening": opening.to_json(), "inputs": fed, "wants_peak": wants_peak}
     return json.dumps({**asked, "shapes": shapes or {}})
 
 

@@ -8,6 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from edgeopt.errors import EdgeoptError, UnsupportedError
+from edgeopt.graph.exported_folder import folder_name
 from edgeopt.recipes.optimum_tasks import GENERATION, OptimumTask, read_task
 from edgeopt.system.files import require_regular
 from edgeopt.system.text import short
@@ -53,7 +54,7 @@ class Source:
         if self.kind is Kind.MODULE:
             return self.where.rpartition(":")[2].rpartition(".")[2]
         if self.kind is Kind.HUGGING_FACE:
-            return Path(self.where).resolve().name if Path(self.where).is_dir() else self.where.rpartition("/")[2]
+            return folder_name(Path(self.where)) if Path(self.where).is_dir() else self.where.rpartition("/")[2]
         return Path(self.where).stem if self.kind is Kind.GGUF else Path(self.where).name.partition(".")[0]
 
 

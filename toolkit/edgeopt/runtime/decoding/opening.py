@@ -19,6 +19,7 @@ from edgeopt.runtime.decoding.memory import require_memory
 from edgeopt.runtime.fallback import open_first
 from edgeopt.system.files import require_regular
 from edgeopt.system.huge_pages import huge_pages
+from edgeopt.system.links import beside
 from edgeopt.system.threads import engine_threads
 
 _FILES = ("model.onnx", "onnx/model.onnx")
@@ -31,7 +32,7 @@ def recipe_beside(model: Path) -> Recipe:
     Raises:
         InvalidFileError: If there is none, or one is damaged.
     """
-    file = model.parent / "recipe.toml"
+    file = beside(model, "recipe.toml")
     if not file.is_file() and (drafted := drafted_generation(model.parent)):
         return drafted
     require_regular(file, remedy=REMEDY)

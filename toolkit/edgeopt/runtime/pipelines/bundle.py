@@ -19,6 +19,7 @@ from edgeopt.errors import InvalidFileError
 from edgeopt.runtime.bundle import MANIFEST, PIPELINE, require_inside, seal
 from edgeopt.runtime.pipelines.description import Description, parse_description
 from edgeopt.system.files import read_file, write_beside
+from edgeopt.system.text import short
 from edgeopt.system.toml import parse_table, read_object
 
 SCHEMA = 1
@@ -132,6 +133,8 @@ def read_pipeline(path: Path) -> PipelineBundle:
         raise InvalidFileError(f"{file} differs from its own hash", remedy=_REMEDY)
     said = parse_table(_Manifest, values, str(file))
     description = parse_description(said.pipeline, str(file), folder)
+    if data := description.calib or description.eval:
+        raise InvalidFileError(f"{file} names {short(data)}, and a bundle holds no pictures or labels", remedy=_REMEDY)
     wanted = {one.name for one in description.models}
     if said.models.keys() != wanted:
         raise InvalidFileError(f"{file} has models {', '.join(said.models)}, its stages others", remedy=_REMEDY)
