@@ -86,7 +86,6 @@ WRONG: dict[str, tuple[Callable[[ModelProto], object], str]] = {
     ),
     "a million squared": (lambda p: input_sizes(p, 1, 3, 10**6, 10**6), "'x' is too large: 1x3x1000000x1000000"),
     "beyond 64 bits": (lambda p: input_sizes(p, 1, 3, 2**62, 2**62), "'x' is too large"),
-    "no shape": (lambda p: p.graph.input[0].type.tensor_type.ClearField("shape"), "input 'x' has no shape"),
     "no outputs": (lambda p: p.graph.ClearField("output"), "has no outputs"),
     "custom node without outputs": (add_nameless_custom_node, "custom op Odd (my.company, node 'without a name')"),
     "custom node in a branch": (hide_custom_node, "custom op Odd (my.company, node 'deep')"),

@@ -328,11 +328,13 @@ def _facts(node: Any) -> dict[str, str]:
 
 
 def _spec(port: Any) -> TensorSpec:
-    shape = tuple(size.get_length() if size.is_static else None for size in port.partial_shape)
+    is_unranked = port.partial_shape.rank.is_dynamic
+    sizes = () if is_unranked else port.partial_shape
+    shape = tuple(size.get_length() if size.is_static else None for size in sizes)
     # a tensor behind an Identity has several names, and the first is any of them: the port's node has the model's own
     name = port.node.get_friendly_name().removesuffix("/sink_port_0")
     name = name if name in port.get_names() else port.any_name
-    return TensorSpec(name, str(np.dtype(port.element_type.to_dtype())), shape)
+    return TensorSpec(name, str(np.dtype(port.element_type.to_dtype())), shape, is_unranked=is_unranked)
 
 
 def _sentence(error: Exception) -> str:

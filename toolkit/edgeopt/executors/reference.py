@@ -73,7 +73,8 @@ class Reference(Executor):
 def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
     tensor = value.type.tensor_type
     dtype = str(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
-    return TensorSpec(value.name, dtype, tuple(d.dim_value or d.dim_param or None for d in tensor.shape.dim))
+    sizes = tuple(dim.dim_value or dim.dim_param or None for dim in tensor.shape.dim)
+    return TensorSpec(value.name, dtype, sizes, is_unranked=not tensor.HasField("shape"))
 
 
 EXECUTOR = Reference()

@@ -26,6 +26,7 @@ from edgeopt.graph.outside_weights import (
     read_outside,
     told_bytes,
     with_locations,
+    without_outside,
 )
 from edgeopt.graph.subgraphs import subgraphs
 from edgeopt.graph.tensors import TensorSpec, fix_sizes
@@ -71,11 +72,11 @@ class Model:
 
     @cached_property
     def outputs(self) -> tuple[TensorSpec, ...]:
-        """What a run returns."""
+        """What a run returns; shapes that nobody declared are derived from the graph."""
         makers, given = ChainMap(_makers(self.proto.graph)), {one.name for one in self.inputs}
         return tuple(
             replace(_spec(one), op=_maker(one.name, makers), before=_before(one.name, makers, given))
-            for one in self.proto.graph.output
+            for one in _with_shapes(self.proto)
         )
 
     @cached_property
@@ -228,10 +229,28 @@ def _is_constant(name: str, makers: Mapping[str, onnx.NodeProto], given: Set[str
     return name not in given
 
 
+def _with_shapes(proto: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+    """Return the outputs; those without a declared shape or type as ONNX derives them, if it does."""
+    if all(_is_declared(output) for output in proto.graph.output):
+        return [*proto.graph.output]
+    try:
+        inferred = onnx.shape_inference.infer_shapes(without_outside(proto), data_prop=True)
+    except (onnx.shape_inference.InferenceError, ValueError):  # a foreign op, or above 2 GB
+        return [*proto.graph.output]
+    derived = {output.name: output for output in inferred.graph.output}
+    return [output if _is_declared(output) else derived.get(output.name, output) for output in proto.graph.output]
+
+
+def _is_declared(value: onnx.ValueInfoProto) -> bool:
+    tensor = value.type.tensor_type
+    return bool(tensor.HasField("shape")) and tensor.elem_type != onnx.TensorProto.UNDEFINED
+
+
 def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
     tensor = value.type.tensor_type
     dtype = str(helper.tensor_dtype_to_np_dtype(tensor.elem_type)) if tensor.elem_type else "unknown"
-    return TensorSpec(value.name, dtype, tuple(_size(one) for one in tensor.shape.dim))
+    sizes = tuple(_size(dim) for dim in tensor.shape.dim)
+    return TensorSpec(value.name, dtype, sizes, is_unranked=not tensor.HasField("shape"))
 
 
 def _size(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
@@ -254,9 +273,19 @@ def fix_inputs(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> Model:
     fixed = {one.name: one for one in fix_sizes(model.inputs, shapes)}
     if not shapes:
         return model
-    known = {name: size for one in model.inputs for name, size in zip(one.shape, fixed[one.name].shape, strict=True)}
+    known = {
+        name: size
+        for spec in model.inputs
+        if not spec.is_unranked
+        for name, size in zip(spec.shape, fixed[spec.name].shape, strict=True)
+    }
+    unranked = {spec.name for spec in model.inputs if spec.is_unranked}
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
+    for value in proto.graph.input:
+        if value.name in unranked and value.name in shapes:
+            value.type.tensor_type.shape.SetInParent()
+            value.type.tensor_type.shape.dim.extend(onnx.TensorShapeProto.Dimension() for _ in shapes[value.name])
     for value in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
         for i, dim in enumerate(value.type.tensor_type.shape.dim):
             size = fixed[value.name].shape[i] if value.name in fixed else known.get(dim.dim_param)

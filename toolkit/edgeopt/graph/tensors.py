@@ -51,15 +51,26 @@ class TensorSpec:
     before: str = field(default="", compare=False, repr=False)
     """Of an output: the operator in front of `op`, what is only added or normalised between left out."""
 
+    is_unranked: bool = False
+    """Whether even the number of dimensions is unknown; `shape` is empty then, as that of a scalar is."""
+
     @property
     def is_static(self) -> bool:
         """Whether every dimension is a number above zero."""
-        return all(isinstance(size, int) and size > 0 for size in self.shape)
+        return not self.is_unranked and all(isinstance(size, int) and size > 0 for size in self.shape)
+
+    def takes_shape(self, shape: Sequence[int]) -> bool:
+        """Return whether an array of this shape fits: of the same rank, and equal where a dimension is not free."""
+        if self.is_unranked:
+            return True
+        return len(shape) == len(self.shape) and all(
+            mine == size for mine, size in zip(self.shape, shape, strict=True) if isinstance(mine, int)
+        )
 
     def __str__(self) -> str:
         sizes = "x".join("?" if size is None else str(size) for size in self.shape)
         dtype = "string" if self.dtype == "object" else self.dtype  # numpy's name of it says nothing
-        return f"{self.name} {dtype} {sizes or 'scalar'}"
+        return f"{self.name} {dtype} {'of unknown shape' if self.is_unranked else sizes or 'scalar'}"
 
 
 def fix_sizes(specs: Sequence[TensorSpec], shapes: Mapping[str, tuple[int, ...]]) -> tuple[TensorSpec, ...]:
@@ -79,17 +90,18 @@ def fix_sizes(specs: Sequence[TensorSpec], shapes: Mapping[str, tuple[int, ...]]
             raise NotFoundError("input", name, by_name)
         _learn_sizes(by_name[name], shape, known)
     return tuple(
-        replace(one, shape=shapes.get(one.name, tuple(known.get(str(size), size) for size in one.shape)))
+        replace(one, shape=shapes[one.name], is_unranked=False)
+        if one.name in shapes
+        else replace(one, shape=tuple(known.get(str(size), size) for size in one.shape))
         for one in specs
     )
 
 
 def _learn_sizes(spec: TensorSpec, shape: tuple[int, ...], known: dict[str, int]) -> None:
     """Take up the sizes of named dimensions; raise unless the shape fits and no name had another size before."""
-    fits = len(shape) == len(spec.shape) and all(
-        mine == size for mine, size in zip(spec.shape, shape, strict=True) if isinstance(mine, int)
-    )
-    if not fits:
+    if spec.is_unranked:
+        return
+    if not spec.takes_shape(shape):
         raise UnsupportedError(
             f"--shape gives {'x'.join(map(str, shape))} to input {spec}",
             remedy="give one size for each dimension, and change only those that are free",

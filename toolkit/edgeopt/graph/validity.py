@@ -80,10 +80,6 @@ def _require_tensors(graph: GraphProto, where: str) -> None:
                 f"{where}: input {value.name!r} is of type {name}, which no engine takes out of a NumPy array",
                 remedy="export it with an input in float32 or float16; inside the model any type may stay",
             )
-        if not tensor.HasField("shape"):
-            raise InvalidFileError(
-                f"{where}: input {value.name!r} has no shape, not even a number of dimensions", remedy=_AGAIN
-            )
         if math.prod(max(one.dim_value, 1) for one in tensor.shape.dim) > _MOST_NUMBERS:
             sizes = "x".join(str(one.dim_value or "?") for one in tensor.shape.dim)
             raise UnsupportedError(
@@ -144,14 +140,15 @@ _NEVER_STANDARD = _OF_ENGINES | frozenset(
 def _as_checked(proto: ModelProto) -> ModelProto:
     """Return the model, or a copy without what engines run and the checker refuses or prints lines about.
 
-    Outputs without a shape get one, and ops that were never standard a domain of their own.
+    Inputs and outputs without a shape get one, and ops that were never standard a domain of their own.
     """
-    has_shapes = all(one.type.tensor_type.HasField("shape") for one in proto.graph.output)
+    values = (*proto.graph.input, *proto.graph.output)
+    has_shapes = all(value.type.tensor_type.HasField("shape") for value in values)
     if has_shapes and not any(one.op_type in _NEVER_STANDARD for one in all_nodes(proto.graph)):
         return proto
     copy = ModelProto()
     copy.CopyFrom(proto)
-    for value in copy.graph.output:
+    for value in (*copy.graph.input, *copy.graph.output):
         value.type.tensor_type.shape.SetInParent()
     for node in all_nodes(copy.graph):
         if node.op_type in _NEVER_STANDARD and node.domain in ("", "ai.onnx"):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from edgeopt.errors import Note, NoteKind
 from edgeopt.graph.embedded_rows import embedded_rows
-from edgeopt.graph.model import Model, find_model, load_model
+from edgeopt.graph.model import Model, find_model, fix_inputs, load_model
 from edgeopt.graph.tensors import fix_sizes
 from edgeopt.measurement.accuracy.evaluate import require_metric
 from edgeopt.measurement.accuracy.misreading import choose_by_labels
@@ -67,9 +67,17 @@ def open_given(
     choice = choose_by_labels(choice, loaded, Path(labels))
     if sizes:
         choice = replace(choice, recipe=choice.recipe.with_inputs(inputs))
+    loaded = _with_ranks(loaded, choice.recipe)
     require_metric(choice.recipe, labels)
     choice = replace(choice, notes=(*choice.notes, *_require_tokens(loaded, choice.recipe), *_defaults(loaded)))
     return Given(loaded, path, device, choice)
+
+
+def _with_ranks(model: Model, recipe: Recipe) -> Model:
+    """Return the model with the recipe's shapes on inputs of which it tells none: engines have no word for that."""
+    shapes = recipe.input.shapes
+    unranked = [spec.name for spec in model.inputs if spec.is_unranked]
+    return fix_inputs(model, {name: shapes[name] for name in unranked if name in shapes})
 
 
 def _defaults(model: Model) -> tuple[Note, ...]:

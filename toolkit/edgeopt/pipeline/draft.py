@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from edgeopt.executors import Session, SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.model import Model, find_model, load_model
 from edgeopt.graph.sound import Sound
-from edgeopt.graph.tensors import Frame, TensorSpec
+from edgeopt.graph.tensors import Frame, Tensors, TensorSpec
 from edgeopt.measurement.accuracy.evaluate import answers
 from edgeopt.measurement.accuracy.misreading import other_readings
 from edgeopt.recipes.alphabet import Alphabet
@@ -21,6 +22,7 @@ from edgeopt.recipes.drafted import Draft, Facts
 from edgeopt.recipes.drafting import draft_recipe
 from edgeopt.recipes.feeding import fed
 from edgeopt.recipes.frames import Frames, open_frames
+from edgeopt.recipes.preprocess import PICTURE_TYPES
 from edgeopt.recipes.questions import Ask, name_of_reading, nobody
 from edgeopt.recipes.readings import LINE_SIZE
 from edgeopt.recipes.recipe import Recipe, read_recipe
@@ -132,15 +134,17 @@ def _facts_of(model: Model, path: Path) -> Facts:
 
 
 def _outputs_of(model: Model) -> tuple[TensorSpec, ...]:
-    """Return the outputs; a row whose length is free, for one picture, in the shape that runs of two widths return.
+    """Return the outputs; those whose shape nobody tells, for one picture, in the shape that runs of two widths return.
 
-    Exporters write such shapes by hand, and a row of classes is never of a free length.
+    So is a row whose length is free: exporters write such shapes by hand, and a row of classes is never of a free
+    length.
     """
-    if len(model.inputs) != 1 or len(model.outputs) != 1:
+    if len(model.inputs) != 1:
         return model.outputs
-    (spec,), (first,) = model.inputs, model.outputs
-    is_odd = len(first.shape) == 2 and not isinstance(first.shape[1], int)
-    if not is_odd or len(spec.shape) != 4 or "float" not in spec.dtype:
+    spec, odd = model.inputs[0], [output for output in model.outputs if output.is_unranked]
+    if len(model.outputs) == 1:
+        odd += [output for output in model.outputs if len(output.shape) == 2 and not isinstance(output.shape[1], int)]
+    if not odd or len(spec.shape) != 4 or spec.dtype not in PICTURE_TYPES:
         return model.outputs
     height, width = LINE_SIZE
     try:
@@ -148,17 +152,26 @@ def _outputs_of(model: Model) -> tuple[TensorSpec, ...]:
     except EdgeoptError:
         return model.outputs
     try:
-        found = []
+        runs = list[Tensors]()
         for usual in ((1, 3, height, width), (1, 3, height, 2 * width)):
             shape = [size if isinstance(size, int) else one for size, one in zip(spec.shape, usual, strict=True)]
-            found.append(session.run({spec.name: np.zeros(shape, spec.dtype)})[first.name].shape)
+            runs.append(session.run({spec.name: np.zeros(shape, spec.dtype)}))
     except EdgeoptError:
         return model.outputs
     finally:
         session.close()
-    if len(found[0]) != len(found[1]):
-        return model.outputs
-    return (replace(first, shape=tuple(a if a == b else None for a, b in zip(*found, strict=True))),)
+    return tuple(_as_run(output, runs) if output in odd else output for output in model.outputs)
+
+
+def _as_run(output: TensorSpec, runs: Sequence[Tensors]) -> TensorSpec:
+    """Return an output with type and sizes as all runs gave them; free where they differ, as it was where ranks do."""
+    arrays = [run[output.name] for run in runs]
+    if len({array.ndim for array in arrays}) > 1:
+        return output
+    sizes = zip(*(array.shape for array in arrays), strict=True)
+    shape = tuple(several[0] if len(set(several)) == 1 else None for several in sizes)
+    dtype = str(arrays[0].dtype) if output.is_unranked else output.dtype
+    return replace(output, shape=shape, dtype=dtype, is_unranked=False)
 
 
 def _first_ops(model: Model) -> tuple[str, ...]:

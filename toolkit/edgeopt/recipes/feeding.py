@@ -117,7 +117,9 @@ def _require_arrays(frames: Frames, inputs: Sequence[TensorSpec]) -> None:
         )
     known: dict[str, tuple[int, str]] = {}
     for one in inputs:
-        shape = sample_shape(found[one.name], len(one.shape))
+        shape = sample_shape(found[one.name], one)
+        if one.is_unranked:
+            continue
         if len(shape) != len(one.shape):
             raise _wrong_shape(frames, one, one.shape)
         for name, size in zip(one.shape, shape, strict=True):
@@ -132,7 +134,7 @@ def _fitted(
     assert frames.tensors is not None
     take, first = frames.tensors, frames.tensors(0)
     for one in inputs:
-        if sample_shape(first[one.name].shape, len(one.shape)) != shapes[one.name]:
+        if sample_shape(first[one.name].shape, one) != shapes[one.name]:
             raise _wrong_shape(frames, one, shapes[one.name])
     cast = [one for one in inputs if str(first[one.name].dtype) != one.dtype]
     told = ", ".join(f"{one.name} {first[one.name].dtype} as {one.dtype}" for one in cast)
@@ -148,7 +150,8 @@ def _fitted(
 
 def _wrong_shape(frames: Frames, wanted: TensorSpec, shape: Sequence[int | str | None]) -> InvalidFileError:
     array = (frames.tensors(0) if frames.tensors else {})[wanted.name]
-    rest = [str(size or "?") for size in (shape[1:] if isinstance(wanted.shape[0], str) or shape[0] == 1 else shape)]
+    is_batch = bool(shape) and (shape[0] == 1 or (bool(wanted.shape) and isinstance(wanted.shape[0], str)))
+    rest = [str(size or "?") for size in (shape[1:] if is_batch else shape)]
     return InvalidFileError(
         f"{frames.source}: a sample of {wanted.name} is {array.dtype} {'x'.join(map(str, array.shape))}; the model "
         f"takes {wanted}",

@@ -17,9 +17,12 @@ Shapes = Mapping[str, tuple[int, ...]]
 """Shape of each input, by name."""
 
 
-def sample_shape(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
-    """Return the shape of an input from that of one sample, which may have an axis of samples in front."""
-    return shape[1:] if len(shape) == rank + 1 else shape
+def sample_shape(shape: tuple[int, ...], tensor: TensorSpec) -> tuple[int, ...]:
+    """Return the shape of an input from that of one sample, which may have an axis of samples in front.
+
+    Where the model does not tell how many axes it takes, that axis is the batch.
+    """
+    return shape[1:] if not tensor.is_unranked and len(shape) == len(tensor.shape) + 1 else shape
 
 
 def _example(tensor: TensorSpec, sizes: Sequence[int]) -> str:
@@ -42,6 +45,12 @@ def fixed_shapes(recipe: Recipe, inputs: Sequence[TensorSpec]) -> dict[str, tupl
             size if isinstance(size, int) else recipe.input.fixed.get(str(size), known.get(axis, 0))
             for axis, size in enumerate(tensor.shape)
         ]
+        if tensor.is_unranked and tensor.name not in recipe.input.shapes:
+            raise UnsupportedError(
+                f"input {tensor} and recipe {recipe.name!r} does not tell it either",
+                remedy=f"give every size: --shape {tensor.name}=1x3x224x224 (an example), or [input.shapes] in a "
+                "recipe.toml, or tensors: --calib FILE.npz",
+            )
         _require_fit(tensor, sizes, recipe.name)
         if free := [axis for axis, size in enumerate(sizes) if size < 1]:
             raise UnsupportedError(
@@ -71,8 +80,7 @@ def _why_free(size: int | str | None) -> str:
 
 
 def _require_fit(tensor: TensorSpec, sizes: Sequence[int], recipe: str) -> None:
-    pairs = zip(tensor.shape, sizes, strict=False)
-    if len(sizes) == len(tensor.shape) and all(mine == size or not isinstance(mine, int) for mine, size in pairs):
+    if tensor.takes_shape(sizes):
         return
     raise UnsupportedError(
         f"recipe {recipe!r} gives input {tensor} the shape {'x'.join(map(str, sizes))}",

@@ -50,6 +50,8 @@ def why_unfit(recipe: Recipe, outputs: Sequence[TensorSpec]) -> str:
         outputs: Of the model, in its order.
     """
     decoder = recipe.postprocess.decoder
+    if any(output.is_unranked for output in outputs):
+        return ""  # the first run tells
     if decoder in CLASSIFIERS:
         wanted = _classes(outputs[0], recipe.postprocess)
         return f"decoder {decoder!r} reads {wanted}; the model has {outputs[0]}" if wanted else ""
@@ -88,6 +90,8 @@ def require_fit(recipe: Recipe, outputs: Sequence[TensorSpec]) -> None:
 def count_classes(recipe: Recipe, outputs: Sequence[TensorSpec]) -> int:
     """Return how many classes a classifier's output tells apart; 0 for other recipes, or where its shape is free."""
     shape = outputs[0].shape[1:] if len(outputs[0].shape) > 1 else outputs[0].shape
+    if outputs[0].is_unranked:
+        return 0
     if recipe.postprocess.decoder not in CLASSIFIERS or not all(isinstance(size, int) for size in shape):
         return 0
     return max([size for size in shape if isinstance(size, int)], default=0) - int(recipe.postprocess.background)
@@ -243,7 +247,7 @@ def without_landmarks(outputs: Sequence[_HasShape]) -> list[_HasShape]:
 
 def landmarks_of(outputs: Sequence[_HasShape]) -> _HasShape | None:
     """Return the last of three outputs that holds five points of a face, (1, n, 10); None where none does."""
-    found = [one for one in outputs if one.shape[-1] == LANDMARKS]
+    found = [one for one in outputs if one.shape[-1:] == (LANDMARKS,)]
     return found[-1] if len(outputs) == 3 and found else None
 
 

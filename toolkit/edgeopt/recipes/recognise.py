@@ -111,10 +111,9 @@ def _as_given(inputs: Sequence[TensorSpec], given: Shapes) -> tuple[tuple[Tensor
     """Return the inputs with free dimensions fixed, and the shapes of the inputs that had free ones."""
     bound, taken = [], {}
     for one in inputs:
-        sizes = sample_shape(given.get(one.name, ()), len(one.shape))
-        fits = all(mine == size or not isinstance(mine, int) for mine, size in zip(one.shape, sizes, strict=False))
-        if not one.is_static and len(sizes) == len(one.shape) and fits:
-            one, taken[one.name] = replace(one, shape=sizes), sizes
+        sizes = sample_shape(given.get(one.name, ()), one)
+        if one.name in given and not one.is_static and one.takes_shape(sizes):
+            one, taken[one.name] = replace(one, shape=sizes, is_unranked=False), sizes
         bound.append(one)
     return tuple(bound), taken
 

@@ -320,9 +320,8 @@ def _require_inputs(given: Mapping[str, Any], wanted: Sequence[TensorSpec]) -> N
     require_names(given, [one.name for one in wanted])
     for one in wanted:
         array = np.asarray(given[one.name])
-        fits = len(array.shape) == len(one.shape) and all(
-            mine == size or not isinstance(mine, int) for mine, size in zip(one.shape, array.shape, strict=True)
-        )
-        if not fits or (str(array.dtype) != one.dtype and one.dtype not in ("object", "string")):
+        if not one.takes_shape(array.shape) or (
+            str(array.dtype) != one.dtype and one.dtype not in ("object", "string")
+        ):
             found = f"{array.dtype} {'x'.join(map(str, array.shape))}"
             raise ValueError(f"{one.name} is {found}, the model takes {one}")

@@ -13,6 +13,7 @@ import types
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import StrEnum
+from functools import cache
 from numbers import Real
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -190,7 +191,7 @@ def parse_table(kind: type[T], values: Mapping[str, Any], where: str, given: Map
     Raises:
         InvalidFileError: On an unknown or missing key, a wrong type, or a value the type refuses.
     """
-    hints = get_type_hints(kind, include_extras=True)
+    hints = _hints_of(kind)  # type: ignore[arg-type]
     ready = given or {}
     known = {one.name: one for one in fields(kind) if one.name not in ready and hints[one.name] is not Path}  # type: ignore[arg-type]
     required = {n for n, f in known.items() if f.default is MISSING and f.default_factory is MISSING}
@@ -207,6 +208,12 @@ def parse_table(kind: type[T], values: Mapping[str, Any], where: str, given: Map
         return kind(**parsed, **ready)
     except ValueError as error:
         raise InvalidFileError(f"{where}: {error}", remedy="correct the value") from error
+
+
+@cache
+def _hints_of(kind: type[Any]) -> Mapping[str, Any]:
+    """Return the annotations of a dataclass, evaluated once: they are texts."""
+    return get_type_hints(kind, include_extras=True)
 
 
 def _parse(hint: Any, value: Any, where: str) -> Any:

@@ -36,7 +36,10 @@ class Things(FrameTask):
         thresholds = recipe.evaluation if evaluating else recipe.postprocess
         self._is_fed_frames = Embedded.PREPROCESS in recipe.embedded
         self._name, self._outputs = recipe.input.tensor or inputs[0].name, tuple(one.name for one in outputs)
-        self._recipe, self._fitting = recipe, [one.shape for one in outputs]
+        self._recipe = recipe
+        self._fitting: Sequence[tuple[int | str | None, ...] | None] = [
+            None if output.is_unranked else output.shape for output in outputs
+        ]
         self._picture = picture_feed(recipe.input, recipe.preprocess, recipe.embedded, reuse=not evaluating)
         self._size = (recipe.input.size[0], recipe.input.size[1])
         self._numbers = recipe.postprocess

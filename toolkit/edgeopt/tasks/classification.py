@@ -72,7 +72,8 @@ class Classification(FrameTask):
         if not self._is_read:
             require_fit(recipe, outputs)
         self._name, self._output = recipe.input.tensor or inputs[0].name, outputs[0].name
-        self._size, self._fitting = recipe.input.size, outputs[0].shape
+        self._size = recipe.input.size
+        self._fitting = None if outputs[0].is_unranked else outputs[0].shape
         self._picture: Feed | None = None
         self._sound = SoundInput(recipe, inputs) if recipe.kind == "sound" else None
         if recipe.kind == "picture":
@@ -92,7 +93,7 @@ class Classification(FrameTask):
         """The classes, which exclude one another."""
         if self._is_read:
             return ()
-        sides = [side if isinstance(side, int) else 0 for side in self._fitting[1:]]
+        sides = [side if isinstance(side, int) else 0 for side in (self._fitting or ())[1:]]
         axis = 1 + sides.index(max(sides)) if sides else -1
         scale = Scale.SHARES if self._is_probability else Scale.SOFTMAX
         return (Head(Columns(self._output, axis, self._first), scale),)

@@ -134,4 +134,5 @@ class HostBinding:
 
 
 def _is_static(shape: Any) -> bool:
-    return all(isinstance(size, int) and size >= 0 for size in shape)
+    """Return whether sizes are known; none at all are those of a scalar, or of a tensor of unknown shape."""
+    return bool(shape) and all(isinstance(size, int) and size >= 0 for size in shape)

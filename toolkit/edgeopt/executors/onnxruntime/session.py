@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -33,7 +34,8 @@ class OnnxRuntimeSession(Staged):
         self._run = session.run
         self._names = [output.name for output in session.get_outputs()]
         self.inputs = tuple(_spec(one) for one in session.get_inputs())
-        self.outputs = tuple(_spec(one) for one in session.get_outputs())
+        outputs = [_spec(one) for one in session.get_outputs()]
+        self.outputs = tuple(replace(spec, is_unranked=not spec.shape) for spec in outputs)  # of a scalar too: no word
 
     def upload(self, inputs: Tensors) -> Any:
         """Copy the inputs to the device; return them where its memory is the host's."""

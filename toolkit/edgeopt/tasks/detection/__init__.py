@@ -47,7 +47,8 @@ class Detection(Things):
         if not self._is_read:
             own = outputs_of(outputs)
             require_fit(recipe, own)
-            require_classes(recipe, class_count(decoder, [one.shape for one in own]))
+            if not any(output.is_unranked for output in own):
+                require_classes(recipe, class_count(decoder, [output.shape for output in own]))
         super().__init__(recipe, inputs, outputs, evaluating)
         self._given = tuple(outputs_of(outputs))
         self._decode, self._suppresses = DECODERS[decoder], decoder not in NEEDS_NO_SUPPRESSION

@@ -173,4 +173,6 @@ def heads_of(numbers: Postprocess, outputs: Sequence[TensorSpec], size: Size) ->
         outputs: Of the model, in its order.
         size: Height and width of the input.
     """
-    return HEADS[numbers.decoder](numbers, outputs, size) if numbers.decoder in HEADS else ()
+    if numbers.decoder not in HEADS or any(output.is_unranked for output in outputs):
+        return ()
+    return HEADS[numbers.decoder](numbers, outputs, size)

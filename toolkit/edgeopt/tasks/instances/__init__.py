@@ -49,7 +49,8 @@ class InstanceTask(Things):
         if not self._is_read:
             own = outputs_of(outputs)
             require_fit(recipe, own)
-            require_classes(recipe, class_count(decoder, [one.shape for one in own]))
+            if not any(output.is_unranked for output in own):
+                require_classes(recipe, class_count(decoder, [output.shape for output in own]))
         super().__init__(recipe, inputs, outputs, evaluating)
         self._decode, self._suppresses = DECODERS[decoder], decoder not in NEEDS_NO_SUPPRESSION
 
