@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 import edgeopt
 from edgeopt.cli import cli
+from edgeopt.cli._groups import GroupedCommand
 
 
 def test_help_imports_nothing_heavy():
@@ -75,3 +76,40 @@ def test_a_wrong_value_is_told_as_every_error_and_folded_on_a_terminal(monkeypat
     folded = CliRunner().invoke(cli, wrong, prog_name="edgeopt").output.splitlines()[-4:]
     assert [line[:5] for line in folded] == ["error", "     ", "  -> ", "     "]
     assert all(len(line) <= 50 for line in folded)
+
+
+@pytest.mark.parametrize("name", ["optimize", "bench", "run", "check", "serve"])
+def test_every_option_of_a_long_help_stands_under_one_heading(name):
+    command = cli.get_command(click.Context(cli), name)
+    assert isinstance(command, GroupedCommand)
+    placed = [option for names in command.groups.values() for option in names]
+    options = {each.name for each in command.params if isinstance(each, click.Option)}
+    assert len(placed) == len({*placed})
+    assert {*placed} == options
+    shown = CliRunner(env={"COLUMNS": "80"}).invoke(cli, [name, "--help"]).output
+    heads = [shown.index(f"\n{heading}:\n") for heading in command.groups]
+    assert heads == sorted(heads)
+    assert all(f"{each.opts[0]} " in shown for each in command.params if isinstance(each, click.Option))
+
+
+def test_no_command_lists_more_than_sixteen_options_without_headings():
+    for name in cli.list_commands(click.Context(cli)):
+        command = cli.get_command(click.Context(cli), name)
+        options = {each.name for each in command.params if isinstance(each, click.Option)}
+        assert isinstance(command, GroupedCommand) or len(options) <= 16, name
+
+
+def test_help_says_the_unit_of_a_number_without_one():
+    shown = CliRunner().invoke(cli, ["optimize", "--help"]).output
+    assert "--budget MS|33ms|ttft:TIME" in shown
+    assert "--time-limit SECONDS|5m" in shown
+
+
+def test_a_plan_says_times_with_their_units():
+    shown = (
+        CliRunner()
+        .invoke(cli, ["optimize", "digits_detector", "-t", "cpu", "--budget", "33", "--time-limit", "5", "--dry-run"])
+        .output
+    )
+    assert "33.0 ms a frame" in shown
+    assert "time limit 5s" in shown

@@ -26,6 +26,10 @@ class Duration(click.ParamType[float]):
     def __init__(self, unit: str) -> None:
         self.unit = unit
 
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        """Return what help shows for the value: the unit of a bare number, and another way to write it."""
+        return {"s": "SECONDS|5m", "ms": "MS|33ms"}[self.unit]
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return seconds."""
         try:
@@ -41,7 +45,7 @@ class Budget(click.ParamType["float | AnswerBudget"]):
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
         """Return what help shows for the value."""
-        return "TIME|ttft:TIME,tpot:TIME"
+        return "MS|33ms|ttft:TIME"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | AnswerBudget:
         """Return seconds, or limits."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from edgeopt.cli._groups import GroupedCommand
 from edgeopt.cli._options import (
     TERMINAL,
     answer_budget,
@@ -70,7 +71,71 @@ class _LoadOption(click.Option):
         return super().get_help_record(ctx)
 
 
-@click.command()
+_GROUPS = {
+    "Model and device": (
+        "target",
+        "recipe",
+        "shapes",
+        "source",
+        "threads",
+        "out",
+    ),
+    "How long": (
+        "seconds",
+        "frames",
+        "minutes",
+    ),
+    "The budget, a gate": (
+        "budget",
+        "max_miss",
+        "find_capacity",
+    ),
+    "How frames arrive": (
+        "load",
+        "streams",
+        "phases",
+        "jitter",
+        "queue",
+        "workers",
+        "seed",
+    ),
+    "Measured besides": (
+        "profile",
+        "cold",
+        "repeats",
+        "rounds",
+        "batch",
+        "beside",
+        "spin",
+        "trace",
+    ),
+    "Energy and cost": (
+        "energy",
+        "watts",
+        "device_price",
+        "life_years",
+        "kwh_price",
+        "cloud_price",
+    ),
+    "Language models": (
+        "prompt_tokens",
+        "output_tokens",
+        "slots",
+        "guesses",
+        "draft",
+        "context",
+    ),
+    "Servers": (
+        "endpoint",
+        "key_from",
+    ),
+    "Pipelines": ("code",),
+    "What is printed": ("form",),
+}
+"""Headings of the help, and the options below each."""
+
+
+@click.command(cls=GroupedCommand, groups=_GROUPS)
 @click.argument("model", type=ModelName(), required=False)
 @target_option
 @recipe_option
@@ -92,7 +157,9 @@ class _LoadOption(click.Option):
     "--seconds", type=Duration("s"), show_default="5s; 30s a run of --find-capacity", help="Measure at least so long."
 )
 @click.option("--frames", type=Whole(min=1), default=400, show_default=True, help="Measure at least so many frames.")
-@click.option("--minutes", type=_POSITIVE, help="Measure so long instead, and show how times change.")
+@click.option(
+    "--minutes", type=_POSITIVE, metavar="MINUTES", help="Measure so long instead, and show the curve of times."
+)
 @click.option(
     "--budget",
     type=Budget(),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgeopt.cli._groups import GroupedCommand
 from edgeopt.cli._options import (
     TERMINAL,
     answer_budget,
@@ -54,7 +55,48 @@ _OF_WRITERS = (
 """Options that a language model takes."""
 
 
-@click.command()
+_GROUPS = {
+    "Model, baseline, device": (
+        "baseline",
+        "update",
+        "target",
+        "recipe",
+        "shapes",
+        "threads",
+    ),
+    "What is measured": (
+        "source",
+        "eval",
+        "seconds",
+        "starts",
+        "seed",
+        "skip",
+        "judge_noisy",
+    ),
+    "What is allowed": (
+        "latency_ratio",
+        "accuracy_drop",
+        "size_ratio",
+        "memory_ratio",
+        "cold_start_ratio",
+        "max_nodes_off_device",
+    ),
+    "Language models": (
+        "budget",
+        "prompt_tokens",
+        "output_tokens",
+    ),
+    "What is printed": (
+        "form",
+        "junit",
+        "markdown",
+        "html",
+    ),
+}
+"""Headings of the help, and the options below each."""
+
+
+@click.command(cls=GroupedCommand, groups=_GROUPS)
 @click.argument("model", type=ModelName())
 @click.option("--baseline", "-b", required=True, type=click.Path(path_type=Path), help="The file to check against.")
 @click.option("--update", is_flag=True, help="Write the baseline from this run; nothing is checked.")

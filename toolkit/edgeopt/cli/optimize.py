@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgeopt.cli._groups import GroupedCommand
 from edgeopt.cli._options import (
     TERMINAL,
     answer_budget,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from edgeopt.pipeline.plan import Options
 
 
-class _WithSteps(click.Command):
+class _WithSteps(GroupedCommand):
     """A command whose help lists the steps; they are asked when it is printed, and not before."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -50,7 +51,51 @@ class _WithSteps(click.Command):
             formatter.write_dl([(name, step.does + when[name]) for name, step in steps])
 
 
-@click.command(cls=_WithSteps)
+_GROUPS = {
+    "Model and device": (
+        "target",
+        "recipe",
+        "shapes",
+        "out",
+        "threads",
+    ),
+    "Pictures, labels, budget": (
+        "calib",
+        "labels",
+        "budget",
+        "fps",
+        "max_drop",
+        "prefer",
+    ),
+    "How long, and again": (
+        "time_limit",
+        "dry_run",
+        "resume",
+        "replay",
+    ),
+    "Steps (listed below)": (
+        "steps",
+        "skip",
+        "prune",
+        "keep_layers",
+        "finetune_s",
+    ),
+    "The bundle": ("selftest",),
+    "Models that are exported first": (
+        "inputs",
+        "task",
+    ),
+    "Language models": (
+        "prompt_tokens",
+        "output_tokens",
+    ),
+    "Pipelines": ("code",),
+    "What is printed": ("form",),
+}
+"""Headings of the help, and the options below each."""
+
+
+@click.command(cls=_WithSteps, groups=_GROUPS)
 @click.argument("model", type=ModelName())
 @device_option
 @click.option("--out", "-o", type=click.Path(path_type=Path), show_default="out/MODEL-TARGET", help="Folder to write.")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgeopt.cli._answer_line import AnswerLine
+from edgeopt.cli._groups import GroupedCommand
 from edgeopt.cli._live_line import live_line
 from edgeopt.cli._options import (
     answer_budget,
@@ -51,7 +52,48 @@ _EVERY_S = 0.25
 """Between two lines of figures: counting percentiles takes a millisecond."""
 
 
-@click.command()
+_GROUPS = {
+    "The stream": (
+        "budget",
+        "max_miss",
+        "fps",
+        "queue",
+        "no_degrade",
+        "limit",
+        "threads",
+    ),
+    "Where answers go": (
+        "view",
+        "save",
+        "as_json",
+    ),
+    "Language models": (
+        "prompt",
+        "output_tokens",
+        "system",
+        "prefixes",
+        "long",
+        "context",
+        "stop",
+    ),
+    "How tokens are drawn": (
+        "temperature",
+        "top_k",
+        "top_p",
+        "seed",
+        "repetition_penalty",
+    ),
+    "Guessing ahead": (
+        "guesses",
+        "draft",
+        "exact",
+    ),
+    "Pipelines": ("code",),
+}
+"""Headings of the help, and the options below each."""
+
+
+@click.command(cls=GroupedCommand, groups=_GROUPS)
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("source", required=False)
 @click.option("--prompt", help="Let a language model answer this text, in place of SOURCE.")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from edgeopt.cli._groups import GroupedCommand
 from edgeopt.cli._options import key_of, prefixes_option, require_guesses, system_option, threads_option
 from edgeopt.cli._output import show_line
 from edgeopt.cli._values import Duration, Number, Whole
@@ -14,7 +15,41 @@ INTERRUPTED = "the server had not begun"
 _MIB = 1 << 20
 
 
-@click.command()
+_GROUPS = {
+    "Address and name": (
+        "host",
+        "port",
+        "name",
+    ),
+    "Limits": (
+        "slots",
+        "waiting",
+        "time_limit",
+        "output_tokens",
+        "body_mib",
+        "stalled",
+        "keep",
+        "threads",
+    ),
+    "Who may ask": (
+        "key_from",
+        "allow_origin",
+        "cert",
+        "cert_key",
+    ),
+    "Language models": (
+        "context",
+        "system",
+        "prefixes",
+        "guesses",
+        "draft",
+        "exact",
+    ),
+}
+"""Headings of the help, and the options below each."""
+
+
+@click.command(cls=GroupedCommand, groups=_GROUPS)
 @click.argument("bundle")
 @click.option(
     "--host", default="127.0.0.1", show_default=True, help="Address to listen at; others than this machine's."

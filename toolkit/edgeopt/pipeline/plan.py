@@ -309,7 +309,7 @@ def _left_out(name: str, step: Step, reason: str, hint: str = "") -> Note:
 def head(
     plan: Plan, model: str, recipe: Recipe, target: Target, reason: str, *, is_timed: bool = True
 ) -> tuple[Value, ...]:
-    """Return what will be done, in five short lines; without `is_timed` no budget decides."""
+    """Return what will be done, in short lines; without `is_timed` no budget decides."""
     kept = _kept(plan, recipe)
     return (
         Value("model", f"{model} on {target.name}, {plural(plan.threads, 'thread')}", more=target.description),
@@ -317,6 +317,7 @@ def head(
         Value("calib", SYNTHETIC if plan.synthetic else shown_path(plan.calib) if plan.calib else "none"),
         Value("labels", shown_path(plan.eval) if plan.eval else "none: agreement with the original judges"),
         Value("budget", f"{plan.budget_ms:.1f} ms a frame, {kept}") if is_timed else Value("allowed", kept),
+        *((Value("time limit", typed_duration(1000 * plan.time_limit_s)),) if plan.time_limit_s else ()),
     )
 
 
