@@ -133,6 +133,11 @@ class Graph:
         """Whether a run returns this value (or a subgraph hands it out)."""
         return value.is_graph_output()
 
+    def is_read_inside(self, value: Value) -> bool:
+        """Whether a subgraph, a branch of If or a body of Loop or Scan, reads this value of the main graph."""
+        handed_out = value.is_graph_output() and all(one is not value for one in self._graph.outputs)
+        return handed_out or any(node.graph is not self._graph for node in value.consumers())
+
     def is_used_once(self, value: Value) -> bool:
         """Whether exactly one node input reads `value` and no output is made of it."""
         return len(value.uses()) == 1 and not value.is_graph_output()

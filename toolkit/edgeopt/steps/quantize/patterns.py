@@ -188,7 +188,8 @@ def _function(graph: Graph, node: Node) -> Activation | None:
     if node.domain not in ("", "ai.onnx"):
         return None
     if node.op_type == "Clip":
-        return clip(*limits(graph, node))
+        known = limits(graph, node)
+        return clip(*known) if known is not None else None
     if node.op_type == "LeakyRelu":
         return leaky_relu(attribute(node, "alpha", 0.01))
     if node.op_type == "HardSigmoid":
@@ -196,13 +197,19 @@ def _function(graph: Graph, node: Node) -> Activation | None:
     return SIMPLE.get(node.op_type)
 
 
-def limits(graph: Graph, node: Node) -> tuple[float, float]:
-    """Return what Relu or Clip limits to; a limit that is not constant is no limit."""
+def limits(graph: Graph, node: Node) -> tuple[float, float] | None:
+    """Return what Relu or Clip limits to, infinity where it does not; None where a limit is computed."""
     if node.op_type == "Relu":
         return 0.0, math.inf
-    found = [graph.constant(value) for value in (*node.inputs[1:3], None, None)[:2]]
-    low, high = (None if one is None else float(one.reshape(-1)[0]) for one in found)
-    return -math.inf if low is None else low, math.inf if high is None else high
+    ends = [-math.inf, math.inf]
+    for place, value in enumerate(node.inputs[1:3]):
+        if value is None:
+            continue
+        limit = graph.constant(value)
+        if limit is None:
+            return None
+        ends[place] = float(limit.reshape(-1)[0])
+    return ends[0], ends[1]
 
 
 def channel_axis(graph: Graph, value: Value) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
@@ -23,6 +24,7 @@ from edgeopt.steps.quantize.patterns import (
     takes_integers,
     weight_axis,
 )
+from edgeopt.steps.quantize.spatial import moves_pixels
 from edgeopt.system.target import Granularity, Int8Rules
 
 _OPSET = 13
@@ -173,14 +175,13 @@ def _can_be_integer(graph: Graph, node: Node) -> bool:
     if not all(_is_float(graph, one) for one in (*data_inputs(graph, node), node.outputs[0])):
         return False
     if node.op_type == "Resize":
-        place = attribute(node, "coordinate_transformation_mode", "half_pixel")
-        return attribute(node, "mode", "nearest") == "nearest" and place != "tf_crop_and_resize"  # that makes values
+        return moves_pixels(node)
     if node.op_type in ("Mul", "Add"):
         return len(data_inputs(graph, node)) == 2
     if node.op_type == "Concat":
         return len(data_inputs(graph, node)) == len(node.inputs)
     if node.op_type == "Clip":
-        return limits(graph, node) != (float("-inf"), float("inf"))
+        return limits(graph, node) not in (None, (-math.inf, math.inf))
     return bool(data_inputs(graph, node))
 
 
@@ -188,7 +189,10 @@ def absorbs(graph: Graph, node: Node | None, affine: Affine) -> bool:
     """Whether saturation on `affine` already does what this Relu or Clip does, so that it disappears."""
     if node is None or node.op_type not in LIMITERS:
         return False
-    low, high = limits(graph, node)
+    known = limits(graph, node)
+    if known is None:
+        return False
+    low, high = known
     return affine.low >= low - affine.scale / 2 and affine.high <= high + affine.scale / 2
 
 

@@ -26,12 +26,34 @@ def centred_window(node: Node) -> int | None:
     return size if not sizes and plain and centred and attribute(node, "auto_pad", "NOTSET") == "NOTSET" else None
 
 
-def repeats_of(node: Node, before: tuple[int, ...], after: tuple[int, ...]) -> tuple[int, int] | None:
-    """Return how often a nearest Resize repeats each row and column, or None if it does something else."""
+def moves_pixels(node: Node) -> bool:
+    """Whether a Resize hands on values of its input and makes none: nearest pixels, without a value for the outside."""
+    place = attribute(node, "coordinate_transformation_mode", "half_pixel")
+    return attribute(node, "mode", "nearest") == "nearest" and place != "tf_crop_and_resize"
+
+
+def resize_factors(graph: Graph, node: Node) -> tuple[float, ...] | None:
+    """Return by what a Resize of known shapes multiplies each dimension: pixels are found with these very numbers.
+
+    They are not the sizes behind it over those before it where the product was cut down. None where they are computed,
+    or belong to some of the axes, or come out of a policy.
+    """
+    before, after = graph.shape(node.inputs[0]), graph.shape(node.outputs[0])
+    named = attribute(node, "axes", None) is not None
+    if before is None or after is None or named or attribute(node, "keep_aspect_ratio_policy", "stretch") != "stretch":
+        return None
+    _, _, scales, sizes = (*node.inputs, None, None, None)[:4]
+    if sizes is not None:
+        return tuple(large / small for small, large in zip(before, after, strict=True))
+    numbers = graph.constant(scales)
+    return tuple(map(float, numbers)) if numbers is not None and len(numbers) == len(before) else None
+
+
+def repeats_of(node: Node, factors: tuple[float, ...]) -> tuple[int, int] | None:
+    """Return how often a nearest Resize of a picture repeats each row and column, or None if it does something else."""
     place = attribute(node, "coordinate_transformation_mode", "half_pixel")
     rounding = attribute(node, "nearest_mode", "round_prefer_floor")
     if (place, rounding) not in (("asymmetric", "floor"), ("half_pixel", "round_prefer_floor")):
         return None
-    if any(large % small for small, large in zip(before[2:], after[2:], strict=True)):
-        return None
-    return after[2] // before[2], after[3] // before[3]
+    down, across = factors[2:]
+    return (int(down), int(across)) if down.is_integer() and across.is_integer() else None

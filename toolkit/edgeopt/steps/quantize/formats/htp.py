@@ -27,6 +27,7 @@ from edgeopt.steps.quantize.calibration.findings import Findings, grid_of, requi
 from edgeopt.steps.quantize.grids.affine import Affine, make_affine
 from edgeopt.steps.quantize.grids.ranges import Method
 from edgeopt.steps.quantize.grids.weights import quantize_bias, quantize_weight, smallest_scale_for_bias
+from edgeopt.steps.quantize.keep_float.islands import branch_island
 from edgeopt.steps.quantize.keep_float.scores import channel_sqnr_db, score_db
 from edgeopt.steps.quantize.patterns import (
     LIMITERS,
@@ -111,11 +112,14 @@ def _require_grids(calibration: Calibration) -> None:
 
 
 def quantized_nodes(graph: Graph, target: Target) -> list[Node]:
-    """Return the nodes that run on integers: those that compute with floats and may."""
+    """Return the nodes that run on integers: those that compute with floats and may, and that no subgraph reads."""
+    inside = branch_island(graph)
     return [
         node
         for node in graph.nodes()
-        if node.op_type not in target.never_quantized and any(_is_real(graph, one) for one in node.outputs)
+        if node.op_type not in target.never_quantized
+        and node not in inside
+        and any(_is_real(graph, one) for one in node.outputs)
     ]
 
 

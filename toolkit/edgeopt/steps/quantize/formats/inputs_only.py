@@ -12,11 +12,12 @@ from collections.abc import Mapping, Set
 
 import numpy as np
 
-from edgeopt.graph.graph import Graph, Node, Value, attribute
+from edgeopt.graph.graph import Graph, Node, Value
 from edgeopt.steps.quantize.formats._pairs import add_grid, store_integers
 from edgeopt.steps.quantize.grids.affine import Affine
 from edgeopt.steps.quantize.patterns import WEIGHTED, key, name_of, weight_axis
 from edgeopt.steps.quantize.scheme import Scheme
+from edgeopt.steps.quantize.spatial import moves_pixels
 
 _MOVERS = ("MaxPool", "Concat", "Resize")
 """Ops that move values and make none, Resize if it takes the nearest; OpenVINO runs them on bytes."""
@@ -95,7 +96,7 @@ def _moved_into(graph: Graph, value: Value, readers: Set[Node]) -> list[Value]:
     node = graph.producer(value)
     if node is None or node.op_type not in _MOVERS or len(node.outputs) > 1:
         return []
-    if node.op_type == "Resize" and attribute(node, "mode", "nearest") != "nearest":
+    if node.op_type == "Resize" and not moves_pixels(node):
         return []
     data = node.inputs if node.op_type == "Concat" else node.inputs[:1]
     alone = set(graph.consumers(value)) == readers and not graph.is_output(value)

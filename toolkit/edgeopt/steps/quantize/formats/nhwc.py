@@ -21,7 +21,7 @@ from edgeopt.steps.quantize.grids.affine import Affine
 from edgeopt.steps.quantize.grids.weights import QuantizedWeight
 from edgeopt.steps.quantize.patterns import key, name_of, silu_sigmoid
 from edgeopt.steps.quantize.scheme import Scheme, candidates, data_inputs
-from edgeopt.steps.quantize.spatial import centred_window, repeats_of
+from edgeopt.steps.quantize.spatial import centred_window, repeats_of, resize_factors
 
 _MICROSOFT = "com.microsoft"
 _ELEMENTWISE = frozenset(
@@ -34,6 +34,8 @@ _POSITIONS = (1, 2)
 """Axes of rows and columns with channels last."""
 _OPSET_OF_AXES_AS_INPUT = 18
 """First opset whose ReduceMean reads its axes; before, they are an attribute."""
+_SIZES = 3
+"""Place of a Resize's sizes among its inputs."""
 _RESIZE_ATTRIBUTES = ("coordinate_transformation_mode", "mode", "nearest_mode")
 _POOL_ATTRIBUTES = ("auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "strides")
 
@@ -218,21 +220,29 @@ class _Lowering(LayerWriter):
 
     def _resize(self, node: Node) -> bool:
         source, made = node.inputs[0], node.outputs[0]
-        before, after = self.graph.shape(source), self.graph.shape(made)
-        if source is None or not self.scheme.is_integer(node) or before is None or after is None or len(before) != 4:
+        before, factors = self.graph.shape(source), resize_factors(self.graph, node)
+        if source is None or not self.scheme.is_integer(node) or before is None or len(before) != 4:
             return False
-        if attribute(node, "axes", None) is not None or before[:2] != after[:2]:
+        if factors is None or factors[:2] != (1, 1):
             return False
         grid = self._read_grid(made)
         integers = self.forms.integer(source, grid)
-        repeats = repeats_of(node, before, after)
+        repeats = repeats_of(node, factors)
         if repeats is not None:
             self.forms.put_integer(made, grid, self._repeat(node, integers, before, repeats))
             return True
-        scales = (np.array(after) / before)[list(to_last(4))].astype(np.float32)
-        inputs = [integers, None, self.graph.add_initializer(f"{node.name}_scales", scales)]
+        inputs = [integers, None, *self._as_written(node, factors)]
         self.forms.put_integer(made, grid, self.insert("Resize", inputs, node, written(node, _RESIZE_ATTRIBUTES), ""))
         return True
+
+    def _as_written(self, node: Node, factors: tuple[float, ...]) -> list[Value | None]:
+        """Return scales, or sizes, of a Resize with channels last: whichever the node has, as the other rounds."""
+        order, after = to_last(4), self.graph.shape(node.outputs[0])
+        if after is not None and len(node.inputs) > _SIZES and node.inputs[_SIZES] is not None:
+            sizes = np.array([after[axis] for axis in order], np.int64)
+            return [None, self.graph.add_initializer(f"{node.name}_sizes", sizes)]
+        scales = np.array([factors[axis] for axis in order], np.float32)
+        return [self.graph.add_initializer(f"{node.name}_scales", scales)]
 
     def _read_grid(self, value: Value) -> Affine:
         """Return the grid on which a Concat wants the tensor if it alone reads it: there are fewer values before."""

@@ -122,7 +122,8 @@ def _behind(floats: Graph, value: Value, integers: Graph, readers: list[Node]) -
             value = node.outputs[0]
             continue
         if node.op_type in LIMITERS:
-            return Counterpart(str(value.name), limits(floats, node), _common_limits(integers, readers) or NO_LIMITS)
+            later = _common_limits(integers, readers) or NO_LIMITS
+            return Counterpart(str(value.name), limits(floats, node) or NO_LIMITS, later)
         break
     return Counterpart(str(value.name))
 

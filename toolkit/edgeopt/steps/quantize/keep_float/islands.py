@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 
 from edgeopt.graph.graph import Graph, Node
-from edgeopt.steps.quantize.patterns import name_of
+from edgeopt.steps.quantize.patterns import WEIGHTED, name_of
 
 LEAST_DB = 10.0
 
@@ -32,4 +32,25 @@ def float_island(graph: Graph, red: Set[str]) -> set[Node]:
         touched = (*node.inputs, *node.outputs)
         if any(value is not None and name_of(value) in red for value in touched):
             island.add(node)
+    return island
+
+
+def branch_island(graph: Graph) -> set[Node]:
+    """Return the nodes that make what subgraphs read: the layers, and all that lies between them and the subgraph.
+
+    ONNX Runtime 1.32 moves a Transpose or a DequantizeLinear behind ops that only move values, and where it comes to a
+    tensor that a branch of If or a body of Loop or Scan reads, it ends the process.
+
+    Args:
+        graph: The float model.
+    """
+    ahead = [node for node in graph.nodes() if any(graph.is_read_inside(made) for made in node.outputs)]
+    island: set[Node] = set()
+    while ahead:
+        node = ahead.pop()
+        if node in island:
+            continue
+        island.add(node)
+        if node.op_type not in WEIGHTED:
+            ahead += [maker for maker in node.predecessors() if maker is not None]
     return island

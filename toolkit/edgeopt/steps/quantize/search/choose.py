@@ -12,7 +12,7 @@ from edgeopt.steps.quantize.calibration.findings import NO_GRID_DB, Findings
 from edgeopt.steps.quantize.forms import WRITERS, Form
 from edgeopt.steps.quantize.grids.shared import share_grids
 from edgeopt.steps.quantize.heads import feature_readers
-from edgeopt.steps.quantize.keep_float.islands import red_tensors
+from edgeopt.steps.quantize.keep_float.islands import branch_island, red_tensors
 from edgeopt.steps.quantize.patterns import head_tail, key
 from edgeopt.steps.quantize.scheme import Scheme, candidates, integer_nodes
 from edgeopt.steps.quantize.search.variant import Variant
@@ -37,7 +37,8 @@ def choose_scheme(graph: Graph, findings: Findings, rules: Int8Rules, variant: V
     scores_db = {**findings.scores_db, **dict.fromkeys(variant.forced, math.inf)}
     fast = _nodes(graph, variant.front)
     heads = _heads(graph, rules, variant.form)
-    outside = head_tail(graph) | fast | _without_integers(graph, rules, variant.form)
+    branches = branch_island(graph)
+    outside = head_tail(graph) | fast | branches | _without_integers(graph, rules, variant.form)
     bad = {name: scores_db[name] for name in variant.kept & scores_db.keys()}
     while True:
         island = writer.island(graph, bad.keys())
@@ -47,7 +48,7 @@ def choose_scheme(graph: Graph, findings: Findings, rules: Int8Rules, variant: V
             rules,
             bad_db=dict(sorted(bad.items(), key=lambda item: (item[1], item[0]))),
             options=variant.options,
-            float_sums=frozenset(key(node) for node in heads - fast - island),
+            float_sums=frozenset(key(node) for node in heads - fast - island - branches),
         )
         others = red_tensors({name: score for name, score in scores_db.items() if name not in bad}, variant.least_db)
         rounded = others.keys() & {*writer.tensors(graph, scheme)} if others else set()
@@ -74,7 +75,7 @@ def why_float(graph: Graph, scheme: Scheme, variant: Variant) -> Iterator[Note]:
     """
     form, tail, layers = variant.form, head_tail(graph), _float_layers(graph, scheme)
     lacking, heads = _without_integers(graph, scheme.rules, form), _heads(graph, scheme.rules, form)
-    fast = _nodes(graph, variant.front)
+    fast, branches = _nodes(graph, variant.front), branch_island(graph)
     if last := [node for node in candidates(graph, scheme.rules) if node in tail]:
         outputs = f"the outputs of {plural(len(last), 'prediction layer')} stay in float"
         detail = f"{outputs}: one scale cannot hold boxes and scores"
@@ -85,7 +86,10 @@ def why_float(graph: Graph, scheme: Scheme, variant: Variant) -> Iterator[Note]:
     if faster := [node for node in layers if node in fast and node not in lacking]:
         detail = f"{_stay(faster)} in float because integers are slower there"
         yield Note(NoteKind.CHOICE, detail, _names(faster))
-    if spoiled := [node for node in layers if node not in (tail - heads) | fast | lacking]:
+    if captured := [node for node in layers if node in branches - tail - fast - lacking]:
+        detail = f"{_stay(captured)} in float: branches of If, bodies of Loop or Scan read what comes out"
+        yield Note(NoteKind.CHOICE, detail, _names(captured))
+    if spoiled := [node for node in layers if node not in (tail - heads) | fast | lacking | branches]:
         detail = f"{_stay(spoiled)} in float: {_why_tensors(scheme, variant.kept)}"
         yield Note(NoteKind.CHOICE, detail, _names(spoiled))
 
