@@ -14,6 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 import edgeopt
 from edgeopt.cli import cli
 from edgeopt.errors import NoteKind
+from edgeopt.executors import SessionOptions
+from edgeopt.executors.onnxruntime import EXECUTOR
 
 
 @pytest.fixture
@@ -60,3 +62,20 @@ def test_a_model_that_quantize_cannot_take_ends_in_one_line(spoiled: Path) -> No
     assert shown.exit_code == 1
     assert "error: constant 'endless' holds infinity" in shown.output
     assert not out.exists()
+
+
+def test_a_form_on_which_the_engine_aborts_costs_that_form_alone(data: Path, tmp_path: Path, few_forms: None) -> None:
+    case = data / "cases" / "if_captures"
+    if not case.is_dir():
+        pytest.skip(f"{case} is absent")
+    out = tmp_path / "made.onnx"
+    arguments = ["quantize", str(case / "if_captures.onnx"), "-t", "cpu", "--calib", str(case / "calib.npz")]
+    shown = CliRunner().invoke(cli, [*arguments, "-o", str(out), "--threads", "1"])
+    assert shown.exit_code == 0, shown.output
+    assert out.is_file()
+    assert "Traceback" not in shown.output
+    fresh = np.load(case / "fresh.npz")
+    session = EXECUTOR.open(out, SessionOptions())
+    for i in range(3):
+        expected, answer = fresh[f"{i}.out.y"], session.run({"x": fresh[f"{i}.x"]})["y"]
+        assert np.linalg.norm(answer - expected) < 0.1 * np.linalg.norm(expected)

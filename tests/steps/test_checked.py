@@ -1,6 +1,9 @@
+import os
+
 import numpy as np
 import onnx
 import pytest
+from engine_faults import branch_behind_a_transpose
 from fixture_models import (
     activation,
     assert_same,
@@ -16,6 +19,7 @@ from fixture_models import (
 from test_canonical import free, softmax_of_opset_7, with_function
 
 from edgeopt.errors import InvalidFileError, NoteKind, StepError, UnsupportedError
+from edgeopt.executors._guard import guarded
 from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import Model
 from edgeopt.passes import Phase, passes_of
@@ -218,3 +222,15 @@ def test_a_fault_of_onnxslim_is_told_in_words(monkeypatch: pytest.MonkeyPatch) -
     (told,) = [note.detail for note in done.notes]
     assert told.startswith("OnnxSlim was left out: it fails on this model, by a fault of its own (")
     assert "UnboundLocalError" not in told
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no signals of this kind")
+def test_a_rewrite_on_which_the_engine_aborts_is_left_out_with_what_it_said() -> None:
+    fatal = branch_behind_a_transpose()
+    before = model("before (float[1,4,4,4] x) => (float[1,4,4,4] y) { y = Relu(x) }")
+    with guarded():
+        expected = Expectation.of(before)
+        reason = expected.why_not(fatal)
+        assert expected.why_not(before) is None, "the engine is there for the next one"
+    assert reason is not None
+    assert reason.startswith("ONNX Runtime died of SIGABRT while opening it")

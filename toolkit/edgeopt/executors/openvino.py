@@ -17,6 +17,7 @@ import numpy as np
 
 from edgeopt.errors import InvalidFileError, Missing, NotFoundError, UnavailableError, UnsupportedError
 from edgeopt.executors import Executor, Placement, SessionOptions, Source, Staged, in_one_piece
+from edgeopt.executors._guard import FirstRun, active_guard
 from edgeopt.graph.tensors import Tensors, TensorSpec, require_names
 from edgeopt.system.files import write_beside
 from edgeopt.system.optional import require
@@ -79,6 +80,7 @@ class OpenVinoSession(Staged):
         self._positions = {spec.name: i for i, spec in enumerate(self.inputs)}
         self._names = [spec.name for spec in self.outputs]
         self._held: list[Any] = [None] * len(self.inputs)
+        self.first_run: FirstRun | None = None
 
     @cached_property
     def _request(self) -> Any:
@@ -90,7 +92,11 @@ class OpenVinoSession(Staged):
 
         Raises:
             ValueError: If an input is missing or unknown, or has another type.
+            EngineAbortError: If a guard is active, and OpenVINO aborted on them in a child.
         """
+        first_run, self.first_run = self.first_run, None
+        if first_run is not None:
+            first_run(inputs)
         require_names(inputs, self._positions)
         for name, position in self._positions.items():
             value, wanted = inputs[name], self.inputs[position].dtype
@@ -159,7 +165,9 @@ class OpenVinoSession(Staged):
 
     def beside(self, *, reuse: bool = False) -> OpenVinoSession:
         """Return another request of the same compiled model: a request runs one inference at a time."""
-        return OpenVinoSession(self._compiled, self._tensor, self._device, reuse=reuse)
+        beside = OpenVinoSession(self._compiled, self._tensor, self._device, reuse=reuse)
+        beside.first_run = self.first_run
+        return beside
 
     def close(self) -> None:
         """Free request and model."""
@@ -209,7 +217,15 @@ class OpenVino(Executor):
             NotFoundError: On an entry that is no property of the device.
             UnsupportedError: On an entry that edgeopt sets itself.
             ValueError: On an unknown precision.
+            EngineAbortError: If a guard is active, and OpenVINO aborted on the model in a child.
         """
+        guard = active_guard()
+        first_run = guard.try_open("openvino", source, options) if guard else None
+        opened = self._open(source, options)
+        opened.first_run = first_run
+        return opened
+
+    def _open(self, source: Source, options: SessionOptions) -> OpenVinoSession:
         given = in_one_piece(source, "OpenVINO")
         if options.precision not in _HINTS:
             raise ValueError(f"precision is {options.precision!r}, not one of {', '.join(_HINTS)}")

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from edgeopt.errors import EdgeoptError, Note, UnsupportedError
+from edgeopt.executors._guard import guarded
 from edgeopt.graph.integers import why_not_again
 from edgeopt.graph.model import Model, find_model, load_model, save_model
 from edgeopt.graph.tensors import Tensors
@@ -34,6 +35,7 @@ MINUTES = 10.0
 _TARGET = "cpu"
 
 
+@guarded()
 def finetune(
     model: str | Path,
     *,

@@ -13,6 +13,8 @@ from time import monotonic
 from typing import Any, Unpack
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind
+from edgeopt.executors._child import EngineAbortError
+from edgeopt.executors._guard import guarded
 from edgeopt.graph.integers import why_not_again
 from edgeopt.graph.large_constants import FOLDER, kept_in
 from edgeopt.graph.outcome import Outcome
@@ -76,6 +78,7 @@ def show_plan(model: str, *, target: str, recipe: str | None, options: Options) 
 
 
 @with_options_of(Options)
+@guarded()
 def optimize(
     model: str | Path,
     *,
@@ -231,7 +234,11 @@ def _make_step(run: Run, name: str, step: Step, parent: Rival) -> list[Rival]:
                 return made  # the step is not finished: a resumed run makes it whole
             taken_up = finished[i] if finished else None
             whose = parent.candidate.name
-            one = add_candidate(run, numbered(name, i), whose, steps, outcome, setting, resumed=taken_up)
+            try:
+                one = add_candidate(run, numbered(name, i), whose, steps, outcome, setting, resumed=taken_up)
+            except EngineAbortError as abort:
+                run.leave_out(numbered(name, i), abort)
+                continue
             made.append(Rival(outcome.model, one))
             is_kept = run.wish.keeps(one)
             if outcome.is_twin and keeps:

@@ -12,6 +12,7 @@ from pathlib import Path
 from time import monotonic
 
 from edgeopt.errors import Note, NoteKind, UnsupportedError
+from edgeopt.executors._guard import guarded
 from edgeopt.graph.integers import why_not_again
 from edgeopt.graph.large_constants import FOLDER, kept_in
 from edgeopt.graph.model import Model, save_model
@@ -41,6 +42,7 @@ _OPSET = 13
 """First opset whose DequantizeLinear knows an axis."""
 
 
+@guarded()
 def quantize(
     model: str | Path,
     *,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from time import monotonic
 
+from edgeopt.executors._child import EngineAbortError
 from edgeopt.pipeline.candidate import Candidate
 from edgeopt.pipeline.other_engines import offer_as_it_is, offer_engines
 from edgeopt.pipeline.resume import finished_candidates, outcome_on_disk
@@ -64,6 +65,9 @@ def _make_integers(run: Run, rival: Rival, dense: Rival, name: str, step: Step) 
     made, steps = list[Candidate](), (*rival.candidate.steps, name)
     for i, outcome in enumerate(outcomes):
         known, whose = finished[i] if finished else None, rival.candidate.name
-        made.append(add_candidate(run, numbered(first, i), whose, steps, outcome, setting, resumed=known))
+        try:
+            made.append(add_candidate(run, numbered(first, i), whose, steps, outcome, setting, resumed=known))
+        except EngineAbortError as abort:
+            run.leave_out(numbered(first, i), abort)
     run.workspace.finish(first, [one.file for one in made])
     return made

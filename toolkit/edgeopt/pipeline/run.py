@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from edgeopt.errors import Note, NoteKind
 from edgeopt.executors import Session
+from edgeopt.executors._child import EngineAbortError
 from edgeopt.graph.model import Model
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, Progress
 from edgeopt.pipeline.candidate import Candidate
@@ -86,6 +88,12 @@ class Run:
     def wish(self) -> Wish:
         """What a candidate must keep, and what is wanted of it."""
         return Wish(self.plan.max_drop, self.context.least_agreement, self.plan.prefer, self.plan.must_be_timed)
+
+    def leave_out(self, name: str, abort: EngineAbortError) -> None:
+        """Say that an engine aborted on a form: the others go on."""
+        note = Note(NoteKind.WARNING, f"{name} left out: {abort.problem}", abort.remedy)
+        self.context.notes.append(note)
+        self.listener.say(f"warning: {note}")
 
     def open_candidate(self, candidate: Candidate, model: Model) -> Session:
         """Open a candidate's model on its own engine."""

@@ -24,6 +24,23 @@ _LAST_LINES = 3
 _SECONDS_TO_LEAVE = 5.0
 
 
+class WorkerDeathError(StepError):
+    """A child died, or was killed because it did not answer."""
+
+    def __init__(self, problem: str, *, remedy: str, how: str, last_line: str, signal_name: str = "") -> None:
+        """Keep the parts of the message, for callers that say it in words of their own.
+
+        Args:
+            problem: The whole sentence.
+            remedy: What to do.
+            how: The verb of the sentence, such as `died of SIGABRT`.
+            last_line: The last line of its standard error; empty: it wrote none.
+            signal_name: The signal that ended it; empty: none did.
+        """
+        super().__init__(problem, remedy=remedy)
+        self.how, self.last_line, self.signal_name = how, last_line, signal_name
+
+
 class Worker:
     """One child process that answers one message with one message. Not for two threads at once."""
 
@@ -49,7 +66,7 @@ class Worker:
         """Send a message and return the answer.
 
         Raises:
-            StepError: If the child dies, or does not answer in time; it is killed then.
+            WorkerDeathError: If the child dies, or does not answer in time; it is killed then.
         """
         assert self._process.stdin is not None
         try:
@@ -60,10 +77,8 @@ class Worker:
             answer = self._answers.get(timeout=timeout_s)
         except queue.Empty:
             self._process.kill()
-            raise StepError(
-                f"{self._what} did not answer within {timeout_s:g} s and was killed{self._said()}",
-                remedy="try again; if it hangs again, leave the step out with --skip compile",
-            ) from None
+            remedy = "try again; if it hangs again, leave the step out with --skip compile"
+            raise self._died(f"did not answer within {timeout_s:g} s and was killed", remedy) from None
         except BaseException:  # an interrupt: its answer would be taken for that of the next question
             self._process.kill()
             raise
@@ -85,17 +100,28 @@ class Worker:
         self._heard.close()
         return said
 
-    def _death(self) -> StepError:
-        code = self._process.wait()
-        how = f"died of {_signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
-        return StepError(
-            f"{self._what} {how}{self._said()}",
-            remedy="the crash is in the vendor's package, not in edgeopt: update it, or leave it out: --skip compile",
-        )
+    def kill(self) -> None:
+        """End the child at once, whatever it is doing."""
+        self._process.kill()
+        self.close()
 
-    def _said(self) -> str:
+    def _death(self) -> WorkerDeathError:
+        code = self._process.wait()
+        signal_name = _signal_name(-code) if code < 0 else ""
+        how = f"died of {signal_name}" if signal_name else f"ended with exit code {code}"
+        remedy = "the crash is in the vendor's package, not in edgeopt: update it, or leave it out: --skip compile"
+        return self._died(how, remedy, signal_name)
+
+    def _died(self, how: str, remedy: str, signal_name: str = "") -> WorkerDeathError:
         lines = [line.strip() for line in self._read_heard().splitlines() if line.strip()]
-        return f"; it last said: {' | '.join(lines[-_LAST_LINES:])}" if lines else ""
+        said = f"; it last said: {' | '.join(lines[-_LAST_LINES:])}" if lines else ""
+        return WorkerDeathError(
+            f"{self._what} {how}{said}",
+            remedy=remedy,
+            how=how,
+            last_line=lines[-1] if lines else "",
+            signal_name=signal_name,
+        )
 
     def _read_heard(self) -> str:
         self._heard.seek(0)

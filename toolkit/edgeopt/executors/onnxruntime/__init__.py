@@ -11,9 +11,11 @@ from typing import Any, ClassVar
 
 from edgeopt.errors import Missing, UnavailableError, UnsupportedError
 from edgeopt.executors import Executor, Placement, SessionOptions, Source
+from edgeopt.executors._guard import active_guard
 from edgeopt.executors.onnxruntime.binding import Binding
 from edgeopt.executors.onnxruntime.drivers import preload_libraries, why_no_driver, why_not_loaded
 from edgeopt.executors.onnxruntime.faults import not_opened
+from edgeopt.executors.onnxruntime.optimizers import DISABLED_OPTIMIZERS, LEVEL, level_of
 from edgeopt.executors.onnxruntime.providers import (
     CPU,
     CUDA,
@@ -40,6 +42,7 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read once, when onnxrunti
 _KNOWN_ENTRIES = frozenset(
     {
         "mlas.enable_gemm_fastmath_arm64_bfloat16",
+        DISABLED_OPTIMIZERS,
         "session.disable_cpu_ep_fallback",
         "session.disable_prepacking",
         "session.disable_quant_qdq",
@@ -61,6 +64,7 @@ UNFUSED = {"session.disable_quant_qdq": "1"}
 """Entries with which pairs of Q and DQ stand around float kernels: the same numbers on every processor. Without VNNI
 fused kernels saturate; `session.x64quantprecision` mends that for U8S8 only, and refuses S8S8."""
 _OTHER_VALUES: Mapping[str, str] = {
+    DISABLED_OPTIMIZERS: r"[A-Za-z0-9_;]{1,4096}",
     "session.dynamic_block_base": r"\d{1,4}",
     "session.intra_op_thread_affinities": r"[\d,;-]{1,4096}",
     "session.intra_op.spin_duration_us": r"\d{1,7}",
@@ -131,7 +135,7 @@ class OnnxRuntime(Executor):
         if not memory_of(providers):
             return
         try:
-            self.open(_ONE_NODE, SessionOptions((CUDA if first == TENSORRT else first, CPU))).close()
+            self._open(_ONE_NODE, SessionOptions((CUDA if first == TENSORRT else first, CPU))).close()
         except UnavailableError as error:
             raise dead_provider(first, error.problem.partition(": ")[2]) from error
 
@@ -145,11 +149,22 @@ class OnnxRuntime(Executor):
             NotFoundError: On an entry or a provider's option that ONNX Runtime would ignore in silence.
             UnsupportedError: On a precision that is not the model's own.
             EdgeoptError: If weights that lie in files of their own do not fit into free memory.
+            EngineAbortError: If a guard is active, and ONNX Runtime aborted on the model in a child.
         """
+        guard = active_guard()
+        if guard is None:
+            return self._open(source, options)
+        options = replace(options, entries={**guard.entries, **options.entries})
+        first_run = guard.try_open("onnxruntime", source, options)
+        opened = self._open(source, options)
+        opened.first_run = first_run
+        return opened
+
+    def _open(self, source: Source, options: SessionOptions) -> OnnxRuntimeSession:
         ort = require("onnxruntime", extra="cpu", purpose="running a model")
         if options.precision not in ("", "fp32", "fp16"):
             raise _other_arithmetic(options.precision)
-        entries, provided = split_entries(options.providers, options.entries, _KNOWN_ENTRIES | {MEMORY_REUSE})
+        entries, provided = split_entries(options.providers, options.entries, _KNOWN_ENTRIES | {MEMORY_REUSE, LEVEL})
         _require_built(ort, options.providers)
         made = _session_options(ort, options, entries)
         source = _reachable(source)
@@ -169,7 +184,7 @@ class OnnxRuntime(Executor):
         plain = plain_layout(options.providers[0], options.entries)
 
         def placed() -> tuple[Placement, ...]:
-            again = self.open(source, replace(options, entries={**options.entries, **plain}))
+            again = self._open(source, replace(options, entries={**options.entries, **plain}))
             found = again.listed()
             again.close()
             return found
@@ -262,7 +277,7 @@ def _session_options(ort: Any, options: SessionOptions, entries: Mapping[str, st
     made.intra_op_num_threads = options.threads
     made.inter_op_num_threads = 1
     made.log_severity_level = _FATAL  # what fails is raised, in one line
-    made.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+    made.graph_optimization_level = level_of(ort, entries)
     made.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     if DIRECTML in options.providers:  # it refuses the parallel mode, and patterns of memory that it does not own
         made.enable_mem_pattern, made.execution_mode = False, ort.ExecutionMode.ORT_SEQUENTIAL
@@ -272,7 +287,7 @@ def _session_options(ort: Any, options: SessionOptions, entries: Mapping[str, st
             raise UnsupportedError(f"{key} is {short(value)}", remedy=f"write {allowed}")
         if key == MEMORY_REUSE:
             made.enable_mem_reuse = value != "0"
-        else:
+        elif key != LEVEL:
             made.add_session_config_entry(key, value)
     if options.profile_to:
         made.enable_profiling = True

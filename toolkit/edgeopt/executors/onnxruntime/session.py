@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from edgeopt.errors import UnsupportedError
 from edgeopt.executors import Placement, Staged
+from edgeopt.executors._guard import FirstRun
 from edgeopt.executors.onnxruntime.binding import Binding, HostBinding
 from edgeopt.executors.onnxruntime.faults import not_run
 from edgeopt.graph.tensors import Tensors, TensorSpec
@@ -36,12 +37,24 @@ class OnnxRuntimeSession(Staged):
         self.inputs = tuple(_spec(one) for one in session.get_inputs())
         outputs = [_spec(one) for one in session.get_outputs()]
         self.outputs = tuple(replace(spec, is_unranked=not spec.shape) for spec in outputs)  # of a scalar too: no word
+        self.first_run: FirstRun | None = None
 
     def upload(self, inputs: Tensors) -> Any:
-        """Copy the inputs to the device; return them where its memory is the host's."""
+        """Copy the inputs to the device; return them where its memory is the host's.
+
+        Raises:
+            EngineAbortError: If a guard is active, and ONNX Runtime aborted on them in a child.
+        """
+        self._try_first(inputs)
         if self._binding is None:
             return inputs
         return self._binding.upload(inputs)
+
+    def _try_first(self, inputs: Tensors | None) -> None:
+        """Run in the child where this is the first run under a guard."""
+        first_run, self.first_run = self.first_run, None
+        if first_run is not None:
+            first_run(inputs)
 
     def execute(self, uploaded: Any) -> Any:
         """Run once; the results stay in the device's memory.
@@ -90,14 +103,22 @@ class OnnxRuntimeSession(Staged):
     def beside(self, *, reuse: bool = False) -> OnnxRuntimeSession | None:
         """Return itself on the host, whose runs share nothing; on a device buffers of its own, where it allows that."""
         if self._binding is None:
-            fits = reuse and HostBinding.fits(self.outputs)
-            return ReusingSession(self._session, self._placed) if fits else self
+            if not (reuse and HostBinding.fits(self.outputs)):
+                return self
+            reusing = ReusingSession(self._session, self._placed)
+            reusing.first_run = self.first_run
+            return reusing
         again = self._binding.beside()
-        return None if again is None else OnnxRuntimeSession(self._session, again, self._placed)
+        if again is None:
+            return None
+        beside = OnnxRuntimeSession(self._session, again, self._placed)
+        beside.first_run = self.first_run
+        return beside
 
     @property
     def engine(self) -> Any:
         """The `InferenceSession`, for runs that keep memory of their own between them (`decoder.py`)."""
+        self._try_first(None)
         return self._session
 
     def close(self) -> None:
@@ -116,6 +137,7 @@ class ReusingSession(OnnxRuntimeSession):
 
     def upload(self, inputs: Tensors) -> Tensors:
         """Bind the inputs where they lie."""
+        self._try_first(inputs)
         if self._host is not None:
             self._host.upload(inputs)
         return inputs

@@ -9,6 +9,7 @@ from pathlib import Path
 from time import monotonic
 
 from edgeopt.errors import EdgeoptError
+from edgeopt.executors._guard import guarded
 from edgeopt.graph.model import load_model, save_model
 from edgeopt.graph.sound import Sound
 from edgeopt.measurement.generation.held_out import (
@@ -62,6 +63,7 @@ _COPIES = 6
 _ENCODER = "encoder"
 
 
+@guarded()
 def optimize_encoder_decoder(
     model: str, *, target: str, out: Path | None, options: LanguageOptions, listener: Listener
 ) -> LanguageReport:

@@ -9,6 +9,7 @@ from pathlib import Path
 from time import monotonic
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind, UnsupportedError
+from edgeopt.executors._guard import guarded
 from edgeopt.executors.onnxruntime.providers import CPU
 from edgeopt.graph.model import Model, find_model, load_model, save_model
 from edgeopt.measurement.generation.budget import AnswerBudget, prove_budget
@@ -86,6 +87,7 @@ class LanguageOptions:
     """Until forms are made, judged and proven; of 1.5 times this and a few seconds all is written."""
 
 
+@guarded()
 def optimize_language_model(
     model: str, *, target: str, out: Path | None, options: LanguageOptions, listener: Listener
 ) -> LanguageReport:

@@ -16,6 +16,7 @@ from time import monotonic
 import numpy as np
 
 from edgeopt.errors import EdgeoptError, InvalidFileError, Note, NoteKind, UnavailableError
+from edgeopt.executors._guard import guarded
 from edgeopt.measurement.accuracy.acceptance import keeps_accuracy
 from edgeopt.measurement.pipelines.code import load_calls
 from edgeopt.measurement.pipelines.diagnosis import find_stage_to_mend
@@ -50,6 +51,7 @@ _FOR_MODELS = 0.7
 """Share of a time limit for the candidates of all models together."""
 
 
+@guarded()
 def optimize_pipeline(
     asked: str | Path,
     *,

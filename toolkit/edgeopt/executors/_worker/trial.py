@@ -1,0 +1,110 @@
+"""The child in which engines open and run models first; `executors/_child.py` is its parent's side."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from edgeopt import executors
+from edgeopt.errors import EdgeoptError
+from edgeopt.executors import Session, SessionOptions, Source
+from edgeopt.executors._child import received, sendable_outputs
+from edgeopt.graph.outside import Outside
+from edgeopt.graph.tensors import Tensors, TensorSpec
+from edgeopt.system import registry
+from edgeopt.system.messages import Message, read_message, write_message
+
+_MOST_HELD = 4
+"""Sessions that wait for their first run."""
+
+
+class _Trial:
+    def __init__(self) -> None:
+        self._held: dict[str, Session] = {}
+
+    def open(self, message: Message) -> Message:
+        values = message.values
+        options = SessionOptions(**{**values["options"], "providers": tuple(values["options"]["providers"])})
+        executor = registry.load(executors, values["executor"]).EXECUTOR
+        self._close(values["key"])
+        while len(self._held) >= _MOST_HELD:
+            self._close(next(iter(self._held)))
+        session = executor.open(_source(values), options)
+        if values["keeps"]:
+            self._held[values["key"]] = session
+        else:
+            session.close()
+        return Message({})
+
+    def run(self, message: Message) -> Message:
+        key = message.values["key"]
+        session = self._held.get(key)
+        if session is None:
+            return Message({"is_open": False})
+        inputs = _made_up(session.inputs) if message.values["is_made_up"] else received(message.arrays)
+        try:
+            outputs = session.run(inputs)
+        finally:
+            if not message.values["keeps"]:
+                self._close(key)
+        return Message({}, sendable_outputs(outputs) if message.values["wants"] else {})
+
+    def _close(self, key: str) -> None:
+        session = self._held.pop(key, None)
+        if session is not None:
+            session.close()
+
+
+def _source(values: Mapping[str, Any]) -> Source:
+    if "path" in values:
+        return Path(values["path"])
+    data = Path(values["bytes_in"]).read_bytes()
+    if "outside" in values:
+        folder, files = values["outside"]
+        return Outside(data, Path(folder), tuple(map(Path, files)))
+    return data
+
+
+def _made_up(specs: tuple[TensorSpec, ...]) -> Tensors:
+    """Return ones of the declared shapes; a free dimension gets the size 1."""
+    made = {}
+    for spec in specs:
+        shape = [size if isinstance(size, int) and size > 0 else 1 for size in spec.shape]
+        is_text = spec.dtype in ("object", "string")
+        made[spec.name] = np.full(shape, "a", object) if is_text else np.ones(shape, spec.dtype)
+    return made
+
+
+def _serve(requests: IO[bytes], replies: IO[bytes]) -> None:
+    trial = _Trial()
+    handlers: Mapping[str, Callable[[Message], Message]] = {"open": trial.open, "run": trial.run}
+    while True:
+        try:
+            message = read_message(requests)
+        except EOFError:
+            return
+        try:
+            reply = handlers[message.values["do"]](message)
+        except EdgeoptError as error:
+            reply = Message({"refusal": error.problem})
+        except Exception as error:  # an engine's own errors have no common root
+            reply = Message({"refusal": " ".join(f"{type(error).__name__}: {error}".split())})
+        write_message(replies, reply)
+
+
+def main() -> None:
+    """Serve until the input closes; an interrupt is the parent's to answer."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    replies = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    _serve(sys.stdin.buffer, replies)
+
+
+if __name__ == "__main__":
+    main()
