@@ -115,6 +115,7 @@ class EngineChild:
         with self._turn:
             if self._worker is not None:
                 self._worker.kill()
+                self._worker.close()
                 self._worker = None
 
     def _ask(self, executor: str, doing: str, message: Message) -> Ran:

@@ -100,11 +100,6 @@ class Worker:
         self._heard.close()
         return said
 
-    def kill(self) -> None:
-        """End the child at once, whatever it is doing."""
-        self._process.kill()
-        self.close()
-
     def _death(self) -> WorkerDeathError:
         code = self._process.wait()
         signal_name = _signal_name(-code) if code < 0 else ""
