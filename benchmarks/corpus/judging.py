@@ -55,11 +55,8 @@ def others(
 
 def keeps(found: dict[str, Any], candidate: dict[str, Any]) -> bool:
     """Return whether edgeopt says that a candidate keeps its accuracy."""
-    from edgeopt.measurement.accuracy.acceptance import keeps_accuracy
-    from edgeopt.runtime.bundle import read_bundle
-
-    recipe = read_bundle(Path(found["bundle"])).recipe
-    return keeps_accuracy(candidate["drop"], candidate["agreement"], found["max_drop"], recipe.least_agreement)
+    del found
+    return bool(candidate["judgement"]) and candidate["judgement"]["word"] in ("KEPT", "AGREES")
 
 
 def alike(run: Any) -> Any:

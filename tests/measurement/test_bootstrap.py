@@ -22,7 +22,6 @@ from edgeopt.measurement.accuracy.bootstrap import (
     drop_between,
     require_telling,
     score,
-    why_unsure,
 )
 from edgeopt.recipes.audio import Audio
 from edgeopt.recipes.frames import Part
@@ -289,15 +288,6 @@ def test_one_picture_has_no_interval() -> None:
     one = score(ShareRight(), [1], ClassLabels(("a",), classes=(0,)))
     assert one.resampled == ()
     assert drop_between(one, one) is None
-
-
-def test_a_drop_whose_interval_holds_the_limit_is_not_sure() -> None:
-    assert why_unsure(Drop(0.002, -0.004, 0.009), 0.01, 64) == ""
-    assert why_unsure(Drop(0.03, 0.02, 0.04), 0.01, 64) == ""
-    told = why_unsure(Drop(0.002, -0.01, 0.015), 0.01, 64)
-    assert told == (
-        "64 labelled pictures are too few to be sure: the drop is +0.0020 [-0.0100, +0.0150], 0.01 is allowed"
-    )
 
 
 def heard(seed: int, sounds: int, seconds: int) -> tuple[IntervalLabels, list[Activity]]:

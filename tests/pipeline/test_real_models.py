@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from fixture_brief import briefly
 
-from edgeopt.measurement.accuracy.acceptance import is_within
+from edgeopt.measurement.accuracy.judgement import is_within
 from edgeopt.pipeline.optimize import optimize
 
 pytestmark = pytest.mark.slow

@@ -8,16 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgeopt.measurement.accuracy.judgement import Judgement, Word
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.pipeline.candidate import BASELINE, Candidate, candidate_from_json
 from edgeopt.pipeline.selection import Prefer, Wish, choose, lighter_than, mark, shortlist
+from edgeopt.recipes.recipe import LEAST_AGREEMENT
 from edgeopt.tasks import Accuracy
 
 BASE = Candidate(BASELINE, "", (), "fp32", "b.onnx", 100, score=Accuracy("AP", 0.5, 64))
 
 
 def made(
-    name: str, speedup: float | None, drop: float = 0.0, *, verdict: str = "", agreement: float = 0.99
+    name: str, speedup: float | None, drop: float = 0.0, *, verdict: str = "", agreement: float | None = None
 ) -> Candidate:
     word = verdict or ("FASTER" if (speedup or 1) > 1.02 else "SLOWER" if (speedup or 1) < 0.98 else "EQUIVALENT")
     ratio = Ratio(speedup, speedup * 0.99, speedup * 1.01, Change(word), processes=8) if speedup else None
@@ -26,10 +28,23 @@ def made(
         name=name,
         parent=BASELINE,
         speed=ratio,
-        drop=drop,
-        agreement=agreement,
+        judgement=judged(drop),
+        agreement=0.99 - drop if agreement is None else agreement,
         score=Accuracy("AP", 0.5 - drop, 64),
     )
+
+
+def judged(drop: float, *, allowed: float = 0.01, reach: float = 0.0) -> Judgement:
+    """Return a judgement whose bounds lie `reach` on each side of the drop."""
+    word = Word.KEPT if drop + reach <= allowed else Word.LOST if drop - reach > allowed else Word.NOT_DECIDED
+    return Judgement(word, 1000, allowed, drop=drop, drop_least=drop - reach, drop_most=drop + reach)
+
+
+def agreeing(name: str, speedup: float, agreement: float) -> Candidate:
+    """Return a candidate that no labels judge."""
+    word = Word.AGREES if agreement >= LEAST_AGREEMENT else Word.DIFFERS
+    judgement = Judgement(word, 200, LEAST_AGREEMENT, agreement=agreement, agreement_least=agreement)
+    return replace(made(name, speedup, agreement=agreement), score=None, judgement=judgement)
 
 
 def chosen_of(candidates: list[Candidate], max_drop: float = 0.01, prefer: Prefer = Prefer.SPEED):
@@ -43,8 +58,9 @@ def chosen_of(candidates: list[Candidate], max_drop: float = 0.01, prefer: Prefe
 def test_the_fastest_that_keeps_its_accuracy_is_chosen():
     candidates, chosen = chosen_of([BASE, made("fuse", 1.1), made("int8", 2.0, 0.005), made("int4", 3.0, 0.2)])
     assert chosen.name == "int8"
-    assert "drops 0.2000 AP, 0.01 allowed" in next(one for one in candidates if one.name == "int4").refused
-    assert "int4 drops" in chosen.reason
+    refused = next(one for one in candidates if one.name == "int4").refused
+    assert refused == "LOST: drop +0.2000, at most +0.2000 (0.01 allowed; 1000 samples)"
+    assert "int4 LOST" in chosen.reason
 
 
 @pytest.mark.parametrize("verdict", ["INCONCLUSIVE", "EQUIVALENT", "UNCONFIRMED"])
@@ -80,8 +96,7 @@ def test_an_app_degrades_to_what_is_faster_less_accurate_and_still_a_model():
 
 @pytest.mark.parametrize(("agreement", "expected"), [(0.9, ["fast"]), (0.5, []), (0.99, [])])
 def test_without_labels_agreement_says_what_is_a_model(agreement, expected):
-    chosen = replace(made("chosen", 1.5, agreement=0.99), drop=None, score=None)
-    fast = replace(chosen, name="fast", speed=made("", 2.0).speed, agreement=agreement)
+    chosen, fast = agreeing("chosen", 1.5, 0.99), agreeing("fast", 2.0, agreement)
     assert names_lighter_than(chosen, fast) == expected
 
 
@@ -93,20 +108,34 @@ def test_a_tie_falls_to_the_smaller_and_then_to_the_earlier():
     assert chosen.name == "first"
 
 
-def test_a_refusal_names_the_interval_of_the_drop():
-    lost = replace(made("int8", 2.0, 0.02), drop_low=0.004, drop_high=0.036)
-    candidates, _ = chosen_of([BASE, lost])
-    assert candidates[1].refused == "drops 0.0200 AP [+0.0040, +0.0360], 0.01 allowed"
-    kept = replace(made("int8", 2.0, 0.002), drop_low=-0.004, drop_high=0.009)
-    _, chosen = chosen_of([BASE, kept])
-    assert "loses 0.0020 AP (drop in [-0.0040, +0.0090], 0.01 allowed)" in chosen.reason
+def test_what_is_not_decided_is_chosen_only_where_nothing_faster_is_kept() -> None:
+    still_open = replace(made("int8", 2.0), judgement=judged(0.002, reach=0.02))
+    _, chosen = chosen_of([BASE, made("fuse", 1.1), still_open])
+    assert chosen.name == "fuse"
+    _, chosen = chosen_of([BASE, made("fuse", 1.01), still_open])
+    assert chosen.name == "int8"
+    assert "NOT DECIDED: drop +0.0020, at most +0.0220 (0.01 allowed; 1000 samples)" in chosen.reason
 
 
-def test_a_candidate_of_an_older_file_has_no_interval():
+def test_of_what_is_not_decided_the_safest_is_chosen_and_never_what_lies_beyond() -> None:
+    safe = replace(made("safe", 1.5), judgement=judged(0.004, reach=0.007))
+    fast = replace(made("fast", 3.0), judgement=judged(0.001, reach=0.03))
+    beyond = replace(made("beyond", 4.0), judgement=judged(0.0105, reach=0.001))
+    candidates, chosen = chosen_of([BASE, fast, safe, beyond])
+    assert chosen.name == "safe"
+    assert candidates[3].refused.startswith("NOT DECIDED: drop +0.0105")
+
+
+def test_what_no_judgement_was_made_of_is_not_chosen() -> None:
+    _, chosen = chosen_of([BASE, replace(made("int8", 2.0), judgement=None)])
+    assert chosen.name == BASELINE
+
+
+def test_a_candidate_of_a_file_is_read_back_with_its_judgement() -> None:
     values = asdict(made("int8", 2.0))
     assert candidate_from_json(values) == made("int8", 2.0)
-    del values["drop_low"], values["drop_high"]
-    assert candidate_from_json(values).drop_interval == ""
+    del values["judgement"]
+    assert candidate_from_json(values).word == ""
 
 
 def test_a_slower_candidate_is_never_chosen_however_accurate():
@@ -116,13 +145,11 @@ def test_a_slower_candidate_is_never_chosen_however_accurate():
 
 
 def test_without_labels_agreement_filters_and_then_decides_ties():
-    bad = replace(made("int8", 2.0, agreement=0.3), score=None, drop=None)
+    bad = replace(agreeing("int8", 2.0, 0.3), judgement=None)
     candidates, chosen = chosen_of([replace(BASE, score=None), bad])
     assert chosen.name == BASELINE
     assert "0.300 only" in candidates[1].refused
-    far, near = (
-        replace(made(name, 2.0, agreement=one), score=None, drop=None) for name, one in (("a", 0.97), ("b", 1.0))
-    )
+    far, near = agreeing("a", 2.0, 0.97), agreeing("b", 2.0, 1.0)
     _, chosen = chosen_of([replace(BASE, score=None), far, near])
     assert chosen.name == "b"
 
@@ -164,8 +191,9 @@ def test_the_smallest_is_wanted_only_where_it_is_smaller_and_known_not_to_be_slo
 @given(st.lists(st.tuples(st.floats(0.2, 5), st.floats(-0.1, 0.5)), max_size=6), st.floats(0, 0.1))
 def test_the_chosen_one_is_proven_faster_and_never_worse_than_allowed(pairs, max_drop):
     candidates = [BASE, *(made(f"c{i}", speed, drop) for i, (speed, drop) in enumerate(pairs))]
-    judged, chosen = chosen_of(candidates, max_drop)
-    best = next(one for one in judged if one.name == chosen.name)
+    allowing = [replace(one, judgement=judged(one.drop, allowed=max_drop)) for one in candidates[1:]]
+    marked, chosen = chosen_of([BASE, *allowing], max_drop)
+    best = next(one for one in marked if one.name == chosen.name)
     assert best.refused == ""
     assert best.name == BASELINE or (best.speed.verdict == "FASTER" and best.drop <= max_drop + 1e-9)
 

@@ -20,8 +20,8 @@ from edgeopt.cli import cli
 from edgeopt.errors import InvalidFileError, UnsupportedError
 from edgeopt.graph.model import save_model
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.measurement.accuracy.acceptance import keeps_accuracy
 from edgeopt.measurement.accuracy.evaluate import open_labelled, why_no_proof
+from edgeopt.measurement.accuracy.judgement import is_within
 from edgeopt.recipes.labels.masks import MaskLabels, read_mask
 from edgeopt.recipes.preprocess import Anchor, Input, Preprocess, Resize
 from edgeopt.recipes.recipe import Evaluation, Postprocess, Recipe, Scores
@@ -92,7 +92,7 @@ def test_a_broken_form_loses_more_than_is_allowed(place: Path, broken) -> None:
     names = [str(place / one) for one in ("shapes.onnx", "right.onnx", "broken.onnx")]
     found = compare(*names, eval=place / "masks", seconds=0.2, threads=1)
     _, right, wrong = (one.drop for one in found.rows)
-    kept = [keeps_accuracy(one.value, None, BOUND.evaluation.max_drop, 0.0) for one in (right, wrong)]
+    kept = [is_within(one.value, BOUND.evaluation.max_drop) for one in (right, wrong)]
     assert kept == [True, False]
     assert wrong.value > 0.1
 

@@ -18,7 +18,7 @@ from edgeopt.cli import cli
 from edgeopt.errors import UnsupportedError
 from edgeopt.graph.model import save_model
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.measurement.accuracy.acceptance import keeps_accuracy
+from edgeopt.measurement.accuracy.judgement import is_within
 from edgeopt.recipes.recipe import Evaluation, Postprocess, Recipe
 from edgeopt.tasks import make_task
 from edgeopt.tasks.embedding import Embedding
@@ -81,7 +81,7 @@ def test_a_broken_form_finds_less(place: Path) -> None:
     names = [str(place / one) for one in ("things.onnx", "right.onnx", "broken.onnx")]
     found = compare(*names, eval=place / "things.csv", seconds=0.2, threads=1)
     right, wrong = (one.drop.value for one in found.rows[1:])
-    assert [keeps_accuracy(one, None, 0.01, 0.0) for one in (right, wrong)] == [True, False]
+    assert [is_within(one, 0.01) for one in (right, wrong)] == [True, False]
     assert wrong > 0.1
 
 

@@ -169,7 +169,14 @@ def test_labels_of_boxes_judge_a_whole_that_ends_in_a_detector(tmp_path):
     file.write_text('name = "digits"\n[[stage]]\nname = "detect"\nmodel = "digits_detector"\n', "utf-8")
     given = open_pipeline(str(file), target="cpu", threads=1, code=None, folder=tmp_path / "made")
     with given.open() as pipeline:
-        judge = Judge(pipeline, open_frames(shipped / "calib"), shipped / "eval" / "instances.json", None)
+        judge = Judge(
+            pipeline,
+            open_frames(shipped / "calib"),
+            shipped / "eval" / "instances.json",
+            None,
+            max_drop=0.01,
+            least_agreement=0.8,
+        )
         assert judge.metric == "AP"
         assert judge.baseline.accuracy.value > 0.7
         again = judge.judge(pipeline, "again")

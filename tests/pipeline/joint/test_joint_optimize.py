@@ -92,7 +92,7 @@ def test_a_form_is_weighed_by_what_the_whole_loses(tmp_path, pictures, code):
     stale.write_bytes(b"of an earlier run")
     run = joint(tmp_path, pictures, code)
     with run._load(BASELINE) as pipeline:
-        judge = Judge(pipeline, run._pictures, None, None)
+        judge = Judge(pipeline, run._pictures, None, None, max_drop=0.01, least_agreement=0.8)
         detect, recognise = weigh(run._models, run._original, pipeline, judge)
     assert [(one.name, round(one.loss, 3)) for one in detect] == [(BASELINE, 0), ("fuse", 0), ("int8", round(1 / 3, 3))]
     assert [(one.name, one.loss) for one in recognise] == [(BASELINE, 0), ("int8", 1)]
@@ -213,7 +213,7 @@ def test_labels_of_answers_judge_the_whole(tmp_path, pictures, code):
     expected = {f"{i}.png": [1, 1] if i else [1, 2] for i in range(4)}
     (pictures / "answers.json").write_text(json.dumps(expected), "utf-8")
     with run._load(BASELINE) as pipeline:
-        judge = Judge(pipeline, run._pictures, pictures / "answers.json", None)
+        judge = Judge(pipeline, run._pictures, pictures / "answers.json", None, max_drop=0.01, least_agreement=0.8)
         assert (judge.metric, judge.baseline.accuracy.value) == ("equal", 0.75)
         assert [one.loss for one in weigh(run._models, run._original, pipeline, judge)[0]] == [0, 0, 0.75]
 
@@ -239,7 +239,7 @@ def test_an_answer_that_differs_from_itself_judges_nothing(tmp_path, pictures, c
         run._load(BASELINE) as pipeline,
         pytest.raises(EdgeoptError, match=r"stage lookup answers 0.png differently a second time"),
     ):
-        Judge(pipeline, run._pictures, None, None)
+        Judge(pipeline, run._pictures, None, None, max_drop=0.01, least_agreement=0.8)
 
 
 def test_a_model_that_is_fed_nothing_ends_the_run(tmp_path, pictures, code):

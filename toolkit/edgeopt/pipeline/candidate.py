@@ -9,6 +9,7 @@ from typing import Any
 
 from edgeopt.errors import Note, NoteKind
 from edgeopt.graph.drift import Drift
+from edgeopt.measurement.accuracy.judgement import Judgement
 from edgeopt.measurement.statistics.quantile import StageTime
 from edgeopt.measurement.statistics.ratio import Ratio
 from edgeopt.system.text import short
@@ -49,11 +50,8 @@ class Candidate:
     drift: Drift | None = None
     agreement: float | None = None
     score: Accuracy | None = None
-    drop: float | None = None
-    """Metric lost against the baseline; None without labels."""
-    drop_low: float | None = None
-    drop_high: float | None = None
-    """95 % interval of the drop over the labelled pictures; None without labels."""
+    judgement: Judgement | None = None
+    """What is proven of its accuracy; None where nothing was judged, as of what is not proven faster."""
     latency: Latency | None = None
     speed: Ratio | None = None
     """Of whole frames, against the baseline: what is judged."""
@@ -66,7 +64,7 @@ class Candidate:
     profile: str = ""
     """The profile whose engine runs it, where it is not the target's own."""
     simulated: Accuracy | None = None
-    """The metric with the numbers of the device itself, or of its simulator; `drop` is then its."""
+    """The metric with the numbers of the device itself, or of its simulator; the judgement is then of it."""
     placement: str = ""
     """Where its nodes run, in one line; empty where the target runs all that it opens."""
     unfit: str = ""
@@ -84,11 +82,19 @@ class Candidate:
         return RESUMED in self.notes
 
     @property
-    def drop_interval(self) -> str:
-        """`[low, high]` of the drop; empty where it is not known."""
-        if self.drop_low is None or self.drop_high is None:
-            return ""
-        return f"[{self.drop_low:+.4f}, {self.drop_high:+.4f}]"
+    def drop(self) -> float | None:
+        """Metric lost against the baseline; None where no labels judged it."""
+        return self.judgement.drop if self.judgement and self.judgement.samples else None
+
+    @property
+    def drop_most(self) -> float | None:
+        """What is lost at most, wrong in 5 % of cases; None where no labels judged it."""
+        return self.judgement.drop_most if self.judgement and self.judgement.samples else None
+
+    @property
+    def word(self) -> str:
+        """KEPT, LOST, NOT DECIDED, AGREES or DIFFERS; empty where nothing was judged."""
+        return str(self.judgement.word) if self.judgement else ""
 
     def __post_init__(self) -> None:
         if not self.file or PurePath(self.file).is_absolute() or ".." in PurePath(self.file).parts:

@@ -27,10 +27,12 @@ def key_figures(report: Report) -> tuple[KeyFigure, ...]:
         if value is not None:
             found.append(KeyFigure(label, ms(value), f"budget {format_budget(report.budget_ms)} ms"))
     if accuracy := accuracy_of(best):
-        lost = f"{0.0 - best.drop:+.4f} against {_accuracy_or(first)}" if best.drop is not None else ""
+        lost = f"{best.word}: drop {best.drop:+.4f}, was {_accuracy_or(first)}" if best.drop is not None else ""
         found.append(KeyFigure(report.metric, f"{accuracy.value:.4f}", lost or "of the original"))
     elif best.agreement is not None:
-        found.append(KeyFigure("Agreement", f"{best.agreement:.3f}", "with the original's answers, no labels"))
+        known = best.judgement.agreement if best.judgement and best.judgement.agreement is not None else best.agreement
+        word = f"{best.word}: " if best.word else ""
+        found.append(KeyFigure("Agreement", f"{known:.3f}", f"{word}with the original's answers, no labels"))
     change = "" if best is first else f"was {format_bytes(first.size_bytes)}"
     found.append(KeyFigure("Size", format_bytes(best.size_bytes), change))
     return tuple(found)
@@ -94,10 +96,11 @@ def accuracy_of(one: Candidate) -> Estimate | None:
     score = one.simulated or one.score
     if score is None:
         return None
-    if one.drop is None or one.drop_low is None or one.drop_high is None:
+    judged = one.judgement
+    if judged is None or judged.drop is None or judged.drop_least is None or judged.drop_most is None:
         return Estimate(score.value)
-    original = score.value + one.drop
-    return Estimate(score.value, original - one.drop_high, original - one.drop_low)
+    original = score.value + judged.drop
+    return Estimate(score.value, original - judged.drop_most, original - judged.drop_least)
 
 
 def _front(report: Report) -> Points | None:
@@ -145,7 +148,7 @@ def facts_of(report: Report, one: Candidate) -> Facts:
         "speed": f"{one.speed} {one.speed.verdict}" if one.speed else "",
         **{label: ms(value) for label, value in times.items() if value is not None},
         report.metric: f"{accuracy.value:.4f}" if accuracy else "",
-        "drop": f"{one.drop:+.4f} {one.drop_interval}".rstrip() if one.drop is not None else "",
+        "accuracy": f"{one.word}: {one.judgement}" if one.judgement else "",
         "agreement": f"{one.agreement:.3f}" if one.agreement is not None else "",
         "size": format_bytes(one.size_bytes),
         "runs on": f"{one.executor}, {one.precision}",

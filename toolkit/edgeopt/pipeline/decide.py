@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import monotonic
 
 from edgeopt.errors import Note, NoteKind
@@ -11,6 +12,7 @@ from edgeopt.measurement.fed_back import feed_back
 from edgeopt.measurement.fresh_process.turns import Runnable, feed_of, run_fresh
 from edgeopt.measurement.interleaved import Pace, Turns
 from edgeopt.measurement.load.workers import Pipeline
+from edgeopt.pipeline.accuracy_proof import prove_accuracy
 from edgeopt.pipeline.candidate import BASELINE, Candidate
 from edgeopt.pipeline.measure import (
     CONFIRM_SECONDS,
@@ -58,7 +60,7 @@ def decide(run: Run) -> Decision | None:
     )
     try:
         with limited(monotonic() + max(left, 0.0) + PROVING_LATE_S):
-            decision = measure_and_choose(run.candidates, bench, run.wish)
+            decision = measure_and_choose(run.candidates, bench, run.wish, partial(prove_accuracy, run))
     except OutOfTime:
         return untimed_decision(run, _TOO_LITTLE)
     for name, samples in decision.samples.items():

@@ -9,16 +9,21 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from time import monotonic
+from typing import Any
 
 from edgeopt.errors import UnsupportedError
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
-from edgeopt.measurement.accuracy.parallel import simulate_answers, simulate_metric
+from edgeopt.measurement.accuracy.bootstrap import score
+from edgeopt.measurement.accuracy.judgement import LEVEL, judge_scores
+from edgeopt.measurement.accuracy.parallel import simulate_answers
+from edgeopt.pipeline.accuracy_proof import answers_of_original, judge_answers, samples_that_judge
 from edgeopt.pipeline.candidate import Candidate
 from edgeopt.pipeline.resume import stored_candidates
 from edgeopt.pipeline.run import Run
-from edgeopt.pipeline.scoring import add_candidate, score_candidate, store_candidate
+from edgeopt.pipeline.scoring import add_candidate, score_candidate, store_candidate, stored_baseline
 from edgeopt.pipeline.summary import candidate_line
+from edgeopt.recipes.frames import Frames
 from edgeopt.steps._context import CHECKED_PICTURES, Setting, numbered, out_of_time
 from edgeopt.steps.compile import forms_for
 from edgeopt.steps.compile._form import DeviceForm
@@ -50,13 +55,16 @@ def offer_forms(run: Run, model: Model, parent: Candidate) -> None:
         add_candidate(run, one.name, parent.name, one.steps, Outcome(model, {}), setting, resumed=one)
     if any(run.wish.keeps(one) for one in finished):
         return
-    for i, form in enumerate(forms_for(model, run.context, Setting(run.context.engine, "fp32", first))):
+    forms = forms_for(model, run.context, Setting(run.context.engine, "fp32", first))
+    # Forms are tried until one keeps its accuracy: each is tested at its share of the level.
+    level = LEVEL / max(len(forms), 1)
+    for i, form in enumerate(forms):
         if i < len(finished):
             continue
         if i and monotonic() > run.context.ends_at:
             run.context.notes.append(out_of_time(form.name))
             return
-        if run.wish.keeps(_add_form(run, numbered(first, i), form, parent)):
+        if run.wish.keeps(_add_form(run, numbered(first, i), form, parent, level)):
             return
 
 
@@ -70,7 +78,7 @@ def _is_compiled(run: Run) -> bool:
     return "compile" in run.plan.steps
 
 
-def _add_form(run: Run, name: str, form: DeviceForm, parent: Candidate) -> Candidate:
+def _add_form(run: Run, name: str, form: DeviceForm, parent: Candidate, level: float) -> Candidate:
     """Score one form on the CPU and on the device, compile it, store it and tell of it."""
     device = run.context.alternatives[0].target
     steps = (*parent.steps, *_steps_of_forms(run, is_quantized=form.is_quantized))
@@ -83,9 +91,9 @@ def _add_form(run: Run, name: str, form: DeviceForm, parent: Candidate) -> Candi
     try:
         candidate = _proven(run, candidate, form, partition)
     except UnsupportedError as error:
-        candidate = replace(candidate, unfit=error.problem, drop=None, drop_low=None, drop_high=None)
+        candidate = replace(candidate, unfit=error.problem)
     else:
-        candidate = _scored_on_device(run, candidate, form)
+        candidate = _scored_on_device(run, candidate, form, level)
     run.openers[name] = form.open
     store_candidate(run, candidate, form.model)
     run.candidates.append(candidate)
@@ -109,8 +117,8 @@ def _proven(run: Run, candidate: Candidate, form: DeviceForm, partition: Partiti
     return replace(candidate, compiled=compiled, size_bytes=out.stat().st_size, notes=notes)
 
 
-def _scored_on_device(run: Run, candidate: Candidate, form: DeviceForm) -> Candidate:
-    """Return the candidate with the metric, or without labels the agreement, that the device's numbers give."""
+def _scored_on_device(run: Run, candidate: Candidate, form: DeviceForm, level: float) -> Candidate:
+    """Return the candidate judged with the device's numbers: by the labels, or by its agreement."""
 
     def make_task() -> Task:
         return run.context.task(form.model, evaluating=True)
@@ -118,17 +126,17 @@ def _scored_on_device(run: Run, candidate: Candidate, form: DeviceForm) -> Candi
     def tell(_: str, done: int, of: int) -> None:
         run.listener.progress(f"{'simulate' if run.untimed else 'evaluate'} {candidate.name}", done, of)
 
-    processes = physical_cores()
-    if run.labelled is None:
-        pictures = run.context.judged_pictures
-        found = simulate_answers(form.open, make_task, pictures, processes=processes, tell=tell)
-        return replace(candidate, agreement=make_task().agreement(found, run.context.reference))
-    accuracy = simulate_metric(form.open, make_task, run.labelled, processes=processes, tell=tell)
-    baseline = run.candidates[0].score
-    return replace(
-        candidate,
-        simulated=accuracy,
-        drop=baseline.value - accuracy.value if baseline else None,
-        drop_low=None,
-        drop_high=None,
-    )
+    def answers_to(frames: Frames) -> list[Any]:
+        return simulate_answers(form.open, make_task, frames, processes=physical_cores(), tell=tell)
+
+    task, before = make_task(), stored_baseline(run)
+    if run.labelled and before:
+        scored = score(task, answers_to(run.labelled.frames), run.labelled.labels)
+        judged = judge_scores(before, scored, run.plan.max_drop, level=level)
+        return replace(candidate, simulated=scored.accuracy, judgement=judged)
+    agreement = task.agreement(answers_to(run.context.judged_pictures), run.context.reference)
+    candidate = replace(candidate, agreement=agreement)
+    if not run.wish.keeps(candidate):
+        return candidate
+    frames = samples_that_judge(run, 1)
+    return replace(candidate, judgement=judge_answers(run, task, answers_to(frames), answers_of_original(run, frames)))

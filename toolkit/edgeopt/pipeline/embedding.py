@@ -9,8 +9,8 @@ from typing import Any
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.graph.model import Model, load_model
-from edgeopt.measurement.accuracy.acceptance import keeps_accuracy
 from edgeopt.measurement.accuracy.evaluate import answers
+from edgeopt.measurement.accuracy.judgement import is_within
 from edgeopt.measurement.fresh_process.turns import FreshTurns, Runnable, feed_of, run_fresh
 from edgeopt.measurement.interleaved import Pace, take_turns
 from edgeopt.measurement.statistics.ratio import Change
@@ -147,7 +147,8 @@ def _checked(run: Run, best: Candidate, asked: Embedding) -> Embedding:
     score = _score(run, best, asked, model)
     baseline = run.candidates[0].score
     drop = baseline.value - score.value if baseline and score else None
-    if not keeps_accuracy(drop, agreement, run.plan.max_drop, LEAST_AGREEMENT):
+    is_kept = agreement >= LEAST_AGREEMENT if drop is None else is_within(drop, run.plan.max_drop)
+    if not is_kept:
         lost = f"agrees with itself in {agreement:.3f} only" if drop is None else f"would drop {drop:.4f} in all"
         raise EdgeoptError(f"{best.name} {lost} with {_told(asked)} inside", remedy="leave the step out")
     inside = Inside(tuple(map(str, asked.recipe.embedded)), agreement, score)

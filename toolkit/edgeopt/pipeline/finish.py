@@ -13,8 +13,8 @@ from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.executors import Session
 from edgeopt.graph.model import Model, load_model
 from edgeopt.graph.tensors import Frame
-from edgeopt.measurement.accuracy.bootstrap import Drop, why_unsure
 from edgeopt.measurement.accuracy.evaluate import answers
+from edgeopt.pipeline.accuracy_proof import prove_accuracy
 from edgeopt.pipeline.candidate import Candidate
 from edgeopt.pipeline.deploy import deploy
 from edgeopt.pipeline.embedding import Embedding, embed
@@ -51,7 +51,7 @@ def conclude(run: Run, choice: Choice, decision: Decision | None, bundle_of: Bun
         decision: By what was measured; None where nothing was.
         bundle_of: Asked for every candidate; None: the choice alone gets a bundle.
     """
-    candidates = decision.candidates if decision else mark(run.candidates, run.wish)
+    candidates = decision.candidates if decision else _judged(run)
     chosen = decision.chosen if decision else choose(candidates, run.wish, lambda one, other: False)
     chosen = run.replay.choose_again(candidates, chosen) if run.replay else chosen
     for one in candidates:
@@ -63,8 +63,9 @@ def conclude(run: Run, choice: Choice, decision: Decision | None, bundle_of: Bun
     untimed = run.untimed or (decision.untimed if decision else "")
     if run.untimed:
         notes.append(Note(NoteKind.WARNING, f"latency not measured: {run.untimed}", foreign or _ON_DEVICE))
-    if unsure := _why_unsure(best, run.plan.max_drop):
-        notes.append(Note(NoteKind.WARNING, unsure, "label more pictures"))
+    if best.judgement and best.judgement.is_open:
+        judged = best.judgement
+        notes.append(Note(NoteKind.WARNING, f"accuracy of {best.name} not decided: {judged}", judged.remedy))
     off_target = "" if best.profile or not is_compiled(run.context.target) else _why_off_target(candidates)
     if off_target:
         notes.append(Note(NoteKind.WARNING, f"nothing runs on {run.context.target.name}: {off_target}"))
@@ -84,6 +85,7 @@ def conclude(run: Run, choice: Choice, decision: Decision | None, bundle_of: Bun
         threads=run.plan.threads,
         budget_ms=run.plan.budget_ms,
         budget_asked=run.plan.budget_asked,
+        accuracy_asked=run.plan.accuracy_asked,
         max_drop=run.plan.max_drop,
         metric=run.context.recipe.evaluation.metric,
         candidates=candidates,
@@ -126,11 +128,9 @@ def _why_off_target(candidates: Sequence[Candidate]) -> str:
     return "; ".join(refused) or "no form of the model was made for it"
 
 
-def _why_unsure(best: Candidate, max_drop: float) -> str:
-    """Return why the labels cannot tell whether the choice keeps its accuracy; empty where they can."""
-    if best.score is None or best.drop is None or best.drop_low is None or best.drop_high is None:
-        return ""
-    return why_unsure(Drop(best.drop, best.drop_low, best.drop_high), max_drop, best.score.n)
+def _judged(run: Run) -> tuple[Candidate, ...]:
+    """Return the candidates of a run that measures nothing here, with their judgements."""
+    return mark(prove_accuracy(run, mark(run.candidates, run.wish)), run.wish)
 
 
 def _calibrated_on(run: Run) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from edgeopt.errors import Note, NoteKind
-from edgeopt.measurement.accuracy.acceptance import keeps_accuracy
-from edgeopt.measurement.accuracy.bootstrap import Drop, Scored, drop_between, why_unsure
+from edgeopt.measurement.accuracy.bootstrap import Scored
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames
+from edgeopt.measurement.accuracy.judgement import Judgement, Word, in_order, judge_scores
 from edgeopt.pipeline.quantize_result import Tried
 from edgeopt.pipeline.scoring import score_on_labels
 from edgeopt.steps._context import Context, Setting
@@ -32,6 +33,8 @@ class FormChoice:
     max_drop: float
     is_decided: bool
     """Whether an earlier run has chosen, so that nothing is refused."""
+    labels_prove: bool = True
+    """Whether no labelled sample steered the search."""
     tried: dict[str, Tried] = field(default_factory=dict)
     """By name, the best first."""
     reason: str = ""
@@ -49,26 +52,39 @@ class FormChoice:
             )
             self.reason = f"{stays} {found.reason}".strip()
             return valid[0] if valid else None
-        refused = list[str]()
-        for one in for_labels(valid, _MOST_SCORED):
-            drop = self._drop(one, self.baseline)
-            if self.is_decided or keeps_accuracy(drop.value, one.agreement, self.max_drop, least):
-                if unsure := why_unsure(drop, self.max_drop, self.baseline.accuracy.n):
-                    self.context.notes.append(Note(NoteKind.WARNING, unsure, "label more pictures"))
-                self.reason = " ".join((*refused, one.reason)).strip()
-                return one
-            refused.append(f"{one.name} loses {drop}, {self.max_drop:g} is allowed.")
+        tested = sorted(for_labels(valid, _MOST_SCORED), key=lambda one: -one.agreement)
+        judged = [*zip(tested, in_order([self._judge(one, self.baseline) for one in tested]), strict=True)]
+        for one, judgement in judged:
+            self.tried[one.name] = replace(self.tried[one.name], judgement=judgement)
+        if chosen := self._chosen(judged):
+            self.reason = chosen.reason
+            return chosen
+        refused = [f"{one.name}: {judgement.word}, {judgement}." for one, judgement in judged]
         self.reason = f"The float model stays: {' '.join(refused)} {found.reason}".strip()
         return None
 
-    def _drop(self, one: Attempt, baseline: Scored) -> Drop:
-        """Return what a form loses on the labels, and keep it."""
+    def _chosen(self, judged: Sequence[tuple[Attempt, Judgement]]) -> Attempt | None:
+        """Return the fastest that is KEPT, or else the safest that is open."""
+        kept = [one for one, judgement in judged if judgement.is_proven]
+        if kept:
+            return max(kept, key=lambda one: one.speed_ratio)
+        still_open = [(one, judgement) for one, judgement in judged if judgement.is_open or self.is_decided]
+        if not still_open:
+            return None
+        one, judgement = min(still_open, key=lambda pair: pair[1].risk)
+        self.context.notes.append(Note(NoteKind.WARNING, f"accuracy not decided: {judgement}", judgement.remedy))
+        return one
+
+    def _judge(self, one: Attempt, baseline: Scored) -> Judgement:
+        """Return what is proven of a form on the labels, and keep its metric."""
         model, engine = one.outcome.model, self.setting.engine.with_options(self.searched.options)
         session, task = engine.open(model, self.setting.precision), self.context.task(model, evaluating=True)
         scored = score_on_labels(self.context, self.labelled, session, task, one.name)
         session.close()
         assert scored is not None
-        lost = baseline.accuracy.value - scored.accuracy.value
-        drop = drop_between(baseline, scored) or Drop(lost, float("-inf"), float("inf"))  # of a single picture
-        self.tried[one.name] = replace(self.tried[one.name], score=scored.accuracy.value, drop=drop)
-        return drop
+        judgement = judge_scores(baseline, scored, self.max_drop)
+        assert judgement is not None  # both were scored on the same labels
+        self.tried[one.name] = replace(self.tried[one.name], score=scored.accuracy.value)
+        if judgement.is_proven and not self.labels_prove:
+            return replace(judgement, word=Word.NOT_DECIDED, why="the labels also steered the search")
+        return judgement

@@ -50,6 +50,8 @@ _SLOW_S = 0.5
 Fresh = Callable[[Sequence[str], Pace, int], Turns]
 """Runs the original and these candidates in turns in one fresh process; the number is the seed of the order."""
 Tell = Callable[[str, int, int], None]
+Judge = Callable[[Sequence[Candidate]], Sequence[Candidate]]
+"""Returns candidates, marked and with proven speeds, with their judgements."""
 
 
 @dataclass(frozen=True)
@@ -92,13 +94,16 @@ class Bench:
     """Of the whole run, to say which one would have been enough."""
 
 
-def measure_and_choose(candidates: Sequence[Candidate], bench: Bench, wish: Wish) -> Decision:
-    """Measure all candidates, prove the most promising, and choose.
+def measure_and_choose(
+    candidates: Sequence[Candidate], bench: Bench, wish: Wish, judge: Judge | None = None
+) -> Decision:
+    """Measure all candidates, prove the most promising, judge their accuracy, and choose.
 
     Args:
         candidates: The baseline first, scored; those that the bench does not open are not measured.
         bench: What they are measured on.
         wish: What a candidate must keep, and what is wanted of it.
+        judge: Judges the accuracy of what is proven faster; None: the candidates bring their judgements.
 
     Raises:
         OutOfTime: Where a time limit leaves too little for two rounds.
@@ -119,6 +124,8 @@ def measure_and_choose(candidates: Sequence[Candidate], bench: Bench, wish: Wish
         marked = mark([_unproven(one) for one in marked], wish)
     if proof.trust.level is TrustLevel.INVALID:
         marked = mark([_unproven(one) for one in marked], wish)
+    if judge is not None:
+        marked = mark(judge(marked), wish)
     return Decision(
         candidates=marked,
         chosen=choose(marked, wish, proof.is_faster),

@@ -18,7 +18,6 @@ from edgeopt.executors._guard import guarded
 from edgeopt.graph.integers import why_not_again
 from edgeopt.graph.large_constants import FOLDER, kept_in
 from edgeopt.graph.outcome import Outcome
-from edgeopt.measurement.accuracy.evaluate import open_labelled
 from edgeopt.measurement.threads import default_threads
 from edgeopt.pipeline.candidate import BASELINE
 from edgeopt.pipeline.decide import INTERRUPTED, decide, untimed_decision
@@ -37,8 +36,8 @@ from edgeopt.pipeline.rival_forms import Rival, going_on, within_share
 from edgeopt.pipeline.rivals import offer_rivals
 from edgeopt.pipeline.run import Run, Silence
 from edgeopt.pipeline.scoring import add_candidate
-from edgeopt.pipeline.start import heed_slowness, open_calibration, read_as_the_recipe_says, read_given, start_run
 from edgeopt.pipeline.wishes import OptimizeWishes
+from edgeopt.pipeline.start import heed_slowness, open_material, read_as_the_recipe_says, read_given, start_run
 from edgeopt.report.document import Document, Value
 from edgeopt.runtime.availability import is_by_rule, is_compiled, why_unavailable
 from edgeopt.steps import Step
@@ -68,9 +67,7 @@ def show_plan(model: str, *, target: str, recipe: str | None, options: Options) 
     require_layers(given.model, plan.pruning.keep_layers)
     if replay:
         replay.require_same(given.model, given.target)
-        bound = given.recipe, given.model.inputs
-        labelled = open_labelled(plan.eval, *bound) if plan.eval and not plan.calib else None
-        replay.require_calibration(open_calibration(given, plan, pictures, labelled).spread(CALIBRATION_PICTURES))
+        replay.require_calibration(open_material(given, plan, pictures).frames.spread(CALIBRATION_PICTURES))
         plan = replace(plan, notes=(*plan.notes, Note(NoteKind.INFO, f"what {replay.source} decided is made again")))
     if (missing := why_unavailable(given.target)) and not is_by_rule(given.target):
         plan = replace(plan, notes=(*plan.notes, Note(NoteKind.WARNING, f"cannot run here: {missing}")))

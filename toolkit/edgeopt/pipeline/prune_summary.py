@@ -70,5 +70,5 @@ def _accuracy(report: Report, one: Candidate) -> str:
     first = report.candidates[0]
     if one.drop is not None and one.score and first.score:
         figures = f"{one.score.metric} {one.score.value:.4f} (was {first.score.value:.4f})"
-        return f"{figures}, drop {one.drop:+.4f} {one.drop_interval}, {report.max_drop:g} allowed"
+        return f"{one.word}: {figures}, {one.judgement}"
     return f"agrees with the original in {one.agreement:.3f}; no labels judge it" if one.agreement is not None else ""

@@ -16,7 +16,7 @@ from edgeopt.executors._guard import guarded
 from edgeopt.graph.integers import why_not_again
 from edgeopt.graph.large_constants import FOLDER, kept_in
 from edgeopt.graph.model import Model, save_model
-from edgeopt.measurement.accuracy.evaluate import Progress, open_labelled
+from edgeopt.measurement.accuracy.evaluate import Progress
 from edgeopt.pipeline.engines import open_engine
 from edgeopt.pipeline.form_choice import FormChoice
 from edgeopt.pipeline.plan import Options, Plan, head, make_plan, require_uncompiled
@@ -24,7 +24,7 @@ from edgeopt.pipeline.quantize_result import QuantizeResult
 from edgeopt.pipeline.replay import Replay, read_replay
 from edgeopt.pipeline.run import Ears
 from edgeopt.pipeline.scoring import score_original
-from edgeopt.pipeline.start import open_calibration, open_context, read_as_the_recipe_says, read_given
+from edgeopt.pipeline.start import open_context, open_material, read_as_the_recipe_says, read_given
 from edgeopt.pipeline.workspace import FilesBeside
 from edgeopt.runtime.availability import find_device, require_providers
 from edgeopt.steps._context import CALIBRATION, CALIBRATION_PICTURES, Context, Engine, Setting
@@ -101,8 +101,8 @@ def quantize(
     if not plan.quantizes:
         raise UnsupportedError(plan.notes[0].detail, remedy=plan.notes[0].hint or "choose another target")
     engine = open_engine(given.target, plan.threads)
-    frames = open_calibration(given, plan, pictures, None)
-    labelled = open_labelled(Path(eval), given.recipe, given.model.inputs) if eval else None
+    material = open_material(given, replace(plan, eval=Path(eval) if eval else None), pictures)
+    frames, labelled = material.frames, material.labelled
     if earlier:
         earlier.require_same(given.model, given.target)
         earlier.require_calibration(frames.spread(CALIBRATION_PICTURES))
@@ -124,7 +124,9 @@ def quantize(
         else:
             opened = open_search(float_model, context, step, max(context.ends_at - monotonic(), 0.0))
             searched = opened.end(opened.find())
-        choice = FormChoice(context, step, searched, labelled, baseline, plan.max_drop, is_decided=earlier is not None)
+        choice = FormChoice(
+            context, step, searched, labelled, baseline, plan.max_drop, earlier is not None, material.is_apart
+        )
         chosen = choice.make()
         if chosen:
             save_model(chosen.outcome.model.gathered(), files.file)
@@ -133,7 +135,14 @@ def quantize(
                 files.write(DECISIONS, decided.to_json())
             context.notes += _how_to_open(chosen.outcome.model, engine, searched.options)
         shutil.rmtree(files.path(CALIBRATION), ignore_errors=True)
-        told = (*given.choice.notes, *context.frames.notes, *plan.notes, *context.notes, *searched.found.notes)
+        told = (
+            *given.choice.notes,
+            *context.frames.notes,
+            *material.notes,
+            *plan.notes,
+            *context.notes,
+            *searched.found.notes,
+        )
         return QuantizeResult(
             model=given.model.name,
             target=given.target.name,

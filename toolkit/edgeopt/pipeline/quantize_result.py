@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from edgeopt.errors import EXIT_MISSED, EXIT_PASS, Note
-from edgeopt.measurement.accuracy.bootstrap import Drop
+from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_MISSED, EXIT_PASS, Note
+from edgeopt.measurement.accuracy.judgement import Judgement
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,8 @@ class Tried:
     """With the float model, without labels."""
     score: float | None = None
     """Metric on the labels; None where they were not asked."""
-    drop: Drop | None = None
-    """Against the model as given, with its 95 % interval over pictures."""
+    judgement: Judgement | None = None
+    """What the labels prove of it; None where they were not opened for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,11 @@ class QuantizeResult:
 
     @property
     def exit_code(self) -> int:
-        """0 if there is an INT8 model, 2 if none is fast and accurate enough."""
-        return EXIT_PASS if self.chosen else EXIT_MISSED
+        """0 if there is an INT8 model, 2 if none is fast and accurate enough, 3 if its labels do not decide."""
+        if self.chosen is None:
+            return EXIT_MISSED
+        judged = self.chosen.judgement
+        return EXIT_PASS if judged is None or judged.is_proven else EXIT_INCONCLUSIVE
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values."""

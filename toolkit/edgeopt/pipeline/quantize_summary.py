@@ -17,7 +17,9 @@ def summarize(result: QuantizeResult) -> Document:
         "estimated speed": lambda one: f"{one.speed_ratio:.2f}x",
         "agreement": lambda one: f"{one.agreement:.3f}",
         result.metric or "metric": lambda one: "" if one.score is None else f"{one.score:.4f}",
-        "drop": lambda one: str(one.drop) if one.drop else "",
+        "drop": lambda one: f"{one.judgement.drop:+.4f}" if one.judgement and one.judgement.drop is not None else "",
+        "at most": lambda one: f"{one.judgement.risk:+.4f}" if one.judgement else "",
+        "accuracy": lambda one: str(one.judgement.word) if one.judgement else "",
     }
     chosen = result.tried.index(result.chosen) if result.chosen else None
     return Document(
@@ -46,7 +48,8 @@ def _verdict(result: QuantizeResult) -> Verdict:
         facts.append(Value("accuracy", f"{agrees}; no labels judge it"))
     else:
         figures = f"{result.metric} {chosen.score:.4f} (was {result.baseline:.4f})"
-        facts.append(Value("accuracy", f"{figures}, drop {chosen.drop}, {result.max_drop:g} allowed", more=agrees))
+        word = f"{chosen.judgement.word}: " if chosen.judgement else ""
+        facts.append(Value("accuracy", f"{word}{figures}, {chosen.judgement}", more=agrees))
     return Verdict(
         Outcome.DONE,
         f"{result.file} is estimated {chosen.speed_ratio:.2f}x as fast as the float model",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, EXIT_MISSED, EXIT_OF, EXIT_PASS, InvalidFileError, Note
+from edgeopt.measurement.accuracy.judgement import Word
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.pipeline.candidate import Candidate
 from edgeopt.system.environment import Environment
@@ -90,6 +91,8 @@ class Report:
     """TRUSTED, or NOISY or INVALID with the reasons; empty where nothing was measured."""
     inside: Inside | None = None
     """None where nothing of the recipe is embedded."""
+    accuracy_asked: bool = False
+    """Whether labels were given, or a drop that is allowed."""
     was_cut: bool = False
     """Whether it was interrupted: the bundle holds what was proven by then."""
 
@@ -119,13 +122,28 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0, 2, 3, 4, or 130 interrupted; a budget that nobody asked for fails nothing, an unused device does."""
+        """0, 2, 3, 4, or 130 interrupted; a budget that nobody asked for fails nothing, an unused device does.
+
+        3 also where accuracy was asked for and is not decided; the bundle is written all the same.
+        """
         if self.was_cut:
             return EXIT_INTERRUPTED
+        return EXIT_INCONCLUSIVE if self.budget_code == EXIT_PASS and self.is_accuracy_open else self.budget_code
+
+    @property
+    def budget_code(self) -> int:
+        """The exit code of the budget and the device alone."""
         if self.off_target:
             tried = any(one.profile and one.refused for one in self.candidates)
             return EXIT_MISSED if tried else EXIT_INCONCLUSIVE
         return EXIT_OF[self.verdict] if self.budget_asked else EXIT_PASS
+
+    @property
+    def is_accuracy_open(self) -> bool:
+        """Whether accuracy was asked for, and what was chosen is not proven to keep it."""
+        if not self.accuracy_asked or self.best is self.candidates[0]:
+            return False
+        return self.best.judgement is None or self.best.judgement.word is not Word.KEPT
 
     @property
     def verdict_line(self) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
-from edgeopt.measurement.accuracy.acceptance import is_within
+from edgeopt.measurement.accuracy.judgement import is_within
 from edgeopt.pipeline.candidate import Candidate
 from edgeopt.pipeline.plan import all_steps
 from edgeopt.pipeline.run import Run
@@ -63,9 +63,8 @@ def _healed(rival: Rival, rivals: Sequence[Rival]) -> list[Rival]:
 
 
 def within_share(rivals: Sequence[Rival], wish: Wish, share: float) -> list[Rival]:
-    """Return the rivals that lose at most a share of what may be lost, in their order."""
-    is_labelled = any(one.candidate.drop is not None for one in rivals)
-    most = share * (wish.max_drop if is_labelled else 1 - wish.least_agreement)
+    """Return the rivals that lose at most a share of the agreement that may be lost, in their order."""
+    most = share * (1 - wish.least_agreement)
     return [one for one in rivals if wish.keeps(one.candidate) and is_within(loss(one.candidate), most)]
 
 

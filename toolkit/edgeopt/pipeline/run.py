@@ -19,6 +19,7 @@ from edgeopt.pipeline.workspace import Workspace
 from edgeopt.recipes.feeding import synthetic
 from edgeopt.recipes.frames import Frames
 from edgeopt.steps._context import Context, Engine, Listener
+from edgeopt.tasks import Accuracy
 
 
 class Silence:
@@ -59,6 +60,8 @@ class Run:
     labelled: LabelledFrames | None
     resume: bool
     listener: Listener
+    labels_prove: bool = True
+    """Whether no labelled sample steers the search: else they prove nothing."""
     replay: Replay | None = None
     """Whose choice holds in place of this run's; None: nobody's."""
     by_rule: bool = False
@@ -72,6 +75,8 @@ class Run:
     candidates: list[Candidate] = field(default_factory=list)
     frame_ms: float = 0.0
     """Of the original, one frame timed where there is a time limit; 0: not known."""
+    judged_scores: dict[str, Accuracy] = field(default_factory=dict)
+    """Metric of the candidates that were scored on the labels that prove, by name."""
     was_cut: bool = False
     """Whether it was interrupted: what is proven by then is written."""
 
@@ -87,7 +92,12 @@ class Run:
     @property
     def wish(self) -> Wish:
         """What a candidate must keep, and what is wanted of it."""
-        return Wish(self.plan.max_drop, self.context.least_agreement, self.plan.prefer, self.plan.must_be_timed)
+        return Wish(
+            max_drop=self.plan.max_drop,
+            least_agreement=self.context.least_agreement,
+            prefer=self.plan.prefer,
+            must_be_timed=self.plan.must_be_timed,
+        )
 
     def leave_out(self, name: str, abort: EngineAbortError) -> None:
         """Say that an engine aborted on a form: the others go on."""

@@ -16,7 +16,7 @@ from edgeopt.graph.drift import measure_drift, worst_drift
 from edgeopt.graph.model import Model, save_model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.graph.tensors import Tensors
-from edgeopt.measurement.accuracy.bootstrap import Drop, Scored, drop_between, require_telling, score
+from edgeopt.measurement.accuracy.bootstrap import Scored, require_telling, score
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, answers, why_no_proof
 from edgeopt.pipeline.candidate import BASELINE, RESUMED, Candidate
 from edgeopt.pipeline.run import Run, model_file
@@ -36,10 +36,13 @@ _BASELINE_SCORED = f"candidates/{BASELINE}/scored.json"
 def score_candidate(
     run: Run, name: str, parent: str, steps: tuple[str, ...], outcome: Outcome, setting: Setting
 ) -> Candidate:
-    """Return a candidate with its accuracy, its agreement with the original and its drift; not measured yet."""
+    """Return a candidate with its agreement with the original and its drift; neither measured nor judged yet.
+
+    The labels that prove are opened for the original alone: for candidates when the search is over, see `proving`.
+    """
     session = setting.engine.with_options(outcome.options).open(outcome.model, setting.precision)
     task = run.context.task(outcome.model, evaluating=True)
-    scored = score_on_labels(run.context, run.labelled, session, task, name)
+    scored = score_on_labels(run.context, run.labelled, session, task, name) if name == BASELINE else None
     accuracy = scored.accuracy if scored else None
     candidate = Candidate(
         name=name,
@@ -68,19 +71,15 @@ def score_candidate(
     if name == BASELINE:
         _require_telling(scored, nan.notes(len(found), run.context.pictures.kind))
         if scored:
-            run.workspace.write(_BASELINE_SCORED, json.dumps(scored.to_json()))
+            store_baseline(run, scored)
         keep_reference(run.context, run.labelled, task, found, nan)
         run.context.checked_outputs += outputs
         return candidate
-    baseline, drop = run.candidates[0].score, _drop_from_baseline(run, scored)
     pairs = zip(run.context.original_outputs(), outputs, strict=True) if is_compared else ()
     return replace(
         candidate,
         drift=worst_drift(starmap(measure_drift, pairs)) if is_compared else None,
         agreement=task.agreement(found, run.context.reference),
-        drop=baseline.value - accuracy.value if baseline and accuracy else None,
-        drop_low=drop.low if drop else None,
-        drop_high=drop.high if drop else None,
     )
 
 
@@ -168,13 +167,17 @@ def score_on_labels(
     return score(task, found, labelled.labels)
 
 
-def _drop_from_baseline(run: Run, scored: Scored | None) -> Drop | None:
-    """Return what a candidate lost with its interval; None without labels, or where an older run left no resamples."""
+def stored_baseline(run: Run) -> Scored | None:
+    """Return how the original did on the labels that prove; None where an older run left it, or on other labels."""
     try:
-        baseline = Scored.from_json(json.loads(run.workspace.path(_BASELINE_SCORED).read_text("utf-8")))
+        return Scored.from_json(json.loads(run.workspace.path(_BASELINE_SCORED).read_text("utf-8")))
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return drop_between(baseline, scored) if scored else None
+
+
+def store_baseline(run: Run, scored: Scored) -> None:
+    """Keep how the original did on the labels that prove, for candidates of a resumed run."""
+    run.workspace.write(_BASELINE_SCORED, json.dumps(scored.to_json()))
 
 
 def find_twin(run: Run, outcome: Outcome, setting: Setting) -> Candidate | None:
@@ -222,7 +225,9 @@ def add_candidate(
     if run.context.original.is_outside:
         give_back()  # of what it was made of
     if resumed:
-        candidate = replace(resumed, notes=(*(note for note in resumed.notes if note != RESUMED), RESUMED))
+        # What an earlier look at the labels said is judged again: there may be more of them now.
+        unjudged = resumed if name == BASELINE else replace(resumed, judgement=None, score=None)
+        candidate = replace(unjudged, notes=(*(note for note in resumed.notes if note != RESUMED), RESUMED))
         if name == BASELINE:
             session = run.context.open(outcome.model)
             nan = _Nan()

@@ -1,4 +1,4 @@
-"""Which candidate is chosen: what is proven faster and keeps its accuracy, else the original. Pure."""
+"""Which candidate is chosen: the fastest that is KEPT, else the safest that is open, else the original. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from edgeopt.measurement.accuracy.acceptance import keeps_accuracy
+from edgeopt.measurement.accuracy.judgement import Word
 from edgeopt.measurement.statistics.ratio import Change
 from edgeopt.pipeline.candidate import BASELINE, Candidate
 from edgeopt.recipes.recipe import LEAST_AGREEMENT
@@ -39,15 +39,21 @@ class Wish:
     max_drop: float
     """In the metric's unit."""
     least_agreement: float = LEAST_AGREEMENT
-    """With the original, where no labels judge."""
+    """With the original's answers to the samples of the search: what reaches less is not proven and not chosen."""
     prefer: Prefer = Prefer.SPEED
     must_be_timed: frozenset[str] = frozenset()
     """Names of the steps whose models are not chosen where no speed was measured."""
 
     def keeps(self, candidate: Candidate) -> bool:
-        """Whether a candidate runs on its device and keeps its accuracy."""
-        kept = keeps_accuracy(candidate.drop, candidate.agreement, self.max_drop, self.least_agreement)
-        return kept and not candidate.unfit
+        """Whether a candidate runs on its device and may still be chosen for what is known of its accuracy.
+
+        Until it is judged that is its agreement: a search reads no labels.
+        """
+        if candidate.unfit:
+            return False
+        if judged := candidate.judgement:
+            return judged.is_proven or judged.is_open
+        return candidate.agreement is None or candidate.agreement >= self.least_agreement
 
 
 IsFaster = Callable[[str, str], bool]
@@ -68,13 +74,11 @@ def why_refused(candidate: Candidate, wish: Wish) -> str:
 
 
 def _loss_words(candidate: Candidate, wish: Wish) -> str:
-    """Return what a candidate loses that does not keep its accuracy."""
-    if candidate.drop is not None:
-        metric = f" {candidate.score.metric}" if candidate.score else ""
-        lost = f"drops {candidate.drop:.4f}{metric} {candidate.drop_interval}".rstrip()
-        return f"{lost}, {wish.max_drop:g} allowed"
+    """Return what a candidate loses that may not be chosen for it."""
+    if judged := candidate.judgement:
+        return f"{judged.word}: {judged}"
     agrees = f"agrees with the original in {candidate.agreement or 0:.3f} only"
-    return f"{agrees}, {wish.least_agreement:g} asked without labels"
+    return f"{agrees}, {wish.least_agreement:g} asked before labels are opened"
 
 
 def mark(candidates: Sequence[Candidate], wish: Wish) -> tuple[Candidate, ...]:
@@ -110,34 +114,43 @@ def shortlist(marked: Sequence[Candidate], wish: Wish, asked: Collection[str], m
 
 
 def choose(marked: Sequence[Candidate], wish: Wish, is_faster: IsFaster) -> Chosen:
-    """Return the choice.
+    """Return the choice: the fastest KEPT, else the safest that is open, else the original; each proven faster.
 
-    For speed: of those that are proven faster than the original, the one that loses least, unless another is proven
-    faster than it. For size: the smallest that is not proven slower. Ties fall to the smaller, then to the earlier one.
+    Of two that are not proven to differ in speed the safer is the fastest. Ties fall to the smaller, then to the
+    earlier one. For size: the smallest that is not proven slower. Without labels, AGREES stands for KEPT.
 
     Args:
-        marked: From `mark`, with the speeds that were proven.
+        marked: From `mark`, with the speeds that were proven and the judgements.
         wish: What is wanted.
         is_faster: Of two candidates that are both proven faster than the original.
     """
-    allowed = [one for one in marked if not one.refused]
-    if len(allowed) == 1:
-        return Chosen(BASELINE, _only_baseline(marked))
+    allowed = [one for one in marked[1:] if not one.refused and one.judgement]
+    kept = [one for one in allowed if one.judgement and one.judgement.is_proven]
+    still_open = sorted((one for one in allowed if one not in kept), key=lambda one: (_risk(one), one.size_bytes))
     if not any(one.speed for one in allowed):
-        best = next(one for one in allowed[1:] if one.steps == allowed[-1].steps)
-        return Chosen(best.name, _reason_unmeasured(best, marked, wish.max_drop))
+        if not allowed:
+            return Chosen(BASELINE, _only_baseline(marked))
+        fitting = kept or still_open[:1]
+        best = next(one for one in fitting if one.steps == fitting[-1].steps)
+        return Chosen(best.name, _reason_unmeasured(best, marked))
     if wish.prefer is Prefer.SIZE:
-        small = [one for one in allowed[1:] if _is_small(one, marked[0])]
+        small = [one for one in kept if _is_small(one, marked[0])]
+        small = small or [one for one in still_open if _is_small(one, marked[0])][:1]
         if not small:
             return Chosen(BASELINE, f"the original stays: no candidate is smaller and accurate enough{_tried(marked)}")
-        best = min(small, key=lambda one: (one.size_bytes, loss(one)))
+        best = min(small, key=lambda one: (one.size_bytes, _risk(one)))
         return Chosen(best.name, _reason(best, marked, wish))
-    proven = sorted((one for one in allowed if is_proven(one)), key=lambda one: (loss(one), one.size_bytes))
+    proven = sorted((one for one in kept if is_proven(one)), key=lambda one: (_risk(one), one.size_bytes))
     unbeaten = [one for one in proven if not any(is_faster(other.name, one.name) for other in proven)]
-    if not proven:
+    proven_open = [one for one in still_open if is_proven(one)]
+    if not proven and not proven_open:
         return Chosen(BASELINE, _only_baseline(marked))
-    best = next(iter(unbeaten), max(proven, key=_speed))
+    best = next(iter(unbeaten), max(proven, key=_speed) if proven else proven_open[0])
     return Chosen(best.name, _reason(best, marked, wish))
+
+
+def _risk(one: Candidate) -> float:
+    return one.judgement.risk if one.judgement else 1.0
 
 
 def lighter_than(chosen: Candidate, marked: Sequence[Candidate]) -> tuple[Candidate, ...]:
@@ -187,9 +200,7 @@ def _is_small(one: Candidate, baseline: Candidate) -> bool:
 
 
 def loss(candidate: Candidate) -> float:
-    """Return what a candidate loses: of the metric, or of the agreement where there are no labels."""
-    if candidate.drop is not None:
-        return candidate.drop
+    """Return what a candidate loses of the agreement with the original's answers: the labels steer no search."""
     return 0.0 if candidate.agreement is None else 1 - candidate.agreement
 
 
@@ -203,7 +214,7 @@ def _on_front(one: Candidate, others: Sequence[Candidate]) -> bool:
         return False
 
     def place(candidate: Candidate) -> tuple[float, float]:
-        return _speed(candidate), -(candidate.drop or 0.0)
+        return _speed(candidate), -loss(candidate)
 
     mine = place(one)
     rivals = [place(other) for other in others if other is not one and (other.speed or other.name == BASELINE)]
@@ -224,16 +235,14 @@ def _speed_words(one: Candidate) -> str:
     return f"{one.speed} {one.speed.verdict}" if one.speed else "not measured"
 
 
-def _reason_unmeasured(best: Candidate, candidates: Sequence[Candidate], max_drop: float) -> str:
-    text = f"{best.name}: the last candidate inside the allowed drop"
-    if best.simulated and best.drop is not None:
-        change = "loses" if best.drop > 0 else "gains"
-        lost = f"{change} {abs(best.drop):.4f} {best.simulated.metric} on {best.simulated.n} pictures"
-        text = f"{best.name}: the first form that is accurate with the device's numbers: {lost} ({max_drop:g} allowed)"
+def _reason_unmeasured(best: Candidate, candidates: Sequence[Candidate]) -> str:
+    text = f"{best.name}: the last candidate that may be chosen"
+    if best.simulated:
+        text = f"{best.name}: the first form that is accurate with the device's numbers"
+    text += _accuracy_words(best)
     if best.placement:
         text += f"; {best.placement}"
-    passed = [f"{one.name} {one.refused}" for one in candidates if one.refused]
-    return f"{text}; speed not measured" + (f"; not chosen: {'; '.join(passed)}" if passed else "")
+    return f"{text}; speed not measured{_passed(candidates)}"
 
 
 def _reason(best: Candidate, candidates: Sequence[Candidate], wish: Wish) -> str:
@@ -247,11 +256,19 @@ def _reason(best: Candidate, candidates: Sequence[Candidate], wish: Wish) -> str
         text += f" in {best.speed.processes} fresh processes"
     text += "" if is_proven(best) else f" ({best.speed.verdict})"
     text += f", execution alone {best.execute}" if best.execute else ""
-    if best.drop is not None and best.score:
-        change = "loses" if best.drop > 0 else "gains"
-        interval = f"drop in {best.drop_interval}, " if best.drop_interval else ""
-        text += f", {change} {abs(best.drop):.4f} {best.score.metric} ({interval}{wish.max_drop:g} allowed)"
-    elif best.agreement is not None:
-        text += f", agrees with the float model in {best.agreement:.3f} (no labels given)"
+    return text + _accuracy_words(best) + _passed(candidates)
+
+
+def _accuracy_words(best: Candidate) -> str:
+    """Return the word of its accuracy, and what that rests on."""
+    judged = best.judgement
+    if judged is None:
+        return ""
+    remedy = f"; {judged.remedy}" if judged.word is Word.NOT_DECIDED else ""
+    return f", {judged.word}: {judged}{remedy}"
+
+
+def _passed(candidates: Sequence[Candidate]) -> str:
+    """Return which candidates were not chosen, and why."""
     passed = [f"{one.name} {one.refused}" for one in candidates if one.refused]
-    return text + (f"; not chosen: {'; '.join(passed)}" if passed else "")
+    return f"; not chosen: {'; '.join(passed)}" if passed else ""

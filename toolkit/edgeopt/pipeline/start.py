@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.executors.onnxruntime.tensorrt import ENGINES
+from edgeopt.measurement.accuracy.division import Division, divide, why_too_few, without
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, open_labelled, with_states
+from edgeopt.measurement.accuracy.judgement import LEVEL
 from edgeopt.measurement.accuracy.misreading import notes_of_reading
+from edgeopt.measurement.accuracy.paired_shares import least_samples
 from edgeopt.measurement.given import Given, open_given
 from edgeopt.pipeline.candidate import BASELINE
 from edgeopt.pipeline.engines import open_engines
@@ -23,7 +26,7 @@ from edgeopt.recipes.binding import Choice
 from edgeopt.recipes.feeding import fed, synthetic
 from edgeopt.recipes.frames import Frames, open_frames
 from edgeopt.recipes.hugging_face import folder_of
-from edgeopt.runtime.availability import is_by_rule, is_compiled
+from edgeopt.runtime.availability import is_by_rule
 from edgeopt.steps._context import (
     AGREEMENT_PICTURES,
     CALIBRATION_PICTURES,
@@ -36,8 +39,9 @@ from edgeopt.system.text import plural, typed_duration
 from edgeopt.system.time_limit import LONGER, OutOfTime, limited, longer
 from edgeopt.system.toml import read_json
 
-_MOST_SIMULATED = 128
-"""Labelled pictures for a simulated device, which takes about a second for each."""
+_LOST_BY_CHANGE = 10.0
+"""Times what may be lost: how far the search lets answers change where labels decide in the end. Of ten changed answers
+of SqueezeNet's forms about one was right before and is wrong now, beyond those that went the other way."""
 _READING = 0.5
 """Times the time limit, beside it: how long other readings are tried at most."""
 _LOOK, _LABELS = 0.1, 0.1
@@ -48,6 +52,19 @@ _TURN_FRAMES = 4
 """Of a turn: one to warm up and the least block."""
 
 
+@dataclass(frozen=True)
+class Material:
+    """What the search may look at, and what proves."""
+
+    frames: Frames
+    """They calibrate, and agreement is judged on them."""
+    labelled: LabelledFrames | None
+    """They prove, and are opened when the search is over; None without labels."""
+    is_apart: bool = True
+    """Whether nothing that steers the search proves."""
+    notes: tuple[Note, ...] = ()
+
+
 def read_given(model: str, target: str, recipe: str | None, options: Options) -> tuple[Given, Frames | None]:
     """Return model, recipe and target, and the calibration pictures or tensors that were asked for."""
     asked = open_frames(Path(options.calib)) if options.calib and options.calib != SYNTHETIC else None
@@ -56,11 +73,39 @@ def read_given(model: str, target: str, recipe: str | None, options: Options) ->
     return given, fed(asked, given.recipe, given.model.inputs) if asked else None
 
 
-def open_calibration(given: Given, plan: Plan, asked: Frames | None, labelled: LabelledFrames | None) -> Frames:
-    """Return the frames that calibrate and judge agreement: those asked for, the recipe's, or what else there is."""
+def open_material(given: Given, plan: Plan, asked: Frames | None) -> Material:
+    """Return what the search may look at, and the labels that prove, which it does not.
+
+    The search gets the frames that were asked for, the recipe's, a part of the labelled ones, or made-up ones.
+
+    Args:
+        given: Model, target and recipe.
+        plan: Where the frames and the labels lie.
+        asked: The calibration frames that were asked for, open already.
+    """
+    labelled = open_labelled(plan.eval, given.recipe, given.model.inputs) if plan.eval else None
     if plan.calib:
-        return asked or fed(open_frames(plan.calib), given.recipe, given.model.inputs)
-    return labelled.frames if labelled and not plan.synthetic else synthetic(given.recipe, given.model.inputs)
+        frames = asked or fed(open_frames(plan.calib), given.recipe, given.model.inputs)
+        return Material(frames, None) if labelled is None else _apart(frames, labelled)
+    if labelled is None or plan.synthetic:
+        return Material(synthetic(given.recipe, given.model.inputs), labelled)
+    return _of_division(divide(labelled))
+
+
+def _of_division(division: Division) -> Material:
+    return Material(division.search, division.proving, division.is_apart, division.notes)
+
+
+def _apart(frames: Frames, labelled: LabelledFrames) -> Material:
+    """Return frames without those that prove; where nothing is left, the labelled ones are divided."""
+    others = without(frames, labelled)
+    if others is None:
+        return _of_division(divide(labelled))
+    if len(others) == len(frames):
+        return Material(frames, labelled)
+    count = plural(len(frames) - len(others), f"labelled {frames.kind}")
+    told = f"{count} also lie in --calib: they prove, so they do not steer the search"
+    return Material(others, labelled, notes=(Note(NoteKind.INFO, told),))
 
 
 def open_context(given: Given, plan: Plan, engine: Engine, frames: Frames, files: Files, listener: Listener) -> Context:
@@ -186,21 +231,21 @@ def start_run(
         listener: Hears progress.
     """
     engines = open_engines(given.target, plan.threads, str(out / ENGINES))
-    labelled = open_labelled(plan.eval, given.recipe, given.model.inputs) if plan.eval else None
-    if labelled and is_compiled(given.target) and engines.untimed:
-        labelled = _fewer(labelled, _MOST_SIMULATED, "the device is simulated")
-    frames = open_calibration(given, plan, asked, labelled)
+    material = open_material(given, plan, asked)
+    frames, labelled = material.frames, material.labelled
     if replay:
         replay.require_calibration(frames.spread(CALIBRATION_PICTURES))
     workspace = open_workspace(out, describe_run(given, plan, engines, frames, labelled, replay), resume=resume)
     context = open_context(given, plan, engines.own, frames, workspace, listener)
+    if labelled:
+        context.search_agreement = max(context.recipe.least_agreement, 1 - _LOST_BY_CHANGE * plan.max_drop)
+    notes = [*engines.notes, *material.notes, *_notes_of_labels(labelled, plan, is_apart=material.is_apart)]
     return Run(
-        context=replace(
-            context, alternatives=engines.others, replay=replay, untimed=engines.untimed, notes=[*engines.notes]
-        ),
+        context=replace(context, alternatives=engines.others, replay=replay, untimed=engines.untimed, notes=notes),
         plan=plan,
         workspace=workspace,
         labelled=labelled,
+        labels_prove=material.is_apart,
         resume=resume,
         listener=listener,
         replay=replay,
@@ -208,6 +253,16 @@ def start_run(
         untimed=engines.untimed,
         by_rule=is_by_rule(given.target),
     )
+
+
+def _notes_of_labels(labelled: LabelledFrames | None, plan: Plan, *, is_apart: bool) -> list[Note]:
+    """Return before the search that the labels are too few to prove anything, and how many would not be."""
+    why = why_too_few(len(labelled.frames), plan.max_drop) if labelled and is_apart else ""
+    if not why:
+        return []
+    least = least_samples(plan.max_drop, LEVEL)
+    hint = f"label {least:,} or more, or allow more with --max-drop" if least else "allow more with --max-drop"
+    return [Note(NoteKind.WARNING, why, f"{hint}; edgeopt also says which ones to label")]
 
 
 def _fewer(labelled: LabelledFrames, most: int, why: str) -> LabelledFrames:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import shlex
 
 from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_NOISY
+from edgeopt.measurement.accuracy.judgement import Word
 from edgeopt.pipeline.candidate import BASELINE, Candidate
 from edgeopt.pipeline.result import Report
 from edgeopt.pipeline.selection import is_proven
-from edgeopt.report.document import Outcome, Value, Verdict
+from edgeopt.report.document import Judgement, Outcome, Value, Verdict
 from edgeopt.system.text import format_bytes, typed_duration
 
 
@@ -20,8 +21,19 @@ def judge(report: Report) -> Verdict:
 
 
 def is_judged(report: Report) -> bool:
-    """Return whether the exit code is a verdict: a budget was asked for, or nothing runs on the device."""
-    return report.budget_asked or bool(report.off_target)
+    """Return whether the exit code is a verdict: a budget or accuracy was asked for, or nothing runs on the device."""
+    return report.budget_asked or bool(report.off_target) or report.is_accuracy_open
+
+
+def judgements_of(report: Report) -> tuple[Judgement, ...]:
+    """Return what was judged, each a test case where a format has such: the budget, and the accuracy."""
+    found = list[Judgement]()
+    if report.budget_asked or report.off_target:
+        found.append(Judgement.by_exit("budget", report.budget_code, report.verdict_line))
+    if report.accuracy_asked and report.best is not report.candidates[0]:
+        verdict = "INCONCLUSIVE" if report.is_accuracy_open else "PASS"
+        found.append(Judgement("accuracy", verdict, _accuracy(report.best, report.candidates[0])))
+    return tuple(found)
 
 
 def _outcome(report: Report) -> Outcome:
@@ -44,10 +56,15 @@ def _sentence(report: Report) -> str:
 
 
 def kept(best: Candidate) -> str:
-    """Return that what was chosen kept its accuracy where labels judged it, else that it agrees, where that did."""
-    if best.drop is not None:
-        return " and keeps its accuracy"
-    return "" if best.agreement is None else " and agrees with it"
+    """Return what is proven of the accuracy of what was chosen, in words that follow its speed."""
+    if best.judgement is None:
+        return ""
+    said = {
+        Word.KEPT: " and keeps its accuracy: KEPT",
+        Word.AGREES: " and agrees with it: AGREES",
+        Word.NOT_DECIDED: "; its accuracy is NOT DECIDED",
+    }
+    return said.get(best.judgement.word, f"; its accuracy is {best.judgement.word}")
 
 
 def _facts(report: Report) -> list[Value]:
@@ -55,7 +72,8 @@ def _facts(report: Report) -> list[Value]:
     size = f"{format_bytes(best.size_bytes)}, was {format_bytes(first.size_bytes)}"
     found = [
         _budget(report),
-        Value("accuracy", _accuracy(best, first, report.max_drop) if best is not first else ""),
+        Value("accuracy", _accuracy(best, first) if best is not first else ""),
+        Value("to decide", best.judgement.remedy if best.judgement else ""),
         Value("input", _smaller(best)),
         Value("embedded", str(report.inside) if report.inside else ""),
         Value("size", size if best is not first else ""),
@@ -86,15 +104,15 @@ def _budget(report: Report) -> Value:
     return Value("budget", f"{word}{found.detail}", more="the target's own; --budget makes it a gate")
 
 
-def _accuracy(best: Candidate, first: Candidate, max_drop: float) -> str:
-    """Return what the choice loses: on labels, or else how far its answers are the original's."""
-    score = best.simulated or best.score
-    if best.drop is not None and score and first.score:
-        drop = f"drop {best.drop:+.4f} {best.drop_interval}".rstrip()
-        return f"{score.metric} {score.value:.4f} (was {first.score.value:.4f}), {drop}, {max_drop:g} allowed"
-    if best.agreement is not None:
-        return f"agrees with the original in {best.agreement:.3f}; no labels judge it"
-    return ""
+def _accuracy(best: Candidate, first: Candidate) -> str:
+    """Return what is proven of the choice: on labels, or else of how far its answers are the original's."""
+    score, judged = best.simulated or best.score, best.judgement
+    if judged is None:
+        return ""
+    figures = f"{score.metric} {score.value:.4f} (was {first.score.value:.4f}), " if score and first.score else ""
+    figures = figures if judged.drop is not None and judged.samples else ""
+    without = "; no labels judge it" if judged.drop is None else ""
+    return f"{judged.word}: {figures}{judged}{without}"
 
 
 def _next_command(report: Report) -> str:

@@ -162,6 +162,8 @@ class Context:
     """How long the step `finetune` trains at most."""
     max_drop: float = 0.01
     """Metric that may be lost, in its own unit."""
+    search_agreement: float = 0.0
+    """Agreement that a search asks for because labels, which it does not read, decide in the end."""
     is_calibrated: bool = False
     """Whether the pictures are real ones that were given to learn from, not labelled or made-up ones."""
     untimed: str = ""
@@ -192,8 +194,8 @@ class Context:
 
     @property
     def least_agreement(self) -> float:
-        """What a candidate must reach where no labels judge."""
-        return self.recipe.least_agreement
+        """Agreement that a search asks of a model: the recipe's, more where labels decide in the end."""
+        return max(self.recipe.least_agreement, self.search_agreement)
 
     @property
     def searches_end(self) -> float:

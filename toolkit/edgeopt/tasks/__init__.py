@@ -5,7 +5,7 @@ The file name is the task's name; each ends in `TASK`, a class with everything i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
@@ -69,6 +69,14 @@ class FrameTask(Protocol):
     def holds_outputs(self) -> bool:
         """Whether an answer may show the model's outputs themselves: the next frame must not write over them."""
         return True
+
+    def choice(self, answer: Any) -> Hashable | None:
+        """Return all that the recipe's metric reads of an answer, where the metric is a share of right samples.
+
+        Answers of an equal choice are right or wrong together. None: by this metric an answer is no single choice.
+        """
+        del answer
+        return None
 
     def preprocess(self, frame: Sample) -> tuple[Tensors, Any]:
         """Return the model's inputs, arrays unchanged, and the geometry that `postprocess` needs."""

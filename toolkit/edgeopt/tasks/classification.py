@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -140,6 +140,11 @@ class Classification(FrameTask):
     def count(self, answer: Classes) -> int:
         """Return the number of classes that are listed; 0 where the output held NaN."""
         return len(answer)
+
+    def choice(self, answer: Classes) -> Hashable | None:
+        """Return the first class, or by top-5 the set of the first five; None by a metric that is no share."""
+        listed = {"top1": 1, "top5": _MOST_RANKED}.get(self._recipe.evaluation.metric)
+        return None if listed is None else frozenset(answer.indices[:listed].tolist())
 
     def as_text(self, answer: Classes) -> str:
         """Return classes with their probabilities."""

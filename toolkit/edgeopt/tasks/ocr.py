@@ -7,7 +7,7 @@ Source of the decoder: Graves et al. 2006, Connectionist temporal classification
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -158,6 +158,10 @@ class Reader(FrameTask):
     def count(self, answer: Line) -> int:
         """Return the number of characters."""
         return len(answer.text)
+
+    def choice(self, answer: Line) -> Hashable | None:
+        """Return the text, where whole lines are right or wrong."""
+        return answer.text if self._recipe.evaluation.metric == "exact_match" else None
 
     def as_text(self, answer: Line) -> str:
         """Return the text and how sure it is."""

@@ -17,12 +17,17 @@ from numpy.typing import NDArray
 from edgeopt.errors import InvalidFileError
 from edgeopt.measurement.statistics.distributions import student_quantile
 from edgeopt.recipes.labels import Labels
+from edgeopt.recipes.metrics import find_metric
 from edgeopt.tasks import Accuracy, Task
 
 RESAMPLES = 1000
 _SEED = 0
 """Fixed: two models on the same pictures are scored on the same resamples, whenever each is scored."""
 _DIGITS = 9
+_TAIL = 0.025
+"""On each side of a 95 % interval."""
+_ALONE = 256
+"""Samples that are scored one by one in one call: their counts are a table of so many rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,8 @@ class Scored:
     """Of the labels and the pictures' names, in order: equal ones may be compared."""
     drawn: int = 0
     """How many were drawn from: pictures, or streams and blocks of them; 0: as many as pictures."""
+    right: str = ""
+    """`1` for each sample that is right, `0` for each that is not; empty where the metric is no share of samples."""
 
     @property
     def why_not_telling(self) -> str:
@@ -88,8 +95,22 @@ def score(task: Task, answers: Sequence[Any], labels: Labels) -> Scored:
     if count > 1:
         draws = _draws(count)
         resampled = task.score_resamples(answers, labels, draws[:, groups] if groups else draws)
-    values = tuple(np.round(resampled, _DIGITS).tolist())
-    return Scored(task.score(answers, labels), values, labels.source.name, _identity(labels), count)
+    values, accuracy = tuple(np.round(resampled, _DIGITS).tolist()), task.score(answers, labels)
+    is_share = find_metric(accuracy.metric).is_share and not groups
+    right = _right(task, answers, labels) if is_share else ""
+    return Scored(accuracy, values, labels.source.name, _identity(labels), count, right)
+
+
+def _right(task: Task, answers: Sequence[Any], labels: Labels) -> str:
+    """Return which samples are right: the metric of each alone."""
+    count = len(answers)
+    marks = list[str]()
+    for first in range(0, count, _ALONE):
+        rows = min(_ALONE, count - first)
+        alone = np.zeros((rows, count), np.int64)
+        alone[np.arange(rows), first + np.arange(rows)] = 1
+        marks += ["1" if value > 0.5 else "0" for value in task.score_resamples(answers, labels, alone)]
+    return "".join(marks)
 
 
 def require_telling(scored: Scored, otherwise: str) -> None:
@@ -132,12 +153,20 @@ def drop_between(baseline: Scored, variant: Scored) -> Drop | None:
     Source: the paired bootstrap, Efron and Tibshirani 1993; its percentiles expanded for few pictures as in
     Hesterberg, What Teachers Should Know About the Bootstrap, 2015.
     """
+    return drop_bounds(baseline, variant, _TAIL)
+
+
+def drop_bounds(baseline: Scored, variant: Scored, level: float) -> Drop | None:
+    """Return what the variant lost, with two bounds of which each is wrong in `level` of all cases.
+
+    See `drop_between`, whose interval has half of 5 % on each side.
+    """
     same = (baseline.pictures_sha256, baseline.accuracy.metric, len(baseline.resampled))
     if same != (variant.pictures_sha256, variant.accuracy.metric, len(variant.resampled)) or not variant.resampled:
         return None
     value = baseline.accuracy.value - variant.accuracy.value
     drops = np.round(np.subtract(baseline.resampled, variant.resampled), _DIGITS).astype(np.float64)
-    return _with_interval(value, drops, variant.drawn or variant.accuracy.n)
+    return _with_interval(value, drops, variant.drawn or variant.accuracy.n, level)
 
 
 def drop_of_means(before: NDArray[np.float64], after: NDArray[np.float64]) -> Drop:
@@ -148,33 +177,20 @@ def drop_of_means(before: NDArray[np.float64], after: NDArray[np.float64]) -> Dr
         after: (pictures,) of the same pictures in the same order; two or more.
     """
     drops, count = np.subtract(before, after), len(before)
-    return _with_interval(float(drops.mean()), _draws(count) @ drops / count, count)
+    return _with_interval(float(drops.mean()), _draws(count) @ drops / count, count, _TAIL)
 
 
-def _with_interval(value: float, resampled: NDArray[np.float64], pictures: int) -> Drop:
-    """Return a drop with the interval that its resamples give."""
-    reach, spread = _reach(pictures), float(resampled.std())
+def _with_interval(value: float, resampled: NDArray[np.float64], pictures: int, level: float) -> Drop:
+    """Return a drop with the bounds that its resamples give, each wrong in `level` of all cases."""
+    reach, spread = _reach(pictures, level), float(resampled.std())
     tail = NormalDist().cdf(-reach)
     low, high = np.quantile(resampled, [tail, 1 - tail])
     return Drop(value, min(float(low), value - reach * spread), max(float(high), value + reach * spread))
 
 
-def _reach(pictures: int) -> float:
-    """Return half of a 95 % interval in spreads of the resamples.
+def _reach(pictures: int, level: float) -> float:
+    """Return how far a bound lies from the drop, in spreads of the resamples.
 
     A resample's spread is sqrt((n - 1) / n) of the sample's, and Student's t replaces the normal distribution.
     """
-    return student_quantile(0.975, pictures - 1) * math.sqrt(pictures / (pictures - 1))
-
-
-def why_unsure(drop: Drop, max_drop: float, pictures: int) -> str:
-    """Return why the labelled pictures cannot tell whether a drop is allowed; empty where they can.
-
-    Args:
-        drop: With its interval.
-        max_drop: In the metric's unit.
-        pictures: How many were labelled.
-    """
-    if not drop.low <= max_drop < drop.high:
-        return ""
-    return f"{pictures} labelled pictures are too few to be sure: the drop is {drop}, {max_drop:g} is allowed"
+    return student_quantile(1 - level, pictures - 1) * math.sqrt(pictures / (pictures - 1))

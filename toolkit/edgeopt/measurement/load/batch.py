@@ -45,7 +45,7 @@ class BatchPoint:
 
 
 @dataclass(frozen=True, slots=True)
-class _BatchTask:
+class _BatchTask(FrameTask):
     """A task of `size` frames at once: the same picture each time, every one preprocessed and read for itself."""
 
     task: FrameTask

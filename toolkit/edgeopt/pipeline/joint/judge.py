@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from edgeopt.errors import EdgeoptError, InvalidFileError
-from edgeopt.measurement.accuracy.bootstrap import Drop, Scored, drop_between, require_telling, score
+from edgeopt.measurement.accuracy.bootstrap import Scored, require_telling, score
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, Progress, open_labelled
+from edgeopt.measurement.accuracy.judgement import Judgement, Word, judge_agreement, judge_pairs, judge_scores
 from edgeopt.measurement.pipelines.likeness import alike, alike_on_crops
 from edgeopt.pipeline.plain import plain
 from edgeopt.recipes.frames import Frames, open_frames
@@ -37,7 +38,8 @@ class Judged:
     scored: Scored | None = None
     accuracy: Accuracy | None = None
     drop: float | None = None
-    interval: Drop | None = None
+    judgement: Judgement | None = None
+    """None of the original."""
 
     @property
     def loss(self) -> float:
@@ -48,7 +50,16 @@ class Judged:
 class Judge:
     """What a pipeline answered before anything was changed, and the labels, if there are any."""
 
-    def __init__(self, original: Pipeline, pictures: Frames, labels: Path | None, tell: Progress | None) -> None:
+    def __init__(
+        self,
+        original: Pipeline,
+        pictures: Frames,
+        labels: Path | None,
+        tell: Progress | None,
+        *,
+        max_drop: float,
+        least_agreement: float,
+    ) -> None:
         """Answer all pictures with the original.
 
         Args:
@@ -56,14 +67,17 @@ class Judge:
             pictures: Unlabelled.
             labels: Of the last stage's answers; None: agreement judges.
             tell: Hears progress.
+            max_drop: Metric that may be lost.
+            least_agreement: What is asked where no labels judge.
 
         Raises:
             EdgeoptError: If a stage fails, the labels do not fit, or the original does not agree with itself.
         """
-        self._tell = tell
+        self._tell, self._max_drop, self._least_agreement = tell, max_drop, least_agreement
         self._last = original.description.stages[-1]
         self._labelled: LabelledFrames | None = None
         self._expected: Sequence[Any] = ()
+        self._right: Sequence[bool] = ()
         self.frames = pictures.spread(PICTURES)
         if labels is not None:
             self._read(labels)
@@ -103,18 +117,23 @@ class Judge:
         return replace(answer, stages=light)
 
     def _judge(self, pipeline: Pipeline, answers: Sequence[Answer]) -> Judged:
-        agreement = float(np.mean([self._alike(pipeline, *pair) for pair in zip(answers, self.answers, strict=True)]))
+        each = [self._alike(pipeline, *pair) for pair in zip(answers, self.answers, strict=True)]
+        agreement = float(np.mean(each))
         if self._labelled is not None:
             task = pipeline.models[self._last.name].task
             scored = score(task, [one.last for one in answers], self._labelled.labels)
             before = self._before.scored if self._before else None
-            interval = drop_between(before, scored) if before else None
-            return Judged(agreement, scored, scored.accuracy, self._drop(scored.accuracy), interval)
+            judgement = _steered(judge_scores(before, scored, self._max_drop)) if before else None
+            return Judged(agreement, scored, scored.accuracy, self._drop(scored.accuracy), judgement)
         if self._expected:
             right = [alike(plain(one.last), wanted) == 1 for one, wanted in zip(answers, self._expected, strict=True)]
             accuracy = Accuracy(EQUAL, float(np.mean(right)), len(right))
-            return Judged(agreement, None, accuracy, self._drop(accuracy))
-        return Judged(agreement)
+            pairs = [*zip(self._right or right, right, strict=True)]
+            self._right = self._right or right
+            worse, better = pairs.count((True, False)), pairs.count((False, True))
+            judgement = _steered(judge_pairs(worse, better, len(pairs), self._max_drop))
+            return Judged(agreement, None, accuracy, self._drop(accuracy), judgement)
+        return Judged(agreement, judgement=judge_agreement(agreement, each, self._least_agreement))
 
     def _drop(self, accuracy: Accuracy) -> float:
         before = self._before.accuracy if self._before else None
@@ -155,6 +174,13 @@ class Judge:
         folder, expected = read_expected(labels)
         self.frames = open_frames(folder, list(expected))
         self._expected = [expected[name] for name in self.frames.names]
+
+
+def _steered(judged: Judgement | None) -> Judgement | None:
+    """Return a judgement by labels that also chose among the forms of the stages: they prove nothing."""
+    if judged is None or not judged.is_proven:
+        return judged
+    return replace(judged, word=Word.NOT_DECIDED, why="the labels also steered the search")
 
 
 def read_expected(path: Path) -> tuple[Path, Mapping[str, Any]]:

@@ -17,7 +17,6 @@ import numpy as np
 
 from edgeopt.errors import EdgeoptError, InvalidFileError, Note, NoteKind, UnavailableError
 from edgeopt.executors._guard import guarded
-from edgeopt.measurement.accuracy.acceptance import keeps_accuracy
 from edgeopt.measurement.pipelines.code import load_calls
 from edgeopt.measurement.pipelines.diagnosis import find_stage_to_mend
 from edgeopt.measurement.pipelines.figures import StageCost, stage_costs
@@ -211,7 +210,14 @@ class _Joint:
         originals = {one.stage: one.bundles[BASELINE] for one in self._models}
         self._write(BASELINE, originals)  # opened as the candidates are: with the threads that were measured
         with closing(self._load(BASELINE)) as pipeline:
-            judge = Judge(pipeline, self._pictures, self._labels, self._hears.progress)
+            judge = Judge(
+                pipeline,
+                self._pictures,
+                self._labels,
+                self._hears.progress,
+                max_drop=self._wish.max_drop,
+                least_agreement=self._wish.least_agreement,
+            )
             forms = weigh(self._models, self._original, pipeline, judge)
             front = front_of(self._original.fixed_ms, forms)
             tried = self._try(front, pipeline, judge)
@@ -273,7 +279,8 @@ class _Joint:
                 break
             seen.append(combination)
             judged = self._judge(combination, pipeline, judge)
-            if not keeps_accuracy(judged.drop, judged.agreement, self._wish.max_drop, self._wish.least_agreement):
+            judgement = judged.judgement
+            if judgement is not None and not (judgement.is_proven or judgement.is_open):
                 told = f"{combination} loses {judged.loss:.4f} together, {combination.loss:.4f} was expected"
                 self._notes.append(Note(NoteKind.CHOICE, f"{told}: more than {self._may_lose(judge):.4g}"))
                 most_loss = combination.loss - 1e-6

@@ -83,7 +83,5 @@ def as_candidate(name: str, folder: Path, root: Path, judged: Judged) -> Candida
         size_bytes=sum(one.stat().st_size for one in folder.glob("*/model.*")),
         score=judged.accuracy,
         agreement=None if is_first else judged.agreement,
-        drop=None if is_first else judged.drop,
-        drop_low=None if is_first or judged.interval is None else judged.interval.low,
-        drop_high=None if is_first or judged.interval is None else judged.interval.high,
+        judgement=None if is_first else judged.judgement,
     )

@@ -34,6 +34,8 @@ class Metric:
     """(evidence, counts) -> (resamples,) the metric of each resample."""
     by_chance: Callable[[Evidence, int], float] | None = None
     """(evidence, pictures) -> the score that a guess may reach; None: it reads no labels."""
+    is_share: bool = False
+    """Whether it is the share of samples that are right, each alone: a sample whose answer stays loses nothing."""
 
     @property
     def reads_labels(self) -> bool:
@@ -111,4 +113,4 @@ def make_top(count: int, tasks: tuple[str, ...] = ("classification",)) -> Metric
         guess = min(count / evidence.classes, 1.0)
         return min(guess + 2 * float(np.sqrt(guess * (1 - guess) / max(pictures, 1))), 1.0)
 
-    return Metric(tasks, share, by_chance)
+    return Metric(tasks, share, by_chance, is_share=True)

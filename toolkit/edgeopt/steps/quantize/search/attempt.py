@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from edgeopt.errors import Note, NoteKind
 from edgeopt.graph.outcome import Outcome
-from edgeopt.measurement.accuracy.acceptance import keeps_accuracy
 from edgeopt.steps.quantize.calibration.calibrate import Calibration
 from edgeopt.steps.quantize.keep_float.layer_times import LayerTimes
 from edgeopt.steps.quantize.search.decisions import Decisions
@@ -37,7 +36,7 @@ class Attempt:
 
     def is_valid(self, least_agreement: float) -> bool:
         """Whether it is faster than its parent, by more than measuring can tell, and agrees with it well enough."""
-        return self.speed_ratio > 1 + _TIE and keeps_accuracy(None, self.agreement, 0, least_agreement)
+        return self.speed_ratio > 1 + _TIE and self.agreement >= least_agreement
 
 
 @dataclass(frozen=True, slots=True)
