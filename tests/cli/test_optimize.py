@@ -38,8 +38,9 @@ def finished(tmp_path_factory):
 
 def test_every_step_made_a_candidate_that_was_scored_and_measured(finished):
     assert [one.name for one in finished.candidates][:4] == ["baseline", "simplify", "fuse", "quantize"]
+    assert finished.candidates[0].score.n == 160
     for one in finished.candidates:
-        assert one.score.n == 160
+        assert one.judgement is None or one.score.n == 160
         assert one.latency.frames >= 368
         assert one.latency.frame.p50_ms < one.latency.frame.p99_ms
         assert set(one.latency.stages) == {"load", "preprocess", "upload", "execute", "download", "postprocess"}
@@ -59,7 +60,7 @@ def test_the_shipped_model_is_accurate_and_stays_so(finished):
 
 def test_float_steps_change_no_answer(finished):
     for one in finished.candidates[1:3]:
-        assert abs(one.drop) < 0.002
+        assert one.agreement > 0.999
         assert one.drift.sqnr_db > 60
 
 
@@ -181,10 +182,11 @@ def test_bench_of_the_bundle_writes_raw_samples(finished, tmp_path):
 def test_resume_takes_up_what_is_finished(finished, tmp_path, brief):
     folder = tmp_path / "copy"
     shutil.copytree(finished.folder, folder)
-    before = {one.name: one.score for one in finished.candidates}
+    before = {one.name: one.agreement for one in finished.candidates}
     models = {one.name: (folder / one.file).stat().st_mtime_ns for one in finished.candidates}
     again = optimize("digits_detector", target="cpu", out=folder, budget_ms=500.0, threads=1, resume=True)
-    assert {one.name: one.score for one in again.candidates} == before
+    assert {one.name: one.agreement for one in again.candidates} == before
+    assert again.candidates[0].score == finished.candidates[0].score
     assert all(any(note.detail == "taken up from disk" for note in one.notes) for one in again.candidates)
     assert {one.name: (folder / one.file).stat().st_mtime_ns for one in again.candidates} == models
 

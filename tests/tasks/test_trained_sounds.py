@@ -141,7 +141,8 @@ def test_int8_of_a_trained_net_keeps_its_metric(name: str, few_forms: None, tmp_
     float32, integers = report.candidates[0], [one for one in report.candidates if "quantize" in one.name]
     assert integers
     assert float32.score.value >= TRIED[name]
-    assert max(one.score.value for one in integers) >= float32.score.value - 0.02
+    assert max(one.agreement for one in integers) >= 0.9
+    assert all(one.score.value >= float32.score.value - 0.02 for one in integers if one.word == "KEPT")
     with edgeopt.Runtime.load(tmp_path / "out") as runtime:
         if name == "keywords":
             answer = runtime.predict(read_wav(tmp_path / "words" / "rise" / "0.wav"))
@@ -165,7 +166,7 @@ def test_a_broken_int8_form_is_refused_by_the_metric(name: str, one_form: None, 
     assert integers
     assert "quantize" not in report.chosen
     for one in integers:
-        assert report.candidates[0].score.metric in one.refused
+        assert "agrees with the original in" in one.refused, "labels are not opened for what differs so much"
 
 
 def test_windows_of_files_are_judged_as_streams(talking: Path) -> None:

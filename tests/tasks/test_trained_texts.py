@@ -81,7 +81,8 @@ def test_int8_keeps_the_metric_and_the_bundle_answers_texts(name: str, one_form:
     assert baseline.score.metric == KINDS[name][1]
     assert baseline.score.value >= KINDS[name][5]
     assert integers
-    assert max(one.score.value for one in integers) >= baseline.score.value - 0.02
+    assert max(one.agreement for one in integers) >= 0.9
+    assert all(one.score.value >= baseline.score.value - 0.02 for one in integers if one.word == "KEPT")
     bundle = report.folder / "bundle"
     assert (bundle / "tokenizer.json").read_bytes() == (tmp_path / "tokenizer.json").read_bytes()
     assert {"selftest.npz", "tokenizer.json"} <= {one.name for one in bundle.iterdir()}
@@ -123,7 +124,7 @@ def test_a_broken_int8_form_is_refused_by_the_metric(name: str, one_form: None, 
     integers = [one for one in report.candidates if "quantize" in one.name]
     assert integers
     assert "quantize" not in report.chosen
-    assert all(KINDS[name][1] in one.refused for one in integers)
+    assert all("agrees with the original in" in one.refused for one in integers)
 
 
 def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(tmp_path: Path) -> None:

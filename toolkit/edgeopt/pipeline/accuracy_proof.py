@@ -57,9 +57,10 @@ def prove_accuracy(run: Run, marked: Sequence[Candidate]) -> tuple[Candidate, ..
         run.listener.say(f"judging the accuracy of {plural(len(tested), 'candidate')}")
         found = _test(run, tested)
         judged |= {one.name: judgement for one, judgement in zip(tested, in_order(found), strict=True)}
-    scores = run.judged_scores
+    original = marked[0].score  # of what computes the same, the metric is the same
+    scores = dict.fromkeys(judged, original) | run.judged_scores
     return tuple(
-        replace(one, judgement=judged[one.name], score=scores.get(one.name, one.score)) if one.name in judged else one
+        replace(one, judgement=judged[one.name], score=scores[one.name]) if one.name in judged else one
         for one in marked
     )
 
