@@ -24,7 +24,7 @@ from edgeopt.pipeline.optimize import optimize
 from edgeopt.pipeline.plan import Options, all_steps, make_plan
 from edgeopt.pipeline.result import read_report
 from edgeopt.pipeline.run import Silence
-from edgeopt.pipeline.start import open_calibration, open_context
+from edgeopt.pipeline.start import open_context, open_material
 from edgeopt.pipeline.workspace import Workspace
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.runtime.bundle import read_bundle
@@ -104,7 +104,7 @@ def test_embedded_parts_are_made_for_the_smaller_size(made, tmp_path):
     _, out = made
     given = open_given("digits_detector", "cpu", None)
     plan = make_plan(given.recipe, given.target, Options(threads=1), 1)
-    frames = open_calibration(given, plan, None, None)
+    frames = open_material(given, plan, None).frames
     engine = open_engines(given.target, 1, str(out / "engines")).own
     context = open_context(given, plan, engine, frames, Workspace.open(tmp_path, {}, resume=False), Silence())
     steps = {name: step for name, step in all_steps().items() if name in ("embed-preprocess", "embed-postprocess")}

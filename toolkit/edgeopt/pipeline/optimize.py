@@ -36,8 +36,8 @@ from edgeopt.pipeline.rival_forms import Rival, going_on, within_share
 from edgeopt.pipeline.rivals import offer_rivals
 from edgeopt.pipeline.run import Run, Silence
 from edgeopt.pipeline.scoring import add_candidate
-from edgeopt.pipeline.wishes import OptimizeWishes
 from edgeopt.pipeline.start import heed_slowness, open_material, read_as_the_recipe_says, read_given, start_run
+from edgeopt.pipeline.wishes import OptimizeWishes
 from edgeopt.report.document import Document, Value
 from edgeopt.runtime.availability import is_by_rule, is_compiled, why_unavailable
 from edgeopt.steps import Step
