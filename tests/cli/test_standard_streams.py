@@ -7,7 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import cv2
+import numpy as np
 import pytest
+
+from edgeopt.recipes.recipe import find_recipe
+from edgeopt.system.quiet import quiet_natives
 
 FULL = Path("/dev/full")
 SHOWN = [["models"], ["--help"]]
@@ -79,3 +84,24 @@ def test_a_file_that_is_opened_later_gets_no_number_of_a_closed_stream(tmp_path)
     )
     done = subprocess.run(["sh", "-c", f'"{sys.executable}" -c "{code}" >&- 2>&-'], capture_output=True, check=False)
     assert done.returncode == 0
+
+
+def test_a_damaged_picture_is_told_in_edgeopts_words_alone(tmp_path):
+    """Libjpeg prints a line of its own each time that such a picture is decoded, libpng too."""
+    picture = sorted((find_recipe("digits_detector").folder / "calib").glob("*.jpg"))[0].read_bytes()
+    (tmp_path / "odd.jpg").write_bytes(picture[:700] + b"\x00\xff\xd8junk" + picture[700:])
+    written = cv2.imencode(".png", np.full((64, 64, 3), 7, np.uint8))[1].tobytes()
+    (tmp_path / "odd.png").write_bytes(written[:-20] + bytes([written[-20] ^ 255]) + written[-19:])
+    told = ""
+    for name in ("odd.jpg", "odd.png"):
+        done = edgeopt("recipe", "digits_detector", "-o", f"{name}.toml", "--picture", name, cwd=tmp_path)
+        told += done.stdout + done.stderr
+    assert "libpng" not in told
+    assert "Corrupt JPEG" not in told
+    assert "none of 1 file" in told
+
+
+def test_an_app_keeps_its_standard_error(capfd):
+    with quiet_natives():
+        os.write(2, b"of the app")
+    assert capfd.readouterr().err == "of the app"

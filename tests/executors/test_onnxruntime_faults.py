@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from edgeopt.errors import EdgeoptError, InvalidFileError
 from edgeopt.executors import Session, SessionOptions
 from edgeopt.executors.onnxruntime import OnnxRuntime
+from edgeopt.executors.onnxruntime.faults import said
 
 
 def model(*nodes: onnx.NodeProto, opset: int = 17, kind: int = TensorProto.FLOAT, weights: object = None) -> bytes:
@@ -68,3 +69,77 @@ def test_an_op_that_has_no_double_leads_to_float32() -> None:
     with pytest.raises(InvalidFileError, match="conv_a") as caught:
         opened(model(wide, conv, kind=TensorProto.DOUBLE, weights=weights))
     assert "float32" in caught.value.remedy
+
+
+def node(op: str, *inputs: str, **attributes: object) -> onnx.NodeProto:
+    return helper.make_node(op, ["x", *inputs], ["y"], **attributes)
+
+
+REFUSED: list[tuple[onnx.NodeProto, dict[str, np.ndarray], str]] = [
+    (node("MatMul", "w"), {"w": np.zeros((4, 4), np.float32)}, "MatMul dimension mismatch"),
+    (node("Add", "w"), {"w": np.zeros(3, np.float32)}, "Attempting to broadcast an axis"),
+    (node("Concat", "w", axis=0), {"w": np.zeros((4, 4), np.float32)}, "Non concat axis dimensions must match"),
+    (node("Gather", "i", axis=1), {"i": np.array([99])}, "indices element out of data bounds, idx=99"),
+    (node("Slice", "a", "b"), {"a": np.array([0, 0, 0]), "b": np.array([1, 1])}, "Starts and ends shape mismatch"),
+    (node("Squeeze", "a"), {"a": np.array([1])}, "Dimension of input 1 must be 1 instead of 8"),
+    (node("Unsqueeze", "a"), {"a": np.array([9])}, "axis 9 is not in valid range"),
+    (node("GatherElements", "i"), {"i": np.array([[7]])}, "Out of range value in index tensor"),
+    (node("Clip", "a"), {"a": np.zeros(3, np.float32)}, "min should be a scalar"),
+    (node("Mod", "a"), {"a": np.ones((1, 8), np.float32)}, "fmod attribute must be true"),
+    (node("Pad", "p"), {"p": np.array([-9, 0, 0, 0])}, "Tensor shape.Size() must be >= 0"),
+    (node("MaxPool", kernel_shape=[3, 3]), {}, "Input dimension cannot be less than 3"),
+    (node("Softmax", axis=7), {}, "axis 7 is not in valid range"),
+    (node("Resize", "", "z"), {"z": np.array([0, 1], np.float32)}, "Scale value should be greater than 0"),
+]
+
+
+@pytest.mark.parametrize(("refused", "weights", "reason"), REFUSED, ids=lambda value: getattr(value, "op_type", ""))
+def test_a_reason_is_whole_and_tells_nothing_of_ONNX_Runtimes_source(refused, weights, reason):
+    kept = [numpy_helper.from_array(array, name) for name, array in weights.items()]
+    graph = helper.make_graph(
+        [refused],
+        "graph",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, None)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        kept,
+    )
+    source = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10).SerializeToString()
+    with pytest.raises(EdgeoptError) as caught:
+        opened(source).run({"x": np.zeros((1, 8), np.float32)})
+    assert reason in caught.value.problem
+    for trace in ("onnxruntime_src", "::", "ONNXRuntimeError", " was false", "[with ", ".cc:", ".h:", "Compute "):
+        assert trace not in caught.value.problem, trace
+
+
+@pytest.mark.parametrize(
+    ("said_by_engine", "reason"),
+    [
+        (
+            "CUDA failure 35: CUDA driver version is insufficient ; GPU=-1 ; hostname=box ; "
+            "file=/onnxruntime_src/onnxruntime/core/providers/cuda/cuda_execution_provider.cc ; line=282 ; "
+            "expr=cudaSetDevice(info_.device_id);",
+            "CUDA failure 35: CUDA driver version is insufficient",
+        ),
+        (
+            r"D:\a\_work\1\s\onnxruntime\core\graph\graph.cc:77 onnxruntime::Graph::Resolve The graph has a cycle",
+            "The graph has a cycle",
+        ),
+        (
+            "/onnxruntime_src/onnxruntime/core/a.cc:5 onnxruntime::(anonymous namespace)::Get(int)::<lambda(auto:1)> "
+            "it is too long",
+            "it is too long",
+        ),
+        (
+            "/onnxruntime_src/onnxruntime/core/a.cc:5 void onnxruntime::Get(int) const i < n was false.",
+            "i < n was false.",
+        ),
+        (
+            "/onnxruntime_src/onnxruntime/core/b.h:9 T* onnxruntime::At(std::map<int, T>&) [with T = int] "
+            "[ONNXRuntimeError] : 1 : FAIL : b.cc:7 Find no such key",
+            "no such key",
+        ),
+        ("no place at all: 3 by 8", "no place at all: 3 by 8"),
+    ],
+)
+def test_words_of_other_builds_lose_their_places_too(said_by_engine, reason):
+    assert said(RuntimeError(said_by_engine)) == reason

@@ -24,6 +24,7 @@ from edgeopt.recipes.sample_arrays import arrays_of
 from edgeopt.system import registry
 from edgeopt.system.archives import read_archive
 from edgeopt.system.files import list_folder, read_file, require_regular, require_there
+from edgeopt.system.quiet import quiet_natives
 from edgeopt.system.text import plural
 
 PICTURES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
@@ -253,7 +254,8 @@ def decode_picture(data: bytes) -> Frame | None:
 def _decode(data: bytes, how: int) -> Frame | None:
     """Return the picture in a file's bytes; None where OpenCV cannot decode them."""
     try:  # unlike imread, imdecode opens any path on Windows and does not warn
-        frame = cv2.imdecode(np.frombuffer(data, np.uint8), how) if data else None
+        with quiet_natives():
+            frame = cv2.imdecode(np.frombuffer(data, np.uint8), how) if data else None
     except cv2.error:
         return None
     return None if frame is None else np.asarray(frame, np.uint8)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import UnsupportedError
+from edgeopt.executors.onnxruntime.faults import said
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.system.huge_pages import huge_zeros
 
@@ -383,11 +384,11 @@ def raise_run_error(error: Exception) -> NoReturn:
     """Raise what the user can act on for an error of a run; what is no word of the engine stays what it is."""
     if not (type(error).__module__.startswith("onnxruntime") or type(error) is RuntimeError):
         raise error
-    told = " ".join(str(error).split())
+    raw = str(error)
     remedies = {
         "cos_cache": "the text is longer than the model's table of positions: ask for a shorter --context",
         "lloc": "memory does not suffice: ask for a shorter --context, or close other programs",
         "idx=": "the tokenizer has tokens that the model has not: name the tokenizer.json that came with it",
     }
-    remedy = next((one for word, one in remedies.items() if word in told), "look whether the model's file is whole")
-    raise UnsupportedError(f"ONNX Runtime does not run the decoder: {told[:300]}", remedy=remedy) from error
+    remedy = next((one for word, one in remedies.items() if word in raw), "look whether the model's file is whole")
+    raise UnsupportedError(f"ONNX Runtime does not run the decoder: {said(error)}", remedy=remedy) from error

@@ -8,10 +8,18 @@ from pathlib import Path
 from edgeopt.errors import InvalidFileError, UnavailableError, UnsupportedError
 from edgeopt.executors.onnxruntime.providers import CPU, refusing_provider
 
-_STATUS = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (?:Non-zero status code returned while running )?")
-"""A number and a name for what the rest of a message says in words."""
-_WHERE = re.compile(r"/\S+:\d+ .*?(?:\S\)|> \S.*? was false\.| \S+ was false\.) (?=[A-Z])")
-"""Where in ONNX Runtime's source an error was raised, and the condition in C++, which tell a user nothing."""
+_STATUS = re.compile(r"\[ONNXRuntimeError\] : \d+ : \w+ : ")
+"""A number and a name for what the rest of a message says in words; errors inside errors have their own."""
+_WHILE = "Non-zero status code returned while running "
+_PLACE = re.compile(r"(?P<folders>\S*[/\\])?[\w.+-]+\.(?:h|hpp|cuh?|cc|cpp|inc):\d+ ")
+"""A file of ONNX Runtime's source and a line; the function follows, whole behind a path, else its name alone."""
+_CUDA_PLACE = re.compile(r" ?;? GPU=-?\d+ ?; hostname=\S* ?; file=\S* ?; line=\d+ ?; expr=[^;]*;?")
+"""How CUDA's and TensorRT's errors end."""
+_QUALIFIERS = ("const", "volatile", "noexcept", "mutable", "&", "&&", "[with")
+_MOST_WORDS = 6
+"""Of a type that a function returns."""
+_UNMET = " was false."
+"""Behind a condition in C++ that did not hold."""
 _RUN_NODE = re.compile(r"^(\w+) node\. Name:'([^']*)' Status Message: ")
 _UNNAMED = re.compile(r"Node \(\) Op \((\w+)\)")
 _NEWEST = re.compile(r"official support for domain ai\.onnx\S* is till opset (\d+)")
@@ -21,13 +29,57 @@ _MODEL_FAULTS = ("InvalidProtobuf", "InvalidGraph", "NoModel", "NoSuchFile")
 
 
 def said(error: Exception) -> str:
-    """Return the message in one line, the node first."""
-    text = _STATUS.sub("", " ".join(str(error).split()))
+    """Return the message in one line, the node first, without places in ONNX Runtime's source."""
+    text = _STATUS.sub("", " ".join(str(error).split())).removeprefix(_WHILE)
     node = _RUN_NODE.match(text)
-    reason = _WHERE.sub("", text[node.end() :] if node else text)
+    reason = without_places(text[node.end() :] if node else text)
     if not node:
         return reason
     return f"{node[1]} node {repr(node[2]) if node[2] else 'without a name'}: {reason}"
+
+
+def without_places(text: str) -> str:
+    """Return a message without the files, lines, functions and conditions of the source it came from."""
+    text = _CUDA_PLACE.sub("", text)
+    while place := _PLACE.search(text):
+        behind = text[place.end() :]
+        behind = _behind_signature(behind) if place["folders"] else behind.partition(" ")[2] or behind
+        _, unmet, reason = behind.partition(_UNMET)
+        if unmet and reason.strip():
+            behind = reason.strip()
+        text = text[: place.start()] + behind
+    return text
+
+
+def _behind_signature(text: str) -> str:
+    """Return what follows the signature of a function in C++, as compilers write it out.
+
+    Its last word ends with `)`, and what qualifies it may follow: `const`, `[with T = float]`. Visual C++ writes the
+    name alone.
+    """
+    words = _words(text)
+    ends = (i for i, word in enumerate(words[:_MOST_WORDS]) if word.endswith(")") or "<lambda(" in word)
+    end = next(ends, None)
+    if end is None:
+        return " ".join(words[1:]) if words and "::" in words[0] else text
+    rest = words[end + 1 :]
+    while rest and rest[0].startswith(_QUALIFIERS):
+        rest = rest[1:]
+    return " ".join(rest)
+
+
+def _words(text: str) -> list[str]:
+    """Return a text in words; spaces inside brackets part none."""
+    words, depth, begin = list[str](), 0, 0
+    for i, letter in enumerate(text):
+        if letter in "(<[":
+            depth += 1
+        elif letter in ")>]" and depth and text[i - 1 : i + 1] != "->":
+            depth -= 1
+        elif letter == " " and not depth:
+            words.append(text[begin:i])
+            begin = i + 1
+    return [*words, text[begin:]]
 
 
 def not_run(error: Exception) -> UnsupportedError:

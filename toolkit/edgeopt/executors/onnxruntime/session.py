@@ -11,7 +11,7 @@ from edgeopt.errors import UnsupportedError
 from edgeopt.executors import Placement, Staged
 from edgeopt.executors._guard import FirstRun
 from edgeopt.executors.onnxruntime.binding import Binding, HostBinding
-from edgeopt.executors.onnxruntime.faults import not_run
+from edgeopt.executors.onnxruntime.faults import not_run, said
 from edgeopt.graph.tensors import Tensors, TensorSpec
 
 _DTYPES = {"float": "float32", "float16": "float16", "double": "float64"}
@@ -73,9 +73,8 @@ class OnnxRuntimeSession(Staged):
         try:
             return self._binding.execute()
         except Exception as error:  # pybind raises a class per status code, all below Exception
-            reason = " ".join(str(error).split())
             raise UnsupportedError(
-                f"the device does not run the model: {reason}", remedy="choose another precision or target"
+                f"the device does not run the model: {said(error)}", remedy="choose another precision or target"
             ) from error
 
     def download(self, results: Any) -> Tensors:

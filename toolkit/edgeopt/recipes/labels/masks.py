@@ -18,6 +18,7 @@ from edgeopt.errors import InvalidFileError, Note
 from edgeopt.recipes.frames import PICTURES, Frames
 from edgeopt.recipes.labels import LabelFormat, Labels
 from edgeopt.system.files import list_folder, read_file
+from edgeopt.system.quiet import quiet_natives
 
 Mask = NDArray[np.uint16]
 """(height, width) the class of each pixel; `UNLABELLED` is not scored."""
@@ -114,7 +115,9 @@ def read_mask(path: Path) -> Mask:
     """
     data = read_file(path, remedy=_REMEDY, most_bytes=_MOST_BYTES)
     try:
-        found = cv2.imdecode(np.frombuffer(_with_grey_palette(data), np.uint8), cv2.IMREAD_UNCHANGED) if data else None
+        with quiet_natives():
+            given = np.frombuffer(_with_grey_palette(data), np.uint8)
+            found = cv2.imdecode(given, cv2.IMREAD_UNCHANGED) if data else None
     except (cv2.error, struct.error):
         found = None
     if found is None:
