@@ -121,3 +121,88 @@ def test_logits_agree_by_the_letters_that_are_read_and_not_by_their_error_alone(
         letter = int(one[0, row].argmax())
         one[0, row, letter], one[0, row, 1 + letter % 40] = one[0, row, 1 + letter % 40], one[0, row, letter]
     assert agreement(wrong, expected) < 0.98
+
+
+def heads(count: int = 4, rows: int = 50) -> list[np.ndarray]:
+    """Return tables of four boxes in pixels and two scores, (1, rows, 6)."""
+    size = np.array([300, 300, 40, 40, 0.2, 0.01])
+    return [RNG.random((1, rows, 6)) * size for _ in range(count)]
+
+
+@pytest.mark.parametrize("column", range(6))
+def test_a_column_that_became_a_constant_agrees_in_nothing(column):
+    expected = heads()
+    found = [one.copy() for one in expected]
+    for one in found:
+        one[..., column] = np.mean([each[..., column].mean() for each in expected])
+    assert agreement(expected, found) == 0.0
+    turned = [np.swapaxes(one, 1, 2) for one in expected]
+    assert agreement(turned, [np.swapaxes(one, 1, 2) for one in found]) == 0.0
+
+
+def test_noise_of_each_columns_own_size_agrees():
+    expected = heads()
+    assert agreement(expected, [one + 0.05 * one.std(axis=1) * RNG.normal(0, 1, one.shape) for one in expected]) > 0.99
+
+
+def test_columns_of_one_row_are_told_apart_over_all_samples():
+    expected = heads(16, rows=1)
+    found = [one * [1, 1, 1, 1, 1, 0] for one in expected]
+    assert agreement([one[0] for one in expected], [one[0] for one in found]) < 0.5
+    assert agreement([one[0] for one in expected], [one[0] * 1.01 for one in expected]) > 0.99
+
+
+def test_a_channel_that_is_constant_within_each_sample_tells_the_samples_apart():
+    expected = [RNG.normal(0, 1, (1, 8, 9, 9)) for _ in range(16)]
+    for one in expected:
+        one[:, 3] = RNG.normal(0, 0.01)
+    found = [one.copy() for one in expected]
+    for one in found:
+        one[:, 3] = 0
+    assert agreement(expected, found) < 0.1
+    assert agreement(expected, [noisy(one, 0.0005) for one in expected]) > 0.99
+
+
+def test_what_is_constant_or_rounding_in_the_reference_decides_nothing():
+    expected = heads()
+    for one in expected:
+        one[..., 3:] = 0.5, 0.0, 0.0
+        one[..., 5] = RNG.normal(0, 1e-6, one.shape[:2])
+    found = [one + RNG.normal(0, 0.001, one.shape) for one in expected]
+    assert agreement(expected, found) > 0.99
+    for one in found:
+        one[..., 3] = 0.9
+    assert agreement(expected, found) < 0.95, "a constant has a value"
+
+
+def test_of_many_channels_a_weak_one_is_no_verdict_and_a_usual_one_is():
+    expected = [np.maximum(RNG.normal(0, 1, (1, 64, 7, 7)), 0) for _ in range(4)]
+    for one in expected:
+        one[:, 5] *= 1e-3
+    found = [noisy(one, 0.02) for one in expected]
+    assert agreement(expected, found) > 0.99
+    for one in found:
+        one[:, 6] = 0.4
+    assert agreement(expected, found) < 0.5
+
+
+def test_a_column_of_other_units_makes_no_logits():
+    rows = [RNG.normal(0, 1, (1, 40, 12)) for _ in range(3)]
+    for one in rows:
+        one[..., 0] += 300
+    assert kind_of(rows) is Kind.MAP
+    for one in rows:
+        one[..., :2] = RNG.random((1, 40, 2)) * 640
+    assert kind_of(rows) is Kind.MAP
+
+
+def test_a_rare_class_that_is_never_decided_any_more_counts_for_itself():
+    expected = [np.full((1, 2000, 20), 0.02) for _ in range(4)]
+    for one in expected:
+        for column in range(20):
+            one[0, RNG.integers(0, 2000, 4 if column == 9 else 60), column] = 0.9
+    found = [one.copy() for one in expected]
+    for one in found:
+        one[..., 9] = 0.02
+    assert agreement(expected, found, "probability") < 0.95
+    assert agreement(expected, [np.clip(noisy(one, 0.02), 0, 1) for one in expected], "probability") > 0.99

@@ -1,4 +1,4 @@
-"""How far outputs of two models agree, each output by its kind.
+"""How far outputs of two models agree, each output by its kind, and each column or channel of numbers for itself.
 
 Each sample gives two numbers: how much agrees, and how much there is. Both are summed over samples.
 """
@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeopt.graph.columns import as_rows, chance_of_worst, column_axis, is_table, statistics_of
+
 Arrays = Sequence[NDArray[Any] | None]
 """One output, sample by sample; None where a sample lacks it."""
 Shares = NDArray[np.float64]
@@ -20,9 +22,18 @@ Shares = NDArray[np.float64]
 _FLOOR = 0.25
 """Share of the mean power of all samples with which the error of a weaker sample is compared."""
 _ALONE, _BESIDE = 1.0, 0.5
-"""What noise weighs where it alone judges (0.99 is an SQNR of 20 dB), and beside decisions or as a cosine (17 dB)."""
+"""What noise weighs where it alone judges (0.99 is an SQNR of 20 dB), and beside decisions or as a cosine (17 dB).
+
+A column is judged beside the whole output: on SqueezeNet's layers in INT8 its worst channel has four times their noise."""
+_FEWEST_VALUES = 4
+"""Of a column over all samples: of fewer no variation is known."""
+_INDEPENDENT = 16
+"""Values of a column in one sample that count as independent: neighbours in a map are alike."""
+_UNITS = 1000.0
+"""Ratio of the variances of columns from which they are no scores of classes: those are computed in one sum each."""
 _ROWS_SUM = 0.01
 """How far the sum of a row of probabilities may lie from 1."""
+_HALF = 0.5
 _TIE = 0.1
 """Probabilities that differ by less are a tie: either decision is right."""
 _FEWEST_CLASSES, _FEWEST_ROWS, _STANDS_OUT = 10, 16, 2.0
@@ -58,7 +69,7 @@ def kind_of(expected: Sequence[NDArray[Any]], told: str = "") -> Kind:
     if told == Kind.MAP:
         return Kind.MAP
     if any(one.size and not (one.min() >= 0 and one.max() <= 1 + _ROWS_SUM) for one in expected):
-        return Kind.LOGITS if _one_stands_out(expected) else Kind.MAP
+        return Kind.LOGITS if _one_stands_out(expected) and not _has_units(expected) else Kind.MAP
     if all(class_axis(one) is not None for one in expected):
         return Kind.DISTRIBUTION
     return Kind.PROBABILITY if told == Kind.PROBABILITY else Kind.MAP
@@ -78,6 +89,20 @@ def _one_stands_out(expected: Sequence[NDArray[Any]]) -> bool:
         second, first = np.partition(one, -2, axis=1)[:, -2:].T
         above.append((first - second) / np.maximum(one.std(axis=1), 1e-30))
     return float(np.median(np.concatenate(above))) >= _STANDS_OUT
+
+
+def _has_units(expected: Sequence[NDArray[Any]]) -> bool:
+    """Return whether columns along the last axis are of different units: one always the largest, or far from others.
+
+    Boxes in pixels stand out beside scores in every row, and decide nothing.
+    """
+    rows = [_long_rows(one) for one in expected]
+    if len({one.shape[1] for one in rows}) > 1:
+        return False
+    largest = {int(column) for one in rows for column in one.argmax(axis=1)}
+    statistics = statistics_of(rows)
+    variance = np.sort(statistics.variance[statistics.is_varying])
+    return len(largest) == 1 or bool((variance[1:] > _UNITS * variance[:-1]).any())
 
 
 def _long_rows(values: NDArray[Any]) -> NDArray[np.float64]:
@@ -106,7 +131,7 @@ def compare_output(expected: Sequence[NDArray[Any]], found: Arrays, kind: Kind) 
     if kind is Kind.WHOLE:
         return [_equality(expected, found)]
     if kind is Kind.MAP:
-        return [_nearness(expected, found, _FLOOR, _ALONE)]
+        return [_nearness(expected, found, _FLOOR, _ALONE), *_worst_column(expected, found)]
     if kind is Kind.LOGITS:
         chances = [
             None if y is None or y.shape != x.shape else _softmax(y) for x, y in zip(expected, found, strict=True)
@@ -117,7 +142,8 @@ def compare_output(expected: Sequence[NDArray[Any]], found: Arrays, kind: Kind) 
         None if y is None or y.shape != x.shape else _rows(y, kind, class_axis(x))
         for x, y in zip(expected, found, strict=True)
     ]
-    return [_decisions(rows, likewise), _nearness(rows, likewise, _FLOOR, _BESIDE)]
+    shares = [_decisions(rows, likewise), _nearness(rows, likewise, _FLOOR, _BESIDE)]
+    return [*shares, *_worst_column_of_decisions(expected, found)] if kind is Kind.PROBABILITY else shares
 
 
 def cosines(expected: Sequence[NDArray[Any]], found: Arrays) -> Shares:
@@ -154,6 +180,61 @@ def _nearness(expected: Sequence[NDArray[Any]], found: Arrays, least: float, wei
     floor = least * power / count if count else 0.0
     shares = [(0.0 if pair is None else _nearness_of(*pair, peak, floor, weight), 1.0) for pair in pairs]
     return np.array(shares, np.float64)
+
+
+def _worst_column(expected: Sequence[NDArray[Any]], found: Arrays) -> list[Shares]:
+    """Return the shares of the column or channel that agrees least; none where columns cannot be told apart.
+
+    A column x becomes 1 - w |x - y|^2 / (|x| |y|), where x and y are what varies about their means over all samples: of
+    a column that became a constant nothing is left, however large its mean. A constant column is taken as it is.
+    """
+    axis = _common_axis(expected)
+    if axis is None:
+        return []
+    rows = [_comparable_rows(x, y, axis) for x, y in zip(expected, found, strict=True)]
+    there = [pair for pair in rows if pair is not None]
+    values = sum(len(x) for x, _ in there)
+    peak = max((float(np.abs(np.nan_to_num(x)).max(initial=0.0)) for x, _ in there), default=0.0)
+    if values < _FEWEST_VALUES or peak == 0:
+        return []
+    with np.errstate(over="ignore", invalid="ignore"):
+        scaled = [(x / peak, y / peak) for x, y in there]
+        mine, theirs = (statistics_of([pair[side] for pair in scaled]) for side in (0, 1))
+        errors = [np.nan_to_num(np.square(x - y), posinf=np.inf).sum(axis=0) for x, y in scaled]
+    scales = mine.scales(is_table=is_table(expected[0].shape))
+    spread = np.where(mine.is_varying, theirs.variance, np.where(mine.is_constant, theirs.power, 0.0))
+    scales = np.maximum(np.sqrt(scales * spread), np.where(mine.is_varying, _FLOOR, 1.0) * scales)
+    weight = _BESIDE / chance_of_worst(len(scales), min(values, _INDEPENDENT * len(there)))
+    total = np.sum(errors, axis=0)
+    worst = int(np.argmax(np.divide(total, scales, out=np.zeros_like(scales), where=scales > 0)))
+    if not scales[worst] > 0:
+        return []
+    lost = iter(weight * one[worst] / scales[worst] for one in errors)
+    mean_rows = values / len(there)
+    shares = [
+        (0.0, mean_rows) if pair is None else (len(pair[0]) - min(next(lost), 1e12), float(len(pair[0])))
+        for pair in rows
+    ]
+    return [np.array(shares, np.float64)]
+
+
+def _common_axis(expected: Sequence[NDArray[Any]]) -> int | None:
+    """Return the axis of columns, where every sample has as many; None where columns cannot be told apart."""
+    axis = column_axis(expected[0].shape, expected) if expected else None
+    if axis is None or any(one.ndim != expected[0].ndim for one in expected):
+        return None
+    return axis if len({one.shape[axis] for one in expected}) == 1 else None
+
+
+def _comparable_rows(
+    x: NDArray[Any], y: NDArray[Any] | None, axis: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+    """Return (rows, columns) of both, NaN where they are not finite; None where they cannot be compared."""
+    if _finite(x, y) is None or y is None:
+        return None
+    both = [np.asarray(as_rows(one, axis), np.float64) for one in (x, y)]
+    finite = np.isfinite(both[0])
+    return np.where(finite, both[0], np.nan), np.where(finite, both[1], np.nan)
 
 
 def _power(expected: Sequence[NDArray[Any]], peak: float) -> tuple[float, int]:
@@ -215,3 +296,32 @@ def _decisions(expected: Sequence[NDArray[Any]], found: Arrays) -> Shares:
         tells = (mine != commonest).astype(np.int64) + (theirs != commonest)
         shares.append((int(tells[~differs].sum()), int(tells.sum())))
     return np.array(shares, np.float64)
+
+
+def _worst_column_of_decisions(expected: Sequence[NDArray[Any]], found: Arrays) -> list[Shares]:
+    """Return the share of equal decisions of the column that loses most; none where columns cannot be told apart.
+
+    A class that is rare would be lost unseen among the others. One decision in a column is chance.
+    """
+    axis = _common_axis(expected)
+    if axis is None or expected[0].shape[axis] < 2:
+        return []
+    pairs = [_comparable_rows(x, y, axis) for x, y in zip(expected, found, strict=True)]
+    chances = [pair for pair in pairs if pair is not None]
+    if len(chances) < len(pairs):
+        return []  # the whole output tells that
+    is_mostly_yes = np.mean(np.concatenate([x for x, _ in chances]) > _HALF, axis=0) > _HALF
+    tells, lost = [], []
+    for x, y in chances:
+        mine, theirs = ((one > _HALF) != is_mostly_yes for one in (x, y))
+        is_sure = np.maximum(np.abs(2 * x - 1), np.abs(2 * y - 1)) > _TIE
+        tells.append(mine.sum(axis=0) + theirs.sum(axis=0))
+        lost.append(((mine != theirs) & is_sure).sum(axis=0))
+    all_tells, all_lost = np.sum(tells, axis=0), np.sum(lost, axis=0)
+    beyond = np.maximum(all_lost - 1, 0) / np.maximum(all_tells, 1)
+    worst = int(beyond.argmax())
+    if not beyond[worst]:
+        return []
+    weight = (all_lost[worst] - 1) / all_lost[worst] / chance_of_worst(len(beyond), int(all_tells[worst]))
+    shares = [(whole[worst] - weight * wrong[worst], whole[worst]) for whole, wrong in zip(tells, lost, strict=True)]
+    return [np.array(shares, np.float64)]

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import NotFoundError, UnsupportedError
+from edgeopt.graph.columns import as_rows, column_axis
 from edgeopt.graph.sound import Sound
 from edgeopt.graph.tensors import Frame, Sample, Tensors, TensorSpec
 from edgeopt.recipes.drawing import HEIGHT
@@ -129,7 +130,7 @@ class TensorsAsTheyAre(FrameTask):
     def agreement(self, answers: Sequence[Tensors], reference: Sequence[Tensors]) -> float:
         """Return the agreement of the worst output with the reference, by the recipe's metric: 1 when all are equal.
 
-        Whole numbers agree by their share of equal elements. Beside float outputs that share counts only below
+        Of an output of numbers the worst column or channel counts, as far as the samples tell columns apart. Whole numbers agree by their share of equal elements. Beside float outputs that share counts only below
         0.90, since it falls faster than the others. States count only where a model has no other outputs: what they
         lead to is judged in the next samples.
         """
@@ -195,12 +196,11 @@ def _sampled(value: NDArray[Any]) -> NDArray[Any]:
     """Return at most `_MOST_ELEMENTS` of an output; channels stay together, for they may be one decision."""
     if np.size(value) <= _MOST_ELEMENTS:
         return value
-    axis = 1 if value.ndim > 2 and 1 < value.shape[1] <= value.shape[-1] else value.ndim - 1
-    count = value.shape[axis]
-    if count > _MOST_ELEMENTS:
+    axis = column_axis(value.shape, [value])
+    if axis is None or value.shape[axis] > _MOST_ELEMENTS:
         return value.reshape(-1)[_positions(value.size, _MOST_ELEMENTS)]
-    rows = np.moveaxis(value, axis, -1).reshape(-1, count)
-    return rows[_positions(len(rows), _MOST_ELEMENTS // count)]
+    rows = as_rows(value, axis)
+    return rows[_positions(len(rows), _MOST_ELEMENTS // value.shape[axis])]
 
 
 @lru_cache(maxsize=8)
