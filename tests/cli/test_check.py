@@ -405,6 +405,20 @@ def forget(model: onnx.ModelProto) -> None:
             weight.CopyFrom(onnx.numpy_helper.from_array(np.zeros_like(values), weight.name))
 
 
+def permuted(*order: int):
+    """Return a change that gives the classes of the digits another order."""
+
+    def change(model: onnx.ModelProto) -> None:
+        old = model.graph.output[0].name
+        last = next(node for node in model.graph.node if old in node.output)
+        last.output[list(last.output).index(old)] = "before"
+        places = np.array([*range(5), *(5 + one for one in order)])
+        model.graph.initializer.append(onnx.numpy_helper.from_array(places, "places"))
+        model.graph.node.append(onnx.helper.make_node("Gather", ["before", "places"], [old], axis=2))
+
+    return change
+
+
 def test_the_good_model_keeps_its_accuracy_size_memory_and_placement(gate):
     shown = run(gate, gate / "model.onnx", "--skip", "latency", "--skip", "cold_start")
     assert shown.exit_code == 0, shown.output
@@ -506,8 +520,33 @@ def test_without_labels_the_answers_of_the_baselines_model_are_asked(gate, tmp_p
     shutil.copy(folder / "recipe.toml", folder / "broken" / "recipe.toml")
     for name in ("labels.txt", "calib"):
         copy(gate / name, folder / "broken" / name)
+    assert written.output.count("the baseline holds no labels, so check sees no loss") == 1
     broken = run(folder, alone(gate, folder / "broken", forget), "--skip", TIMES, "--json")
-    assert (results_of(broken)["accuracy"]["verdict"], broken.exit_code) == ("INCONCLUSIVE", 3)
+    assert (results_of(broken)["accuracy"]["verdict"], broken.exit_code) == ("FAIL", 2)
+    assert "most are other answers" in results_of(broken)["accuracy"]["detail"]
+    two_swapped = permuted(1, 0, *range(2, 10))
+    swapped = run(folder, alone(gate, folder / "broken", two_swapped), "--skip", TIMES, "--json")
+    assert (results_of(swapped)["accuracy"]["verdict"], swapped.exit_code) == ("FAIL", 2)
+    assert "classes are exchanged: 0 is now 1, 1 is now 0" in results_of(swapped)["accuracy"]["detail"]
+
+
+def test_made_up_pictures_pass_no_accuracy_and_permuted_classes_fail_on_them(gate, tmp_path):
+    folder = unlabelled(gate, tmp_path)
+    text = (folder / "recipe.toml").read_text("utf-8")
+    (folder / "recipe.toml").write_text(text.replace('calib = "calib"', ""), "utf-8")
+    written = run(folder, folder / "model.onnx", "--update", "--skip", "memory,cold_start")
+    assert written.output.count("its samples are made up: check cannot pass accuracy") == 1
+    same = run(folder, folder / "model.onnx", "--skip", TIMES, "--json")
+    told = results_of(same)["accuracy"]
+    assert (told["verdict"], same.exit_code) == ("INCONCLUSIVE", 3)
+    assert "agree in 1.000" in told["detail"]
+    assert "made-up samples prove no accuracy" in told["detail"]
+    (folder / "broken").mkdir()
+    for name in ("recipe.toml", "labels.txt"):
+        shutil.copy(folder / name, folder / "broken" / name)
+    turned = alone(gate, folder / "broken", permuted(*range(1, 10), 0))
+    shown = run(folder, turned, "--skip", TIMES, "--json")
+    assert (results_of(shown)["accuracy"]["verdict"], shown.exit_code) == ("FAIL", 2)
 
 
 def test_skipping_everything_proves_nothing(gate):

@@ -1,7 +1,7 @@
 """Which numbers of an output are of one kind: the columns of a table, the channels of a map, and how far each varies.
 
-Boxes in pixels lie beside scores from 0 to 1. Compared over the whole output, an error of the scores vanishes beside the
-boxes, so every comparison of raw outputs asks this module for columns, and compares each by its own variation.
+Boxes in pixels lie beside scores from 0 to 1. Compared over the whole output, an error of the scores vanishes beside
+the boxes, so comparisons of raw outputs ask this module for columns, and compare each by its own variation.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def column_axis(shape: Sequence[int], samples: Sequence[NDArray[np.generic]] = (
     """Return the axis along which the columns or channels of an output lie; None where there are none.
 
     The first axis is the batch. A vector's numbers are its columns; of a table (rows x columns) they lie in the last
-    axis, or in the first where that is the shorter one and the samples vary more along it, as in 1 x 84 x 8400; of a map
-    they are the channels, which lie before height and width, or behind them where the shape says so.
+    axis, or in the first where that is the shorter one and the samples vary more along it, as in 1 x 84 x 8400; of a
+    map they are the channels, which lie before height and width, or behind them where the shape says so.
 
     Args:
         shape: Of the output.

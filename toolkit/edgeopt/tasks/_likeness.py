@@ -24,7 +24,7 @@ _FLOOR = 0.25
 _ALONE, _BESIDE = 1.0, 0.5
 """What noise weighs where it alone judges (0.99 is an SQNR of 20 dB), and beside decisions or as a cosine (17 dB).
 
-A column is judged beside the whole output: on SqueezeNet's layers in INT8 its worst channel has four times their noise."""
+A column is judged beside the whole: on layers of SqueezeNet in INT8 the worst channel has four times their noise."""
 _FEWEST_VALUES = 4
 """Of a column over all samples: of fewer no variation is known."""
 _INDEPENDENT = 16

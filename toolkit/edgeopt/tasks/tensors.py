@@ -130,9 +130,10 @@ class TensorsAsTheyAre(FrameTask):
     def agreement(self, answers: Sequence[Tensors], reference: Sequence[Tensors]) -> float:
         """Return the agreement of the worst output with the reference, by the recipe's metric: 1 when all are equal.
 
-        Of an output of numbers the worst column or channel counts, as far as the samples tell columns apart. Whole numbers agree by their share of equal elements. Beside float outputs that share counts only below
-        0.90, since it falls faster than the others. States count only where a model has no other outputs: what they
-        lead to is judged in the next samples.
+        Of an output of numbers the worst column or channel counts, as far as the samples tell columns apart. Whole
+        numbers agree by their share of equal elements. Beside float outputs that share counts only below 0.90, since
+        it falls faster than the others. States count only where a model has no other outputs: what they lead to is
+        judged in the next samples.
         """
         if not reference:
             return 1.0

@@ -153,11 +153,21 @@ def why_no_proof(task: Task, reference: Sequence[Any], least_agreement: float, k
         return f"the model finds nothing on {count}, so that one which finds nothing at all agrees with it"
     if len(reference) < 2:
         return ""
-    shifts = {1, max(len(reference) // 3, 1), max(len(reference) // 2, 1)}  # neighbours in a stream are alike
-    mutual = min(task.agreement([*reference[n:], *reference[:n]], reference) for n in shifts)
+    mutual = agreement_of_others(task, reference)
     if mutual < least_agreement:
         return ""
     return f"the model answers all of {count} alike (agreement {mutual:.3f} of one with another)"
+
+
+def agreement_of_others(task: Task, reference: Sequence[Any]) -> float:
+    """Return how far answers agree with those to other samples: what a model reaches that has nothing in common.
+
+    Args:
+        task: Of the model.
+        reference: Its answers, two at least.
+    """
+    shifts = {1, max(len(reference) // 3, 1), max(len(reference) // 2, 1)}  # neighbours in a stream are alike
+    return min(task.agreement([*reference[n:], *reference[:n]], reference) for n in shifts)
 
 
 def with_states(frames: Frames, open_model: Callable[[], Session], task: Task | None = None) -> Frames:

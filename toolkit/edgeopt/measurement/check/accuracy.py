@@ -1,19 +1,37 @@
 """The part of the regression gate that asks for answers: against labels, else against the baseline's own answers.
 
-Labels that the baseline itself does not fit prove nothing, and what could not be judged is INCONCLUSIVE.
+Labels that the baseline itself does not fit prove nothing, nor do made-up samples, and what could not be judged is
+INCONCLUSIVE. Answers that have little in common with the baseline's are a failure on any samples.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from edgeopt.errors import Note, NoteKind
 from edgeopt.measurement.accuracy.bootstrap import Scored, drop_between, require_telling
-from edgeopt.measurement.accuracy.evaluate import LabelledFrames, Progress, answers, why_no_proof
+from edgeopt.measurement.accuracy.evaluate import (
+    LabelledFrames,
+    Progress,
+    agreement_of_others,
+    answers,
+    why_no_proof,
+)
+from edgeopt.measurement.check.exchanged import exchanged_classes
 from edgeopt.measurement.check.result import CheckResult, CheckVerdict, judge_accuracy, judge_agreement
 from edgeopt.measurement.side_by_side import Side, rest, score_side
 from edgeopt.recipes.frames import Frames
 from edgeopt.tasks import Task, make_task
 
-_PICTURES = 16
-"""As many as `optimize` asks for agreement."""
+_MOST_SAMPLES = 128
+"""Samples whose answers are compared where there are no labels."""
+_UNLIKE = 0.5
+"""Answers that agree less are mostly other ones: no labels are needed to see that."""
+_MOST_TOLD = 3
+"""Classes that have become others, in one line."""
+_WHY_MADE_UP = "made-up samples prove no accuracy: pass --source with real ones, or --eval, or --skip accuracy"
 
 
 def check_accuracy(
@@ -68,25 +86,98 @@ def score_baseline(side: Side, labelled: LabelledFrames | None, tell: Progress |
     return scored
 
 
+@dataclass(frozen=True, slots=True)
+class _Likeness:
+    """How far the answers of two models agree."""
+
+    agreement: float
+    samples: int
+    why_unlike: str
+    """Why the answers are other ones; empty: they are not."""
+
+
+def note_on_baseline(frames: Frames, scored: Scored | None) -> tuple[Note, ...]:
+    """Return what a baseline without labels cannot guard; none where it holds an accuracy.
+
+    Args:
+        frames: With which it is written.
+        scored: The accuracy that it holds.
+    """
+    if scored is not None:
+        return ()
+    unseen = "so check sees no loss of accuracy that leaves most answers as they are"
+    if is_made_up(frames):
+        unseen = "and its samples are made up: check cannot pass accuracy against it"
+    return (Note(NoteKind.WARNING, f"the baseline holds no labels, {unseen}", "pass --eval to guard accuracy"),)
+
+
+def is_made_up(frames: Frames) -> bool:
+    """Return whether no file holds these samples."""
+    return not frames.paths
+
+
 def _by_agreement(now: Side, then: Side | None, stored: Scored | None, frames: Frames, why_gone: str) -> CheckResult:
     """Judge by the answers of the baseline's model where no labels are given."""
-    least = now.subject.recipe.least_agreement
+    held = ""
     if stored is not None:
         held = f"the baseline holds {stored.accuracy} on {stored.labels}, and no labels were given: pass --eval"
-        return CheckResult("accuracy", CheckVerdict.INCONCLUSIVE, None, None, held, "")
     if then is None:
-        told = f"no labels (pass --eval), and {why_gone}"
-        return CheckResult("accuracy", CheckVerdict.INCONCLUSIVE, None, None, told, "")
-    pictures, task = frames.judged(_PICTURES), _task(then)
-    reference = answers(then.subject.session, task, pictures)
+        return _undecided(held or f"no labels (pass --eval), and {why_gone}")
+    least, samples, task = now.subject.recipe.least_agreement, frames.judged(_MOST_SAMPLES), _task(then)
+    reference = answers(then.subject.session, task, samples)
     rest([then])
-    if why := why_no_proof(task, reference, least, pictures.kind):
-        told = f"no labels (pass --eval), and agreement is no proof: {why}"
-        return CheckResult("accuracy", CheckVerdict.INCONCLUSIVE, None, None, told, "")
-    found = answers(now.subject.session, _task(now), pictures)
+    why_nothing = why_no_proof(task, reference, least, samples.kind)
+    found = answers(now.subject.session, _task(now), samples)
     rest([now])
+    likeness = _compare(task, found, reference, is_made_up(frames))
+    shown = f"no labels; answers agree in {likeness.agreement:.3f} with the baseline's on {likeness.samples} samples"
+    if likeness.why_unlike:
+        return CheckResult(
+            "accuracy",
+            CheckVerdict.FAIL,
+            1 - likeness.agreement,
+            1 - least,
+            f"{shown}: {likeness.why_unlike}",
+            "agreement",
+        )
+    if held:
+        return _undecided(held)
+    if is_made_up(frames):
+        return _undecided(f"{shown}, but {_WHY_MADE_UP}")
+    if why_nothing:
+        return _undecided(f"no labels (pass --eval), and agreement is no proof: {why_nothing}")
+    return judge_agreement(likeness.agreement, least, likeness.samples, proves=not now.subject.recipe.reads_labels)
+
+
+def _undecided(why: str) -> CheckResult:
+    return CheckResult("accuracy", CheckVerdict.INCONCLUSIVE, None, None, why, "")
+
+
+def _compare(task: Task, found: Sequence[Any], reference: Sequence[Any], made_up: bool) -> _Likeness:
+    """Compare answers, and say whether they are other ones, whatever labels would say.
+
+    A baseline is a model that was good. Answers that become its own when classes are exchanged are wrong, and so are
+    those of which less than half agree. On made-up samples a good model may be unsure, and its INT8 form then answers
+    otherwise: there, answers must agree no better than those to other samples do.
+
+    Args:
+        task: Of the baseline's model.
+        found: What is checked.
+        reference: The baseline's, sample by sample.
+        made_up: Whether the samples are.
+    """
     agreement = task.agreement(found, reference)
-    return judge_agreement(agreement, least, len(pictures), proves=not now.subject.recipe.reads_labels)
+    if len(reference) < 2:
+        return _Likeness(agreement, len(reference), "")
+    if exchanged := exchanged_classes(task, found, reference):
+        pairs = [f"{before} is now {after}" for before, after in sorted(exchanged.items())]
+        shown = ", ".join(pairs[:_MOST_TOLD]) + (", ..." if len(pairs) > _MOST_TOLD else "")
+        return _Likeness(agreement, len(reference), f"classes are exchanged: {shown}")
+    telling = sum(map(bool, map(task.count, reference)))
+    is_unlike = agreement < _UNLIKE and 2 * telling >= len(reference)
+    if is_unlike and (not made_up or agreement <= agreement_of_others(task, reference)):
+        return _Likeness(agreement, len(reference), "most are other answers, as of a broken model")
+    return _Likeness(agreement, len(reference), "")
 
 
 def _task(side: Side) -> Task:

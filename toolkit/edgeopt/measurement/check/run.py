@@ -20,7 +20,7 @@ from edgeopt.executors import TRANSFERS
 from edgeopt.graph.tensors import Sample
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, Progress, open_labelled, require_metric
 from edgeopt.measurement.bench.stored import show_difference
-from edgeopt.measurement.check.accuracy import check_accuracy, score_baseline
+from edgeopt.measurement.check.accuracy import check_accuracy, note_on_baseline, score_baseline
 from edgeopt.measurement.check.baseline import Baseline, path_from, read_baseline, write_baseline
 from edgeopt.measurement.check.result import (
     CheckReport,
@@ -376,9 +376,9 @@ def _update(run: _Run, file: Path, recipe: str | None, limits: Check) -> CheckRe
         samples=samples,
     )
     write_baseline(baseline, file)
-    notes: tuple[Note, ...] = ()
+    notes = note_on_baseline(run.frames, scored)
     if trust.level is not TrustLevel.TRUSTED:
         hint = "keep the model, or write it again on a quiet machine"
         more = "only a check in turns with the model itself can judge its latency"
-        notes = (Note(NoteKind.WARNING, "written on a noisy machine", hint, more=more),)
+        notes += (Note(NoteKind.WARNING, "written on a noisy machine", hint, more=more),)
     return CheckReport(run.now.label, str(file), (), limits, str(trust), notes, 0.0, updated=True)
