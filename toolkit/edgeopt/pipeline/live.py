@@ -14,7 +14,7 @@ import numpy as np
 from edgeopt.errors import EXIT_PASS, EdgeoptError, Note
 from edgeopt.measurement.statistics.budget import BudgetResult, judge_budget, require_provable
 from edgeopt.pipeline.live_subject import Subject, open_subject
-from edgeopt.recipes.frames import VIDEOS
+from edgeopt.recipes.pictures import VIDEOS
 from edgeopt.runtime.outputs import Output, Shown
 from edgeopt.runtime.outputs.pictures import PictureFolder
 from edgeopt.runtime.outputs.sounds import DrawAll, SoundFolder

@@ -19,21 +19,18 @@ from numpy.typing import NDArray
 from edgeopt.errors import InvalidFileError, Note, NoteKind
 from edgeopt.graph.tensors import Frame, Sample, Tensors
 from edgeopt.recipes import sources
+from edgeopt.recipes.pictures import PICTURES, VIDEOS, decodable, is_picture, pictures_of, read_picture
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.sample_arrays import arrays_of
 from edgeopt.system import registry
 from edgeopt.system.archives import read_archive
-from edgeopt.system.files import list_folder, read_file, require_regular, require_there
-from edgeopt.system.quiet import quiet_natives
+from edgeopt.system.files import list_folder, require_no_pointer, require_regular, require_there
 from edgeopt.system.text import plural
 
-PICTURES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
-VIDEOS = frozenset({".mp4", ".avi", ".mov", ".mkv", ".webm", ".m4v", ".mpg", ".mpeg", ".ts"})
-
-_MOST_BYTES = 256 << 20
-"""Of one picture; OpenCV decodes up to 2^30 pixels."""
 _MOST_FRAMES = 10**7
 """Of a video, 90 hours; what damaged heads tell beyond it is no count."""
+_DEEPEST = 3
+"""Folders below the one that is named: `train/cat/more`."""
 _STREAM = 256
 """Samples of streams, all together: a decision of a hundred that changes is seen."""
 _LEAST_STREAM = 64
@@ -208,8 +205,8 @@ def open_frames(path: Path, files: Sequence[str] | None = None) -> Frames:
     Args:
         path: The source. In an .npz, `images` (n, height, width, 3) uint8 RGB holds pictures; other arrays, (n, ...),
             are the model's inputs by name. A folder without pictures may hold several .npz files, or files of one kind
-            in `sources/` that has one sample a file. Where it holds none of them, its folders are looked into, one
-            level deep, as those of class folders.
+            in `sources/` that has one sample a file. Where it holds none of them, its folders are looked into, as
+            those of class folders, and where nothing is in them either theirs.
         files: Only these files, in this order, for a folder.
 
     Raises:
@@ -224,6 +221,7 @@ def open_frames(path: Path, files: Sequence[str] | None = None) -> Frames:
     suffix = path.suffix.lower()
     if suffix in PICTURES:
         return _keep_decodable(path.parent, (path.name,))
+    require_no_pointer(path)
     if suffix == ".npz":
         return _open_npz(path)
     if suffix in VIDEOS:
@@ -231,63 +229,64 @@ def open_frames(path: Path, files: Sequence[str] | None = None) -> Frames:
     for kind in kinds:
         if suffix in kind.suffixes:
             return kind.open(path)
+    if is_picture(path):
+        return _keep_decodable(path.parent, (path.name,))
     raise InvalidFileError(f"{path} is no source of frames", remedy=remedy)
 
 
-def read_picture(path: Path) -> Frame:
-    """Return one picture as (height, width, 3) BGR.
-
-    Raises:
-        InvalidFileError: If it does not decode.
-    """
-    frame = decode_picture(read_file(path, remedy="check the file", most_bytes=_MOST_BYTES))
-    if frame is None:
-        raise InvalidFileError(f"{path} does not decode as a picture", remedy="remove the file or copy it again")
-    return frame
-
-
-def decode_picture(data: bytes) -> Frame | None:
-    """Return the picture in the bytes of a file as (height, width, 3) BGR; None where they are none."""
-    return _decode(data, cv2.IMREAD_COLOR)
-
-
-def _decode(data: bytes, how: int) -> Frame | None:
-    """Return the picture in a file's bytes; None where OpenCV cannot decode them."""
-    try:  # unlike imread, imdecode opens any path on Windows and does not warn
-        with quiet_natives():
-            frame = cv2.imdecode(np.frombuffer(data, np.uint8), how) if data else None
-    except cv2.error:
-        return None
-    return None if frame is None else np.asarray(frame, np.uint8)
-
-
 def _open_folder(path: Path, files: Sequence[str] | None) -> Frames:
+    notes: tuple[Note, ...] = ()
     if files is None:
         names = list_folder(path, remedy="pass a folder that you may read")
-        files = [name for name in names if Path(name).suffix.lower() in PICTURES and isfile(path / name)]
+        files, notes = pictures_of(path, names)
         if not files and (archives := [name for name in names if Path(name).suffix.lower() == ".npz"]):
             return _join_archives([_open_npz(path / name) for name in archives], path)
         if not files and (others := _open_others(path, names)):
             return others
-        if not files and (nested := _nested(path, names)):
-            return _open_folder(path, nested)
+        nested, more = _nested(path, names)
+        if not files and nested:
+            files, notes = nested, more
+            if others := _open_others(path, files):
+                return others
+        elif nested and is_picture(path / nested[0]):
+            told = (
+                f"{plural(len(nested), 'picture')} in folders of {path} left out: those in the folder itself are read"
+            )
+            notes = (*notes, Note(NoteKind.WARNING, told, "name one of its folders, or put all pictures into one"))
     elif files and (others := _open_others(path, files)):
         return others
     if not files:
         raise InvalidFileError(
             f"{path} holds no picture, nor do its folders", remedy=f"put pictures there ({', '.join(sorted(PICTURES))})"
         )
-    return _keep_decodable(path, tuple(files))
+    return _keep_decodable(path, files, notes)
 
 
-def _nested(folder: Path, names: Sequence[str]) -> list[str]:
-    """Return what may be a sample in the folders of a folder, such as class folders: pictures, else others."""
+def _nested(folder: Path, names: Sequence[str], depth: int = _DEEPEST) -> tuple[list[str], tuple[Note, ...]]:
+    """Return what may be a sample in the folders of a folder, such as class folders: pictures, else others.
+
+    The folders of its folders are looked into where nothing is in the first ones, so deep as those of a split.
+    """
     inner = [name for name in names if isdir(folder / name) and not name.startswith(".")]
-    found = [f"{name}/{one}" for name in inner for one in _names_in(folder / name) if isfile(folder / name / one)]
-    pictures = [name for name in found if Path(name).suffix.lower() in PICTURES]
+    held = {name: _names_in(folder / name) for name in inner}
+    pictures, notes = list[str](), list[Note]()
+    for name in inner:
+        kept, more = pictures_of(folder / name, held[name])
+        pictures += [f"{name}/{one}" for one in kept]
+        notes += more
+    if pictures:
+        return pictures, tuple(notes)
     kinds = map(find_kind, registry.names(sources))
     suffixes = {suffix for kind in kinds if kind.open_folder for suffix in kind.suffixes}
-    return pictures or [name for name in found if Path(name).suffix.lower() in suffixes]
+    others = [f"{name}/{one}" for name in inner for one in held[name] if Path(one).suffix.lower() in suffixes]
+    others = [name for name in others if isfile(folder / name)]
+    if others or depth <= 1:
+        return others, ()
+    for name in inner:
+        below, more = _nested(folder / name, held[name], depth - 1)
+        others += [f"{name}/{one}" for one in below]
+        notes += more
+    return others, tuple(notes)
 
 
 def _names_in(folder: Path) -> list[str]:
@@ -296,7 +295,7 @@ def _names_in(folder: Path) -> list[str]:
 
 def _open_others(folder: Path, names: Sequence[str]) -> Frames | None:
     """Return the samples of a folder whose files are of a kind in `sources/`; None where none is."""
-    if any(Path(name).suffix.lower() in PICTURES for name in names[:1]):
+    if any(Path(name).suffix.lower() in PICTURES for name in names):
         return None
     for kind in map(find_kind, registry.names(sources)):
         found = [name for name in names if Path(name).suffix.lower() in kind.suffixes]
@@ -305,32 +304,15 @@ def _open_others(folder: Path, names: Sequence[str]) -> Frames | None:
     return None
 
 
-def _keep_decodable(folder: Path, files: tuple[str, ...]) -> Frames:
-    broken = {name for name in files if not _decodes(folder / name)}
-    kept = tuple(name for name in files if name not in broken)
-    if not kept:
-        raise InvalidFileError(
-            f"none of {plural(len(files), 'file')} in {folder} decodes as a picture, for example {sorted(broken)[0]}",
-            remedy="copy the pictures again, or convert them to JPEG or PNG",
-        )
-    shown = ", ".join(sorted(broken)[:5]) + (", ..." if len(broken) > 5 else "")
-    note = Note(NoteKind.SKIPPED, f"{plural(len(broken), 'picture')} in {folder} left out, not decodable: {shown}")
+def _keep_decodable(folder: Path, files: Sequence[str], notes: Sequence[Note] = ()) -> Frames:
+    kept = decodable(folder, files)
     return Frames(
-        names=kept,
-        read=lambda i: read_picture(folder / kept[i]),
+        names=kept.files,
+        read=lambda i: read_picture(folder / kept.files[i], kept.top),
         source=folder,
-        notes=(note,) if broken else (),
-        paths=tuple(folder / name for name in kept),
+        notes=(*notes, *kept.notes),
+        paths=tuple(folder / name for name in kept.files),
     )
-
-
-def _decodes(path: Path) -> bool:
-    """Return whether a picture decodes. An eighth of the size is faster, and too small for tiny pictures."""
-    try:
-        data = read_file(path, remedy="", most_bytes=_MOST_BYTES)
-    except InvalidFileError:
-        return False
-    return any(_decode(data, how) is not None for how in (cv2.IMREAD_REDUCED_GRAYSCALE_8, cv2.IMREAD_COLOR))
 
 
 def _open_npz(path: Path) -> Frames:

@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError, Note
-from edgeopt.recipes.frames import PICTURES, Frames
+from edgeopt.recipes.frames import Frames
 from edgeopt.recipes.labels import LabelFormat, Labels
+from edgeopt.recipes.pictures import PICTURES
 from edgeopt.system.files import list_folder, read_file
 from edgeopt.system.quiet import quiet_natives
 

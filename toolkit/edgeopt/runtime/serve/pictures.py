@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from edgeopt.graph.tensors import Frame
-from edgeopt.recipes.frames import decode_picture
+from edgeopt.recipes.pictures import decode_picture
 from edgeopt.runtime.serve.refused import RefusedError
 
 MOST_PIXELS = 50_000_000
