@@ -15,6 +15,7 @@ from onnx import helper
 
 from edgeopt.errors import InvalidFileError, NotFoundError, UnsupportedError
 from edgeopt.graph.exported_folder import exported_in, name_of
+from edgeopt.graph.foreign_models import HEAD_BYTES, foreign, require_no_foreign
 from edgeopt.graph.outside import Outside, sha256_of
 from edgeopt.graph.outside_weights import (
     for_engines,
@@ -322,11 +323,8 @@ def find_model(name: str) -> Path:
             f"{path} is a pipeline, and this takes a single model",
             remedy=f"edgeopt bench {path} measures it; here name one of its models",
         )
-    if is_file and path.suffix.lower() == ".gguf":
-        raise InvalidFileError(
-            f"{path} is a GGUF, and no ONNX file",
-            remedy=f"edgeopt export {path} -o model.onnx, then name model.onnx; or edgeopt optimize {path} -t cpu",
-        )
+    if is_file or is_folder:
+        require_no_foreign(path)
     if is_file:
         return path
     if is_folder and (exported := exported_in(path)):
@@ -377,11 +375,13 @@ def load_model(path: Path, name: str = "") -> Model:
     try:
         proto = onnx.load_model_from_string(data)
     except (DecodeError, ValueError) as error:
-        raise InvalidFileError(
+        raise foreign(path, data[:HEAD_BYTES]) or InvalidFileError(
             f"{path} is not an ONNX file, or is truncated", remedy="export the model again, or copy the file again"
         ) from error
     if not proto.graph.node or not proto.opset_import:
-        raise InvalidFileError(f"{path} holds no ONNX graph", remedy="export the model again, or copy the file again")
+        raise foreign(path, data[:HEAD_BYTES]) or InvalidFileError(
+            f"{path} holds no ONNX graph", remedy="export the model again, or copy the file again"
+        )
     try:
         read_outside(proto, path, may_stay=_is_large(proto, len(data)))
     except (OSError, ValueError) as error:

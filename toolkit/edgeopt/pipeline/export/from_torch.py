@@ -101,10 +101,11 @@ def open_torchscript(source: Source, inputs: Sequence[NetworkInput]) -> Network:
     try:
         module = torch.jit.load(source.where, map_location="cpu")
     except Exception as error:
-        why = "torch.save wrote it" if _is_of_torch_save(Path(source.where)) else said(error)
+        why = "torch.save wrote it" if _is_of_torch_save(Path(source.where)) else said(error).partition(". ")[0]
         raise InvalidFileError(
             f"{source} is no TorchScript file: {why}",
-            remedy="weights alone hold no network: name the code that makes it, torch:package.module:factory",
+            remedy="weights alone hold no network: name the code that makes it, torch:package.module:factory; of "
+            f"Ultralytics yolo export model={source.where} format=onnx",
         ) from error
     _require_inputs(inputs)
     return Network(source.name, f"PyTorch {torch.__version__}", module.eval(), tuple(inputs), "torchscript")

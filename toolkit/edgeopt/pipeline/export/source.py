@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
 from edgeopt.errors import EdgeoptError, UnsupportedError
 from edgeopt.graph.exported_folder import folder_name
+from edgeopt.graph.foreign_models import TENSORFLOW, conversion
 from edgeopt.recipes.optimum_tasks import GENERATION, OptimumTask, read_task
-from edgeopt.system.files import require_regular
+from edgeopt.system.files import require_no_pointer, require_regular
 from edgeopt.system.text import short
 
 
@@ -67,13 +67,11 @@ FORMS = (
 _PREFIXES = {"hf:": Kind.HUGGING_FACE, "torch:": Kind.MODULE, "gguf:": Kind.GGUF}
 _TORCHSCRIPT = (".pt", ".pth", ".ts", ".torchscript")
 _GGUF = ".gguf"
-_KERAS = (".keras", ".h5", ".hdf5")
-_TENSORFLOW = (".tflite", ".pb", *_KERAS)
 
 
 def is_source(name: str) -> bool:
     """Return whether a name is one that is exported, and neither an ONNX file nor a shipped model."""
-    ends = (*_TORCHSCRIPT, ".pt2", _GGUF, *_TENSORFLOW)
+    ends = (*_TORCHSCRIPT, ".pt2", _GGUF, *TENSORFLOW)
     return name.startswith(tuple(_PREFIXES)) or Path(name).suffix.lower() in ends or _is_saved_model(Path(name))
 
 
@@ -107,13 +105,10 @@ def _read_source(text: str) -> Source:
             return _named(kind, text.removeprefix(prefix))
     path = Path(text)
     end = path.suffix.lower()
-    if end in _TENSORFLOW or _is_saved_model(path):
-        form = "--tflite" if end == ".tflite" else "--keras" if end in _KERAS else "--saved-model"
-        where = path if form != "--saved-model" or path.is_dir() else path.parent
+    if end in TENSORFLOW or _is_saved_model(path):
         raise UnsupportedError(
             f"{short(text)} is a model of TensorFlow; edgeopt exports those of PyTorch alone",
-            remedy="pip install tf2onnx tensorflow (half a gigabyte), then python -m tf2onnx.convert "
-            f"{form} {shlex.quote(str(where))} --output {path.stem}.onnx --opset 17, and name that file",
+            remedy=conversion(path, end),
         )
     if end == ".onnx":
         raise EdgeoptError(f"{short(text)} is an ONNX file already", remedy=f"edgeopt optimize {path} takes it")
@@ -125,6 +120,7 @@ def _read_source(text: str) -> Source:
     if end != ".pt2" and end not in _TORCHSCRIPT:
         raise EdgeoptError(f"{short(text)} is no source of an export", remedy=f"write {FORMS}")
     require_regular(path, remedy="name a file that may be read")
+    require_no_pointer(path)
     return Source(Kind.PROGRAM if end == ".pt2" else Kind.TORCHSCRIPT, text)
 
 
