@@ -305,10 +305,9 @@ def take_turns(
     return Turns(samples, tuple(readings), tuple(anchors), workers, spent_ns / 1e9)
 
 
-def readers_of(frames: Frames) -> list[Callable[[], Sample]]:
+def readers_of(frames: Frames) -> Sequence[Callable[[], Sample]]:
     """Return what reads the pictures that models are timed on."""
-    chosen = frames.spread(PICTURES)
-    return [partial(chosen.read, i) for i in range(len(chosen))]
+    return frames.spread(PICTURES).readers
 
 
 def _frame_s(marked: Marked) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 
 from edgeopt import executors
 from edgeopt.errors import EdgeoptError, Note
@@ -51,7 +50,7 @@ def open_neighbour(options: BenchOptions, target: str) -> Neighbour | None:
     except EdgeoptError as error:
         remedy = f"{error.remedy}; for --beside: give its bundle, which holds its recipe"
         raise EdgeoptError(f"--beside {options.beside}: {error.problem}", remedy=remedy) from error
-    return Neighbour(wish, subject, tuple(partial(pictures.read, i) for i in range(len(pictures))), notes)
+    return Neighbour(wish, subject, pictures.readers, notes)
 
 
 def measure_beside(

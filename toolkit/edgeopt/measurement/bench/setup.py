@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 from edgeopt.errors import EdgeoptError, Note, UnsupportedError
 from edgeopt.graph.tensors import Sample
@@ -82,7 +81,7 @@ def open_setup(model: str, *, target: str, recipe: str | None, options: BenchOpt
         plan=plan,
         subject=subject,
         pictures=pictures,
-        readers=tuple(partial(pictures.read, i) for i in range(len(pictures))),
+        readers=pictures.readers,
         pipelines=(subject.pipeline, *(subject.open_again() for _ in range(plan.workers - 1))),
         notes=(*subject.notes, *notes),
         neighbour=neighbour,

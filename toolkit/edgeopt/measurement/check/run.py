@@ -17,7 +17,6 @@ import numpy as np
 
 from edgeopt.errors import Note, NoteKind, NotFoundError
 from edgeopt.executors import TRANSFERS
-from edgeopt.graph.tensors import Sample
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, Progress, open_labelled, require_metric
 from edgeopt.measurement.bench.stored import show_difference
 from edgeopt.measurement.check.accuracy import check_accuracy, note_on_baseline, score_baseline
@@ -288,10 +287,9 @@ def _against_stored(samples: Samples, stored: Baseline, part: str) -> Ratio | No
 
 def _measure_alone(run: _Run) -> tuple[Samples, Trust]:
     subject = run.now.subject
-    readers: list[Callable[[], Sample]] = [partial(run.frames.read, i) for i in range(len(run.frames))]
     readings, anchors = [take_reading()], [measure_anchor()]
     samples = run_frames(
-        readers,
+        run.frames.readers,
         *subject.pipeline,
         seconds=run.seconds,
         min_frames=_LEAST_FRAMES,

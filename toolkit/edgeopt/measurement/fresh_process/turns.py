@@ -69,7 +69,7 @@ class Openable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """A few frames that another process can read: files by name, so that reading costs what it costs, or samples."""
+    """A few frames for another process: files by name where reading is timed, else the samples themselves."""
 
     source: Path
     names: tuple[str, ...]
@@ -82,8 +82,8 @@ class Feed:
             return Frames(self.names, lambda i: self.samples[i], self.source, kind=self.kind)
         if self.source.is_dir():
             return open_frames(self.source, self.names)
-        video = open_frames(self.source)
-        return video.select([video.names.index(name) for name in self.names])
+        whole = open_frames(self.source)  # a video, or one sound
+        return whole.select([whole.names.index(name) for name in self.names])
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def feed_of(frames: Frames) -> Feed:
     """Return a few of the frames for another process."""
     chosen = frames.spread(_PICTURES)
     is_folder = chosen.source.is_dir() and all((chosen.source / name).is_file() for name in chosen.names)
-    if chosen.holds_pictures and (is_folder or chosen.source.suffix.lower() in VIDEOS):
+    if chosen.is_read and (is_folder or chosen.source.suffix.lower() in VIDEOS or chosen.kind == "sound"):
         return Feed(chosen.source, chosen.names)
     return Feed(chosen.source, chosen.names, tuple(chosen), chosen.kind)
 

@@ -7,7 +7,6 @@ import tempfile
 import time
 from contextlib import closing
 from dataclasses import fields, replace
-from functools import partial
 from pathlib import Path
 from typing import Unpack
 
@@ -115,7 +114,7 @@ def _measure(
     notes: tuple[Note, ...],
     tell: Tell | None,
 ) -> PipelineBench:
-    marked = MarkedPipeline([partial(pictures.read, i) for i in range(len(pictures))], pipeline, time.perf_counter_ns)
+    marked = MarkedPipeline(pictures.readers, pipeline, time.perf_counter_ns)
     seconds = options.measure_s
 
     def run() -> Samples:
