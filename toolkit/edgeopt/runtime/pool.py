@@ -62,6 +62,7 @@ class Work(Closing):
 
     __slots__ = (
         "_begun",
+        "_clock",
         "_geometry",
         "_given",
         "_inputs",
@@ -85,7 +86,7 @@ class Work(Closing):
             session: Nobody else runs on it, or all take turns.
             turn: Held while it runs.
         """
-        self._pool, self._task, self._turn = pool, task, turn
+        self._pool, self._task, self._turn, self._clock = pool, task, turn, pool.clock
         self._parts = tuple(enumerate((part for _, part in session.stages), 1))
         self._inputs: Tensors | None = None
         self._outputs: Tensors | None = None
@@ -105,14 +106,14 @@ class Work(Closing):
             ValueError: If it is no frame, or the work was given back.
         """
         self._require_lease()
-        begun = self._begun = _clock()
+        begun = self._begun = self._clock()
         self._pool.ring.feed()
         if self._memory is not None and isinstance(frame, Sound) and self._pool.audio.context:
             frame = self._memory.joined(frame, self._pool.audio)
         self._inputs, self._geometry = self._pool.feed(self._task, frame)
         if self._memory is not None:
             self._given = frozenset(frame) if isinstance(frame, Mapping) else frozenset()
-        self.times_ns[0] = _clock() - begun
+        self.times_ns[0] = self._clock() - begun
 
     def execute(self) -> None:
         """Run the model on the inputs.
@@ -126,22 +127,22 @@ class Work(Closing):
             raise ValueError("execute comes after preprocess")
         inputs, self._inputs = self._inputs, None
         if self._memory is None:
-            self._outputs = self._run(inputs, _clock())
+            self._outputs = self._run(inputs, self._clock())
             return
-        begun = _clock()
+        begun = self._clock()
         with self._memory.lock:
             feedback = self._memory.feedback
             self._outputs = self._run(feedback.into(inputs, self._given), begun)
-            before = _clock()
+            before = self._clock()
             feedback.keep(self._outputs)
-            self.times_ns[-2] += _clock() - before
+            self.times_ns[-2] += self._clock() - before
 
     def _run(self, value: Any, before: int) -> Tensors:
         """Run the parts of the session, the first of which began before."""
         with self._turn:
             for place, part in self._parts:
                 value = part(value)
-                after = _clock()
+                after = self._clock()
                 self.times_ns[place] = after - before
                 before = after
         outputs: Tensors = value
@@ -156,13 +157,13 @@ class Work(Closing):
         self._require_lease()
         if self._outputs is None:
             raise ValueError("postprocess comes after execute")
-        begun = _clock()
+        begun = self._clock()
         outputs, self._outputs = self._outputs, None
         if raw:  # the next frame may be written over them
             answer = {name: value.copy() for name, value in outputs.items()}
         else:
             answer = self._task.postprocess(outputs, self._geometry)
-        done = _clock()
+        done = self._clock()
         self.times_ns[-1] = done - begun
         self._pool.ring.record(self.times_ns, done - self._begun)
         self._begun = 0
@@ -204,6 +205,7 @@ class Pool:
         most: int = 0,
         states: Mapping[str, str] | None = None,
         audio: Audio = Audio(),  # noqa: B008, frozen
+        clock: Callable[[], int] | None = None,
     ) -> None:
         """Make the first work.
 
@@ -214,7 +216,9 @@ class Pool:
             most: Works at once; 0: as many as there are logical cores, at least 4.
             states: Of a recurrent model: the output that each state input takes, by the input's name.
             audio: Of a model that hears streams: how much of what came before it hears again.
+            clock: Nanoseconds that never go back; None: the machine's.
         """
+        self.clock = clock or _clock
         self.audio = audio
         self._states, self._memories = states or {}, dict[Hashable, _Memory]()
         first, last = (task := make_task()).stages

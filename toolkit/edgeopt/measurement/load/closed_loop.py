@@ -16,11 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.executors import Session
-from edgeopt.graph.tensors import Sample
+from edgeopt.graph.tensors import Sample, Tensors
 from edgeopt.measurement.clock import Clock, cost_of_reading_ns
 from edgeopt.measurement.load.workers import Pipeline, run_together
 from edgeopt.measurement.samples import Samples, join_samples
 from edgeopt.measurement.statistics.trend import find_warmup
+from edgeopt.runtime.pool import Pool
 from edgeopt.tasks import FrameTask
 
 Pictures = Sequence[Sample] | Sequence[Callable[[], Sample]]
@@ -30,8 +31,8 @@ _BLOCK: Final = 15
 _UNMARKED: Final = 5
 """Frames run again without marks after each block: a fifth of the time, enough for a median."""
 _PROGRESS_NS: Final = 250_000_000
-_BEGUN, _LOADED, _PREPARED = 1, 2, 3
-"""Places in a row of instants."""
+_STAGES: Final = 3
+"""Place in a row of the first stage after loading."""
 
 
 class Marked(Protocol):
@@ -64,6 +65,10 @@ class Marked(Protocol):
         ...
 
 
+def _feed(task: FrameTask, sample: Sample) -> tuple[Tensors, Any]:
+    return task.preprocess(sample)
+
+
 class MarkedFrames:
     """Runs single frames with marks and keeps their instants in preallocated rows."""
 
@@ -72,15 +77,12 @@ class MarkedFrames:
             raise ValueError("there is no frame to run")
         self._frames: Sequence[Any] = frames
         self._loads = callable(frames[0])
-        session = session if task.holds_outputs else session.beside(reuse=True) or session  # as a runtime has it
         self._task, self._session, self._clock = task, session, clock
-        before, after = task.stages
-        parts = session.stages
-        self._stages = (*(["load"] if self._loads else []), before, *(name for name, _ in parts), after)
-        self._parts = tuple((place, part) for place, (_, part) in enumerate(parts, _PREPARED + 1))
-        self._row = [0] * (_PREPARED + len(parts) + 2)
-        """Instants of one frame: taken, begun, loaded, prepared, after each stage of the session, answered."""
-        self._instants = np.zeros((256, len(self._row)), np.int64)
+        self._pool = Pool(session, lambda: task, _feed, most=1, clock=clock)
+        self._stages = (*(["load"] if self._loads else []), *self._pool.stages)
+        self._row = [0] * (_STAGES + len(self._pool.stages))
+        """Of one frame: begin, end, time to load it, and the time of each further stage."""
+        self._rows = np.zeros((256, len(self._row)), np.int64)
         self._inputs: list[int] = []
         self._counts: list[int] = []
 
@@ -90,9 +92,9 @@ class MarkedFrames:
     def run(self, index: int) -> int:
         """Run the frame `index` (modulo the number of frames) with marks; return its service time in ns."""
         number = len(self._inputs)
-        if number == len(self._instants):  # grows between frames, never inside one
-            self._instants = np.concatenate([self._instants, np.zeros_like(self._instants)])
-        clock, task, parts, row = self._clock, self._task, self._parts, self._row
+        if number == len(self._rows):  # grows between frames, never inside one
+            self._rows = np.concatenate([self._rows, np.zeros_like(self._rows)])
+        clock, task, pool, row = self._clock, self._task, self._pool, self._row
         frames, loads = self._frames, self._loads
         index %= len(frames)
         started = clock()
@@ -101,15 +103,13 @@ class MarkedFrames:
         if loads:
             frame = frame()
             loaded = clock()
-        passed, geometry = task.preprocess(frame)
-        prepared = clock()
-        for place, part in parts:
-            passed = part(passed)
-            row[place] = clock()
-        answer = task.postprocess(passed, geometry)
+        with pool.take() as work:  # as the runtime does it: what it costs is part of a frame
+            work.preprocess(frame)
+            work.execute()
+            answer = work.postprocess()
         done = clock()
-        row[: _PREPARED + 1], row[-1] = (started, begun, loaded, prepared), done
-        self._instants[number] = row  # recording lies between two frames, not inside one
+        row[:_STAGES], row[_STAGES:] = (started, done, loaded - begun), work.times_ns
+        self._rows[number] = row  # recording lies between two frames, not inside one
         self._inputs.append(index)
         self._counts.append(task.count(answer))
         return done - started
@@ -126,8 +126,8 @@ class MarkedFrames:
     @property
     def frame_ns(self) -> NDArray[np.int64]:
         """(n,) service times so far."""
-        instants = self._instants[: len(self)]
-        return instants[:, -1] - instants[:, 0]
+        rows = self._rows[: len(self)]
+        return rows[:, 1] - rows[:, 0]
 
     @property
     def input_id(self) -> NDArray[np.int64]:
@@ -136,15 +136,15 @@ class MarkedFrames:
 
     def samples(self, warmup: NDArray[np.bool_], *, zero_ns: int, epoch_ns: int, variant: str = "") -> Samples:
         """Return all rows, their instants relative to the clock's `zero_ns`."""
-        instants = self._instants[: len(self)]
+        rows = self._rows[: len(self)]
         return Samples(
             stages=self._stages,
-            times_ns=np.diff(instants[:, _BEGUN if self._loads else _LOADED :]),
+            times_ns=rows[:, _STAGES - 1 if self._loads else _STAGES :],
             frame_ns=self.frame_ns,
             warmup=warmup,
             variant=variant,
-            started_ns=instants[:, 0] - zero_ns,
-            done_ns=instants[:, -1] - zero_ns,
+            started_ns=rows[:, 0] - zero_ns,
+            done_ns=rows[:, 1] - zero_ns,
             input_id=self.input_id,
             n_out=np.array(self._counts, np.int64),
             epoch_ns=epoch_ns,
