@@ -19,6 +19,7 @@ from edgeopt.recipes.frames import Frames, open_frames
 from edgeopt.recipes.made_up import synthetic_frames
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.recipes.sources.sound import windows_of
+from edgeopt.recipes.timed import is_read, readers_of
 from edgeopt.recipes.wav_files import write_wav
 from edgeopt.runtime.opening import Opening
 
@@ -83,7 +84,7 @@ def test_frames_of_files_are_read_by_name_in_a_fresh_process(tmp_path):
         feed = feed_of(frames)
         assert feed.samples == ()
         assert feed.frames().names == frames.names
-        assert feed.frames().is_read
+        assert is_read(feed.frames())
     sound = open_frames(tmp_path / "sounds/a.wav")
     assert feed_of(sound).samples == ()
     assert feed_of(sound).frames().names == ("a.wav",)
@@ -94,7 +95,7 @@ def test_what_lies_in_memory_is_neither_drawn_nor_cut_while_frames_are_timed(tmp
     audio = Audio(rate_hz=16_000, samples=512, hop=512, context=64)
     windows = windows_of(large_sounds(tmp_path / "sounds"), audio)
     for frames in (synthetic_frames((32, 32)), open_frames(tmp_path / "x.npz"), windows):
-        here, there = frames.readers, feed_of(frames).frames().readers
+        here, there = readers_of(frames), readers_of(feed_of(frames).frames())
         assert here[0]() is here[0]()
         assert there[0]() is there[0]()
-    assert not feed_of(windows).frames().is_read
+    assert not is_read(feed_of(windows).frames())

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.executors import Session
-from edgeopt.graph.tensors import Sample
 from edgeopt.measurement.calls import MIN_ROUNDS, round_order
 from edgeopt.measurement.clock import Clock
 from edgeopt.measurement.load.closed_loop import Marked, MarkedFrames, Pictures
@@ -34,6 +33,7 @@ from edgeopt.measurement.statistics.ratio import (
     round_logs,
 )
 from edgeopt.recipes.frames import Frames
+from edgeopt.recipes.timed import readers_of
 from edgeopt.system.time_limit import OutOfTime, require_time, time_left_s
 from edgeopt.tasks import FrameTask
 
@@ -261,7 +261,7 @@ def take_turns(
     """
     first = next(iter(openers))
     opened_by = {**openers, first + AGAIN: openers[first]}
-    readers = readers_of(frames)
+    readers = readers_of(frames.spread(PICTURES))
     rng, readings, anchors = np.random.default_rng(seed), [machine.read()], [machine.measure_anchor()]
     legs: list[Mapping[str, Samples]] = []
     spent_ns, count, block, clock = 0, pace.most_legs, 1, machine.clock
@@ -303,11 +303,6 @@ def take_turns(
         anchors.append(machine.measure_anchor())
     samples = {name: join_legs([leg[name] for leg in legs]) for name in opened_by}
     return Turns(samples, tuple(readings), tuple(anchors), workers, spent_ns / 1e9)
-
-
-def readers_of(frames: Frames) -> Sequence[Callable[[], Sample]]:
-    """Return what reads the pictures that models are timed on."""
-    return frames.spread(PICTURES).readers
 
 
 def _frame_s(marked: Marked) -> float:

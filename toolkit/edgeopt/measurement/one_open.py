@@ -19,6 +19,7 @@ from edgeopt.measurement.interleaved import (
     AGAIN,
     HERE,
     LEAST_WHOLE,
+    PICTURES,
     Machine,
     Opened,
     Pace,
@@ -26,12 +27,12 @@ from edgeopt.measurement.interleaved import (
     close_opened,
     join_legs,
     mark_frames,
-    readers_of,
 )
 from edgeopt.measurement.load.closed_loop import Pictures
 from edgeopt.measurement.samples import Samples, join_samples
 from edgeopt.measurement.statistics.ratio import LEAST_RANKED
 from edgeopt.recipes.frames import Frames
+from edgeopt.recipes.timed import readers_of
 from edgeopt.system.memory import give_back
 from edgeopt.system.time_limit import OutOfTime, require_time
 
@@ -75,7 +76,7 @@ def take_turns_one_open(
     """
     first = next(iter(openers))
     opened_by = {**openers, first + AGAIN: openers[first]}
-    readers, rng, clock = readers_of(frames), np.random.default_rng(seed), machine.clock
+    readers, rng, clock = readers_of(frames.spread(PICTURES)), np.random.default_rng(seed), machine.clock
     readings, anchors, began_ns = [machine.read()], [machine.measure_anchor()], clock()
     turn, done = _Turn(readers, pace, machine), list[dict[str, Samples]]()
     of = LEAST_ROUNDS * (2 * len(opened_by) - 1)

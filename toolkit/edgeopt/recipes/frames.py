@@ -8,7 +8,6 @@ import stat
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from os.path import isdir, isfile
 from pathlib import Path
 from typing import Any
@@ -113,22 +112,6 @@ class Frames:
         """Shape of each array of one sample; empty where the source holds pictures."""
         return {name: array.shape for name, array in self.tensors(0).items()} if self.tensors else {}
 
-    @property
-    def is_read(self) -> bool:
-        """Whether each frame is read from a file and decoded, as an app has to; others lie in memory."""
-        return bool(self.paths) and self.tensors is None and not self.parts
-
-    @property
-    def readers(self) -> tuple[Callable[[], Sample], ...]:
-        """What gives each frame where frames are timed, a function a frame.
-
-        Tensors, windows of a sound and made-up frames are held. To draw or cut them is no work of an app, and it would
-        be a large part of a frame whose model takes less than a millisecond.
-        """
-        if self.is_read:
-            return tuple(partial(self.read, i) for i in range(len(self)))
-        return tuple(partial(_same, sample) for sample in self)
-
     def begins_stream(self, index: int) -> bool:
         """Return whether the i-th frame is the first of its stream: states begin anew."""
         return not index or (bool(self.streams) and self.streams[index] != self.streams[index - 1])
@@ -169,10 +152,6 @@ class Frames:
         if len(self) <= count:
             return self
         return self.select([int(i) for i in np.linspace(0, len(self) - 1, count).round()])
-
-
-def _same(sample: Sample) -> Sample:
-    return sample
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from edgeopt.measurement.load.beside import Beside, Member, Wish, parse_beside, 
 from edgeopt.measurement.load.run import LoadPlan, Tell
 from edgeopt.measurement.load.workers import Pipeline
 from edgeopt.measurement.subject import Subject, choose_frames, open_subject
+from edgeopt.recipes.timed import readers_of
 from edgeopt.runtime.schedule.cores import assign_cores, held_to, usable_cores
 from edgeopt.system import registry
 
@@ -50,7 +51,7 @@ def open_neighbour(options: BenchOptions, target: str) -> Neighbour | None:
     except EdgeoptError as error:
         remedy = f"{error.remedy}; for --beside: give its bundle, which holds its recipe"
         raise EdgeoptError(f"--beside {options.beside}: {error.problem}", remedy=remedy) from error
-    return Neighbour(wish, subject, pictures.readers, notes)
+    return Neighbour(wish, subject, readers_of(pictures), notes)
 
 
 def measure_beside(

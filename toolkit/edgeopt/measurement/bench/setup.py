@@ -13,6 +13,7 @@ from edgeopt.measurement.load.run import LoadPlan
 from edgeopt.measurement.load.workers import Pipeline
 from edgeopt.measurement.subject import Subject, choose_frames, open_subject, shapes_of
 from edgeopt.recipes.frames import Frames
+from edgeopt.recipes.timed import readers_of
 from edgeopt.runtime.schedule.batch import why_no_batch
 from edgeopt.system.environment import Environment
 
@@ -81,7 +82,7 @@ def open_setup(model: str, *, target: str, recipe: str | None, options: BenchOpt
         plan=plan,
         subject=subject,
         pictures=pictures,
-        readers=pictures.readers,
+        readers=readers_of(pictures),
         pipelines=(subject.pipeline, *(subject.open_again() for _ in range(plan.workers - 1))),
         notes=(*subject.notes, *notes),
         neighbour=neighbour,

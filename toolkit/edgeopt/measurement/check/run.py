@@ -51,6 +51,7 @@ from edgeopt.measurement.subject import choose_frames, shapes_of
 from edgeopt.recipes.frames import Frames
 from edgeopt.recipes.input_shapes import Shapes, fixed_shapes
 from edgeopt.recipes.recipe import Check
+from edgeopt.recipes.timed import readers_of
 from edgeopt.system.environment import Environment
 from edgeopt.system.files import require_writable
 from edgeopt.system.toml import Within, parse_table, require_measurable
@@ -289,7 +290,7 @@ def _measure_alone(run: _Run) -> tuple[Samples, Trust]:
     subject = run.now.subject
     readings, anchors = [take_reading()], [measure_anchor()]
     samples = run_frames(
-        run.frames.readers,
+        readers_of(run.frames),
         *subject.pipeline,
         seconds=run.seconds,
         min_frames=_LEAST_FRAMES,

@@ -29,6 +29,7 @@ from edgeopt.measurement.statistics.ratio import Ratio, ratio_of_rounds
 from edgeopt.recipes.frames import Frames, open_frames
 from edgeopt.recipes.pictures import VIDEOS
 from edgeopt.recipes.recipe import Recipe
+from edgeopt.recipes.timed import is_read
 from edgeopt.runtime.opening import Opening
 from edgeopt.tasks import make_task
 
@@ -107,7 +108,7 @@ def feed_of(frames: Frames) -> Feed:
     """Return a few of the frames for another process."""
     chosen = frames.spread(_PICTURES)
     is_folder = chosen.source.is_dir() and all((chosen.source / name).is_file() for name in chosen.names)
-    if chosen.is_read and (is_folder or chosen.source.suffix.lower() in VIDEOS or chosen.kind == "sound"):
+    if is_read(chosen) and (is_folder or chosen.source.suffix.lower() in VIDEOS or chosen.kind == "sound"):
         return Feed(chosen.source, chosen.names)
     return Feed(chosen.source, chosen.names, tuple(chosen), chosen.kind)
 

@@ -24,6 +24,7 @@ from edgeopt.measurement.statistics.budget import judge_budget
 from edgeopt.measurement.statistics.trend import find_warmup
 from edgeopt.recipes.frames import Frames, open_frames
 from edgeopt.recipes.made_up import synthetic_frames
+from edgeopt.recipes.timed import readers_of
 from edgeopt.report.formats import write_pages
 from edgeopt.runtime.pipelines.pipeline import Pipeline
 from edgeopt.system.environment import read_environment
@@ -114,7 +115,7 @@ def _measure(
     notes: tuple[Note, ...],
     tell: Tell | None,
 ) -> PipelineBench:
-    marked = MarkedPipeline(pictures.readers, pipeline, time.perf_counter_ns)
+    marked = MarkedPipeline(readers_of(pictures), pipeline, time.perf_counter_ns)
     seconds = options.measure_s
 
     def run() -> Samples:
