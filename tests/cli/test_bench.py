@@ -497,7 +497,7 @@ def test_progress_is_one_line_that_no_thread_redraws(monkeypatch):
         for done in (1, 1, 2):
             progress.progress("seconds", done, 2)
         assert threading.active_count() == threads
-    bars = [f"seconds  {'#' * filled}{'-' * (24 - filled)}  {done}/2" for done, filled in ((1, 12), (2, 24))]
+    bars = [f"{'#' * filled}{'-' * (24 - filled)}  {done}/2  seconds" for done, filled in ((1, 12), (2, 24))]
     assert terminal.getvalue() == "".join(f"\r{bar}" for bar in bars) + f"\r{' ' * (len(bars[1]) + 2)}\r"
 
 

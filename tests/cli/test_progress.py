@@ -9,6 +9,7 @@ import pytest
 
 from edgeopt.cli._progress import Progress
 from edgeopt.cli._status import StatusLine
+from edgeopt.system.amounts import Percent, Tenths
 from edgeopt.system.text import columns
 
 
@@ -57,10 +58,10 @@ def test_a_bar_fills_and_after_a_few_seconds_the_time_left_is_told(terminal):
         follow(progress, clock, "calibrate", [(0, 0), (1, 2), (10, 10), (20, 20)], 20)
         follow(progress, clock, "evaluate", [(21, 1)], 2)
     shown = lines_of(terminal)
-    assert shown[0] == f"calibrate  {'─' * 24}  0/20"
-    assert shown[2] == f"calibrate  {'━' * 12}{'─' * 12}  10/20  10 s left"
-    assert shown[3] == f"calibrate  {'━' * 24}  20/20"
-    assert shown[4].startswith("evaluate")
+    assert shown[0] == f"{'─' * 24}   0/20  calibrate"
+    assert shown[2] == f"{'━' * 12}{'─' * 12}  10/20  calibrate  10 s left"
+    assert shown[3] == f"{'━' * 24}  20/20  calibrate"
+    assert shown[4].endswith("evaluate")
     assert terminal.getvalue().endswith(f"\r{' ' * (columns(shown[4]) + 2)}\r"), "nothing is left of it"
 
 
@@ -71,23 +72,23 @@ def test_a_bar_never_runs_backwards_and_time_that_was_wrong_is_not_told(terminal
     shown = lines_of(terminal)
     done = [int(re.search(r"(\d+)/100", one)[1]) for one in shown]
     assert done == sorted(done)
-    assert shown[1].endswith("50/100  5 s left")
-    assert shown[2].endswith("50/100  4 s left"), "the same work: what is left grows less with the clock"
-    assert shown[-1].endswith("60/100"), "it should have been over by now"
+    assert shown[1].endswith(" 50/100  evaluate  5 s left")
+    assert shown[2].endswith(" 50/100  evaluate  4 s left"), "the same work: what is left grows less with the clock"
+    assert shown[-1].endswith(" 60/100  evaluate"), "it should have been over by now"
 
 
 def test_the_same_work_done_again_begins_at_nothing(terminal):
     clock = Clock()
     with Progress(stream=terminal, clock=clock) as progress:
         follow(progress, clock, "calibrate", [(0, 1), (1, 2), (2, 1)], 2)
-    assert lines_of(terminal)[-1].endswith("1/2")
+    assert lines_of(terminal)[-1].endswith("1/2  calibrate")
 
 
 def test_work_that_is_told_of_late_is_judged_by_its_pace_since_then(terminal):
     clock = Clock()
     with Progress(stream=terminal, clock=clock) as progress:
         follow(progress, clock, "search", [(0, 13), (4, 17)], 24)
-    assert lines_of(terminal)[-1].endswith("17/24  7 s left")
+    assert lines_of(terminal)[-1].endswith("17/24  search  7 s left")
 
 
 def test_many_calls_draw_no_more_than_twenty_lines_a_second(terminal):
@@ -103,9 +104,30 @@ def test_a_line_keeps_the_width_and_a_name_its_ends(terminal, monkeypatch):
         progress.progress(f"confirm {'quantize, ' * 9}fuse in fresh processes", 3, 12)
     (line,) = lines_of(terminal)
     assert columns(line) <= 57
-    assert line.startswith("confirm")
-    assert "━━━━━━──────────────────" in line
-    assert line.endswith("3/12")
+    assert line.startswith("━━━━━━──────────────────   3/12  confirm")
+    assert line.endswith("processes")
+
+
+def test_a_bar_has_one_length_and_one_place_whatever_the_work_is_called(terminal):
+    clock = Clock()
+    with Progress(stream=terminal, clock=clock) as progress:
+        follow(progress, clock, "evaluate", [(0, 0), (5, 5), (9, 9)], 100)
+        follow(progress, clock, f"confirm {'quantize, ' * 9}", [(20, 1), (30, 2)], 12)
+    assert {one[24:26] for one in lines_of(terminal)} == {"  "}
+    assert all(set(one[:24]) <= {"━", "─"} for one in lines_of(terminal))
+
+
+@pytest.mark.parametrize(
+    ("done", "of", "shown"), [(40, Percent(100), " 40 %"), (53, Tenths(200), " 5 of 20 s"), (3, 20, " 3/20")]
+)
+def test_time_and_shares_are_not_told_as_pieces(done, of, shown, terminal):
+    with Progress(stream=terminal) as progress:
+        progress.progress("measure", done, of)
+    assert lines_of(terminal)[0][24:] == f"  {shown}  measure"
+    pipe, clock = Terminal(is_terminal=False), Clock()
+    with Progress(stream=pipe, clock=clock) as progress:
+        follow(progress, clock, "measure", [(0, 0), (40, done)], of)
+    assert pipe.getvalue().startswith(f"measure {shown.strip()}")
 
 
 def test_elsewhere_lines_stay_and_are_few():

@@ -14,6 +14,7 @@ from typing import TextIO
 
 from edgeopt.cli._status import StatusLine
 from edgeopt.cli._streams import write_if_possible
+from edgeopt.system.amounts import shown_amount
 from edgeopt.system.text import fold, printable, shorten
 
 _TELLING_S = 2.0
@@ -53,8 +54,9 @@ class _Work:
 class Progress:
     """Listens to long work.
 
-    A bar never runs backwards: work that tells less than before keeps its bar. Where the standard error is no terminal
-    lines are printed that stay, about the work itself no more than two a minute.
+    A bar stands at the beginning of its line, whatever the work is called, and never runs backwards: work that tells
+    less than before keeps its bar. Where the standard error is no terminal lines are printed that stay, about the work
+    itself no more than two a minute.
     """
 
     def __init__(
@@ -91,7 +93,7 @@ class Progress:
         if self._status.is_live:
             self._status.show(self._line(work, left), now=is_new or work.done >= work.of)
         elif not is_new and now_s - self._told_s >= _EVERY_S:
-            rest = f" {work.done}/{work.of}{left}"
+            rest = f" {shown_amount(work.done, work.of).strip()}{left}"
             self.say(f"{shorten(what, self._width - len(rest))}{rest}")
 
     def say(self, text: str) -> None:
@@ -116,8 +118,8 @@ class Progress:
         if work.of < 2:
             return work.what
         filled = _BAR * work.done // work.of
-        rest = f"  {self._filled[:filled]}{self._empty[filled:]}  {work.done}/{work.of}{left}"
-        return f"{shorten(work.what, self._status.width - len(rest))}{rest}"
+        bar = f"{self._filled[:filled]}{self._empty[filled:]}  {shown_amount(work.done, work.of)}  "
+        return f"{bar}{shorten(work.what, self._status.width - len(bar) - len(left))}{left}"
 
 
 def _duration(seconds: float) -> str:

@@ -34,6 +34,7 @@ from edgeopt.measurement.statistics.ratio import (
 )
 from edgeopt.recipes.frames import Frames
 from edgeopt.recipes.timed import readers_of
+from edgeopt.system.amounts import Percent
 from edgeopt.system.time_limit import OutOfTime, require_time, time_left_s
 from edgeopt.tasks import FrameTask
 
@@ -328,7 +329,7 @@ def _frames_of_block(pace: Pace, frame_s: float, models: int) -> int:
 
 def _tell_share(tell: Callable[[int, int], None], before: float, legs: int, share: float) -> None:
     """Tell how far all legs are, of which this one has done a share."""
-    tell(round(100 * (before + share / legs)), 100)
+    tell(round(100 * (before + share / legs)), Percent(100))
 
 
 def join_legs(legs: Sequence[Samples]) -> Samples:

@@ -144,7 +144,7 @@ def _search_capacity(setup: Setup, service_s: float, tell: Tell | None) -> Capac
     def run_at_rate(rate_per_s: float) -> LoadResult:
         probe = plan.at_rate(rate_per_s)
         seconds = probe_seconds(rate_per_s, options.max_miss_ratio, least_s=least_s)
-        what = f"{rate_per_s:.4g} per second, seconds"
+        what = f"try {rate_per_s:.4g} per second"
         named: Tell | None = None if tell is None else lambda _, done, of: tell(what, done, of)
         samples = run_load(setup.readers, setup.pipelines, probe, seconds=seconds, min_frames=1, tell=named)
         return summarize_load(

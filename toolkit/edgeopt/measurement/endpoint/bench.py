@@ -22,6 +22,7 @@ from edgeopt.measurement.load.models import OpenLoad, parse_load
 from edgeopt.measurement.load.models.closed import Closed
 from edgeopt.measurement.load.open_loop import wait_by
 from edgeopt.measurement.resources.cost import cost_per_token
+from edgeopt.system.amounts import Tenths
 from edgeopt.system.text import plural
 
 LIVE_MS: Mapping[str, float] = {"TTFT": 1000.0, "TPOT": 100.0}
@@ -227,7 +228,7 @@ def _alone(
                 rows[one].append(found)
         began_s = monotonic() if rounds < 0 else began_s
         rounds += 1
-        _tell(tell, "ask alone, tenths of a second", began_s, options.seconds)
+        _tell(tell, "ask alone", began_s, options.seconds)
         if rounds >= _LEAST_ANSWERS and not any(one.is_whole for row in rows.values() for one in row):
             break
     times = {
@@ -257,7 +258,7 @@ def _loaded(
     def one_user(_: int) -> None:
         while goes_on():
             found.append(asker.ask(words[next(numbers) % len(words)], options.output_tokens))
-            _tell(tell, f"ask under {load}, tenths of a second", began_s, options.seconds)
+            _tell(tell, f"ask under {load}", began_s, options.seconds)
             if not found[-1].is_whole:
                 _wait_a_little(found[-1])
 
@@ -270,7 +271,7 @@ def _loaded(
                 sent.append(
                     pool.submit(asker.ask, words[number % len(words)], options.output_tokens, began_ns + int(at_ns))
                 )
-                _tell(tell, f"ask under {load}, tenths of a second", began_s, options.seconds)
+                _tell(tell, f"ask under {load}", began_s, options.seconds)
             found = [one.result() for one in sent]
     else:
         with ThreadPoolExecutor(workers) as pool:
@@ -284,4 +285,4 @@ def _wait_a_little(failed: Exchange) -> None:
 
 
 def _tell(tell: Tell, what: str, began_s: float, seconds: float) -> None:
-    tell(what, min(int(10 * (monotonic() - began_s)), int(10 * seconds)), int(10 * seconds))
+    tell(what, min(int(10 * (monotonic() - began_s)), int(10 * seconds)), Tenths(10 * seconds))

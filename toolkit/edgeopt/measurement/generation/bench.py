@@ -37,6 +37,7 @@ from edgeopt.runtime.decoding.generation import Account, Asked
 from edgeopt.runtime.decoding.guessing import notes_of_guesses
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.opening import open_language_model
+from edgeopt.system.amounts import Tenths
 from edgeopt.system.environment import read_environment
 from edgeopt.system.files import read_text, require_writable
 from edgeopt.system.text import plural
@@ -307,8 +308,8 @@ def progress_of(options: GenerationOptions, took_s: float, least_s: float) -> tu
         title, planned_s = f"measure answers ({told})", least_s
     elif took_s > planned_s:
         planned_s *= LONGER
-    whole = int(10 * planned_s)
-    return f"{title}, tenths of a second", min(int(10 * took_s), whole), whole
+    whole = Tenths(10 * planned_s)
+    return title, min(int(10 * took_s), whole), whole
 
 
 def _under_load(

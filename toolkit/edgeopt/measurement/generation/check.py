@@ -48,6 +48,7 @@ from edgeopt.recipes.recipe import Check
 from edgeopt.runtime.decoding.generation import Asked
 from edgeopt.runtime.decoding.opening import open_writer
 from edgeopt.system import assets
+from edgeopt.system.amounts import Tenths
 from edgeopt.system.environment import Environment, read_environment
 from edgeopt.system.files import require_writable, write_beside
 from edgeopt.system.toml import read_object
@@ -308,7 +309,7 @@ def _check_budget(
         Asked(most_tokens=options.output_tokens, ends=False),
         budget,
         _LONGER * options.seconds,
-        lambda done, of: tell("prove the budget, tenths of a second", done, of),
+        lambda done, of: tell("prove the budget", done, Tenths(of)),
     )
     return [
         CheckResult(

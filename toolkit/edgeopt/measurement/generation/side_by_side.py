@@ -29,6 +29,7 @@ from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder, open_encode
 from edgeopt.runtime.decoding.generation import Asked
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.opening import holds_pair, open_language_model
+from edgeopt.system.amounts import Tenths
 from edgeopt.system.files import read_text
 from edgeopt.system.text import plural
 
@@ -211,7 +212,7 @@ def time_sides(
         prompts,
         asked,
         options.seconds,
-        lambda done, of: tell("measure answers in turns, tenths of a second", done, of),
+        lambda done, of: tell("measure answers in turns", done, Tenths(of)),
     )
 
 

@@ -16,6 +16,7 @@ from edgeopt.measurement.load.models import Load
 from edgeopt.runtime.decoding.batching.shared_model import SLOTS, SharedModel
 from edgeopt.runtime.decoding.generation import Asked
 from edgeopt.runtime.decoding.language_model import LanguageModel
+from edgeopt.system.amounts import Tenths
 from edgeopt.system.files import write_beside
 from edgeopt.system.text import format_bytes, plural
 
@@ -78,9 +79,9 @@ def measure_in_slots(
             for answer in [shared.generate(prompt(i), Asked(_WARM_TOKENS, ends=False)) for i in range(number)]:
                 answer.text()
             shared.forget()
-            title = f"measure {load} in {plural(number, 'slot')}, tenths of a second"
+            title = f"measure {load} in {plural(number, 'slot')}"
 
-            whole = int(10 * planned_s(load, seconds, least))
+            whole = Tenths(10 * planned_s(load, seconds, least))
 
             def told(over_s: float, title: str = title, whole: int = whole) -> None:
                 tell(title, min(int(10 * over_s), whole), whole)

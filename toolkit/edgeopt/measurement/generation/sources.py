@@ -26,6 +26,7 @@ from edgeopt.measurement.statistics.budget import require_provable
 from edgeopt.measurement.statistics.quantile import Summary, summarize
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder, open_encoder_decoder
 from edgeopt.runtime.decoding.generation import Account, Asked
+from edgeopt.system.amounts import Tenths
 from edgeopt.system.environment import read_environment
 
 _LEAST_ANSWERS = 6
@@ -191,8 +192,8 @@ def _measure(
                 one.add(answer.account)
         rounds += 1
         began_s = began_s if rounds else monotonic()
-        tenths, all_tenths = int(10 * (monotonic() - began_s)), int(10 * options.seconds)
-        tell("measure answers, tenths of a second", min(tenths, all_tenths), all_tenths)
+        tenths, all_tenths = int(10 * (monotonic() - began_s)), Tenths(10 * options.seconds)
+        tell("measure answers", min(tenths, all_tenths), all_tenths)
     return sources
 
 

@@ -24,6 +24,7 @@ from edgeopt.measurement.resources.readings import PeriodicSampler, Reading, tak
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.trend import Warmup, find_warmup
 from edgeopt.runtime.queueing import QueuePolicy
+from edgeopt.system.amounts import Tenths
 from edgeopt.system.text import plural
 
 _WARMUP_S: Final = 2.0
@@ -142,18 +143,18 @@ def _run_closed(
 
 
 class _Progress:
-    """Whole seconds; the last one is told when the run is really over."""
+    """Tenths of a second; the last one is told when the run is really over."""
 
     def __init__(self, tell: Tell | None, seconds: float) -> None:
-        self._tell, self._of = tell, max(2, math.ceil(seconds))
+        self._tell, self._of = tell, Tenths(max(20, math.ceil(10 * seconds)))
 
     def __call__(self, frames: int, seconds: float) -> None:
         if self._tell is not None:
-            self._tell("seconds", min(int(seconds), self._of - 1), self._of)
+            self._tell("measure", min(int(10 * seconds), self._of - 1), self._of)
 
     def end(self) -> None:
         if self._tell is not None:
-            self._tell("seconds", self._of, self._of)
+            self._tell("measure", self._of, self._of)
 
 
 def _warmup_s(seconds: float) -> float:

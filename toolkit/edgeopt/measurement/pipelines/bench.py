@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import fields, replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from edgeopt.recipes.made_up import synthetic_frames
 from edgeopt.recipes.timed import readers_of
 from edgeopt.report.formats import write_pages
 from edgeopt.runtime.pipelines.pipeline import Pipeline
+from edgeopt.system.amounts import Tenths
 from edgeopt.system.environment import read_environment
 from edgeopt.system.files import require_writable, write_beside
 from edgeopt.system.signatures import with_options_of
@@ -123,9 +125,7 @@ def _measure(
             marked,
             seconds=seconds,
             min_frames=options.min_frames,
-            on_progress=(lambda _, spent: tell("seconds", min(int(spent), int(seconds) + 2), int(seconds) + 2))
-            if tell
-            else None,
+            on_progress=_told(tell, seconds) if tell else None,
             warmup_s=min(2.0, seconds),
             variant=given.description.name,
         )
@@ -147,6 +147,12 @@ def _measure(
         environment=read_environment({"pipeline": given.description.name}, {"source": str(pictures.source)}),
         notes=(*pipeline.notes, *notes),
     )
+
+
+def _told(tell: Tell, seconds: float) -> Callable[[int, float], None]:
+    """Return what hears how long a run is going on; its last frames take a little longer."""
+    whole = Tenths(10 * (seconds + 2))
+    return lambda _, spent_s: tell("measure", min(int(10 * spent_s), whole), whole)
 
 
 def write_runs(path: Path, result: PipelineBench) -> None:

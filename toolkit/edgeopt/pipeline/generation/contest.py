@@ -25,6 +25,7 @@ from edgeopt.runtime.decoding.generation import Asked
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.opening import open_writer
 from edgeopt.steps._context import Listener
+from edgeopt.system.amounts import Tenths
 
 LEAST_WINDOWS = 6
 """That judge, however short a time limit is."""
@@ -205,8 +206,8 @@ class Contest:
         return TextScore(self.base.losses[:count], self.base.likeliest[:count])
 
     def _tell(self, over_s: float, seconds: float) -> None:
-        whole = max(int(10 * seconds), 1)
-        self.listener.progress("time the fastest forms, tenths of a second", min(int(10 * over_s), whole), whole)
+        whole = Tenths(max(10 * seconds, 1))
+        self.listener.progress("time the fastest forms", min(int(10 * over_s), whole), whole)
 
 
 def _rounds(one: Entrant) -> int:

@@ -44,6 +44,7 @@ from edgeopt.steps._context import Listener
 from edgeopt.steps.convert.blocks_with_inputs import Gram
 from edgeopt.steps.convert.cache_integers import make_integer_cache
 from edgeopt.steps.convert.last_logits import keep_last_logits
+from edgeopt.system.amounts import Tenths
 from edgeopt.system.environment import read_environment
 from edgeopt.system.files import write_beside
 from edgeopt.system.memory import free_bytes
@@ -324,7 +325,7 @@ def with_budget(report: LanguageReport, contest: Contest, shares: TimeShares) ->
                 contest.asked,
                 report.budget,
                 _LONGER * contest.seconds,
-                lambda done, of: contest.listener.progress("prove the budget, tenths of a second", done, of),
+                lambda done, of: contest.listener.progress("prove the budget", done, Tenths(of)),
             )
             if not judged.is_decided and time_left_s() < 0:
                 shares.warn("the budget is not decided")

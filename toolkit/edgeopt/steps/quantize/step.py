@@ -35,6 +35,7 @@ from edgeopt.steps.quantize.search.attempt import Attempt, SearchResult, for_lab
 from edgeopt.steps.quantize.search.decisions_file import DECISIONS, StoredDecisions, read_decisions
 from edgeopt.steps.quantize.search.search import search_int8
 from edgeopt.steps.quantize.search.variant import Variant
+from edgeopt.system.amounts import Tenths
 from edgeopt.system.environment import package_versions
 
 _MOST_SECONDS = 180.0
@@ -187,7 +188,7 @@ def open_search(
         context.listener.say(told)
         if math.isfinite(time_limit_s):
             spent_s = min(monotonic() - began_s, time_limit_s)
-            context.listener.progress("search, seconds at most", int(spent_s), math.ceil(time_limit_s))
+            context.listener.progress("search at most", int(10 * spent_s), Tenths(math.ceil(10 * time_limit_s)))
 
     buffers = Buffers(engine.target, engine.threads, context.inputs(1, model)[0])
     judge = _judge(context, model, setting, buffers)
