@@ -75,6 +75,24 @@ def test_a_video_at_a_rate_takes_its_time(runtime, video):
     assert list(stream) == []
 
 
+def test_a_video_comes_at_its_own_rate_unless_another_is_asked_for(runtime, tmp_path):
+    path = tmp_path / "slow.mp4"
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"mp4v"), 15, (160, 120))
+    for _ in range(3):
+        writer.write(np.zeros((120, 160, 3), np.uint8))
+    writer.release()
+    rates = {}
+    for asked in ("usual", "own", 60, None):
+        with Stream(runtime, path, fps=asked) as stream:
+            rates[asked] = stream._capture.fps
+    assert rates == {"usual": 15, "own": 15, 60: 60, None: None}
+    with Stream(runtime, path) as stream:
+        assert stream._capture.fps == 15
+    for others in (iter([]), DIGITS.parent / "calib"):
+        with Stream(runtime, others) as stream:
+            assert stream._capture.fps == 30
+
+
 def test_a_folder_of_pictures_gives_the_answers_of_predict(runtime):
     results = list(Stream(runtime, DIGITS.parent / "calib", fps=None))
     assert len(results) >= 30

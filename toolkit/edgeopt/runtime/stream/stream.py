@@ -34,9 +34,12 @@ from edgeopt.runtime.stream.growth import Growth
 from edgeopt.runtime.stream.result import StreamResult, StreamStats
 from edgeopt.runtime.stream.serving import Served, Server
 from edgeopt.runtime.stream.sources import Wishes, open_source
+from edgeopt.runtime.stream.sources.pictures import Pictures
 from edgeopt.runtime.stream.trial import Trial
 from edgeopt.system.text import short
 
+_USUAL_FPS = 30.0
+"""Of frames whose rate nobody wrote down."""
 _STALLED_NS: Final = 5 * 10**9
 _RULES: Final = Degradation()
 _JOIN_S: Final = 1.0
@@ -56,7 +59,7 @@ class Stream:
         runtime: Runtime | Pipeline,
         source: Any,
         *,
-        fps: float | Literal["own"] | None = 30.0,
+        fps: float | Literal["usual", "own"] | None = "usual",
         budget_ms: float = 33.0,
         queue: str = "latest",
         degrade: Degradation | None = _RULES,
@@ -73,9 +76,10 @@ class Stream:
             runtime: Stays open when the stream ends; its answers are those of `predict`.
             source: A camera's number, a path of a video, picture or folder, an address (RTSP, RTMP, HLS), or frames to
                 iterate over.
-            fps: Rate at which a file or an iterator is read; a camera is asked for it; an address has its own. `own`:
-                the rate that is written in the file. None: an iterator's frames come as fast as it yields them, a
-                file's when they are wanted, so that none is lost.
+            fps: Rate at which a file or an iterator is read; a camera is asked for it; an address has its own. `usual`:
+                the rate that is written in the file, and 30 where there is none. `own`: the same without the 30.
+                None: an iterator's frames come as fast as it yields them, a file's when they are wanted, so that none
+                is lost.
             budget_ms: From the capture of a frame to its answer.
             queue: `latest`: the newest frame wins, and none is begun that is older than the budget. `fifo`: all wait.
                 `bounded:8`: as many wait, the others are refused.
@@ -92,7 +96,7 @@ class Stream:
         Raises:
             EdgeoptError: If an argument is out of range, or the source does not open.
         """
-        rate = None if fps == "own" else fps
+        rate = None if fps == "own" else _USUAL_FPS if fps == "usual" else fps
         _require(
             rate is None or (math.isfinite(rate) and 0 < rate <= 10_000), f"{fps} frames per second", "up to 10000"
         )
@@ -116,7 +120,8 @@ class Stream:
             most_bytes=most_waiting_mib << 20,
             on_event=on_event,
         )
-        self._capture = Capture(self.source, self._desk, self.source.fps if fps == "own" else rate)
+        is_recorded = fps == "own" or (fps == "usual" and not isinstance(self.source, Pictures))
+        self._capture = Capture(self.source, self._desk, (self.source.fps if is_recorded else None) or rate)
         if degrade is not None and self._capture.is_on_demand:
             degrade = None  # no frame of a file comes too fast
         self._course = Course(self._desk, runtime, degrade, self._budget_ns)
