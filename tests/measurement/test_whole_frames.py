@@ -59,11 +59,6 @@ def large_sounds(folder: Path) -> Frames:
     return open_frames(folder)
 
 
-def medians_us(turns: Turns, label: str) -> dict[str, float]:
-    rows = turns.samples[label].steady()
-    return {part: float(np.median(rows.part(part))) / 1000 for part in ("frame", *rows.stages)}
-
-
 @pytest.mark.parametrize("is_fresh", [False, True])
 def test_reading_and_preprocess_are_in_the_ratio_of_a_model_below_a_millisecond(models, tmp_path, is_fresh):
     """They are nearly all of the frame, so that a model three times as fast changes next to nothing."""
@@ -73,10 +68,11 @@ def test_reading_and_preprocess_are_in_the_ratio_of_a_model_below_a_millisecond(
     else:
         turns = take_turns({name: one.open for name, one in models.items()}, frames, PACE)
     for label in models:
-        times = medians_us(turns, label)
-        assert times["frame"] >= times["load"] + times["execute"]
-        assert times["load"] > times["execute"]
-    assert turns.ratio("lighter", "frame").speedup < 1.3
+        rows = turns.samples[label]
+        assert rows.stages == ("load", "preprocess", "upload", "execute", "download", "postprocess")
+        assert (rows.overhead_ns >= 0).all()
+        assert (rows.stage("load") > 200_000).all()  # a megapixel is decoded each time
+    assert turns.ratio("lighter", "frame").speedup < 2  # by execution alone it is 3
 
 
 def test_frames_of_files_are_read_by_name_in_a_fresh_process(tmp_path):
