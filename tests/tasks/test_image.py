@@ -22,6 +22,7 @@ from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.preprocess import Anchor, Input, Preprocess, Resize
 from edgeopt.recipes.recipe import Evaluation, Postprocess, Recipe
 from edgeopt.tasks import make_task
+from edgeopt.tasks.image import Image
 
 RECIPE = """
 name = "far"
@@ -137,3 +138,17 @@ def test_nan_and_what_is_no_picture() -> None:
     for shape, dtype in (((1, 19, 64, 64), "float32"), ((1, 10), "float32"), ((1, 1, 64, 64), "int64")):
         with pytest.raises(UnsupportedError, match="an image is floats"):
             task(BOUND, shape, dtype)
+
+
+@pytest.mark.parametrize("metric", ["psnr", "ssim", "agreement"])
+def test_a_channel_of_small_numbers_beside_a_large_one_counts_and_an_empty_one_does_not(metric: str) -> None:
+    made, random = task(shape=(1, 3, 64, 64), metric=metric), np.random.default_rng(0)
+    sizes = np.array([100, 0.5, 0], np.float32)
+    expected = [Image(random.random((64, 64, 3)).astype(np.float32) * sizes) for _ in range(3)]
+    found = [Image(one.values + np.float32(1e-4)) for one in expected]
+    assert made.agreement(found, expected) > 0.99
+    assert made.agreement_of_each(found, expected).min() > 0.99
+    for one in found:
+        one.values[..., 1] = 0.25
+    assert made.agreement(found, expected) < 0.8
+    assert made.agreement_of_each(found, expected).max() < 0.8

@@ -132,3 +132,17 @@ def test_a_cosine_must_be_higher_than_matched_boxes_unless_the_recipe_says():
     assert RECIPE.least_agreement == 0.99
     assert find_recipe("yolox").least_agreement == 0.80
     assert replace(RECIPE, evaluation=replace(RECIPE.evaluation, least_agreement=0.9)).least_agreement == 0.9
+
+
+def test_each_sample_is_judged_by_what_a_column_varies_over_all_of_them():
+    random = np.random.default_rng(0)
+    levels = random.random((16, 1, 1, 1))
+    table = np.concatenate([random.random((16, 1, 30, 4)) * 300, levels + random.random((16, 1, 30, 1)) * 1e-3], axis=3)
+    expected = [{"y": one.astype(np.float32)} for one in table]
+    noisy = [{"y": one["y"] + random.normal(0, 0.003, one["y"].shape)} for one in expected]
+    assert task().agreement(noisy, expected) > 0.999
+    assert task().agreement_of_each(noisy, expected).min() > 0.99
+    assert min(task().agreement([a], [b]) for a, b in zip(noisy, expected, strict=True)) < 0.5, "alone it seems lost"
+    noisy[3]["y"][..., 4] += 1
+    each = task().agreement_of_each(noisy, expected)
+    assert each[3] < 0.5 < 0.99 < np.delete(each, 3).min()

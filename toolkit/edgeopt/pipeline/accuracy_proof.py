@@ -186,5 +186,7 @@ def count_changed(task: Task, answers: Sequence[Any], reference: Sequence[Any]) 
 
 
 def agreement_of_each(task: Task, answers: Sequence[Any], reference: Sequence[Any]) -> np.ndarray[Any, Any]:
-    """Return (samples,) the agreement of each answer alone."""
+    """Return (samples,) the agreement of each answer: beside the others where that matters, else alone."""
+    if (known := task.agreement_of_each(answers, reference)) is not None:
+        return known
     return np.array([task.agreement([a], [b]) for a, b in zip(answers, reference, strict=True)], np.float64)

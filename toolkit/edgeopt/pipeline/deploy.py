@@ -18,9 +18,9 @@ from edgeopt.measurement.accuracy.evaluate import model_inputs
 from edgeopt.pipeline.candidate import Candidate
 from edgeopt.pipeline.companions import complete_bundle
 from edgeopt.pipeline.embedding import Embedding
+from edgeopt.pipeline.lighter import judged_lighter
 from edgeopt.pipeline.plan import SelfTestInputs
 from edgeopt.pipeline.run import Run
-from edgeopt.pipeline.selection import lighter_than
 from edgeopt.recipes.frames import Frames
 from edgeopt.recipes.made_up import synthetic_like
 from edgeopt.recipes.preprocess import Preprocess
@@ -88,8 +88,9 @@ def deploy(
     fed = run.context.recipe_of(in_float)
     recipe = embedded.recipe or _recipe_of_bundle(run, fed)
     chain = _chain(run, alike, best)
-    lighter = [_part(run, f"lighter-{i}.onnx", one) for i, one in enumerate(lighter_than(best, alike), 1)]
-    notes, parts = [*embedded.notes], [*chain, *lighter]
+    notes = [*embedded.notes]
+    lighter = [_part(run, f"lighter-{i}.onnx", one) for i, one in enumerate(judged_lighter(run, alike, best, notes), 1)]
+    parts = [*chain, *lighter]
     samples = _samples(run, alike, fed.input.size, notes)
     recorder = _Recorder(run, embedded, samples, notes, in_float)
     recorded = [recorder.record(part) if samples else None for part in parts]

@@ -13,8 +13,8 @@ from edgeopt.recipes.recipe import LEAST_AGREEMENT
 from edgeopt.system.text import format_bytes
 
 _MOST_LIGHTER = 2
-_USABLE = 0.8
-"""Share of the original's metric, or agreement with it, that a model keeps to which an app may degrade."""
+USABLE = 0.8
+"""Share of the original's metric that a model keeps to which an app may degrade."""
 
 
 class Prefer(StrEnum):
@@ -153,10 +153,17 @@ def _risk(one: Candidate) -> float:
     return one.judgement.risk if one.judgement else 1.0
 
 
-def lighter_than(chosen: Candidate, marked: Sequence[Candidate]) -> tuple[Candidate, ...]:
+def lighter_than(
+    chosen: Candidate, marked: Sequence[Candidate], least_agreement: float = LEAST_AGREEMENT
+) -> tuple[Candidate, ...]:
     """Return what an app may degrade to: measured faster than the choice, less accurate, and still a model.
 
     The fastest, and before it the one that loses least; the fastest first.
+
+    Args:
+        chosen: The choice.
+        marked: All candidates, the original first.
+        least_agreement: What the recipe asks where no labels judge.
     """
     mine = chosen.speed.high if chosen.speed else 1.0
     fit = [
@@ -166,18 +173,20 @@ def lighter_than(chosen: Candidate, marked: Sequence[Candidate]) -> tuple[Candid
         and one.speed
         and one.speed.low > mine
         and loss(one) > loss(chosen)
-        and _is_usable(one, marked[0])
+        and _is_usable(one, marked[0], least_agreement)
     ]
     by_speed = sorted(fit, key=lambda one: -_speed(one))
     kinder = sorted(by_speed[1:], key=loss)[: _MOST_LIGHTER - 1]
     return (*by_speed[:1], *kinder)
 
 
-def _is_usable(one: Candidate, baseline: Candidate) -> bool:
-    """Whether a candidate keeps most of what the original answers."""
+def _is_usable(one: Candidate, baseline: Candidate, least_agreement: float) -> bool:
+    """Whether a candidate keeps most of the original's metric, or without labels as much as the recipe asks."""
     if one.score and baseline.score:
-        return one.score.value >= _USABLE * baseline.score.value
-    return (one.agreement or 0.0) >= _USABLE
+        return one.score.value >= USABLE * baseline.score.value
+    judged = one.judgement.agreement if one.judgement else None
+    agreement = one.agreement if judged is None else judged
+    return (agreement or 0.0) >= least_agreement
 
 
 def is_answered(marked: Sequence[Candidate], wish: Wish) -> bool:

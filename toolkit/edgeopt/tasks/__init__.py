@@ -78,6 +78,15 @@ class FrameTask(Protocol):
         del answer
         return None
 
+    def agreement_of_each(self, answers: Sequence[Any], reference: Sequence[Any]) -> NDArray[np.float64] | None:
+        """Return (samples,) how far each answer equals the reference's, judged beside all others.
+
+        None: an answer is judged alike alone and beside others. Numbers are not: a column that hardly varies within one
+        sample, as a score that is low all over a picture, is compared with how it varies over all samples.
+        """
+        del answers, reference
+        return None
+
     def preprocess(self, frame: Sample) -> tuple[Tensors, Any]:
         """Return the model's inputs, arrays unchanged, and the geometry that `postprocess` needs."""
         ...

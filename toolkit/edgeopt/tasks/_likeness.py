@@ -146,6 +146,12 @@ def compare_output(expected: Sequence[NDArray[Any]], found: Arrays, kind: Kind) 
     return [*shares, *_worst_column_of_decisions(expected, found)] if kind is Kind.PROBABILITY else shares
 
 
+def share_of_each(shares: Shares) -> NDArray[np.float64]:
+    """Return (samples,) what of each sample agrees; 1 where there was nothing to agree on."""
+    agreeing, whole = shares[:, 0], shares[:, 1]
+    return np.clip(np.divide(agreeing, whole, out=np.ones_like(whole), where=whole > 0), 0.0, 1.0)
+
+
 def cosines(expected: Sequence[NDArray[Any]], found: Arrays) -> Shares:
     """Return the cosine of each sample, less where one output is longer than the other; equality of whole numbers."""
     if kind_of(expected) is Kind.WHOLE:

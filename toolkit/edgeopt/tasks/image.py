@@ -26,6 +26,8 @@ from edgeopt.tasks._losses import relative_error
 
 _CHANNELS = (1, 3)
 _MOST = 65535
+_LEAST_SPAN = 1e-3
+"""Share of the span of all channels: one with less, as the blue of an infrared picture, shows nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,18 +157,41 @@ class ImageToImage(FrameTask):
     def agreement(self, answers: Sequence[Image], reference: Sequence[Image]) -> float:
         """Return the likeness to the reference's pictures by the recipe's metric: 1 when they are the same.
 
-        By `agreement` the worse of the two others. The span of values is that of all pictures of the reference.
+        By `agreement` the worse of the two others. The worst channel counts: three of them may be a depth, a confidence
+        and a mask. The span of values of each is that of all pictures of the reference.
         """
         if not reference:
             return 1.0
-        values = [one.values for one in reference if np.isfinite(one.values).all()]
-        span = max(max((float(one.max()) for one in values), default=0) - min(map(np.min, values), default=0), 1e-30)
-        rows = [
-            [_likeness(a, b, one, float(span)) for one in (nearness, similarity)]
-            for a, b in zip(answers, reference, strict=True)
+        shares = self._shares(answers, reference)
+        metric = find_metric(self._recipe.evaluation.metric)
+        return min(metric.score(shares[channel], len(reference)) for channel in range(len(shares)))
+
+    def agreement_of_each(self, answers: Sequence[Image], reference: Sequence[Image]) -> NDArray[np.float64]:
+        """Return (samples,) how like each picture is, in the channel that is least like over all."""
+        if not reference:
+            return np.ones(0)
+        shares = self._shares(answers, reference)
+        metric = find_metric(self._recipe.evaluation.metric)
+        worst = min(shares, key=lambda channel: metric.score(channel, len(reference)))
+        return np.array([metric.score(worst[:, [i]], 1) for i in range(len(reference))], np.float64)
+
+    def _shares(self, answers: Sequence[Image], reference: Sequence[Image]) -> NDArray[np.float64]:
+        """Return (channels, 2, samples, 2) shares by the two metrics, each channel in its own span of values.
+
+        A channel that is all but constant in all pictures of the reference is compared in the span of all channels.
+        """
+        finite = [one.values for one in reference if np.isfinite(one.values).all()]
+        channels = 1 if reference[0].values.ndim < 3 else reference[0].values.shape[2]
+        spans = np.array([_span([_channel(one, channel) for one in finite]) for channel in range(channels)])
+        whole = max(_span(finite), 1e-30)
+        spans = np.where(spans < _LEAST_SPAN * whole, whole, spans)
+        likeness = [
+            [[_likeness(a, b, channel, how, float(spans[channel])) for a, b in zip(answers, reference, strict=True)]]
+            for channel in range(channels)
+            for how in (nearness, similarity)
         ]
-        shares = np.stack([np.array(rows, np.float64).T, np.ones((2, len(rows)))], axis=2)
-        return find_metric(self._recipe.evaluation.metric).score(shares, len(rows))
+        shares = np.array(likeness, np.float64).reshape(channels, 2, len(reference))
+        return np.stack([shares, np.ones_like(shares)], axis=3)
 
     def loss(self, outputs: Sequence[Tensors], reference: Sequence[Tensors]) -> float:
         """Return the relative error, squared, of the output that is read."""
@@ -183,10 +208,22 @@ class ImageToImage(FrameTask):
         """Return None: no labels say what the picture should be."""
 
 
-def _likeness(found: Image, expected: Image, how: Any, span: float) -> float:
+def _likeness(found: Image, expected: Image, channel: int, how: Any, span: float) -> float:
     if found.values.shape != expected.values.shape or not np.isfinite(found.values).all():
         return 0.0
-    return float(how(found.values, expected.values, span)) if np.isfinite(expected.values).all() else 1.0
+    if not np.isfinite(expected.values).all():
+        return 1.0
+    return float(how(_channel(found.values, channel), _channel(expected.values, channel), span))
+
+
+def _channel(values: NDArray[np.float32], channel: int) -> NDArray[np.float32]:
+    return np.ascontiguousarray(values[..., channel]) if values.ndim == 3 else values
+
+
+def _span(arrays: Sequence[NDArray[np.float32]]) -> float:
+    """Return how far the largest value of arrays lies above the smallest; 0 for none."""
+    highest = max((float(one.max()) for one in arrays), default=0.0)
+    return highest - min((float(one.min()) for one in arrays), default=0.0)
 
 
 def _cut(first: float, count: float, size: int) -> slice:

@@ -27,7 +27,7 @@ from edgeopt.recipes.sound_input import SoundInput
 from edgeopt.recipes.tensor_drawing import Output
 from edgeopt.system.text import printable, short, shorten
 from edgeopt.tasks import Accuracy, FrameTask
-from edgeopt.tasks._likeness import Kind, Shares, compare_output, cosines, kind_of
+from edgeopt.tasks._likeness import Kind, Shares, compare_output, cosines, kind_of, share_of_each
 from edgeopt.tasks._losses import relative_error
 
 _DECODER, _COSINE = "none", "cosine"
@@ -135,11 +135,23 @@ class TensorsAsTheyAre(FrameTask):
         it falls faster than the others. States count only where a model has no other outputs: what they lead to is
         judged in the next samples.
         """
-        if not reference:
-            return 1.0
-        names = [name for name in reference[0] if name not in self._states] or list(reference[0])
-        shares = [one for name in names for one in self._compare(name, answers, reference)]
+        shares = self._shares(answers, reference)
         return self._metric.score(np.stack(shares), len(reference)) if shares else 1.0
+
+    def agreement_of_each(self, answers: Sequence[Tensors], reference: Sequence[Tensors]) -> NDArray[np.float64]:
+        """Return (samples,) how far each agrees in the output and column that agree least over all samples."""
+        shares = self._shares(answers, reference)
+        if not shares:
+            return np.ones(len(reference))
+        least = min(shares, key=lambda one: one[:, 0].sum() / max(one[:, 1].sum(), 1e-30))
+        return share_of_each(least)
+
+    def _shares(self, answers: Sequence[Tensors], reference: Sequence[Tensors]) -> list[Shares]:
+        """Return the shares of each comparison of each output that counts."""
+        if not reference:
+            return []
+        names = [name for name in reference[0] if name not in self._states] or list(reference[0])
+        return [one for name in names for one in self._compare(name, answers, reference)]
 
     def loss(self, outputs: Sequence[Tensors], reference: Sequence[Tensors]) -> float:
         """Return the relative error, squared, mean over the outputs."""
