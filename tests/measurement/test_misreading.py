@@ -304,7 +304,7 @@ def labelled_hues(folder: Path) -> Path:
 
 
 def test_nan_is_named_before_labels_are_doubted(tmp_path):
-    save_model(classifier(gain=np.nan), tmp_path / "model.onnx")
+    save_model(classifier(gain=np.inf), tmp_path / "model.onnx")
     labels = labelled_hues(tmp_path)
     with pytest.raises(EdgeoptError, match="the original's output y holds NaN on 12 of 12 pictures"):
         quantize(tmp_path / "model.onnx", recipe="imagenet", eval=labels, calib=tmp_path, threads=1)

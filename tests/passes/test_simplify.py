@@ -20,6 +20,7 @@ from fixture_models import (
 )
 
 from edgeopt.graph.model import Model
+from edgeopt.steps.simplify import simplify
 
 
 def initializers(made: Model) -> dict[str, list[int]]:
@@ -280,3 +281,23 @@ def test_quantized_weights_and_random_numbers_stay_as_they_are() -> None:
 def test_a_constant_that_is_an_output_stays_a_node() -> None:
     before = model("given (float[2] x) => (float[2] y, float[2] z) { y = Relu(x) z = Neg(w) }", w=numbers(2))
     assert_untouched("fold_constants", before)
+
+
+@pytest.mark.parametrize("opset", [7, 9, 11, 12])
+def test_a_small_model_gets_the_opset_that_int8_needs_though_its_file_grows(opset: int) -> None:
+    """Limits of a Clip become constants, which is more than 1 % of so small a file."""
+    text = (
+        "relu6 (float[1,3,8,8] x) => (float[1,4,8,8] y) "
+        "{ c = Conv <pads = [1,1,1,1]> (x, w) y = Clip <min = 0.0, max = 6.0> (c) }"
+        if opset < 11
+        else "relu (float[1,3,8,8] x) => (float[1,4,8,8] y) { c = Conv <pads = [1,1,1,1]> (x, w) y = Relu(c) }"
+    )
+    before = model(text, opset=opset, w=numbers(4, 3, 3, 3))
+    after = simplify(before, {}).model
+    assert after.opset >= 13
+    assert_same(before, after)
+
+
+def test_a_small_model_without_layers_for_integers_keeps_its_opset_where_its_file_would_grow() -> None:
+    before = model("relu6 (float[2] x) => (float[2] y) { y = Clip <min = 0.0, max = 6.0> (x) }", opset=9)
+    assert simplify(before, {}).model is before

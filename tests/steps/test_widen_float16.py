@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 from fixture_models import model, numbers, ops, run
@@ -67,6 +68,18 @@ def test_branches_read_the_widened_input():
         x = (sign * np.abs(numbers(2, 8))).astype(np.float16)
         expected = run(before, {"x": x})["y"]
         np.testing.assert_allclose(run(outcome.model, {"x": x})["y"], expected, rtol=1e-2, atol=1e-2)
+
+
+def test_bfloat16_weights_behind_casts_become_float32():
+    weights = numbers(8, 8).astype(ml_dtypes.bfloat16)
+    text = "brain (float[2,8] x) => (float[2,8] y) { v = Cast <to = 1> (w) c = MatMul(x, v) y = Relu(c) }"
+    before = model(text, w=weights)
+    outcome = simplify(before, {}, float16=False)
+    assert "1 weight in bfloat16 became float32" in outcome.notes[0].detail
+    assert ops(outcome.model) == ["MatMul", "Relu"]
+    np.testing.assert_allclose(run(outcome.model, {"x": numbers(2, 8)})["y"], run(before, {"x": numbers(2, 8)})["y"])
+    assert is_quantizable(outcome.model, RULES)
+    assert not is_quantizable(before, RULES)
 
 
 def test_a_model_without_float16_weights_stays():

@@ -23,7 +23,7 @@ from edgeopt.steps.quantize.search.variant import first_variant
 from edgeopt.steps.quantize.spatial import repeats_of, resize_factors
 from edgeopt.steps.simplify import simplify
 
-CASES = ("clip_dynamic", "if_captures", "mixed_scale_head", "resize_fpn")
+CASES = ("bf16_weights", "clip_dynamic", "if_captures", "mixed_scale_head", "resize_fpn", "stale_value_info")
 """Those whose float model the engine computes rightly."""
 NEAREST = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import ChainMap
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +16,7 @@ from onnx import helper
 from edgeopt.errors import InvalidFileError, NotFoundError, UnsupportedError
 from edgeopt.graph.exported_folder import exported_in, name_of
 from edgeopt.graph.foreign_models import HEAD_BYTES, foreign, require_no_foreign
+from edgeopt.graph.output_makers import maker_before, maker_of, nodes_by_output
 from edgeopt.graph.outside import Outside, sha256_of
 from edgeopt.graph.outside_weights import (
     for_engines,
@@ -29,9 +30,10 @@ from edgeopt.graph.outside_weights import (
     with_locations,
     without_outside,
 )
-from edgeopt.graph.subgraphs import subgraphs
 from edgeopt.graph.tensors import TensorSpec, fix_sizes
 from edgeopt.graph.validity import require_valid, sort_nodes
+from edgeopt.graph.weight_numbers import require_numbers
+from edgeopt.graph.written_shapes import StaleShape, drop_stale_shapes
 from edgeopt.system import assets
 from edgeopt.system.files import read_file, write_beside
 
@@ -54,6 +56,8 @@ class Model:
 
     proto: onnx.ModelProto
     name: str
+    stale: tuple[StaleShape, ...] = ()
+    """Shapes that were written beside its tensors and contradicted its inputs; they are left out of the proto."""
 
     @cached_property
     def inputs(self) -> tuple[TensorSpec, ...]:
@@ -74,9 +78,9 @@ class Model:
     @cached_property
     def outputs(self) -> tuple[TensorSpec, ...]:
         """What a run returns; shapes that nobody declared are derived from the graph."""
-        makers, given = ChainMap(_makers(self.proto.graph)), {one.name for one in self.inputs}
+        makers, given = ChainMap(nodes_by_output(self.proto.graph)), {one.name for one in self.inputs}
         return tuple(
-            replace(_spec(one), op=_maker(one.name, makers), before=_before(one.name, makers, given))
+            replace(_spec(one), op=maker_of(one.name, makers), before=maker_before(one.name, makers, given))
             for one in _with_shapes(self.proto)
         )
 
@@ -159,77 +163,6 @@ class Model:
         return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-_KEEP_VALUES = frozenset(
-    {"Cast", "Concat", "DequantizeLinear", "Flatten", "Gather", "Identity", "QuantizeLinear", "ReduceMean", "Reshape"}
-    | {"Slice", "Squeeze", "Transpose", "Unsqueeze"}
-)
-"""What comes out are values of the first input, or their mean."""
-
-
-_SHIFTS = frozenset({"Add", "BatchNormalization"})
-"""What some exporters write behind a layer in place of its bias, where it adds what is stored."""
-
-
-_FIRST_RESULT = {"If": 0, "Loop": 1, "Scan": 0}
-"""Where a subgraph returns the node's first output: a Loop's returns first whether to go on."""
-
-
-def _makers(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
-    return {name: node for node in graph.node for name in node.output}
-
-
-def _maker(name: str, makers: ChainMap[str, onnx.NodeProto]) -> str:
-    """Return the operator that makes a tensor's values; empty where none does, If where its branches differ."""
-    seen = set[str]()
-    while name in makers and name not in seen:
-        seen.add(name)
-        node = makers[name]
-        if node.op_type in _FIRST_RESULT:
-            place = list(node.output).index(name) + _FIRST_RESULT[node.op_type]
-            inner = [one for one in subgraphs([node]) if place < len(one.output)]
-            found = {_maker(one.output[place].name, makers.new_child(_makers(one))) for one in inner}
-            return found.pop() if len(found) == 1 else str(node.op_type)
-        if node.op_type not in _KEEP_VALUES or not node.input:
-            return str(node.op_type)
-        name = node.input[0]
-    return ""
-
-
-def _before(name: str, makers: Mapping[str, onnx.NodeProto], given: Set[str]) -> str:
-    """Return the operator in front of the one that makes a tensor's values; empty where none is.
-
-    Args:
-        name: Of the tensor.
-        makers: The nodes by their outputs.
-        given: Inputs of the graph.
-    """
-    for passed in (_KEEP_VALUES, _KEEP_VALUES | _SHIFTS):
-        seen = set[str]()
-        while (node := makers.get(name)) is not None and node.op_type in passed and node.input and name not in seen:
-            seen.add(name)
-            changing = [one for one in node.input if not _is_constant(one, makers, given)]
-            if node.op_type in _SHIFTS and len(changing) > 1:
-                break
-            name = changing[0] if node.op_type in _SHIFTS and changing else node.input[0]
-        if node is None or not node.input:
-            return ""
-        last, name = node, node.input[0]
-    return str(last.op_type)
-
-
-def _is_constant(name: str, makers: Mapping[str, onnx.NodeProto], given: Set[str]) -> bool:
-    """Return whether a tensor is stored in the graph, or only another view of one that is."""
-    seen = set[str]()
-    while name in makers and name not in seen:
-        seen.add(name)
-        if makers[name].op_type == "Constant":
-            return True
-        if makers[name].op_type not in _KEEP_VALUES or not makers[name].input:
-            return False
-        name = makers[name].input[0]
-    return name not in given
-
-
 def _with_shapes(proto: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
     """Return the outputs; those without a declared shape or type as ONNX derives them, if it does."""
     if all(_is_declared(output) for output in proto.graph.output):
@@ -292,7 +225,8 @@ def fix_inputs(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> Model:
             size = fixed[value.name].shape[i] if value.name in fixed else known.get(dim.dim_param)
             if isinstance(size, int):
                 dim.dim_value = size
-    return Model(proto, model.name)
+    stale = drop_stale_shapes(proto)
+    return Model(proto, model.name, (*model.stale, *stale))
 
 
 _SOURCE = "hf:"
@@ -368,7 +302,8 @@ def load_model(path: Path, name: str = "") -> Model:
         name: What to call it; empty: the file's stem, or the folder's for `model.onnx`.
 
     Raises:
-        InvalidFileError: If it is not ONNX, truncated, its external data is missing, or the checker refuses it.
+        InvalidFileError: If it is not ONNX, truncated, its external data is missing, the checker refuses it, or a
+            weight is NaN.
         UnsupportedError: If a node belongs to a domain that no engine here knows.
     """
     data = read_file(path, remedy="name an ONNX file that may be read", most_bytes=_MOST_FILE_BYTES)
@@ -392,7 +327,9 @@ def load_model(path: Path, name: str = "") -> Model:
         ) from error
     sort_nodes(proto.graph, str(path))
     require_valid(proto, str(path))
-    return Model(proto, name or name_of(path))
+    require_numbers(proto, str(path))
+    stale = drop_stale_shapes(proto)
+    return Model(proto, name or name_of(path), stale)
 
 
 def _is_large(proto: onnx.ModelProto, graph_bytes: int) -> bool:

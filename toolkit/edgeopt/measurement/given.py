@@ -9,6 +9,7 @@ from edgeopt.errors import Note, NoteKind
 from edgeopt.graph.embedded_rows import embedded_rows
 from edgeopt.graph.model import Model, find_model, fix_inputs, load_model
 from edgeopt.graph.tensors import fix_sizes
+from edgeopt.graph.written_shapes import told_of
 from edgeopt.measurement.accuracy.evaluate import require_metric
 from edgeopt.measurement.accuracy.misreading import choose_by_labels
 from edgeopt.recipes.binding import Choice
@@ -69,7 +70,9 @@ def open_given(
         choice = replace(choice, recipe=choice.recipe.with_inputs(inputs))
     loaded = _with_ranks(loaded, choice.recipe)
     require_metric(choice.recipe, labels)
-    choice = replace(choice, notes=(*choice.notes, *_require_tokens(loaded, choice.recipe), *_defaults(loaded)))
+    choice = replace(
+        choice, notes=(*choice.notes, *_require_tokens(loaded, choice.recipe), *_defaults(loaded), *_stale(loaded))
+    )
     return Given(loaded, path, device, choice)
 
 
@@ -89,6 +92,12 @@ def _defaults(model: Model) -> tuple[Note, ...]:
         f"{count} of the model: {', '.join(model.optional_inputs)}; what is made of it holds the default as a constant"
     )
     return (Note(NoteKind.WARNING, told, "where an app gives another value, take the default out of the model"),)
+
+
+def _stale(model: Model) -> tuple[Note, ...]:
+    """Return a warning of shapes that contradicted the inputs: the model was read without them."""
+    told = told_of(model.stale)
+    return (Note(NoteKind.WARNING, told, "they are left out and derived anew"),) if told else ()
 
 
 def _require_tokens(model: Model, recipe: Recipe) -> tuple[Note, ...]:

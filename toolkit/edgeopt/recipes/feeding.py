@@ -175,8 +175,9 @@ def _cast(array: NDArray[Any], wanted: TensorSpec, where: str) -> NDArray[Any]:
     except (TypeError, ValueError) as error:
         raise _wrong_type(array, wanted, where, str(error)) from error
     is_real = array.dtype.kind == made.dtype.kind == "f"
-    if is_real and not np.isfinite(made).all():
-        raise _wrong_type(array, wanted, where, f"{wanted.dtype} does not reach {np.abs(array).max():g}")
+    beyond = np.isfinite(array) & ~np.isfinite(made) if is_real else np.zeros(0, bool)
+    if beyond.any():
+        raise _wrong_type(array, wanted, where, f"{wanted.dtype} does not reach {np.abs(array[beyond]).max():g}")
     if not is_real and not np.array_equal(made, array):
         raise _wrong_type(array, wanted, where, "numbers would change")
     return made

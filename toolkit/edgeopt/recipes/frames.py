@@ -333,8 +333,8 @@ def _open_npz(path: Path) -> Frames:
 
 def _frames_of_tensors(path: Path, names: tuple[str, ...], arrays: dict[str, NDArray[Any]]) -> Frames:
     for name, array in arrays.items():
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise InvalidFileError(f"{path}: {name} holds NaN or infinity", remedy="write finite values")
+        if array.dtype.kind == "f" and (np.isnan(array) | np.isposinf(array)).any():  # -inf masks attention
+            raise InvalidFileError(f"{path}: {name} holds NaN or infinity", remedy="write finite values, or -inf")
 
     def take(index: int) -> Tensors:
         return {name: array[index : index + 1] for name, array in arrays.items()}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 
 import onnx
 from onnx import checker, helper, inliner, version_converter
@@ -16,6 +17,7 @@ from edgeopt.graph.graph import Graph, Value
 from edgeopt.graph.model import Model
 from edgeopt.graph.outside_weights import with_outside, without_outside
 from edgeopt.graph.subgraphs import all_nodes
+from edgeopt.graph.written_shapes import drop_stale_shapes
 from edgeopt.system.quiet import quiet_thread
 from edgeopt.system.text import short
 
@@ -40,8 +42,11 @@ def fix_shapes(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> Model:
         raise NotFoundError("input", name, names)
     for value in graph.inputs:
         graph.set_shape(value, _fixed_shape(value, shapes.get(str(value.name))))
+    proto = graph.to_model().proto
+    stale = drop_stale_shapes(proto)  # a network that was traced in another size than the one that is fixed now
+    graph = Graph.from_model(Model(proto, model.name))
     graph.infer_shapes()
-    return graph.to_model()
+    return replace(graph.to_model(), stale=stale)
 
 
 def _fixed_shape(value: Value, wanted: tuple[int, ...] | None) -> tuple[int, ...]:

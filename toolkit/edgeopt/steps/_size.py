@@ -12,6 +12,10 @@ from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.system.text import format_bytes
 
+OPSET_OF_PER_CHANNEL = 13
+"""QuantizeLinear has an axis from here on: a model below it has no INT8 form."""
+_LAYERS = frozenset({"Conv", "Gemm", "MatMul"})
+"""Ops that run on integers."""
 GROWTH_RATIO = 1.01
 """A file may grow this much; weights hide that in all models but the smallest."""
 
@@ -38,6 +42,8 @@ def kept_small(given: Model, outcome: Outcome, others: Sequence[Outcome] = ()) -
     least = Outcome(given, {})
     if smaller and given.inputs != smaller[-1].model.inputs:  # what other steps need: fixed shapes
         least = smaller[-1]
+    if smaller and _may_be_integer(given, smaller[0].model):  # and scales per channel
+        smaller, least = smaller[:1], smaller[0]
     fitting = (one for one in smaller if one.model.size_bytes <= given.size_bytes * GROWTH_RATIO)
     kept, notes = next(fitting, least), outcome.notes
     if given.op_counts != outcome.model.op_counts:
@@ -65,5 +71,10 @@ def _bare(given: onnx.ModelProto, made: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _is_idle(given: Model, made: Model) -> bool:
-    """Return whether nothing was gained: the same ops, the same inputs."""
-    return made.op_counts == given.op_counts and made.inputs == given.inputs
+    """Return whether nothing was gained: the same ops, the same inputs, and no opset that INT8 needs."""
+    return made.op_counts == given.op_counts and made.inputs == given.inputs and not _may_be_integer(given, made)
+
+
+def _may_be_integer(given: Model, made: Model) -> bool:
+    """Return whether layers can run on integers now and could not before: the opset was too low for that."""
+    return given.opset < OPSET_OF_PER_CHANNEL <= made.opset and bool(_LAYERS & made.op_counts.keys())

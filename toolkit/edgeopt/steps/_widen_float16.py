@@ -1,4 +1,4 @@
-"""Turn float16 into float32 inside a model, for a processor whose kernels know float32 alone."""
+"""Turn float16 and bfloat16 into float32 inside a model, for a processor whose kernels know float32 alone."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ from edgeopt.system.text import plural
 _TOLERANCE = 2e-2
 """Error over signal, root mean square: what float16 itself loses in a deep network."""
 _SUFFIX = "__float32"
+_HALVES = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}
 
 
 def widen_float16(model: Model, inputs: Sequence[Tensors] = ()) -> Outcome:
-    """Turn float16 weights and what is computed with them into float32; inputs and outputs keep their types by Casts.
+    """Turn 16-bit weights and what is computed with them into float32; inputs and outputs keep their types by Casts.
 
     ONNX Runtime's processor provider has float16 kernels on Arm only: elsewhere it casts around each op, and no
-    layer can run on integers. A model without float16 weights, or whose weights lie outside its file, stays as it is.
+    layer can run on integers. It has none in bfloat16 at all: such weights have a Cast behind them.
+    A model without weights in 16 bits, or whose weights lie outside its file, stays as it is.
     Weights in float32 with a Cast behind them, as ONNX Runtime's converter leaves those that are inputs too, count.
 
     Args:
@@ -33,7 +35,7 @@ def widen_float16(model: Model, inputs: Sequence[Tensors] = ()) -> Outcome:
     """
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
-    halves = _float16_weights(proto.graph)
+    halves = _weights_in_half(proto.graph)
     if not halves or any(one.data_location == TensorProto.EXTERNAL for one in proto.graph.initializer):
         return Outcome(model, {})
     _keep_ends(proto.graph)
@@ -42,30 +44,33 @@ def widen_float16(model: Model, inputs: Sequence[Tensors] = ()) -> Outcome:
     changed = Model(proto, model.name)
     expected = Expectation.of(model, list(inputs) or [probe(model.inputs)], _TOLERANCE)
     if reason := expected.why_not(changed):
-        return Outcome(model, {}, (left_out("float32 in place of float16", reason),))
-    detail = f"{plural(halves, 'weight')} in float16 became float32; inputs and outputs keep their types"
+        return Outcome(model, {}, (left_out(f"float32 in place of {' and '.join(sorted(set(halves)))}", reason),))
+    told = f"{plural(len(halves), 'weight')} in {' and '.join(sorted(set(halves)))}"
+    detail = f"{told} became float32; inputs and outputs keep their types"
     why = "the processor's kernels compute in float32, and integers are made from it"
-    return Outcome(changed, {"widen_float16": halves}, (Note(NoteKind.CHOICE, detail, why),))
+    return Outcome(changed, {"widen_float16": len(halves)}, (Note(NoteKind.CHOICE, detail, why),))
 
 
-def _float16_weights(graph: onnx.GraphProto) -> int:
-    stored = {one.name: one.data_type for one in graph.initializer}
-    cast = {node.input[0] for node in graph.node if node.op_type == "Cast" and _gives_half(node)}
-    return sum(kind == TensorProto.FLOAT16 or name in cast for name, kind in stored.items())
+def _weights_in_half(graph: onnx.GraphProto) -> list[str]:
+    """Return the type of each weight that is stored in 16 bits, or becomes so by the Cast behind it."""
+    cast = {node.input[0]: _given_half(node) for node in graph.node if node.op_type == "Cast"}
+    kinds = [_HALVES.get(one.data_type) or cast.get(one.name, "") for one in graph.initializer]
+    return [kind for kind in kinds if kind]
 
 
-def _gives_half(cast: onnx.NodeProto) -> bool:
-    return any(one.name == "to" and one.i == TensorProto.FLOAT16 for one in cast.attribute)
+def _given_half(cast: onnx.NodeProto) -> str:
+    return next((_HALVES.get(one.i, "") for one in cast.attribute if one.name == "to"), "")
 
 
 def _keep_ends(graph: onnx.GraphProto) -> None:
-    """Put a Cast behind each float16 input and in front of each float16 output; the graph between has other names."""
+    """Put a Cast behind each input in 16 bits and in front of each such output; the graph between has other names."""
     stored = {one.name for one in graph.initializer}
     entries = [one.name for one in graph.input if _is_half(one) and one.name not in stored]
-    exits = [one.name for one in graph.output if _is_half(one) and one.name not in entries]
+    kinds = {one.name: one.type.tensor_type.elem_type for one in graph.output if _is_half(one)}
+    exits = [name for name in kinds if name not in entries]
     _rename(graph, {name: f"{name}{_SUFFIX}" for name in (*entries, *exits)})
     first = [helper.make_node("Cast", [name], [f"{name}{_SUFFIX}"], to=TensorProto.FLOAT) for name in entries]
-    last = [helper.make_node("Cast", [f"{name}{_SUFFIX}"], [name], to=TensorProto.FLOAT16) for name in exits]
+    last = [helper.make_node("Cast", [f"{name}{_SUFFIX}"], [name], to=kinds[name]) for name in exits]
     nodes = [*first, *graph.node, *last]
     del graph.node[:]
     graph.node.extend(nodes)
@@ -93,7 +98,7 @@ _GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
 
 
 def _is_half(value: onnx.ValueInfoProto) -> bool:
-    return bool(value.type.tensor_type.elem_type == TensorProto.FLOAT16)
+    return value.type.tensor_type.elem_type in _HALVES
 
 
 def _widen(graph: onnx.GraphProto, ends: set[str]) -> None:
@@ -107,7 +112,7 @@ def _widen(graph: onnx.GraphProto, ends: set[str]) -> None:
         if ends.intersection(node.output):
             continue
         for attribute in node.attribute:
-            if attribute.name in ("to", "dtype") and attribute.i == TensorProto.FLOAT16:
+            if attribute.name in ("to", "dtype") and attribute.i in _HALVES:
                 attribute.i = TensorProto.FLOAT
             elif attribute.type == onnx.AttributeProto.TENSOR:
                 _widen_tensor(attribute.t)
@@ -116,5 +121,5 @@ def _widen(graph: onnx.GraphProto, ends: set[str]) -> None:
 
 
 def _widen_tensor(tensor: TensorProto) -> None:
-    if tensor.data_type == TensorProto.FLOAT16:
+    if tensor.data_type in _HALVES:
         tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float32), tensor.name))

@@ -17,6 +17,7 @@ from edgeopt.graph.outcome import Outcome
 from edgeopt.graph.outside_weights import piece_of
 from edgeopt.graph.subgraphs import stored_tensors
 from edgeopt.graph.tensors import Tensors
+from edgeopt.graph.written_shapes import told_of
 from edgeopt.passes import Phase, passes_of
 from edgeopt.recipes.input_shapes import fixed_shapes
 from edgeopt.runtime.availability import is_compiled
@@ -25,13 +26,11 @@ from edgeopt.steps._canonical import fix_shapes, inline_functions, slim, upgrade
 from edgeopt.steps._checked import TOLERANCE, Expectation, apply_checked, left_out, probe
 from edgeopt.steps._context import CHECKED_PICTURES, Context, Setting
 from edgeopt.steps._float32 import make_float32
-from edgeopt.steps._size import kept_small
+from edgeopt.steps._size import OPSET_OF_PER_CHANNEL, kept_small
 from edgeopt.steps._widen_float16 import widen_float16
 from edgeopt.system.text import format_bytes
 
 _OPSET = 17
-_OPSET_OF_PER_CHANNEL = 13
-"""QuantizeLinear has an axis from here on."""
 _GROWTH_RATIO, _GROWTH_BYTES = 1.01, 16 * 1024
 """Stored constants may grow this much: folded shapes and bounds are small, anything more is folding gone wrong."""
 
@@ -100,8 +99,9 @@ def _with_fixed_shapes(model: Model, static: Model) -> Outcome:
         return Outcome(
             inline_functions(model), {}, (Note(NoteKind.WARNING, told, "the model stays right without them"),)
         )
-    free = sum(not one.is_static for one in model.inputs)
-    return Outcome(fixed, {"fix_shapes": free} if free else {})
+    free, told = sum(not one.is_static for one in model.inputs), told_of(static.stale)
+    notes = (Note(NoteKind.INFO, f"{told}; they are derived anew"),) if told else ()
+    return Outcome(fixed, {"fix_shapes": free} if free else {}, notes)
 
 
 @dataclass(slots=True)
@@ -129,7 +129,7 @@ class _Rewrites:
 def _upgrade(model: Model, opset: int, expected: Expectation) -> Outcome:
     """Raise the opset as wanted, or at least as far as INT8 needs; keep the old one if neither works."""
     rewrites = _Rewrites(model, expected)
-    for wanted in dict.fromkeys((opset, min(opset, _OPSET_OF_PER_CHANNEL))):
+    for wanted in dict.fromkeys((opset, min(opset, OPSET_OF_PER_CHANNEL))):
         if model.opset >= wanted or rewrites.keeps(
             f"the upgrade from opset {model.opset} to {wanted}", partial(upgrade_opset, opset=wanted)
         ):

@@ -73,6 +73,8 @@ def why_float(graph: Graph, scheme: Scheme, variant: Variant) -> Iterator[Note]:
         scheme: What `choose_scheme` returned.
         variant: Of which.
     """
+    if not candidates(graph, scheme.rules):
+        yield _without_layers(graph, scheme.rules)
     form, tail, layers = variant.form, head_tail(graph), _float_layers(graph, scheme)
     lacking, heads = _without_integers(graph, scheme.rules, form), _heads(graph, scheme.rules, form)
     fast, branches = _nodes(graph, variant.front), branch_island(graph)
@@ -92,6 +94,18 @@ def why_float(graph: Graph, scheme: Scheme, variant: Variant) -> Iterator[Note]:
     if spoiled := [node for node in layers if node not in (tail - heads) | fast | lacking | branches]:
         detail = f"{_stay(spoiled)} in float: {_why_tensors(scheme, variant.kept)}"
         yield Note(NoteKind.CHOICE, detail, _names(spoiled))
+
+
+def _without_layers(graph: Graph, rules: Int8Rules) -> Note:
+    """Return why no layer of a model could run on integers."""
+    layers = graph.nodes(*rules.ops)
+    if not layers:
+        return Note(NoteKind.CHOICE, f"the model has no layer that could run on integers ({', '.join(rules.ops)})")
+    makers = [graph.producer(node.inputs[1]) for node in layers if len(node.inputs) > 1]
+    ops = dict.fromkeys(maker.op_type for maker in makers if maker is not None and maker.op_type != "Constant")
+    why = f"they come out of {', '.join(ops)}" if ops else "they are of another type or shape"
+    detail = f"no weight of {plural(len(layers), 'layer')} is a constant in float32 that integers could hold: {why}"
+    return Note(NoteKind.CHOICE, detail, _names(layers))
 
 
 def _float_layers(graph: Graph, scheme: Scheme) -> list[Node]:

@@ -1,0 +1,69 @@
+"""Weights that are no numbers: what a training that diverged leaves in a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from onnx import GraphProto, ModelProto, TensorProto, numpy_helper
+
+from edgeopt.errors import InvalidFileError
+from edgeopt.graph.subgraphs import subgraphs
+
+_FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16})
+_LAYERS = frozenset(
+    {"BatchNormalization", "Conv", "ConvTranspose", "DequantizeLinear", "Einsum", "FusedConv", "FusedMatMul", "GRU"}
+    | {"Gemm", "GroupNormalization", "InstanceNormalization", "LSTM", "LayerNormalization", "MatMul", "MatMulNBits"}
+    | {"PRelu", "QLinearConv", "QLinearMatMul", "RNN", "SimplifiedLayerNormalization", "SkipLayerNormalization"}
+    | {"SkipSimplifiedLayerNormalization"}
+)
+"""Ops whose constants are weights, however many numbers they hold."""
+_HAND_ON = frozenset({"Add", "Cast", "Div", "Identity", "Mul", "Reshape", "Sub", "Transpose"})
+"""Ops whose constants are weights where they hold several numbers: a bias of a MatMul, or a weight in another type.
+One NaN alone may be what Where chooses."""
+
+
+def require_numbers(proto: ModelProto, where: str) -> None:
+    """Raise if a weight is NaN; fillings, limits and masks may be. Weights in files of their own are not read.
+
+    Args:
+        proto: A whole model.
+        where: What the message calls it.
+
+    Raises:
+        InvalidFileError: If one is; the message names it, and how many of its numbers are NaN.
+    """
+    for tensor in _weights(proto.graph, {}):
+        numbers = numpy_helper.to_array(tensor)
+        numbers = numbers if numbers.dtype.kind == "f" else numbers.astype(np.float32)  # bfloat16 is no type of NumPy
+        if numbers.size and np.isnan(numbers.min()):  # NaN is the least of all, and takes no memory to find
+            count = int(np.isnan(numbers).sum())
+            raise InvalidFileError(
+                f"{where}: weight {tensor.name!r} is NaN in {count} of {numbers.size} numbers",
+                remedy="export the model again, from a checkpoint of before the training diverged",
+            )
+
+
+def _weights(graph: GraphProto, around: dict[str, TensorProto]) -> Iterator[TensorProto]:
+    """Yield each float constant that is a weight, in the graph and the graphs inside its nodes.
+
+    Args:
+        graph: It may read constants of the graphs around it.
+        around: Those, by name.
+    """
+    known = around | {one.name: one for one in graph.initializer}
+    for node in graph.node:
+        if node.op_type == "Constant" and node.output:
+            known.update((node.output[0], one.t) for one in node.attribute if one.name == "value")
+    seen = set[str]()
+    for node in graph.node:
+        for name in node.input:
+            tensor = known.get(name)
+            if tensor is None or name in seen or tensor.data_location == TensorProto.EXTERNAL:
+                continue
+            is_weight = node.op_type in _LAYERS or (node.op_type in _HAND_ON and np.prod(tensor.dims) > 1)
+            if is_weight and tensor.data_type in _FLOATS:
+                seen.add(name)
+                yield tensor
+    for inner in subgraphs(graph.node):
+        yield from _weights(inner, known)
