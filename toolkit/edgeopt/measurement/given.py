@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
-from edgeopt.errors import Note, NoteKind
+from edgeopt.errors import EdgeoptError, Note, NoteKind
+from edgeopt.executors._guard import active_guard
 from edgeopt.graph.embedded_rows import embedded_rows
 from edgeopt.graph.model import Model, find_model, fix_inputs, load_model
-from edgeopt.graph.tensors import fix_sizes
+from edgeopt.graph.tensors import Tensors, TensorSpec, fix_sizes
 from edgeopt.graph.written_shapes import told_of
-from edgeopt.measurement.accuracy.evaluate import require_metric
+from edgeopt.measurement.accuracy.evaluate import model_inputs, require_metric
 from edgeopt.measurement.accuracy.misreading import choose_by_labels
+from edgeopt.measurement.right_optimizations import Correction, find_correction, made_up_samples
 from edgeopt.recipes.binding import Choice
-from edgeopt.recipes.input_shapes import Shapes
+from edgeopt.recipes.feeding import synthetic
+from edgeopt.recipes.input_shapes import Shapes, fixed_shapes
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.recipes.text_input import vocabulary_size
@@ -21,6 +26,7 @@ from edgeopt.recipes.vocabulary import require_vocabulary
 from edgeopt.runtime.availability import find_device
 from edgeopt.system.target import Target
 from edgeopt.system.text import plural
+from edgeopt.tasks import make_task
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +38,8 @@ class Given:
     """Of the model."""
     target: Target
     choice: Choice
+    correction: Correction = field(default_factory=Correction)
+    """How ONNX Runtime must be held back for the model; the target holds it back already."""
 
     @property
     def recipe(self) -> Recipe:
@@ -65,15 +73,28 @@ def open_given(
     loaded = load_model(path)
     inputs = fix_sizes(loaded.inputs, sizes or {})
     choice = choose_recipe(recipe, path, inputs, loaded.outputs, loaded.metadata, fed, may_rival=bool(labels))
-    choice = choose_by_labels(choice, loaded, Path(labels))
+    correction = find_correction(loaded, partial(_samples, loaded, choice.recipe, inputs), device)
+    if guard := active_guard():
+        guard.entries = correction.entries
+    choice = choose_by_labels(choice, loaded, Path(labels), correction.entries)
     if sizes:
         choice = replace(choice, recipe=choice.recipe.with_inputs(inputs))
     loaded = _with_ranks(loaded, choice.recipe)
     require_metric(choice.recipe, labels)
-    choice = replace(
-        choice, notes=(*choice.notes, *_require_tokens(loaded, choice.recipe), *_defaults(loaded), *_stale(loaded))
-    )
-    return Given(loaded, path, device, choice)
+    notes = (*_require_tokens(loaded, choice.recipe), *_defaults(loaded), *_stale(loaded), *correction.notes)
+    choice = replace(choice, notes=(*choice.notes, *notes))
+    return Given(loaded, path, correction.applied_to(device), choice, correction)
+
+
+def _samples(model: Model, recipe: Recipe, inputs: Sequence[TensorSpec]) -> list[Tensors]:
+    """Return what shows whether an engine computes the model right: made up in the shapes that it is fed."""
+    try:
+        if recipe.kind == "picture" and not recipe.input.size:
+            return made_up_samples(model, fixed_shapes(recipe, inputs))
+        task = make_task(recipe, inputs, model.outputs, evaluating=True)
+        return list(model_inputs(task, synthetic(recipe, inputs).spread(2)))
+    except EdgeoptError:  # a size stays free, or the recipe reads something else: who feeds the model is told so
+        return made_up_samples(model, {one.name: one.shape for one in inputs})
 
 
 def _with_ranks(model: Model, recipe: Recipe) -> Model:

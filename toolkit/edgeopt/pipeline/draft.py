@@ -12,6 +12,7 @@ import numpy as np
 from edgeopt.errors import EdgeoptError, InvalidFileError, Note, NoteKind, UnsupportedError
 from edgeopt.executors import Session, SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
+from edgeopt.executors.onnxruntime.optimizers import UNOPTIMIZED
 from edgeopt.graph.model import Model, find_model, load_model
 from edgeopt.graph.sound import Sound
 from edgeopt.graph.tensors import Frame, Tensors, TensorSpec
@@ -148,7 +149,7 @@ def _outputs_of(model: Model) -> tuple[TensorSpec, ...]:
         return model.outputs
     height, width = LINE_SIZE
     try:
-        session = EXECUTOR.open(model.source, SessionOptions())
+        session = EXECUTOR.open(model.source, SessionOptions(entries=UNOPTIMIZED))
     except EdgeoptError:
         return model.outputs
     try:
@@ -207,7 +208,7 @@ def _own_frames(recipe: Recipe) -> Frames | None:
 def _show(recipe: Recipe, model: Model, frames: Frames, file: Path) -> tuple[tuple[Reading, ...], Path | None]:
     """Return what the model answers to a picture in each reading, and where the first answers are drawn."""
     frames = fed(frames, recipe, model.inputs).select([0]) if frames.kind == "sound" else frames
-    session = EXECUTOR.open(model.source, SessionOptions())
+    session = EXECUTOR.open(model.source, SessionOptions(entries=UNOPTIMIZED))
     try:
         tells = find_task(recipe.task).reveals_misreading and frames.holds_pictures
         fed_as = name_of_reading(recipe.preprocess) if frames.holds_pictures else frames.given

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.executors.onnxruntime import UNFUSED
+from edgeopt.measurement.right_optimizations import Correction
 from edgeopt.runtime.availability import (
     how_to_get,
     is_by_rule,
@@ -18,6 +19,7 @@ from edgeopt.steps._context import Engine
 from edgeopt.system.target import Target, find_target
 from edgeopt.system.threads import engine_threads
 
+_AS_IT_IS = Correction()
 _HOST = "cpu"
 """Where the float model is run and integer forms are checked for a device that is compiled for."""
 
@@ -36,27 +38,29 @@ class Engines:
     """Why nothing can be measured on this machine; empty where all can."""
 
 
-def open_engines(target: Target, threads: int, cache_folder: str) -> Engines:
+def open_engines(target: Target, threads: int, cache_folder: str, correction: Correction = _AS_IT_IS) -> Engines:
     """Return the engines of a target.
 
     Args:
         target: The device.
         threads: Of a session.
         cache_folder: Where an engine that compiles keeps the result.
+        correction: How ONNX Runtime must be held back for the model, wherever it runs it.
 
     Raises:
         UnavailableError: If the target's own engine is not here.
     """
     others, notes = list[Engine](), list[Note]()
     if is_by_rule(target):
-        own = stand_in(on_processor(target))
+        own = stand_in(correction.applied_to(on_processor(target)))
         notes = [Note(NoteKind.WARNING, f"not compiled: {why_unavailable(target)}", how_to_get(target))]
     elif is_compiled(target):
-        own = stand_in(replace(find_target(_HOST), name=_HOST, threads=0, alternatives=()))
+        host = replace(find_target(_HOST), name=_HOST, threads=0, alternatives=())
+        own = stand_in(correction.applied_to(host))
         others = [open_engine(target, 1)]
     else:
         own = open_engine(target, threads)
-        others, notes = _alternatives(target, threads)
+        others, notes = _alternatives(target, threads, correction)
     own = replace(own, cache_folder=cache_folder)
     return Engines(own, tuple(others), tuple(notes), _why_untimed(target, others))
 
@@ -88,7 +92,7 @@ def open_engine(target: Target, threads: int) -> Engine:
     return Engine(target, require_engine(target, threads), threads)
 
 
-def _alternatives(target: Target, threads: int) -> tuple[list[Engine], list[Note]]:
+def _alternatives(target: Target, threads: int, correction: Correction) -> tuple[list[Engine], list[Note]]:
     """Return the engines beside the target's own that are here, and a note for each that is not."""
     found, notes = list[Engine](), list[Note]()
     for name in target.alternatives:
@@ -97,7 +101,7 @@ def _alternatives(target: Target, threads: int) -> tuple[list[Engine], list[Note
         reason = target.why_not_here() or other.why_not_here() or why_unavailable(other)
         try:
             if reason is None:
-                found.append(open_engine(other, threads))
+                found.append(open_engine(correction.applied_to(other), threads))
         except EdgeoptError as error:
             reason = error.problem
         if reason:

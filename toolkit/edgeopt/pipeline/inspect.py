@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgeopt.errors import EdgeoptError, Note
+from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.graph.graph import Graph
 from edgeopt.graph.integers import Integers, read_integers
 from edgeopt.graph.model import Model, find_model, fix_inputs, load_model
 from edgeopt.graph.multiply_adds import count_multiply_adds, count_numbers
 from edgeopt.graph.tensors import TensorSpec
+from edgeopt.measurement.right_optimizations import Correction, find_correction, made_up_samples
 from edgeopt.passes import Phase, passes_of
 from edgeopt.pipeline.answering import is_encoder_decoder
 from edgeopt.pipeline.encoder_decoder.facts import encoder_decoder_facts
@@ -21,10 +22,12 @@ from edgeopt.pipeline.writing import is_language_model
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.runtime.availability import find_device
 from edgeopt.steps.compile._placement import Partition, explain_placement
+from edgeopt.system.target import Target, find_target
 
 _STATIC = ("fold_constants", "make_shape_static", "make_slice_static")
 """Passes that compute sizes which follow from the inputs'."""
 _MOST_ROUNDS = 20
+_HOST = "cpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,8 @@ def inspect(
     loaded = fix_inputs(load_model(path), shapes or {})
     chosen = told.recipe if told and recipe is None else _chosen(recipe, path, loaded)
     device = find_device(target) if target else None
+    correction = Correction() if told else _correction(loaded, device or find_target(_HOST))
+    device = correction.applied_to(device) if device else None
     return Inspection(
         name=loaded.name,
         size_bytes=loaded.size_bytes,
@@ -101,8 +106,16 @@ def inspect(
         measured=told.measured if told else "",
         target=device.name if device else "",
         partition=explain_placement(loaded, device) if device else None,
-        notes=notes_on_opset(loaded.opset),
+        notes=(*notes_on_opset(loaded.opset), *correction.notes),
     )
+
+
+def _correction(model: Model, target: Target) -> Correction:
+    """Return how ONNX Runtime must be held back for the model; a model that it cannot run at all is inspected too."""
+    try:
+        return find_correction(model, lambda: made_up_samples(model), target)
+    except EdgeoptError as error:
+        return Correction(notes=(Note(NoteKind.WARNING, error.problem, error.remedy),))
 
 
 def _chosen(recipe: str | None, path: Path, loaded: Model) -> str:

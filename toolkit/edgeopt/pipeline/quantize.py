@@ -128,12 +128,13 @@ def quantize(
             context, step, searched, labelled, baseline, plan.max_drop, earlier is not None, material.is_apart
         )
         chosen = choice.make()
+        options = {**given.correction.entries, **searched.options}
         if chosen:
             save_model(chosen.outcome.model.gathered(), files.file)
             decided = earlier.form if earlier else searched.decided(context, chosen)
             if decided:
                 files.write(DECISIONS, decided.to_json())
-            context.notes += _how_to_open(chosen.outcome.model, engine, searched.options)
+            context.notes += _how_to_open(chosen.outcome.model, engine, options)
         shutil.rmtree(files.path(CALIBRATION), ignore_errors=True)
         told = (
             *given.choice.notes,
@@ -157,7 +158,7 @@ def quantize(
             pictures=baseline.accuracy.n if baseline else 0,
             max_drop=plan.max_drop,
             notes=tuple(dict.fromkeys(told)),
-            options=searched.options if chosen else {},
+            options=options if chosen else {},
             tensors=tuple(tensor_rows(searched.found)),
         )
 

@@ -230,7 +230,7 @@ def start_run(
         replay: Whose decisions hold.
         listener: Hears progress.
     """
-    engines = open_engines(given.target, plan.threads, str(out / ENGINES))
+    engines = open_engines(given.target, plan.threads, str(out / ENGINES), given.correction)
     material = open_material(given, plan, asked)
     frames, labelled = material.frames, material.labelled
     if replay:

@@ -48,10 +48,12 @@ class _Trial:
         if session is None:
             return Message({"is_open": False})
         inputs = _made_up(session.inputs) if message.values["is_made_up"] else received(message.arrays)
+        keeps = False
         try:
             outputs = session.run(inputs)
+            keeps = message.values["keeps"]
         finally:
-            if not message.values["keeps"]:
+            if not keeps:
                 self._close(key)
         return Message({}, sendable_outputs(outputs) if message.values["wants"] else {})
 

@@ -74,6 +74,9 @@ ARITHMETIC_KEY = "edgeopt.arithmetic"
 """Metadata of a model that was converted: ONNX Runtime tells no caller which types are inside."""
 MEMORY_REUSE = "enable_mem_reuse"
 """A field of ONNX Runtime's session options, not one of its entries: `0` gives every tensor a buffer of its own."""
+MEMORY_PATTERN = "enable_mem_pattern"
+"""Another such field: `0` leaves the plan of memory out, which is for the same answers again and again."""
+_FIELDS = frozenset({MEMORY_REUSE, MEMORY_PATTERN, LEVEL})
 
 
 _MOST_LINKED_BYTES = 64 << 20
@@ -164,7 +167,7 @@ class OnnxRuntime(Executor):
         ort = require("onnxruntime", extra="cpu", purpose="running a model")
         if options.precision not in ("", "fp32", "fp16"):
             raise _other_arithmetic(options.precision)
-        entries, provided = split_entries(options.providers, options.entries, _KNOWN_ENTRIES | {MEMORY_REUSE, LEVEL})
+        entries, provided = split_entries(options.providers, options.entries, _KNOWN_ENTRIES | _FIELDS)
         _require_built(ort, options.providers)
         made = _session_options(ort, options, entries)
         source = _reachable(source)
@@ -287,6 +290,8 @@ def _session_options(ort: Any, options: SessionOptions, entries: Mapping[str, st
             raise UnsupportedError(f"{key} is {short(value)}", remedy=f"write {allowed}")
         if key == MEMORY_REUSE:
             made.enable_mem_reuse = value != "0"
+        elif key == MEMORY_PATTERN:
+            made.enable_mem_pattern = value != "0"
         elif key != LEVEL:
             made.add_session_config_entry(key, value)
     if options.profile_to:

@@ -7,7 +7,7 @@ answers are. The recipe stays as it is: a better reading is proposed. How many p
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -182,13 +182,14 @@ def _is_shipped_together(recipe: Recipe, model: Model) -> bool:
     return load_model(path).fingerprint == model.fingerprint
 
 
-def choose_by_labels(choice: Choice, model: Model, labels: Path) -> Choice:
+def choose_by_labels(choice: Choice, model: Model, labels: Path, entries: Mapping[str, str]) -> Choice:
     """Return the one of the recipes that fit by shape that reads labelled pictures best, and a note of their scores.
 
     Args:
         choice: With or without rivals; without, it is what comes back.
         model: In float.
         labels: Path of the labels.
+        entries: Session entries with which ONNX Runtime computes what the model says.
 
     Raises:
         EdgeoptError: If the labels do not tell the best two apart.
@@ -197,7 +198,7 @@ def choose_by_labels(choice: Choice, model: Model, labels: Path) -> Choice:
         return choice
     labelled, every = open_labelled(labels), (choice, *choice.rivals)
     judged = list[_Judged]()
-    session = EXECUTOR.open(model.source, SessionOptions())
+    session = EXECUTOR.open(model.source, SessionOptions(entries=entries))
     bench = _Bench(model.inputs, model.outputs, session, labelled.frames, labelled, None)
     for one in every if len(labelled.frames) >= _LEAST_PICTURES else ():
         with suppress(EdgeoptError):  # labels of another task

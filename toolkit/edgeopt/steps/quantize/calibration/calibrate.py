@@ -16,6 +16,7 @@ from pathlib import Path
 from time import monotonic
 
 from edgeopt.errors import EdgeoptError, Note
+from edgeopt.executors._guard import active_guard
 from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import Tensors
 from edgeopt.steps.quantize.calibration.cache import Cache
@@ -93,8 +94,9 @@ def calibrate(
     sizes = {name: 4 * math.prod(shape) for name, shape in shapes.items()}
     groups, plain_layout = groups_of(sizes, group_bytes), is_narrow(shapes.values())
     plan = {"axes": dict(axes), "groups": groups, "threads": threads, "seed": seed, "plain_layout": plain_layout}
+    plan["entries"] = entries = dict(guard.entries) if (guard := active_guard()) else {}
     kept = None if cache is None else Cache(cache, {"model": model.fingerprint, **plan})
-    watcher = Watcher(model, axes, groups, threads=threads, seed=seed, plain_layout=plain_layout)
+    watcher = Watcher(model, axes, groups, threads=threads, seed=seed, plain_layout=plain_layout, entries=entries)
     run = _Run(watcher, lambda size: Crew(size, model.data, plan), kept, progress)
     held = max((sum(sizes[name] for name in group) for group in groups), default=0)
     run.most = 1 if model.is_outside else processes or most_processes(sum(sizes.values()), held)

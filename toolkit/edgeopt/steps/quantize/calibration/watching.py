@@ -14,9 +14,10 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from edgeopt.errors import UnsupportedError
+from edgeopt.errors import EdgeoptError, UnsupportedError
 from edgeopt.executors import SessionOptions, Source
-from edgeopt.executors.onnxruntime import EXECUTOR, with_weights
+from edgeopt.executors.onnxruntime import EXECUTOR, MEMORY_PATTERN
+from edgeopt.executors.onnxruntime.optimizers import LEVEL, UNOPTIMIZED
 from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
 from edgeopt.graph.model import Model
 from edgeopt.graph.outside_weights import without_outside
@@ -24,7 +25,6 @@ from edgeopt.graph.subgraphs import subgraphs
 from edgeopt.graph.tensors import Tensors
 from edgeopt.steps.quantize.calibration.observation import NEVER, Part, Seen, Spread, draw_block
 from edgeopt.steps.quantize.grids.histogram import count_values
-from edgeopt.system.optional import require
 
 _BLOCK = 16
 """Channels that ONNX Runtime computes together, with AVX-512; elsewhere 8 or 1."""
@@ -43,6 +43,7 @@ class Watcher:
         threads: int,
         seed: int,
         plain_layout: bool = False,
+        entries: Mapping[str, str] | None = None,
     ) -> None:
         """Open the model, if one session is enough.
 
@@ -54,7 +55,9 @@ class Watcher:
             threads: Of the engine.
             seed: Of the sampled positions.
             plain_layout: Whether the engine leaves the layout of pictures as it is; see `is_narrow`.
+            entries: Session entries with which the engine computes what the model says; None: it needs none.
         """
+        self._entries = entries or {}
         self._model, self._axes, self._groups = model, axes, groups
         self._threads, self._seed, self._plain_layout = threads, seed, plain_layout
         self._session = self._open(groups[0]) if len(groups) == 1 else None
@@ -86,7 +89,8 @@ class Watcher:
         return Part(len(frames), spread, {name: seen[name] for name in self._axes})
 
     def _open(self, group: Sequence[str]) -> OnnxRuntimeSession:
-        return _open(with_outputs(self._model, group), self._threads, plain_layout=self._plain_layout)
+        source = with_outputs(self._model, group)
+        return _open(source, self._threads, self._entries, plain_layout=self._plain_layout)
 
     def _see(self, values: Tensors, image: int, seen: dict[str, Seen]) -> None:
         """Add what one image shows of some tensors."""
@@ -101,22 +105,13 @@ class Watcher:
             self._session.close()
 
 
-def _open(source: Source, threads: int, *, plain_layout: bool) -> OnnxRuntimeSession:
+def _open(source: Source, threads: int, entries: Mapping[str, str], *, plain_layout: bool) -> OnnxRuntimeSession:
     """Open a session without memory patterns: they are for fixed answers, and here they double the peak."""
-    ort = require("onnxruntime", extra="cpu", purpose="calibrating a model")
-    options = ort.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    options.log_severity_level = 3
-    options.enable_mem_pattern = False
-    if plain_layout:
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
-    levels = (options.graph_optimization_level, ort.GraphOptimizationLevel.ORT_DISABLE_ALL)
-    for level in levels:  # ONNX Runtime 1.32 writes an If with a known condition out wrong where its output is read too
-        options.graph_optimization_level = level
-        with suppress(Exception):
-            return OnnxRuntimeSession(
-                ort.InferenceSession(with_weights(options, source), options, providers=["CPUExecutionProvider"])
-            )
+    layout = {LEVEL: "extended"} if plain_layout else {}
+    own = {MEMORY_PATTERN: "0", **layout, **entries}
+    for each in (own, {**own, **UNOPTIMIZED}):  # the optimizer errs more often where inner tensors are read too
+        with suppress(EdgeoptError):
+            return EXECUTOR.open(source, SessionOptions(threads=threads, entries=each))
     session = EXECUTOR.open(source, SessionOptions(threads=threads))  # says in our words what is wrong with the model
     session.close()
     raise UnsupportedError("ONNX Runtime opens the model, but not to watch its tensors", remedy="pass --skip quantize")
@@ -253,7 +248,7 @@ def _measured_shapes(model: Model, names: Sequence[str], frame: Tensors) -> dict
     made = (helper.make_node("Shape", [name], [shape]) for name, shape in zip(names, shapes, strict=True))
     proto.graph.node.extend(made)
     proto.graph.output.extend(helper.make_tensor_value_info(shape, TensorProto.INT64, None) for shape in shapes)
-    session = _open(Model(proto, model.name).source, 1, plain_layout=True)
+    session = _open(Model(proto, model.name).source, 1, {}, plain_layout=True)
     found = session.run(frame)
     session.close()
     return {name: tuple(found[shape].tolist()) for name, shape in zip(names, shapes, strict=True)}

@@ -1,0 +1,60 @@
+"""Where a model that ONNX Runtime optimized first computes something else than the model as it is written."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+
+from edgeopt.errors import EdgeoptError
+from edgeopt.executors import SessionOptions
+from edgeopt.executors._child import CHILD, ChildLostError
+from edgeopt.executors.onnxruntime.optimizers import UNOPTIMIZED
+from edgeopt.graph.drift import measure_drift
+from edgeopt.graph.model import Model, load_model
+from edgeopt.graph.tensors import Tensors
+
+_MOST_BYTES = 256 << 20
+"""A larger model is not looked into: all its tensors would be held at once."""
+
+
+def first_difference(model: Model, sample: Tensors, options: SessionOptions, tolerance: float) -> str:
+    """Return words for the first node of the model whose result differs; empty: none could be told.
+
+    Args:
+        model: As it is written.
+        sample: Its inputs.
+        options: With which it is optimized.
+        tolerance: Error over signal, root mean square, that still counts as the same.
+    """
+    if model.size_bytes > _MOST_BYTES:
+        return ""
+    try:
+        with tempfile.TemporaryDirectory(prefix="edgeopt-optimized-") as folder:
+            file = Path(folder) / "optimized.onnx"
+            CHILD.open("writing", "onnxruntime", model.data, replace(options, save_optimized_to=str(file)), keeps=False)
+            optimized = load_model(file)
+        makers = {name: node for node in model.proto.graph.node for name in node.output if name}
+        shared = [name for node in optimized.proto.graph.node for name in node.output if name in makers]
+        right, wrong = (_tensors(one, shared, sample, options) for one in (model, optimized))
+    except (EdgeoptError, ChildLostError):  # an optimized graph may hold what only its own session reads
+        return ""
+    for name in shared:
+        if name in right and not measure_drift({name: right[name]}, wrong).is_within(tolerance):
+            node = makers[name]
+            return f"{node.op_type} node {node.name!r}" if node.name else f"the {node.op_type} node that makes {name!r}"
+    return ""
+
+
+def _tensors(model: Model, names: Sequence[str], sample: Tensors, options: SessionOptions) -> Tensors:
+    """Return what a model makes of `names` where nothing is optimized."""
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    known = {one.name for one in proto.graph.output}
+    proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in known)
+    as_written = replace(options, entries={**options.entries, **UNOPTIMIZED})
+    CHILD.open("tensors", "onnxruntime", Model(proto, model.name).data, as_written)
+    return CHILD.run("tensors", "onnxruntime", sample, wants_outputs=True).outputs
