@@ -6,19 +6,20 @@ is tested in an order that the search's own samples give, the safest first, unti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from time import monotonic
 from typing import Any
 
 import numpy as np
 
-from edgeopt.errors import Note, NoteKind
+from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.executors import Session
 from edgeopt.graph.model import load_model
 from edgeopt.measurement.accuracy.bootstrap import Scored, score
 from edgeopt.measurement.accuracy.evaluate import answers
 from edgeopt.measurement.accuracy.judgement import (
+    LEVEL,
     Judgement,
     Word,
     in_order,
@@ -27,6 +28,12 @@ from edgeopt.measurement.accuracy.judgement import (
     judge_scores,
 )
 from edgeopt.pipeline.candidate import BASELINE, Candidate
+from edgeopt.pipeline.labelling.offer import (
+    judge_by_answers,
+    open_labelling,
+    write_boxes_to_label,
+    write_labelling,
+)
 from edgeopt.pipeline.looks import count_look
 from edgeopt.pipeline.run import Run
 from edgeopt.pipeline.scoring import store_baseline, stored_baseline
@@ -98,30 +105,60 @@ def _decibels(one: Candidate) -> float:
 
 def _test(run: Run, tested: Sequence[Candidate]) -> list[Judgement]:
     """Return what is proven of each, in the order of the tests."""
-    found = list[Judgement]()
+    found, answered = list[Judgement](), dict[str, Sequence[Any]]()
     try:
         frames = samples_that_judge(run, len(tested))
         reference = answers_of_original(run, frames)
         before = _scored_original(run, reference)
-        level = count_look(run, before)
+        level = count_look(run, before.pictures_sha256) if before else LEVEL
         for one in tested:
             model = load_model(run.workspace.path(one.file), one.name)
             task = run.context.task(model, evaluating=True)
             mine = _answers_of(run, run.open_candidate(one, model), task, frames, f"judge {one.name}")
             if run.labelled is None or before is None:
+                answered[one.name] = mine
                 found.append(judge_answers(run, task, mine, reference))
                 continue
             scored = score(task, mine, run.labelled.labels)
             run.judged_scores[one.name] = scored.accuracy
             judged = judge_scores(before, scored, run.plan.max_drop, level=level)
             assert judged is not None  # both were scored on the same labels, a moment ago
-            if judged.is_proven and not run.labels_prove:
-                judged = replace(judged, word=Word.NOT_DECIDED, why="the labels also steered the search")
-            found.append(replace(judged, changed=count_changed(task, mine, reference)))
+            found.append(replace(_as_labels_prove(run, judged), changed=count_changed(task, mine, reference)))
+        if answered:
+            found = _by_answers(run, frames, reference, answered, found)
     except OutOfTime:
         note = Note(NoteKind.WARNING, f"no time to judge the accuracy of {tested[len(found)].name}", LONGER)
         run.context.notes.append(note)
     return found + [_unjudged(run, one) for one in tested[len(found) :]]
+
+
+def _as_labels_prove(run: Run, judged: Judgement) -> Judgement:
+    """Return a judgement, not decided where the labels prove nothing any more."""
+    if judged.is_proven and not run.labels_prove:
+        return replace(judged, word=Word.NOT_DECIDED, why="the labels also steered the search")
+    return judged
+
+
+def _by_answers(
+    run: Run,
+    frames: Frames,
+    reference: Sequence[Any],
+    answered: Mapping[str, Sequence[Any]],
+    agreeing: list[Judgement],
+) -> list[Judgement]:
+    """Return what a person's labels of changed answers prove, where there are any; write what is to be labelled."""
+    labelling = open_labelling(run, frames, reference, answered)
+    if labelling is None:
+        write_boxes_to_label(run, frames)
+        return agreeing
+    try:
+        judged = judge_by_answers(labelling)
+    except EdgeoptError as error:
+        run.context.notes.append(Note(NoteKind.WARNING, error.problem, error.remedy))
+        judged = {}
+    write_labelling(labelling)
+    names = [*answered]
+    return [_as_labels_prove(run, judged.get(name, one)) for name, one in zip(names, agreeing, strict=True)]
 
 
 def _unjudged(run: Run, one: Candidate) -> Judgement:

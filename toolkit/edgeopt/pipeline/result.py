@@ -91,6 +91,8 @@ class Report:
     """TRUSTED, or NOISY or INVALID with the reasons; empty where nothing was measured."""
     inside: Inside | None = None
     """None where nothing of the recipe is embedded."""
+    to_label: str = ""
+    """What a person may label so that the accuracy is proven; empty: nothing."""
     accuracy_asked: bool = False
     """Whether labels were given, or a drop that is allowed."""
     was_cut: bool = False

@@ -77,6 +77,8 @@ class Run:
     """Of the original, one frame timed where there is a time limit; 0: not known."""
     judged_scores: dict[str, Accuracy] = field(default_factory=dict)
     """Metric of the candidates that were scored on the labels that prove, by name."""
+    to_label: str = ""
+    """What a person may label so that the accuracy is proven; empty: nothing."""
     was_cut: bool = False
     """Whether it was interrupted: what is proven by then is written."""
 

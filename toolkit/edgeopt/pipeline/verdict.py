@@ -74,6 +74,8 @@ def _facts(report: Report) -> list[Value]:
         _budget(report),
         Value("accuracy", _accuracy(best, first) if best is not first else ""),
         Value("to decide", best.judgement.remedy if best.judgement else ""),
+        Value("to label", report.to_label),
+        Value("faster", _faster_open(report)),
         Value("input", _smaller(best)),
         Value("embedded", str(report.inside) if report.inside else ""),
         Value("size", size if best is not first else ""),
@@ -85,6 +87,18 @@ def _facts(report: Report) -> list[Value]:
         Value("report", str(report.folder / "report.html"), is_command=True),
     ]
     return [one for one in found if one.text]
+
+
+def _faster_open(report: Report) -> str:
+    """Return what is proven faster than the choice and not decided in its accuracy: labels may choose it."""
+    mine = report.best.speed.speedup if report.best.speed else 1.0
+    open_to = [one for one in report.candidates if one.judgement and one.judgement.is_open and is_proven(one)]
+    faster = [one for one in open_to if one is not report.best and one.speed and one.speed.speedup > mine]
+    if not faster:
+        return ""
+    most = max(faster, key=lambda one: one.speed.speedup if one.speed else 0.0)
+    remedy = f"; {most.judgement.remedy}" if most.judgement else ""
+    return f"{most.name} is {most.speed}, its accuracy is NOT DECIDED: {most.judgement}{remedy}"
 
 
 def _smaller(best: Candidate) -> str:
