@@ -90,3 +90,17 @@ def test_every_figure_is_finite_whatever_the_numbers(expected, actual) -> None:
 def test_decibels_do_not_depend_on_the_unit(values, unit) -> None:
     other = values + np.array([1.0, -1.0, 0.5, 0.0, 0.25])
     assert drift(values, other).sqnr_db == pytest.approx(drift(values * unit, other * unit).sqnr_db, abs=1e-3)
+
+
+def test_a_column_of_small_numbers_that_is_lost_is_not_within() -> None:
+    random = np.random.default_rng(0)
+    table = random.random((1, 40, 6)) * [1e4, 1e4, 1e4, 1e4, 10, 1]
+    table[..., 5] = 7.0
+    rounded = table + 1e-6 * random.normal(0, 1e4, table.shape)
+    assert drift(table, rounded).is_within(1e-3)
+    lost = table.copy()
+    lost[..., 4] = table[..., 4].mean()
+    assert drift(table, lost).sqnr_db > 60
+    assert not drift(table, lost).is_within(1e-3)
+    assert drift(table, lost).worst_db < 40
+    assert not drift(np.swapaxes(table, 1, 2), np.swapaxes(lost, 1, 2)).is_within(1e-3)

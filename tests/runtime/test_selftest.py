@@ -153,6 +153,18 @@ def test_noise_is_relative_to_each_channel_and_whole_numbers_count():
     assert noise(np.full((40, 2), np.nan), np.full((40, 2), np.nan)) == 0
 
 
+def test_scores_beside_boxes_are_seen_and_a_constant_is_no_infinity():
+    rows = np.abs(numbers(400, 6)) * np.array([640, 640, 640, 640, 0.5, 80], np.float32)
+    lost = rows.copy()
+    lost[:, 4] = rows[:, 4].mean()
+    assert noise(lost, rows) > 0.3, "one of six columns is gone"
+    rows[:, 4] = 0.5
+    rounded = rows + np.float32(1e-3)
+    assert noise(rounded, rows) < 0.002
+    rows[:, 4] = 0
+    assert noise(rows + np.float32(1e-3), rows) < 0.001
+
+
 Arrays = dict[str, np.ndarray]
 Change = Callable[[Arrays], bytes | None]
 
@@ -258,3 +270,18 @@ def test_a_bundle_without_a_test_is_still_a_bundle(tmp_path):
     with Runtime.load(folder) as runtime:
         assert runtime.notes == ()
     assert json.loads((folder / MANIFEST).read_text())["selftest"] is None
+
+
+def test_a_bundle_whose_channels_were_taken_from_another_axis_is_still_tested(tmp_path):
+    wide = model("net (float[1,16,8,8] x) => (float[1,16,8,8] y) { y = Relu(x) }")
+    samples = [{"x": numbers(1, 16, 8, 8, seed=seed)} for seed in range(4)]
+    folder = bundle_with_test(tmp_path, wide, find_recipe("tensors"), samples, {"model.onnx": wide.data}).folder
+    before = [np.maximum(one["x"], 0).reshape(-1, 8) for one in samples]
+
+    def as_once(arrays: Arrays) -> None:
+        arrays["expected_0_0"] = np.concatenate(before)
+        arrays.update({f"rows_0_{i}_0": np.arange(len(one), dtype=np.int32) for i, one in enumerate(before)})
+
+    rewrite(folder, as_once)
+    with Runtime.load(folder) as runtime:
+        assert runtime.notes == ()

@@ -96,11 +96,11 @@ def _undominated(candidates: Sequence[Candidate], gain: Callable[[Candidate], fl
 
 def _is_rewrite(one: Candidate) -> bool:
     """Whether a candidate computes what the original does, apart from the rounding of floats."""
-    return one.drift is not None and one.drift.sqnr_db >= LEAST_DB and (one.agreement or 0.0) > 1 - 1e-3
+    return one.drift is not None and one.drift.worst_db >= LEAST_DB and (one.agreement or 0.0) > 1 - 1e-3
 
 
 def _decibels(one: Candidate) -> float:
-    return one.drift.sqnr_db if one.drift else 0.0
+    return one.drift.worst_db if one.drift else 0.0
 
 
 def _test(run: Run, tested: Sequence[Candidate]) -> list[Judgement]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError, Note, NoteKind, UnavailableError
 from edgeopt.executors import Session, arithmetic
+from edgeopt.graph.columns import as_rows, column_axis, statistics_of
 from edgeopt.graph.sound import Sound
 from edgeopt.graph.tensors import Frame, Sample
 from edgeopt.recipes.sample_arrays import PICTURE, TEXT, arrays_of, sample_of
@@ -139,12 +140,13 @@ def record(
     least = ROUNDING_INT8 if precision.startswith("w") else ROUNDING[arithmetic(precision)]
     if session.simulated or elsewhere:
         least = max(least, _ROUNDING_ELSEWHERE)
-    limits = {}
+    limits, tables = {}, _tables_of(session)
     for name, here in expected.items():
-        sensitivity = noise(moved[name], here)
+        is_table = name in tables
+        sensitivity = noise(moved[name], here, is_table=is_table)
         if sensitivity < _TOO_SENSITIVE:
             rounding = max(least, _OF_SENSITIVITY * sensitivity)
-            wrong = min(max(WRONG * rounding, noise(meant[name], here)), _TOO_SENSITIVE)
+            wrong = min(max(WRONG * rounding, noise(meant[name], here, is_table=is_table)), _TOO_SENSITIVE)
             limits[name] = NoiseLimit(round(rounding, 5), round(wrong, 5))
     return Recorded(expected, positions, limits)
 
@@ -215,16 +217,18 @@ def check(stored: Stored, bundle: Bundle, artefact: Artefact, session: Session, 
         {one.name: stored.arrays.get(f"rows_{place}_{k}_{i}", none) for i, one in enumerate(session.outputs)}
         for k in range(len(stored.samples))
     ]
+    wanted_of = {one.name: stored.arrays.get(f"expected_{place}_{i}") for i, one in enumerate(session.outputs)}
+    columns = {name: one.shape[1] for name, one in wanted_of.items() if one is not None and one.ndim == 2}
     try:
-        found = _joined(run_rows(session, task, stored.samples, positions))
+        found = _joined(run_rows(session, task, stored.samples, positions, columns))
     except (ValueError, KeyError) as error:
         raise InvalidFileError(f"{FILE} does not fit {artefact.file}: {error}", remedy=REMEDY) from error
-    notes = []
-    for i, spec in enumerate(session.outputs):
-        limit, wanted = artefact.noise_limits.get(spec.name), stored.arrays.get(f"expected_{place}_{i}")
+    notes, tables = [], _tables_of(session)
+    for spec in session.outputs:
+        limit, wanted = artefact.noise_limits.get(spec.name), wanted_of[spec.name]
         if limit is None or wanted is None:
             continue
-        off = noise(found[spec.name], wanted)
+        off = noise(found[spec.name], wanted, is_table=spec.name in tables)
         told = f"output {spec.name} is {_off(off)} ({100 * limit.rounding:.2g} % is rounding)"
         if not off <= limit.wrong:
             raise UnavailableError(f"its numbers are wrong on this device: {told}", remedy=OPTIMIZE_HERE)
@@ -245,6 +249,7 @@ def run_rows(
     task: FrameTask,
     samples: Sequence[Sample],
     positions: Sequence[Mapping[str, NDArray[np.int32]]] = (),
+    columns: Mapping[str, int] | None = None,
 ) -> list[dict[str, Rows]]:
     """Run a model; return for each sample the numbers of each output as (rows, channels).
 
@@ -253,6 +258,7 @@ def run_rows(
         task: Bound to it.
         samples: One or more.
         positions: Which rows, for each sample by output; empty: all.
+        columns: How many channels of each output were stored; None: nothing is stored yet.
 
     Raises:
         EdgeoptError: If the engine fails.
@@ -260,10 +266,18 @@ def run_rows(
     found = []
     for i, sample in enumerate(samples):
         outputs = session.run(task.preprocess(sample)[0])
-        rows = {one.name: _rows_of(np.asarray(outputs[one.name])) for one in session.outputs}
+        rows = {
+            one.name: _rows_of(np.asarray(outputs[one.name]), (columns or {}).get(one.name, 0))
+            for one in session.outputs
+        }
         kept = {name: _at(one, positions[i][name]) if positions else one.copy() for name, one in rows.items()}
         found.append(kept)  # the next run may write over the outputs themselves
     return found
+
+
+def _tables_of(session: Session) -> set[str]:
+    """Return the outputs whose columns may be of different units: rows of numbers, no maps and no vectors."""
+    return {one.name for one in session.outputs if len([size for size in one.shape[1:] if size != 1]) == 2}
 
 
 def _chosen(
@@ -272,15 +286,20 @@ def _chosen(
     return [{name: _at(one[name], each[name]) for name in each} for one, each in zip(outputs, positions, strict=True)]
 
 
-def _rows_of(output: NDArray[Any]) -> Rows:
-    """Return (rows, channels) of an output; channels stay together: boxes and scores have scales of their own."""
+def _rows_of(output: NDArray[Any], columns: int = 0) -> Rows:
+    """Return (rows, channels) of an output; channels stay together: boxes and scores have scales of their own.
+
+    Args:
+        output: Of one sample.
+        columns: How many channels were stored of it, where older versions took another axis for them; 0: not stored.
+    """
     if output.dtype.kind not in "fiub":
         output = np.zeros((1, 1), np.float32) if output.dtype.kind in "OSUV" else output.astype(np.float32)
     if output.ndim < 2 or not output.size:
         return output.reshape(1, -1)[:, :_MOST_CHECKED]
-    axis = 1 if output.ndim > 2 and 1 < output.shape[1] <= output.shape[-1] else output.ndim - 1
-    rows = np.moveaxis(output, axis, -1).reshape(-1, output.shape[axis])
-    return rows[:, :_MOST_CHECKED]
+    axes = [column_axis(output.shape), output.ndim - 1, 1]
+    fitting = [axis for axis in axes if axis is not None and min(output.shape[axis], _MOST_CHECKED) == columns]
+    return as_rows(output, fitting[0] if columns and fitting else axes[0])[:, :_MOST_CHECKED]
 
 
 def _telling(rows: Rows) -> NDArray[np.int32]:
@@ -315,7 +334,7 @@ def _joined(samples: Sequence[Mapping[str, Rows]]) -> dict[str, Rows]:
     return found
 
 
-def noise(found: NDArray[Any], expected: NDArray[Any]) -> float:
+def noise(found: NDArray[Any], expected: NDArray[Any], *, is_table: bool = True) -> float:
     """Return how far numbers are from those expected, relative to how these differ among themselves.
 
     0: equal; 1.4: nothing in common; infinite: another shape, or NaN where a number was. Each channel counts alike,
@@ -323,7 +342,8 @@ def noise(found: NDArray[Any], expected: NDArray[Any]) -> float:
 
     Args:
         found: (rows, channels).
-        expected: (rows, channels).
+        expected: (rows, channels); a channel that is constant there is compared with its value.
+        is_table: Whether channels may be of different units; else weak ones are compared with the others.
     """
     if found.shape != expected.shape or found.dtype.kind != expected.dtype.kind:
         return np.inf
@@ -338,12 +358,14 @@ def noise(found: NDArray[Any], expected: NDArray[Any]) -> float:
     error = np.where(there, found, 0).astype(np.float64) - wanted
     if len(wanted) < _FEW_ROWS:
         wanted, error = wanted.reshape(-1, 1), error.reshape(-1, 1)
-    spread, errors = wanted.var(axis=0), (error**2).mean(axis=0)
+    errors = (error**2).mean(axis=0)
     if not errors.any():
         return 0.0
-    least = 0.01 * float(np.median(spread)) or 0.01 * float(spread.mean())  # a channel that is all but constant
-    scale = spread + least
-    return float(np.sqrt(np.mean(errors / scale))) if least else np.inf
+    largest = float(np.abs(wanted).max(initial=0.0)) or 1.0  # squares of large numbers would overflow
+    scales = statistics_of([wanted / largest]).scales(is_table=is_table)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        shares = np.where(errors > 0, errors / largest**2 / scales, 0.0)
+    return float(np.sqrt(np.mean(shares)))
 
 
 def _moved(sample: Sample) -> Sample:

@@ -74,7 +74,7 @@ class Expectation:
             return None
         if drift == TOTAL:
             return "an output is missing, has another shape, or is NaN or infinite where it was not"
-        return f"it changes the outputs ({drift.sqnr_db:.0f} dB signal to noise)"
+        return f"it changes the outputs ({drift.worst_db:.0f} dB signal to noise)"
 
 
 class Expected(Protocol):

@@ -310,6 +310,6 @@ def _compare(pair: Pair, opened: TracedPair, name: str) -> Drift:
     worst = worst_drift(found)
     if not worst.is_within(TOLERANCE):
         raise UnsupportedError(
-            f"the graphs of {name} answer differently than transformers: {worst.sqnr_db:.0f} dB", remedy=_REMEDY
+            f"the graphs of {name} answer differently than transformers: {worst.worst_db:.0f} dB", remedy=_REMEDY
         )
     return worst

@@ -65,7 +65,7 @@ def compare_with_framework(
         if not one.drift.is_within(TOLERANCE):
             raise UnsupportedError(
                 f"the export of {network.name} answers differently than {network.framework}: output {one.name} with "
-                f"{one.drift.sqnr_db:.0f} dB signal to noise, 60 are asked",
+                f"{one.drift.worst_db:.0f} dB signal to noise, 60 are asked",
                 remedy="make the module answer the same twice: no dropout, no random numbers, no state that stays",
             )
     return drifts

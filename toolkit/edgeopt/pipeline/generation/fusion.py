@@ -68,7 +68,9 @@ class DecoderExpectation:
             drift = self._drift(model)
         except Exception as error:  # of a rewritten model, any refusal counts, at opening or at running
             return " ".join(str(error).split())
-        return None if drift.is_within(TOLERANCE) else f"it changes the logits ({drift.sqnr_db:.0f} dB signal to noise)"
+        return (
+            None if drift.is_within(TOLERANCE) else f"it changes the logits ({drift.worst_db:.0f} dB signal to noise)"
+        )
 
     def _drift(self, model: Model) -> Drift:
         found = np.concatenate(_logits(model, self._context, self._vocabulary))

@@ -151,7 +151,7 @@ def compare_logits(
     worst = worst_drift(found)
     if not worst.is_within(TOLERANCE):
         raise UnsupportedError(
-            f"the graph of {model.name} answers differently than its weights say: {worst.sqnr_db:.0f} dB",
+            f"the graph of {model.name} answers differently than its weights say: {worst.worst_db:.0f} dB",
             remedy="export it with onnxruntime-genai's builder",
         )
     return worst
