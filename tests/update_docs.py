@@ -1,4 +1,4 @@
-"""Write docs/commands.md from the commands' own help.
+"""Write docs/commands.md from the commands' own help, and docs/api.md from the docstrings.
 
 python tests/update_docs.py
 """
@@ -8,11 +8,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+from api_reference import api_page
 from click.testing import CliRunner
 
 from edgeopt.cli import cli
 
 DOCS = Path(__file__).parents[1] / "docs" / "commands.md"
+API = DOCS.with_name("api.md")
 
 
 def shown_help(*command: str) -> str:
@@ -34,3 +36,4 @@ def commands_page() -> str:
 
 if __name__ == "__main__":
     DOCS.write_text(commands_page(), "utf-8")
+    API.write_text(api_page(), "utf-8")

@@ -19,6 +19,7 @@ class Sound:
     samples: NDArray[np.float32]
     """(n,), within -1 and 1."""
     rate_hz: int
+    """Samples a second."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.samples, np.ndarray) or self.samples.dtype != np.float32 or self.samples.ndim != 1:

@@ -69,13 +69,19 @@ class Options:
     eval: str = ""
     """Path of a label file, or empty for the recipe's own."""
     budget_ms: Annotated[float, DURATION_MS] | None = None
+    """What a frame may take; None: the target's, and no gate."""
     max_drop: Annotated[float, Within(0, 1)] | None = None
+    """How much of the metric may be lost, in its own unit; None: the recipe's."""
     steps: tuple[str, ...] | None = None
     """Names of the steps to do, and the word `default`; None: those that run by default."""
     skip: tuple[str, ...] = ()
+    """Names of the steps to leave out."""
     threads: Annotated[int, THREADS] = 0
+    """Of the engine; 0: the target's, or what is as fast."""
     time_limit_s: Annotated[float, DURATION_S] | None = None
+    """No candidate is begun after this; None: no limit."""
     resume: bool = False
+    """Whether the finished candidates in the output folder are kept."""
     replay: str = ""
     """Output folder, or report, of an earlier run whose decisions hold; empty: what is measured here decides."""
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)

@@ -42,6 +42,7 @@ class Classes:
     """The best classes of one frame, best first."""
 
     indices: NDArray[np.int64]
+    """(n,): class index, from 0."""
     scores: NDArray[np.float32]
     """Probabilities; those of all classes sum to at most 1."""
 

@@ -40,7 +40,9 @@ class Span:
     """A part of a text, and what it is."""
 
     text: str
+    """What stands there."""
     kind: str
+    """Name of the entity, such as `PER`."""
     start: int
     """Characters from the beginning of the text."""
     end: int
@@ -54,6 +56,7 @@ class Spans:
     """What was found in one text, in its order."""
 
     spans: tuple[Span, ...]
+    """In the order of the text."""
     words: int
     """Of the text."""
 

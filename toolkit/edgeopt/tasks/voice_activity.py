@@ -37,6 +37,7 @@ class Activity:
     probabilities: NDArray[np.float32]
     """(stretches,), evenly long; NaN where the output holds it."""
     threshold: float
+    """Probability from which on a chunk counts as speech."""
 
     @property
     def is_speech(self) -> NDArray[np.bool_]:

@@ -38,6 +38,7 @@ class BenchOptions:
     load: str = "closed"
     """Like `closed:4` or `fps:30`, one of `measurement/load/models/`; a rate is per stream."""
     streams: Annotated[int, Within(1, 1000)] = 1
+    """Cameras, each at the rate of `load`."""
     phases: str = "uniform"
     """`uniform` or `random`."""
     queue: str = "fifo"
@@ -47,6 +48,7 @@ class BenchOptions:
     jitter_ms: Annotated[float, Within(0, DURATION_MS.most)] = 0.0
     """Standard deviation of a fixed rate's capture times."""
     seed: Annotated[int, SEEDS] = 0
+    """Decides arrivals, phases and orders."""
     seconds: Annotated[float, DURATION_S] | None = None
     """Least time to measure after warm-up; None: 5, and 30 for each run of the search for the capacity."""
     min_frames: Annotated[int, Within(1, 10**8)] = 400
@@ -56,6 +58,7 @@ class BenchOptions:
     budget_ms: Annotated[float, DURATION_MS] | None = None
     """What a frame may take; None: the target's, and no gate."""
     max_miss_ratio: Annotated[float, Within(0, 1)] = 0.01
+    """Share of the frames that may miss the budget."""
     threads: Annotated[int, THREADS] = 0
     """0: the target's, or the physical cores, shared by the workers."""
     spin: bool | None = None
@@ -63,19 +66,29 @@ class BenchOptions:
     rounds: Annotated[int, Within(0, 1000)] = 0
     """Fresh processes for the headline quantiles; 0: none."""
     find_capacity: bool = False
+    """Whether the highest rate that keeps the budget is searched."""
     batches: tuple[Annotated[int, Within(1, 4096)], ...] = ()
+    """Batch sizes to measure too."""
     beside: str | None = None
     """Another model on the same cores, such as `other.onnx@15fps`; without a rate one frame after the other."""
     cold: bool = False
+    """Whether starts of fresh processes are timed, with a warm and a cold page cache."""
     repeats: Annotated[int, Within(1, 1000)] | None = None
     """Starts of each way of a cold start; None: 10."""
     profile: bool = False
+    """Whether a run of its own says which operators take the time."""
     trace: Path | None = None
+    """File for a timeline, for Perfetto or chrome://tracing; None: none is written."""
     energy: bool = False
+    """Whether the machine's power meters are read."""
     device_price: Annotated[float, _PRICE] | None = None
+    """Price of the device, in any currency, for the cost of an inference."""
     life_years: Annotated[float, _PRICE] | None = None
+    """How long the device works; None: 5 years."""
     watts: Annotated[float, _PRICE] | None = None
+    """Power of the device; None: as measured."""
     kwh_price: Annotated[float, _PRICE] | None = None
+    """Price of a kWh."""
     cloud_price: Annotated[float, _PRICE] | None = None
     """Of one hour of a rented machine."""
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)

@@ -45,7 +45,9 @@ class Piece:
     """One token, and what may be shown with it: it may be empty, where a character or a stop string is not whole."""
 
     token: int
+    """Its number in the vocabulary."""
     text: str
+    """What may be shown with it."""
     at_ns: int
     """Since the answer was asked for."""
 
@@ -88,7 +90,9 @@ class Asked:
     """What an answer may be."""
 
     most_tokens: int = 256
+    """Tokens that the answer may have."""
     sampling: Sampling = field(default_factory=Sampling)
+    """How tokens are drawn."""
     stop: tuple[str, ...] = ()
     """The answer ends before any of these."""
     chunk_tokens: int = 0
@@ -104,6 +108,7 @@ class Asked:
     ends: bool = True
     """Whether the model's own end ends the answer; a benchmark wants all tokens."""
     long: Long = Long.REFUSE
+    """What becomes of a prompt that fills the context."""
     keep: int = 0
     """First tokens of the prompt that are never cut, of a stored prefix for example."""
 

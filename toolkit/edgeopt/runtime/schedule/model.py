@@ -37,6 +37,7 @@ class Model:
     path: str | Path
     """Of the bundle, or of the output folder of `edgeopt optimize`."""
     terms: Terms = field(default_factory=Terms)
+    """Priority, budget and rate of the model."""
     threads: int | None = None
     """Of the engine; None: as the bundle was measured."""
     is_kept: bool = False

@@ -12,8 +12,11 @@ class Times:
     """One series of times: percentiles of the last frames, totals since the start; None where no frame had it."""
 
     p50_ms: float | None
+    """The median."""
     p90_ms: float | None
+    """What 9 of 10 frames take at most."""
     p99_ms: float | None
+    """What 99 of 100 frames take at most."""
     frames: int
     """How many frames the percentiles tell of. A p99 of fewer than 100 is their longest time."""
     total_ms: float

@@ -34,11 +34,13 @@ class Event:
     """One of them."""
 
     kind: EventKind
+    """What kind of thing happened."""
     at_s: float
     """Since the stream began."""
     frame: int
     """How many frames had come in."""
     reason: str
+    """What happened, in words for a person."""
 
     def __str__(self) -> str:
         return f"{self.at_s:.1f} s, frame {self.frame}: {self.kind}: {self.reason}"

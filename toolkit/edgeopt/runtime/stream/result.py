@@ -22,6 +22,7 @@ class StreamResult:
     frame: Sample = field(repr=False)
     """As the source gave it; `print` leaves it out."""
     answer: Any
+    """As `predict` returns it."""
     age_ns: int
     """From the capture of the frame until the answer is handed over, waiting included."""
     latency_ns: int
@@ -55,7 +56,9 @@ class StreamStats(Stats):
     """Counts since the start, times of the last frames (`stages` begins with `wait`), and what happened."""
 
     queue: str
+    """Which frames wait: `latest`, `fifo` or `bounded:8`."""
     budget_ms: float
+    """What a frame may take from its capture to its answer."""
     answers_per_s: float | None
     """Over the last answers; None before the second."""
     waiting_growth_ratio: float | None
@@ -65,7 +68,9 @@ class StreamStats(Stats):
     gap_s: float
     """How long, all together."""
     level: str
+    """`full`, or how far the stream is degraded now."""
     artefact: str
+    """File of the model that answers now."""
     pipelining: Pipelining | None
     """None: not measured, since the source is slower than the model or `pipelined` was given."""
     events: tuple[Event, ...]
