@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner
-from tests.fixtures.small_nets import Net
+from small_nets import Net
 
 from edgeopt.cli import cli
 from edgeopt.graph.model import Model, load_model, save_model

@@ -321,6 +321,16 @@ def test_labels_choose_among_recipes_that_fit_by_shape(tmp_path):
     assert "2 recipes fit this model; on 12 labelled pictures: imagenet top1 1.0000" in str(choice.notes[-1])
 
 
+def test_a_reading_that_scores_nothing_is_not_proposed(tmp_path):
+    """All labels are a class that no reading gives: raw pictures make it likelier by far, and never the first."""
+    model, labels = thousand_hues(gain=0.05), labelled_hues(tmp_path)
+    lines = [line.split(",")[0] for line in labels.read_text().splitlines()]
+    labels.write_text("".join(f"{file},999\n" for file in lines))
+    recipe, labelled = bound_to("imagenet", model), open_labelled(labels)
+    session = EXECUTOR.open(model.data, SessionOptions())
+    assert find_misreading(recipe, model.inputs, model.outputs, session, labelled.frames, labelled) is None
+
+
 def test_labels_that_do_not_tell_recipes_apart_leave_the_question_to_the_user(tmp_path):
     save_model(thousand_hues(0.0), tmp_path / "hues.onnx")
     with pytest.raises(EdgeoptError, match="12 labelled pictures do not tell them apart: imagenet top1") as refused:

@@ -294,7 +294,9 @@ def find_misreading(
         told = next((one for one in judged if one.recipe == values), other)
         other = other if _is_better(other, told) else told
     is_useless = _is_useless(own)
-    if other and (_is_better(other, own) or (contradicts and (labelled is None or other.value >= own.value))):
+    if other and labelled is not None and not _is_worth_proposing(other, own, contradicts):
+        return None
+    if other and (_is_better(other, own) or contradicts):
         is_certain = (is_useless and _is_convincing(other, own)) or (contradicts and labelled is None)
         return Misreading(
             _told(own, other, contradicts), other.recipe, is_certain, contradicts or own.scored is not None
@@ -376,6 +378,16 @@ def _is_better(other: _Judged, own: _Judged) -> bool:
     return is_proven and other.value - own.value >= _LEAST_GAIN
 
 
+def _is_worth_proposing(other: _Judged, own: _Judged, contradicts: bool) -> bool:
+    """Whether a reading scores on labels at all, and more than the recipe's.
+
+    As much is enough where its probabilities are nearer the truth, or the values of the outputs say so themselves.
+    """
+    if other.value <= 0 or other.value < own.value:
+        return False
+    return other.value > own.value or own.is_rightness or contradicts
+
+
 def _is_convincing(other: _Judged, own: _Judged) -> bool:
     """Whether another reading is more than the recipe's with more contrast: by labels, or because it is sure."""
     is_amplified = _contrast(other.recipe) > _AMPLIFIED * _contrast(own.recipe)
@@ -391,6 +403,9 @@ def _is_useless(own: _Judged) -> bool:
 
 def _told(own: _Judged, other: _Judged, contradicts: bool) -> str:
     count = plural(len(own.sureness), "picture")
+    if own.scored and contradicts and other.value == own.value:
+        told = f"the values of its outputs on {count} say otherwise"
+        return f"{told}; {own.scored.accuracy.metric} is {own.value:.4f} either way"
     if own.scored:
         metric = own.scored.accuracy.metric
         told = f"its {metric} on {count} is {own.value:.4f}, that of another reading {other.value:.4f}"
