@@ -17,6 +17,7 @@ from pathlib import Path
 
 import cv2
 import numpy as np
+import onnx
 import pytest
 from chromium import chromium_page
 from click.testing import CliRunner, Result
@@ -328,3 +329,43 @@ def test_rtsp_runs_headless(bundle, server, tmp_path):
     assert shown.exit_code == 0, shown.output
     assert len(shown.stdout.splitlines()) == 10
     assert len(list((tmp_path / "drawn").glob("*.png"))) == 10
+
+
+def test_a_model_runs_as_it_is_where_its_recipe_is_known(bundle, tmp_path):
+    """Shipped, beside the model or named: the answers are those of its bundle."""
+    told = ran(bundle, PICTURES, "--limit", 2, "--json").stdout.splitlines()
+    answers = [json.loads(line)["detections"] for line in told]
+    for model in (DIGITS, "digits_detector"):
+        shown = ran(model, PICTURES, "--limit", 2, "--json")
+        assert shown.exit_code == 0, shown.output
+        assert [json.loads(line)["detections"] for line in shown.stdout.splitlines()] == answers
+    alone = shutil.copy(DIGITS, tmp_path / "alone.onnx")
+    named = ran(alone, PICTURES, "--recipe", "digits_detector", "--limit", 2, "--json")
+    assert [json.loads(line)["detections"] for line in named.stdout.splitlines()] == answers
+    arrays = tmp_path / "x.npz"
+    spec = load_model(DIGITS).inputs[0]
+    np.savez(arrays, **{spec.name: np.zeros((2, *spec.shape[1:]), np.float32)})
+    fed = ran(alone, arrays, "--recipe", "tensors", "--json")
+    assert len(fed.stdout.splitlines()) == 2, fed.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["alone.onnx", "."], "write one: edgeopt recipe alone.onnx"),
+        (["nowhere.onnx", "."], "no model file or shipped model named 'nowhere.onnx'"),
+        (["alone.onnx", ".", "--code", "."], "--code is for a pipeline"),
+        (["bundle", ".", "--recipe", "tensors"], "bundle is a bundle, which brings its own -> leave --recipe out"),
+        (["bundle", ".", "--target", "cpu"], "bundle is a bundle, which brings its own -> leave --target out"),
+    ],
+)
+def test_a_model_without_a_recipe_and_options_of_another_are_refused(arguments, told, bundle, tmp_path, monkeypatch):
+    body = "(float[1, 3, 8, 8] x) => (float[1, 5] y) { m = GlobalAveragePool(x) f = Flatten(m) y = MatMul(f, w) }"
+    proto = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> net {body}')
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((3, 5), np.float32), "w"))
+    onnx.save(proto, str(tmp_path / "alone.onnx"))
+    shutil.copytree(bundle, tmp_path / "bundle")
+    monkeypatch.chdir(tmp_path)
+    shown = ran(*arguments)
+    assert shown.exit_code == 1, shown.output
+    assert told in " ".join(shown.stderr.split())

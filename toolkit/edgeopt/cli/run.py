@@ -29,7 +29,7 @@ from edgeopt.cli._options import (
 from edgeopt.cli._output import show, show_line
 from edgeopt.cli._progress import Progress
 from edgeopt.cli._status import StatusLine
-from edgeopt.cli._values import Budget, Number, Share, Whole
+from edgeopt.cli._values import Budget, Number, RecipeName, Share, TargetName, Whole
 from edgeopt.errors import EXIT_INCONCLUSIVE
 
 if TYPE_CHECKING:
@@ -96,6 +96,22 @@ _GROUPS = {
 @click.command(cls=GroupedCommand, groups=_GROUPS)
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("source", required=False)
+@click.option(
+    "--recipe",
+    "-r",
+    type=RecipeName(),
+    metavar="NAME|FILE",
+    show_default="read from the model",
+    help="Of a model that is no bundle: how it is fed and read.",
+)
+@click.option(
+    "--target",
+    "-t",
+    type=TargetName(),
+    metavar="NAME|FILE",
+    show_default="cpu",
+    help="Of a model that is no bundle: the device.",
+)
 @click.option("--prompt", help="Let a language model answer this text, in place of SOURCE.")
 @click.option(
     "--output-tokens", type=Whole(min=1), show_default="256", help="Tokens that the answer to --prompt may have."
@@ -208,7 +224,8 @@ def run(
     """Run BUNDLE on SOURCE, and print how it keeps up.
 
     SOURCE is a picture, a folder of pictures, a video, an .npz, a camera's number, or an address (RTSP, RTMP, HLS).
-    BUNDLE is that of a model or a pipeline. Pictures are answered in one line each. Ctrl-C ends with the summary.
+    BUNDLE is that of a model or a pipeline; or MODEL.onnx as it is, where its recipe is known. Pictures are answered
+    in one line each. Ctrl-C ends with the summary.
     With --prompt BUNDLE is that of a language model (or a shipped one, or a folder that edgeopt export wrote), and its
     answer is printed as it comes. A folder of optimum-cli with an encoder and a decoder answers a .wav file as SOURCE,
     or --prompt.

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgeopt.errors import EdgeoptError, InvalidFileError, Note, NoteKind, UnsupportedError
 from edgeopt.executors import Session, SessionOptions
@@ -23,7 +24,10 @@ from edgeopt.recipes.drafted import Draft, Facts
 from edgeopt.recipes.drafting import draft_recipe
 from edgeopt.recipes.feeding import fed
 from edgeopt.recipes.frames import Frames, open_frames
-from edgeopt.recipes.preprocess import PICTURE_TYPES
+from edgeopt.recipes.made_up import synthetic_frames, synthetic_like
+from edgeopt.recipes.output_shapes import SPREADING
+from edgeopt.recipes.picture_inputs import may_be_picture, picture_layout, plane_of
+from edgeopt.recipes.preprocess import PICTURE_TYPES, Layout
 from edgeopt.recipes.questions import Ask, name_of_reading, nobody
 from edgeopt.recipes.readings import LINE_SIZE
 from edgeopt.recipes.recipe import Recipe, read_recipe
@@ -35,6 +39,8 @@ _KEEPING_VALUES = frozenset({"Cast", "Identity", "Transpose"})
 """Ops between an input and the first that computes with it."""
 _DRAWN_HEIGHT = 480
 """Pixels of a drawn picture."""
+_RUN = 4
+"""Made-up pictures whose answers tell scores from other numbers."""
 _DRAWN = 2
 """Readings that are drawn side by side."""
 
@@ -130,8 +136,40 @@ def _rate_of(frames: Frames | None) -> int:
 
 
 def _facts_of(model: Model, path: Path) -> Facts:
-    outputs = _outputs_of(model)
-    return Facts(model.name, path, model.opset, model.inputs, outputs, model.metadata, _first_ops(model))
+    outputs, first_ops = _outputs_of(model), _first_ops(model)
+    answers = _answers_of(model, outputs, first_ops)
+    return Facts(model.name, path, model.opset, model.inputs, outputs, model.metadata, first_ops, answers)
+
+
+def _answers_of(model: Model, outputs: Sequence[TensorSpec], first_ops: Sequence[str]) -> tuple[NDArray[Any], ...]:
+    """Return what the only output gives for made-up pictures; empty where it is no row of numbers, or nothing runs."""
+    if len(model.inputs) != 1 or len(outputs) != 1 or outputs[0].op in SPREADING or not may_be_picture(model.inputs[0]):
+        return ()
+    spec = model.inputs[0]
+    sizes = [size if isinstance(size, int) else usual for size, usual in zip(spec.shape, (1, 3, 224, 224), strict=True)]
+    if sum(size != 1 for size in outputs[0].shape[1:]) != 1:
+        return ()
+    layout = picture_layout(spec)
+    sizes[layout.channels] = 1 if spec.shape[layout.channels] == 1 else 3
+    frames = synthetic_like(synthetic_frames(plane_of(sizes, layout)), plane_of(sizes, layout), _RUN)
+    takes_raw = "float" not in spec.dtype or any(op in ("Sub", "Div", "Mul", "Add") for op in first_ops)
+    try:
+        session = EXECUTOR.open(model.source, SessionOptions())
+    except EdgeoptError:
+        return ()
+    try:
+        answers = []
+        for i in range(_RUN):
+            picture = frames.picture(i)[..., : sizes[layout.channels]].astype(np.float32)
+            picture = picture if takes_raw else picture / np.float32(255) - np.float32(0.5)
+            picture = picture if layout is Layout.NHWC else picture.transpose(2, 0, 1)
+            fed = np.ascontiguousarray(picture.reshape(sizes)).astype(spec.dtype)
+            answers.append(np.asarray(session.run({spec.name: fed})[outputs[0].name]))
+    except EdgeoptError:
+        return ()
+    finally:
+        session.close()
+    return tuple(answers)
 
 
 def _outputs_of(model: Model) -> tuple[TensorSpec, ...]:

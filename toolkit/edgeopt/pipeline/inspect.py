@@ -126,7 +126,8 @@ def _chosen(recipe: str | None, path: Path, loaded: Model) -> str:
         if recipe is not None:
             raise
         return f"none: {error.problem}"
-    return f"{choice.recipe.name}: {choice.reason}"
+    guesses = f"; guesses in it: {', '.join(choice.recipe.guesses)}" if choice.recipe.guesses else ""
+    return f"{choice.recipe.name}: {choice.reason}{guesses}"
 
 
 def _multiply_adds(model: Model) -> int | None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from edgeopt.errors import EXIT_PASS, EdgeoptError, Note
 from edgeopt.measurement.statistics.budget import BudgetResult, judge_budget, require_provable
-from edgeopt.pipeline.live_subject import Subject, open_subject
+from edgeopt.pipeline.live_subject import Subject, opened_subject
 from edgeopt.recipes.pictures import VIDEOS
 from edgeopt.runtime.outputs import Output, Shown
 from edgeopt.runtime.outputs.pictures import PictureFolder
@@ -47,6 +47,10 @@ class LiveOptions:
     view: bool = False
     code: Path | None = None
     """The folder of the functions that a pipeline calls; they are run."""
+    recipe: str | None = None
+    """Of a model as it is: shipped name or path; None: read from the model."""
+    target: str | None = None
+    """Of a model as it is: shipped name or path; None: this processor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +128,10 @@ class _Judged:
 
 
 def run_live(bundle: Path, source: str, options: LiveOptions, listener: Listener, threads: int = 0) -> LiveResult:
-    """Run a bundle on a source until it ends, the limit is reached or the user interrupts.
+    """Run a bundle, or a model as it is, on a source until it ends, the limit is reached or the user interrupts.
 
     Args:
-        bundle: Its folder, of a model or a pipeline.
+        bundle: Its folder, of a model or a pipeline; or a model, by path or shipped name.
         source: A camera's number, a path or an address.
         options: What is asked for.
         listener: Hears of it.
@@ -137,11 +141,10 @@ def run_live(bundle: Path, source: str, options: LiveOptions, listener: Listener
         EdgeoptError: If it gives no answer at all; what ends it later is `LiveResult.failure`.
     """
     require_provable(options.max_miss_ratio, "frames")
-    subject = open_subject(bundle, options.code, threads or None)
-    with subject.served as served:
+    with opened_subject(bundle, source, options.code, threads or None, options.recipe, options.target) as subject:
         budget_ms = options.budget_ms or subject.budget_ms
         with Stream(
-            served,
+            subject.served,
             source,
             fps=options.fps or ("own" if options.view else None),
             budget_ms=budget_ms,
@@ -166,7 +169,7 @@ def _run(
     with _outputs(subject, stream, source, bundle, options) as outputs:
         view = next((one.address for one in outputs if isinstance(one, View)), "")
         listener.begin(
-            subject, (*subject.served.notes, *stream.source.notes), view, by_line=isinstance(stream.source, Pictures)
+            subject, (*subject.notes, *stream.source.notes), view, by_line=isinstance(stream.source, Pictures)
         )
         try:
             for count, result in enumerate(stream, start=1):

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 import numpy as np
 
-from edgeopt.errors import EdgeoptError
+from edgeopt.errors import EdgeoptError, Note, NoteKind
+from edgeopt.graph.exported_folder import exported_in
 from edgeopt.graph.tensors import Frame
+from edgeopt.measurement.given import open_given
 from edgeopt.measurement.pipelines.code import load_calls
+from edgeopt.measurement.pipelines.given import write_original
+from edgeopt.measurement.subject import shapes_of
 from edgeopt.pipeline.plain import as_text, plain
 from edgeopt.recipes.drawing import HEIGHT
+from edgeopt.recipes.told_outputs import notes_of_guesses
+from edgeopt.runtime.bundle import is_bundle
 from edgeopt.runtime.outputs.sounds import DrawAll
 from edgeopt.runtime.pipelines.bundle import is_pipeline_bundle, read_pipeline
 from edgeopt.runtime.pipelines.crop import Crops
 from edgeopt.runtime.pipelines.description import FRAME, Stage, is_description
 from edgeopt.runtime.pipelines.pipeline import Answer, Pipeline
 from edgeopt.runtime.runtime import Runtime
+from edgeopt.system import assets
 from edgeopt.system.text import plural
+from edgeopt.system.threads import engine_threads
 from edgeopt.tasks._joined import Joined
 
 _NOT_DRAWN = "leave --save and --view out, or pass --json"
@@ -31,6 +42,11 @@ class Subject(Protocol):
     @property
     def served(self) -> Runtime | Pipeline:
         """What a stream runs."""
+        ...
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """What a user should know of it."""
         ...
 
     @property
@@ -72,17 +88,51 @@ class Subject(Protocol):
         ...
 
 
-def open_subject(bundle: Path, code: Path | None, threads: int | None) -> Subject:
-    """Return a bundle, loaded.
+@contextmanager
+def opened_subject(
+    bundle: Path, source: str, code: Path | None, threads: int | None, recipe: str | None, target: str | None
+) -> Iterator[Subject]:
+    """Open what is run, and close it.
 
     Args:
-        bundle: Of a model or a pipeline.
+        bundle: Of a model or a pipeline; or a model as it is, by path or shipped name.
+        source: What it will run on: arrays fix what a model leaves free.
         code: The folder of the functions that a pipeline calls.
         threads: Of each model; None: as measured.
+        recipe: Of a model as it is: shipped name or path; None: read from the model.
+        target: Of a model as it is: shipped name or path; None: this processor.
 
     Raises:
         EdgeoptError: If it is none, or does not open here.
     """
+    if not _is_model(bundle):
+        if recipe is not None or target is not None:
+            option = "--recipe" if recipe is not None else "--target"
+            raise EdgeoptError(f"{bundle} is a bundle, which brings its own", remedy=f"leave {option} out")
+        subject = _of_bundle(bundle, code, threads)
+        with subject.served:
+            yield subject
+        return
+    _refuse_code(code)
+    given = open_given(str(bundle), target or "cpu", recipe, fed=shapes_of(source))
+    with TemporaryDirectory() as folder:
+        write_original(Path(folder), given, engine_threads(threads or 0, given.target.threads))
+        runtime = Runtime.load(Path(folder), threads=threads)
+        reading = Note(NoteKind.INFO, f"read by recipe {given.recipe.name}: {given.choice.reason}")
+        with runtime:
+            yield _Model(runtime, (reading, *given.choice.notes))
+
+
+def _is_model(path: Path) -> bool:
+    """Return whether a path names a model as it is: an ONNX file, a folder that an exporter wrote, a shipped one."""
+    if is_bundle(path) or is_pipeline_bundle(path) or is_description(path):
+        return False
+    if path.is_dir():
+        return exported_in(path) is not None
+    return path.is_file() or path.suffix.lower() == ".onnx" or str(path) in assets.model_folders()
+
+
+def _of_bundle(bundle: Path, code: Path | None, threads: int | None) -> Subject:
     if is_pipeline_bundle(bundle):
         description = read_pipeline(bundle).description
         return _Whole(Pipeline.load(bundle, stages=load_calls(description, code), threads=threads))
@@ -91,14 +141,20 @@ def open_subject(bundle: Path, code: Path | None, threads: int | None) -> Subjec
             f"{bundle} says what a pipeline is, and run takes its bundle",
             remedy=f"make one: edgeopt optimize {bundle} --target cpu",
         )
+    _refuse_code(code)
+    runtime = Runtime.load(bundle, threads=threads)
+    return _Model(runtime, notes_of_guesses(runtime.bundle.recipe))
+
+
+def _refuse_code(code: Path | None) -> None:
     if code is not None:
         raise EdgeoptError("--code is for a pipeline, and a single model calls nothing", remedy="leave it out")
-    return _Model(Runtime.load(bundle, threads=threads))
 
 
 class _Model:
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, notes: tuple[Note, ...] = ()) -> None:
         self.served, self._task = runtime, runtime.task
+        self.notes = (*notes, *runtime.notes)
         self.budget_ms = runtime.bundle.target.budget_ms
 
     def as_text(self, answer: Any) -> str:
@@ -129,7 +185,7 @@ class _Model:
 
 class _Whole:
     def __init__(self, pipeline: Pipeline) -> None:
-        self.served = pipeline
+        self.served, self.notes = pipeline, tuple(pipeline.notes)
         self._stages = pipeline.description.stages
         self._tasks = {name: model.task for name, model in pipeline.models.items()}
         first = next(iter(pipeline.models.values()))

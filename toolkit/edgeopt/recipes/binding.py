@@ -25,6 +25,7 @@ from edgeopt.recipes.preprocess import PICTURE_TYPES, Colour
 from edgeopt.recipes.recipe import READERS, Recipe
 from edgeopt.recipes.tensor_outputs import recurrent_notes, with_outputs
 from edgeopt.recipes.text_input import bind_texts
+from edgeopt.recipes.told_outputs import notes_of_guesses, notes_of_unread, with_told_scores
 
 ARRAYS_RECIPE = "tensors"
 """The shipped recipe of any model: arrays in, outputs as they are."""
@@ -51,7 +52,7 @@ def bind_recipe(
     metadata: Mapping[str, str],
     taken: Shapes,
 ) -> Choice:
-    """Return a recipe bound to a model's tensors.
+    """Return a recipe bound to a model's tensors, and what a user should know of it.
 
     Args:
         recipe: Any.
@@ -64,6 +65,20 @@ def bind_recipe(
     Raises:
         UnsupportedError: If it does not fit, or a height or width is free and nothing fixes it.
     """
+    recipe, notes = with_told_scores(recipe, outputs)
+    choice = _bound(recipe, reason, inputs, outputs, metadata, taken)
+    notes = (*notes, *notes_of_unread(choice.recipe, outputs), *notes_of_guesses(choice.recipe))
+    return replace(choice, notes=(*choice.notes, *notes))
+
+
+def _bound(
+    recipe: Recipe,
+    reason: str,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    metadata: Mapping[str, str],
+    taken: Shapes,
+) -> Choice:
     if recipe.task == GENERATION:
         raise UnsupportedError(
             f"recipe {recipe.name!r} is of a language model, which writes token after token; this takes models that "
@@ -73,7 +88,7 @@ def bind_recipe(
     if taken:
         recipe = replace(recipe, input=replace(recipe.input, shapes={**recipe.input.shapes, **taken}))
         told = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in taken.items())
-        choice = bind_recipe(recipe, reason, inputs, outputs, metadata, {})
+        choice = _bound(recipe, reason, inputs, outputs, metadata, {})
         return replace(choice, notes=(*choice.notes, Note(NoteKind.INFO, f"shapes fixed as the tensors have: {told}")))
     if recipe.kind == "text":
         return _bind_texts(recipe, reason, inputs, outputs, metadata)

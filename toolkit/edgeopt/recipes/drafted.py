@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
 
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.recipe import Recipe
@@ -24,6 +27,8 @@ class Facts:
     metadata: Mapping[str, str]
     first_ops: tuple[str, ...] = ()
     """Ops that read its input."""
+    answers: tuple[NDArray[Any], ...] = ()
+    """What its only output gave for a few made-up pictures, where it is a row of numbers; empty: not run."""
     sound_rate_hz: int = 0
     """Of the example that was given, where it is a sound; 0: none was."""
 
@@ -39,7 +44,8 @@ class Draft:
     @property
     def not_known(self) -> tuple[str, ...]:
         """The keys whose values are guesses."""
-        return tuple(key for key, told in self.comments.items() if told.startswith(NOT_KNOWN))
+        guessed = [key for key, told in self.comments.items() if told.startswith(NOT_KNOWN)]
+        return tuple(dict.fromkeys((*guessed, *self.recipe.guesses)))
 
     def text(self, facts: Facts, labels: str, alphabet: str = "") -> str:
         """Return the commented TOML text.
@@ -56,5 +62,6 @@ class Draft:
         ]
         if self.not_known:
             head.append(f"Guesses, to be checked: {', '.join(self.not_known)}.")
-        written = replace(self.recipe, alphabet=replace(self.recipe.alphabet, file=alphabet, characters=""))
+        alphabet_file = replace(self.recipe.alphabet, file=alphabet, characters="")
+        written = replace(self.recipe, alphabet=alphabet_file, guesses=self.not_known)
         return recipe_text(written, name=written.name, labels=labels, head=head, comments=self.comments)

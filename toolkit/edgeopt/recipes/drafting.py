@@ -49,6 +49,7 @@ from edgeopt.recipes.readings import (
 )
 from edgeopt.recipes.recipe import Recipe, find_recipe
 from edgeopt.recipes.recognise import choose_recipe
+from edgeopt.recipes.rows import row_kind
 from edgeopt.recipes.sound_drafting import sound_draft
 from edgeopt.recipes.sound_reading import sound_recipe
 from edgeopt.recipes.state_drafting import draft_states
@@ -201,18 +202,31 @@ class _Drafting:
             self._comments["task"] = f"outputs as recipe {fitting[0].name} reads: {outputs}"
             return self._decoding(fitting[0])
         if self._are_classes() and not other_task(facts.metadata, shipped_recipes()):
-            self._comments["task"] = f"one score a class: {outputs}"
-            return self._decoding(find_recipe(_CLASSIFIER))
+            return self._row(outputs)
         if task := other_task(facts.metadata, shipped_recipes()):
             self._comments["task"] = f"the exporter says {named_task(task)}, which no recipe reads: outputs as they are"
             return arrays
         readings = [*(fitting or [*map_readings(self._size, self._layout, facts.outputs), *possible]), arrays]
+        if len(facts.outputs) > 1 and readings[0].postprocess.decoder in CLASSIFIERS:  # it would leave heads unread
+            readings = [arrays, *readings[:-1]]
         if len(readings) == 1:
             self._comments["task"] = f"no decoder reads these outputs: {outputs}"
             return arrays
         found = self._tell("task", about_recipe(readings), f"outputs are {outputs}")
         assert isinstance(found, Recipe)
         return self._decoding(found)
+
+    def _row(self, outputs: str) -> Recipe:
+        """Return the recipe of a classifier, or of tensors where the numbers are rather no scores."""
+        facts, classifier, arrays = self._facts, find_recipe(_CLASSIFIER), find_recipe(ARRAYS_RECIPE)
+        kind = row_kind(facts.outputs[0], facts.answers, has_names=bool(class_names_of(facts.metadata)))
+        found = classifier if kind.are_classes else arrays
+        if kind.is_sure:
+            self._comments["task"] = f"{kind.why}: {outputs}"
+        else:
+            readings = [classifier, arrays] if kind.are_classes else [arrays, classifier]
+            found = self._tell("task", about_recipe(readings), f"{kind.why}: {outputs}")
+        return self._decoding(found) if found.decodes else found
 
     def _reader(self) -> Recipe | None:
         """Return the recipe of a recogniser of text, if the outputs are one's, or may be and its alphabet is known."""

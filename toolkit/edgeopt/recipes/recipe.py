@@ -236,6 +236,9 @@ class Recipe:
     """Task keypoints: the points of a pose."""
     alphabet: Alphabet = field(default_factory=Alphabet)
     """Of a recogniser of text."""
+    guesses: tuple[str, ...] = ()
+    """Keys, such as `preprocess.colour`, whose values nobody told: `edgeopt recipe` writes them, who checks one takes
+    it out."""
     match: tuple[Match, ...] = ()
     labels: str = ""
     """File of class names, one a line, relative to the recipe."""

@@ -58,6 +58,9 @@ def recipe_text(
         lines += _line(key, getattr(changed, key), comments.get(key, ""))
     if labels or "labels" in comments:
         lines += _line("labels", labels, comments.get("labels", ""))
+    if recipe.guesses:
+        lines += ["# keys that are guesses, and told so by every command: take out each that you checked"]
+        lines += _line("guesses", recipe.guesses, "")
     for table in _TABLES:
         values = _values(getattr(changed, table), table, comments)
         lines += ["", f"[{table}]", *values] if values else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -63,19 +64,20 @@ def choose_recipe(
         return beside_it
     shapes = f"inputs {', '.join(map(str, inputs))}; outputs {', '.join(map(str, outputs))}"
     if not fitting and given:
-        return _as_tensors(shapes, inputs, outputs, metadata, taken)
+        return _as_tensors(shapes, path, inputs, outputs, metadata, taken)
     if not fitting and (task := other_task(metadata, shipped_recipes())):
         raise UnsupportedError(
             f"the exporter says that this model is for {named_task(task)}, which no recipe reads",
-            remedy=f"judge its outputs as they are: --recipe {ARRAYS_RECIPE} and --calib FILE.npz"
-            f"{_of_pictures(inputs)}",
+            remedy=f"judge its outputs as they are: --recipe {ARRAYS_RECIPE} and --calib FILE.npz, or a recipe of its "
+            f"own: edgeopt recipe {_told_path(path)}",
         )
     if not fitting:
-        named = f"; or pass --recipe with one of {', '.join(one.name for one in possible)}" if possible else ""
+        named = f"; or pass --recipe with one of {', '.join(recipe.name for recipe in possible)}" if possible else ""
         raise EdgeoptError(
             f"no recipe fits this model ({shapes})",
-            remedy="pass its inputs as arrays: --calib FILE.npz (edgeopt bench: --source)"
-            f"{_of_pictures(inputs)}{named}",
+            remedy=f"write one: edgeopt recipe {_told_path(path)}{_as_they_are(inputs)}; or pass its inputs as arrays: "
+            "--calib FILE.npz "
+            f"(edgeopt bench: --source){named}",
         )
     if len(fitting) > 1 and not may_rival:
         names = ", ".join(recipe.name for recipe in fitting)
@@ -97,14 +99,15 @@ def choose_recipe(
     return replace(first, rivals=tuple(rest))
 
 
-def _of_pictures(inputs: Sequence[TensorSpec]) -> str:
-    """Return the advice to write a recipe, where the model may take a picture."""
-    if len(inputs) != 1 or len(inputs[0].shape) != 4 or inputs[0].dtype not in PICTURE_TYPES:
-        return ""
-    return (
-        '; or pictures, with a recipe.toml of your own (task = "tensors", and under [input] and [preprocess] how a '
-        "picture becomes the input)"
-    )
+def _as_they_are(inputs: Sequence[TensorSpec]) -> str:
+    """Return what a recipe says where outputs are no known answer to a picture; nothing where none goes in."""
+    takes_picture = len(inputs) == 1 and len(inputs[0].shape) == 4 and inputs[0].dtype in PICTURE_TYPES
+    told = ' ([preprocess] says how a picture goes in; task = "tensors" where nothing reads the outputs)'
+    return told if takes_picture else ""
+
+
+def _told_path(path: Path | None) -> str:
+    return shlex.quote(str(path)) if path else "MODEL"
 
 
 def _as_given(inputs: Sequence[TensorSpec], given: Shapes) -> tuple[tuple[TensorSpec, ...], Shapes]:
@@ -120,6 +123,7 @@ def _as_given(inputs: Sequence[TensorSpec], given: Shapes) -> tuple[tuple[Tensor
 
 def _as_tensors(
     shapes: str,
+    path: Path | None,
     inputs: Sequence[TensorSpec],
     outputs: Sequence[TensorSpec],
     metadata: Mapping[str, str],
@@ -134,6 +138,6 @@ def _as_tensors(
         NoteKind.WARNING,
         f"no recipe fits this model, so recipe {recipe.name!r} is taken: accuracy is judged by the agreement of "
         f"outputs alone, at least {choice.recipe.least_agreement:g} is asked",
-        "write a recipe.toml for a metric on labels",
+        f"for a metric on labels write a recipe: edgeopt recipe {_told_path(path)}",
     )
     return replace(choice, notes=(note, *choice.notes))

@@ -383,9 +383,8 @@ def _is_worth_proposing(other: _Judged, own: _Judged, contradicts: bool) -> bool
 
     As much is enough where its probabilities are nearer the truth, or the values of the outputs say so themselves.
     """
-    if other.value <= 0 or other.value < own.value:
-        return False
-    return other.value > own.value or own.is_rightness or contradicts
+    is_as_good = other.value == own.value and (own.is_rightness or contradicts)
+    return other.value > 0 and (is_as_good or other.value > own.value)
 
 
 def _is_convincing(other: _Judged, own: _Judged) -> bool:
