@@ -275,9 +275,8 @@ def find_misreading(
         InvalidFileError: If the labels are of another task.
     """
     pictures = labelled.frames if labelled else frames
-    if not pictures.holds_pictures or len(pictures) < _LEAST_PICTURES:
-        return None
-    if not find_task(recipe.task).reveals_misreading:
+    is_revealing = find_task(recipe.task).reveals_misreading
+    if not is_revealing or not pictures.holds_pictures or len(pictures) < _LEAST_PICTURES:
         return None
     bench = _Bench(inputs, outputs, session, frames, labelled, tell)
     values = _fitting_values(bench, recipe)
@@ -294,7 +293,7 @@ def find_misreading(
         told = next((one for one in judged if one.recipe == values), other)
         other = other if _is_better(other, told) else told
     is_useless = _is_useless(own)
-    if other and labelled is not None and not _is_worth_proposing(other, own, contradicts):
+    if other and labelled and not _is_worth_proposing(other, own, contradicts):
         return None
     if other and (_is_better(other, own) or contradicts):
         is_certain = (is_useless and _is_convincing(other, own)) or (contradicts and labelled is None)
@@ -403,8 +402,8 @@ def _is_useless(own: _Judged) -> bool:
 def _told(own: _Judged, other: _Judged, contradicts: bool) -> str:
     count = plural(len(own.sureness), "picture")
     if own.scored and contradicts and other.value == own.value:
-        told = f"the values of its outputs on {count} say otherwise"
-        return f"{told}; {own.scored.accuracy.metric} is {own.value:.4f} either way"
+        metric = own.scored.accuracy.metric
+        return f"the values of its outputs on {count} say otherwise; {metric} is {own.value:.4f} either way"
     if own.scored:
         metric = own.scored.accuracy.metric
         told = f"its {metric} on {count} is {own.value:.4f}, that of another reading {other.value:.4f}"
