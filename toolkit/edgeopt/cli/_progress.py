@@ -60,9 +60,23 @@ class Progress:
     """
 
     def __init__(
-        self, *, quiet: bool = False, stream: TextIO | None = None, clock: Callable[[], float] = monotonic
+        self,
+        *,
+        quiet: bool = False,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = monotonic,
+        limit_s: float | None = None,
     ) -> None:
+        """Begin to listen.
+
+        Args:
+            quiet: Whether nothing is shown.
+            stream: Where it is shown; None: the standard error.
+            clock: Seconds that never go back.
+            limit_s: How long the whole command may take: the bar is then of the whole, and says when it ends.
+        """
         self._quiet, self._clock, self._stream = quiet, clock, stream or sys.stderr
+        self._limit_s, self._began_s = limit_s, clock()
         self._status = StatusLine(quiet=quiet, stream=self._stream, clock=clock)
         self._work = _Work("", 0, 0.0, 0)
         self._told_s = clock()
@@ -114,7 +128,19 @@ class Progress:
         is_asked = self._status.is_live or os.environ.get("COLUMNS", "").isdecimal()
         return shutil.get_terminal_size().columns if is_asked else _PIPE
 
+    def _whole(self, work: _Work, limit_s: float) -> str:
+        """Return the line of a command that has a time limit: a bar of the whole, and the work that is done now."""
+        spent_s = self._clock() - self._began_s
+        filled = min(int(_BAR * spent_s / limit_s), _BAR)
+        ends = f"ends within {_duration(max(limit_s - spent_s, 1.0))}"
+        amount = shown_amount(work.done, work.of).strip() if work.of > 1 else ""
+        what = f"{work.what} {amount}".strip()
+        bar = f"{self._filled[:filled]}{self._empty[filled:]}  {ends:<24}  "
+        return f"{bar}{shorten(what, self._status.width - len(bar))}"
+
     def _line(self, work: _Work, left: str) -> str:
+        if self._limit_s:
+            return self._whole(work, self._limit_s)
         if work.of < 2:
             return work.what
         filled = _BAR * work.done // work.of

@@ -244,7 +244,7 @@ def optimize(
             resume=resume,
             time_limit_s=time_limit,
         )
-        with Progress(quiet=form != TERMINAL) as progress:
+        with Progress(quiet=form != TERMINAL, limit_s=time_limit) as progress:
             work = optimize_encoder_decoder if is_pair else optimize_language_model
             found = work(model, target=target, out=out, options=asked, listener=progress)
         show(summarize_language(found), form)
@@ -281,7 +281,7 @@ def optimize(
     if dry_run:
         show(show_plan(model, target=target, recipe=recipe, options=options), form)
         return
-    with Progress(quiet=form != TERMINAL) as progress:
+    with Progress(quiet=form != TERMINAL, limit_s=time_limit) as progress:
         exported: dict[str, Any] = {"inputs": [NetworkInput(*one) for one in inputs], "task": task}
         report = run(model, target=target, out=out, recipe=recipe, options=options, listener=progress, **exported)
     show(summarize(report), form)
@@ -295,7 +295,7 @@ def _optimize_pipeline(
     from edgeopt.pipeline.joint.optimize import optimize_pipeline
     from edgeopt.pipeline.joint.summary import summarize
 
-    with Progress(quiet=form != TERMINAL) as progress:
+    with Progress(quiet=form != TERMINAL, limit_s=options.time_limit_s) as progress:
         report = optimize_pipeline(model, target=target, code=code, out=out, options=options, listener=progress)
     show(summarize(report), form)
     return report.exit_code

@@ -97,7 +97,7 @@ def prune(
         prune=prune,
         keep_layers=keep_layers,
     )
-    with Progress(quiet=form != TERMINAL) as progress:
+    with Progress(quiet=form != TERMINAL, limit_s=time_limit) as progress:
         result = run(model, target=target, out=out, recipe=recipe, options=options, listener=progress)
     show(summarize(result), form)
     ctx.exit(result.exit_code)

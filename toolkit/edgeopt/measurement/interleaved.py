@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Protocol, TypeAlias
@@ -201,6 +201,10 @@ class Turns:
     def parts(self) -> tuple[str, ...]:
         """What can be judged, `execute` and `frame` first."""
         return parts_worth_judging(dict(self.samples))
+
+    def with_models(self, names: Collection[str]) -> Turns:
+        """Return the turns with the samples of these models only."""
+        return replace(self, samples={name: one for name, one in self.samples.items() if name in names})
 
     def ratio(self, label: str, part: str, *, against: str = "", margin: float = 0.02) -> Ratio:
         """Return the ratio of one to another (the first), judged beside the first one's ratio to itself."""

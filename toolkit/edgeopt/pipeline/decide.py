@@ -52,7 +52,7 @@ def decide(run: Run) -> Decision | None:
         budget_ms=run.plan.budget_ms,
         workers=run.plan.threads,
         fresh=None if run.openers or one_open else _fresh(run),
-        seconds=min(MOST_SECONDS, max(left - CONFIRM_SECONDS, 3.0)),
+        seconds=min(MOST_SECONDS, max(left - max(CONFIRM_SECONDS, run.context.proof_s), 3.0)),
         confirm_seconds=min(CONFIRM_SECONDS, max(left / 2, 0.0)),
         tell=run.listener.progress,
         one_open=one_open,

@@ -87,6 +87,7 @@ def conclude(run: Run, choice: Choice, decision: Decision | None, bundle_of: Bun
         budget_asked=run.plan.budget_asked,
         accuracy_asked=run.plan.accuracy_asked,
         to_label=run.to_label,
+        unproven=decision.unproven if decision else "",
         max_drop=run.plan.max_drop,
         metric=run.context.recipe.evaluation.metric,
         candidates=candidates,

@@ -6,6 +6,7 @@ by whole frames; nothing else is chosen.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -42,10 +43,12 @@ _MOST_LISTED = 3
 _BATCHES = 2
 _LEAST_BLOCK = 3
 """Slow models are timed over 30 frames at least."""
-_PACE = Pace(0.0, most_legs=1, block_seconds=0.01, least_rounds=3)
+PROOF_PACE = Pace(0.0, most_legs=1, block_seconds=0.01, least_rounds=3)
 """Of a fresh process: short, because processes differ by more than rounds."""
 _SLOW_S = 0.5
 """A frame that takes longer."""
+_ALONE = 0.7
+"""Share of a process's time with several candidates that one with the best alone takes: most of it is its start."""
 
 Fresh = Callable[[Sequence[str], Pace, int], Turns]
 """Runs the original and these candidates in turns in one fresh process; the number is the seed of the order."""
@@ -69,6 +72,8 @@ class Decision:
     notes: tuple[Note, ...]
     untimed: str = ""
     """Why nothing was measured; empty where it was."""
+    unproven: str = ""
+    """What looks faster and was not proven for lack of time, and how much more would do; empty: nothing."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +138,7 @@ def measure_and_choose(
         confirmed=proof.samples(),
         trust=proof.trust,
         notes=tuple(proof.notes),
+        unproven=proof.unproven,
     )
 
 
@@ -172,11 +178,20 @@ def _unproven(one: Candidate) -> Candidate:
     return replace(one, speed=replace(one.speed, verdict=Change.UNCONFIRMED)) if one.speed else one
 
 
+class _TooLateError(Exception):
+    """The time limit leaves none for the least number of fresh processes."""
+
+    def __init__(self, missing_s: float) -> None:
+        super().__init__()
+        self.missing_s = missing_s
+
+
 class _Proof:
     """What fresh processes say of the candidates that are worth asking for."""
 
     def __init__(self, turns: Turns, bench: Bench) -> None:
         self.notes: list[Note] = []
+        self.unproven = ""
         self._turns, self._bench = turns, bench
         self._readings, self._anchors = list(turns.readings), list(turns.anchors)
         self._found: list[FreshTurns] = []
@@ -201,8 +216,13 @@ class _Proof:
             except EdgeoptError as error:
                 self.notes.append(Note(NoteKind.WARNING, f"no speed is confirmed: {error.problem}", error.remedy))
                 break
+            except _TooLateError as late:
+                self._leave(next(one for one in marked if one.name == names[0]), late.missing_s)
+                break
             self._found.append(found)
-            marked = mark([_with_proof(one, found) if one.name in names else one for one in marked], wish)
+            proven = found.processes[0].samples
+            known = [_with_proof(one, found) if one.name in proven and one.name != BASELINE else one for one in marked]
+            marked = mark(known, wish)
             if is_answered(marked, wish):
                 break
         return marked
@@ -227,6 +247,9 @@ class _Proof:
             and (clock() - began) / 1e9 + last_s <= self._bench.confirm_seconds
             and last_s <= time_left_s()
         ):
+            if len(names) > 1 and not self._has_time(last_s or self._least_s(names), LEAST_PROCESSES - len(found)):
+                names = names[:1]  # at least the best is proven
+                last_s *= _ALONE
             self._require_time(last_s or self._least_s(names), LEAST_PROCESSES - len(found))
             started = clock()
             found.append(self._bench.fresh(names, self._pace, self._bench.seed + len(found)))
@@ -237,7 +260,8 @@ class _Proof:
                 tell(f"confirm {', '.join(names)} in fresh processes", len(found), most)
         if tell:
             tell(f"confirm {', '.join(names)} in fresh processes", most, most)
-        return FreshTurns(tuple(found))
+        common = set[str](found[-1].samples)
+        return FreshTurns(tuple(one.with_models(common) for one in found))
 
     def _least_s(self, names: Sequence[str]) -> float:
         """Return what a fresh process takes at least, by the frames that it runs."""
@@ -247,18 +271,30 @@ class _Proof:
     @property
     def _pace(self) -> Pace:
         """Of a fresh process: a single round of what is slow, since processes differ by more than rounds."""
-        return replace(_PACE, least_rounds=1) if self._frame_s > _SLOW_S else _PACE
+        return replace(PROOF_PACE, least_rounds=1) if self._frame_s > _SLOW_S else PROOF_PACE
+
+    @staticmethod
+    def _has_time(each_s: float, processes: int) -> bool:
+        return each_s * processes <= time_left_s()
 
     @staticmethod
     def _require_time(each_s: float, processes: int) -> None:
         """Raise where a time limit leaves none for so many processes, since fewer prove nothing.
 
         Raises:
-            EdgeoptError: If so.
+            _TooLateError: If so.
         """
-        if each_s * processes > time_left_s():
-            told = f"the time limit leaves no time for {processes} fresh processes of {each_s:.2g} s"
-            raise EdgeoptError(told, remedy=LONGER)
+        if (missing_s := each_s * processes - time_left_s()) > 0:
+            raise _TooLateError(missing_s)
+
+    def _leave(self, best: Candidate, missing_s: float) -> None:
+        """Say what looks fastest and how much more time would prove it."""
+        agrees = " and agrees" if best.agreement is not None else ""
+        speed = f"{best.speed.speedup:.2g}x as fast" if best.speed else "faster"
+        self.unproven = f"{best.name} looks {speed}{agrees}; {math.ceil(missing_s)} s more would prove it"
+        limit_s = self._bench.time_limit_s
+        remedy = longer(limit_s + missing_s) if limit_s else LONGER
+        self.notes.append(Note(NoteKind.WARNING, f"no speed is confirmed: {self.unproven}", remedy))
 
     def is_faster(self, one: str, other: str) -> bool:
         """Return whether the first is proven faster than the second, by whole frames."""

@@ -91,6 +91,8 @@ class Report:
     """TRUSTED, or NOISY or INVALID with the reasons; empty where nothing was measured."""
     inside: Inside | None = None
     """None where nothing of the recipe is embedded."""
+    unproven: str = ""
+    """What looks faster and was not proven for lack of time, and how much more would do; empty: nothing."""
     to_label: str = ""
     """What a person may label so that the accuracy is proven; empty: nothing."""
     accuracy_asked: bool = False

@@ -15,9 +15,11 @@ from edgeopt.measurement.accuracy.evaluate import LabelledFrames, open_labelled,
 from edgeopt.measurement.accuracy.judgement import LEVEL
 from edgeopt.measurement.accuracy.misreading import notes_of_reading
 from edgeopt.measurement.accuracy.paired_shares import least_samples
+from edgeopt.measurement.fresh_process.turns import Runnable, feed_of, run_fresh
 from edgeopt.measurement.given import Given, open_given
 from edgeopt.pipeline.candidate import BASELINE
 from edgeopt.pipeline.engines import open_engines
+from edgeopt.pipeline.measure import PROOF_PACE
 from edgeopt.pipeline.plan import SYNTHETIC, Options, Plan
 from edgeopt.pipeline.replay import Replay
 from edgeopt.pipeline.resume import describe_run, open_workspace, stored_candidates
@@ -42,9 +44,9 @@ from edgeopt.system.toml import read_json
 _LOST_BY_CHANGE = 10.0
 """Times what may be lost: how far the search lets answers change where labels decide in the end. Of ten changed answers
 of SqueezeNet's forms about one was right before and is wrong now, beyond those that went the other way."""
-_READING = 0.5
-"""Times the time limit, beside it: how long other readings are tried at most."""
-_LOOK, _LABELS = 0.1, 0.1
+_READING = 0.1
+"""Share of the time limit that trying other readings may take."""
+_LOOK, _LABELS = 0.1, 0.05
 """Share of the time limit that one look at a model may take, and that scoring it on labels may take."""
 _LEAST_LOOKED, _LEAST_LABELS = 2, 8
 _LOOKED = "candidates/looked.json"
@@ -153,7 +155,6 @@ def read_as_the_recipe_says(
         told = f"whether recipe {choice.recipe.name!r} reads the model right was not found out in time"
         context.notes.append(Note(NoteKind.WARNING, told, LONGER))
         session.close()
-    context.ends_at += monotonic() - began_s  # the time limit is for candidates
 
 
 def heed_slowness(run: Run) -> None:
@@ -170,6 +171,7 @@ def heed_slowness(run: Run) -> None:
     else:
         opening_s, frame_s = _opening_and_frame_s(context)
         run.frame_ms = 1000 * frame_s
+        context.process_s = _process_s(run)
         if context.original.is_outside:
             context.turn_s = opening_s + _TURN_FRAMES * frame_s
             _warn_of_little_time(run, limit_s)
@@ -185,6 +187,21 @@ def heed_slowness(run: Run) -> None:
     context.most_pictures = looked[0]
     if run.labelled:
         run.labelled = _fewer(run.labelled, looked[1], "all take longer than the time limit allows")
+
+
+def _process_s(run: Run) -> float:
+    """Return what one fresh process of a proof takes here, from its start to its end; 0 where none is run."""
+    context, model = run.context, run.context.original
+    if run.untimed or model.is_outside or context.engine.target.executor != "onnxruntime":
+        return 0.0
+    opening = context.engine.opening(context.engine.target.float_precision)
+    runnable = Runnable(opening, model.source, context.recipe, model.inputs, model.outputs)
+    began_s = monotonic()
+    try:
+        run_fresh({BASELINE: runnable}, feed_of(run.timed), PROOF_PACE, workers=run.plan.threads, seed=0)
+    except EdgeoptError:
+        return 0.0  # the proof itself says why
+    return monotonic() - began_s
 
 
 def _opening_and_frame_s(context: Context) -> tuple[float, float]:

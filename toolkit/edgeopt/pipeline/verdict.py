@@ -46,6 +46,8 @@ def _sentence(report: Report) -> str:
     best, first = report.best, report.candidates[0]
     if report.off_target:
         return f"nothing runs on {report.target} itself; {best.name} is what runs in its place"
+    if best.name == BASELINE and report.unproven:
+        return f"the original stays: {report.unproven}"
     if best.name == BASELINE:
         return "the original stays: no candidate is proven faster and accurate enough"
     if best.speed is None:
@@ -74,7 +76,7 @@ def _facts(report: Report) -> list[Value]:
         _budget(report),
         Value("accuracy", _accuracy(best, first) if best is not first else ""),
         Value("to decide", best.judgement.remedy if best.judgement else ""),
-        Value("to label", report.to_label),
+        Value("to label", report.to_label if best.word != Word.KEPT else ""),
         Value("faster", _faster_open(report)),
         Value("input", _smaller(best)),
         Value("embedded", str(report.inside) if report.inside else ""),

@@ -41,6 +41,8 @@ _MEASURED, MOST_MEASURED = 0.2, 0.6
 be where each turn opens a large model."""
 _INT8_SIZE, _FIXED = 0.25, 1 / 3
 """Of the float model; and of a turn what does not follow from the size: a form of a quarter of it took half as long."""
+_PROCESSES, _TURNS_S = 6, 5.0
+"""Fresh processes of a proof, and seconds of the turns before it in which all candidates are measured."""
 _SPARE = 1.2
 """Times what a proof should take: openings differ by so much."""
 _SCORED = 0.1
@@ -150,6 +152,8 @@ class Context:
     time_limit_s: float | None = None
     most_pictures: int = CALIBRATION_PICTURES
     """On which one look at a model may run it: few where the model is slow against the time limit."""
+    process_s: float = 0.0
+    """What one fresh process of a proof takes; 0: not known, as without a time limit."""
     turn_s: float = 0.0
     """What one turn of the original takes where each opens it, as with a model above 2 GB; 0 of others."""
     alternatives: tuple[Engine, ...] = ()
@@ -215,8 +219,10 @@ class Context:
 
     @property
     def proof_s(self) -> float:
-        """What proving one INT8 form takes at least where each turn opens a model; 0 where none does."""
-        return self.proof_of([_INT8_SIZE]) if self.turn_s else 0.0
+        """What measuring in turns and proving one form take at least; 0: not known."""
+        if self.turn_s:
+            return self.proof_of([_INT8_SIZE])
+        return _TURNS_S + _PROCESSES * _SPARE * self.process_s if self.process_s else 0.0
 
     def proof_of(self, sizes: Sequence[float]) -> float:
         """Return how many seconds it takes to prove forms of so many times the original's size, some to spare."""

@@ -10,6 +10,8 @@ from time import monotonic
 
 LONGER = "give --time-limit more"
 """What to do where it was reached."""
+_PACE_S = 1.0
+"""Before that the first parts, which also open and allocate, tell no pace."""
 _ENDS_S = ContextVar("time_limit_ends_s", default=math.inf)
 
 
@@ -39,6 +41,22 @@ def limited(ends_s: float) -> Iterator[None]:
 def time_left_s() -> float:
     """Return what is left, in seconds: infinite without a limit, below zero after it."""
     return _ENDS_S.get() - monotonic()
+
+
+def require_pace(began_s: float, done: int, of: int) -> None:
+    """Raise where work does not end within the time limit at its pace so far: its beginning is not for nothing.
+
+    Args:
+        began_s: When it began, on the monotonic clock.
+        done: Parts that are done.
+        of: All parts.
+
+    Raises:
+        OutOfTime: If so.
+    """
+    spent_s = monotonic() - began_s
+    if 0 < done < of and spent_s >= _PACE_S and spent_s / done * (of - done) > time_left_s():
+        raise OutOfTime
 
 
 def require_time(seconds: float = 0.0) -> None:

@@ -16,7 +16,7 @@ from edgeopt.graph.outcome import Outcome
 from edgeopt.graph.tensors import Tensors
 from edgeopt.recipes.frames import calibration_kind, calibration_wanted
 from edgeopt.recipes.recipe import Recipe
-from edgeopt.steps._context import CALIBRATION, Context, Setting, numbered
+from edgeopt.steps._context import CALIBRATION, Context, Listener, Setting, numbered
 from edgeopt.steps._keep_layers import groups_of
 from edgeopt.steps._pruning import NOT_PRUNED
 from edgeopt.steps.prune.account import ACCOUNT, CUT, StoredCut, account_of, kept_numbers, to_json
@@ -34,7 +34,7 @@ from edgeopt.steps.prune.statistics import Looks, Statistics, collect
 from edgeopt.steps.prune.whole import WholeModels
 from edgeopt.steps.quantize.judges import own_clock
 from edgeopt.system.text import plural
-from edgeopt.system.time_limit import LONGER, OutOfTime, limited
+from edgeopt.system.time_limit import LONGER, OutOfTime, limited, require_pace
 from edgeopt.tasks._places import places_of
 
 _MOST_SECONDS = 180.0
@@ -194,7 +194,7 @@ class _Work:
                 iter(fitted),
                 groups,
                 looks=looks,
-                progress=lambda done: context.listener.progress("prune: look at pictures", done, len(fitted)),
+                progress=partial(_looked, context.listener, monotonic(), len(fitted)),
             )
         whole = WholeModels(model, engine, precision, judged[:4]) if is_here else None
         loss = memory.loss(HeldOutLoss(model, task, judged, context.threads))
@@ -282,6 +282,16 @@ def _precision(context: Context, setting: Setting) -> str:
     target = setting.engine.target
     runs = [one for one in target.precisions if one.startswith(_INTEGERS) and not target.why_no_precision(one)]
     return runs[0] if context.quantizes and runs else target.float_precision
+
+
+def _looked(listener: Listener, began_s: float, of: int, done: int) -> None:
+    """Tell how many pictures were looked at.
+
+    Raises:
+        OutOfTime: If the rest does not fit into the time that pruning has: half of a look is of no use.
+    """
+    listener.progress("prune: look at pictures", done, of)
+    require_pace(began_s, done, of)
 
 
 def _split(model: Model, context: Context) -> tuple[list[Tensors], list[Tensors]]:

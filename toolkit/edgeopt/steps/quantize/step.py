@@ -37,6 +37,7 @@ from edgeopt.steps.quantize.search.search import search_int8
 from edgeopt.steps.quantize.search.variant import Variant
 from edgeopt.system.amounts import Tenths
 from edgeopt.system.environment import package_versions
+from edgeopt.system.time_limit import require_pace
 
 _MOST_SECONDS = 180.0
 _DRAFT = "best-so-far.onnx"
@@ -190,6 +191,10 @@ def open_search(
             spent_s = min(monotonic() - began_s, time_limit_s)
             context.listener.progress("search at most", int(10 * spent_s), Tenths(math.ceil(10 * time_limit_s)))
 
+    def calibrated(done: int) -> None:
+        context.listener.progress("calibrate", done, len(pictures))
+        require_pace(began_s, done, len(pictures))
+
     buffers = Buffers(engine.target, engine.threads, context.inputs(1, model)[0])
     judge = _judge(context, model, setting, buffers)
 
@@ -220,7 +225,7 @@ def open_search(
         threads=context.threads,
         least_agreement=context.least_agreement,
         time_limit_s=time_limit_s,
-        progress=lambda done: context.listener.progress("calibrate", done, len(pictures)),
+        progress=calibrated,
         on_attempt=attempted,
         cache=context.files.path(CALIBRATION),
         known=context.calibrations.get(model.fingerprint),

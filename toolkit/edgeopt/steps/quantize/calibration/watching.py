@@ -25,6 +25,7 @@ from edgeopt.graph.subgraphs import subgraphs
 from edgeopt.graph.tensors import Tensors
 from edgeopt.steps.quantize.calibration.observation import NEVER, Part, Seen, Spread, draw_block
 from edgeopt.steps.quantize.grids.histogram import count_values
+from edgeopt.system.time_limit import require_time
 
 _BLOCK = 16
 """Channels that ONNX Runtime computes together, with AVX-512; elsewhere 8 or 1."""
@@ -80,6 +81,7 @@ class Watcher:
         for number, group in enumerate(self._groups):
             session = self._session or self._open(group)
             for position, frame in enumerate(frames):
+                require_time()
                 self._see(session.run(frame), first + position, seen)  # not held during the next run
                 if tell and number == len(self._groups) - 1:
                     tell()
