@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from edgeopt.pipeline.companions import complete_bundle, copy_companions
+from edgeopt.pipeline.companions import companions_of, copy_companions
 from edgeopt.recipes.embedded import Embedded
 from edgeopt.recipes.preprocess import Input, Preprocess, Resize
 from edgeopt.recipes.recipe import Recipe, find_recipe
@@ -47,20 +47,20 @@ def recipe(side: int, **preprocess: Any) -> Recipe:
 def test_a_bundles_processor_makes_pictures_of_its_models_size(
     tmp_path: Path, processor: dict[str, Any], of_model: Recipe, expected: dict[str, Any]
 ) -> None:
-    (note,) = complete_bundle(folder(tmp_path / "net", processor), tmp_path / "bundle", "model.onnx", of_model)
+    files, (note,) = companions_of(folder(tmp_path / "net", processor), tmp_path / "bundle", "model.onnx", of_model)
     assert "ORTModelForImageClassification" in note.detail
-    assert {one.name for one in (tmp_path / "bundle").iterdir()} == {"config.json", "preprocessor_config.json"}
-    assert json.loads((tmp_path / "bundle" / "preprocessor_config.json").read_text()) == expected
+    assert files.keys() == {"config.json", "preprocessor_config.json"}
+    assert json.loads(files["preprocessor_config.json"]) == expected
 
 
 def test_a_model_that_optimum_cannot_feed_gets_nothing_and_a_note(tmp_path: Path) -> None:
     source = folder(tmp_path / "net", SQUARE)
     inside = recipe(32).with_embedded(Embedded.PREPROCESS)
     for model, of_model in (("model.onnx", inside), ("model.rknn", recipe(32))):
-        (note,) = complete_bundle(source, tmp_path / "bundle", model, of_model)
+        files, (note,) = companions_of(source, tmp_path / "bundle", model, of_model)
+        assert files == {}
         assert "optimum does not load the bundle" in note.detail
-    assert not (tmp_path / "bundle").exists()
-    assert complete_bundle(tmp_path, tmp_path / "bundle", "model.onnx", recipe(32)) == ()
+    assert companions_of(tmp_path, tmp_path / "bundle", "model.onnx", recipe(32)) == ({}, ())
 
 
 def test_a_file_of_somebody_else_is_not_written_over(tmp_path: Path) -> None:

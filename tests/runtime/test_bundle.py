@@ -112,6 +112,74 @@ def test_a_model_that_is_missing_longer_changed_or_a_pipe_is_refused(bundle):
         read_bundle(bundle.folder)
 
 
+def put_file(folder: Path) -> None:
+    (folder / "plugin.so").write_bytes(b"code")
+
+
+def put_hidden_file(folder: Path) -> None:
+    (folder / ".hidden").write_bytes(b"code")
+
+
+def put_engine(folder: Path) -> None:
+    """An engine as TensorRT keeps it: a program for the GPU, which earlier versions read from there."""
+    (folder / "engines" / "0123456789abcdef").mkdir(parents=True)
+    (folder / "engines" / "0123456789abcdef" / "a.engine").write_bytes(b"code")
+
+
+def put_pipe(folder: Path) -> None:
+    os.mkfifo(folder / "pipe")
+
+
+def put_link(folder: Path) -> None:
+    (folder / "there").symlink_to(folder.parent)
+
+
+def put_dead_link(folder: Path) -> None:
+    (folder / "nowhere").symlink_to("none")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no pipes in folders")
+@pytest.mark.parametrize("put", [put_file, put_hidden_file, put_engine, put_pipe, put_link, put_dead_link])
+def test_a_file_that_no_hash_names_is_refused_in_one_line(light, tmp_path, put):
+    folder = tmp_path / "bundle"
+    shutil.copytree(light, folder)
+    put(folder)
+    with pytest.raises(InvalidFileError, match=r"in the bundle .* is not named in its manifest\.json") as refused:
+        read_bundle(folder)
+    assert "remove it" in refused.value.remedy
+    done = CliRunner().invoke(cli, ["bench", str(folder)])
+    assert (done.exit_code, "is not named in its manifest.json" in done.output) == (1, True)
+
+
+def test_what_an_orchestrator_or_a_file_manager_puts_there_is_no_strangers_file(light, tmp_path):
+    """A volume of Kubernetes: each file is a link through ..data into a folder with a time in its name."""
+    folder = tmp_path / "bundle"
+    shutil.copytree(light, folder)
+    timed = folder / "..2026_11_26"
+    timed.mkdir()
+    (folder / "..data").symlink_to(timed.name)
+    for path in [one for one in folder.iterdir() if one.is_file()]:
+        shutil.move(path, timed / path.name)
+        path.symlink_to(Path("..data") / path.name)
+    (folder / ".DS_Store").write_bytes(b"")
+    (folder / "empty").mkdir()
+    assert read_bundle(folder).artefacts
+    (timed / "more.so").write_bytes(b"code")
+    with pytest.raises(InvalidFileError, match=r"more\.so in the bundle"):
+        read_bundle(folder)
+
+
+def test_a_bundle_written_over_another_leaves_none_of_its_files(tmp_path):
+    net = load_model(DIGITS)
+    recipe = choose_recipe(None, DIGITS, net.inputs, net.outputs, net.metadata).recipe
+    folder = tmp_path / "bundle"
+    for names in (("model.onnx", "fallback.onnx", "lighter-1.onnx"), ("model.onnx",)):
+        models = [packed(name, "w8a8", name.encode(), CPU, 2) for name in names]
+        write_bundle(folder, models, CPU, recipe, {}, {}, companions={f"of-{len(names)}.json": b"{}"})
+        assert {one.file for one in read_bundle(folder).artefacts} == {*names}
+    assert {one.name for one in folder.iterdir()} == {MANIFEST, "model.onnx", "of-1.json"}
+
+
 @pytest.mark.parametrize(
     "key", ["trt_extra_plugin_lib_paths", "trt_dump_subgraphs", "ep.context_file_path", "session.custom_ops_library"]
 )

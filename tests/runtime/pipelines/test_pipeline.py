@@ -242,3 +242,22 @@ def test_a_changed_bundle_is_refused(tmp_path, monkeypatch, spoil, problem):
     spoil(folder, monkeypatch)
     with pytest.raises(EdgeoptError, match=problem):
         Pipeline.load(folder, stages={"lookup": find})
+
+
+@pytest.mark.parametrize("place", ["plugin.so", "detect/plugin.so", "other/manifest.json", "detect/engines/a.engine"])
+def test_a_file_that_no_manifest_names_is_refused(tmp_path, place):
+    folder = shop(tmp_path).folder
+    assert read_pipeline(folder).description.models
+    (folder / place).parent.mkdir(parents=True, exist_ok=True)
+    (folder / place).write_bytes(b"code")
+    with pytest.raises(InvalidFileError, match=r"in the bundle .* is not named in its pipeline\.json"):
+        read_pipeline(folder)
+
+
+def test_a_pipeline_written_over_another_leaves_none_of_its_models(tmp_path):
+    bundles = {"detect": detector(tmp_path / "made", [boxes()])}
+    for name in ("before", "detect"):
+        values = {"name": "p", "stage": [{"name": name, "model": "x"}]}
+        write_pipeline(tmp_path / "bundle", described(values), {name: bundles["detect"]}, {}, {})
+        read_pipeline(tmp_path / "bundle")
+    assert {one.name for one in (tmp_path / "bundle").iterdir()} == {FILE, "detect"}

@@ -34,10 +34,10 @@ def copy_companions(files: Sequence[Path], folder: Path) -> tuple[Path, ...]:
     return tuple(alike)
 
 
-def complete_bundle(
+def companions_of(
     source: Path, bundle: Path, model: str, recipe: Recipe, tensors: tuple[Sequence[str], Sequence[str]] | None = None
-) -> tuple[Note, ...]:
-    """Put what lies beside the given model into its bundle; return the note that says what loads it.
+) -> tuple[dict[str, bytes], tuple[Note, ...]]:
+    """Return what of the files beside the given model goes into its bundle, and the note that says what loads it.
 
     Args:
         source: Folder of the configurations.
@@ -48,18 +48,18 @@ def complete_bundle(
     """
     told = read_configuration(source)
     if told is None:
-        return ()
+        return {}, ()
     if Embedded.PREPROCESS in recipe.embedded or Embedded.POSTPROCESS in recipe.embedded or model != "model.onnx":
         holds = "holds a part of the recipe" if recipe.embedded else "is no ONNX file"
-        return (Note(NoteKind.INFO, f"optimum does not load the bundle: its model {holds}"),)
-    own = recipe.tokenizer.file  # it lies there already, and is hashed
+        return {}, (Note(NoteKind.INFO, f"optimum does not load the bundle: its model {holds}"),)
+    own, files = recipe.tokenizer.file, dict[str, bytes]()  # the recipe's own tokenizer is there already
     for one in (each for each in companions_in(source) if each.name != own):
         data = read_file(one, remedy=_REMEDY)
         if one.name in PROCESSORS and _is_smaller(recipe, told.processor):
             data = _resized(one, recipe)
-        write_beside(bundle / one.name, data)
+        files[one.name] = data
     loader = loader_of(told.task_of(*tensors or ()))
-    return (Note(NoteKind.INFO, f"optimum loads the bundle: {loader}.from_pretrained({str(bundle)!r})"),)
+    return files, (Note(NoteKind.INFO, f"optimum loads the bundle: {loader}.from_pretrained({str(bundle)!r})"),)
 
 
 def _is_smaller(recipe: Recipe, processor: Mapping[str, Any]) -> bool:

@@ -16,7 +16,7 @@ from edgeopt.graph.outside_weights import in_one_file, layout_of
 from edgeopt.graph.tensors import Sample
 from edgeopt.measurement.accuracy.evaluate import model_inputs
 from edgeopt.pipeline.candidate import Candidate
-from edgeopt.pipeline.companions import complete_bundle
+from edgeopt.pipeline.companions import companions_of
 from edgeopt.pipeline.embedding import Embedding
 from edgeopt.pipeline.lighter import judged_lighter
 from edgeopt.pipeline.plan import SelfTestInputs
@@ -99,6 +99,8 @@ def deploy(
     selftest = _selftest(samples, recorded) if any(recorded) else None
     inside = embedded.inside.expected if embedded.inside else {}
     folder = folder or run.workspace.path("bundle")
+    names = [one.name for one in in_float.inputs], [one.name for one in in_float.outputs]
+    companions, loaded = companions_of(run.configurations, folder, models[0][0].file, recipe, names)
     bundle = write_bundle(
         folder,
         models[: len(chain)],
@@ -109,11 +111,10 @@ def deploy(
         lighter=models[len(chain) :],
         weights=weights,
         selftest=selftest,
+        companions=companions,
     )
     if TENSORRT in run.context.target.providers and not run.untimed:
         open_artefact(bundle, bundle.artefacts[0]).session.close()  # builds its engines: the first start here is quick
-    names = [one.name for one in in_float.inputs], [one.name for one in in_float.outputs]
-    loaded = complete_bundle(run.configurations, folder, bundle.artefacts[0].file, recipe, names)
     return folder, (*notes, *loaded, _size_of(bundle))
 
 

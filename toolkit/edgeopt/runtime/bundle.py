@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,16 +20,22 @@ from edgeopt.recipes.chat_template import chat_files
 from edgeopt.recipes.encoder_decoder import configurations
 from edgeopt.recipes.generation import GENERATION
 from edgeopt.recipes.recipe import Recipe
+from edgeopt.runtime.bundle_folder import (
+    FILE_NAME,
+    MANIFEST,
+    PIPELINE,
+    REMEDY,
+    names_in,
+    remove_stale,
+    require_content,
+    require_inside,
+    require_nothing_else,
+)
 from edgeopt.system.files import read_file, write_beside
-from edgeopt.system.links import lies_in_tree
 from edgeopt.system.target import Target
 from edgeopt.system.toml import Within, parse_table, read_object
 
 SCHEMA = 3
-MANIFEST = "manifest.json"
-PIPELINE = "pipeline.json"
-"""The manifest of a bundle of several models, each with a bundle of its own below it."""
-REMEDY = "copy the bundle again, or make it with this edgeopt: edgeopt optimize"
 TOKENIZER, DRAFT = "tokenizer.json", "draft.onnx"
 _MOST_BYTES_ATTACHED = 128 << 20
 _MOST_ARTEFACTS = 16
@@ -40,7 +45,6 @@ _MOST_TEST_BYTES = 64 << 20
 _MOST_BYTES = 4 << 20
 """Of a manifest; that of a thousand class names has 60 KiB."""
 _MOST_THREADS = 1024
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +153,7 @@ class Artefact:
 
 
 def _require_name(file: str) -> None:
-    if not _NAME.fullmatch(file) or file == MANIFEST:
+    if not FILE_NAME.fullmatch(file) or file == MANIFEST:
         raise ValueError(f"{file!r} is no name of a file in the bundle's folder")
 
 
@@ -172,6 +176,18 @@ class Bundle:
     """What the recipe reads."""
     parts: tuple[Artefact, ...] = ()
     """Graphs that run beside the first artefact: the encoder of a decoder."""
+
+    @property
+    def named(self) -> tuple[Artefact | SelfTest | Attachment, ...]:
+        """What the manifest names, each with its hash."""
+        test = (self.selftest,) if self.selftest else ()
+        return (*self.artefacts, *self.parts, *self.lighter, *test, *self.attachments)
+
+    @property
+    def files(self) -> frozenset[str]:
+        """Names of all files that belong to it."""
+        weights = {one.weights.file for one in self.named if isinstance(one, Artefact) and one.weights}
+        return frozenset({MANIFEST, *(one.file for one in self.named), *weights})
 
     @property
     def model(self) -> Path:
@@ -236,6 +252,7 @@ def write_bundle(
     weights: Mapping[str, Layout] | None = None,
     selftest: tuple[SelfTest, bytes] | None = None,
     parts: Sequence[tuple[Artefact, bytes]] = (),
+    companions: Mapping[str, bytes] | None = None,
 ) -> Bundle:
     """Write a bundle; the manifest comes last, so that a torn bundle is none.
 
@@ -250,6 +267,7 @@ def write_bundle(
         lighter: As `models`; they run only where an app asks for them.
         selftest: Stored inputs and numbers.
         parts: As `models`; they run beside the first of those.
+        companions: By name, files that other tools read.
 
     Raises:
         InvalidFileError: If the folder is not writable or the disk is full.
@@ -259,11 +277,14 @@ def write_bundle(
     for name, layout in (weights or {}).items():
         layout.write(folder / name)
     attached = _attached(recipe)
+    tokenizer_file = next(iter(attached), "")
+    attached = {**(companions or {}), **attached}
     files |= attached
+    remove_stale(folder, names_in(folder / MANIFEST), {*files, *(weights or {})})
     for name, data in files.items():
         write_beside(folder / name, data)
     scoring = dataclasses.replace(recipe.evaluation, labels="", calib="")  # the data of a recipe is not deployed
-    tokenizer = dataclasses.replace(recipe.tokenizer, file=next(iter(attached), ""))
+    tokenizer = dataclasses.replace(recipe.tokenizer, file=tokenizer_file)
     writing = dataclasses.replace(recipe.generation, draft=DRAFT if recipe.generation.draft else "")
     deployed = dataclasses.replace(
         recipe,
@@ -348,8 +369,18 @@ def read_bundle(path: Path) -> Bundle:
     """Read a bundle and check the hash of its manifest and of every file that it names.
 
     Raises:
-        InvalidFileError: If it is no bundle, of another schema, names a file outside its folder, or is damaged.
+        InvalidFileError: If it is no bundle, of another schema, names a file outside its folder, is damaged, or if its
+            folder holds a file that the manifest does not name.
     """
+    bundle = parse_bundle(path)
+    for one in bundle.named:
+        require_whole(bundle, one)
+    require_nothing_else(bundle.folder, bundle.files, MANIFEST)
+    return bundle
+
+
+def parse_bundle(path: Path) -> Bundle:
+    """Read a bundle's manifest and check its hash; no other file is looked at. Raises as `read_bundle`."""
     folder = path if (path / MANIFEST).is_file() else path / "bundle"
     file = folder / MANIFEST
     if not file.is_file():
@@ -367,10 +398,7 @@ def read_bundle(path: Path) -> Bundle:
     tools, lighter, selftest = said.tools, said.lighter, said.selftest
     recipe, attachments = dataclasses.replace(said.recipe, folder=folder), said.attachments
     known = tools, lighter, selftest, attachments, said.parts
-    bundle = Bundle(folder, said.artefacts, said.target, recipe, said.expected, *known)
-    for one in (*bundle.artefacts, *bundle.parts, *lighter, *((selftest,) if selftest else ()), *attachments):
-        require_whole(bundle, one)
-    return bundle
+    return Bundle(folder, said.artefacts, said.target, recipe, said.expected, *known)
 
 
 def seal(manifest: Mapping[str, Any]) -> str:
@@ -380,21 +408,6 @@ def seal(manifest: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def require_inside(folder: Path, path: Path) -> None:
-    """Raise where a link leads out of the folder, and not into the store that its manifest lies in too.
-
-    Raises:
-        InvalidFileError: If so.
-    """
-    manifest = next((folder / one for one in (MANIFEST, PIPELINE) if (folder / one).is_file()), None)
-    holder = manifest if manifest != path else None
-    if path.is_symlink() and not lies_in_tree(path, folder, holder):
-        raise InvalidFileError(
-            f"{path} is a link out of the bundle",
-            remedy="put the file itself there: a bundle reads its own folder only",
-        )
-
-
 def require_whole(bundle: Bundle, named: Artefact | Weights | SelfTest | Attachment) -> None:
     """Raise InvalidFileError unless a file is in the folder, as long as the manifest says, and has its hash.
 
@@ -402,16 +415,4 @@ def require_whole(bundle: Bundle, named: Artefact | Weights | SelfTest | Attachm
     """
     if isinstance(named, Artefact) and named.weights:
         require_whole(bundle, named.weights)
-    path = bundle.folder / named.file
-    require_inside(bundle.folder, path)
-    try:
-        if not path.is_file():
-            raise InvalidFileError(f"{path} is missing", remedy=REMEDY)
-        is_whole = path.stat().st_size == named.size_bytes
-        if is_whole:
-            with path.open("rb") as file:
-                is_whole = hashlib.file_digest(file, "sha256").hexdigest() == named.sha256
-    except OSError as error:
-        raise InvalidFileError(f"{path} cannot be read: {error.strerror}", remedy=REMEDY) from error
-    if not is_whole:
-        raise InvalidFileError(f"{path} differs from its hash in {MANIFEST}", remedy=REMEDY)
+    require_content(bundle.folder, named.file, named.size_bytes, named.sha256)

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from edgeopt.errors import InvalidFileError
-from edgeopt.runtime.bundle import MANIFEST, PIPELINE, require_inside, seal
+from edgeopt.runtime.bundle import MANIFEST, PIPELINE, parse_bundle, seal
+from edgeopt.runtime.bundle_folder import remove_stale, require_inside, require_nothing_else
 from edgeopt.runtime.pipelines.description import Description, parse_description
 from edgeopt.system.files import read_file, write_beside
 from edgeopt.system.text import short
@@ -66,7 +67,8 @@ def write_pipeline(
     Raises:
         InvalidFileError: If the folder is not writable or the disk is full.
     """
-    models = {}
+    models = dict[str, str]()
+    remove_stale(folder, _stages_before(folder), {stage.name for stage in description.models})
     for stage in description.models:
         _copy(bundles[stage.name], folder / stage.name)
         models[stage.name] = _hash(folder / stage.name / MANIFEST)
@@ -89,6 +91,15 @@ def write_pipeline(
 def _deployed(stage: dict[str, Any]) -> dict[str, Any]:
     """Return a stage without paths: its model is the folder of its name."""
     return {**stage, "model": stage["name"] if stage["model"] else "", "recipe": ""}
+
+
+def _stages_before(folder: Path) -> list[object]:
+    """Return the stages whose bundles an earlier pipeline there has, as far as its manifest can be read."""
+    try:
+        models = read_object(folder / FILE, schema=SCHEMA, remedy=_REMEDY).get("models")
+    except InvalidFileError:
+        return []
+    return [stage for stage in models if (folder / stage / MANIFEST).is_file()] if isinstance(models, dict) else []
 
 
 def _copy(source: Path, folder: Path) -> None:
@@ -144,6 +155,8 @@ def read_pipeline(path: Path) -> PipelineBundle:
         require_inside(folder, manifest)
         if _hash(manifest) != expected:
             raise InvalidFileError(f"{manifest} differs from its hash in {FILE}", remedy=_REMEDY)
+    named = {f"{stage}/{name}" for stage in wanted for name in parse_bundle(folder / stage).files}
+    require_nothing_else(folder, {FILE, *named}, FILE)
     return PipelineBundle(folder, description, said.expected, said.tools)
 
 
