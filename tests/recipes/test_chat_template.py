@@ -79,3 +79,41 @@ def test_a_template_reaches_nothing_of_the_program(tmp_path: Path):
     assert template is not None
     with pytest.raises(ValueError, match="unsafe"):
         template.text_of(TALK)
+
+
+HOSTILE = """{%- set case, letter = messages[0].content, messages[0].role[:1] -%}
+{%- if case == 'loops' -%}{% for i in range(99999) %}{% for k in range(99999) %}{% endfor %}{% endfor %}
+{%- elif case == 'time' -%}{{ strftime_now(('%s' + letter) * 1000000) | length }}
+{%- elif case == 'memory' -%}{{ (letter * 99999999) * 999 }}
+{%- elif case == 'length' -%}{{ letter * 20000000 }}
+{%- elif case == 'circle' -%}{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}
+{%- else -%}well{%- endif -%}"""
+
+
+def test_a_template_that_never_ends_stops_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The child ends at most, and the next conversation is written by another one."""
+    pytest.importorskip("jinja2")
+    monkeypatch.setattr("edgeopt.recipes.chat_template._SECONDS", 1.0)
+    (tmp_path / "chat_template.jinja").write_text(HOSTILE, "utf-8")
+    template = read_chat_template(tmp_path)
+    assert template is not None
+    cases = {
+        "loops": "takes more than 1 s",
+        "time": "the chat template takes|it writes|codec",
+        "memory": "too much memory",
+        "length": "it writes 20000000 characters",
+        "circle": "nested too deeply",
+    }
+    for case, told in cases.items():
+        with pytest.raises(ValueError, match=told):
+            template.text_of([Message("user", case)])
+        assert template.text_of(TALK) == "well"
+
+
+@pytest.mark.parametrize("nested", ["{{ " + "(" * 3000 + ")" * 3000 + " }}"])
+def test_a_template_of_brackets_is_one_line(tmp_path: Path, nested: str):
+    pytest.importorskip("jinja2")
+    (tmp_path / "chat_template.jinja").write_text(nested, "utf-8")
+    with pytest.raises(InvalidFileError, match="is no chat template: it is nested too deeply") as refused:
+        read_chat_template(tmp_path)
+    assert len(str(refused.value)) < 600

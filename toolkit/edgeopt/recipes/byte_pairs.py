@@ -24,7 +24,7 @@ _ENDINGS = r"'(?:[sdmt]|ll|ve|re)"
 _LETTERS, _NUMBERS = r"[^\W\d_]", r"\d"
 _WORDS = rf"{_ENDINGS}| ?{{letters}}+| ?{{numbers}}+| ?(?:{{other}})+|\s+(?!\S)|\s+"
 _GPT2 = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-_KNOWN_PATTERNS = (_GPT2, r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+")
+KNOWN_PATTERNS = (_GPT2, r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+")
 
 
 class BytePairs:
@@ -151,7 +151,7 @@ def _told(step: Mapping[str, Any]) -> str:
     if step.get("type") == "ByteLevel" and not step.get("add_prefix_space"):
         return "words" if step.get("use_regex", True) else "bytes"
     pattern = (step.get("pattern") or {}).get("Regex") if step.get("type") == "Split" else None
-    return "split" if pattern in _KNOWN_PATTERNS else ""
+    return "split" if pattern in KNOWN_PATTERNS else ""
 
 
 @lru_cache

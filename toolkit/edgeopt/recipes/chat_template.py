@@ -1,21 +1,20 @@
 """A conversation as one text: by the template that came with the model, else in a plain form.
 
-Source: Hugging Face's `chat_template`, a template of Jinja in `chat_template.jinja` or `tokenizer_config.json`, with
-the settings of transformers' `apply_chat_template`.
+Source: Hugging Face's `chat_template`, a template of Jinja in `chat_template.jinja` or `tokenizer_config.json`. A
+template is a program that somebody else wrote: it runs in a child (`chat_rendering.py`).
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 from edgeopt.errors import InvalidFileError
 from edgeopt.system.files import read_text
+from edgeopt.system.guarded import Guarded, GuardError
 from edgeopt.system.optional import require
 
 TEMPLATE_FILE: Final = "chat_template.jinja"
@@ -23,8 +22,9 @@ SETTINGS_FILE: Final = "tokenizer_config.json"
 CHAT_FILES: Final = (TEMPLATE_FILE, SETTINGS_FILE)
 """Beside a tokenizer, where it has them."""
 _REMEDY: Final = "copy it from where the model came from"
-_TRAINING: Final = re.compile(r"\{%-?\s*(?:end)?generation\s*-?%\}")
-"""Marks what a training learns; it writes nothing."""
+_CHILD: Final = Guarded("edgeopt.recipes.chat_rendering", "the chat template")
+_SECONDS: Final = 5.0
+"""For one conversation: a template takes a millisecond."""
 _NAMES: Final = {"system": "System", "user": "User", "assistant": "Assistant"}
 PLAIN_STOP: Final = "\nUser:"
 """Where an answer in the plain form is over: the model begins to write the user's part."""
@@ -54,30 +54,25 @@ class ChatTemplate:
             MissingDependencyError: If jinja2 is not installed.
             InvalidFileError: If it is no template.
         """
-        package = require("jinja2", extra="serve", purpose="a chat template")
-        sandbox = require("jinja2.sandbox", extra="serve", purpose="a chat template")
-        environment = sandbox.ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-        )
-        environment.filters["tojson"] = _as_json
-        environment.globals |= {"raise_exception": _refuse, "strftime_now": _now}
+        require("jinja2", extra="serve", purpose="a chat template")
+        self._source, self._special = source, dict(special)
         try:
-            self._template = environment.from_string(_TRAINING.sub("", source))
-        except package.TemplateError as error:
-            raise InvalidFileError(f"{told} is no chat template: {str(error)[:200]}", remedy=_REMEDY) from error
-        self._special = dict(special)
+            _CHILD.ask({"source": source}, seconds=_SECONDS)
+        except GuardError as error:
+            raise InvalidFileError(f"{told} is no chat template: {error}", remedy=_REMEDY) from error
 
     def text_of(self, messages: Sequence[Message]) -> str:
         """Return the conversation, at its end what an answer begins behind.
 
         Raises:
-            ValueError: If the template does not take it.
+            ValueError: If the template does not take it, or takes too much time or memory.
         """
         plain = [{"role": one.role, "content": one.content} for one in messages]
+        question = {"source": self._source, "messages": plain, "special": self._special}
         try:
-            return str(self._template.render(messages=plain, add_generation_prompt=True, **self._special))
-        except Exception as error:  # a template is a program: it raises anything
-            raise ValueError(f"the model's chat template does not take it: {str(error)[:200]}") from error
+            return str(_CHILD.ask(question, seconds=_SECONDS)["text"])
+        except GuardError as error:
+            raise ValueError(f"the model's chat template does not take it: {error}") from error
 
 
 def plain_text_of(messages: Sequence[Message]) -> str:
@@ -130,15 +125,3 @@ def _token(value: Any) -> str:
     if isinstance(value, dict):
         value = value.get("content")
     return value if isinstance(value, str) else ""
-
-
-def _as_json(value: Any, indent: int | None = None, **_: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent)
-
-
-def _refuse(message: str) -> None:
-    raise ValueError(message)
-
-
-def _now(form: str) -> str:
-    return datetime.now().strftime(form)

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +15,10 @@ from edgeopt.graph.tensors import Sample, Tensors, TensorSpec
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.text_files import PAIR
 from edgeopt.recipes.tokenizer import Tokenizer
-from edgeopt.system.files import read_file, require_there
-from edgeopt.system.optional import require
+from edgeopt.recipes.tokenizer_file import Encoding, TokenizerFile
+from edgeopt.system.files import require_there
 from edgeopt.system.text import short
 
-_MOST_BYTES = 128 << 20
-"""Of a tokenizer; that of 250000 tokens has 17 MiB."""
 _PADS = ("[PAD]", "<pad>", "<|pad|>", "<|endoftext|>", "</s>")
 """Tokens that fill, as they are usually called."""
 _REMEDY = "put tokenizer.json beside the recipe, as save_pretrained of Hugging Face's tokenizers writes it"
@@ -41,7 +38,7 @@ class Encoded:
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    tokenizer: Any
+    file: TokenizerFile
     pad_id: int
     size: int
     """The largest number of a token, and one."""
@@ -83,21 +80,21 @@ class TextInput:
 
     def is_cut(self, sample: Sample) -> bool:
         """Return whether a text has more tokens than the model takes."""
-        return bool(self._encode(sample).overflowing)
+        return self._encode(sample).is_cut
 
-    def _encode(self, sample: Sample) -> Any:
+    def _encode(self, sample: Sample) -> Encoding:
         if not isinstance(sample, str):
             told = "tensors" if isinstance(sample, Mapping) else "a picture"
             raise UnsupportedError(f"recipe {self._recipe!r} takes texts, and is fed {told}", remedy="pass texts")
         if not self._pairs:
-            return self._opened.tokenizer.encode(sample)
+            return self._opened.file.encode(sample)
         first, tab, second = sample.partition(PAIR)
         if not tab:
             raise UnsupportedError(
                 f"recipe {self._recipe!r} takes pairs, and {short(sample)} has no tab between two texts",
                 remedy="write both on a line with a tab between them, or as columns text and text_pair",
             )
-        return self._opened.tokenizer.encode(first, second)
+        return self._opened.file.encode(first, second)
 
 
 def bind_texts(recipe: Recipe, inputs: Sequence[TensorSpec]) -> Recipe:
@@ -157,32 +154,26 @@ def _open(recipe: Recipe, length: int) -> _Opened:
 def _opened(path: Path, changed_ns: int, size_bytes: int, length: int, pad: str) -> _Opened:
     """Return an open tokenizer; it is read again where the file has changed."""
     del changed_ns, size_bytes
-    package = require("tokenizers", extra="text", purpose="a recipe that takes texts")
-    data = read_file(path, remedy=_REMEDY, most_bytes=_MOST_BYTES)
-    try:
-        tokenizer = package.Tokenizer.from_str(data.decode("utf-8"))
-    except Exception as error:  # the package raises Exception itself
-        raise InvalidFileError(f"{path} is no tokenizer: {short(str(error))}", remedy=_REMEDY) from error
-    told = (tokenizer.padding or {}).get("pad_token", "")
-    names = [pad] if pad else [*filter(None, [told]), *_PADS]
+    file = TokenizerFile(path, purpose="a recipe that takes texts")
+    tokenizer = file.package
+    names = [pad] if pad else [*filter(None, [file.pad]), *_PADS]
     pad_id = next((found for name in names if (found := tokenizer.token_to_id(name)) is not None), None)
     if pad_id is None:
         raise InvalidFileError(
             f"{path} has no token {' or '.join(names)} to fill short texts with",
             remedy='write the token that fills under [tokenizer]: pad = "..."',
         )
-    tokenizer.no_padding()
     if length:
-        _cut(tokenizer, length, path)
-    return _Opened(tokenizer, int(pad_id), max(tokenizer.get_vocab().values(), default=-1) + 1)
+        _cut(file, length, path)
+    return _Opened(file, int(pad_id), max(tokenizer.get_vocab().values(), default=-1) + 1)
 
 
-def _cut(tokenizer: Any, length: int, path: Path) -> None:
+def _cut(file: TokenizerFile, length: int, path: Path) -> None:
     """Have it cut texts to so many tokens, its own marks among them."""
-    marks = tokenizer.num_special_tokens_to_add(True)
+    marks = file.package.num_special_tokens_to_add(True)
     if length <= marks:
         raise UnsupportedError(
             f"{path} adds {marks} tokens of its own, the model takes {length} in all",
             remedy="write a larger length under [tokenizer]",
         )
-    tokenizer.enable_truncation(length)
+    file.cut_to(length)

@@ -7,12 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from edgeopt.errors import InvalidFileError, UnsupportedError
+from edgeopt.errors import UnsupportedError
 from edgeopt.recipes.byte_pairs import bytes_of_letters, read_byte_pairs
-from edgeopt.system.files import read_file
-from edgeopt.system.optional import require
+from edgeopt.recipes.tokenizer_file import TokenizerFile
 
-_MOST_BYTES = 128 << 20
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SPACE = "\u2581"
 """What stands for a space in the tokens of SentencePiece."""
@@ -62,16 +60,8 @@ class PackageTokens:
             MissingDependencyError: If the package is not installed.
             InvalidFileError: If it does not read the file.
         """
-        package = require("tokenizers", extra="text", purpose="this kind of tokenizer")
-        data = read_file(path, remedy="copy tokenizer.json from where the model came from", most_bytes=_MOST_BYTES)
-        try:
-            self._tokenizer: Any = package.Tokenizer.from_str(data.decode("utf-8"))
-        except Exception as error:  # the package raises Exception itself
-            raise InvalidFileError(
-                f"{path} is no tokenizer: {str(error)[:200]}", remedy="copy it from where the model came from"
-            ) from error
-        self._tokenizer.no_padding()
-        self._tokenizer.no_truncation()
+        self._file = TokenizerFile(path)
+        self._tokenizer: Any = self._file.package
         added = self._tokenizer.get_added_tokens_decoder()
         self.special: Mapping[str, int] = {one.content: number for number, one in added.items() if one.special}
         self._silent = frozenset(self.special.values())
@@ -81,11 +71,13 @@ class PackageTokens:
         self._plain = {number: one.content for number, one in added.items()}
 
     def encode(self, text: str, *, reads_special: bool = False) -> list[int]:
-        """Return the tokens of a text; nothing is put around it."""
-        self._tokenizer.encode_special_tokens = not reads_special
+        """Return the tokens of a text; nothing is put around it.
+
+        Raises:
+            UnsupportedError: If the tokenizer fails on it, or takes too much time or memory.
+        """
         clean = text.encode("utf-8", "replace").decode("utf-8")
-        found: list[int] = self._tokenizer.encode(clean, add_special_tokens=False).ids
-        return found
+        return list(self._file.encode(clean, with_marks=False, reads_special=reads_special).ids)
 
     def token_bytes(self, token: int) -> bytes:
         """Return what one token writes, which may be a part of a character; nothing for a special or unknown one."""

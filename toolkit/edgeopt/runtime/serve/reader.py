@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from threading import Lock
 from typing import Final
 
+from edgeopt.errors import EdgeoptError
 from edgeopt.recipes.chat_template import PLAIN_STOP, ChatTemplate, Message, plain_text_of
 from edgeopt.recipes.tokens import Tokens
 from edgeopt.runtime.decoding.language_model import common_start
@@ -98,8 +99,11 @@ class Reader:
         clean = text.encode("utf-8", "replace").decode("utf-8")
         if len(clean) > self._longest * self._context:
             raise self._too_long(f"more than {self._context}")
-        with self._turn:
-            return self._tokenizer.encode(clean, reads_special=reads_special)
+        try:
+            with self._turn:
+                return self._tokenizer.encode(clean, reads_special=reads_special)
+        except EdgeoptError as error:
+            raise RefusedError(400, error.problem, code="invalid_value", param="prompt") from error
 
     def _too_long(self, length: str) -> RefusedError:
         told = f"the prompt has {length} tokens, the context {self._context}: nothing could follow"

@@ -21,6 +21,7 @@ from edgeopt.errors import InvalidFileError, UnsupportedError
 from edgeopt.pipeline.export.decoder.llama import Configuration, require_sizes
 from edgeopt.pipeline.export.decoder.positions import Positions
 from edgeopt.recipes.generation_drafting import TOKENIZER
+from edgeopt.recipes.tokenizer_file import OF_TEKKEN, WORDS
 from edgeopt.system.files import require_regular
 from edgeopt.system.optional import require
 
@@ -46,22 +47,13 @@ _NAMES = {
 _LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
 _CONTROL, _OWN = 3, 4
 """Kinds of tokens that stand for no text, and that a user defined."""
-_WORDS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|NUMBERS| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
-    r"\s+(?!\S)|\s+"
-)
 _OF_LLAMA_3 = ("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral")
-_OF_TEKKEN = (
-    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|"
-    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|"
-    r"\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
 _PATTERNS = {
     "gpt-2": "",
     "smollm": r"\p{N}",
-    **dict.fromkeys(_OF_LLAMA_3, _WORDS.replace("NUMBERS", r"\p{N}{1,3}")),
-    "qwen2": _WORDS.replace("NUMBERS", r"\p{N}"),
-    "tekken": _OF_TEKKEN,
+    **dict.fromkeys(_OF_LLAMA_3, WORDS.replace("NUMBERS", r"\p{N}{1,3}")),
+    "qwen2": WORDS.replace("NUMBERS", r"\p{N}"),
+    "tekken": OF_TEKKEN,
 }
 """`tokenizer.ggml.pre` to how a text is cut in words, as in llama.cpp (`llama-vocab.cpp`); empty: as GPT-2 does."""
 _AS_GPT_2 = ("gpt-2", "smollm")
