@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
 from fixture_bundles import packed
-from served import serving
+from served import serving, until
 
-from edgeopt.errors import UnsupportedError
+from edgeopt.errors import EdgeoptError, UnsupportedError
 from edgeopt.graph.model import find_model, load_model
 from edgeopt.recipes.frames import open_frames
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.runtime.bundle import write_bundle
 from edgeopt.runtime.runtime import Runtime
+from edgeopt.runtime.serve.limits import Limits
 from edgeopt.runtime.serve.pictures import size_of
 from edgeopt.system.target import find_target
 
@@ -96,6 +99,75 @@ def test_pictures_that_are_none_are_counted_once(folder, frame):
         assert server.metric('edgeopt_refused_total{status="400"}') == 2
         assert server.metric('edgeopt_frames_total{outcome="failed"}') == 0
     assert str(server.result[0]) == "digits_detector: 1 answer, 2 refused"
+
+
+def test_large_pictures_are_taken_one_at_a_time_and_others_are_answered_meanwhile(folder, frame):
+    large = as_png(np.zeros((3200, 3200, 3), np.uint8))
+    finished = list[str]()
+
+    def ask(name: str, body: bytes) -> int:
+        status = server.ask("POST", "/v1/frames", body, PNG)[0]
+        finished.append(name)
+        return status
+
+    with serving(str(folder), Limits(slots=2)) as server, ThreadPoolExecutor(8) as pool:
+        asked = [pool.submit(ask, "large", large) for _ in range(6)]
+        until(lambda: server.json("/healthz")["running"] == 1)
+        assert ask("small", as_png(frame)) == 200
+        assert server.json("/healthz")["running"] <= 1
+        assert [one.result() for one in asked] == [200] * 6
+    assert finished.index("small") < 5
+
+
+def test_a_picture_is_bounded_by_what_it_would_take(folder):
+    done, progressive = cv2.imencode(".jpg", np.zeros((64, 64, 3), np.uint8), [cv2.IMWRITE_JPEG_PROGRESSIVE, 1])
+    assert done
+    whole = progressive.tobytes()
+    bomb = whole[:-2] + b"\xff\xda\x00\x08\x01\x01\x00\x00\x3f\x00\x00" * 500 + whole[-2:]
+    segments = b"\xff\xd8" + b"\xff\xe1\x00\x02" * 100_000 + whole[2:]
+    with serving(str(folder), Limits(picture_pixels=64 * 64)) as server:
+        for body, status, told in (
+            (whole, 200, ""),
+            (bomb, 413, "the JPEG has 5"),
+            (segments, 400, "no picture"),
+            (as_png(np.zeros((65, 64, 3), np.uint8)), 413, "64x65 pixels, more than 4096, the limit of this server"),
+        ):
+            found, _, data = server.ask("POST", "/v1/frames", body, {"Content-Type": "image/png"})
+            assert found == status, data
+            assert told in data.decode()
+
+
+def test_each_request_is_a_line_of_the_access_log_without_its_secrets(folder, frame, tmp_path):
+    file = tmp_path / "access.log"
+    with serving(str(folder), key="s3cret", access_log=str(file)) as server:
+        allowed = {**PNG, "Authorization": "Bearer s3cret"}
+        server.ask("POST", "/v1/frames?api_key=s3cret", as_png(frame), allowed)
+        server.ask("POST", "/v1/frames", b"secret picture", {**PNG, "Authorization": "Bearer wr0ng"})
+        until(lambda: file.read_text("utf-8").count("\n") == 2)
+        file.rename(tmp_path / "access.log.1")  # as logs are rotated
+        server.ask("GET", "/v1/models%0aforged" + "x" * 300, None, allowed)
+    first = (tmp_path / "access.log.1").read_text("utf-8")
+    lines = [json.loads(line) for line in (first + file.read_text("utf-8")).splitlines()]
+    assert [(line["method"], line["path"][:17], line["status"]) for line in lines] == [
+        ("POST", "/v1/frames", 200),
+        ("POST", "/v1/frames", 401),
+        ("GET", "/v1/models\nforged", 404),
+    ]
+    for line in lines:
+        assert list(line) == ["time", "client", "method", "path", "status", "ms"]
+        assert line["client"] == "127.0.0.1"
+        assert line["ms"] > 0
+        assert datetime.fromisoformat(line["time"]).tzinfo == UTC
+        assert len(line["path"]) <= 200
+    assert not any(secret in first for secret in ("s3cret", "wr0ng", "secret"))
+
+
+def test_an_access_log_that_cannot_be_written_is_refused_before_the_model_opens(folder, tmp_path):
+    with (
+        pytest.raises(EdgeoptError, match="cannot be written: Is a directory"),
+        serving(str(folder), access_log=str(tmp_path)),
+    ):
+        pass
 
 
 @pytest.mark.parametrize("suffix", [".png", ".jpg", ".bmp", ".webp"])

@@ -72,6 +72,13 @@ _GROUPS = {
     "--body-mib", type=Number(min=0, min_open=True, max=1024), default=8, show_default=True, help="Most of a request."
 )
 @click.option(
+    "--picture-megapixels",
+    type=Number(min=0, min_open=True, max=1000),
+    default=50,
+    show_default=True,
+    help="Most of a picture; large ones are taken one at a time.",
+)
+@click.option(
     "--stalled",
     type=Duration("s"),
     default="30s",
@@ -83,6 +90,11 @@ _GROUPS = {
     type=Duration("s"),
     show_default="for ever",
     help="Free the model's memory after so long without a request.",
+)
+@click.option(
+    "--access-log",
+    metavar="FILE",
+    help="Write a line of JSON for each request: time, client, method, path, status, ms; - for standard error.",
 )
 @click.option("--key-from", metavar="NAME", help="Variable of the environment with the key that each client must send.")
 @click.option(
@@ -125,8 +137,10 @@ def serve(
     time_limit: float,
     output_tokens: int | None,
     body_mib: float,
+    picture_megapixels: float,
     stalled: float,
     keep: float | None,
+    access_log: str | None,
     key_from: str | None,
     allow_origin: tuple[str, ...],
     cert: Path | None,
@@ -152,6 +166,7 @@ def serve(
 
     limits = Limits(
         body_bytes=round(body_mib * _MIB),
+        picture_pixels=round(picture_megapixels * 1e6),
         answer_tokens=output_tokens or 0,
         seconds=time_limit,
         waiting=waiting,
@@ -177,6 +192,7 @@ def serve(
         guesses,
         draft != "none",
         limits,
+        access_log or "",
         exact,
     )
     served = serve(bundle, options, lambda line: show_line(line, err=True))

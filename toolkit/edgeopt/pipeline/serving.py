@@ -65,6 +65,8 @@ class ServeOptions:
     """Tokens of one text guessed a run, in one slot; None: as the recipe says."""
     uses_draft: bool = True
     limits: Limits = field(default_factory=Limits)
+    access_log: str = ""
+    """Path of the file with a line for each request; `-`: standard error; empty: none."""
     exact: bool = False
     """Whether all answers are exact, as `Asked.exact` has it; else they are where the model is."""
 
@@ -120,19 +122,21 @@ def serve(
     for one in _NEEDED:
         require(one, extra="serve", purpose=_PURPOSE)
     from edgeopt.runtime.serve.access import Access
+    from edgeopt.runtime.serve.access_log import AccessLog
     from edgeopt.runtime.serve.server import Certificate, Server, address_of, names_of, open_port
     from edgeopt.runtime.serve.site import make_site
 
     certificate = Certificate(options.certificate, options.certificate_key) if options.certificate else None
     if certificate is not None:
         certificate.require()
+    log = AccessLog(options.access_log) if options.access_log else None
     listening = open_port(options.host, options.port)  # before the model: what is taken is known at once
     try:
         opened = _open(model, options)
         server = Server(options.limits, opened.holder.free_if_idle, certificate)
         address = address_of(listening, is_encrypted=certificate is not None)
         access = Access(names_of(listening, options.host), options.key, options.origins)
-        app = make_site(opened.tally, opened.routes, access, server.lifespan)
+        app = make_site(opened.tally, opened.routes, access, server.lifespan, log)
         tell(f"{opened.name}: {address}{opened.told}; Ctrl-C ends it")
         for note in opened.notes:
             tell(str(note))

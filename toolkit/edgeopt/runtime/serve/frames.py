@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from time import monotonic, perf_counter_ns
 from typing import Any
 
@@ -17,10 +18,13 @@ from edgeopt.runtime.serve.forms import FORM, read_form
 from edgeopt.runtime.serve.holder import Holder
 from edgeopt.runtime.serve.limits import Limits
 from edgeopt.runtime.serve.line import Line
-from edgeopt.runtime.serve.pictures import read_frame
+from edgeopt.runtime.serve.pictures import LARGE_PIXELS, read_frame, require_bounded
 from edgeopt.runtime.serve.refused import RefusedError
 from edgeopt.runtime.serve.tally import Tally
 from edgeopt.runtime.serve.tracing import Tracer
+
+_MOST_LARGE_WAITING = 8
+"""Large pictures whose bytes wait in memory; further ones are refused."""
 
 
 class Pictures:
@@ -31,6 +35,7 @@ class Pictures:
         self._model, self._holder, self._limits = model, holder, limits
         self._tally, self._tracer, self._line = tally, tracer, Line(limits, tally)
         self._threads = ThreadPoolExecutor(limits.slots, thread_name_prefix="edgeopt-frame")
+        self._large, self._large_waiting = asyncio.Semaphore(1), 0
 
     def routes(self) -> list[Route]:
         """Return what is answered where."""
@@ -46,9 +51,10 @@ class Pictures:
         body = await read_body(request, self._limits)
         if kind == FORM:
             body, _ = await read_form(request, body, "picture")
-        queue_ns = await while_there(request, self._line.enter(end_s))
+        is_large = require_bounded(body, self._limits.picture_pixels) > LARGE_PIXELS
+        queue_ns = await while_there(request, self._enter(end_s, is_large=is_large))
         done = asyncio.get_running_loop().run_in_executor(self._threads, self._run, body)
-        done.add_done_callback(self._over)
+        done.add_done_callback(partial(self._over, is_large=is_large))
         try:
             async with asyncio.timeout(end_s - monotonic()):
                 size, answer, times_ns = await asyncio.shield(done)
@@ -61,8 +67,40 @@ class Pictures:
         told = {"object": "frame", "model": self._model, "picture": size, "answer": answer, "edgeopt": times}
         return JSONResponse(told, headers={"Server-Timing": f"queue;dur={queue_ns / 1e6:.3f}"})
 
-    def _over(self, done: asyncio.Future[Any]) -> None:
+    async def _enter(self, end_s: float, *, is_large: bool) -> int:
+        """Wait for a slot and take it; return for how many nanoseconds.
+
+        Large pictures wait for each other first, so that they hold one slot and the memory of one, and others go on.
+
+        Raises:
+            RefusedError: As `Line.enter`.
+        """
+        if not is_large:
+            return await self._line.enter(end_s)
+        begun_ns = perf_counter_ns()
+        if self._large_waiting >= min(_MOST_LARGE_WAITING, self._limits.waiting):
+            told = f"{self._large_waiting} large pictures wait already; ask again later, or send a smaller one"
+            raise RefusedError(429, told, code="queue_full")
+        self._large_waiting += 1
+        try:
+            async with asyncio.timeout(end_s - monotonic()):
+                await self._large.acquire()
+        except TimeoutError as error:
+            told = f"no slot was free within {self._limits.seconds:g} s"
+            raise RefusedError(503, told, code="queue_timeout") from error
+        finally:
+            self._large_waiting -= 1
+        try:
+            await self._line.enter(end_s)
+        except BaseException:
+            self._large.release()
+            raise
+        return perf_counter_ns() - begun_ns
+
+    def _over(self, done: asyncio.Future[Any], *, is_large: bool) -> None:
         self._line.leave()
+        if is_large:
+            self._large.release()
         if not done.cancelled():
             done.exception()  # heard, whether or not somebody still waits for it
 

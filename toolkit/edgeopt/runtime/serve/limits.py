@@ -11,6 +11,8 @@ class Limits:
 
     body_bytes: int = 8 << 20
     """Of a request."""
+    picture_pixels: int = 50_000_000
+    """Of one picture: 150 MB when decoded."""
     answer_tokens: int = 0
     """That a request may ask for; 0: what the context holds."""
     seconds: float = 300.0

@@ -6,13 +6,20 @@ Source: PNG (W3C) IHDR; JPEG (ITU-T T.81) SOF; WebP (RFC 9649); BMP, BITMAPINFOH
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 from edgeopt.graph.tensors import Frame
 from edgeopt.recipes.pictures import decode_picture
 from edgeopt.runtime.serve.refused import RefusedError
 
-MOST_PIXELS = 50_000_000
-"""150 MB when decoded."""
+LARGE_PIXELS = 10_000_000
+"""More take 30 MB and a good part of a second: they are taken one at a time. A frame of 4K has 8.3 million."""
+_MOST_SCANS = 64
+"""Of a JPEG: a progressive one has about ten, and each costs a pass over all pixels, however few bytes it has."""
+_SCAN = b"\xff\xda"
+_MOST_SEGMENTS = 1000
+"""Before the size of a JPEG."""
+_JPEG = b"\xff\xd8"
 _NO_SIZE = frozenset((0x01, *range(0xD0, 0xDA)))
 """Markers of JPEG without a length."""
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
@@ -23,7 +30,7 @@ def size_of(data: bytes) -> tuple[int, int] | None:
     try:
         if data.startswith(b"\x89PNG\r\n\x1a\n") and data[12:16] == b"IHDR":
             return _number(data, 20, 4), _number(data, 16, 4)
-        if data.startswith(b"\xff\xd8"):
+        if data.startswith(_JPEG):
             return _of_jpeg(data)
         if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
             return _of_webp(data)
@@ -36,20 +43,39 @@ def size_of(data: bytes) -> tuple[int, int] | None:
     return None
 
 
-def read_frame(data: bytes) -> Frame:
-    """Return a picture as (height, width, 3) BGR.
+def require_bounded(data: bytes, most_pixels: int) -> int:
+    """Return how many pixels a picture has; nothing is decoded.
 
     Raises:
-        RefusedError: If it is none, or has too many pixels.
+        RefusedError: If it is none, or would take too much memory or time.
     """
     size = size_of(data)
-    if size is not None and size[0] * size[1] > MOST_PIXELS:
-        told = f"the picture has {size[1]}x{size[0]} pixels, more than {MOST_PIXELS}"
+    if size is None:
+        raise _none()
+    if size[0] * size[1] > most_pixels:
+        told = f"the picture has {size[1]}x{size[0]} pixels, more than {most_pixels}, the limit of this server"
         raise RefusedError(413, told, code="picture_too_large")
-    frame = decode_picture(data) if size is not None else None
+    scans = data.count(_SCAN) if data.startswith(_JPEG) else 0
+    if scans > _MOST_SCANS:
+        told = f"the JPEG has {scans} scans, more than {_MOST_SCANS}: store it anew"
+        raise RefusedError(413, told, code="picture_too_large")
+    return size[0] * size[1]
+
+
+def read_frame(data: bytes) -> Frame:
+    """Return a picture, whose size is allowed, as (height, width, 3) BGR.
+
+    Raises:
+        RefusedError: If it does not decode.
+    """
+    frame = decode_picture(data)
     if frame is None:
-        raise RefusedError(400, "the body is no picture: send a PNG, JPEG, WebP or BMP", code="invalid_picture")
+        raise _none()
     return frame
+
+
+def _none() -> RefusedError:
+    return RefusedError(400, "the body is no picture: send a PNG, JPEG, WebP or BMP", code="invalid_picture")
 
 
 def _number(data: bytes, at: int, size: int, *, little: bool = False) -> int:
@@ -60,7 +86,7 @@ def _number(data: bytes, at: int, size: int, *, little: bool = False) -> int:
 
 
 def _of_jpeg(data: bytes) -> tuple[int, int] | None:
-    for marker, at in _segments(data):
+    for marker, at in islice(_segments(data), _MOST_SEGMENTS):
         if marker in _FRAMES:
             return _number(data, at + 3, 2), _number(data, at + 5, 2)
     return None

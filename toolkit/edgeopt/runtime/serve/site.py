@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from edgeopt.runtime.serve.access import HEALTH, Access, guarded
+from edgeopt.runtime.serve.access_log import AccessLog, Logged
 from edgeopt.runtime.serve.asking import answers, refused
 from edgeopt.runtime.serve.refused import RefusedError
 from edgeopt.runtime.serve.tally import Tally
@@ -20,7 +21,9 @@ from edgeopt.runtime.serve.tally import Tally
 _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def make_site(tally: Tally, routes: Sequence[Route], access: Access, lifespan: Any) -> Any:
+def make_site(
+    tally: Tally, routes: Sequence[Route], access: Access, lifespan: Any, log: AccessLog | None = None
+) -> Any:
     """Return the app.
 
     Args:
@@ -28,6 +31,7 @@ def make_site(tally: Tally, routes: Sequence[Route], access: Access, lifespan: A
         routes: Of the model.
         access: Who may ask.
         lifespan: What goes on beside it, as Starlette takes it.
+        log: Where requests are written down; None: nowhere.
     """
     model = {"id": tally.name, "object": "model", "created": int(time.time()), "owned_by": "edgeopt"}
 
@@ -62,4 +66,5 @@ def make_site(tally: Tally, routes: Sequence[Route], access: Access, lifespan: A
         exception_handlers={HTTPException: other},
         lifespan=lifespan,
     )
-    return guarded(app, access, tally)
+    site = guarded(app, access, tally)
+    return site if log is None else Logged(site, log)
