@@ -11,7 +11,10 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import NotFoundError, UnsupportedError
 from edgeopt.graph.sound import Sound
+from edgeopt.system.text import shorten
 
+_MOST_SHOWN = 200
+"""Characters of a name in a message; files from elsewhere have names of any length."""
 Tensors: TypeAlias = Mapping[str, NDArray[Any]]
 Frame: TypeAlias = NDArray[np.uint8]
 """One picture as OpenCV reads it: (height, width, 3), BGR, 0..255."""
@@ -68,9 +71,10 @@ class TensorSpec:
         )
 
     def __str__(self) -> str:
-        sizes = "x".join("?" if size is None else str(size) for size in self.shape)
+        sizes = "x".join("?" if size is None else shorten(str(size), _MOST_SHOWN) for size in self.shape)
         dtype = "string" if self.dtype == "object" else self.dtype  # numpy's name of it says nothing
-        return f"{self.name} {dtype} {'of unknown shape' if self.is_unranked else sizes or 'scalar'}"
+        name = shorten(self.name, _MOST_SHOWN)
+        return f"{name} {dtype} {'of unknown shape' if self.is_unranked else sizes or 'scalar'}"
 
 
 def fix_sizes(specs: Sequence[TensorSpec], shapes: Mapping[str, tuple[int, ...]]) -> tuple[TensorSpec, ...]:

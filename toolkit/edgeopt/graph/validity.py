@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, checker
 
 from edgeopt.errors import InvalidFileError, UnsupportedError
+from edgeopt.graph.functions import require_bounded_functions
 from edgeopt.graph.outside_weights import without_outside
 from edgeopt.graph.subgraphs import all_nodes, subgraphs
 
@@ -42,6 +43,7 @@ def require_valid(proto: ModelProto, where: str) -> None:
     """
     if not _is_text(proto):
         raise InvalidFileError(f"{where} is not a valid model: a name in it is no UTF-8 text", remedy=_AGAIN)
+    require_bounded_functions(proto, where)
     _require_tensors(proto.graph, where)
     _require_known_ops(proto, where)
     try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import tomllib
 import types
 from collections.abc import Mapping
@@ -25,6 +26,9 @@ from edgeopt.system.text import short
 T = TypeVar("T")
 MOST_DEPTH = 32
 """Tables in tables; the deepest of our own files has 6."""
+_PART = r"(?:[\w-]++|\"[^\"\n]*+\"|'[^'\n]*+')"
+_DEEP_KEY = re.compile(rf"(?<![\w.-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{MOST_DEPTH}}}")
+"""A dotted key of more parts than tables may nest."""
 _MOST_INTEGER = 2**63
 _TYPE_NAMES = {float: "a number", int: "a whole number", str: "a text", bool: "true or false"}
 
@@ -92,6 +96,8 @@ def read_toml(path: Path) -> dict[str, Any]:
     """
     text = read_text(path, remedy="check path and permissions")
     remedy = "mend the line it names"
+    if _DEEP_KEY.search(text):  # the parser takes the square of their number
+        raise InvalidFileError(f"{path}: a key has more than {MOST_DEPTH} parts", remedy="write shallow tables")
     try:
         values = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # whole numbers of 4,300 digits are a plain ValueError

@@ -73,7 +73,7 @@ def is_encoder_with_decoder(folder: Path) -> bool:
         values = json.loads((folder / "config.json").read_text("utf-8"))
         named = str((values.get("architectures") or [""])[0])
         return values.get("model_type") in KINDS and named.endswith(_CLASSES)
-    except (OSError, ValueError, AttributeError, TypeError):
+    except (OSError, ValueError, AttributeError, TypeError, LookupError, RecursionError):
         return False
 
 

@@ -56,7 +56,7 @@ def is_decoder(folder: Path) -> bool:
         values = json.loads((folder / "config.json").read_text("utf-8"))
         named = values.get("architectures") or [""]
         return str(named[0]).endswith(("ForCausalLM", "LMHeadModel"))
-    except (OSError, ValueError, AttributeError, TypeError):
+    except (OSError, ValueError, AttributeError, TypeError, LookupError, RecursionError):
         return False
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError, UnsupportedError
+from edgeopt.pipeline.export.decoder.gguf_head import require_bounded_head
 from edgeopt.pipeline.export.decoder.llama import Configuration, require_sizes
 from edgeopt.pipeline.export.decoder.positions import Positions
 from edgeopt.recipes.generation_drafting import TOKENIZER
@@ -78,6 +79,7 @@ class GgufFile:
         self._dequantize = require("gguf.quants", extra="gguf", purpose="reading a .gguf file").dequantize
         self.file = file
         try:
+            require_bounded_head(file)
             self._reader = package.GGUFReader(file)
             self._tensors = {one.name: one for one in self._reader.tensors}
         except Exception as error:  # the package raises whatever its arithmetic on a damaged file ends in

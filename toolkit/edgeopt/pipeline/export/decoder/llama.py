@@ -73,7 +73,7 @@ def read_configuration(folder: Path) -> Configuration:
     try:
         values = json.loads(file.read_text("utf-8"))
         kind = str(values["model_type"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise InvalidFileError(f"{file} is no configuration of a network", remedy=_REMEDY) from error
     if kind not in KINDS:
         raise UnsupportedError(f"{file}: a {kind} is not written here", remedy=f"those are: {', '.join(KINDS)}")

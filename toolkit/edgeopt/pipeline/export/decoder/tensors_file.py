@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError
 from edgeopt.system.files import require_there
+from edgeopt.system.text import short
 
 ONE_FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
 _DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "F64": "<f8"}
@@ -100,7 +101,7 @@ def _files(folder: Path) -> list[Path]:
         raise InvalidFileError(f"{folder} holds no {ONE_FILE} and no {INDEX}", remedy=_REMEDY)
     try:
         names = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidFileError(f"{index} is no index of weights", remedy=_REMEDY) from error
     for name in names:
         if not isinstance(name, str) or Path(name).name != name:
@@ -118,8 +119,10 @@ def _places(file: Path) -> dict[str, _Place]:
         try:
             head = json.loads(stream.read(length))
             return {name: _place(file, one, 8 + length, size) for name, one in head.items() if name != "__metadata__"}
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InvalidFileError(f"{file} is damaged: {error}", remedy=_REMEDY) from error
+        except RecursionError as error:
+            raise InvalidFileError(f"{file} is damaged: its head nests too deeply", remedy=_REMEDY) from error
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+            raise InvalidFileError(f"{file} is damaged: {short(str(error))}", remedy=_REMEDY) from error
 
 
 def _place(file: Path, one: Mapping[str, Any], after: int, size: int) -> _Place:
