@@ -14,8 +14,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper
 
-from edgeopt.errors import EdgeoptError
+from edgeopt.errors import EdgeoptError, InvalidFileError
 from edgeopt.graph.model import load_model
+from edgeopt.graph.tensors import TensorSpec
 from edgeopt.pipeline.inspect import inspect
 
 
@@ -250,3 +251,47 @@ def test_fields_changed_anywhere_are_taken_or_refused_in_one_line(tmp_path, data
     else:
         setattr(owner, name, value)
     accept_or_refuse(proto.SerializeToString(), tmp_path)
+
+
+def of_functions(bodies: dict[str, list[str]]) -> ModelProto:
+    """Return a model that calls the last of some local functions, each a chain of calls and of standard ops."""
+    versions = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    functions = []
+    for name, ops in bodies.items():
+        tensors = ["x", *(f"t{i}" for i in range(len(ops) - 1)), "y"]
+        nodes = [
+            helper.make_node(op, [tensors[i]], [tensors[i + 1]], domain="own" if op in bodies else "")
+            for i, op in enumerate(ops)
+        ]
+        functions.append(helper.make_function("own", name, ["x"], ["y"], nodes, versions))
+    values = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 4]) for name in "xy"]
+    graph = helper.make_graph(
+        [helper.make_node([*bodies][-1], ["x"], ["y"], domain="own")], "g", values[:1], values[1:]
+    )
+    return helper.make_model(graph, opset_imports=versions, functions=functions, ir_version=9)
+
+
+@pytest.mark.parametrize(
+    ("bodies", "told"),
+    [
+        ({"f0": ["Relu"], **{f"f{i}": [f"f{i - 1}"] * 2 for i in range(1, 28)}}, "134,217,728 nodes"),
+        ({"f0": ["Relu"], **{f"f{i}": [f"f{i - 1}"] * 9 for i in range(1, 90)}}, "more than 10^15 nodes"),
+        ({"f0": ["Relu"], **{f"f{i}": [f"f{i - 1}"] for i in range(1, 500)}}, "nest deeper than 100"),
+        ({"f": ["g"], "g": ["Relu", "f"]}, "'f' calls itself"),
+    ],
+)
+def test_functions_that_cannot_be_written_out_are_refused_before_anybody_tries(bodies, told, tmp_path):
+    with pytest.raises(InvalidFileError) as refused:
+        load_model(write(of_functions(bodies), tmp_path))
+    assert told in refused.value.problem
+
+
+def test_functions_of_a_bounded_size_come_in(tmp_path):
+    loaded = load_model(write(of_functions({"f": ["Relu"], "g": ["f", "Abs", "f"]}), tmp_path))
+    assert len(loaded.proto.functions) == 2
+
+
+def test_a_name_of_any_length_is_shown_in_a_line():
+    shown = str(TensorSpec("x" * 100_000, "float32", (1, "d" * 100_000)))
+    assert len(shown) < 500
+    assert shown.startswith("xxx")

@@ -181,6 +181,30 @@ def test_a_bundle_written_over_another_leaves_none_of_its_files(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("field", "value", "told"),
+    [
+        ("size", [], "feeds pictures and has no size"),
+        ("states", {"session.x": "y"}, "no input of the model named 'session.x'"),
+        ("states", {"images": "y"}, "no output of the model named 'y'"),
+        ("tensor", "session.x", "no input of the model named 'session.x'"),
+    ],
+)
+def test_a_recipe_that_does_not_fit_the_model_of_its_bundle_is_one_line(bundle, field, value, told):
+    reseal(bundle.folder, lambda values: values["recipe"]["input"].update({field: value}))
+    with pytest.raises(EdgeoptError, match=told):
+        Runtime.load(bundle.folder)
+
+
+def test_states_that_the_model_lacks_are_refused_of_every_recipe(tmp_path):
+    shipped = (DIGITS.parent / "recipe.toml").read_text("utf-8")
+    (tmp_path / "recipe.toml").write_text(shipped + '\n[input]\nstates = { "session.x" = "y" }\n', "utf-8")
+    for command in ("bench", "inspect"):
+        arguments = [command, str(DIGITS), "--recipe", str(tmp_path / "recipe.toml")]
+        done = CliRunner().invoke(cli, arguments)
+        assert (done.exit_code, "no input of the model named 'session.x'" in done.output) == (1, True), done.output
+
+
+@pytest.mark.parametrize(
     "key", ["trt_extra_plugin_lib_paths", "trt_dump_subgraphs", "ep.context_file_path", "session.custom_ops_library"]
 )
 def test_a_bundle_whose_options_load_a_library_or_write_files_is_refused(bundle, key, tmp_path):

@@ -62,12 +62,20 @@ def test_json_beyond_a_limit_is_refused_and_the_place_named(tmp_path, text, told
         ("a = 0x" + "f" * 6000, "thousands of digits"),
         (f"a = {2**70}", "a is 1180591620717411303424"),
         ("a = " + DEEP, "nests deeper than 32"),
-        (".".join("a" * 2000) + " = 1", "nests deeper than 32"),
+        (".".join("a" * 100_000) + " = 1", "nests deeper than 32"),
+        ("[" + " . ".join("a" * 100_000) + "]", "nests deeper than 32"),
+        ("a = {" + ".".join(["'a'"] * 50_000) + " = 1}", "nests deeper than 32"),
         ("a = nan", "a is nan"),
     ],
 )
 def test_toml_beyond_a_limit_is_refused_and_the_place_named(tmp_path, text, told):
     assert told in refused(tmp_path, text, read_toml, "file.toml")
+
+
+def test_dots_that_are_no_dotted_key_are_read_and_long_words_take_no_time(tmp_path):
+    text = "a = '" + "x" * 400_000 + "'\n" + "b" * 100_000 + " = 1\nc = '" + "Two words. " * 5000 + "'\nd.e.f = 1.5\n"
+    (tmp_path / "file.toml").write_text(text, "utf-8")
+    assert read_toml(tmp_path / "file.toml")["d"] == {"e": {"f": 1.5}}
 
 
 def test_a_mark_that_an_editor_put_before_json_is_no_part_of_it(tmp_path):

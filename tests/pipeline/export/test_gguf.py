@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from click.testing import CliRunner
 from small_decoders import VOCABULARY, byte_tokenizer, random_weights, write_decoder, write_tensors
 
 from edgeopt.cli import cli
-from edgeopt.errors import EdgeoptError
+from edgeopt.errors import EdgeoptError, InvalidFileError
 from edgeopt.pipeline.export.decoder.gguf_file import GgufFile
 from edgeopt.pipeline.export.export import export
 from edgeopt.runtime.decoding.opening import open_language_model
@@ -181,6 +182,36 @@ def test_what_is_not_read_is_refused_in_a_line(kind, more, told, tmp_path):
     with pytest.raises(EdgeoptError, match=told):
         export(str(tmp_path / "net.gguf"), out=tmp_path / "made" / "model.onnx")
     assert not (tmp_path / "made" / "model.onnx").exists()
+
+
+def head(*parts: tuple[str, Any]) -> bytes:
+    """Return the numbers and texts of a head."""
+    made = b"GGUF"
+    for form, value in parts:
+        made += struct.pack("<Q", len(value)) + value.encode() if form == "text" else struct.pack(f"<{form}", value)
+    return made
+
+
+KEY = (("I", 3), ("Q", 0), ("Q", 1), ("text", "general.name"))
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (head(*KEY, ("I", 9), ("I", 0), ("Q", 1 << 60)), "its arrays hold"),
+        (head(*KEY, ("I", 9), ("I", 8), ("Q", 1 << 22)), "more than it holds"),
+        (head(*KEY, ("I", 8), ("Q", 1 << 60)), "more than it holds"),
+        (head(*KEY, ("I", 9), ("I", 9), ("Q", 1 << 20)), "a value has the type 9"),
+        (head(("I", 3), ("Q", 1 << 60), ("Q", 0)), "tensors and"),
+        (head(("I", 3), ("Q", 0), ("Q", 1 << 60)), "tensors and"),
+        (head(("I", 3), ("Q", 1), ("Q", 0), ("text", "a"), ("I", 1 << 31)), "dimensions"),
+        (head(("I", 1), ("Q", 0), ("Q", 0)), "version 1"),
+    ],
+)
+def test_a_head_that_says_more_than_a_file_holds_is_refused_before_anybody_counts(data, told, tmp_path):
+    (tmp_path / "net.gguf").write_bytes(data + bytes(8))
+    with pytest.raises(InvalidFileError, match=told):
+        GgufFile(tmp_path / "net.gguf")
 
 
 @pytest.mark.parametrize("keep", [0, 3, 40, 2000, -500])

@@ -85,6 +85,8 @@ def test_weights_outside_the_folder_are_not_read(tmp_path):
     [
         (lambda file: file.write_bytes(b"\x01"), "no safetensors file"),
         (lambda file: file.write_bytes(b"\xff" * 64), "no safetensors file"),
+        (lambda file: file.write_bytes((100_000).to_bytes(8, "little") + b"[" * 100_000), "nests too deeply"),
+        (lambda file: file.write_bytes((14).to_bytes(8, "little") + b'{"a": [1e400]}'), "is damaged"),
         (lambda file: file.write_bytes(file.read_bytes()[:-100]), "beyond the file"),
         (lambda file: file.unlink(), "holds no model.safetensors"),
     ],

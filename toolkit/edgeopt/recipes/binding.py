@@ -23,7 +23,7 @@ from edgeopt.recipes.output_shapes import why_unfit
 from edgeopt.recipes.picture_inputs import fixed_batch
 from edgeopt.recipes.preprocess import PICTURE_TYPES, Colour
 from edgeopt.recipes.recipe import READERS, Recipe
-from edgeopt.recipes.tensor_outputs import recurrent_notes, with_outputs
+from edgeopt.recipes.tensor_outputs import recurrent_notes, require_states, with_outputs
 from edgeopt.recipes.text_input import bind_texts
 from edgeopt.recipes.told_outputs import notes_of_guesses, notes_of_unread, with_told_scores
 
@@ -92,6 +92,7 @@ def _bound(
         return replace(choice, notes=(*choice.notes, Note(NoteKind.INFO, f"shapes fixed as the tensors have: {told}")))
     if recipe.kind == "text":
         return _bind_texts(recipe, reason, inputs, outputs, metadata)
+    require_states(recipe, inputs, outputs)
     recipe = with_points(recipe, metadata)
     if not recipe.decodes or recipe.kind == "sound":
         recipe = with_outputs(recipe, inputs, outputs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from edgeopt.errors import Note, NoteKind, NotFoundError
+from edgeopt.errors import InvalidFileError, Note, NoteKind, NotFoundError
 from edgeopt.graph.states import find_states
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.recipe import LEAST_EQUAL, Recipe
@@ -20,8 +20,7 @@ def with_outputs(recipe: Recipe, inputs: Sequence[TensorSpec], outputs: Sequence
         NotFoundError: If the recipe names an input or an output that the model lacks.
     """
     said, scoring = recipe.input.states, recipe.evaluation
-    _require_known("input", said, inputs)
-    _require_known("output", said.values(), outputs)
+    require_states(recipe, inputs, outputs)
     _require_known("output", scoring.kinds, outputs)
     kinds = {one.name: "probability" for one in outputs if one.op in _PROBABLE} | dict(scoring.kinds)
     least = scoring.least_agreement
@@ -32,6 +31,33 @@ def with_outputs(recipe: Recipe, inputs: Sequence[TensorSpec], outputs: Sequence
         input=replace(recipe.input, states=said or find_states(inputs, outputs)),
         evaluation=replace(scoring, kinds=kinds, least_agreement=least),
     )
+
+
+def require_states(recipe: Recipe, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
+    """Raise unless the states of a recipe are inputs of the model, each fed by one of its outputs.
+
+    Raises:
+        NotFoundError: On a name that the model lacks.
+    """
+    _require_known("input", recipe.input.states, inputs)
+    _require_known("output", recipe.input.states.values(), outputs)
+
+
+def require_bound(recipe: Recipe, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
+    """Raise unless a recipe that somebody bound, in a bundle, is one of this model.
+
+    Raises:
+        NotFoundError: On a name that the model lacks.
+        InvalidFileError: If it reads pictures and has no size.
+    """
+    require_states(recipe, inputs, outputs)
+    if not recipe.decodes or recipe.kind != "picture":
+        return
+    _require_known("input", [recipe.input.tensor], inputs)
+    if len(recipe.input.size) != 2:
+        raise InvalidFileError(
+            f"recipe {recipe.name!r} feeds pictures and has no size", remedy="make the bundle again: edgeopt optimize"
+        )
 
 
 def _require_known(what: str, names: Iterable[str], known: Sequence[TensorSpec]) -> None:

@@ -11,6 +11,7 @@ from edgeopt.executors.onnxruntime.decoder import cache_parts
 from edgeopt.executors.onnxruntime.flash_attention import flash_attention
 from edgeopt.graph.tensors import Sample, TensorSpec
 from edgeopt.recipes.generation import GENERATION
+from edgeopt.recipes.tensor_outputs import require_bound
 from edgeopt.runtime.bundle import Artefact, Bundle, require_whole
 from edgeopt.runtime.decoding.binding import bind_language_model
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder, open_encoder_decoder
@@ -108,6 +109,7 @@ def _open(bundle: Bundle, artefact: Artefact, stored: Stored | None, threads: in
     try:
         if bundle.recipe.task == GENERATION:
             return _open_writer(bundle, artefact, opening, session, _fewer_cores(artefact, threads), stored)
+        require_bound(bundle.recipe, session.inputs, session.outputs)
         task = make_task(bundle.recipe, session.inputs, session.outputs, evaluating=False)
         notes = _tested(bundle, artefact, session, task, stored) if stored else ()
     except BaseException:

@@ -97,7 +97,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     text = read_text(path, remedy="check path and permissions")
     remedy = "mend the line it names"
     if _DEEP_KEY.search(text):  # the parser takes the square of their number
-        raise InvalidFileError(f"{path}: a key has more than {MOST_DEPTH} parts", remedy="write shallow tables")
+        raise InvalidFileError(f"{path} nests deeper than {MOST_DEPTH}: by a dotted key", remedy="write shallow tables")
     try:
         values = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # whole numbers of 4,300 digits are a plain ValueError

@@ -55,6 +55,7 @@ class Worker:
         self._answers: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         assert self._process.stdout is not None
         threading.Thread(target=_listen, args=(self._process.stdout, self._answers), daemon=True).start()
+        weakref.finalize(self, self._heard.close)
         self._end = weakref.finalize(self, _end, self._process)
 
     @property

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import InvalidFileError
 from edgeopt.system.files import require_there
-from edgeopt.system.text import short
 
 ONE_FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
 _DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "F64": "<f8"}
@@ -122,7 +121,7 @@ def _places(file: Path) -> dict[str, _Place]:
         except RecursionError as error:
             raise InvalidFileError(f"{file} is damaged: its head nests too deeply", remedy=_REMEDY) from error
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-            raise InvalidFileError(f"{file} is damaged: {short(str(error))}", remedy=_REMEDY) from error
+            raise InvalidFileError(f"{file} is damaged: {str(error)[:200]}", remedy=_REMEDY) from error
 
 
 def _place(file: Path, one: Mapping[str, Any], after: int, size: int) -> _Place:
