@@ -165,7 +165,7 @@ def test_what_an_orchestrator_or_a_file_manager_puts_there_is_no_strangers_file(
     (folder / "empty").mkdir()
     assert read_bundle(folder).artefacts
     (timed / "more.so").write_bytes(b"code")
-    with pytest.raises(InvalidFileError, match=r"more\.so in the bundle"):
+    with pytest.raises(InvalidFileError, match=r"more\.so' in the bundle"):
         read_bundle(folder)
 
 
@@ -196,7 +196,8 @@ def test_a_recipe_that_does_not_fit_the_model_of_its_bundle_is_one_line(bundle, 
 
 
 def test_states_that_the_model_lacks_are_refused_of_every_recipe(tmp_path):
-    shipped = (DIGITS.parent / "recipe.toml").read_text("utf-8")
+    lines = (DIGITS.parent / "recipe.toml").read_text("utf-8").splitlines()
+    shipped = "\n".join(line for line in lines if not line.startswith(("labels", "model", "calib")))
     (tmp_path / "recipe.toml").write_text(shipped + '\n[input]\nstates = { "session.x" = "y" }\n', "utf-8")
     for command in ("bench", "inspect"):
         arguments = [command, str(DIGITS), "--recipe", str(tmp_path / "recipe.toml")]

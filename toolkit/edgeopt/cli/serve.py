@@ -27,11 +27,13 @@ _GROUPS = {
         "time_limit",
         "output_tokens",
         "body_mib",
+        "picture_megapixels",
         "stalled",
         "keep",
         "threads",
     ),
     "Who may ask": (
+        "access_log",
         "key_from",
         "allow_origin",
         "cert",
