@@ -53,7 +53,7 @@ def require_bound(recipe: Recipe, inputs: Sequence[TensorSpec], outputs: Sequenc
     require_states(recipe, inputs, outputs)
     if not recipe.decodes or recipe.kind != "picture":
         return
-    _require_known("input", [recipe.input.tensor], inputs)
+    _require_known("input", [recipe.input.tensor] if recipe.input.tensor else [], inputs)
     if len(recipe.input.size) != 2:
         raise InvalidFileError(
             f"recipe {recipe.name!r} feeds pictures and has no size", remedy="make the bundle again: edgeopt optimize"
