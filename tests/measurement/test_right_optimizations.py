@@ -51,6 +51,7 @@ def test_what_errs_is_switched_off_and_nothing_else(name: str) -> None:
     found = correction_of(model)
     (note,) = found.notes
     family = "QDQPropagationTransformer" if name == "branches" else "LayerNormFusion"
+    assert DISABLED_OPTIMIZERS in note.hint
     assert found.entries == {DISABLED_OPTIMIZERS: ";".join(FAMILIES[family])}
     assert f"{family} is switched off" in note.detail
     inputs = unseen(model)
@@ -82,6 +83,9 @@ def test_a_model_on_which_the_engine_aborts_in_any_way_is_one_error() -> None:
         "random (float[2,3] x) => (float[2,3] y) { r = RandomNormalLike(x) y = Add(x, r) }",
         "half (float16[2,64] x) => (float16[2,64] y) { s = Softmax(x) e = Exp(s) l = Log(e) y = Mul(l, x) }",
         "indices (float[2,64] x) => (int64[2,1] y) { y = ArgMax <axis = 1> (x) }",
+        "steps (float[1,4,6,6] x) => (float[1,4,6,6] y) <float s = {0.05}, uint8 z = {128}> { "
+        "q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) a = AveragePool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (d) "
+        "r = QuantizeLinear(a, s, z) y = DequantizeLinear(r, s, z) }",
         "words (int64[2] x) => (float[2] y) { f = Cast <to = 1> (x) y = Relu(f) }",
     ],
 )

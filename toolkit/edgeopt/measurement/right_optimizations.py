@@ -27,8 +27,10 @@ from edgeopt.measurement.first_difference import first_difference
 from edgeopt.system.environment import package_versions
 from edgeopt.system.target import Target
 
-TOLERANCE = 1e-3
+_TOLERANCE = 1e-3
 """Error over signal, root mean square: fusions of float32 stay below 1e-5."""
+_INTEGER_TOLERANCE = 0.1
+"""Of a model with integers inside: kernels round halves otherwise than float ones, a step of the grid each time."""
 Shape: TypeAlias = tuple[int | str | None, ...]
 """Of a tensor; what is no number is free."""
 _NUDGE = 1e-3
@@ -102,6 +104,7 @@ class _Search:
 
     def __init__(self, model: Model, samples: Sequence[Tensors], options: SessionOptions, is_own: bool) -> None:
         self._model, self._samples, self._options, self._is_own = model, samples, options, is_own
+        self._tolerance = _INTEGER_TOLERANCE if any(map(_is_integer, model.op_counts)) else _TOLERANCE
         self._right = self._answers(UNOPTIMIZED)
 
     def correction(self) -> Correction:
@@ -135,7 +138,7 @@ class _Search:
         if answers.against:
             return False
         drift = _drift(self._right, answers)
-        return drift.is_within(TOLERANCE) or _error(drift) <= _MORE_THAN_ROUNDING * self._rounding()
+        return drift.is_within(self._tolerance) or _error(drift) <= _MORE_THAN_ROUNDING * self._rounding()
 
     def _rounding(self) -> float:
         """Return the error over the signal that a nudge of the inputs makes, or a second run of the same ones."""
@@ -180,20 +183,21 @@ class _Search:
 
     def _note(self, as_is: _Answers, entries: Mapping[str, str]) -> Note:
         engine = f"ONNX Runtime {package_versions().get('onnxruntime', '')}".strip()
-        switched_off = f"{told(entries)} {'are' if ' and ' in told(entries) else 'is'} switched off"
+        culprits = told(entries)
+        switched_off = f"{culprits} {'are' if ' and ' in culprits or LEVEL in entries else 'is'} switched off"
         if as_is.abort:
             what = f"{engine} aborts where it optimizes {self._model.name} ({as_is.against.removeprefix(_ENGINE)})"
         elif as_is.against:
             what = f"{engine} makes of {self._model.name} what it refuses itself ({_plain(as_is.against)})"
         else:
             share = _error(_drift(self._right, as_is))
-            where = first_difference(self._model, self._samples[0], self._options, TOLERANCE)
+            where = first_difference(self._model, self._samples[0], self._options, self._tolerance)
             what = f"{engine} changes what {self._model.name} answers where it optimizes it, by {share:.0%}"
             what += f", first at {where}" if where else ""
         return Note(
             NoteKind.WARNING,
-            f"{what}: {switched_off}, here and in what is written",
-            "the fault is the engine's: a newer version may mend it",
+            f"{what}: {switched_off}, in a bundle too",
+            f"the fault is the engine's; an app without a bundle sets {' and '.join(entries)}",
         )
 
 
@@ -202,6 +206,11 @@ def _plain(refusal: str) -> str:
     for start in _REFUSALS:
         refusal = refusal.removeprefix(start)
     return _FUSED.sub(r"'\1'", refusal)
+
+
+def _is_integer(op: str) -> bool:
+    """Whether an operator rounds to integers, or computes in them."""
+    return "Quant" in op or op.startswith("QLinear") or op.endswith(("Integer", "NBits"))
 
 
 def _drift(right: _Answers, answers: _Answers) -> Drift:
