@@ -84,7 +84,8 @@ def test_a_model_on_which_the_engine_aborts_in_any_way_is_one_error() -> None:
         "half (float16[2,64] x) => (float16[2,64] y) { s = Softmax(x) e = Exp(s) l = Log(e) y = Mul(l, x) }",
         "indices (float[2,64] x) => (int64[2,1] y) { y = ArgMax <axis = 1> (x) }",
         "steps (float[1,4,6,6] x) => (float[1,4,6,6] y) <float s = {0.05}, uint8 z = {128}> { "
-        "q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) a = AveragePool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (d) "
+        "q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) "
+        "a = AveragePool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (d) "
         "r = QuantizeLinear(a, s, z) y = DequantizeLinear(r, s, z) }",
         "words (int64[2] x) => (float[2] y) { f = Cast <to = 1> (x) y = Relu(f) }",
     ],
