@@ -63,7 +63,7 @@ def test_the_exit_code_is_that_of_the_word_in_the_verdict(verdict, trust, word, 
 def test_without_a_budget_a_noisy_machine_closes_no_gate_and_is_told():
     found = report("PASS", NOISY, asked=False)
     assert (found.verdict, found.exit_code) == ("PASS", 0)
-    assert found.verdict_line.endswith("; the machine was NOISY: believe no close figure")
+    assert found.verdict_line.endswith("; NOISY: believe no close figure (pressure)")
 
 
 def test_a_missed_budget_that_nobody_asked_for_is_said_to_be_no_gate():

@@ -23,8 +23,8 @@ from edgeopt.measurement.clock import Clock
 from edgeopt.measurement.load.closed_loop import Marked, MarkedFrames, Pictures
 from edgeopt.measurement.resources.anchor import Anchor, measure_anchor
 from edgeopt.measurement.resources.readings import Reading, take_reading
-from edgeopt.measurement.resources.trust import Trust, judge_trust
-from edgeopt.measurement.samples import Samples, join_samples
+from edgeopt.measurement.resources.trust import Trust, judge_turns
+from edgeopt.measurement.samples import FRAME, Samples, join_samples
 from edgeopt.measurement.statistics.ratio import (
     Ratio,
     centre_of_rounds,
@@ -195,7 +195,7 @@ class Turns:
     @cached_property
     def trust(self) -> Trust:
         """Whether the run can be believed."""
-        return judge_trust(self.samples[self.baseline], self.readings, self.anchors, workers=self.workers)
+        return judge_turns(self.null_rounds, self.readings, self.anchors, workers=self.workers)
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -217,14 +217,21 @@ class Turns:
 
     def null(self, part: str, margin: float = 0.02) -> Ratio:
         """Return the ratio of the first one's second copy to the first one."""
-        logs = round_logs(self.samples[self.baseline + AGAIN], self.samples[self.baseline], part)
-        return ratio_of_rounds(logs, pairs=self._pairs, margin=margin)
+        return ratio_of_rounds(self._null_logs(part), pairs=self._pairs, margin=margin)
+
+    @property
+    def null_rounds(self) -> NDArray[np.float64]:
+        """(n,) log of the first one's whole frame over its second copy's, one a round."""
+        return self._null_logs(FRAME)
 
     @property
     def _pairs(self) -> int:
         rounds = self.samples[self.baseline].steady().round_id
         assert rounds is not None
         return 2 * (int(rounds.max()) + 1)
+
+    def _null_logs(self, part: str) -> NDArray[np.float64]:
+        return round_logs(self.samples[self.baseline + AGAIN], self.samples[self.baseline], part)
 
     def _logs(self, label: str, against: str, part: str) -> NDArray[np.float64]:
         """Return the rounds; both copies of the first one count, which takes a quarter of the variance away."""

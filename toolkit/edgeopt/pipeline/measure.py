@@ -17,7 +17,7 @@ from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.measurement.fresh_process.turns import FreshTurns
 from edgeopt.measurement.interleaved import AGAIN, HERE, Machine, Opened, Pace, Turns, take_turns
 from edgeopt.measurement.one_open import LEAST_ROUNDS, take_turns_one_open
-from edgeopt.measurement.resources.trust import Trust, TrustLevel, judge_trust
+from edgeopt.measurement.resources.trust import Trust, TrustLevel, judge_turns
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.budget import judge_budget
 from edgeopt.measurement.statistics.ratio import Change
@@ -199,8 +199,7 @@ class _Proof:
     @property
     def trust(self) -> Trust:
         """Whether all of it can be believed."""
-        baseline = self._turns.samples[self._turns.baseline]
-        return judge_trust(baseline, self._readings, self._anchors, workers=self._bench.workers)
+        return judge_turns(self._turns.null_rounds, self._readings, self._anchors, workers=self._bench.workers)
 
     def confirm(self, marked: tuple[Candidate, ...], wish: Wish) -> tuple[Candidate, ...]:
         """Return the candidates with the speeds over processes of those that were asked for."""

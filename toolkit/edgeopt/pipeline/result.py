@@ -9,6 +9,7 @@ from typing import Any
 
 from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, EXIT_MISSED, EXIT_OF, EXIT_PASS, InvalidFileError, Note
 from edgeopt.measurement.accuracy.judgement import Word
+from edgeopt.measurement.resources.trust import undecided, warning_of
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.pipeline.candidate import Candidate
 from edgeopt.system.environment import Environment
@@ -154,11 +155,10 @@ class Report:
         """The verdict in one sentence, with what a larger file and a noisy machine mean for it."""
         if self.best.latency is None:
             return f"latency: not measured ({self.untimed}); {self.how_to_measure}"
-        undecided = self.verdict != self.best.latency.verdict
-        found = f"a noisy machine decides no budget; seen: {self.best.latency.detail}"
-        parts = [f"{self.verdict}: {found if undecided else self.best.latency.detail}", self._larger]
-        if self.noise and not undecided:
-            parts.append(f"the machine was {self.noise}: believe no close figure")
+        detail, is_blocked = self.best.latency.detail, self.verdict != self.best.latency.verdict
+        parts = [undecided(self.noise, detail) if is_blocked else f"{self.verdict}: {detail}", self._larger]
+        if self.noise and not is_blocked:
+            parts.append(warning_of(self.trust))
         if not self.budget_asked and self.verdict != "PASS":
             parts.append("that is the target's budget, --budget makes it a gate")
         return "; ".join(part for part in parts if part)

@@ -6,6 +6,7 @@ import shlex
 
 from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_NOISY
 from edgeopt.measurement.accuracy.judgement import Word
+from edgeopt.measurement.resources.trust import warning_of
 from edgeopt.pipeline.candidate import BASELINE, Candidate
 from edgeopt.pipeline.result import Report
 from edgeopt.pipeline.selection import is_proven
@@ -81,11 +82,7 @@ def _facts(report: Report) -> list[Value]:
         Value("input", _smaller(best)),
         Value("embedded", str(report.inside) if report.inside else ""),
         Value("size", size if best is not first else ""),
-        Value(
-            "machine",
-            f"{report.noise}: believe no close figure" if report.noise else "",
-            more=report.trust.partition("; ")[2],
-        ),
+        Value("machine", warning_of(report.trust), more=report.trust.partition("; ")[2]),
         Value("report", str(report.folder / "report.html"), is_command=True),
     ]
     return [one for one in found if one.text]

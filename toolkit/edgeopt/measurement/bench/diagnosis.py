@@ -94,10 +94,9 @@ def find_distrust(figures: Figures) -> Finding | None:
     trust = figures.trust
     if trust is None or trust.level is TrustLevel.TRUSTED or not trust.reasons:
         return None
-    what = "The machine disturbed the run" if trust.level is TrustLevel.NOISY else "The run is invalid"
     return Finding(
         "distrust",
-        what,
+        trust.warning,
         "; ".join(map(str, trust.reasons)),
         f"stop what disturbed it: {trust.reasons[0].name}",
         again(figures, "--seconds 60"),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgeopt.errors import EdgeoptError, InvalidFileError, Note, NoteKind
+from edgeopt.measurement.resources.trust import warning_of
 from edgeopt.measurement.samples import Samples
 from edgeopt.system.environment import Environment, Use
 from edgeopt.system.toml import read_object
@@ -119,4 +120,4 @@ def _differences(one: StoredResult, other: StoredResult) -> tuple[Note, ...]:
 def _noise(result: StoredResult) -> tuple[Note, ...]:
     if result.trust != "noisy":
         return ()
-    return (Note(NoteKind.WARNING, f"{result.path} was measured on a noisy machine", "measure both in turns"),)
+    return (Note(NoteKind.WARNING, f"{result.path} is {warning_of('NOISY')}", "measure both in turns"),)

@@ -14,7 +14,7 @@ from edgeopt.measurement.finding import first_command, show_findings
 from edgeopt.measurement.load.beside import Arrangement, Beside
 from edgeopt.measurement.load.result import LoadResult, LoadStatus
 from edgeopt.measurement.resources.cost import InferenceCost
-from edgeopt.measurement.resources.trust import Reason, TrustLevel
+from edgeopt.measurement.resources.trust import Reason, undecided
 from edgeopt.measurement.statistics.budget import Verdict as BudgetVerdict
 from edgeopt.measurement.statistics.quantile import Quantile, RoundsQuantile, Summary
 from edgeopt.measurement.statistics.trend import Steadiness, Warmup
@@ -201,6 +201,7 @@ def _trust(result: BenchResult) -> Values:
     trust = result.trust
     lines = [Value("trust", f"{trust.level.upper()}{'' if trust.reasons else ': nothing disturbed the run'}")]
     lines += [Value("because", _reason(one)) for one in trust.reasons]
+    lines += [Value("seen", _reason(one)) for one in trust.signs]
     limits = ", ".join(f"{name} {value:g}" for name, value in asdict(trust.thresholds).items())
     lines.append(Value("limits", limits))
     if trust.missing:
@@ -225,9 +226,9 @@ def _diagnosis(result: BenchResult) -> Iterator[Section]:
 
 
 def _judgement(result: BenchResult) -> Judgement:
-    blocked = f"{result.trust.level.upper()}: nothing is decided; seen: " if result.exit_code == EXIT_NOISY else ""
-    seen = result.budget.detail if blocked else str(result.budget)
-    return Judgement.by_exit("budget", result.exit_code, f"{blocked}{seen}")
+    is_blocked = result.exit_code == EXIT_NOISY
+    told = undecided(result.trust.level, result.budget.detail) if is_blocked else str(result.budget)
+    return Judgement.by_exit("budget", result.exit_code, told)
 
 
 def _verdict(result: BenchResult) -> Verdict:
@@ -236,8 +237,8 @@ def _verdict(result: BenchResult) -> Verdict:
     if not result.budget_asked:
         word = {BudgetVerdict.FAIL: "missed: ", BudgetVerdict.INCONCLUSIVE: "not decided: "}.get(found.verdict, "")
         facts = [Value("budget", f"{word}{found.detail}", more="the target's own; --budget makes it a gate")]
-    if trust.level is not TrustLevel.TRUSTED:
-        facts.append(Value("machine", f"{trust.level.upper()}: {', '.join(one.name for one in trust.reasons)}"))
+    if trust.warning:
+        facts.append(Value("machine", trust.warning))
     if result.passes.beside is not None:
         facts.append(Value("beside", _kept(result.passes.beside)))
     return Verdict(_outcome(result), _times(result), tuple(facts), next_command=_next_command(result))

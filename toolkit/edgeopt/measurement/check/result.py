@@ -9,6 +9,7 @@ from typing import Any
 
 from edgeopt.errors import EXIT_OF, EXIT_PASS, Note
 from edgeopt.measurement.accuracy.bootstrap import Drop, Scored
+from edgeopt.measurement.resources.trust import TrustLevel, undecided
 from edgeopt.measurement.statistics.ratio import Ratio
 from edgeopt.recipes.recipe import Check
 
@@ -111,7 +112,7 @@ def judge_time(
     shown = f"{measured:.3f} [{low:.3f}, {high:.3f}] of the baseline's, {allowed:.3f} allowed"
     found = CheckResult(name, CheckVerdict.INCONCLUSIVE, measured, allowed, shown, low=low, high=high)
     if blocked:
-        detail = f"{shown}; the machine is too noisy: {blocked}"
+        detail = f"{undecided(TrustLevel.NOISY, shown)} ({blocked})"
         return replace(found, detail=detail, is_blocked=True)
     if high <= allowed:
         return replace(found, verdict=CheckVerdict.PASS)

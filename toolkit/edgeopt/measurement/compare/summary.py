@@ -51,8 +51,7 @@ def _verdict(result: Comparison) -> Verdict:
     if outcome is Outcome.NOT_DECIDED and (more := _to_decide(result, ratio)):
         facts.append(Value("to decide", more))
     if result.trust:
-        reasons = ", ".join(one.name for one in result.trust.reasons)
-        facts.append(Value("machine", f"{result.trust.level.upper()}{f': {reasons}' if reasons else ''}"))
+        facts.append(Value("machine", result.trust.warning or result.trust.level.upper()))
     return Verdict(outcome, f"{best.label} is {ratio} as fast as {first.label}, whole frames{equal}", tuple(facts))
 
 

@@ -9,7 +9,6 @@ from edgeopt.measurement.charts import StagedRun, TimedRun, draw_percentiles, dr
 from edgeopt.measurement.finding import first_command, show_findings
 from edgeopt.measurement.pipelines.figures import StageCost
 from edgeopt.measurement.pipelines.result import PipelineBench
-from edgeopt.measurement.resources.trust import TrustLevel
 from edgeopt.measurement.samples import FRAME, OVERHEAD
 from edgeopt.measurement.statistics.budget import Verdict as BudgetVerdict
 from edgeopt.measurement.statistics.quantile import Quantile, Summary
@@ -130,8 +129,8 @@ def _verdict(result: PipelineBench) -> Verdict:
         Value("budget", f"{result.budget.detail}{no_gate}"),
         Value("mend", f"stage {worst.name}, {stage.evidence}"),
     ]
-    if trust.level is not TrustLevel.TRUSTED:
-        facts.append(Value("machine", f"{trust.level.upper()}: {', '.join(one.name for one in trust.reasons)}"))
+    if trust.warning:
+        facts.append(Value("machine", trust.warning))
     is_pass = result.budget.verdict is BudgetVerdict.PASS
     outcome = Outcome.PASS if is_pass else Outcome.DONE
     return Verdict(

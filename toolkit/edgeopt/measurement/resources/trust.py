@@ -1,23 +1,29 @@
 """Whether a run can be believed: TRUSTED, NOISY or INVALID, with named reasons.
 
-NOISY keeps the figures and blocks gates; INVALID figures must not be used. Thread migrations are not judged:
-no counter of them is open to every user.
+NOISY keeps the figures and blocks gates; INVALID figures must not be used. A run is NOISY where a close figure would
+really be wrong: its own times wander by more than such a figure, or the machine was so busy that they must. What every
+machine does a little of (some stolen time, a page from disk, another clock rate) is none of that: a warning that
+always stands is none. `benchmarks/noise_truth.py` scores the limits on stored runs of a model against itself.
+
+Thread migrations are not judged: no counter of them is open to every user.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgeopt.errors import EXIT_OF, EXIT_PASS
 from edgeopt.measurement.resources.anchor import Anchor, drift_ratio
 from edgeopt.measurement.resources.readings import Reading
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.dependence import autocorrelation
+from edgeopt.measurement.statistics.ratio import rounds_reach
 from edgeopt.measurement.statistics.trend import block_spread, mode_gap, own_spread, without_inputs
 
 
@@ -39,20 +45,26 @@ class Thresholds:
     """What is still trusted; a run's report prints all of them."""
 
     frequency_drop_ratio: float = 0.05
-    steal_ratio: float = 0.005
-    switches_per_s: float = 50.0
-    """Involuntary context switches of one worker."""
-    background_cores: float = 0.1
-    pressure_ratio: float = 0.05
-    major_faults: float = 0.0
-    throttled: float = 0.0
+    steal_ratio: float = 0.02
+    switches_per_s: float = 200.0
+    """Involuntary context switches of one worker; a timer that ticks causes some."""
+    background_cores: float = 0.25
+    pressure_ratio: float = 0.2
+    """A program's own threads wait for each other too."""
+    major_faults_per_s: float = 2.0
+    """Opening a model reads some pages from disk."""
+    throttled_per_s: float = 0.2
     heat_throttled: float = 0.0
     heat_margin_c: float = 0.0
-    anchor_drift_ratio: float = 0.03
-    block_spread_ratio: float = 0.10
+    anchor_drift_ratio: float = 0.1
+    block_spread_ratio: float = 0.05
+    """More than that, and more than the same times show in any other order."""
     autocorrelation: float = 0.3
+    """A sign only: of very even times, a drift of a thousandth is enough."""
     mode_gap: float = 5.0
-    """Distance of two groups of times, in their own standard deviations; a normal distribution cut has 2.7."""
+    """A sign only: distance of two groups of times, in their own standard deviations; a normal distribution has 2.7."""
+    rounds_reach_ratio: float = 0.02
+    """The margin by which models in turns are told apart."""
     clock_step_s: float = 0.1
     send_lag_ratio: float = 0.05
     """Generator's p99 lateness over the period."""
@@ -83,9 +95,16 @@ class Trust:
     thresholds: Thresholds = field(default_factory=Thresholds)
     missing: tuple[str, ...] = ()
     """Sensors this machine does not have: nothing was judged by them."""
+    signs: tuple[Reason, ...] = ()
+    """What stands out in the times and makes no figure wrong."""
 
     def __str__(self) -> str:
         return "; ".join([self.level.upper(), *map(str, self.reasons)])
+
+    @property
+    def warning(self) -> str:
+        """What a reader must not do with the figures; empty where the run is trusted."""
+        return warning_of(str(self))
 
     def gate(self, exit_code: int) -> int:
         """Return the exit code of a gate: its own where the machine was quiet, otherwise what the noise says."""
@@ -96,6 +115,26 @@ class Trust:
         limits = [f"{name} <= {value:g}" for name, value in asdict(self.thresholds).items()]
         absent = [f"not measured here: {', '.join(self.missing)}"] if self.missing else []
         return [str(self), *limits, *absent]
+
+
+_WARNINGS = {
+    TrustLevel.TRUSTED: "",
+    TrustLevel.NOISY: "believe no close figure",
+    TrustLevel.INVALID: "believe no figure",
+}
+
+
+def warning_of(trust: str) -> str:
+    """Return what `Trust.warning` says, of the words of a stored run; every command warns by this sentence."""
+    level, *reasons = trust.split("; ")
+    told = _WARNINGS.get(TrustLevel(level.lower()), "") if level else ""
+    names = ", ".join(reason.partition(":")[0] for reason in reasons)
+    return f"{level}: {told}{f' ({names})' if names else ''}" if told else ""
+
+
+def undecided(level: str, seen: str) -> str:
+    """Return what a gate says that must not use a run: its level, and what was seen."""
+    return f"{level.upper()}: nothing is decided; seen: {seen}"
 
 
 def judge_trust(
@@ -119,12 +158,52 @@ def judge_trust(
         thresholds: What is still trusted.
     """
     limits = thresholds or Thresholds()
-    found = [*_judge_readings(readings, limits, workers), *_judge_times(samples, limits)]
-    drift = drift_ratio(anchors)
-    found.append(_over("anchor drift", drift, limits.anchor_drift_ratio, f"fixed work changed by {drift:.1%}"))
     lag = send_lag_ratio or 0.0
     detail = f"the generator was late by {lag:.1%} of a period"
-    found.append(_over("send lag", lag, limits.send_lag_ratio, detail, TrustLevel.INVALID))
+    found = [
+        *_judge_times(samples, limits),
+        _over("send lag", lag, limits.send_lag_ratio, detail, TrustLevel.INVALID),
+    ]
+    return replace(_judge(found, readings, anchors, limits, workers), signs=_signs(samples, limits))
+
+
+def judge_turns(
+    rounds: NDArray[np.float64],
+    readings: Sequence[Reading],
+    anchors: Sequence[Anchor] = (),
+    *,
+    workers: int = 1,
+    thresholds: Thresholds | None = None,
+) -> Trust:
+    """Judge a run in turns, where the machine's drift meets all models alike, by the first model against itself.
+
+    Args:
+        rounds: (n,) log(time of the first model / time of its second copy), one a round.
+        readings: As of `judge_trust`.
+        anchors: As of `judge_trust`.
+        workers: As of `judge_trust`.
+        thresholds: As of `judge_trust`.
+    """
+    limits = thresholds or Thresholds()
+    reach = rounds_reach(rounds)
+    detail = f"a model in turns with itself cannot be told from one {reach:.1%} faster or slower"
+    found = [_over("rounds", reach, limits.rounds_reach_ratio, detail)]
+    return _judge(found, readings, anchors, limits, workers)
+
+
+def _judge(
+    of_times: Sequence[Reason | None],
+    readings: Sequence[Reading],
+    anchors: Sequence[Anchor],
+    limits: Thresholds,
+    workers: int,
+) -> Trust:
+    drift = drift_ratio(anchors)
+    found = [
+        *_judge_readings(readings, limits, workers),
+        *of_times,
+        _over("anchor drift", drift, limits.anchor_drift_ratio, f"fixed work changed by {drift:.1%}"),
+    ]
     reasons = tuple(reason for reason in found if reason is not None)
     levels = {reason.level for reason in reasons}
     level = next((one for one in (TrustLevel.INVALID, TrustLevel.NOISY) if one in levels), TrustLevel.TRUSTED)
@@ -168,16 +247,16 @@ def _judge_readings(readings: Sequence[Reading], limits: Thresholds, workers: in
         (
             "page faults",
             noisy,
-            _count("major_faults"),
-            limits.major_faults,
-            "{:.0f} pages were read from disk",
+            _per_second("major_faults"),
+            limits.major_faults_per_s,
+            "{:.1f} pages a second were read from disk",
         ),
         (
             "quota",
             noisy,
-            _count("throttled"),
-            limits.throttled,
-            "the container's quota stopped it {:.0f} times",
+            _per_second("throttled"),
+            limits.throttled_per_s,
+            "the container's quota stopped it {:.2g} times a second",
         ),
         ("heat", noisy, _count("heat_throttled"), limits.heat_throttled, "heat slowed a core {:.0f} times"),
         ("clock step", invalid, _clock_step, limits.clock_step_s, "the system clock was set by {:.2f} s"),
@@ -260,10 +339,15 @@ def _frequency(readings: Sequence[Reading], limits: Thresholds) -> Reason | None
 
 def _judge_times(samples: Samples, limits: Thresholds) -> list[Reason | None]:
     times = without_inputs(samples.steady().served())
-    spread, memory, gap = block_spread(times), autocorrelation(times), mode_gap(times)
-    allowed = max(limits.block_spread_ratio, own_spread(times))
-    return [
-        _over("block spread", spread, allowed, f"medians of blocks differ by {spread:.0%}"),
-        _over("autocorrelation", memory, limits.autocorrelation, f"neighbours correlate by {memory:.2f}"),
-        _over("bimodality", gap, limits.mode_gap, f"times form two groups {gap:.1f} deviations apart"),
+    spread, allowed = block_spread(times), max(limits.block_spread_ratio, own_spread(times))
+    return [_over("block spread", spread, allowed, f"medians of blocks differ by {spread:.0%}")]
+
+
+def _signs(samples: Samples, limits: Thresholds) -> tuple[Reason, ...]:
+    times, quiet = without_inputs(samples.steady().served()), TrustLevel.TRUSTED
+    memory, gap = autocorrelation(times), mode_gap(times)
+    signs = [
+        _over("autocorrelation", memory, limits.autocorrelation, f"neighbours correlate by {memory:.2f}", quiet),
+        _over("bimodality", gap, limits.mode_gap, f"times form two groups {gap:.1f} deviations apart", quiet),
     ]
+    return tuple(sign for sign in signs if sign is not None)

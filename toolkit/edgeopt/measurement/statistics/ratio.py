@@ -129,6 +129,17 @@ def centre_of_rounds(logs: NDArray[np.float64]) -> float:
     return float(np.median((logs[first] + logs[second]) / 2))
 
 
+def rounds_reach(logs: NDArray[np.float64]) -> float:
+    """Return how far the ratio of so many rounds reaches to either side by what neighbouring rounds differ; 0 of one.
+
+    Neighbours, since sessions that are opened anew between them differ by some percent on the quietest machine.
+    """
+    if len(logs) < 2:
+        return 0.0
+    deviation = float(np.median(np.abs(np.diff(logs)))) / (0.6745 * math.sqrt(2))
+    return 1.96 * deviation / math.sqrt(len(logs))
+
+
 def _by_ranks(logs: NDArray[np.float64]) -> tuple[float, float, float]:
     first, second = np.triu_indices(len(logs))
     averages = np.sort((logs[first] + logs[second]) / 2)

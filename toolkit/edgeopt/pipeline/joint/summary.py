@@ -8,6 +8,7 @@ from collections.abc import Callable
 from edgeopt.errors import NoteKind
 from edgeopt.measurement.charts import StagedRun, draw_stages, ms
 from edgeopt.measurement.pipelines.figures import StageCost
+from edgeopt.measurement.resources.trust import warning_of
 from edgeopt.pipeline.candidate import BASELINE, Candidate
 from edgeopt.pipeline.joint.choice import Combination, Form
 from edgeopt.pipeline.joint.result import JointReport
@@ -223,8 +224,8 @@ def _verdict(report: JointReport) -> Verdict:
         facts.append(Value("budget", f"{best.latency.detail}{gate}"))
     if report.verdict != "PASS":
         facts.append(Value("mend", report.mend))
-    if not report.trust.startswith("TRUSTED"):
-        facts.append(Value("machine", report.trust))
+    if warning := warning_of(report.trust):
+        facts.append(Value("machine", warning, more=report.trust.partition("; ")[2]))
     outcome = Outcome.by_exit(report.exit_code) if report.budget_asked else Outcome.DONE
     code = f" --code {shlex.quote(report.code)}" if report.code else ""
     return Verdict(
