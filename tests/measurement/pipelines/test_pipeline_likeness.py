@@ -86,3 +86,13 @@ def test_crops_of_one_object_are_compared_whatever_their_order():
     assert alike_on_crops(Overlap(), classes(3), classes(3), crops((50, 50, 60, 60)), crops((0, 0, 8, 8))) == 0
     assert alike_on_crops(Overlap(), [], [], crops(), crops()) == 1
     assert alike_on_crops(Overlap(), [], classes(1), crops(), crops((0, 0, 8, 8))) == 0
+
+
+def test_equal_boxes_do_not_outvote_scores_that_became_a_constant():
+    table = np.random.default_rng(0).random((20, 6)) * [640, 640, 640, 640, 0.5, 1]
+    lost = table.copy()
+    lost[:, 4] = 0.25
+    assert alike(lost, table) < 0.2
+    assert alike(table * 1.01, table) > 0.99, "rounding of an integer model is no other answer"
+    table[:, 5] = 3
+    assert alike(table.copy(), table) == 1

@@ -16,6 +16,7 @@ from edgeopt.graph.tensors import Tensors
 from edgeopt.measurement.accuracy.bootstrap import Scored, drop_between, drop_of_means, score
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, Progress, answers, model_inputs, open_labelled
 from edgeopt.measurement.given import Given, open_given
+from edgeopt.pipeline.accuracy_proof import agreement_of_each
 from edgeopt.pipeline.engines import open_engine
 from edgeopt.pipeline.finetune_result import Change, FinetuneResult
 from edgeopt.pipeline.run import Ears
@@ -181,10 +182,7 @@ def _agreement(given: Given, engine: Engine, pictures: Frames, student: Model, d
         session = engine.open(one, engine.target.float_precision)
         found.append(answers(session, task, pictures))
         session.close()
-    before, after = (
-        np.array([task.agreement([mine], [theirs]) for mine, theirs in zip(some, found[0], strict=True)])
-        for some in found[1:]
-    )
+    before, after = (agreement_of_each(task, some, found[0]) for some in found[1:])
     return Change(float(before.mean()), float(after.mean()), drop_of_means(after, before))
 
 

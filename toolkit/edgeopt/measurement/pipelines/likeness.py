@@ -11,12 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeopt.graph.columns import statistics_of
 from edgeopt.runtime.pipelines.crop import Crops
 from edgeopt.tasks import Task
 from edgeopt.tasks.detection.boxes import overlaps
 
 _CLOSE = 1e-3
 """Relative difference of numbers that count as equal: float models differ by less, and no app looks closer."""
+_FEWEST_ROWS, _MOST_COLUMNS = 4, 32
+"""Of an array that is a table: of fewer rows no variation is known, and of more columns it may be a map."""
 _OVERLAP = 0.5
 """From here two crops show the same object."""
 
@@ -59,9 +62,31 @@ def _alike_arrays(found: NDArray[Any], reference: NDArray[Any]) -> float:
         return 0.0
     if not found.size:
         return 1.0
+    if found.dtype.kind == "f" and reference.dtype.kind == "f" and _is_table(reference):
+        return _alike_tables(found.astype(np.float64), reference.astype(np.float64))
     if found.dtype.kind == "f" or reference.dtype.kind == "f":
         return float(np.isclose(found, reference, rtol=_CLOSE, atol=1e-6, equal_nan=True).mean())
     return float(np.mean(found == reference))
+
+
+def _is_table(values: NDArray[Any]) -> bool:
+    """Return whether an array is rows of a few columns, as boxes with scores, and enough of them to tell variation."""
+    return values.ndim == 2 and len(values) >= _FEWEST_ROWS and 2 <= values.shape[1] <= _MOST_COLUMNS
+
+
+def _alike_tables(found: NDArray[np.float64], reference: NDArray[np.float64]) -> float:
+    """Return the likeness of the worst column: its share of equal numbers, or, where that is more, 1 less its noise.
+
+    Equal boxes must not outvote scores that became a constant, and rounding of an integer model is no other answer.
+    """
+    equal = np.isclose(found, reference, rtol=_CLOSE, atol=1e-6, equal_nan=True).mean(axis=0)
+    if not np.isfinite(found).all() or not np.isfinite(reference).all():
+        return float(equal.min())
+    largest = float(np.abs(reference).max()) or 1.0
+    scales = statistics_of([reference / largest]).scales(is_table=True)
+    noise = np.square(found / largest - reference / largest).mean(axis=0)
+    near = 1 - np.divide(noise, scales, out=np.ones_like(noise), where=scales > 0)
+    return float(np.maximum(equal, near).min())
 
 
 def _alike_lists(found: Any, reference: Any) -> float:

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgeopt.errors import EdgeoptError, InvalidFileError
 from edgeopt.measurement.accuracy.bootstrap import Scored, require_telling, score
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, Progress, open_labelled
 from edgeopt.measurement.accuracy.judgement import Judgement, Word, judge_agreement, judge_pairs, judge_scores
 from edgeopt.measurement.pipelines.likeness import alike, alike_on_crops
+from edgeopt.pipeline.accuracy_proof import agreement_of_each
 from edgeopt.pipeline.plain import plain
 from edgeopt.recipes.frames import Frames, open_frames
 from edgeopt.runtime.pipelines.crop import Crops
@@ -117,8 +119,7 @@ class Judge:
         return replace(answer, stages=light)
 
     def _judge(self, pipeline: Pipeline, answers: Sequence[Answer]) -> Judged:
-        each = [self._alike(pipeline, *pair) for pair in zip(answers, self.answers, strict=True)]
-        agreement = float(np.mean(each))
+        agreement, each = self._agreement(pipeline, answers)
         if self._labelled is not None:
             task = pipeline.models[self._last.name].task
             scored = score(task, [one.last for one in answers], self._labelled.labels)
@@ -134,6 +135,18 @@ class Judge:
             judgement = _steered(judge_pairs(worse, better, len(pairs), self._max_drop))
             return Judged(agreement, None, accuracy, self._drop(accuracy), judgement)
         return Judged(agreement, judgement=judge_agreement(agreement, each, self._least_agreement))
+
+    def _agreement(self, pipeline: Pipeline, answers: Sequence[Answer]) -> tuple[float, NDArray[np.float64]]:
+        """Return how far all answers agree with the original's, and each of them.
+
+        Answers to whole frames are compared beside each other, as those of a single model are.
+        """
+        if self._last.kind == "model" and self._last.takes[0] == FRAME:
+            task = pipeline.models[self._last.name].task
+            found, reference = ([one.last for one in some] for some in (answers, self.answers))
+            return task.agreement(found, reference), agreement_of_each(task, found, reference)
+        each = [self._alike(pipeline, *pair) for pair in zip(answers, self.answers, strict=True)]
+        return float(np.mean(each)), np.array(each, np.float64)
 
     def _drop(self, accuracy: Accuracy) -> float:
         before = self._before.accuracy if self._before else None
