@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from edgeopt.report.document import Document, Section, Table
 from edgeopt.report.figures import (
     Axis,
+    Bar,
+    Bars,
     BeforeAfter,
     Estimate,
     Figure,
@@ -76,6 +80,23 @@ def test_a_limit_far_away_is_told_and_not_drawn():
     text = draw(points(far), None)
     assert "data-limit" not in text
     assert "The budget 33 ms lies far to the right, at 33 times the longest time." in text
+
+
+def test_a_chart_names_every_point_on_a_phone_too():
+    crowd = tuple(Point(f"candidate-{i}", Estimate(1 + i / 1000), Estimate(0.5)) for i in range(5))
+    text = draw(Points(title="t", text="x", x=Axis("time", "ms"), y=Axis("AP"), points=crowd), None)
+    on_phone = re.findall(r'class="name \w+ phone"[^>]*>([^<]*)<', text)
+    (others,) = re.findall(r'class="far phone">([^<]*)<', text)
+    assert on_phone
+    assert all(one.name in on_phone or one.name in others for one in crowd)
+
+
+def test_a_long_name_in_a_row_is_shortened_for_a_phone_where_it_would_meet_its_figures():
+    name = "a-very-long-name-of-a-candidate"
+    row = Bar(name, (1.0,), facts=(("p50", "p50 41.80 ms, p99 43.90 ms"),))
+    text = draw(Bars(title="t", text="x", axis=Axis("time", "ms"), parts=("execute",), bars=(row,)), None)
+    assert f'class="name wide" x="0" y="24">{name}<' in text
+    assert re.search(r'class="name phone"[^>]*>a-[^<]*\.\.\.[^<]*<', text)
 
 
 @pytest.mark.parametrize(

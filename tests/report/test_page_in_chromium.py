@@ -8,6 +8,7 @@ import sys
 
 import pytest
 from fixture_brief import briefly
+from screens import optimized
 
 import edgeopt
 from edgeopt.measurement.samples import Samples
@@ -92,6 +93,38 @@ def test_a_page_is_whole_on_its_own(page, made, shown, file, width, dark):
     assert page.value("document.documentElement.scrollWidth") <= width, "nothing is cut off at the right"
     ground = page.value("getComputedStyle(document.body).backgroundColor")
     assert (sum(map(int, ground.removeprefix("rgb(").removesuffix(")").split(","))) < 200) is dark
+
+
+def test_a_phone_names_every_point_hints_at_wide_tables_and_draws_no_line_through_figures(page, tmp_path):
+    write_pages(optimized(), tmp_path, "page")
+    page.look(390)
+    page.open((tmp_path / "page.html").as_uri())
+    page.wait_for(READY)
+    visible = "[...document.querySelectorAll('figure.points text.name, figure.points p.far')]"
+    visible += ".filter(one => getComputedStyle(one).display !== 'none').map(one => one.textContent).join(' ')"
+    names = page.value("[...document.querySelectorAll('figure.points .mark')].map(one => one.dataset.name)")
+    assert len(names) > 3
+    assert all(name in page.value(visible) for name in names)
+    wide = "[...document.querySelectorAll('.scroll')].map(one => [one.scrollWidth > one.clientWidth + 1, "
+    wide += "!one.nextElementSibling.hidden])"
+    hints = page.value(wide)
+    assert any(is_wide for is_wide, _ in hints)
+    assert all(is_wide == is_hinted for is_wide, is_hinted in hints)
+    crossed = """[...document.querySelectorAll('.rows .limit line')].flatMap(line =>
+        [...line.closest('svg').querySelectorAll('text.value')].map(text => [line, text].map(one =>
+        one.getBoundingClientRect()))).filter(([line, text]) => line.top < text.bottom - 3 && text.top + 3 < line.bottom
+        && line.left < text.right && text.left < line.right).length"""
+    assert page.value("document.querySelectorAll('.rows .limit line').length") > 3
+    assert page.value(crossed) == 0
+    overlap = """[...document.querySelectorAll('.rows .mark')].filter(mark => { const [name, value] = [
+        [...mark.querySelectorAll('text.name')].find(one => getComputedStyle(one).display !== 'none'),
+        mark.querySelector('text.value')].map(one => one && one.getBoundingClientRect());
+        return name && value && name.right > value.left; }).length"""
+    assert page.value(overlap) == 0
+    page.look(1280)
+    page.open((tmp_path / "page.html").as_uri())
+    page.wait_for(READY)
+    assert all(is_wide == is_hinted for is_wide, is_hinted in page.value(wide))
 
 
 @pytest.mark.parametrize("file", ["out/report.html", "bench/bench.html"])

@@ -6,12 +6,19 @@ from collections.abc import Sequence
 
 from edgeopt.report.figures import Bar, Bars, Intervals, Row
 from edgeopt.report.html.axis import Range, is_far, make_range
-from edgeopt.report.html.chart import across, canvas, far_note, key_of, limit_across, mark, wrap
+from edgeopt.report.html.chart import PHONE, across, canvas, far_note, key_of, limit_across, mark, wrap
 from edgeopt.report.html.markup import Attribute, Markup, percent, tag
+from edgeopt.system.text import shorten
 
 _ROW, _NAME, _THICK = 46.0, 14.0, 16.0
 _TOP = 10.0
+_LETTER, _GAP = 7.0, 14.0
+"""Pixels of a letter, and between a row's name and its figures."""
+_BEYOND = 4.0
+"""Pixels by which a limit's line is longer than a bar at either end; above it are figures."""
 _GREYS = 4
+_FEWEST = 6
+"""Letters of a name that a phone shows at least."""
 
 
 def draw_bars(figure: Bars) -> Markup:
@@ -21,10 +28,12 @@ def draw_bars(figure: Bars) -> Markup:
     height = _TOP + _ROW * len(figure.bars)
     styles = _styles(figure)
     is_drawn = figure.limit is not None and not is_far(figure.limit, ends)
+    tops = map(_bar_top, range(len(figure.bars)))
+    beside = [(0.0, _BEYOND), *((top - _BEYOND, top + _THICK + _BEYOND) for top in tops)]
     drawing = canvas(
         height,
         *across(x, height, grid=True),
-        *([limit_across(figure.limit, x, height)] if figure.limit and is_drawn else []),
+        *([limit_across(figure.limit, x, beside)] if figure.limit and is_drawn else []),
         *(_bar(one, figure.parts, styles, x, _TOP + _ROW * i) for i, one in enumerate(figure.bars)),
         kind="rows",
         label=figure.text,
@@ -33,6 +42,10 @@ def draw_bars(figure: Bars) -> Markup:
     entries = [(f"part {style}", part) for part, style in zip(figure.parts, styles, strict=True)]
     key = key_of([*entries, ("line tail", figure.tail)] if figure.tail else entries) if len(figure.parts) > 1 else None
     return wrap(figure, tag("div", drawing, note), marks=[(one.name, one.facts) for one in figure.bars], key=key)
+
+
+def _bar_top(row: int) -> float:
+    return _TOP + _ROW * row + _NAME + 6
 
 
 def _styles(figure: Bars) -> list[str]:
@@ -71,7 +84,13 @@ def _end(x: Range, value: float, middle: float) -> Markup:
 def _names(name: str, facts: tuple[tuple[str, str], ...], top: float) -> list[Markup]:
     """Return the name on the left and the first fact on the right, above a row; and what a pointer reaches."""
     shown = [tag("rect", class_="reach", x=0, y=top, width="100%", height=_ROW - 4)]
-    shown.append(tag("text", name, class_="name", x=0, y=top + _NAME))
+    room = PHONE - (_LETTER * len(facts[0][1]) + _GAP if facts else 0)
+    on_phone = shorten(name, max(int(room / _LETTER), _FEWEST))
+    if on_phone == name:
+        shown.append(tag("text", name, class_="name", x=0, y=top + _NAME))
+    else:
+        shown.append(tag("text", name, class_="name wide", x=0, y=top + _NAME))
+        shown.append(tag("text", on_phone, class_="name phone", x=0, y=top + _NAME))
     if facts:
         shown.append(tag("text", facts[0][1], class_="value", x="100%", y=top + _NAME, text_anchor="end"))
     return shown

@@ -10,6 +10,8 @@ from edgeopt.report.html.markup import Attribute, Markup, join, number, percent,
 
 NARROW = 420
 """Pixels that a chart is wide for sure on a screen; labels are placed as if it were."""
+PHONE = 290
+"""The same on a phone held upright, where labels have a place of their own."""
 
 
 def wrap(
@@ -64,8 +66,13 @@ def fact_table(marks: Sequence[tuple[str, Facts]], title: str) -> Markup | None:
     rows = [tag("tr", tag("th", name, scope="row"), *_cells(dict(facts), heads)) for name, facts in marks]
     head = tag("tr", tag("td"), *(tag("th", one, scope="col") for one in heads))
     table = tag("table", tag("thead", head), tag("tbody", *rows))
-    region = tag("div", table, class_="scroll", tabindex="0", role="region", aria_label=f"{title}, as a table")
-    return tag("details", tag("summary", "As a table"), region, class_="facts")
+    return tag("details", tag("summary", "As a table"), *scrolled(table, f"{title}, as a table"), class_="facts")
+
+
+def scrolled(table: Markup, label: str) -> tuple[Markup, Markup]:
+    """Return a table that scrolls sideways where it is too wide, and a hint that the script then shows."""
+    region = tag("div", table, class_="scroll", tabindex="0", role="region", aria_label=label)
+    return region, tag("p", "Swipe the table sideways for its other columns.", class_="swipe", hidden=True)
 
 
 def _cells(facts: Mapping[str, str], heads: Sequence[str]) -> Iterable[Markup]:
@@ -94,13 +101,19 @@ def across(shown: Range, height: float, *, grid: bool = False) -> list[Markup]:
     return [*found, title]
 
 
-def limit_across(limit: Limit, shown: Range, height: float) -> Markup:
-    """Return a limit as an upright line with its name on top."""
+def limit_across(limit: Limit, shown: Range, spans: Iterable[tuple[float, float]]) -> Markup:
+    """Return a limit as an upright line with its name on top.
+
+    Args:
+        limit: Where it stands.
+        shown: The axis.
+        spans: From which pixel to which the line is drawn: not where figures are written.
+    """
     at = shown.at(limit.value)
-    line = tag("line", x1=percent(at), x2=percent(at), y1=0, y2=height)
+    lines = [tag("line", x1=percent(at), x2=percent(at), y1=top, y2=bottom) for top, bottom in spans]
     anchor = "end" if at > 0.5 else "start"
     text = tag("text", limit.label, x=percent(at), y=-4, dx=-4 if at > 0.5 else 4, text_anchor=anchor)
-    return tag("g", line, text, class_="limit", data_limit=repr(limit.value))
+    return tag("g", *lines, text, class_="limit", data_limit=repr(limit.value))
 
 
 def far_note(limit: Limit | None, axis: Axis, longest: float) -> Markup | None:

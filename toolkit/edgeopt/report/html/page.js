@@ -83,6 +83,16 @@
     plot.addEventListener("pointerleave", () => { cursor.setAttribute("hidden", ""); hide(); });
   }
 
+  // a table that is too wide says so
+  const hints = [...document.querySelectorAll(".swipe")];
+  const hint = () => hints.forEach((one) => {
+    const table = one.previousElementSibling;
+    one.hidden = table.scrollWidth <= table.clientWidth + 1;
+  });
+  addEventListener("resize", hint);
+  document.addEventListener("toggle", hint, true);
+  hint();
+
   for (const slide of document.querySelectorAll(".slide")) {
     const range = slide.querySelector("input"), move = () => slide.style.setProperty("--at", `${range.value}%`);
     range.addEventListener("input", move);

@@ -15,6 +15,7 @@ from edgeopt.report.document import Document, KeyFigure, Section, Table, Value
 from edgeopt.report.figures import Bars, BeforeAfter, Cells, Figure, Intervals, Lines, Points
 from edgeopt.report.html.bars import draw_bars, draw_intervals
 from edgeopt.report.html.cells import draw_cells
+from edgeopt.report.html.chart import group, scrolled
 from edgeopt.report.html.lines import draw_lines
 from edgeopt.report.html.markup import Markup, join, raw, tag
 from edgeopt.report.html.pictures import draw_before_after, draw_picture
@@ -148,7 +149,7 @@ def _table(table: Table, title: str) -> Markup:
         for n, cells in enumerate(table.rows)
     ]
     whole = tag("table", tag("thead", head), tag("tbody", *rows))
-    return tag("div", whole, class_="scroll", tabindex="0", role="region", aria_label=title or "Figures")
+    return group(*scrolled(whole, title or "Figures"))
 
 
 def _measured(table: Table) -> Table:

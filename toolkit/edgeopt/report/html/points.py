@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from edgeopt.report.figures import Emphasis, Point, Points
 from edgeopt.report.html.axis import Range, is_far, make_range
-from edgeopt.report.html.chart import NARROW, across, canvas, down, far_note, limit_across, mark, wrap
+from edgeopt.report.html.chart import NARROW, PHONE, across, canvas, down, far_note, limit_across, mark, wrap
 from edgeopt.report.html.markup import Markup, number, percent, tag
 
 _HEIGHT = 320.0
@@ -29,19 +29,21 @@ def draw_points(figure: Points) -> Markup:
         figure.points, key=lambda one: (one.emphasis is not Emphasis.FAINT, one.emphasis is Emphasis.CHOSEN)
     )
     is_drawn = figure.limit is not None and not is_far(figure.limit, xs)
+    on_phone = _labels(figure, x, y, PHONE, "phone")
     drawing = canvas(
         _HEIGHT,
         *down(y, _HEIGHT),
         *across(x, _HEIGHT),
-        *([limit_across(figure.limit, x, _HEIGHT)] if figure.limit and is_drawn else []),
+        *([limit_across(figure.limit, x, [(0, _HEIGHT)])] if figure.limit and is_drawn else []),
         *_paths(figure, x, y),
         *(_point(one, x, y) for one in faint_first),
-        *_labels(figure, x, y),
+        *(label for _, label in _labels(figure, x, y, NARROW, "wide")),
+        *(label for _, label in on_phone),
         kind="upright",
         label=figure.text,
     )
     note = None if is_drawn else far_note(figure.limit, figure.x, max(xs))
-    whole = tag("div", drawing, note)
+    whole = tag("div", drawing, note, _unnamed(figure, {name for name, _ in on_phone}))
     return wrap(figure, whole, marks=[(one.name, one.facts) for one in figure.points])
 
 
@@ -74,35 +76,52 @@ def _point(one: Point, x: Range, y: Range) -> Markup:
     return mark(one.name, one.facts, *shapes, emphasis=one.emphasis, **place)
 
 
-def _labels(figure: Points, x: Range, y: Range) -> list[Markup]:
-    """Return the names of what stands out, and of the others where there is room."""
-    taken = [_box(point, x, y, "", 0) for point in figure.points]
-    taken += [box for point in figure.points for box in _whiskers(point, x, y)]
+def _unnamed(figure: Points, named: set[str]) -> Markup | None:
+    """Return for a phone the names of the points that have no room for one; None where all have."""
+    left = sorted((one for one in figure.points if one.name not in named), key=lambda one: one.x.value)
+    if not left:
+        return None
+    names = ", ".join(one.name for one in left)
+    return tag("p", f"Without a name here, from left to right: {names}.", class_="far phone")
+
+
+def _labels(figure: Points, x: Range, y: Range, width: int, screen: str) -> list[tuple[str, Markup]]:
+    """Return names and labels of what stands out, and of the others where there is room.
+
+    Args:
+        figure: The points.
+        x: Its axis.
+        y: Its axis.
+        width: Pixels of the chart.
+        screen: Class of the labels, `wide` or `phone`: each is shown on such a screen only.
+    """
+    taken = [_box(point, x, y, "", 0, width) for point in figure.points]
+    taken += [box for point in figure.points for box in _whiskers(point, x, y, width)]
     named = [one for one in figure.points if len(figure.points) <= _ALL or one.emphasis is not Emphasis.FAINT]
     order = sorted(named, key=lambda one: [*Emphasis].index(one.emphasis))
     found = []
     for one in order:
         choices = [(side, line) for line in (0, -1, 1) for side in _sides(x.at(one.x.value))]
-        free = [choice for choice in choices if _is_free(_box(one, x, y, *choice), taken)]
+        free = [choice for choice in choices if _is_free(_box(one, x, y, *choice, width), taken, width)]
         if not free and one.emphasis not in (Emphasis.CHOSEN, Emphasis.FIRST):
             continue  # what matters most is named at any price
         side, line = free[0] if free else choices[2]
-        taken.append(_box(one, x, y, side, line))
-        found.append(_label(one, x, y, side, line))
+        taken.append(_box(one, x, y, side, line, width))
+        found.append((one.name, _label(one, x, y, side, line, screen)))
     return found
 
 
-def _is_free(box: Box, taken: list[Box]) -> bool:
-    return box[0] >= 0 and box[2] <= NARROW and not any(_overlap(box, other) for other in taken)
+def _is_free(box: Box, taken: list[Box], width: int) -> bool:
+    return box[0] >= 0 and box[2] <= width and not any(_overlap(box, other) for other in taken)
 
 
 def _sides(at: float) -> tuple[str, str]:
     return ("start", "end") if at < 0.6 else ("end", "start")
 
 
-def _box(one: Point, x: Range, y: Range, side: str, line: int) -> Box:
+def _box(one: Point, x: Range, y: Range, side: str, line: int, width: int) -> Box:
     """Return left, top, right and bottom in pixels; of the dot itself without a side."""
-    at, up = NARROW * x.at(one.x.value), _HEIGHT * (1 - y.at(one.y.value)) + _LINE * line
+    at, up = width * x.at(one.x.value), _HEIGHT * (1 - y.at(one.y.value)) + _LINE * line
     if not side:
         return at - 6, up - 6, at + 6, up + 6
     wide = _LETTER * len(_short(one.name))
@@ -110,11 +129,11 @@ def _box(one: Point, x: Range, y: Range, side: str, line: int) -> Box:
     return left, up - _LINE / 2, left + wide, up + _LINE / 2
 
 
-def _whiskers(one: Point, x: Range, y: Range) -> Iterator[Box]:
+def _whiskers(one: Point, x: Range, y: Range, width: int) -> Iterator[Box]:
     """Yield the boxes of a point's whiskers in pixels."""
-    at, up = NARROW * x.at(one.x.value), _HEIGHT * (1 - y.at(one.y.value))
+    at, up = width * x.at(one.x.value), _HEIGHT * (1 - y.at(one.y.value))
     if one.x.low is not None and one.x.high is not None:
-        yield NARROW * x.at(one.x.low), up - 1, NARROW * x.at(one.x.high), up + 1
+        yield width * x.at(one.x.low), up - 1, width * x.at(one.x.high), up + 1
     if one.y.low is not None and one.y.high is not None:
         yield at - 1, _HEIGHT * (1 - y.at(one.y.high)), at + 1, _HEIGHT * (1 - y.at(one.y.low))
 
@@ -127,11 +146,11 @@ def _short(name: str) -> str:
     return name if len(name) <= _LONGEST else f"{name[: _LONGEST // 3]}…{name[1 - _LONGEST * 2 // 3 :]}"
 
 
-def _label(one: Point, x: Range, y: Range, side: str, line: int) -> Markup:
+def _label(one: Point, x: Range, y: Range, side: str, line: int, screen: str) -> Markup:
     return tag(
         "text",
         _short(one.name),
-        class_=f"name {one.emphasis}",
+        class_=f"name {one.emphasis} {screen}",
         x=percent(x.at(one.x.value)),
         y=_HEIGHT * (1 - y.at(one.y.value)) + _LINE * line,
         dx=11 if side == "start" else -11,
