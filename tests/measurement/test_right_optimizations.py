@@ -76,6 +76,25 @@ def test_a_model_on_which_the_engine_aborts_in_any_way_is_one_error() -> None:
         correction_of(divided_by_constants())
 
 
+@ARE_X86
+@pytest.mark.parametrize("command", ["bench", "compare", "optimize", "quantize", "run"])
+def test_a_command_tells_in_one_line_that_the_engine_aborts(command: str, tmp_path: Path) -> None:
+    file, samples = map(str, written(divided_by_constants(), tmp_path))
+    given = {"bench": ["--source"], "compare": [file, "--source"], "run": []}.get(command, ["--calib"])
+    target = [] if command == "run" else ["-t", "cpu"]
+    shown = CliRunner().invoke(cli, [command, file, *given, samples, *target])
+    assert shown.exit_code == 1
+    assert "error: divided: ONNX Runtime died of SIGFPE while first running it\n  -> " in shown.output
+
+
+@ARE_X86
+@pytest.mark.parametrize("command", ["inspect", "recipe"])
+def test_what_needs_no_run_goes_on_without_one(command: str, tmp_path: Path) -> None:
+    file, _ = written(divided_by_constants(), tmp_path)
+    shown = CliRunner().invoke(cli, [command, str(file)], input="")
+    assert shown.exit_code == 0, shown.output
+
+
 @pytest.mark.parametrize(
     "text",
     [

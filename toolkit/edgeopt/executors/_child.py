@@ -63,7 +63,16 @@ class EngineChild:
         self._worker: Worker | None = None
         self._turn = threading.RLock()
 
-    def open(self, key: str, executor: str, source: Source, options: SessionOptions, *, keeps: bool = True) -> Ran:
+    def open(
+        self,
+        key: str,
+        executor: str,
+        source: Source,
+        options: SessionOptions,
+        *,
+        keeps: bool = True,
+        is_alone: bool = False,
+    ) -> Ran:
         """Open a model in the child.
 
         Args:
@@ -72,12 +81,14 @@ class EngineChild:
             source: The model.
             options: As in this process.
             keeps: Whether the session stays open for a run.
+            is_alone: Whether those that are open are closed first.
 
         Raises:
             EngineAbortError: If the engine aborted.
             ChildLostError: If nothing is known.
         """
         values: dict[str, Any] = {"do": "open", "key": key, "executor": executor, "keeps": keeps}
+        values["is_alone"] = is_alone
         values["options"] = {**asdict(options), "entries": dict(options.entries)}
         with tempfile.TemporaryDirectory(prefix="edgeopt-trial-") as folder:
             if isinstance(source, Path):
@@ -115,7 +126,6 @@ class EngineChild:
         with self._turn:
             if self._worker is not None:
                 self._worker.kill()
-                self._worker.close()
                 self._worker = None
 
     def _ask(self, executor: str, doing: str, message: Message) -> Ran:

@@ -22,7 +22,7 @@ from edgeopt.system.memory import free_bytes
 FirstRun: TypeAlias = Callable[[Tensors | None], None]
 """Runs a model in the child on the inputs of its first run here; None: on some that the child makes up."""
 _LARGE_BYTES = 64 << 20
-"""A model of this size is not kept open in the child, and memory is looked at before it is opened there."""
+"""A model of this size is the only one open in the child, and memory is looked at before it is opened there."""
 _COPIES = 3
 """Times a model's size: the file, the weights of the child's session and those of the one here."""
 
@@ -56,11 +56,12 @@ class Guard:
         key = _key(executor, source, options)
         if key in _aborted:
             raise _aborted[key]
-        keeps = size_bytes <= _LARGE_BYTES and (key, "run") not in _passed
+        keeps, is_large = (key, "run") not in _passed, size_bytes > _LARGE_BYTES
 
         def opened() -> bool:
             with _noting(key):
-                is_refused = bool(CHILD.open(key, executor, source, options, keeps=keeps).refusal)
+                ran = CHILD.open(key, executor, source, options, keeps=keeps, is_alone=is_large)
+                is_refused = bool(ran.refusal)
                 _passed.add((key, "open"))
                 return not is_refused
             return False
@@ -70,7 +71,7 @@ class Guard:
                 return
             with _noting(key):
                 ran = CHILD.run(key, executor, inputs)
-                if not ran.is_open and not CHILD.open(key, executor, source, options).refusal:
+                if not ran.is_open and not CHILD.open(key, executor, source, options, is_alone=is_large).refusal:
                     CHILD.run(key, executor, inputs)
                 _passed.add((key, "run"))
 

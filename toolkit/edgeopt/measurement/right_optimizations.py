@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.errors import EdgeoptError, Note, NoteKind, UnsupportedError
+from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.executors import SessionOptions
 from edgeopt.executors._child import CHILD, ChildLostError, EngineAbortError
 from edgeopt.executors.onnxruntime import EXECUTOR
@@ -67,7 +67,7 @@ class _Answers:
     abort: EngineAbortError | None = None
 
 
-_known: dict[tuple[str, tuple[str, ...], tuple[tuple[str, str], ...]], Correction] = {}
+_known: dict[tuple[str, tuple[str, ...], tuple[tuple[str, str], ...]], Correction | EngineAbortError] = {}
 """By the model's fingerprint, the providers and the target's own entries: a process finds out once."""
 
 
@@ -82,7 +82,7 @@ def find_correction(model: Model, samples: Callable[[], Sequence[Tensors]], targ
         target: Its provider is taken where it works in the host's memory, else the processor's.
 
     Raises:
-        UnsupportedError: If ONNX Runtime is the target's engine and aborts on the model even without optimizations.
+        EngineAbortError: If ONNX Runtime is the target's engine and aborts on the model even without optimizations.
     """
     if model.is_outside or EXECUTOR.why_unavailable() is not None:
         return Correction()
@@ -93,25 +93,36 @@ def find_correction(model: Model, samples: Callable[[], Sequence[Tensors]], targ
     key = model.fingerprint, providers, tuple(sorted(own.items()))
     if key not in _known:
         try:
-            _known[key] = _Search(model, samples(), SessionOptions(providers, entries=own), is_own).correction()
+            _known[key] = _Search(model, samples(), SessionOptions(providers, entries=own)).correction()
         except ChildLostError:  # no child can be had, or the inputs are of a type that no message carries
             return Correction()
-    return _known[key]
+        except EngineAbortError as abort:
+            _known[key] = EngineAbortError(f"{model.name}: {abort.problem}", remedy=abort.remedy)
+    found = _known[key]
+    if isinstance(found, Correction):
+        return found
+    if is_own:
+        raise found
+    return Correction()
 
 
 class _Search:
     """Looks for the entries of one model."""
 
-    def __init__(self, model: Model, samples: Sequence[Tensors], options: SessionOptions, is_own: bool) -> None:
-        self._model, self._samples, self._options, self._is_own = model, samples, options, is_own
+    def __init__(self, model: Model, samples: Sequence[Tensors], options: SessionOptions) -> None:
+        self._model, self._samples, self._options = model, samples, options
         self._tolerance = _INTEGER_TOLERANCE if any(map(_is_integer, model.op_counts)) else _TOLERANCE
         self._right = self._answers(UNOPTIMIZED)
 
     def correction(self) -> Correction:
-        """Return the entries and the warning."""
+        """Return the entries and the warning.
+
+        Raises:
+            EngineAbortError: If ONNX Runtime aborts, and does not run the model without optimizations either.
+        """
         as_is = self._answers({})
-        if self._right.abort and as_is.abort and self._is_own:
-            raise UnsupportedError(f"{self._model.name}: {as_is.abort.problem}", remedy=as_is.abort.remedy)
+        if self._right.against and as_is.abort:
+            raise as_is.abort
         if self._right.against or self._is_alike(as_is):
             return Correction()
         entries = self._entries()

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import EdgeoptError, InvalidFileError, Note, NoteKind, UnsupportedError
 from edgeopt.executors import Session, SessionOptions
+from edgeopt.executors._guard import guarded
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.optimizers import UNOPTIMIZED
 from edgeopt.graph.model import Model, find_model, load_model
@@ -89,6 +90,7 @@ class Drafted:
         }
 
 
+@guarded()
 def draft(
     model: str, out: Path | None = None, *, recipe: str | None = None, picture: str = "", ask: Ask = nobody
 ) -> Drafted:
@@ -154,7 +156,7 @@ def _answers_of(model: Model, outputs: Sequence[TensorSpec], first_ops: Sequence
     frames = synthetic_like(synthetic_frames(plane_of(sizes, layout)), plane_of(sizes, layout), _RUN)
     takes_raw = "float" not in spec.dtype or any(op in ("Sub", "Div", "Mul", "Add") for op in first_ops)
     try:
-        session = EXECUTOR.open(model.source, SessionOptions())
+        session = EXECUTOR.open(model.source, SessionOptions(entries=UNOPTIMIZED))
     except EdgeoptError:
         return ()
     try:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind
+from edgeopt.executors._guard import guarded
 from edgeopt.graph.graph import Graph
 from edgeopt.graph.integers import Integers, read_integers
 from edgeopt.graph.model import Model, find_model, fix_inputs, load_model
@@ -64,6 +65,7 @@ class Inspection:
         return self.partition.verdict
 
 
+@guarded()
 def inspect(
     model: str,
     *,

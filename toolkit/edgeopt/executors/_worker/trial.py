@@ -33,7 +33,7 @@ class _Trial:
         options = SessionOptions(**{**values["options"], "providers": tuple(values["options"]["providers"])})
         executor = registry.load(executors, values["executor"]).EXECUTOR
         self._close(values["key"])
-        while len(self._held) >= _MOST_HELD:
+        while len(self._held) >= (1 if values["is_alone"] else _MOST_HELD):
             self._close(next(iter(self._held)))
         session = executor.open(_source(values), options)
         if values["keeps"]:
