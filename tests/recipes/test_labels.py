@@ -115,6 +115,11 @@ def read_rows(tmp_path, text):
         "class_index,file\n1,a.jpg\n2,b.jpg\n",
         "File, Class_Index ,note\na.jpg,1,x\nb.jpg,2,\n",
         b"\xef\xbb\xbffile,class_index\r\na.jpg,1\r\n\r\nb.jpg, 2\r\n",
+        "picture,label\na.jpg,1\nb.jpg,2\n",
+        "filename;class\r\na.jpg;1\r\nb.jpg;2\r\n",
+        "image_path\ttarget\na.jpg\t1\nb.jpg\t2\n",
+        "label,score,image\n1,0.5,a.jpg\n2,0.7,b.jpg\n",
+        "\na.jpg;1\nb.jpg;2",
     ],
 )
 def test_columns_are_found_by_their_heads(tmp_path, text):
@@ -127,10 +132,10 @@ def test_columns_are_found_by_their_heads(tmp_path, text):
     [
         ("", "labels no image"),
         ("file,class_index\n", "labels no image"),
-        ("a.jpg,cat\nb.jpg,dog\n", "line 1: 'cat' is no class index; 2 entries are wrong"),
-        ("picture,label\na.jpg,1\n", "line 1: 'label' is no class index"),
+        ("a.jpg,cat\nb.jpg,7\n", "line 1: 'cat' is no class index"),
+        ("seen,what\na.jpg,1\n", "line 1: 'what' is no class index"),
         ("a.jpg,1,\nb.jpg,2,\n", "line 1: 3 columns in place of 2: 'a.jpg,1,'"),
-        ("file;class_index\na.jpg;1\n", "line 1: 1 column in place of 2"),
+        ("file|class_index\na.jpg|1\n", "line 1: 1 column in place of 2"),
         ("a.jpg,1\nb.jpg,2\na.jpg,3\n", "line 3: file 'a.jpg' is there twice"),
         ("a.jpg,-1\n", "'-1' is no class index"),
         ("a.jpg,1_0\n", "'1_0' is no class index"),

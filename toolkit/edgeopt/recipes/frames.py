@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import stat
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,10 +34,6 @@ _STREAM = 256
 """Samples of streams, all together: a decision of a hundred that changes is seen."""
 _LEAST_STREAM = 64
 """Samples of one of several streams: what a state gets wrong has added up by then."""
-
-# What does not open or decode is our message, not OpenCV's or FFmpeg's, which reads its level when it is first used.
-cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
-os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -41,6 +42,10 @@ _DEEP = (b"II*\0", b"MM\0*", b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51")
 _PNG = b"\x89PNG\r\n\x1a\n"
 _PGM = re.compile(rb"P[56](?:\s+|#[^\n]*\n)+\d+(?:\s+|#[^\n]*\n)+\d+(?:\s+|#[^\n]*\n)+(\d{1,5})\s")
 """The head of a binary PGM or PPM; its last number is the largest that a pixel may have."""
+
+# What does not open or decode is our message, not OpenCV's or FFmpeg's, which reads its level when it is first used.
+cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
+os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from edgeopt.recipes.preprocess import Geometry
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.sample_drawing import draw_classes_of_sound
 from edgeopt.recipes.sound_input import SoundInput
-from edgeopt.system.text import plural, short
+from edgeopt.system.text import plural
 from edgeopt.tasks import Accuracy, FrameTask, accuracy_of, resampled_accuracy
 from edgeopt.tasks._heads import Columns, Head, Scale
 from edgeopt.tasks._losses import divergence, relative_error
@@ -213,15 +213,8 @@ class Classification(FrameTask):
         """
         if not isinstance(labels, ClassLabels):
             raise InvalidFileError(f"{labels.source} holds no classes", remedy="pass a CSV of file,class_index")
-        names = self._recipe.class_names
-        if not labels.names or not names:
-            return labels.classes
-        if strange := [one for one in labels.names if one not in names]:
-            raise InvalidFileError(
-                f"{labels.source}: {short(strange[0])} is no class of the recipe: {', '.join(map(short, names[:12]))}",
-                remedy="name folders as the classes in the recipe's labels",
-            )
-        return [names.index(labels.names[one]) for one in labels.classes]
+        indices = labels.indices_of(self._recipe.class_names)
+        return [indices[one] for one in labels.classes] if labels.names else labels.classes
 
     def agreement(self, answers: Sequence[Classes], reference: Sequence[Classes]) -> float:
         """Return the mean overlap of the listed probabilities, 1 when they are the same.

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from os.path import isdir, isfile  # unlike Path's, they are also True or False where nobody may look
+from os.path import isfile  # unlike Path's, they are also True or False where nobody may look
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from edgeopt.errors import InvalidFileError, Note, NoteKind, UnsupportedError
+from edgeopt.errors import Note, NoteKind, UnsupportedError
 from edgeopt.executors import Session
 from edgeopt.graph.states import Feedback
 from edgeopt.graph.tensors import Tensors, TensorSpec
+from edgeopt.measurement.accuracy.label_folders import beside_pictures
 from edgeopt.recipes.feeding import fed
-from edgeopt.recipes.frames import Frames, find_kind, open_frames
+from edgeopt.recipes.frames import Frames, open_frames
 from edgeopt.recipes.labels import Labels, read_labels
 from edgeopt.recipes.metrics import metrics_on_labels
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.sources.text import frames_of_texts
-from edgeopt.system.files import list_folder
-from edgeopt.system.text import plural, short
+from edgeopt.system.text import plural
 from edgeopt.system.time_limit import require_time
 from edgeopt.tasks import Task
 
@@ -45,9 +45,9 @@ def open_labelled(path: Path, recipe: Recipe | None = None, inputs: Sequence[Ten
 
     Sounds of a stream are opened as the windows that a model hears.
 
-    Pictures are looked for beside the label file or folder, in its `images/`, in folders named after it
-    (`instances_val.json` with `val/`, `val_labels.csv` with `val/`, `masks/val/` with `images/val/`), and where the
-    file names are paths of their own.
+    Pictures are looked for beside the label file or folder and beside its folder, in `images/` there, in folders named
+    after it (`instances_val.json` with `val/`, `val_labels.csv` with `val/`, `masks/val/` with `images/val/`), and
+    where the file names are paths of their own.
 
     Args:
         path: Of the labels.
@@ -60,45 +60,20 @@ def open_labelled(path: Path, recipe: Recipe | None = None, inputs: Sequence[Ten
     read = read_labels(path)
     if read.texts is not None:
         return LabelledFrames(frames_of_texts(read.texts, read.files, path), read)
-    folder, labels = _beside_pictures(path, read)
+    folder, labels = beside_pictures(read.source if read.source != Path() else path, read)
     present = [i for i, file in enumerate(labels.files) if isfile(folder / file)]
     missing = len(labels.files) - len(present)
     frames = open_frames(folder, [labels.files[i] for i in present])
     position = {file: i for i, file in enumerate(labels.files)}
-    notes = list(frames.notes)
+    notes = [*labels.notes, *frames.notes]
     if missing:
         notes.append(Note(NoteKind.WARNING, f"{plural(missing, 'labelled picture')} not in {folder}, left out"))
-    kept = labels.select([position[name] for name in frames.names])
+    kept = labels.select([position[name] for name in frames.names]).sized_in(folder)
     notes += (*kept.check(frames), *(kept.check_classes(recipe.class_names) if recipe is not None else ()))
     if recipe is not None and recipe.kind == "sound":
         frames = fed(frames, recipe, inputs)
         kept = kept.of_parts(frames.parts) if frames.parts else kept
     return LabelledFrames(frames, kept, tuple(notes))
-
-
-def _beside_pictures(path: Path, labels: Labels) -> tuple[Path, Labels]:
-    """Return the folder of the pictures, and the labels with their names in it."""
-    if isdir(path) and all("/" in file and isfile(path / file) for file in labels.files[:20]):
-        return path, labels  # a folder for each class; masks lie in their own folder too, but are no pictures
-    words = [path.stem, *path.stem.replace("-", "_").split("_")]
-    places = [path.parent, path.parent / "images", *(path.parent / word for word in words)]
-    places += [path.parent / "images" / word for word in words]
-    if isdir(path):  # masks/val or annotations/val beside images/val; SegmentationClass beside JPEGImages
-        places += [path.parent.parent / "images" / path.name, path.parent / "JPEGImages"]
-        places = [one for one in places if one != path]
-    for place in filter(isdir, places):
-        named = labels.named_in(place)
-        if any(isfile(place / file) for file in named.files[:20]):
-            return place, named
-    folders = [one for one in dict.fromkeys(places) if isdir(one)]
-    for one in folders:
-        list_folder(one, remedy="correct its permissions")
-    looked = ", ".join(map(str, folders))
-    what = "sound" if Path(labels.files[0]).suffix.lower() in find_kind("sound").suffixes else "picture"
-    raise InvalidFileError(
-        f"the labels in {path} match no {what} (looked for {short(labels.files[0])} in {looked})",
-        remedy=f"put the label file beside its {what}s, or beside a folder named images",
-    )
 
 
 def answers(

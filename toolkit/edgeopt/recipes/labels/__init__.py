@@ -6,7 +6,7 @@ Each ends in `FORMAT`, a `LabelFormat`. A task asks for its own kind, by its cla
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from os.path import isdir  # unlike Path's, it is also False where nobody may look
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -20,6 +20,8 @@ from edgeopt.system.text import short
 if TYPE_CHECKING:
     from edgeopt.recipes.frames import Frames, Part
 
+SPLITS = ("val", "valid", "validation", "test", "eval", "dev")
+"""Folders of a data set that judge; the first that is there is read."""
 _MOST_NAME_BYTES = 255
 """Of a file name on the systems that we know."""
 
@@ -31,6 +33,8 @@ class Labels:
     files: tuple[str, ...]
     """Names of the pictures as the label file writes them."""
     source: Path = Path()
+    notes: tuple[Note, ...] = field(default=(), kw_only=True)
+    """What of the file is left out, or read otherwise than it stands there."""
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -48,6 +52,29 @@ class Labels:
             parts: What each window is of.
         """
         return self.select([one.place for one in parts])
+
+    @property
+    def own_folder(self) -> Path | None:
+        """The folder that the names are relative to, where the labels are found by their place in it; else None."""
+        return None
+
+    @property
+    def lies_among_pictures(self) -> bool:
+        """Whether a folder of labels may be that of the pictures too: masks are pictures themselves."""
+        return False
+
+    def renamed(self, files: Sequence[str]) -> Self:
+        """Return the labels of the same pictures by other names, in their order."""
+        return replace(self, files=tuple(files))
+
+    def sized_in(self, folder: Path) -> Self:
+        """Return the labels in pixels of the pictures in their folder: some kinds know fractions of them only.
+
+        Raises:
+            InvalidFileError: If a picture does not decode.
+        """
+        del folder
+        return self
 
     def named_in(self, folder: Path) -> Self:
         """Return the labels with the pictures' names as this folder has them: some kinds know no more than a stem."""

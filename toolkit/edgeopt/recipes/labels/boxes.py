@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from os.path import isfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from edgeopt.errors import InvalidFileError, Note, NoteKind
 from edgeopt.recipes.labels import LabelFormat, Labels, is_file_like, require_right, why_seen, why_wrong_file
@@ -20,8 +21,12 @@ _MOST_BYTES = 1 << 30
 """All of COCO's training labels have 448 MiB."""
 _MOST_NAME_BYTES = 255
 """Of a category's name, which reports print."""
+_ROBOFLOW = "_annotations.coco.json"
+"""Among the pictures of a split."""
 _NAMED = 5
 """Categories in a warning."""
+_MOST_WRONG = 0.5
+"""Share of the annotations that may be left out."""
 _MOST_PIXELS = 2**24
 """Of a place in a picture: up to here float32, in which boxes are matched, tells pixels apart."""
 _REMEDY = (
@@ -49,6 +54,12 @@ class BoxLabels(Labels):
             InvalidFileError: If no box is on these pictures, or most of them leave their picture.
         """
         return check_places(self.source, self.files, self.coco, pictures)
+
+    def renamed(self, files: Sequence[str]) -> Self:
+        """Return the labels of the same pictures by other names, in their order."""
+        names = dict(zip(self.files, files, strict=True))
+        images = [{**one, "file_name": names[one["file_name"]]} for one in self.coco["images"]]
+        return replace(self, files=tuple(files), coco={**self.coco, "images": images})
 
     def categories_of(self, class_names: Sequence[str]) -> dict[int, int]:
         """Return the category id of each class index: by name, or by order where no name is known."""
@@ -94,7 +105,19 @@ def read_boxes(path: Path) -> BoxLabels:
     Raises:
         InvalidFileError: If it is none; the first wrong entry is named, and how many there are.
     """
-    values = read_json(path, remedy=_REMEDY, most_bytes=_MOST_BYTES)
+    return boxes_of(read_json(path, remedy=_REMEDY, most_bytes=_MOST_BYTES), path)
+
+
+def boxes_of(values: Any, path: Path) -> BoxLabels:
+    """Return the labels in a table in COCO's words.
+
+    Args:
+        values: As it was read: images, annotations and categories.
+        path: From where, for messages.
+
+    Raises:
+        InvalidFileError: If it is none; the first wrong entry is named, and how many there are.
+    """
     if missing := [one for one in _CHECKS if not isinstance(values, dict) or not isinstance(values.get(one), list)]:
         raise InvalidFileError(
             f"{path} is not COCO detection JSON: no list {', no list '.join(missing)}", remedy=_REMEDY
@@ -104,23 +127,76 @@ def read_boxes(path: Path) -> BoxLabels:
             f"{path} labels nothing: {' and '.join(empty)} are empty",
             remedy="pass the labels of your evaluation images",
         )
+    parents = _parents(values)
     known: dict[str, set[Any]] = {one: set() for one in _CHECKS}
-    wrong: list[str] = []
+    wrong: dict[str, dict[int, str]] = {}
     for kind, why_wrong in _CHECKS.items():
-        for i, entry in enumerate(values[kind]):
-            if reason := why_wrong(entry, known):
-                wrong.append(f"{kind}[{i}]: {reason}")
-    require_right(path, wrong, _REMEDY)
+        skipped = parents if kind == "categories" else {}
+        reasons = ((i, why_wrong(one, known)) for i, one in enumerate(values[kind]) if i not in skipped)
+        wrong[kind] = {i: reason for i, reason in reasons if reason}
+    if any(wrong[one] for one in ("images", "categories")) or _are_most(wrong["annotations"], values["annotations"]):
+        require_right(path, [f"{kind}[{i}]: {why}" for kind in _CHECKS for i, why in wrong[kind].items()], _REMEDY)
+    left_out = wrong["annotations"]
+    kept = [one for i, one in enumerate(values["annotations"]) if i not in left_out]
+    notes = [_left_out(path, left_out, len(values["annotations"]))] if left_out else []
+    if parents:
+        detail = f"{path}: category {', '.join(parents.values())} is the parent of others and labels nothing: left out"
+        notes.append(Note(NoteKind.INFO, detail))
     return BoxLabels(
         files=tuple(image["file_name"] for image in values["images"]),
         coco={
             "images": [_only(image, "id", "file_name", "width", "height") for image in values["images"]],
-            "annotations": [_annotation(i, one) for i, one in enumerate(values["annotations"])],
-            "categories": [_only(one, "id", "name") for one in values["categories"]],
+            "annotations": [_annotation(i, one) for i, one in enumerate(kept)],
+            "categories": [_only(one, "id", "name") for i, one in enumerate(values["categories"]) if i not in parents],
         },
-        beside=[_only(one, "keypoints", "segmentation", "area") for one in values["annotations"]],
+        beside=[_only(one, "keypoints", "segmentation", "area") for one in kept],
         source=path,
+        notes=tuple(notes),
     )
+
+
+def _are_most(wrong: Mapping[int, str], entries: Sequence[Any]) -> bool:
+    """Return whether so many entries are wrong that the file means something else by them."""
+    return len(wrong) > _MOST_WRONG * len(entries)
+
+
+def _left_out(path: Path, left_out: Mapping[int, str], count: int) -> Note:
+    first = min(left_out)
+    detail = f"{path}: {len(left_out)} of {plural(count, 'annotation')} left out, the first annotations[{first}]: "
+    return Note(NoteKind.WARNING, detail + left_out[first], "mend them, or judge without them")
+
+
+def _parents(values: Mapping[str, Any]) -> dict[int, str]:
+    """Return place and name of each category that no annotation uses and that only stands above others.
+
+    Roboflow writes one in front of the classes, sometimes with the name of one of them.
+    """
+    entries = {i: one for i, one in enumerate(values["categories"]) if isinstance(one, dict)}
+    used = {one.get("category_id") for one in values["annotations"] if _has_category(one)}
+    found = dict[int, str]()
+    for i, one in entries.items():
+        name, above = one.get("name"), one.get("supercategory")
+        is_root = above in (None, "", "none", name)
+        is_unused = isinstance(name, str) and _is_whole(one.get("id")) and one["id"] not in used
+        is_above = any(j != i and other.get("supercategory") == name for j, other in entries.items())
+        if is_root and is_unused and is_above:
+            found[i] = str(name)
+    return found if len(found) < len(entries) else {}
+
+
+def _has_category(entry: Any) -> bool:
+    return isinstance(entry, dict) and _is_whole(entry.get("category_id"))
+
+
+def _box_of(entry: Mapping[str, Any]) -> Any:
+    """Return an annotation's box; where it has none and outlines of polygons, the one around them."""
+    box, outlines = entry.get("bbox"), entry.get("segmentation")
+    if box not in (None, []) or not isinstance(outlines, list) or not outlines:
+        return box
+    if not all(isinstance(one, list) and len(one) >= 6 and all(map(_is_place, one)) for one in outlines):
+        return box
+    across, down = ([value for one in outlines for value in one[axis::2]] for axis in (0, 1))
+    return [min(across), min(down), max(across) - min(across), max(down) - min(down)]
 
 
 def _only(entry: Mapping[str, Any], *keys: str) -> dict[str, Any]:
@@ -133,7 +209,7 @@ def _annotation(position: int, entry: Mapping[str, Any]) -> dict[str, Any]:
     Boxes are numbered here: COCOeval takes number 0 for "matched nothing" and one of two equal numbers for both, and
     no number means anything outside. The area is the box's own, which selects nothing among the figures that we tell.
     """
-    box = [float(value) for value in entry["bbox"]]
+    box = [float(value) for value in _box_of(entry)]
     numbers = {"id": position + 1, "bbox": box, "area": box[2] * box[3], "iscrowd": int(entry.get("iscrowd", 0))}
     return {**_only(entry, "image_id", "category_id"), **numbers}
 
@@ -164,7 +240,7 @@ def _why_wrong_annotation(entry: Any, known: Mapping[str, set[Any]]) -> str:
     for key, kind in (("image_id", "images"), ("category_id", "categories")):
         if not _is_whole(entry.get(key)) or entry[key] not in known[kind]:
             return f"{key} is {short(entry.get(key))}, the id of none of the {kind}"
-    box = entry.get("bbox")
+    box = _box_of(entry)
     if not isinstance(box, list) or len(box) != 4 or not all(map(_is_place, box)):
         return f"bbox is {short(box)}, not four numbers"
     if min(box[2:]) < 0 or box[0] + box[2] < 0 or box[1] + box[3] < 0:
@@ -198,4 +274,13 @@ def _is_place(value: Any) -> bool:
     return type(value) in (int, float) and abs(value) <= _MOST_PIXELS
 
 
-FORMAT = LabelFormat("a COCO JSON (.json)", lambda path: is_file_like(path, ".json"), read_boxes)
+def _file_of(path: Path) -> Path:
+    """Return the file of a folder that Roboflow wrote; of another path itself."""
+    return path / _ROBOFLOW if isfile(path / _ROBOFLOW) else path
+
+
+FORMAT = LabelFormat(
+    "a COCO JSON (.json)",
+    lambda path: is_file_like(_file_of(path), ".json"),
+    lambda path: read_boxes(_file_of(path)),
+)

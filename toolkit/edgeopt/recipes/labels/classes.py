@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from edgeopt.errors import InvalidFileError
+from edgeopt.errors import InvalidFileError, Note, NoteKind
 from edgeopt.recipes.labels import LabelFormat, Labels, is_file_like, require_right, why_seen, why_wrong_file
 from edgeopt.recipes.labels.intervals import is_intervals
 from edgeopt.recipes.labels.transcripts import holds_texts
@@ -18,8 +18,13 @@ from edgeopt.system.text import plural, short
 
 _MOST_BYTES = 1 << 30
 _MOST_CLASS = 2**31 - 1
-_COLUMNS = ("file", "class_index")
-_REMEDY = "write one line an image: file,class_index (from 0), each file once"
+_FILES = ("file", "filename", "file_name", "image", "img", "picture", "path", "filepath", "file_path", "image_path")
+_CLASSES = ("class_index", "class", "label", "class_id", "label_id", "category", "target", "class_name", "label_name")
+"""Heads of the two columns, as tools write them; where several are there the first one counts."""
+_BETWEEN = (",", ";", "\t")
+_NAMED = 5
+"""Classes in a note."""
+_REMEDY = "write one line an image: file,class_index (from 0) or a class name, each file once"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,41 +40,100 @@ class ClassLabels(Labels):
         """Return the labels of the pictures at these positions only."""
         return replace(self, files=tuple(self.files[i] for i in kept), classes=tuple(self.classes[i] for i in kept))
 
+    def indices_of(self, class_names: Sequence[str]) -> tuple[int, ...]:
+        """Return which class of a model each of `names` is.
+
+        By name where the model's classes have names, whatever their case and with `_` for a space. Numbers stand for
+        themselves. Else by their order, which is that of a training on class folders.
+
+        Raises:
+            InvalidFileError: If names are known on both sides and one is no class of the model.
+        """
+        places = {_plain(name): i for i, name in reversed(list(enumerate(class_names)))}
+        found = [places.get(_plain(name)) for name in self.names]
+        if all(place is not None for place in found):
+            return tuple(place for place in found if place is not None)
+        if not any(place is not None for place in found):
+            if all(name.isascii() and name.isdigit() and len(name) < 10 for name in self.names):
+                return tuple(map(int, self.names))
+            if not class_names or len(class_names) == len(self.names):
+                return tuple(range(len(self.names)))
+        strange = self.names[found.index(None)]
+        raise InvalidFileError(
+            f"{self.source}: {short(strange)} is no class of the recipe: {', '.join(map(short, class_names[:12]))}",
+            remedy="name classes in the labels as in the recipe's labels",
+        )
+
+    def check_classes(self, class_names: Sequence[str]) -> tuple[Note, ...]:
+        """Return a note of which class each name is taken for, where the names do not say it themselves.
+
+        Raises:
+            InvalidFileError: As `indices_of`.
+        """
+        indices = self.indices_of(class_names)
+        known = {_plain(name) for name in class_names}
+        if all(_plain(name) in known or name.isdigit() for name in self.names):
+            return ()
+        told = [f"{i} {name}" for i, name in zip(indices, self.names, strict=True)]
+        why = "none of the names is a class of the recipe" if class_names else "the recipe names no classes"
+        detail = f"{why}, so they are taken in their order: {', '.join(told[:_NAMED])}"
+        kind = NoteKind.WARNING if class_names else NoteKind.INFO
+        detail += ", ..." if len(told) > _NAMED else ""
+        return (Note(kind, detail, 'write labels = "labels.txt", one name a line, into the recipe'),)
+
+
+def _plain(name: str) -> str:
+    return " ".join(name.replace("_", " ").replace("-", " ").casefold().split())
+
 
 def read_classes(path: Path) -> ClassLabels:
-    """Read a CSV with the columns `file` and `class_index`, or of two columns without a head.
+    """Read a CSV with a column of files and one of classes, or of these two columns without a head.
+
+    Commas, semicolons or tabs stand between them. Classes are indices from 0, or names.
 
     Raises:
         InvalidFileError: If it is none; the first wrong line is named, and how many there are.
     """
     text = read_text(path, remedy=_REMEDY, most_bytes=_MOST_BYTES)
+    between = _between(text)
     try:
-        rows = [(i + 1, row) for i, row in enumerate(csv.reader(text.splitlines(), strict=True)) if any(row)]
+        lines = csv.reader(text.splitlines(), strict=True, delimiter=between)
+        rows = [(i + 1, row) for i, row in enumerate(lines) if any(row)]
     except csv.Error as error:
         raise InvalidFileError(f"{path} is no CSV: {error}", remedy=_REMEDY) from error
-    file, index = 0, 1
-    if rows and set(_COLUMNS) <= set(head := [cell.strip().lower() for cell in rows[0][1]]):
-        file, index = (head.index(column) for column in _COLUMNS)
+    file, index, width = 0, 1, 2
+    head = [cell.strip().lower() for cell in rows[0][1]] if rows else []
+    named = next((one for one in _FILES if one in head), ""), next((one for one in _CLASSES if one in head), "")
+    if all(named):
+        file, index = map(head.index, named)
         width, rows = len(head), rows[1:]
-    else:
-        width = 2
+    words = [row[index].strip() for _, row in rows if len(row) == width]
+    are_names = bool(words) and all(any(map(str.isalpha, word)) for word in words)
     seen: set[Any] = set()
-    wrong = [f"line {i}: {reason}" for i, row in rows if (reason := _why_wrong_row(row, file, index, width, seen))]
+    wrong = [f"line {i}: {why}" for i, row in rows if (why := _why_wrong_row(row, file, index, width, seen, are_names))]
     require_right(path, wrong, _REMEDY)
     if not rows:
         raise InvalidFileError(f"{path} labels no image", remedy=_REMEDY)
+    names = sorted(set(words)) if are_names else []
     return ClassLabels(
         files=tuple(row[file].strip() for _, row in rows),
-        classes=tuple(int(row[index]) for _, row in rows),
+        classes=tuple(names.index(word) if are_names else int(word) for word in words),
+        names=tuple(names),
         source=path,
     )
 
 
-def _why_wrong_row(row: Sequence[str], file: int, index: int, width: int, seen: set[Any]) -> str:
+def _between(text: str) -> str:
+    """Return what stands between columns: what the first line has most of, a comma where it has none."""
+    first = next((line for line in text.splitlines() if line.strip()), "")
+    return "," if "," in first else max(_BETWEEN, key=first.count)
+
+
+def _why_wrong_row(row: Sequence[str], file: int, index: int, width: int, seen: set[Any], are_names: bool) -> str:
     if len(row) != width:
         return f"{plural(len(row), 'column')} in place of {width}: {short(','.join(row))}"
     word, name = row[index].strip(), row[file].strip()
-    if not (word.isascii() and word.isdigit() and len(word) <= 10 and int(word) <= _MOST_CLASS):
+    if not are_names and not (word.isascii() and word.isdigit() and len(word) <= 10 and int(word) <= _MOST_CLASS):
         return f"{short(word)} is no class index"
     return why_wrong_file(name) or why_seen(name, seen, f"file {short(name)}")
 

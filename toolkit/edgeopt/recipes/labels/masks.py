@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from edgeopt.errors import InvalidFileError, Note
 from edgeopt.recipes.frames import Frames
 from edgeopt.recipes.labels import LabelFormat, Labels
+from edgeopt.recipes.labels.voc import holds_voc
+from edgeopt.recipes.labels.yolo import holds_yolo
 from edgeopt.recipes.pictures import PICTURES
 from edgeopt.system.files import list_folder, read_file
 from edgeopt.system.quiet import quiet_natives
@@ -154,7 +156,8 @@ def _with_grey_palette(data: bytes) -> bytes:
 
 
 def _holds_masks(path: Path) -> bool:
-    return isdir(path) and any(path.glob("*.[pP][nN][gG]"))
+    is_other = holds_voc(path) or holds_yolo(path)  # boxes that lie beside their pictures
+    return isdir(path) and any(path.glob("*.[pP][nN][gG]")) and not is_other
 
 
 FORMAT = LabelFormat("a folder of masks (.png)", _holds_masks, read_masks)

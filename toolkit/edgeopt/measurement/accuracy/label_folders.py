@@ -1,0 +1,77 @@
+"""Where the pictures or sounds of labels lie: beside the labels, in folders named after them, or as the names say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from os.path import isdir, isfile  # unlike Path's, they are also True or False where nobody may look
+from pathlib import Path, PurePosixPath
+
+from edgeopt.errors import InvalidFileError, Note, NoteKind
+from edgeopt.recipes.frames import find_kind
+from edgeopt.recipes.labels import Labels
+from edgeopt.system.files import list_folder
+from edgeopt.system.text import short
+
+_LOOKED = 200
+"""Names that are looked for in each place, spread over all: where most of them lie, all are."""
+
+
+def beside_pictures(path: Path, labels: Labels) -> tuple[Path, Labels]:
+    """Return the folder of the pictures, and the labels with their names in it.
+
+    Args:
+        path: Of the labels.
+        labels: As they were read.
+
+    Raises:
+        InvalidFileError: If nothing of what they name is anywhere.
+    """
+    if labels.own_folder is not None:
+        return labels.own_folder, labels
+    places = list(_places(path, labels))
+    for shown in (labels, *_shortened(labels)):
+        found = [(place, shown.named_in(place)) for place in places]
+        counts = [_count(place, named.files) for place, named in found]
+        if any(counts):
+            return found[counts.index(max(counts))]
+    folders = list(dict.fromkeys(places))
+    for folder in folders:
+        list_folder(folder, remedy="correct its permissions")
+    looked = ", ".join(map(str, folders))
+    what = "sound" if Path(labels.files[0]).suffix.lower() in find_kind("sound").suffixes else "picture"
+    raise InvalidFileError(
+        f"the labels in {path} match no {what} (looked for {short(labels.files[0])} in {looked})",
+        remedy=f"put the label file beside its {what}s, or beside a folder named images",
+    )
+
+
+def _places(path: Path, labels: Labels) -> Iterator[Path]:
+    """Yield the folders in which pictures of labels may lie, the likeliest first.
+
+    `instances_val.json` has them in `val/` or `images/val/`, `annotations/val.json` beside `annotations/`, `masks/val/`
+    and `labels/val/` in `images/val/`, `val/labels/` in `val/images/`, and `SegmentationClass/` in `JPEGImages/`.
+    """
+    words = [path.stem, *path.stem.replace("-", "_").split("_")]
+    places = [path] if labels.lies_among_pictures else []
+    for base in (path.parent, path.parent.parent):
+        places += [base, base / "images", *(base / word for word in words), base / "JPEGImages"]
+        places += [base / "images" / word for word in words]
+    yield from (one for one in dict.fromkeys(places) if isdir(one) and (one != path or labels.lies_among_pictures))
+
+
+def _count(place: Path, files: Sequence[str]) -> int:
+    """Return how many of these names are files there: of many names a part, and all where nothing of it is."""
+    step = max(len(files) // _LOOKED, 1)
+    count = sum(isfile(place / file) for file in files[::step])
+    return count or (sum(isfile(place / file) for file in files) if step > 1 else 0)
+
+
+def _shortened(labels: Labels) -> Iterator[Labels]:
+    """Yield the labels with one folder less before each name, then two, as of another machine's paths."""
+    parts = [PurePosixPath(file.replace("\\", "/")).parts for file in labels.files]
+    for dropped in range(max(map(len, parts), default=0)):
+        files = tuple("/".join(one[min(dropped, len(one) - 1) :]) for one in parts)
+        if len(set(files)) == len(files) and files != labels.files:
+            told = f"{labels.source}: pictures are looked for as {short(files[0])}, not {short(labels.files[0])}"
+            yield replace(labels.renamed(files), notes=(*labels.notes, Note(NoteKind.INFO, told)))
