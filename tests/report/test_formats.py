@@ -205,3 +205,8 @@ def test_a_long_name_keeps_its_ends_where_it_has_no_room_and_is_whole_elsewhere(
     assert [
         name in render(shown, form, paper) for form in ("terminal", "markdown") for paper in (Paper(), Paper(80))
     ] == [True] * 4
+
+
+def test_a_column_that_says_n_a_of_every_row_is_left_out():
+    columns = {"name": str, "p50": lambda one: f"{one}.0", "p99": lambda _: "n/a", "some": lambda one: one or "n/a"}
+    assert make_table([0, "3"], columns).heads == ("name", "p50", "some")

@@ -30,7 +30,7 @@ def summarize(report: Report) -> Document:
     """Return what a reader sees: candidates, stages, notes, then in detail what each candidate is."""
     sections = [
         Section(table=_table(report, _columns(report)), values=_refused(report), figures=overview(report)),
-        Section("Stages in ms, p50 / p99", _table(report, _stage_columns(report)), figures=stage_charts(report))
+        Section(_stage_title(report), _table(report, _stage_columns(report)), figures=stage_charts(report))
         if _is_timed(report)
         else Section(),
         *pruning_sections(report),
@@ -94,11 +94,22 @@ def _columns(report: Report) -> Columns:
     }
 
 
+def _has_p99(report: Report) -> bool:
+    """Whether any stage has a p99: with few frames none has, and a column of n/a tells nothing."""
+    timed = [one.latency for one in report.candidates if one.latency]
+    return any(time.p99_ms is not None for latency in timed for time in latency.stages.values())
+
+
+def _stage_title(report: Report) -> str:
+    return "Stages in ms, p50 / p99" if _has_p99(report) else "Stages in ms, p50: too few frames for a p99"
+
+
 def _stage_columns(report: Report) -> Columns:
     """Return a column for each stage that takes time: on a CPU upload and download take next to nothing."""
+    show = _times if _has_p99(report) else _median
 
     def times(stage: str) -> Callable[[Candidate], str]:
-        return lambda one: _times(one.latency.stages.get(stage) if one.latency else None)
+        return lambda one: show(one.latency.stages.get(stage) if one.latency else None)
 
     shares: dict[str, float] = {}
     for one in report.candidates:
@@ -142,6 +153,10 @@ def _speed(one: Candidate) -> str:
 
 def _times(time: StageTime | None) -> str:
     return "n/a" if time is None else f"{_ms(time.p50_ms)} / {_ms(time.p99_ms)}"
+
+
+def _median(time: StageTime | None) -> str:
+    return "n/a" if time is None else _ms(time.p50_ms)
 
 
 def _ms(value: float | None) -> str:

@@ -44,7 +44,7 @@ def make_table(
     chosen: int | None = None,
     is_whole: bool = False,
 ) -> Table:
-    """Return one row an item; a column that says nothing of any item is left out.
+    """Return one row an item; a column that says nothing of any item, or `n/a` of all, is left out.
 
     Args:
         items: What the rows are about.
@@ -56,7 +56,7 @@ def make_table(
     """
     items, (first, *_) = tuple(items), columns
     cells = {head: [cell(one) for one in items] for head, cell in columns.items()}
-    told = {head: column for head, column in cells.items() if head == first or any(column)}
+    told = {head: column for head, column in cells.items() if head == first or not {*column} <= {"", "n/a"}}
     return Table(tuple(told), tuple(zip(*told.values(), strict=True)), frozenset(words), tuple(less), chosen, is_whole)
 
 
