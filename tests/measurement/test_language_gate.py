@@ -69,6 +69,13 @@ def test_the_gate_passes_the_same_model_and_fails_a_worse_one(bundle, small, tex
     assert "budget TPOT" in over.output
 
 
+def test_a_baseline_that_no_text_judged_says_what_it_does_not_guard(small, tmp_path):
+    skipped = ("--skip", "latency,accuracy")
+    written = run("check", str(small), "-b", str(tmp_path / "b.json"), "--update", *BRIEF, *skipped)
+    assert written.exit_code == 0, written.output
+    assert " ".join(written.output.split()).count("holds no perplexity: check guards speed, size and cache, not") == 1
+
+
 def test_the_gate_fails_a_perplexity_that_rose(small, text, tmp_path):
     better, baseline = export_small(tmp_path / "better", rope_theta=100.0), tmp_path / "baseline.json"
     run("check", str(better), "-b", str(baseline), "--update", "--eval", text, *BRIEF, "--skip", "latency")

@@ -176,7 +176,7 @@ def _compare(task: Task, found: Sequence[Any], reference: Sequence[Any], made_up
     telling = sum(map(bool, map(task.count, reference)))
     is_unlike = agreement < _UNLIKE and 2 * telling >= len(reference)
     if is_unlike and (not made_up or agreement <= agreement_of_others(task, reference)):
-        return _Likeness(agreement, len(reference), "most are other answers, as of a broken model")
+        return _Likeness(agreement, len(reference), "most are other answers, as of permuted classes or a broken model")
     return _Likeness(agreement, len(reference), "")
 
 

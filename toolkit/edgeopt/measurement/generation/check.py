@@ -210,6 +210,9 @@ def check_language_model(
         if budget:
             results += _check_budget(budget, now, prompts_of(now.model, text, options), options, tell)
         notes = list(now.model.origin.notes)
+    if update and not scores:
+        detail = "the baseline holds no perplexity: check guards speed, size and cache, not accuracy"
+        notes.append(Note(NoteKind.WARNING, detail, "pass --eval TEXT to guard it"))
     if stored and why_gone:
         notes.append(Note(NoteKind.WARNING, why_gone, "keep it to measure both in turns"))
     return CheckReport(
