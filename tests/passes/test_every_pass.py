@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from fixture_models import all_models, assert_same, inputs_of, run, run_pass
+from unoptimized import answers_here, error_ratio
 
 from edgeopt import passes
 from edgeopt.errors import NoteKind
@@ -63,3 +64,12 @@ def test_both_phases_have_passes_and_each_pass_belongs_to_one() -> None:
 def test_the_small_models_compute_something() -> None:
     for model in MODELS.values():
         assert any(np.ptp(value) > 0 for value in run(model, inputs_of(model)).values())
+
+
+@pytest.mark.parametrize("fixture", MODELS)
+def test_with_the_engines_optimizations_off_the_answers_are_those_of_the_model_itself(fixture: str) -> None:
+    before, inputs = MODELS[fixture], [inputs_of(MODELS[fixture], seed) for seed in (1, 2)]
+    simple = simplify(before, {}, inputs[:1]).model
+    assert (
+        error_ratio(answers_here(before.data, inputs), answers_here(fuse(simple, inputs[:1]).model.data, inputs)) < 1e-3
+    )

@@ -40,6 +40,13 @@ class Findings:
     plain_db: Mapping[str, float] = field(default_factory=dict)
     """SQNR of each tensor on its grid, all channels together: for the report, it orders nothing."""
 
+    off: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """By form the keys of the nodes that it computes otherwise than its integers say; see `find_off_layers`."""
+
+    def off_in(self, form: str) -> frozenset[str]:
+        """Return those of a form."""
+        return self.off.get(form, frozenset())
+
     @property
     def notes(self) -> tuple[Note, ...]:
         """A warning where the images cannot show what the model will meet, and what calibration itself has to say."""

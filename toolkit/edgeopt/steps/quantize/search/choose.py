@@ -38,7 +38,8 @@ def choose_scheme(graph: Graph, findings: Findings, rules: Int8Rules, variant: V
     fast = _nodes(graph, variant.front)
     heads = _heads(graph, rules, variant.form)
     branches = branch_island(graph)
-    outside = head_tail(graph) | fast | branches | _without_integers(graph, rules, variant.form)
+    off = _nodes(graph, findings.off_in(str(variant.form)))
+    outside = head_tail(graph) | fast | branches | off | _without_integers(graph, rules, variant.form)
     bad = {name: scores_db[name] for name in variant.kept & scores_db.keys()}
     while True:
         island = writer.island(graph, bad.keys())
@@ -48,7 +49,7 @@ def choose_scheme(graph: Graph, findings: Findings, rules: Int8Rules, variant: V
             rules,
             bad_db=dict(sorted(bad.items(), key=lambda item: (item[1], item[0]))),
             options=variant.options,
-            float_sums=frozenset(key(node) for node in heads - fast - island - branches),
+            float_sums=frozenset(key(node) for node in heads - fast - island - branches - off),
         )
         others = red_tensors({name: score for name, score in scores_db.items() if name not in bad}, variant.least_db)
         rounded = others.keys() & {*writer.tensors(graph, scheme)} if others else set()
@@ -65,19 +66,23 @@ def integer_share(graph: Graph, scheme: Scheme) -> Note:
     return Note(NoteKind.CHOICE, f"INT8 covers {count} of {plural(len(weighted), 'weighted layer')}")
 
 
-def why_float(graph: Graph, scheme: Scheme, variant: Variant) -> Iterator[Note]:
+def why_float(graph: Graph, scheme: Scheme, variant: Variant, off: Set[str] = frozenset()) -> Iterator[Note]:
     """Yield why layers with weights stay in float, one note for each reason.
 
     Args:
         graph: The float model.
         scheme: What `choose_scheme` returned.
         variant: Of which.
+        off: Keys of the nodes that its form computes otherwise.
     """
     if not candidates(graph, scheme.rules):
         yield _without_layers(graph, scheme.rules)
     form, tail, layers = variant.form, head_tail(graph), _float_layers(graph, scheme)
     lacking, heads = _without_integers(graph, scheme.rules, form), _heads(graph, scheme.rules, form)
-    fast, branches = _nodes(graph, variant.front), branch_island(graph)
+    fast, branches, wrong = _nodes(graph, variant.front), branch_island(graph), _nodes(graph, off)
+    if wrong:
+        told = f"{plural(len(wrong), 'operator')} in float, which the form {form} computes otherwise"
+        yield Note(NoteKind.CHOICE, told, _names(sorted(wrong, key=key)))
     if last := [node for node in candidates(graph, scheme.rules) if node in tail]:
         outputs = f"the outputs of {plural(len(last), 'prediction layer')} stay in float"
         detail = f"{outputs}: one scale cannot hold boxes and scores"
@@ -91,7 +96,7 @@ def why_float(graph: Graph, scheme: Scheme, variant: Variant) -> Iterator[Note]:
     if captured := [node for node in layers if node in branches - tail - fast - lacking]:
         detail = f"{_stay(captured)} in float: branches of If, bodies of Loop or Scan read what comes out"
         yield Note(NoteKind.CHOICE, detail, _names(captured))
-    if spoiled := [node for node in layers if node not in (tail - heads) | fast | lacking | branches]:
+    if spoiled := [node for node in layers if node not in (tail - heads) | fast | lacking | branches | wrong]:
         detail = f"{_stay(spoiled)} in float: {_why_tensors(scheme, variant.kept)}"
         yield Note(NoteKind.CHOICE, detail, _names(spoiled))
 

@@ -27,7 +27,7 @@ def kept_tensors(
     sources: Sources,
     variant: Variant,
     times: LayerTimes | None,
-    lost: Callable[[Variant], float] | None = None,
+    lost: Callable[[Variant], float | None] | None = None,
     ends_at_s: float = math.inf,
 ) -> tuple[KeptTensor, ...]:
     """Return the worst tensors that stay in float in a variant, and what that costs and saves.
@@ -36,7 +36,8 @@ def kept_tensors(
         sources: What variants are made of.
         variant: Whose tensors.
         times: Of layers, where they were measured.
-        lost: The agreement that a variant with one of them forced to integers loses; None: it is not tried.
+        lost: The agreement that a variant with one of them forced to integers loses, None where it does not run;
+            None: it is not tried.
         ends_at_s: On the monotonic clock; tensors after it are left out.
     """
     model, findings = sources.of(variant)

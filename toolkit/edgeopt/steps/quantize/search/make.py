@@ -30,7 +30,11 @@ def make_variant(
     """
     graph = open_graph(model)
     scheme = choose_scheme(graph, findings, rules, variant)
-    notes = (*findings.notes, integer_share(graph, scheme), *why_float(graph, scheme, variant))
+    notes = (
+        *findings.notes,
+        integer_share(graph, scheme),
+        *why_float(graph, scheme, variant, findings.off_in(str(variant.form))),
+    )
     repairs = [name for name, one in weight_repairs().items() if one.is_always_made or variant.setting(name)]
     scheme = repair_weights(graph, scheme, findings.calibration, repairs, ends_at_s=ends_at_s)
     changes = WRITERS[variant.form].place(graph, scheme)

@@ -102,16 +102,22 @@ def _try(
         if state.attempts and not state.has_time(str(variant)):
             continue
         began = time.monotonic()
-        try:
-            outcome, scheme = make_variant(*state.sources.of(variant), state.rules, variant, state.ends_at_s)
-            state.judge(variant, outcome, scheme, twin)
-        except (MissingDependencyError, UnavailableError):
-            raise
-        except Exception as error:  # what one variant cannot do, another may: no attempt so far is lost
-            state.refuse(variant, error)
+        _make(state, variant, twin)
         state.longest_s = max(state.longest_s, time.monotonic() - began)
+        if state.is_doubtful(variant) and state.finds_off_layers(variant):
+            _make(state, variant, twin)
         if on_attempt and variant in state.attempts:
             on_attempt(state.attempts[variant])
+
+
+def _make(state: SearchState, variant: Variant, twin: Variant | None) -> None:
+    try:
+        outcome, scheme = make_variant(*state.sources.of(variant), state.rules, variant, state.ends_at_s)
+        state.judge(variant, outcome, scheme, twin)
+    except (MissingDependencyError, UnavailableError):
+        raise
+    except Exception as error:  # what one variant cannot do, another may: no attempt so far is lost
+        state.refuse(variant, error)
 
 
 def _as_given(state: SearchState) -> SearchResult:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from edgeopt.graph.model import Model
@@ -26,6 +26,8 @@ class Sources:
     rules: Int8Rules
     frames: Sequence[Tensors]
     """A few real inputs: models that were changed are calibrated on them."""
+    off: dict[str, frozenset[str]] = field(default_factory=dict)
+    """By form the keys of the nodes that it computes otherwise; found on the way."""
     _prepared: dict[str, Any] = field(default_factory=dict)
     """By repair."""
     _models: dict[tuple[tuple[str, Setting], ...], Model] = field(default_factory=dict)
@@ -49,7 +51,7 @@ class Sources:
         model, wanted = self.model_of(variant), (variant.model_repairs, variant.method)
         if wanted not in self._known:
             self._known[wanted] = self._study(model, model is not self.model, variant.method)
-        return model, self._known[wanted]
+        return model, replace(self._known[wanted], off=self.off)
 
     def model_of(self, variant: Variant) -> Model:
         """Return the float model that a variant is made of."""

@@ -13,7 +13,7 @@ from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.steps.quantize.calibration.findings import NO_GRID_DB
 from edgeopt.steps.quantize.calibration.observation import Observation
-from edgeopt.steps.quantize.forms import WRITERS
+from edgeopt.steps.quantize.forms import WRITERS, Form
 from edgeopt.steps.quantize.keep_float.layer_times import LayerTimes
 from edgeopt.steps.quantize.keep_float.sensitivity import sensitivities_db
 from edgeopt.steps.quantize.repairs import Setting, find_repair, weight_repairs
@@ -23,9 +23,11 @@ from edgeopt.steps.quantize.search.choose import choose_scheme, why_float
 from edgeopt.steps.quantize.search.decisions import decisions_of
 from edgeopt.steps.quantize.search.explain import kept_tensors, reason
 from edgeopt.steps.quantize.search.make import make_variant
+from edgeopt.steps.quantize.search.off_layers import find_off_layers
 from edgeopt.steps.quantize.search.sources import Sources
 from edgeopt.steps.quantize.search.variant import Variant
 from edgeopt.system.target import Int8Rules
+from edgeopt.system.time_limit import OutOfTime
 
 _MOST_CONFIRMED, _AS_FAST = 4, 0.98
 """Openings that may be measured again, and the share of the first speed that confirms it."""
@@ -55,6 +57,8 @@ class SearchState:
     """The last proposal."""
     longest_s: float = 0.0
     """Of one attempt."""
+    looked_at: set[str] = field(default_factory=set)
+    """Forms that were looked at for layers that they compute otherwise."""
     _quick: float | None = None
     """Agreement of the best variant without slow repairs."""
 
@@ -81,7 +85,7 @@ class SearchState:
 
     def _is_float(self, variant: Variant, scheme: Scheme) -> Refusal:
         model, findings = self.sources.of(variant)
-        notes = (*findings.notes, *why_float(open_graph(model), scheme, variant))
+        notes = (*findings.notes, *why_float(open_graph(model), scheme, variant, findings.off_in(str(variant.form))))
         why = next((f": {note.detail}" for note in notes if note.kind is NoteKind.CHOICE), "")
         return Refusal(f"every layer stays in float{why}".split("\n")[0], is_float=True)
 
@@ -89,6 +93,42 @@ class SearchState:
         """Keep why a variant could not be made or run."""
         problem = error.problem if isinstance(error, EdgeoptError) else f"{type(error).__name__}: {error}"
         self.refused[variant] = Refusal(problem.strip().split("\n")[0])
+
+    def is_doubtful(self, variant: Variant) -> bool:
+        """Whether a variant does not run, or agrees badly, and its form was not looked at for layers that are off."""
+        if str(variant.form) in self.looked_at:
+            return False
+        refusal, attempt = self.refused.get(variant), self.attempts.get(variant)
+        if refusal is not None:
+            return not refusal.is_float
+        return attempt is not None and variant.form is not Form.QDQ and attempt.agreement < self.least_agreement
+
+    def finds_off_layers(self, variant: Variant) -> bool:
+        """Find the layers that the form of a variant computes otherwise, and forget the variant where there are any."""
+        self.looked_at.add(str(variant.form))
+        refused = variant in self.refused
+        found = find_off_layers(
+            *self.sources.of(variant),
+            self.rules,
+            variant,
+            self.sources.frames,
+            runs=self._runs if refused else None,
+            may_go_on=lambda: not self.is_over,
+        )
+        if found:
+            self.sources.off[str(variant.form)] = found
+            self.attempts.pop(variant, None)
+            self.refused.pop(variant, None)
+        return bool(found)
+
+    def _runs(self, made: Model) -> bool:
+        try:
+            self.agreement(made)
+        except OutOfTime:
+            raise
+        except EdgeoptError:
+            return False
+        return True
 
     @property
     def is_over(self) -> bool:
@@ -151,13 +191,21 @@ class SearchState:
         best, last_s = self.best(), self.ends_at_s - self.longest_s
         return () if self.is_over else kept_tensors(self.sources, best, self.times, self._lost, last_s)
 
-    def _lost(self, forced: Variant) -> float:
-        """Return the agreement that a variant of the best loses; without slow repairs, as that is quick to make."""
+    def _lost(self, forced: Variant) -> float | None:
+        """Return the agreement that a variant of the best loses, None where it does not run.
+
+        It is made without slow repairs, as that is quick.
+        """
         best, slow = self.best(), {name: False for name, one in weight_repairs().items() if one.is_slow}
         if self._quick is None:
             plain = best.repaired(**slow)
             self._quick = self.attempts[best].agreement if plain == best else self._agreement_of(plain)
-        return self._quick - self._agreement_of(forced.repaired(**slow))
+        try:
+            return self._quick - self._agreement_of(forced.repaired(**slow))
+        except OutOfTime:
+            raise
+        except EdgeoptError:
+            return None
 
     def _agreement_of(self, variant: Variant) -> float:
         model, findings = self.sources.of(variant)
