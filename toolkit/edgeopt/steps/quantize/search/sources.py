@@ -26,14 +26,14 @@ class Sources:
     rules: Int8Rules
     frames: Sequence[Tensors]
     """A few real inputs: models that were changed are calibrated on them."""
-    off: dict[str, frozenset[str]] = field(default_factory=dict)
-    """By form the keys of the nodes that it computes otherwise; found on the way."""
     _prepared: dict[str, Any] = field(default_factory=dict)
     """By repair."""
     _models: dict[tuple[tuple[str, Setting], ...], Model] = field(default_factory=dict)
     """By what was repaired of it."""
     _known: dict[tuple[tuple[tuple[str, Setting], ...], Method], Findings] = field(default_factory=dict)
     """By that and the method."""
+    off: dict[str, frozenset[str]] = field(default_factory=dict)
+    """By form the keys of the nodes that it computes otherwise; found on the way."""
 
     @property
     def seen(self) -> Mapping[str, Observation]:
