@@ -556,6 +556,121 @@ def read_model_whole(path: Path) -> object:
     return inspect(str(path), target=None, recipe=None)
 
 
+def spoil_head(chance: random.Random, data: bytes) -> bytes:
+    """Return the bytes of a file with a length, a count or a few bytes of its head changed."""
+    if chance.random() < 0.3:
+        return spoil_bytes(chance, data)
+    made, at = bytearray(data), chance.randrange(min(len(data), 4096))
+    made[at : at + 8] = struct.pack("<Q", chance.choice((0, 1, 2**20, 2**31, 2**60, 2**64 - 1, len(data))))
+    return bytes(made)
+
+
+def make_gguf(folder: Path) -> list[Path]:
+    """A file with keys, a vocabulary and a tensor, as llama.cpp has it."""
+    import gguf
+
+    writer = gguf.GGUFWriter(folder / "net.gguf", "llama")
+    writer.add_context_length(64)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list([f"t{i}" for i in range(64)])
+    writer.add_token_types([1] * 64)
+    writer.add_tensor("token_embd.weight", np.ones((64, 32), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return [folder / "net.gguf"]
+
+
+def read_gguf(path: Path) -> object:
+    """Read the head, and what it tells of a decoder."""
+    from edgeopt.pipeline.export.decoder.gguf_file import GgufFile
+
+    return GgufFile(path).config
+
+
+def make_safetensors(folder: Path) -> list[Path]:
+    """Weights as `save_pretrained` writes them."""
+    head = json.dumps({"w": {"dtype": "F32", "shape": [4, 4], "data_offsets": [0, 64]}}).encode()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(head)) + head + bytes(64))
+    return [folder / "model.safetensors"]
+
+
+def read_safetensors(path: Path) -> object:
+    """Read the head and the one tensor."""
+    from edgeopt.pipeline.export.decoder.tensors_file import TensorFiles
+
+    return TensorFiles(path.parent).read("w", (4, 4))
+
+
+_PATTERNS = ("(a+)+$", "(a|a)*b", "a*a*a*a*a*b", "(", "", "x?", "(?:a{1000}){1000}", r"\\p{L}+")
+
+
+def spoil_tokenizer(chance: random.Random, data: bytes) -> bytes:
+    """Return a tokenizer with a pattern of its own, or with spoiled values."""
+    if chance.random() < 0.5:
+        return spoil_json(chance, data)
+    values = json.loads(data)
+    pattern = {"Regex": chance.choice(_PATTERNS)}
+    split = {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
+    swap = {"type": "Replace", "pattern": pattern, "content": "b" * chance.choice((0, 1, 100_000))}
+    values |= {"pre_tokenizer": split} if chance.random() < 0.5 else {"normalizer": swap}
+    return json.dumps(values).encode()
+
+
+def make_tokenizer(folder: Path) -> list[Path]:
+    """The tokenizer of the shipped language model."""
+    shutil.copy(find_model("tiny_lm").parent / "tokenizer.json", folder)
+    return [folder / "tokenizer.json"]
+
+
+def read_tokenizer(path: Path) -> object:
+    """Read a tokenizer and two texts with it."""
+    from edgeopt.recipes.tokens import read_tokens
+
+    tokens = read_tokens(path)
+    return [tokens.decode(tokens.encode(text)) for text in ("import os", "a" * 60 + "b")]
+
+
+_TEMPLATE = """{%- for message in messages %}
+{{- '<|' + message.role + '|>' + message.content | trim }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|assistant|>' }}{%- endif %}"""
+_JINJA = (
+    "{% for i in range(99999) %}{% for k in range(99999) %}{% endfor %}{% endfor %}",
+    "{{ strftime_now('%s' * 1000000) }}",
+    "{{ " + "(" * 3000 + ")" * 3000 + " }}",
+    "{{ 'a' * 10 ** 9 }}",
+    "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+    "{{ messages.__class__.__mro__ }}",
+    "{% include '/etc/hostname' %}",
+)
+
+
+def spoil_template(chance: random.Random, data: bytes) -> bytes:
+    """Return a template with a hostile part in it, or with bytes changed."""
+    if chance.random() < 0.5:
+        return spoil_bytes(chance, data)
+    at = chance.randrange(len(data))
+    return data[:at] + chance.choice(_JINJA).encode() + data[at:]
+
+
+def make_template(folder: Path) -> list[Path]:
+    """A template of three lines."""
+    (folder / "chat_template.jinja").write_text(_TEMPLATE, "utf-8")
+    return [folder / "chat_template.jinja"]
+
+
+def read_template(path: Path) -> object:
+    """Read a template and write a conversation with it."""
+    from edgeopt.recipes.chat_template import Message, read_chat_template
+
+    template = read_chat_template(path.parent)
+    with contextlib.suppress(ValueError):  # which a server answers with status 400
+        return template.text_of([Message("user", "hello")]) if template else None
+    return None
+
+
 READERS: Mapping[str, Reader] = {
     "labels": Reader(make_labels, spoil_json, read_labels_whole),
     "csv": Reader(make_csv, spoil_lines, open_labelled),
@@ -568,6 +683,10 @@ READERS: Mapping[str, Reader] = {
     "report": Reader(make_report, spoil_json, read_report_whole),
     "manifest": Reader(make_bundle, spoil_json, read_bundle_whole),
     "model": Reader(make_models, spoil_model, read_model_whole),
+    "gguf": Reader(make_gguf, spoil_head, read_gguf),
+    "safetensors": Reader(make_safetensors, spoil_head, read_safetensors),
+    "tokenizer": Reader(make_tokenizer, spoil_tokenizer, read_tokenizer),
+    "template": Reader(make_template, spoil_template, read_template),
 }
 
 
