@@ -8,7 +8,7 @@ import pytest
 
 from edgeopt.errors import InvalidFileError
 from edgeopt.recipes.frames import open_frames
-from edgeopt.recipes.pictures import PICTURES, decode_picture, read_picture
+from edgeopt.recipes.pictures import _PGM, PICTURES, decode_picture, read_picture
 
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 12345\n"
 
@@ -104,6 +104,15 @@ def test_few_bits_in_16_are_scaled_by_what_a_whole_folder_holds(tmp_path, suffix
     (note,) = frames.notes
     told = f"2 pictures in {tmp_path} of 16 bits with numbers up to {(1 << bits) - 1} read as {bits}-bit"
     assert note.detail == told
+
+
+def test_a_head_of_spaces_takes_no_time():
+    """Tried in every way, forty spaces would take for ever."""
+    for gap in (b" " * 5000, b"#\n" * 5000, b" #\n " * 5000):
+        assert _PGM.match(b"P5" + gap + b"x") is None
+        told = _PGM.match(b"P5" + gap + b"32" + gap + b"24" + gap + b"4095\n")
+        assert told is not None
+        assert told[1] == b"4095"
 
 
 def test_the_head_of_a_pgm_tells_the_largest_number(tmp_path):

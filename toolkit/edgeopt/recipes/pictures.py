@@ -40,8 +40,10 @@ _DEPTHS = (8, 10, 12, 14, 16)
 _DEEP = (b"II*\0", b"MM\0*", b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51")
 """How TIFF and JPEG 2000 begin, which may hold 16 bits."""
 _PNG = b"\x89PNG\r\n\x1a\n"
-_PGM = re.compile(rb"P[56](?:\s+|#[^\n]*\n)+\d+(?:\s+|#[^\n]*\n)+\d+(?:\s+|#[^\n]*\n)+(\d{1,5})\s")
-"""The head of a binary PGM or PPM; its last number is the largest that a pixel may have."""
+_GAP = rb"(?:\s|#[^\n]*\n)++"
+_PGM = re.compile(rb"P[56]%b\d++%b\d++%b(\d{1,5})\s" % (_GAP, _GAP, _GAP))
+"""The head of a binary PGM or PPM; its last number is the largest that a pixel may have. Nothing in it is tried twice:
+a head of forty spaces would take for ever."""
 
 # What does not open or decode is our message, not OpenCV's or FFmpeg's, which reads its level when it is first used.
 cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
