@@ -1,7 +1,7 @@
 """Where does edgeopt say NOISY, and was a close figure really wrong there? A model against itself, again and again.
 
-`record` runs a model in turns with itself and writes what is judged by: the ratio of each round, the machine's
-counters and the fixed work. `score` judges stored runs anew. A close figure was wrong where the ratio is off by more
+`record` runs a model in turns with itself and writes what is judged by: the ratio of each round and the
+machine's counters. `score` judges stored runs anew. A close figure was wrong where the ratio is off by more
 than 2 %, the margin by which models are told apart, where its interval does not hold 1, or where the median frame is
 more than 5 % longer than in the fastest run of the file.
 
@@ -23,7 +23,6 @@ import numpy as np
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read once, when onnxruntime is first imported
 from edgeopt.measurement.interleaved import AGAIN, Pace, Turns, take_turns
-from edgeopt.measurement.resources.anchor import Anchor
 from edgeopt.measurement.resources.readings import Reading
 from edgeopt.measurement.resources.trust import Trust, TrustLevel, judge_turns
 from edgeopt.measurement.side_by_side import open_sides
@@ -42,7 +41,6 @@ def run_record(turns: Turns) -> dict[str, Any]:
         "seconds": round(turns.seconds, 1),
         "rounds": [round(float(one), 5) for one in round_logs(again, baseline, "frame")],
         "p50_us": round(float(np.median(baseline.steady().frame_ns)) / 1e3),
-        "anchors_ns": [round(one.p50_ns) for one in turns.anchors],
         "readings": [asdict(turns.readings[0]), asdict(turns.readings[-1])],
     }
 
@@ -50,8 +48,7 @@ def run_record(turns: Turns) -> dict[str, Any]:
 def judge(record: Mapping[str, Any]) -> Trust:
     """Return what edgeopt says of a stored run."""
     readings = [Reading(**_tuples(one)) for one in record["readings"]]
-    anchors = [Anchor((one,)) for one in record["anchors_ns"]]
-    return judge_turns(np.array(record["rounds"]), readings, anchors, workers=record["workers"])
+    return judge_turns(np.array(record["rounds"]), readings, workers=record["workers"])
 
 
 def is_wrong(record: Mapping[str, Any], fastest_us: float) -> bool:

@@ -52,7 +52,7 @@ def quiet_readings(rng: np.random.Generator, seconds: float = 15.0) -> tuple[Rea
         wall_ns=round(seconds * 1e9),
         own_s=own_s,
         busy_s=own_s + rng.uniform(0.01, 0.15) * seconds,
-        steal_s=rng.uniform(0, 0.012) * 2 * seconds,
+        steal_s=rng.uniform(0, 0.004) * 2 * seconds,
         total_s=2 * seconds,
         pressure_us=round(rng.uniform(0.01, 0.12) * seconds * 1e6),
         switches=round(rng.uniform(10, 120) * seconds),
@@ -61,16 +61,15 @@ def quiet_readings(rng: np.random.Generator, seconds: float = 15.0) -> tuple[Rea
     return first, last
 
 
-def quiet_runs(count: int = 200) -> Iterator[tuple[np.ndarray, tuple[Reading, Reading], list[Anchor]]]:
+def quiet_runs(count: int = 200) -> Iterator[tuple[np.ndarray, tuple[Reading, Reading]]]:
     rng = np.random.default_rng(5)
     for _ in range(count):
-        anchors = [Anchor((round(250_000 * one),)) for one in np.exp(rng.normal(0, 0.012, 5))]
-        yield quiet_rounds(rng), quiet_readings(rng), anchors
+        yield quiet_rounds(rng), quiet_readings(rng)
 
 
 def test_no_quiet_run_is_called_noisy():
-    for rounds, readings, anchors in quiet_runs():
-        trust = judge_turns(rounds, readings, anchors)
+    for rounds, readings in quiet_runs():
+        trust = judge_turns(rounds, readings)
         assert trust.level is TrustLevel.TRUSTED, str(trust)
 
 
@@ -102,8 +101,8 @@ def test_rounds_tell_most_of_the_loaded_runs_without_any_counter(truth):
     ],
 )
 def test_a_machine_that_really_works_for_others_is_told_by_its_name(change, name):
-    rounds, (first, last), anchors = next(quiet_runs())
-    trust = judge_turns(rounds, (first, replace(last, **change)), anchors)
+    rounds, (first, last) = next(quiet_runs())
+    trust = judge_turns(rounds, (first, replace(last, **change)))
     assert [reason.name for reason in trust.reasons] == [name]
     assert trust.warning == f"NOISY: believe no close figure ({name})"
 
@@ -113,6 +112,13 @@ def test_one_sentence_warns_and_one_blocks_a_gate():
     assert warning_of("INVALID; clock step: 3 s") == "INVALID: believe no figure (clock step)"
     assert warning_of("TRUSTED") == warning_of("") == ""
     assert undecided(TrustLevel.NOISY, "p99 3 ms") == "NOISY: nothing is decided; seen: p99 3 ms"
+
+
+def test_a_drift_that_slows_all_models_alike_is_a_sign_only():
+    rounds, readings = next(quiet_runs())
+    trust = judge_turns(rounds, readings, [Anchor((100,)), Anchor((120,))])
+    assert (trust.level, trust.reasons) == (TrustLevel.TRUSTED, ())
+    assert [sign.name for sign in trust.signs] == ["anchor drift"]
 
 
 @pytest.mark.parametrize("rounds", [[], [0.1], [0.0, 0.0]])
