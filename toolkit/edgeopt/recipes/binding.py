@@ -25,7 +25,7 @@ from edgeopt.recipes.preprocess import PICTURE_TYPES, Colour
 from edgeopt.recipes.recipe import READERS, Recipe
 from edgeopt.recipes.tensor_outputs import recurrent_notes, require_states, with_outputs
 from edgeopt.recipes.text_input import bind_texts
-from edgeopt.recipes.told_outputs import notes_of_guesses, notes_of_unread, with_told_scores
+from edgeopt.recipes.told_outputs import notes_of_guesses, notes_of_unread, with_told_columns, with_told_scores
 
 ARRAYS_RECIPE = "tensors"
 """The shipped recipe of any model: arrays in, outputs as they are."""
@@ -65,7 +65,7 @@ def bind_recipe(
     Raises:
         UnsupportedError: If it does not fit, or a height or width is free and nothing fixes it.
     """
-    recipe, notes = with_told_scores(recipe, outputs)
+    recipe, notes = with_told_scores(with_told_columns(recipe, outputs), outputs)
     choice = _bound(recipe, reason, inputs, outputs, metadata, taken)
     notes = (*notes, *notes_of_unread(choice.recipe, outputs), *notes_of_guesses(choice.recipe))
     return replace(choice, notes=(*choice.notes, *notes))

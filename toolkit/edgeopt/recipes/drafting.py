@@ -62,6 +62,8 @@ _PROBABLE = ("Softmax", "QLinearSoftmax", "Sigmoid", "HardSigmoid", "QLinearSigm
 """Ops after which scores are probabilities; of Sigmoid each of its own, as of tags."""
 _BIASING = frozenset({"Add", "Div", "Mul", "Sub"})
 """Ops on the input itself, with which a graph normalises its pictures."""
+_MOST_QUERIES = 1000
+"""Boxes of a transformer; more are anchors."""
 _LEAST_CROPPED = 100
 """Pixels of a classifier's picture; smaller ones are trained on as they are."""
 _SIDE_OF_CLASSES, _SIDE = 224, 640
@@ -194,7 +196,8 @@ class _Drafting:
                 told = f"{batch} pictures at once, if it takes pictures: export it with a batch of 1 to feed them"
             self._comments["task"] = f"the model takes {told}"
             return arrays
-        seen = (replace(self._inputs[0], shape=self._shape(3)),)
+        shape = (facts.inputs[0].shape[0], *self._shape(3)[1:])
+        seen = (replace(self._inputs[0], shape=shape),)
         fitting, possible = recognised(seen, facts.outputs, facts.metadata)
         if not fitting and (reader := self._reader()):
             return reader
@@ -206,6 +209,8 @@ class _Drafting:
         if task := other_task(facts.metadata, shipped_recipes()):
             self._comments["task"] = f"the exporter says {named_task(task)}, which no recipe reads: outputs as they are"
             return arrays
+        if any(isinstance(size, int) and size > _MOST_QUERIES for one in facts.outputs for size in one.shape[1:2]):
+            possible.sort(key=lambda recipe: recipe.postprocess.decoder in ("detr", "rtdetr"))
         readings = [*(fitting or [*map_readings(self._size, self._layout, facts.outputs), *possible]), arrays]
         if len(facts.outputs) > 1 and readings[0].postprocess.decoder in CLASSIFIERS:  # it would leave heads unread
             readings = [arrays, *readings[:-1]]

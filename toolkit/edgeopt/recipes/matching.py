@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from edgeopt.graph.tensors import TensorSpec
+from edgeopt.recipes.columns import DECODER, columns_in_name
 from edgeopt.recipes.metadata import class_names_of, contradicts, input_size_of, with_points
-from edgeopt.recipes.output_shapes import ROUNDS_UP, STRIDES, count_cells, knows_shapes, why_unfit
+from edgeopt.recipes.output_shapes import ROUNDS_UP, SPREADING, STRIDES, count_cells, knows_shapes, why_unfit
 from edgeopt.recipes.preprocess import PICTURE_TYPES, Colour, Layout
 from edgeopt.recipes.recipe import Match, Recipe, read_recipe, read_term
+from edgeopt.recipes.told_outputs import with_told_columns
 from edgeopt.system import assets
 from edgeopt.system.text import plural
+
+_PRIORS = ((8, 3), (16, 2), (32, 2), (64, 3))
+"""Strides of UltraFace, and its boxes a cell."""
 
 
 def recognised(
@@ -42,7 +47,7 @@ def possible_recipes(
     inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], metadata: Mapping[str, str]
 ) -> list[Recipe]:
     """Return the shipped recipes that could feed a model and read its outputs."""
-    recipes = [with_points(one, metadata) for one in shipped_recipes()]
+    recipes = [with_told_columns(with_points(recipe, metadata), outputs) for recipe in shipped_recipes()]
     return [one for one in recipes if _is_possible(one, inputs, outputs, metadata)]
 
 
@@ -55,7 +60,7 @@ def told_by(
     first = next((match for match in met if match.sees_graph), met[0])
     signs = {
         "the exporter's metadata": first.metadata or "names" in metadata,
-        "the names of tensors": first.input_names or first.output_names,
+        "the names of tensors": first.input_names or first.output_names or first.columns_in_name,
         "the operators that make the outputs": first.ops,
     }
     asked = ", ".join(sign for sign, is_asked in signs.items() if is_asked)
@@ -76,6 +81,8 @@ def _is_possible(
         return False
     if not knows_shapes(recipe):
         return _fits(recipe, inputs, outputs, metadata)
+    if recipe.postprocess.decoder == DECODER and not _fits(recipe, inputs, outputs, metadata):
+        return False  # six or seven numbers are often something else
     return not why_unfit(recipe.with_size(*size), outputs)
 
 
@@ -106,7 +113,9 @@ def _matches(
         return False
     if len(match.outputs) != len(outputs):
         return False
-    known = {"height": size[0], "width": size[1], "cells": count_cells(size, STRIDES)}
+    if match.columns_in_name and not columns_in_name(outputs[0].name):
+        return False
+    known = {"height": size[0], "width": size[1], "cells": count_cells(size, STRIDES), "priors": _priors(size)}
     if names := class_names_of(metadata):
         known["classes"] = len(names)
     remaining = list(outputs)
@@ -117,11 +126,18 @@ def _matches(
             if (not match.output_names or one.name == match.output_names[i])
             and (not match.ops or _is_made_by(match.ops[i], one))
         ]
+        if pattern and pattern[0] == "rows":  # the batch of the input is none, however it is called
+            able = [one for one in able if one.op not in SPREADING and {*one.shape[:1]}.isdisjoint(inputs[0].shape)]
         found = next((one for one in able if shape_matches(pattern, one.shape, known)), None)
         if found is None:
             return False
         remaining.remove(found)
     return True
+
+
+def _priors(size: tuple[int, int]) -> int:
+    """Return how many boxes UltraFace has. Source: `define_img_size` in vision/ssd/config/fd_config.py."""
+    return sum(-(-size[0] // stride) * -(-size[1] // stride) * boxes for stride, boxes in _PRIORS)
 
 
 def _is_made_by(asked: str, output: TensorSpec) -> bool:
@@ -138,6 +154,8 @@ def shape_matches(pattern: Sequence[str], shape: Sequence[int | str | None], kno
     for term, size in zip(pattern, shape, strict=True):
         if not isinstance(size, int) or term == "any":
             continue
+        if term == "rows":
+            return False
         if term.isdigit():
             if int(term) != size:
                 return False

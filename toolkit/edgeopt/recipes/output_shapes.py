@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import UnsupportedError
 from edgeopt.graph.tensors import TensorSpec
+from edgeopt.recipes.columns import why_no_rows
 from edgeopt.recipes.recipe import Boxes, Postprocess, Recipe
 
 Shape = tuple[int | str | None, ...]
@@ -25,7 +26,7 @@ CLASSIFIERS = ("logits", "probabilities")
 """Decoders of the task classification."""
 SPREADING = ("Softmax", "LogSoftmax")
 """Ops after which the numbers of a row share one whole: no box is among them."""
-_WITH_WHOLE_NUMBERS = ("detections", "detections_yx", "poses", "instances")
+_WITH_WHOLE_NUMBERS = ("columns", "detections", "detections_yx", "poses", "instances")
 """Decoders of graphs that end in suppression, whose classes may be whole numbers."""
 _USUAL_STRIDES = (STRIDES, (8, 16, 32, 64), (4, 8, 16, 32))
 _HasShape = TypeVar("_HasShape", TensorSpec, NDArray[np.float32])
@@ -50,14 +51,12 @@ def why_unfit(recipe: Recipe, outputs: Sequence[TensorSpec]) -> str:
         outputs: Of the model, in its order.
     """
     decoder = recipe.postprocess.decoder
-    if any(output.is_unranked for output in outputs):
-        return ""  # the first run tells
-    if decoder in CLASSIFIERS:
+    if decoder in CLASSIFIERS and not outputs[0].is_unranked:
         wanted = _classes(outputs[0], recipe.postprocess)
         return f"decoder {decoder!r} reads {wanted}; the model has {outputs[0]}" if wanted else ""
     shapes = [one.shape for one in outputs]
-    if decoder not in _READERS and decoder not in _POINT_READERS:
-        return ""
+    if any(one.is_unranked for one in outputs) or (decoder not in _READERS and decoder not in _POINT_READERS):
+        return ""  # of an unknown rank the first run tells
     if odd := [one for one in outputs if "float" not in one.dtype and decoder not in _WITH_WHOLE_NUMBERS]:
         return f"output {odd[0]} holds no floats"
     if len(shapes) == 1 and len(shapes[0]) == 3 and outputs[0].op in SPREADING:
@@ -90,9 +89,8 @@ def require_fit(recipe: Recipe, outputs: Sequence[TensorSpec]) -> None:
 def count_classes(recipe: Recipe, outputs: Sequence[TensorSpec]) -> int:
     """Return how many classes a classifier's output tells apart; 0 for other recipes, or where its shape is free."""
     shape = outputs[0].shape[1:] if len(outputs[0].shape) > 1 else outputs[0].shape
-    if outputs[0].is_unranked:
-        return 0
-    if recipe.postprocess.decoder not in CLASSIFIERS or not all(isinstance(size, int) for size in shape):
+    is_known = not outputs[0].is_unranked and all(isinstance(size, int) for size in shape)
+    if recipe.postprocess.decoder not in CLASSIFIERS or not is_known:
         return 0
     return max([size for size in shape if isinstance(size, int)], default=0) - int(recipe.postprocess.background)
 
@@ -303,6 +301,8 @@ def _detections(shapes: Sequence[Shape], numbers: Postprocess, size: Sequence[in
     if len(shapes) not in (3, 4) or most not in (2, 3) or len(boxes) != 1:
         return wanted
     rows = [one for one in shapes if len(one) == most - 1]
+    if len(rows) == 3 and (counts := [one for one in rows if _equal(one[-1], 1)]):
+        rows.remove(counts[0])  # how many rows there are
     fits = len(rows) == 2 and all(_equal(one[-1], boxes[0][-2]) for one in rows)
     return "" if fits and (most == 2 or _equal(boxes[0][0], 1)) else wanted
 
@@ -355,6 +355,7 @@ _READERS: dict[str, Callable[[Sequence[Shape], Postprocess, Sequence[int]], str]
     "yolov5": _yolov5,
     "yolov5_heads": _yolov5_heads,
     "end_to_end": _end_to_end,
+    "columns": lambda shapes, numbers, _: why_no_rows(shapes, numbers.columns),
     "ssd_corners": _ssd_corners,
     "ssd_offsets": _ssd_offsets,
     "ssd_offsets_yx": _ssd_offsets,

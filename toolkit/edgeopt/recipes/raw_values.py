@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeopt.recipes.columns import Column
 from edgeopt.recipes.output_shapes import CLASSIFIERS, STRIDES, count_cells
 from edgeopt.recipes.recipe import Boxes, Postprocess, Scores
 
@@ -21,9 +22,11 @@ _USUAL = {
     "yolov5": (Boxes.PIXELS, Scores.PROBABILITIES),
     "yolov5_heads": (Boxes.CELLS, Scores.LOGITS),
     "end_to_end": (Boxes.PIXELS, Scores.PROBABILITIES),
+    "columns": (Boxes.PIXELS, Scores.PROBABILITIES),
     "ssd_corners": (Boxes.RELATIVE, Scores.PROBABILITIES),
 }
 """What each decoder's exporter writes."""
+_SIDES = frozenset({*Column} - {Column.BATCH, Column.CLASS, Column.SCORE, Column.OTHER})
 COCO_ANCHORS = ((10.0, 13, 16, 30, 33, 23), (30.0, 61, 62, 45, 59, 119), (116.0, 90, 156, 198, 373, 326))
 """Of YOLOv5 at strides 8, 16, 32, in pixels."""
 _ROUNDING = 1e-3
@@ -104,6 +107,10 @@ def _gathered(
         rows = np.stack([_flat_heads(one, pairs) for one in frames])
         counts = [len(flat) // 2 for _, flat in pairs]
         return rows[..., :4], rows[..., 4:], _middles(size, [stride for stride, _ in pairs], counts)
+    if numbers.decoder == "columns":
+        rows = np.concatenate([one[0].reshape(-1, len(numbers.columns)) for one in frames])[None]
+        sides = [i for i, one in enumerate(numbers.columns) if one in _SIDES]
+        return rows[..., sides], rows[..., numbers.columns.index(Column.SCORE)], None
     rows = np.stack([one[0][0].T if numbers.decoder == "yolov8" else one[0][0] for one in frames])
     if numbers.decoder == "end_to_end":
         return rows[..., :4], rows[..., 4], None

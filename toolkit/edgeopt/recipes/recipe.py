@@ -13,6 +13,7 @@ from edgeopt.errors import InvalidFileError, NotFoundError
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.alphabet import Alphabet
 from edgeopt.recipes.audio import Audio
+from edgeopt.recipes.columns import Column
 from edgeopt.recipes.embedded import Embedded
 from edgeopt.recipes.generation import GENERATION, Generation
 from edgeopt.recipes.keypoints import Keypoints
@@ -117,7 +118,12 @@ class Postprocess:
     bins: Annotated[int, Within(0, 64)] = 0
     """Detectors that give a side of a box as a distribution: over how many distances; 0: as usual for the decoder."""
 
+    columns: tuple[Column, ...] = ()
+    """Rows of boxes that are suppressed already: what each column holds; none: as the output's name or width tells."""
+
     def __post_init__(self) -> None:
+        if self.columns and Column.SCORE not in self.columns:
+            raise ValueError(f"columns are {list(map(str, self.columns))}, no score among them")
         if len(self.strides) > 8 or len(set(self.strides)) != len(self.strides):
             raise ValueError(f"strides are {list(self.strides)}, not up to 8 that differ")
         if len(self.variances) not in (0, 2):
@@ -173,14 +179,17 @@ class Check:
 class Match:
     """Shapes and metadata of the models for which this recipe is chosen without `--recipe`.
 
-    Each output is a list of terms, one a dimension: a number, `any`, `cells` (of all strides), `classes`, `height`
-    or `width`, each as `[k*]name[/d][+c]`, for example `3*cells` or `classes+5`.
+    Each output is a list of terms, one a dimension: a number, `any`, `rows` (free, and no batch of the input), `cells`
+    (of all strides), `priors` (UltraFace's boxes), `classes`, `height` or `width`, each as `[k*]name[/d][+c]`, for
+    example `3*cells` or `classes+5`.
     """
 
     outputs: tuple[tuple[str, ...], ...]
     metadata: Mapping[str, str] = field(default_factory=dict)
     """Metadata keys that must be there and the text each must contain."""
     input_names: tuple[str, ...] = ()
+    columns_in_name: bool = False
+    """Whether the first output's name must list its columns, such as `batchno_classid_score_x1y1x2y2`."""
     output_names: tuple[str, ...] = ()
     """Of the outputs, in the order of `outputs`; where they are told, no shape is read without its name."""
     ops: tuple[str, ...] = ()
@@ -199,7 +208,7 @@ class Match:
     @property
     def sees_graph(self) -> bool:
         """Whether it asks for more than shapes and the exporter's metadata."""
-        return bool(self.output_names or self.ops)
+        return bool(self.output_names or self.ops or self.columns_in_name)
 
 
 def read_term(term: str) -> tuple[int, str, int, int]:

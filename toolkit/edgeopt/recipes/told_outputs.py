@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from edgeopt.errors import Note, NoteKind
 from edgeopt.graph.tensors import TensorSpec
+from edgeopt.recipes.columns import BY_WIDTH, DECODER, columns_in_name
 from edgeopt.recipes.output_shapes import CLASSIFIERS
 from edgeopt.recipes.recipe import READERS, Recipe, Scores
 
@@ -18,6 +19,18 @@ _FIRST_ALONE = frozenset(
     {*CLASSIFIERS, *READERS, "argmax", "class_map", "yolox", "yolov8", "yolov5", "end_to_end", "heatmaps"}
 )
 """Decoders that read the first output, whatever else there is."""
+
+
+def with_told_columns(recipe: Recipe, outputs: Sequence[TensorSpec]) -> Recipe:
+    """Return a recipe of rows with the columns as the output's name or width tells; what the recipe says stays."""
+    numbers = recipe.postprocess
+    if numbers.decoder != DECODER or numbers.columns or not outputs or not outputs[0].shape:
+        return recipe
+    width = outputs[0].shape[-1]
+    told = columns_in_name(outputs[0].name)
+    if not told or (isinstance(width, int) and width != len(told)):
+        told = BY_WIDTH.get(width, ()) if isinstance(width, int) else ()
+    return replace(recipe, postprocess=replace(numbers, columns=told))
 
 
 def with_told_scores(recipe: Recipe, outputs: Sequence[TensorSpec]) -> tuple[Recipe, tuple[Note, ...]]:

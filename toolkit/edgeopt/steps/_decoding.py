@@ -17,11 +17,10 @@ from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.output_shapes import DFL_BINS, STRIDES, landmarks_of, split_prototypes, without_landmarks
 from edgeopt.recipes.recipe import Boxes, Postprocess, Recipe, Scores
 from edgeopt.steps._embedding import Nodes, floats, ints
-from edgeopt.tasks.detection.decoders import MOST_CLASSES
 from edgeopt.tasks.detection.decoders_anchors import VARIANCES, anchors_of, has_softmax, is_logits
 from edgeopt.tasks.detection.decoders_dfl import is_logits as dfl_logits
 from edgeopt.tasks.detection.decoders_dfl import nanodet_pairs, pairs_of, shift_of
-from edgeopt.tasks.detection.head_parts import grid, logit
+from edgeopt.tasks.detection.head_parts import MOST_CLASSES, grid, logit
 
 _SIDES = 4
 """Numbers of a box."""

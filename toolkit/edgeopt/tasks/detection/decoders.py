@@ -20,8 +20,9 @@ from edgeopt.tasks.detection.decoders_anchors import ssd_offsets, ssd_offsets_yx
 from edgeopt.tasks.detection.decoders_dfl import nanodet, yolov8_dfl
 from edgeopt.tasks.detection.decoders_map import dbnet, dbnet_upright
 from edgeopt.tasks.detection.decoders_queries import detr, rtdetr, rtdetr_rows
-from edgeopt.tasks.detection.decoders_whole import detections, detections_yx
+from edgeopt.tasks.detection.decoders_whole import columns, detections, detections_yx
 from edgeopt.tasks.detection.head_parts import (
+    MOST_CLASSES,
     Array,
     Candidates,
     Decoder,
@@ -35,8 +36,6 @@ from edgeopt.tasks.detection.head_parts import (
     softmax,
     to_pixels,
 )
-
-MOST_CLASSES = 1e6
 
 
 def _objectness_first(
@@ -180,6 +179,7 @@ DECODERS: dict[str, Decoder] = {
         yolov5,
         yolov5_heads,
         end_to_end,
+        columns,
         ssd_corners,
         ssd_offsets,
         ssd_offsets_yx,
@@ -195,7 +195,7 @@ DECODERS: dict[str, Decoder] = {
 """By the name a recipe writes in `decoder`."""
 
 NEEDS_NO_SUPPRESSION = frozenset(
-    {"end_to_end", "detr", "rtdetr", "rtdetr_rows", "dbnet", "dbnet_upright", "detections", "detections_yx"}
+    {"columns", "end_to_end", "detr", "rtdetr", "rtdetr_rows", "dbnet", "dbnet_upright", "detections", "detections_yx"}
 )
 
 

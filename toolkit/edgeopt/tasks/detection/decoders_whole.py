@@ -7,15 +7,43 @@ from dataclasses import replace
 
 import numpy as np
 
+from edgeopt.recipes.columns import Column
 from edgeopt.recipes.recipe import Boxes, Postprocess
-from edgeopt.tasks.detection.head_parts import Array, Candidates, to_pixels
+from edgeopt.tasks.detection.head_parts import MOST_CLASSES, Array, Candidates, corners, to_pixels
+
+
+def columns(outputs: Sequence[Array], numbers: Postprocess, size: tuple[int, int], threshold: float) -> Candidates:
+    """Decode rows (n, k) behind any batch of 1, whose columns the recipe names; nothing is left to suppress.
+
+    Rows of another picture than the first, or without a class, are none: so some exporters fill up.
+    """
+    places = {column: i for i, column in enumerate(numbers.columns)}
+    rows = outputs[0].reshape(-1, len(numbers.columns)).astype(np.float32)
+    kept = rows[:, places[Column.SCORE]] > threshold
+    if Column.BATCH in places:
+        kept &= np.abs(rows[:, places[Column.BATCH]]) < 0.5
+    if Column.CLASS in places:
+        kept &= (rows[:, places[Column.CLASS]] > -0.5) & (rows[:, places[Column.CLASS]] < MOST_CLASSES)
+    found = rows[kept]
+    if Column.LEFT in places:
+        boxes = found[:, [places[one] for one in (Column.LEFT, Column.TOP, Column.RIGHT, Column.BOTTOM)]]
+    else:
+        centred = found[:, [places[one] for one in (Column.X, Column.Y, Column.WIDTH, Column.HEIGHT)]]
+        boxes = corners(centred[:, :2], centred[:, 2:])
+    classes = np.zeros(len(found), np.int64)
+    if Column.CLASS in places:
+        classes = np.rint(found[:, places[Column.CLASS]]).astype(np.int64) - int(numbers.background)
+    known = classes >= 0
+    boxes = to_pixels(np.ascontiguousarray(boxes), numbers, size)
+    return boxes[known], found[known, places[Column.SCORE]], classes[known]
 
 
 def detections(outputs: Sequence[Array], numbers: Postprocess, size: tuple[int, int], threshold: float) -> Candidates:
     """Decode boxes (n, 4), left, top, right, bottom in pixels, classes (n,) and scores (n,), each with a batch or not.
 
     Whole numbers are the classes; where none are, the classes come before the scores. Where class 0 is `background`
-    the first class is 1. A count is not read: rows beyond it have no score.
+    the first class is 1. Rows beyond a count of as many dimensions as the scores are none; beyond others none has a
+    score.
 
     Source: torchvision, `SSD.postprocess_detections` and `GeneralizedRCNNTransform.postprocess`.
     """
@@ -40,6 +68,9 @@ def _decoded(
     boxes = next(one for one in outputs if one.ndim > 1 and one.shape[-1] == 4 and one.ndim == _most(outputs))
     rows = boxes.reshape(-1, 4)
     flat = [one.reshape(-1) for one in outputs if one is not boxes and one.ndim == boxes.ndim - 1]
+    if len(flat) > 2 and (counts := [i for i, one in enumerate(flat) if one.size == 1]):
+        count = max(int(flat.pop(counts[0])[0]), 0)
+        rows, flat = rows[:count], [one[:count] for one in flat]
     labels, scores = sorted(flat[:2], key=lambda one: one.dtype.kind == "f")
     kept = np.flatnonzero(scores > threshold)
     classes = np.rint(labels[kept]).astype(np.int64) - int(numbers.background)

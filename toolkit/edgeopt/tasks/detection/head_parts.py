@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from edgeopt.recipes.recipe import Boxes, Postprocess, Scores
 
+MOST_CLASSES = 1e6
+"""Beyond it a number is no class."""
 Array = NDArray[np.float32]
 Candidates = tuple[Array, Array, NDArray[np.int64]]
 Decoder = Callable[[Sequence[Array], Postprocess, tuple[int, int], float], Candidates]

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from edgeopt.recipes.output_shapes import split_prototypes
 from edgeopt.recipes.recipe import Postprocess
 from edgeopt.recipes.run_lengths import Runs
-from edgeopt.tasks.detection.decoders import MOST_CLASSES, yolov8
-from edgeopt.tasks.detection.head_parts import Array, Candidates, least, scores_of, to_pixels
+from edgeopt.tasks.detection.decoders import yolov8
+from edgeopt.tasks.detection.head_parts import MOST_CLASSES, Array, Candidates, least, scores_of, to_pixels
 from edgeopt.tasks.instances.masks import Canvas, sampled
 
 

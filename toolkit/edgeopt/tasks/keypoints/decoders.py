@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from edgeopt.recipes.keypoints import Keypoints
 from edgeopt.recipes.recipe import Boxes, Centres, Postprocess, Scores
-from edgeopt.tasks.detection.decoders import MOST_CLASSES
-from edgeopt.tasks.detection.head_parts import Array, corners, least, probabilities, scores_of, to_pixels
+from edgeopt.tasks.detection.head_parts import MOST_CLASSES, Array, corners, least, probabilities, scores_of, to_pixels
 from edgeopt.tasks.keypoints.poses import Poses, with_boxes
 
 

@@ -1,0 +1,171 @@
+"""Graphs that suppress boxes themselves: columns that a name or a width tells, outputs with a count; UltraFace."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import cv2
+import numpy as np
+import onnx
+import pytest
+from click.testing import CliRunner
+
+from edgeopt.cli import cli
+from edgeopt.errors import EdgeoptError
+from edgeopt.graph.model import load_model
+from edgeopt.graph.tensors import TensorSpec
+from edgeopt.recipes.columns import columns_in_name
+from edgeopt.recipes.preprocess import Geometry
+from edgeopt.recipes.recipe import Recipe
+from edgeopt.recipes.recognise import choose_recipe
+from edgeopt.tasks import make_task
+
+SIZE = (64, 96)
+PICTURE = TensorSpec("images", "float32", (1, 3, *SIZE))
+BOX, SCORE, LABEL = (10.0, 20.0, 40.0, 50.0), 0.75, 3
+FIRST = {"left": 10.0, "top": 20.0, "right": 40.0, "bottom": 50.0, "x": 25.0, "y": 35.0, "width": 30.0, "height": 30.0}
+FIRST |= {"class": 3.0, "score": 0.75, "batch": 0.0}
+NAMES = {
+    "batchno_classid_score_x1y1x2y2": ("batch", "class", "score", "left", "top", "right", "bottom"),
+    "batch_id, x0, y0, x1, y1, class, score": ("batch", "left", "top", "right", "bottom", "class", "score"),
+    "label_xyxy_score": ("class", "left", "top", "right", "bottom", "score"),
+    "BatchNo_ClassId_Score_y1x1y2x2": ("batch", "class", "score", "top", "left", "bottom", "right"),
+    "score_classid_cxcywh": ("score", "class", "x", "y", "width", "height"),
+}
+
+
+def chosen(*outputs: TensorSpec, picture: TensorSpec = PICTURE, asked: str | None = None) -> Recipe:
+    return choose_recipe(asked, None, [picture], outputs, {}).recipe
+
+
+def only_box(recipe: Recipe, outputs: list[TensorSpec], arrays: dict[str, np.ndarray]) -> None:
+    """The recipe finds the one box, in the pixels of the input."""
+    task = make_task(recipe, [PICTURE], outputs, evaluating=False)
+    found = task.postprocess(arrays, Geometry.of_input(SIZE))
+    np.testing.assert_allclose(found.boxes, [BOX], atol=1e-3)
+    np.testing.assert_allclose(found.scores, [SCORE])
+    assert found.classes.tolist() == [LABEL]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("before", [(), (1,), (1, 1)])
+def test_a_name_tells_the_columns(name, before):
+    told = NAMES[name]
+    assert columns_in_name(name) == told
+    output = TensorSpec(name, "float32", (*before, "n", len(told)))
+    row = np.array([FIRST[column] for column in told], np.float32)
+    rows = np.stack([row, np.where(np.array(told) == "score", 0.1, row)])  # the second is not sure
+    only_box(chosen(output), [output], {name: rows.reshape(*before, 2, len(told)).astype(np.float32)})
+
+
+@pytest.mark.parametrize(
+    "name", ["output", "boxes", "scores", "batchno_classid_x1y1x2y2_landms", "score_score_xyxy", "classid_x1y1x2y2"]
+)
+def test_other_names_tell_none(name):
+    assert columns_in_name(name) == ()
+
+
+@pytest.mark.parametrize(
+    ("shape", "op"), [(("n", 7), "Concat"), ((None, 7), ""), ((100, 7), "NonMaxSuppression"), (("n", 6), "")]
+)
+def test_rows_of_a_free_number_are_yolov7s_or_ultralytics(shape, op):
+    output = TensorSpec("output", "float32", shape, op=op)
+    row = {7: [0, *BOX, LABEL, SCORE], 6: [*BOX, SCORE, LABEL]}[shape[1]]
+    others = {7: [[1, *BOX, LABEL, 0.9], [0, *BOX, -1, 0.9]], 6: [[*BOX, 0.9, -1], [0] * 6]}[shape[1]]
+    recipe = chosen(output)
+    assert recipe.name == "detection_rows"
+    only_box(recipe, [output], {"output": np.array([row, *others], np.float32)})
+    nothing = make_task(recipe, [PICTURE], [output], evaluating=True)
+    assert len(nothing.postprocess({"output": np.zeros((0, shape[1]), np.float32)}, Geometry.of_input(SIZE))) == 0
+
+
+@pytest.mark.parametrize("op", ["Gemm", "Softmax"])
+@pytest.mark.parametrize("batch", ["b", None, 1])
+def test_six_or_seven_classes_are_no_rows(op, batch):
+    picture = TensorSpec("x", "float32", (batch, 3, *SIZE))
+    for count in (6, 7):
+        with pytest.raises(EdgeoptError, match="no recipe fits") as refused:
+            chosen(TensorSpec("output", "float32", (batch, count), op=op), picture=picture)
+        assert "detection_rows" not in refused.value.remedy
+
+
+@pytest.mark.parametrize("batch", [1, "batch"])
+def test_outputs_that_tell_boxes_scores_classes_and_their_number_apart(batch):
+    shapes = {"num_dets": (batch, 1), "det_boxes": (batch, 4, 4), "det_scores": (batch, 4), "det_classes": (batch, 4)}
+    outputs = [
+        TensorSpec(name, "int32" if name in ("num_dets", "det_classes") else "float32", shape)
+        for name, shape in shapes.items()
+    ]
+    arrays = {
+        "num_dets": np.array([[1]], np.int32),
+        "det_boxes": np.tile(np.float32(BOX), (1, 4, 1)),
+        "det_scores": np.array([[SCORE, 0.9, 0.9, 0.9]], np.float32),  # beyond the number lies what was there before
+        "det_classes": np.full((1, 4), LABEL, np.int32),
+    }
+    recipe = chosen(*outputs)
+    assert recipe.name == "yolo_end2end"
+    only_box(recipe, outputs, arrays)
+    only_box(chosen(*reversed(outputs)), [*reversed(outputs)], arrays)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 6])
+@pytest.mark.parametrize(("op", "is_named"), [("Softmax", True), ("Conv", True), ("", False), ("Softmax", False)])
+def test_ultraface_of_several_classes_has_its_background_first(classes, op, is_named):
+    picture = TensorSpec("input", "float32", (1, 3, 240, 320))
+    names = ("scores", "boxes") if is_named else ("a", "b")
+    outputs = [
+        TensorSpec(names[0], "float32", (1, 4420, classes), op=op),
+        TensorSpec(names[1], "float32", (1, 4420, 4)),
+    ]
+    recipe = chosen(*outputs, picture=picture)
+    assert recipe.name == "ultraface"
+    logits = np.zeros((1, 4420, classes), np.float32)
+    logits[..., 0], logits[0, 7, 0], logits[0, 7, -1] = 9, 0, 9
+    shares = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    boxes = np.tile(np.float32([0.25, 0.25, 0.5, 0.75]), (1, 4420, 1))
+    task = make_task(recipe, [picture], outputs, evaluating=False)
+    given = {names[0]: logits if op == "Conv" else shares.astype(np.float32), names[1]: boxes}
+    found = task.postprocess(given, Geometry.of_input((240, 320)))
+    assert found.classes.tolist() == [classes - 2]
+    np.testing.assert_allclose(found.boxes, [[80, 60, 160, 180]])
+    assert 0.99 < found.scores[0] <= 1
+
+
+def test_a_graph_with_suppression_inside_goes_from_recipe_to_answers(tmp_path):
+    """Boxes and scores are stored; NonMaxSuppression keeps two of three, and YOLOv7's seven columns come out."""
+    proto = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        end2end (float[1, 3, 64, 64] images) => (float[n, 7] output)
+        <float[1, 3, 4] boxes = {10, 10, 30, 30, 11, 11, 31, 31, 40, 40, 60, 60},
+         float[1, 1, 3] scores = {0.9, 0.8, 0.7}, int64[1] most = {10}, float[1] iou = {0.5}, float[1] least = {0.25},
+         int64[1] first = {0}, int64[1] third = {2}, int64[1] whole = {-1}, float zero = {0}> {
+        mean = ReduceMean <keepdims = 0> (images)
+        none = Mul(mean, zero)
+        sure = Add(scores, none)
+        kept = NonMaxSuppression(boxes, sure, most, iou, least)
+        batch = Gather <axis = 1> (kept, first)
+        picture = Cast <to = 1> (batch)
+        indices = Gather <axis = 1> (kept, third)
+        index = Reshape(indices, whole)
+        all = Squeeze(boxes, first)
+        box = Gather <axis = 0> (all, index)
+        flat = Squeeze(sure, first)
+        columns = Transpose(flat)
+        score = Gather <axis = 0> (columns, index)
+        label = Gather <axis = 1> (kept, first)
+        category = Cast <to = 1> (label)
+        output = Concat <axis = 1> (picture, box, category, score)
+        }""")
+    model, picture = tmp_path / "end2end.onnx", tmp_path / "a.png"
+    onnx.save(proto, str(model))
+    cv2.imwrite(str(picture), np.full((64, 64, 3), 90, np.uint8))
+    assert load_model(model).outputs[0].op == "NonMaxSuppression"
+    answered = CliRunner().invoke(cli, ["run", str(model), str(picture), "--json"])
+    assert answered.exit_code == 0, answered.output
+    told = json.loads(answered.stdout)["detections"]
+    assert [one["box"] for one in told] == [[10, 10, 30, 30], [40, 40, 60, 60]]
+    assert [one["score"] for one in told] == [0.9, 0.7]
+    drafted = CliRunner().invoke(cli, ["recipe", str(model), "-o", str(Path(tmp_path) / "r.toml"), "--json"])
+    assert json.loads(drafted.stdout)["decoder"] == "columns"
+    again = CliRunner().invoke(cli, ["run", str(model), str(picture), "-r", str(tmp_path / "r.toml"), "--json"])
+    assert json.loads(again.stdout)["detections"] == told

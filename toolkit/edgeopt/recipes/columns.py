@@ -1,0 +1,74 @@
+"""What the columns of rows are that a graph with suppression gives, as an output's name or its width tells.
+
+Sources: YOLOv7, `ONNX_ORT.forward` in models/experimental.py (n x 7); Ultralytics, `NMSModel.forward` (n x 6);
+names such as `batchno_classid_score_x1y1x2y2` are those of PINTO_model_zoo.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+
+
+class Column(StrEnum):
+    """What a column of a detector's rows holds, where the graph suppresses boxes itself."""
+
+    BATCH = "batch"
+    """Which picture a row is of; rows of others than the first are none."""
+    LEFT = "left"
+    TOP = "top"
+    RIGHT = "right"
+    BOTTOM = "bottom"
+    X = "x"
+    """The middle of a box; with `y`, `width` and `height` in place of the four sides."""
+    Y = "y"
+    WIDTH = "width"
+    HEIGHT = "height"
+    CLASS = "class"
+    SCORE = "score"
+    OTHER = "other"
+    """Not read."""
+
+
+DECODER = "columns"
+_CORNERS = (Column.LEFT, Column.TOP, Column.RIGHT, Column.BOTTOM)
+_UPRIGHT = (Column.TOP, Column.LEFT, Column.BOTTOM, Column.RIGHT)
+_CENTRED = (Column.X, Column.Y, Column.WIDTH, Column.HEIGHT)
+BY_WIDTH = {
+    6: (*_CORNERS, Column.SCORE, Column.CLASS),
+    7: (Column.BATCH, *_CORNERS, Column.CLASS, Column.SCORE),
+}
+"""Where nothing else tells: Ultralytics' rows, and YOLOv7's."""
+_WORDS: Mapping[str, Sequence[Column]] = (
+    dict.fromkeys(("batchno", "batchid", "batchindex", "batch", "imageid", "image"), (Column.BATCH,))
+    | dict.fromkeys(("classid", "classno", "class", "classes", "cls", "labels", "label", "category"), (Column.CLASS,))
+    | dict.fromkeys(("scores", "score", "confidence", "conf", "prob"), (Column.SCORE,))
+    | dict.fromkeys(("x1y1x2y2", "x0y0x1y1", "xminyminxmaxymax", "xyxy", "lefttoprightbottom", "ltrb"), _CORNERS)
+    | dict.fromkeys(("y1x1y2x2", "y0x0y1x1", "yminxminymaxxmax", "yxyx"), _UPRIGHT)
+    | dict.fromkeys(("cxcywh", "xywh"), _CENTRED)
+)
+_LONGEST_FIRST = sorted(_WORDS, key=len, reverse=True)
+
+
+def columns_in_name(name: str) -> tuple[Column, ...]:
+    """Return the columns that a name lists, such as `batchno_classid_score_x1y1x2y2`; none where it lists no rows."""
+    left, found = re.sub(r"[^a-z0-9]", "", name.lower()), list[Column]()
+    while left:
+        word = next((known for known in _LONGEST_FIRST if left.startswith(known)), "")
+        if not word:
+            return ()
+        found += _WORDS[word]
+        left = left.removeprefix(word).removeprefix("id")
+    is_whole = Column.SCORE in found and any(set(box) <= {*found} for box in (_CORNERS, _CENTRED))
+    return tuple(found) if is_whole and len(set(found)) == len(found) else ()
+
+
+def why_no_rows(shapes: Sequence[Sequence[int | str | None]], columns: Sequence[Column]) -> str:
+    """Return the shape that rows of these columns have; empty where the outputs have it, or leave it free."""
+    wanted = f"rows of {len(columns)} columns ({', '.join(columns)})" if columns else "rows whose columns are known"
+    if len(shapes) != 1 or not columns or not 2 <= len(shapes[0]) <= 4:  # up to OpenVINO's 1 x 1 x n x 7
+        return wanted
+    *before, _, width = shapes[0]
+    is_alone = all(side == 1 or not isinstance(side, int) for side in before)
+    return "" if is_alone and (width == len(columns) or not isinstance(width, int)) else wanted
