@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 
 import pytest
-from screens import DOCUMENTS, FOLDER, UPDATE, WIDTHS, screens
+from screens import DOCUMENTS, FOLDER, UPDATE, WIDTHS, kept_original, screens
 
+from edgeopt.report.formats import Paper, render
 from edgeopt.system.text import columns
 
 
@@ -44,3 +45,11 @@ def test_the_verdict_is_the_last_block(shown, name):
     last = shown[f"{name}.80.txt"].split("\n\n")[-1]
     assert last.startswith(f"{verdict.outcome} ")
     assert last.rstrip().endswith(verdict.next_command)
+
+
+def test_no_fail_stands_beside_a_noisy_machine():
+    document = kept_original()
+    text = render(document, "markdown", Paper(0))
+    assert "NOISY" in text
+    assert "FAIL" not in text
+    assert "33.3 ms" in text, "the column of the budget is there"

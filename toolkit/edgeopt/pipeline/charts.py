@@ -152,7 +152,7 @@ def facts_of(report: Report, one: Candidate) -> Facts:
         "agreement": f"{one.agreement:.3f}" if one.agreement is not None else "",
         "size": format_bytes(one.size_bytes),
         "runs on": f"{one.executor}, {one.precision}",
-        "budget": latency.verdict if latency else "",
+        "budget": report.budget_word(one),
         "refused": one.refused,
     }
     return tuple((label, text) for label, text in known.items() if text)

@@ -125,6 +125,12 @@ class Report:
         level = self.trust.partition(";")[0]
         return "" if level == "TRUSTED" else level
 
+    def budget_word(self, one: Candidate) -> str:
+        """Return what is proven of a candidate and the budget; on a noisy machine nothing is, whatever was seen."""
+        if one.latency is None:
+            return ""
+        return self.noise or one.latency.verdict
+
     @property
     def exit_code(self) -> int:
         """0, 2, 3, 4, or 130 interrupted; a budget that nobody asked for fails nothing, an unused device does.

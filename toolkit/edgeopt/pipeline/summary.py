@@ -87,7 +87,7 @@ def _columns(report: Report) -> Columns:
         "accuracy": lambda one: one.word,
         "p50 ms": lambda one: _ms(one.latency.frame.p50_ms) if one.latency else "",
         "p99 ms": lambda one: _ms(one.latency.frame.p99_ms) if one.latency else "",
-        f"{report.budget_ms:.1f} ms": lambda one: one.latency.verdict if one.latency else "",
+        f"{report.budget_ms:.1f} ms": report.budget_word,
         "size": lambda one: format_bytes(one.size_bytes),
         "channels": lambda one: removed_words(report, one),
         "": lambda one: "chosen" if one.name == report.chosen else "front" if one.on_front else "",

@@ -113,7 +113,8 @@ def _budget(report: Report) -> Value:
     found = report.best.latency
     if report.budget_asked:
         return Value("budget", found.detail)
-    word = {"FAIL": "missed: ", "INCONCLUSIVE": "not decided: "}.get(found.verdict, "")
+    missed = "not decided: " if report.noise else "missed: "
+    word = {"FAIL": missed, "INCONCLUSIVE": "not decided: "}.get(found.verdict, "")
     return Value("budget", f"{word}{found.detail}", more="the target's own; --budget makes it a gate")
 
 
