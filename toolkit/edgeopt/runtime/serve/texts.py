@@ -50,6 +50,7 @@ class Texts(Generic[W]):
         self._limits, self._tally, self._tracer = limits, tally, tracer
         self._line = Line(limits, tally)
         self._threads = ThreadPoolExecutor(limits.slots, thread_name_prefix="edgeopt-answer")
+        self._conversations = ThreadPoolExecutor(1, thread_name_prefix="edgeopt-conversation")
         self._running = WeakSet[Writing]()
 
     def routes(self) -> list[Route]:
@@ -71,6 +72,7 @@ class Texts(Generic[W]):
         for one in list(self._running):
             one.cancel()
         self._threads.shutdown(wait=True, cancel_futures=True)
+        self._conversations.shutdown(wait=True, cancel_futures=True)
 
     @contextmanager
     def _begin(self, tokens: Sequence[int], asked: Asked, priority: int) -> Iterator[Answer]:
@@ -84,7 +86,7 @@ class Texts(Generic[W]):
         if wanted.model != self._model:
             told = f"no model named {wanted.model[:100]!r} is here, only {self._model!r}"
             raise RefusedError(404, told, code="model_not_found", param="model")
-        tokens = await asyncio.to_thread(self._reader.tokens_of, wanted)
+        tokens = await self._read(wanted, end_s)
         asked = wanted.asked
         if is_chat:
             asked = replace(asked, stop=(*asked.stop, *self._reader.stop))
@@ -98,6 +100,24 @@ class Texts(Generic[W]):
             headers["X-Accel-Buffering"] = "no"  # nginx passes each event on at once
             return StreamingResponse(task.stream(), media_type="text/event-stream", headers=headers)
         return await task.whole()
+
+    async def _read(self, wanted: Wanted, end_s: float) -> list[int]:
+        """Return the tokens of what was asked.
+
+        Conversations are read one after the other in a thread of their own: a template that takes its time holds up
+        neither prompts nor what else the server does.
+
+        Raises:
+            RefusedError: As `Reader.tokens_of`, or 503 where it was not read in time.
+        """
+        thread = self._conversations if wanted.messages else None
+        reading = asyncio.get_running_loop().run_in_executor(thread, self._reader.tokens_of, wanted)
+        try:
+            async with asyncio.timeout(end_s - monotonic()):
+                return await reading
+        except TimeoutError as error:
+            told = f"the prompt was not read within {self._limits.seconds:g} s"
+            raise RefusedError(503, told, code="time_limit") from error
 
     def settle(self, request: Request, wanted: Wanted, written: Written, queue_ns: int) -> None:
         """Count an answer that is over, and tell its trace."""
