@@ -11,10 +11,11 @@ from engine_faults import branch_behind_a_transpose, whole_numbers_divided
 
 from edgeopt.errors import UnsupportedError
 from edgeopt.executors import SessionOptions
-from edgeopt.executors._child import CHILD, EngineAbortError, without_place
+from edgeopt.executors._child import CHILD, EngineAbortError, Ran, without_place
 from edgeopt.executors._guard import active_guard, guarded
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.optimizers import UNOPTIMIZED
+from edgeopt.graph.model import find_model
 
 ASSERTED = r"^ONNX Runtime died of SIGABRT while opening it(: Assertion '.*' failed\.)?\n"
 HAS_SIGNALS = pytest.mark.skipif(os.name == "nt", reason="Windows has no signals of this kind")
@@ -106,3 +107,15 @@ def test_what_the_engine_refuses_is_refused_in_its_own_words():
 )
 def test_the_last_words_are_told_without_their_place(line, told):
     assert without_place(line) == told
+
+
+def test_a_decoder_is_tried_on_the_first_token_of_a_text():
+    file = find_model("tiny_lm")
+    options = SessionOptions(threads=1)
+    assert CHILD.open("decoder", "onnxruntime", file, options) == Ran()
+    assert CHILD.run("decoder", "onnxruntime", None) == Ran(), "it runs, and is refused nothing"
+    with guarded():
+        session = EXECUTOR.open(file, options)
+        assert session.first_run is not None
+        assert session.engine is not None
+        assert session.first_run is None

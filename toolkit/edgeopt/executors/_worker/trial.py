@@ -20,6 +20,8 @@ from edgeopt.graph.tensors import Tensors, TensorSpec
 from edgeopt.system import registry
 from edgeopt.system.messages import Message, read_message, write_message
 
+_PAST_AXIS = 2
+"""Of a cache (batch, heads, tokens, head): how many tokens it holds."""
 _MOST_HELD = 4
 """Sessions that wait for their first run."""
 
@@ -74,12 +76,16 @@ def _source(values: Mapping[str, Any]) -> Source:
 
 
 def _made_up(specs: tuple[TensorSpec, ...]) -> Tensors:
-    """Return ones of the declared shapes; a free dimension gets the size 1."""
+    """Return the first token of a text, as decoders take it: token 0, a mask of one, and a cache that holds nothing."""
     made = {}
     for spec in specs:
         shape = [size if isinstance(size, int) and size > 0 else 1 for size in spec.shape]
+        is_past = len(shape) == 4 and not isinstance(spec.shape[_PAST_AXIS], int) and "encoder" not in spec.name
+        if is_past:
+            shape[_PAST_AXIS] = 0
         is_text = spec.dtype in ("object", "string")
-        made[spec.name] = np.full(shape, "a", object) if is_text else np.ones(shape, spec.dtype)
+        fill = np.ones if "mask" in spec.name else np.zeros
+        made[spec.name] = np.full(shape, "a", object) if is_text else fill(shape, spec.dtype)
     return made
 
 

@@ -209,7 +209,7 @@ def _enter(pair: Pair, contest: Contest, place: _Workplace, device: Target, made
         size = sum(file.stat().st_size for file in one.file.glob("*.onnx*"))
         listener.say(f"{name:<14} {format_bytes(size):>10}  {told}")
         contest.enter([one])
-        entrants.append(one)
+        made.take([one])
 
     if not place.files.is_pair:
         place.write(name := f"{FLOAT}-{FLOAT}", pair)

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from edgeopt.executors._child import EngineAbortError
 from edgeopt.measurement.generation.perplexity import Rise, TextScore, agreement_between, rise_between, score_text
 from edgeopt.measurement.generation.turns import PARTS, Prompt, Turns, logs_between, measure_in_turns, ratio_between
 from edgeopt.measurement.statistics.ratio import Change, Ratio, ratio_of_rounds
@@ -119,10 +120,17 @@ class Contest:
         return max(timed, key=lambda one: one.ratio("answer").speedup) if timed else None
 
     def enter(self, group: Sequence[Entrant]) -> None:
-        """Judge entrants of one kind for a moment, and time the one that agrees with the original most often."""
+        """Judge entrants of one kind for a moment, and time the one that agrees with the original most often.
+
+        One on which the engine aborts is out without a score.
+        """
         for one in group:
-            with self._open(one) as opened:
-                self._judge(one, opened, min(_FEW_WINDOWS, len(self.windows)))
+            try:
+                with self._open(one) as opened:
+                    self._judge(one, opened, min(_FEW_WINDOWS, len(self.windows)))
+            except EngineAbortError as abort:
+                one.out = abort.problem
+                continue
             if self.rise(one).low > self.max_rise:
                 self._refuse(one)
         fit = sorted((one for one in group if not one.out), key=lambda one: -self.agreement(one))

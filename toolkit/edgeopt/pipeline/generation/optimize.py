@@ -244,6 +244,13 @@ class Made:
         """Tell that a form was left out."""
         self.left_out.setdefault(why, []).append(name)
 
+    def take(self, group: Sequence[Entrant]) -> None:
+        """Keep what was judged; one on which the engine aborted has no score, and is left out."""
+        self.entrants += [one for one in group if one.score is not None]
+        for one in group:
+            if one.score is None:
+                self.leave_out(one.name, one.out)
+
     def missing_of(self, names: Sequence[str]) -> list[str]:
         """Return those of some names that were neither judged nor left out."""
         known = {*(one.name for one in self.entrants), *(name for names in self.left_out.values() for name in names)}
@@ -280,7 +287,7 @@ def _enter(forms: Sequence[Form], contest: Contest, material: Material, place: W
             group.append(Entrant(form.name, form.told, form.precision, file))
             listener.say(f"{form.name:<10} {format_bytes(group[-1].file.stat().st_size):>10}  {form.told}")
         contest.enter(group)
-        made.entrants += group
+        made.take(group)
     leader = contest.leader(made.entrants)
     if leader is not None:
         made.more += _enter_with_small_cache(leader, contest, material, place, made.entrants)
@@ -300,6 +307,8 @@ def _enter_with_small_cache(
         contest.enter([one])
     except EdgeoptError as error:
         return [Note(NoteKind.INFO, f"{name} is left out: {error.problem}", "ONNX Runtime 1.32 reads such a cache")]
+    if one.score is None:
+        return [Note(NoteKind.WARNING, f"{name} is left out: {one.out}", "the other forms go on")]
     entrants.append(one)
     return []
 
