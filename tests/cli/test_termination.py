@@ -58,7 +58,8 @@ def test_every_command_ends_with_a_line_and_the_code_of_ctrl_c(arguments, tmp_pa
         _, said = process.communicate(timeout=60)
     finally:
         process.kill()
-    assert process.returncode == 130, said
+    # CPython ends itself by SIGINT, which shells tell as 130 too, where an interrupt came while a dataclass was made
+    assert process.returncode in (130, -signal.SIGINT), said
     assert re.fullmatch(r"(?s)(.*\n)?interrupted: .*\n", said), said
     assert "Traceback" not in said
 
