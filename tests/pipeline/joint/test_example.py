@@ -181,4 +181,5 @@ def test_labels_of_boxes_judge_a_whole_that_ends_in_a_detector(tmp_path):
         assert judge.baseline.accuracy.value > 0.7
         again = judge.judge(pipeline, "again")
         assert (again.drop, again.agreement, again.loss) == (0, 1, 0)
-        assert again.interval.low <= 0 <= again.interval.high
+        assert again.judgement.drop_least <= 0 <= again.judgement.drop_most
+        assert again.judgement.word == "NOT DECIDED", "few pictures, which also chose"

@@ -15,6 +15,7 @@ from fixture_pipelines import boxes, changed, classifier, described, detector
 
 from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError
+from edgeopt.measurement.accuracy.judgement import judge_agreement
 from edgeopt.measurement.pipelines.given import GivenPipeline
 from edgeopt.measurement.statistics.quantile import StageTime
 from edgeopt.measurement.statistics.ratio import Change, Ratio
@@ -148,7 +149,8 @@ class Scripted:
         self.losses, self.misses, self.proven = losses, misses, list[str]()
 
     def judge(self, combination, pipeline, judge):
-        return Judged(1 - self.losses.get(str(combination), combination.loss))
+        agreement = 1 - self.losses.get(str(combination), combination.loss)
+        return Judged(agreement, judgement=judge_agreement(agreement, [agreement] * 100, 0.8))
 
     def prove(self, combination, judged, judge):
         self.proven.append(str(combination))
