@@ -50,7 +50,7 @@ class Guard:
             EngineAbortError: If the engine aborted.
         """
         size_bytes = _size_bytes(source)
-        if size_bytes > _LARGE_BYTES and free_bytes() < _COPIES * size_bytes:
+        if not fits_twice(size_bytes):
             return None
         options = replace(options, profile_to="", save_optimized_to="")
         key = _key(executor, source, options)
@@ -78,6 +78,11 @@ class Guard:
         if (key, "open") not in _passed and not opened():
             return None
         return None if (key, "run") in _passed else first_run
+
+
+def fits_twice(size_bytes: int) -> bool:
+    """Whether memory holds a model of this size in the child and here."""
+    return size_bytes <= _LARGE_BYTES or free_bytes() >= _COPIES * size_bytes
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from time import monotonic
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.executors import SessionOptions
 from edgeopt.executors._child import CHILD, ChildLostError, EngineAbortError
+from edgeopt.executors._guard import fits_twice
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.optimizers import FAMILIES, LEVEL, LEVELS, UNOPTIMIZED, disabled, told
 from edgeopt.executors.onnxruntime.providers import CPU, memory_of
@@ -26,6 +28,7 @@ from edgeopt.graph.tensors import Tensors
 from edgeopt.measurement.first_difference import first_difference
 from edgeopt.system.environment import package_versions
 from edgeopt.system.target import Target
+from edgeopt.system.threads import engine_threads
 
 _TOLERANCE = 1e-3
 """Error over signal, root mean square: fusions of float32 stay below 1e-5."""
@@ -35,6 +38,8 @@ Shape: TypeAlias = tuple[int | str | None, ...]
 """Of a tensor; what is no number is free."""
 _NUDGE = 1e-3
 """What inputs are changed by, relative, to see how much rounding a model makes of a little."""
+_SLOW_S = 2.0
+"""A model whose first sample takes longer is looked at on that one alone."""
 _MORE_THAN_ROUNDING = 4.0
 """Times the error that such a nudge makes: integers and half floats round, a wrong fusion does more."""
 
@@ -74,7 +79,7 @@ _known: dict[tuple[str, tuple[str, ...], tuple[tuple[str, str], ...]], Correctio
 def find_correction(model: Model, samples: Callable[[], Sequence[Tensors]], target: Target) -> Correction:
     """Return how ONNX Runtime must be held back for a model; nothing for almost every one.
 
-    A model above 2 GB is not looked at, as its weights would be in memory twice.
+    A model above 2 GB, or one that memory does not hold twice, is not looked at.
 
     Args:
         model: As the user gave it.
@@ -84,7 +89,7 @@ def find_correction(model: Model, samples: Callable[[], Sequence[Tensors]], targ
     Raises:
         EngineAbortError: If ONNX Runtime is the target's engine and aborts on the model even without optimizations.
     """
-    if model.is_outside or EXECUTOR.why_unavailable() is not None:
+    if model.is_outside or not fits_twice(model.size_bytes) or EXECUTOR.why_unavailable() is not None:
         return Correction()
     is_own = target.executor == "onnxruntime"
     on_host = is_own and not memory_of(target.providers) and EXECUTOR.why_no_provider(target.providers) is None
@@ -93,7 +98,8 @@ def find_correction(model: Model, samples: Callable[[], Sequence[Tensors]], targ
     key = model.fingerprint, providers, tuple(sorted(own.items()))
     if key not in _known:
         try:
-            _known[key] = _Search(model, samples(), SessionOptions(providers, entries=own)).correction()
+            options = SessionOptions(providers, engine_threads(0, target.threads if on_host else 0), own)
+            _known[key] = _Search(model, samples(), options).correction()
         except ChildLostError:  # no child can be had, or the inputs are of a type that no message carries
             return Correction()
         except EngineAbortError as abort:
@@ -112,7 +118,12 @@ class _Search:
     def __init__(self, model: Model, samples: Sequence[Tensors], options: SessionOptions) -> None:
         self._model, self._samples, self._options = model, samples, options
         self._tolerance = _INTEGER_TOLERANCE if any(map(_is_integer, model.op_counts)) else _TOLERANCE
-        self._right = self._answers(UNOPTIMIZED)
+        began_s = monotonic()
+        self._right = self._answers(UNOPTIMIZED, samples[:1])
+        if monotonic() - began_s > _SLOW_S:
+            self._samples = samples[:1]
+        else:
+            self._right = self._answers(UNOPTIMIZED)
 
     def correction(self) -> Correction:
         """Return the entries and the warning.
