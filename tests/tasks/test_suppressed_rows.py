@@ -80,6 +80,17 @@ def test_rows_of_a_free_number_are_yolov7s_or_ultralytics(shape, op):
     assert len(nothing.postprocess({"output": np.zeros((0, shape[1]), np.float32)}, Geometry.of_input(SIZE))) == 0
 
 
+@pytest.mark.parametrize(("shape", "name"), [((1, 300, 6), "yolov10"), (("n", 6), "detection_rows")])
+def test_ultralytics_rows_are_read_with_a_batch_or_without(shape, name):
+    """Its metadata say that suppression is inside, and bring the names."""
+    told = {"names": "{0: 'a', 1: 'b', 2: 'c', 3: 'd'}", "stride": "32", "task": "detect", "args": "{'nms': True}"}
+    output = TensorSpec("output0", "float32", shape)
+    recipe = choose_recipe(None, None, [PICTURE], [output], told).recipe
+    assert (recipe.name, recipe.class_names) == (name, ("a", "b", "c", "d"))
+    rows = np.array([[*BOX, SCORE, LABEL]], np.float32)
+    only_box(recipe, [output], {"output0": rows[None] if len(shape) == 3 else rows})
+
+
 @pytest.mark.parametrize("op", ["Gemm", "Softmax"])
 @pytest.mark.parametrize("batch", ["b", None, 1])
 def test_six_or_seven_classes_are_no_rows(op, batch):

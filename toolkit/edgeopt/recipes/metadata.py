@@ -22,7 +22,9 @@ _END_TO_END_ALL = (_END_TO_END, "end_to_end_pose", "end_to_end_segment")
 """Decoders of rows that are suppressed already."""
 _MEANINGS = {"obb": "oriented bounding boxes: turned ones"}
 """Tasks of Ultralytics without a recipe, whose names do not say what they are."""
-_DETECTORS = ("yolov8", "yolov8_dfl", _RTDETR, _RTDETR_ROWS, _END_TO_END)
+_ROWS = "columns"
+"""Rows of an export with suppression whose batch was taken away."""
+_DETECTORS = ("yolov8", "yolov8_dfl", _RTDETR, _RTDETR_ROWS, _END_TO_END, _ROWS)
 """Decoders of Ultralytics' task `detect`."""
 
 
@@ -90,7 +92,7 @@ def contradicts(metadata: Mapping[str, str], recipe: Recipe) -> bool:
         return True
     if decoder == _RTDETR and "head" in metadata and len(class_names_of(metadata)) == 2:
         return True  # older ones name no head; with two classes both have six columns
-    return _is_end_to_end(metadata) != (decoder == _END_TO_END)
+    return _is_end_to_end(metadata) != (decoder in (_END_TO_END, _ROWS))
 
 
 def other_task(metadata: Mapping[str, str], recipes: Iterable[Recipe]) -> str:
