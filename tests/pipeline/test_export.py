@@ -48,6 +48,10 @@ def scores():
     torch.manual_seed(0)
     return Scores()
 
+class Age(Scores):
+    def forward(self, images):
+        return super().forward(images).max()
+
 class Random(nn.Module):
     def forward(self, x):
         return x + torch.rand_like(x)
@@ -130,6 +134,12 @@ def test_the_next_command_works(here: Path) -> None:
     assert (here / "next" / "recipe.toml").is_file()
     (line,) = [one for one in ask(*words).output.splitlines() if one.startswith("next ")]
     assert line.split()[1:] == ["edgeopt", "optimize", "next/model.onnx", "--target", "cpu"]
+
+
+def test_a_network_that_ends_in_a_scalar_is_exported(here: Path) -> None:
+    shown = ask("torch:nets_of_export:Age", "--input", "images=1x3x16x16", "-o", "age/model.onnx")
+    assert shown.exit_code == 0, shown.output
+    assert [str(one) for one in load_model(here / "age" / "model.onnx").outputs] == ["output float32 scalar"]
 
 
 def test_a_free_axis_takes_other_sizes_and_one_that_cannot_be_free_is_refused(here: Path) -> None:
