@@ -207,6 +207,9 @@ def test_class_folders_are_matched_by_name_by_number_or_by_order(tmp_path):
     assert wordnet.check_classes(["tench", "shark"])[0].kind is NoteKind.WARNING
     with pytest.raises(InvalidFileError, match="'n01' is no class of the recipe"):
         wordnet.indices_of(["tench", "shark", "ray"])
+    assert wordnet.indices_of([], 2) == wordnet.indices_of([]) == (0, 1)
+    with pytest.raises(InvalidFileError, match="has 2 class names, the model 1000 classes, and its recipe names none"):
+        wordnet.indices_of([], 1000)
 
 
 def test_a_csv_may_name_classes(tmp_path):

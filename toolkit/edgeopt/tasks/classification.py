@@ -213,7 +213,7 @@ class Classification(FrameTask):
         """
         if not isinstance(labels, ClassLabels):
             raise InvalidFileError(f"{labels.source} holds no classes", remedy="pass a CSV of file,class_index")
-        indices = labels.indices_of(self._recipe.class_names)
+        indices = labels.indices_of(self._recipe.class_names, max(self._classes, 0))
         return [indices[one] for one in labels.classes] if labels.names else labels.classes
 
     def agreement(self, answers: Sequence[Classes], reference: Sequence[Classes]) -> float:

@@ -128,7 +128,7 @@ def read_labels(path: Path) -> Labels:
         InvalidFileError: If it is of no kind, or holds no labels.
     """
     formats: list[LabelFormat] = [registry.load(labels, name).FORMAT for name in registry.names(labels)]
-    remedy = f"pass {' or '.join(one.told for one in formats)} with --eval"
+    remedy = f"with --eval pass {', '.join(one.told for one in formats[:-1])} or {formats[-1].told}"
     for one in formats:
         if one.reads(path):
             require_there(path, remedy=remedy)

@@ -13,6 +13,8 @@ from edgeopt.recipes.pictures import PICTURES
 from edgeopt.system.files import list_folder
 from edgeopt.system.text import plural
 
+_SUFFIXES = frozenset({".txt", ".xml"})
+
 
 @dataclass(frozen=True, slots=True)
 class FiledBoxes(BoxLabels):
@@ -20,6 +22,12 @@ class FiledBoxes(BoxLabels):
 
     held: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     """The annotations of each file, by its stem, in COCO's words without `image_id`."""
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The files of boxes."""
+        names = list_folder(self.source, remedy="correct its permissions")
+        return tuple(self.source / name for name in names if Path(name).suffix.lower() in _SUFFIXES)
 
     @property
     def lies_among_pictures(self) -> bool:

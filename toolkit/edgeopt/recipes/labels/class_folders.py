@@ -87,4 +87,4 @@ def _holds_classes(path: Path) -> bool:
     return not is_data_set and (bool(held) or _split(path) is not None)
 
 
-FORMAT = LabelFormat("a folder with a folder for each class", _holds_classes, read_class_folders)
+FORMAT = LabelFormat("class folders", _holds_classes, read_class_folders)

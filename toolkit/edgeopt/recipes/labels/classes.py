@@ -40,14 +40,19 @@ class ClassLabels(Labels):
         """Return the labels of the pictures at these positions only."""
         return replace(self, files=tuple(self.files[i] for i in kept), classes=tuple(self.classes[i] for i in kept))
 
-    def indices_of(self, class_names: Sequence[str]) -> tuple[int, ...]:
+    def indices_of(self, class_names: Sequence[str], count: int = 0) -> tuple[int, ...]:
         """Return which class of a model each of `names` is.
 
         By name where the model's classes have names, whatever their case and with `_` for a space. Numbers stand for
         themselves. Else by their order, which is that of a training on class folders.
 
+        Args:
+            class_names: Of the model; empty: not known.
+            count: Classes of the model; 0: not known.
+
         Raises:
-            InvalidFileError: If names are known on both sides and one is no class of the model.
+            InvalidFileError: If names are known on both sides and one is no class of the model, or there are not as
+                many as the model has classes, so that their order tells nothing.
         """
         places = {_plain(name): i for i, name in reversed(list(enumerate(class_names)))}
         found = [places.get(_plain(name)) for name in self.names]
@@ -56,8 +61,14 @@ class ClassLabels(Labels):
         if not any(place is not None for place in found):
             if all(name.isascii() and name.isdigit() and len(name) < 10 for name in self.names):
                 return tuple(map(int, self.names))
-            if not class_names or len(class_names) == len(self.names):
+            if len(self.names) == (len(class_names) or count or len(self.names)):
                 return tuple(range(len(self.names)))
+        if not class_names:
+            raise InvalidFileError(
+                f"{self.source} has {plural(len(self.names), 'class name')}, the model {count} classes, and its recipe "
+                "names none of them",
+                remedy='write labels = "labels.txt" into the recipe: one name a line, in the order of the model',
+            )
         strange = self.names[found.index(None)]
         raise InvalidFileError(
             f"{self.source}: {short(strange)} is no class of the recipe: {', '.join(map(short, class_names[:12]))}",
