@@ -102,6 +102,28 @@ def test_paths_of_another_machine_are_shortened_until_they_match(tmp_path, form)
     assert len({one["file_name"] for one in opened.labels.coco["images"]} & set(opened.labels.files)) == 3
 
 
+def test_pictures_of_another_suffix_or_without_one_in_the_labels_are_found(tmp_path):
+    (tmp_path / "val.csv").write_text("id,label\n000,cat\n001,dog\n")
+    images = [{"id": i, "file_name": f"{i:03}.jpg"} for i in range(3)]
+    labels = write(tmp_path / "labels.json", coco() | {"images": images})
+    for i in range(3):
+        draw(tmp_path / "images" / f"{i:03}.png")
+    assert open_labelled(tmp_path / "val.csv").labels.files == ("000.png", "001.png")
+    opened = open_labelled(labels)
+    assert opened.labels.files == ("000.png", "001.png", "002.png")
+    assert "'000.png' for '000.jpg'" in opened.notes[0].detail
+
+
+def test_labels_that_are_pointers_of_git_lfs_are_told_their_cure(tmp_path):
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 12\n"
+    for name in ("labels.json", "val.csv", "val.rttm", "yolo/a.txt", "voc/a.xml", "other.labels"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(pointer)
+        given = tmp_path / name if "/" not in name else (tmp_path / name).parent
+        with pytest.raises(InvalidFileError, match="is a pointer of Git LFS"):
+            read_labels(given)
+
+
 ROBOFLOW = [{"id": 0, "name": "pets", "supercategory": "none"}, {"id": 1, "name": "cat", "supercategory": "pets"}]
 SAME_NAME = [{"id": 0, "name": "cat", "supercategory": "none"}, {"id": 1, "name": "cat", "supercategory": "cat"}]
 

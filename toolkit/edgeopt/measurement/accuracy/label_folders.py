@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 from edgeopt.errors import InvalidFileError, Note, NoteKind
 from edgeopt.recipes.frames import find_kind
 from edgeopt.recipes.labels import Labels
+from edgeopt.recipes.pictures import PICTURES
 from edgeopt.system.files import list_folder
 from edgeopt.system.text import short
 
@@ -35,6 +36,10 @@ def beside_pictures(path: Path, labels: Labels) -> tuple[Path, Labels]:
         counts = [_count(place, named.files) for place, named in found]
         if any(counts):
             return found[counts.index(max(counts))]
+    for place in places:
+        named = _by_stem(place, labels)
+        if _count(place, named.files):
+            return place, named
     folders = list(dict.fromkeys(places))
     for folder in folders:
         list_folder(folder, remedy="correct its permissions")
@@ -65,6 +70,22 @@ def _count(place: Path, files: Sequence[str]) -> int:
     step = max(len(files) // _LOOKED, 1)
     count = sum(isfile(place / file) for file in files[::step])
     return count or (sum(isfile(place / file) for file in files) if step > 1 else 0)
+
+
+def _by_stem(place: Path, labels: Labels) -> Labels:
+    """Return the labels by the names of a folder that are theirs but for the suffix, where no two have the same."""
+    names = {Path(name).stem: name for name in list_folder(place, remedy="correct its permissions") if _is_sample(name)}
+    stems = [Path(file).stem if _is_sample(file) else file for file in labels.files]
+    files = tuple(names.get(stem, file) for stem, file in zip(stems, labels.files, strict=True))
+    changed = [(new, file) for new, file in zip(files, labels.files, strict=True) if new != file]
+    if not changed or len(set(files)) < len(files):
+        return labels
+    told = f"{labels.source}: suffixes are left aside: {short(changed[0][0])} for {short(changed[0][1])}"
+    return replace(labels.renamed(files), notes=(*labels.notes, Note(NoteKind.INFO, told)))
+
+
+def _is_sample(name: str) -> bool:
+    return Path(name).suffix.lower() in PICTURES | find_kind("sound").suffixes
 
 
 def _shortened(labels: Labels) -> Iterator[Labels]:

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any, Self
 from edgeopt.errors import InvalidFileError, Note
 from edgeopt.recipes import labels
 from edgeopt.system import registry
-from edgeopt.system.files import require_there
+from edgeopt.system.files import list_folder, require_no_pointer, require_there
 from edgeopt.system.text import short
 
 if TYPE_CHECKING:
     from edgeopt.recipes.frames import Frames, Part
 
+_LOOKED = 20
+"""Files of a folder that is of no kind: they may be pointers of Git LFS."""
 SPLITS = ("val", "valid", "validation", "test", "eval", "dev")
 """Folders of a data set that judge; the first that is there is read."""
 _MOST_NAME_BYTES = 255
@@ -133,6 +135,8 @@ def read_labels(path: Path) -> Labels:
         if one.reads(path):
             require_there(path, remedy=remedy)
             return one.read(path)
+    for file in [path] if not isdir(path) else [path / name for name in list_folder(path, remedy=remedy)[:_LOOKED]]:
+        require_no_pointer(file)
     raise InvalidFileError(f"{path} {'holds no labels' if isdir(path) else 'is no label file'}", remedy=remedy)
 
 

@@ -18,7 +18,10 @@ from edgeopt.system.text import plural, short
 
 _MOST_BYTES = 1 << 30
 _MOST_CLASS = 2**31 - 1
-_FILES = ("file", "filename", "file_name", "image", "img", "picture", "path", "filepath", "file_path", "image_path")
+_FILES = (
+    *("file", "filename", "file_name", "image", "img", "picture", "path", "filepath", "file_path", "image_path"),
+    *("image_id", "image_name", "img_name", "filenames", "name", "id"),
+)
 _CLASSES = ("class_index", "class", "label", "class_id", "label_id", "category", "target", "class_name", "label_name")
 """Heads of the two columns, as tools write them; where several are there the first one counts."""
 _BETWEEN = (",", ";", "\t")
