@@ -83,7 +83,8 @@ def test_each_goes_through_inspect_recipe_bench_compare_prune_optimize_and_run(k
     save_model(make(kind), model)
     assert "output" in call("inspect", model)
     drafted = json.loads(call("recipe", model, "--picture", pictures, "--json"))
-    assert drafted["task"] == ("tensors" if kind in SCALARS else "classification")
+    assert drafted["task"] == ("classification" if kind == "undeclared scores" else "tensors")
+    assert kind not in UNKNOWN or " float32 1x10." in recipe.read_text()  # the shape that a run gave
     told = ["-t", "cpu", "-r", recipe, "--threads", "1"]
     call("bench", model, *told, "--source", pictures, "--frames", "3", "--seconds", "0.05")
     compared = CliRunner().invoke(
