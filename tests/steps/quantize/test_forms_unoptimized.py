@@ -24,7 +24,8 @@ from edgeopt.steps.quantize.spatial import repeats_of, resize_factors
 from edgeopt.steps.simplify import simplify
 
 CASES = ("bf16_weights", "clip_dynamic", "if_captures", "mixed_scale_head", "resize_fpn", "stale_value_info")
-"""Those whose float model the engine computes rightly."""
+ERRS = ("layernorm_keepdims0", "norm_scale_widens")
+"""Those whose float model the engine's optimizer spoils or refuses, so that no form can be judged behind it."""
 NEAREST = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
 
 
@@ -50,7 +51,7 @@ def fresh(folder: Path) -> tuple[list[Tensors], list[Tensors]]:
     return list(inputs.values()), [expected[number] for number in inputs]
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, *ERRS])
 def test_every_form_of_a_case_answers_as_the_unoptimized_engine_does(name: str, data: Path) -> None:
     folder = data / "cases" / name
     if not folder.is_dir():
@@ -63,9 +64,11 @@ def test_every_form_of_a_case_answers_as_the_unoptimized_engine_does(name: str, 
     findings = study(fused.model, open_graph(fused.model), rows(folder, model), HERE)
     made = [make_variant(fused.model, findings, HERE, first_variant(form))[0] for form in Form]
     integer = [one.model.data for one in made]
-    answers = answers_apart([fused.model.data, *integer], inputs, "none") + answers_apart(integer, inputs)
+    answers = answers_apart([fused.model.data, *integer], inputs, "none")
+    answers += answers_apart(integer, inputs) if name not in ERRS else []
     assert error_ratio(expected, answers[0]) < 1e-4
-    assert max(error_ratio(expected, one) for one in answers[1:]) < 0.1, answers
+    most = 0.2 if name in ERRS else 0.1
+    assert max(error_ratio(expected, one) for one in answers[1:]) < most, answers
     assert any("INT8 covers 0 of" not in str(one.notes) for one in made)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.executors import Session, SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
+from edgeopt.executors.onnxruntime.optimizers import UNOPTIMIZED
 from edgeopt.graph.drift import TOTAL, Drift, measure_drift, worst_drift
 from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import Model
@@ -32,10 +33,12 @@ class Expectation:
     inputs: Sequence[Tensors]
     outputs: Sequence[Tensors]
     tolerance: float
+    is_optimizable: bool = True
+    """Whether the engine's own optimizer leaves the model's answers as they are; others must then stand it too."""
 
     @classmethod
     def of(cls, model: Model, inputs: Sequence[Tensors] = (), tolerance: float = TOLERANCE) -> Expectation:
-        """Run `model` and keep what it returns.
+        """Run `model` as it is written, without the engine's optimizations, and keep what it returns.
 
         Args:
             model: What others are compared with.
@@ -46,20 +49,35 @@ class Expectation:
             InvalidFileError: If ONNX Runtime refuses the model.
         """
         read = _as_read(model, inputs) or [probe(model.inputs)]
-        return cls(read, _run(model, read), tolerance)
+        written = cls(read, _run(model, read, UNOPTIMIZED), tolerance, is_optimizable=False)
+        return replace(written, is_optimizable=written._is_same_optimized(model))
+
+    def _is_same_optimized(self, model: Model) -> bool:
+        try:
+            return self._drift(_run(model, self.inputs, {})).is_within(self.tolerance)
+        except EdgeoptError:  # its optimizer refuses what it wrote itself
+            return False
+
+    def _drift(self, actual: Sequence[Tensors]) -> Drift:
+        return worst_drift(map(measure_drift, self.outputs, actual))
+
+    def _answers(self, model: Model) -> Iterator[Sequence[Tensors]]:
+        """Yield what a model returns as it is written, then what it returns optimized, where that is asked for."""
+        yield _run(model, self.inputs, UNOPTIMIZED)
+        if self.is_optimizable:
+            yield _run(model, self.inputs, {})
 
     def drift_of(self, model: Model) -> Drift:
         """Return how far `model` lies from it; total drift if ONNX Runtime refuses the model."""
         try:
-            actual = _run(model, self.inputs)
+            return worst_drift(self._drift(actual) for actual in self._answers(model))
         except Exception:  # of a rewritten model, any refusal counts, at opening or at running
             return TOTAL
-        return worst_drift(map(measure_drift, self.outputs, actual))
 
     def why_refused(self, model: Model) -> str | None:
         """Return None if ONNX Runtime runs `model`, otherwise what it says."""
         try:
-            _run(model, self.inputs)
+            list(self._answers(model))
         except Exception as error:  # see above
             said = error.problem if isinstance(error, EdgeoptError) else str(error)
             return " ".join(said.split())
@@ -161,8 +179,8 @@ def _as_read(model: Model, inputs: Sequence[Tensors]) -> list[Tensors]:
     return [one if wide & one.keys() else in_float32(one) for one in inputs]
 
 
-def _run(model: Model, inputs: Sequence[Tensors]) -> list[Tensors]:
-    session = EXECUTOR.open(model.source, SessionOptions())
+def _run(model: Model, inputs: Sequence[Tensors], entries: Mapping[str, str]) -> list[Tensors]:
+    session = EXECUTOR.open(model.source, SessionOptions(entries=entries))
     try:
         return [_in_time(session, one) for one in inputs]
     finally:

@@ -12,6 +12,7 @@ from functools import partial
 from edgeopt.errors import InvalidFileError, Note, NoteKind, StepError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
+from edgeopt.executors.onnxruntime.optimizers import UNOPTIMIZED
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.graph.outside_weights import piece_of
@@ -93,7 +94,7 @@ def _with_fixed_shapes(model: Model, static: Model) -> Outcome:
     """Return the model with fixed shapes, or with free ones where the engine opens only those: branches may differ."""
     fixed = inline_functions(static)
     try:
-        EXECUTOR.open(fixed.source, SessionOptions()).close()
+        EXECUTOR.open(fixed.source, SessionOptions(entries=UNOPTIMIZED)).close()
     except InvalidFileError as error:
         told = f"the shapes stay free, as with fixed ones {error.problem}"
         return Outcome(
