@@ -161,7 +161,8 @@ class Report:
         """The verdict in one sentence, with what a larger file and a noisy machine mean for it."""
         if self.best.latency is None:
             return f"latency: not measured ({self.untimed}); {self.how_to_measure}"
-        detail, is_blocked = self.best.latency.detail, self.verdict != self.best.latency.verdict
+        detail = self.best.latency.detail
+        is_blocked = bool(self.noise) and (self.budget_asked or self.verdict == "FAIL")
         parts = [undecided(self.noise, detail) if is_blocked else f"{self.verdict}: {detail}", self._larger]
         if self.noise and not is_blocked:
             parts.append(warning_of(self.trust))

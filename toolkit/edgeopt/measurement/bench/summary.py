@@ -235,7 +235,7 @@ def _verdict(result: BenchResult) -> Verdict:
     trust, found = result.trust, result.budget
     facts = [Value("budget", found.detail)]
     if not result.budget_asked:
-        missed = "missed: " if trust.level is TrustLevel.TRUSTED else "not decided: "
+        missed = "not decided: " if trust.warning else "missed: "
         word = {BudgetVerdict.FAIL: missed, BudgetVerdict.INCONCLUSIVE: "not decided: "}.get(found.verdict, "")
         facts = [Value("budget", f"{word}{found.detail}", more="the target's own; --budget makes it a gate")]
     if trust.warning:
