@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from judged_nets import form_faults
 from onnx import TensorProto, helper
-from small_nets import HERE, Net, frames
+from small_nets import ALL, HERE, Net, frames
 from unoptimized import answers_apart, answers_here, error_ratio
 
 from edgeopt.graph.graph import Graph
@@ -184,3 +185,10 @@ def test_a_computed_limit_is_no_absent_one() -> None:
     net = Net()
     graph = Graph.from_model(net.model(net.op("Clip", "x", "", net.constant("high", np.float32(6)))))
     assert limits(graph, graph.nodes("Clip")[0]) == (-np.inf, 6)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_no_form_of_a_small_net_is_off_by_more_than_rounding(name: str) -> None:
+    model = ALL[name]()
+    inputs = list(frames(model, 4))
+    assert not list(form_faults(model, inputs, answers_here(model.data, inputs)))
