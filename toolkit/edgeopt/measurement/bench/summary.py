@@ -14,7 +14,7 @@ from edgeopt.measurement.finding import first_command, show_findings
 from edgeopt.measurement.load.beside import Arrangement, Beside
 from edgeopt.measurement.load.result import LoadResult, LoadStatus
 from edgeopt.measurement.resources.cost import InferenceCost
-from edgeopt.measurement.resources.trust import Reason, TrustLevel, undecided
+from edgeopt.measurement.resources.trust import Reason, undecided
 from edgeopt.measurement.statistics.budget import Verdict as BudgetVerdict
 from edgeopt.measurement.statistics.quantile import Quantile, RoundsQuantile, Summary
 from edgeopt.measurement.statistics.trend import Steadiness, Warmup
