@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -50,7 +51,8 @@ def interrupted(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 
 
-TF2ONNX = {"--tflite", "--keras", "--saved-model", "--opset", "--output"}
+_FROZEN = {"--graphdef", "--inputs", "--outputs", "--model"}
+TF2ONNX = {"--tflite", "--keras", "--saved-model", "--opset", "--output", *_FROZEN}
 OTHERS = {"--index-url", "--id", "--query-gpu", "--use", "--help", "--version", *TF2ONNX}
 """Options of other programs that are called or advised, and click's own."""
 
@@ -113,3 +115,12 @@ def test_a_plan_says_times_with_their_units():
     )
     assert "33.0 ms a frame" in shown
     assert "time limit 5s" in shown
+
+
+def test_errors_are_folded_under_their_text_where_columns_are_asked_for(tmp_path):
+    command = [sys.executable, "-m", "edgeopt", "bench", f"{'long-' * 8}name.onnx", "--load", f"{'word ' * 30}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"COLUMNS": "60"})
+    lines = done.stderr.splitlines()
+    assert len(lines) > 2
+    assert all(len(line) <= 60 for line in lines)
+    assert all(line.startswith(("error: ", "       ", "  -> ", "     ")) for line in lines)

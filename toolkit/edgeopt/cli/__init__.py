@@ -6,6 +6,7 @@ The group is the only place that turns errors into text and exit codes.
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 import sys
 from importlib import import_module
@@ -97,13 +98,15 @@ def _show_lines(text: str) -> None:
     """Print what went wrong and the remedy, folded on a terminal."""
     width = _stderr_width()
     for line in text.split("\n"):
-        head = next((one for one in ("error: ", "  -> ") if line.startswith(one)), "")
+        indent = line[: len(line) - len(line.lstrip())]
+        head = next((one for one in ("error: ", "  -> ") if line.startswith(one)), indent)
         for part in fold(printable(line.removeprefix(head)), width, head):
             write_if_possible(sys.stderr, f"{part}\n")
 
 
 def _stderr_width() -> int:
-    return shutil.get_terminal_size().columns if sys.stderr.isatty() else 0
+    is_asked = sys.stderr.isatty() or os.environ.get("COLUMNS", "").isdecimal()
+    return shutil.get_terminal_size().columns if is_asked else 0
 
 
 def _show_usage(error: click.UsageError, file: IO[Any] | None = None) -> None:

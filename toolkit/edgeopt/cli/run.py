@@ -67,6 +67,10 @@ _GROUPS = {
         "save",
         "as_json",
     ),
+    "A model that is no bundle": (
+        "recipe",
+        "target",
+    ),
     "Language models": (
         "prompt",
         "output_tokens",
