@@ -172,7 +172,7 @@ def test_pictures_all_alike_are_told_to_be_no_proof(tmp_path, monkeypatch) -> No
 
 
 def test_outputs_that_are_no_numbers_are_named(tmp_path, monkeypatch) -> None:
-    save_model(without_the_last_convolution(u_net(), factor=np.nan), tmp_path / "model.onnx")
+    save_model(without_the_last_convolution(u_net(), factor=np.inf), tmp_path / "model.onnx")
     (tmp_path / "recipe.toml").write_text(OWN, "utf-8")
     (tmp_path / "some").mkdir()
     for i in range(2):
