@@ -56,23 +56,8 @@ _OF_WRITERS = (
 
 
 _GROUPS = {
-    "Model, baseline, device": (
-        "baseline",
-        "update",
-        "target",
-        "recipe",
-        "shapes",
-        "threads",
-    ),
-    "What is measured": (
-        "source",
-        "eval",
-        "seconds",
-        "starts",
-        "seed",
-        "skip",
-        "judge_noisy",
-    ),
+    "Model, baseline, device": ("baseline", "update", "target", "recipe", "shapes", "threads"),
+    "What is measured": ("source", "eval", "seconds", "starts", "seed", "skip", "judge_noisy"),
     "What is allowed": (
         "latency_ratio",
         "accuracy_drop",
@@ -81,17 +66,8 @@ _GROUPS = {
         "cold_start_ratio",
         "max_nodes_off_device",
     ),
-    "Language models": (
-        "budget",
-        "prompt_tokens",
-        "output_tokens",
-    ),
-    "What is printed": (
-        "form",
-        "junit",
-        "markdown",
-        "html",
-    ),
+    "Language models": ("budget", "prompt_tokens", "output_tokens"),
+    "What is printed": ("form", "junit", "markdown", "html"),
 }
 """Headings of the help, and the options below each."""
 

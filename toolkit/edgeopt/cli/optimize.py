@@ -52,43 +52,13 @@ class _WithSteps(GroupedCommand):
 
 
 _GROUPS = {
-    "Model and device": (
-        "target",
-        "recipe",
-        "shapes",
-        "out",
-        "threads",
-    ),
-    "Pictures, labels, budget": (
-        "calib",
-        "labels",
-        "budget",
-        "fps",
-        "max_drop",
-        "prefer",
-    ),
-    "How long, and again": (
-        "time_limit",
-        "dry_run",
-        "resume",
-        "replay",
-    ),
-    "Steps (listed below)": (
-        "steps",
-        "skip",
-        "prune",
-        "keep_layers",
-        "finetune_s",
-    ),
+    "Model and device": ("target", "recipe", "shapes", "out", "threads"),
+    "Pictures, labels, budget": ("calib", "labels", "budget", "fps", "max_drop", "prefer"),
+    "How long, and again": ("time_limit", "dry_run", "resume", "replay"),
+    "Steps (listed below)": ("steps", "skip", "prune", "keep_layers", "finetune_s"),
     "The bundle": ("selftest",),
-    "Models that are exported first": (
-        "inputs",
-        "task",
-    ),
-    "Language models": (
-        "prompt_tokens",
-        "output_tokens",
-    ),
+    "Models that are exported first": ("inputs", "task"),
+    "Language models": ("prompt_tokens", "output_tokens"),
     "Pipelines": ("code",),
     "What is printed": ("form",),
 }

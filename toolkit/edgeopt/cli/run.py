@@ -53,45 +53,12 @@ _EVERY_S = 0.25
 
 
 _GROUPS = {
-    "The stream": (
-        "budget",
-        "max_miss",
-        "fps",
-        "queue",
-        "no_degrade",
-        "limit",
-        "threads",
-    ),
-    "Where answers go": (
-        "view",
-        "save",
-        "as_json",
-    ),
-    "A model that is no bundle": (
-        "recipe",
-        "target",
-    ),
-    "Language models": (
-        "prompt",
-        "output_tokens",
-        "system",
-        "prefixes",
-        "long",
-        "context",
-        "stop",
-    ),
-    "How tokens are drawn": (
-        "temperature",
-        "top_k",
-        "top_p",
-        "seed",
-        "repetition_penalty",
-    ),
-    "Guessing ahead": (
-        "guesses",
-        "draft",
-        "exact",
-    ),
+    "The stream": ("budget", "max_miss", "fps", "queue", "no_degrade", "limit", "threads"),
+    "Where answers go": ("view", "save", "as_json"),
+    "A model that is no bundle": ("recipe", "target"),
+    "Language models": ("prompt", "output_tokens", "system", "prefixes", "long", "context", "stop"),
+    "How tokens are drawn": ("temperature", "top_k", "top_p", "seed", "repetition_penalty"),
+    "Guessing ahead": ("guesses", "draft", "exact"),
     "Pipelines": ("code",),
 }
 """Headings of the help, and the options below each."""

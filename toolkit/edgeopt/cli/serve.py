@@ -16,11 +16,7 @@ _MIB = 1 << 20
 
 
 _GROUPS = {
-    "Address and name": (
-        "host",
-        "port",
-        "name",
-    ),
+    "Address and name": ("host", "port", "name"),
     "Limits": (
         "slots",
         "waiting",
@@ -32,21 +28,8 @@ _GROUPS = {
         "keep",
         "threads",
     ),
-    "Who may ask": (
-        "access_log",
-        "key_from",
-        "allow_origin",
-        "cert",
-        "cert_key",
-    ),
-    "Language models": (
-        "context",
-        "system",
-        "prefixes",
-        "guesses",
-        "draft",
-        "exact",
-    ),
+    "Who may ask": ("access_log", "key_from", "allow_origin", "cert", "cert_key"),
+    "Language models": ("context", "system", "prefixes", "guesses", "draft", "exact"),
 }
 """Headings of the help, and the options below each."""
 
