@@ -16,7 +16,7 @@ from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError, UnsupportedError
 from edgeopt.graph.model import Model, find_model, load_model
 from edgeopt.graph.outcome import Outcome
-from edgeopt.measurement.accuracy.bootstrap import Drop
+from edgeopt.measurement.accuracy.judgement import judge_pairs
 from edgeopt.pipeline.quantize import quantize, why_prepare
 from edgeopt.pipeline.quantize_result import QuantizeResult
 from edgeopt.recipes.recipe import find_recipe
@@ -68,12 +68,14 @@ def test_attempts_are_told_as_they_come_and_preparing_is_said(result: SimpleName
 
 def test_what_is_chosen_is_on_disk_and_runs_on_integers_and_nothing_else_is(result: SimpleNamespace) -> None:
     made: QuantizeResult = result.made
-    assert (made.exit_code, made.file) == ((0, result.out) if made.chosen else (2, None))
+    assert (made.exit_code, made.file) == ((0, result.out) if made.chosen else (2, None)), "all of it may be lost"
     assert result.out.is_file() == (made.chosen is not None)
     if made.chosen:
         assert {"QuantizeLinear", "QLinearConv"} & load_model(result.out).op_counts.keys()
         assert made.chosen.speed_ratio > 1
-        assert made.chosen.drop.low <= made.chosen.drop.value <= made.chosen.drop.high
+        judged = made.chosen.judgement
+        assert judged.word == "KEPT"
+        assert judged.drop_least <= judged.drop <= judged.drop_most
 
 
 def test_the_reason_is_one_paragraph_that_names_layers(result: SimpleNamespace) -> None:
@@ -107,13 +109,14 @@ def test_labels_refuse_what_agreement_let_through(tmp_path: Path, monkeypatch: p
     kept = quantize("digits_detector", out=out, eval=LABELS, threads=1, max_drop=0.0)
     assert kept.chosen
     assert kept.chosen.name == "try 0"
-    assert kept.reason == "try 0 because."
-    assert (kept.chosen.score, kept.chosen.drop.value) == (kept.baseline, 0.0)
+    assert kept.reason.endswith("try 0 because.")
+    assert (kept.chosen.score, kept.chosen.judgement.drop) == (kept.baseline, 0.0)
+    assert (kept.chosen.judgement.word, kept.exit_code) == ("NOT DECIDED", 3), "no labels prove that nothing is lost"
     before = out.read_bytes()
     monkeypatch.setattr("edgeopt.steps.quantize.step.search_int8", search_giving((2.0, 0.9), made=blind))
     refused = quantize("digits_detector", out=out, eval=LABELS, threads=1, max_drop=0.0)
     assert refused.chosen is None
-    assert "try 0 loses +0." in refused.reason
+    assert "try 0: LOST, drop +0." in refused.reason
     assert out.read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["a.onnx"]
 
@@ -133,12 +136,12 @@ def test_an_interrupted_search_leaves_the_best_so_far(tmp_path: Path, monkeypatc
 
 def test_the_reason_is_that_of_the_form_that_labels_chose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgeopt.steps.quantize.step.search_int8", search_giving((2.0, 0.9), (1.5, 0.95)))
-    drops = iter([0.5, 0.0])
-    monkeypatch.setattr("edgeopt.pipeline.form_choice.drop_between", lambda *_: Drop(next(drops), -1.0, 1.0))
+    judged = iter([judge_pairs(0, 0, 400, 0.1), judge_pairs(200, 0, 400, 0.1)])
+    monkeypatch.setattr("edgeopt.pipeline.form_choice.judge_scores", lambda *_: next(judged))
     made = quantize("digits_detector", out=tmp_path / "a.onnx", eval=LABELS, threads=1, max_drop=0.1)
     assert made.chosen
-    assert made.chosen.name == "try 1"
-    assert made.reason.startswith("try 0 loses +0.5000 [")
+    assert made.chosen.name == "try 1", "the safer one is tested first"
+    assert made.reason.startswith("try 0: LOST, drop +0.5000")
     assert made.reason.endswith("try 1 because.")
 
 

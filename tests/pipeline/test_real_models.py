@@ -55,6 +55,7 @@ def test_the_chosen_one_keeps_its_accuracy_and_is_not_slower(name, request):
     report = request.getfixturevalue(name)
     assert report.best.refused == ""
     assert report.best.drop is None or is_within(report.best.drop, 0.01)
+    assert report.best is report.candidates[0] or report.best.word in ("KEPT", "NOT DECIDED")
     assert report.best.speed is None or report.best.speed.verdict != "SLOWER"
 
 
@@ -62,7 +63,7 @@ def test_the_chosen_one_keeps_its_accuracy_and_is_not_slower(name, request):
 def test_every_shown_figure_is_measured(name, request):
     report = request.getfixturevalue(name)
     for one in report.candidates:
-        assert one.score.n in (64, 400)
+        assert one.score is None or one.score.n in (48, 64, 300, 400)
         assert one.latency.frames >= 30
         assert one.name == "baseline" or one.speed.low <= one.speed.speedup <= one.speed.high
 
@@ -70,8 +71,8 @@ def test_every_shown_figure_is_measured(name, request):
 def test_the_detector_in_int8_is_not_blind(detector):
     integers = [one for one in detector.candidates if one.precision == "w8a8"]
     assert integers
-    assert all(one.score.value > 0.31 for one in integers)
-    assert max(one.score.value for one in integers) >= detector.candidates[0].score.value - 0.01
+    assert all(one.agreement > 0.8 for one in integers)
+    assert all(one.score.value > 0.31 for one in integers if one.score)
 
 
 def test_the_classifier_runs_on_integers_unless_a_busy_machine_proves_nothing(classifier):

@@ -119,7 +119,8 @@ def test_int8_of_a_trained_network_keeps_its_metric(name: str, few_forms: None, 
     assert integers
     if least:
         assert float32.score.value >= least
-        assert max(one.score.value for one in integers) >= float32.score.value - 0.01
+        assert max(one.agreement for one in integers) >= 0.9
+        assert all(one.score.value >= float32.score.value - 0.01 for one in integers if one.word == "KEPT")
     else:
         assert max(one.agreement for one in integers) >= 0.99
 
@@ -131,6 +132,5 @@ def test_a_broken_int8_form_is_refused_by_the_metric(name: str, one_form: None, 
     integers = [one for one in report.candidates if "quantize" in one.name]
     assert integers
     assert "quantize" not in report.chosen
-    metric = report.candidates[0].score.metric if TRIED[name][1] else "agrees with the original in"
     for one in integers:
-        assert metric in one.refused
+        assert "agrees with the original in" in one.refused, "labels are not opened for what differs so much"

@@ -56,10 +56,11 @@ class FormChoice:
         judged = [*zip(tested, in_order([self._judge(one, self.baseline) for one in tested]), strict=True)]
         for one, judgement in judged:
             self.tried[one.name] = replace(self.tried[one.name], judgement=judgement)
-        if chosen := self._chosen(judged):
-            self.reason = chosen.reason
+        chosen = self._chosen(judged)
+        refused = [f"{one.name}: {judgement.word}, {judgement}." for one, judgement in judged if one is not chosen]
+        if chosen:
+            self.reason = " ".join((*refused, chosen.reason)).strip()
             return chosen
-        refused = [f"{one.name}: {judgement.word}, {judgement}." for one, judgement in judged]
         self.reason = f"The float model stays: {' '.join(refused)} {found.reason}".strip()
         return None
 
@@ -71,7 +72,7 @@ class FormChoice:
         still_open = [(one, judgement) for one, judgement in judged if judgement.is_open or self.is_decided]
         if not still_open:
             return None
-        one, judgement = min(still_open, key=lambda pair: pair[1].risk)
+        one, judgement = min(still_open, key=lambda pair: (pair[1].risk, -pair[0].speed_ratio))
         self.context.notes.append(Note(NoteKind.WARNING, f"accuracy not decided: {judgement}", judgement.remedy))
         return one
 
