@@ -20,6 +20,7 @@ import numpy as np
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.null import Null, Script
 from edgeopt.graph.tensors import Frame, Tensors, TensorSpec
+from edgeopt.measurement.accuracy.judgement import judge_agreement
 from edgeopt.measurement.clock import ScriptedClock
 from edgeopt.measurement.interleaved import Machine, Pace, Turns, take_turns
 from edgeopt.measurement.load.workers import Pipeline
@@ -41,6 +42,8 @@ _MEMORY = 0.20
 _SLOW_SHARE, _SLOW_FRAMES, _SLOWNESS = 0.02, 20, 2.5
 """Bursts of a neighbour: share of frames, mean length, how much slower."""
 _JITTER = 0.03
+AGREES = judge_agreement(1.0, np.ones(400), 0.9)
+"""Only time differs here."""
 SCRIPT = Script((TensorSpec("x", "uint8", (1,)),), ({"y": np.zeros(1)},), execute_ns=(EXECUTE_NS,))
 
 
@@ -101,7 +104,16 @@ def decide(seed: int, speeds: Sequence[float]) -> Decision:
     noisy = NoisyMachine(rng, ScriptedClock())
     true = {BASELINE: 1.0} | {f"candidate-{i + 1}": speed for i, speed in enumerate(speeds)}
     candidates = [
-        Candidate(name, BASELINE if i else "", (name,) if i else (), "fp32", f"{name}.onnx", 1000, agreement=1.0)
+        Candidate(
+            name,
+            BASELINE if i else "",
+            (name,) if i else (),
+            "fp32",
+            f"{name}.onnx",
+            1000,
+            agreement=1.0,
+            judgement=AGREES,
+        )
         for i, name in enumerate(true)
     ]
 

@@ -58,8 +58,8 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
 
 
 def test_attempts_are_told_as_they_come_and_preparing_is_said(result: SimpleNamespace) -> None:
-    head, (prepared, *attempts) = result.said[:6], result.said[6:]
-    assert [line[:8].strip() for line in head] == ["model", "recipe", "calib", "labels", "allowed", ""]
+    head, (prepared, *attempts) = result.said[:7], result.said[7:]
+    assert [line[:8].strip() for line in head] == ["model", "recipe", "calib", "labels", "allowed", "time lim", ""]
     assert prepared.startswith("simplify and fuse first: ")
     assert "BatchNormalization can go into convolutions" in prepared
     assert len(attempts) == len(result.made.tried)
@@ -116,7 +116,7 @@ def test_labels_refuse_what_agreement_let_through(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("edgeopt.steps.quantize.step.search_int8", search_giving((2.0, 0.9), made=blind))
     refused = quantize("digits_detector", out=out, eval=LABELS, threads=1, max_drop=0.0)
     assert refused.chosen is None
-    assert "try 0: LOST, drop +0." in refused.reason
+    assert "try 0: NOT DECIDED, drop +0." in refused.reason
     assert out.read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["a.onnx"]
 
@@ -165,7 +165,7 @@ def test_a_worse_attempt_does_not_replace_a_better_one(tmp_path: Path, monkeypat
     said = list[str]()
     monkeypatch.setattr("edgeopt.steps.quantize.step.search_int8", search_giving((2.0, 0.9), (1.2, 0.95)))
     quantize("digits_detector", out=tmp_path / "a.onnx", threads=1, say=said.append)
-    assert [line[:4] for line in said[7:]] == ["  * ", "    "], "the star is the best so far"
+    assert [line[:4] for line in said[8:]] == ["  * ", "    "], "the star is the best so far"
 
 
 def test_without_pictures_it_says_what_to_pass(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 from edgeopt.errors import EdgeoptError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.null import Null
+from edgeopt.measurement.accuracy.judgement import judge_agreement, judge_pairs
 from edgeopt.measurement.clock import ScriptedClock
 from edgeopt.measurement.interleaved import Machine, Pace, take_turns
 from edgeopt.measurement.one_open import proof_seconds, take_turns_one_open
@@ -28,6 +29,8 @@ from edgeopt.recipes.frames import Frames
 from edgeopt.system.time_limit import limited
 from edgeopt.tasks import Accuracy
 
+AGREES = judge_agreement(1.0, np.ones(400), 0.9)
+"""Only time differs here."""
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "choice_truth.py"
 
 
@@ -85,7 +88,9 @@ def quiet(truth, speeds, *, fresh=True, wish=None, change=None, read=None, limit
         return take_turns(opened((BASELINE, *names)), frames, pace, seed=seed, machine=machine)
 
     frames = Frames(("a", "b"), lambda index: np.zeros(1, np.uint8), Path("scripted"))
-    candidates = [Candidate(name, "", (), "fp32", f"{name}.onnx", 1000, agreement=1.0) for name in known]
+    candidates = [
+        Candidate(name, "", (), "fp32", f"{name}.onnx", 1000, agreement=1.0, judgement=AGREES) for name in known
+    ]
     candidates = [change(one) for one in candidates] if change else candidates
     run = fresh if callable(fresh) else in_a_process if fresh else None
     measured = [name for name in known if name not in left_out]
@@ -116,7 +121,8 @@ def test_a_proof_names_its_processes_and_its_interval(truth):
 
 def test_the_kinder_of_two_stays_unless_the_other_is_proven_faster_than_it(truth):
     def lossy(one: Candidate) -> Candidate:
-        return replace(one, drop=0.005 if one.name == "lossy" else 0.0, score=Accuracy("AP", 0.5, 64))
+        judged = judge_pairs(30 if one.name == "lossy" else 10, 10, 5000, 0.01)
+        return replace(one, judgement=judged, score=Accuracy("AP", 0.5, 5000))
 
     assert quiet(truth, {"lossy": (1.51, 0), "kind": (1.5, 0)}, change=lossy).chosen.name == "kind"
     assert quiet(truth, {"lossy": (1.8, 0), "kind": (1.5, 0)}, change=lossy).chosen.name == "lossy"
