@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -175,9 +175,8 @@ def detector(scenes: int) -> list[Population]:
     """Return the shipped detector on so many scenes, against itself with weights of fewer bits."""
     from edgeopt.executors import SessionOptions
     from edgeopt.executors.onnxruntime import EXECUTOR
-    from edgeopt.graph.model import find_model, load_model
-    from edgeopt.recipes.labels.boxes import BoxLabels
-    from edgeopt.recipes.matching import find_recipe
+    from edgeopt.graph.model import find_model
+    from edgeopt.measurement.given import open_given
     from edgeopt.tasks import make_task
 
     folder = find_model("digits_detector").parent
@@ -185,8 +184,8 @@ def detector(scenes: int) -> list[Population]:
     from scenes import compose_scene, split_digits  # the shipped detector's own; it reads scikit-learn's digits
 
     rng, (_, held_out) = np.random.default_rng(1), split_digits(0)
-    model = load_model(find_model("digits_detector"))
-    recipe = find_recipe("digits_detector")
+    opened = open_given("digits_detector", "cpu", None)
+    model, recipe = opened.model, opened.recipe
     task = make_task(recipe, model.inputs, model.outputs, evaluating=True)
     drawn = [compose_scene(held_out, rng) for _ in range(scenes)]
     answered = {}
@@ -198,12 +197,12 @@ def detector(scenes: int) -> list[Population]:
             found.append(task.postprocess(session.run(inputs), geometry))
         session.close()
         answered[bits] = found
-    labels = _labels(drawn, BoxLabels, recipe)
+    labels = _labels(drawn, recipe)
     tables = {bits: task._tables(found, labels) for bits, found in answered.items()}  # type: ignore[attr-defined]
     return [Population(f"detector, weights of {bits} bits", "AP", scenes, tables[0], tables[bits]) for bits in (5, 4)]
 
 
-def _labels(scenes: Sequence[Any], kind: Callable[..., Any], recipe: Any) -> Any:
+def _labels(scenes: Sequence[Any], recipe: Any) -> Any:
     """Return the scenes' boxes as the labels of a COCO file."""
     import json
     import tempfile
@@ -262,7 +261,7 @@ POPULATIONS = (
 )
 
 
-def show(rates: Sequence[Rates]) -> None:
+def show(rates: Iterable[Rates]) -> None:
     """Print a row for each population and number of labels."""
     print("| population | true drop | labels | KEPT though beyond | upper end | point estimate |")
     print("|---|--:|--:|--:|--:|--:|")
@@ -281,7 +280,7 @@ def main() -> None:
     parser.add_argument("--scenes", type=int, default=2000)
     given = parser.parse_args()
     populations = detector(given.scenes) if given.detector else POPULATIONS
-    show([judge_often(one, labels, given.repeats) for one in populations for labels in given.labels])
+    show(judge_often(one, labels, given.repeats) for one in populations for labels in given.labels)
     if given.detector:
         return
     print("\n| labels | candidates beyond | some KEPT, fixed order | best point estimate |\n|--:|--:|--:|--:|")

@@ -257,7 +257,7 @@ def make_plan(recipe: Recipe, target: Target, options: Options, threads: int, qu
         eval=_path(options.eval, recipe, recipe.evaluation.labels),
         budget_ms=options.budget_ms or target.budget_ms,
         budget_asked=options.budget_ms is not None,
-        accuracy_asked=bool(options.eval) or options.max_drop is not None,
+        accuracy_asked=bool(options.eval) or (options.max_drop is not None and recipe.reads_labels),
         max_drop=recipe.evaluation.max_drop if options.max_drop is None else options.max_drop,
         threads=engine_threads(options.threads, target.threads or threads),
         threads_asked=bool(options.threads or target.threads),

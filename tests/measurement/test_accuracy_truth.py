@@ -1,0 +1,53 @@
+"""Where the true drop is known: what loses more than is allowed is hardly ever KEPT, and a proof takes few labels."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "accuracy_truth.py"
+
+
+@pytest.fixture(scope="module")
+def truth() -> ModuleType:
+    """The benchmark of the same name, as a module."""
+    spec = importlib.util.spec_from_file_location("accuracy_truth", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["accuracy_truth"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("labels", [64, 400, 2000])
+@pytest.mark.parametrize("place", [0, 2, 3])
+def test_shares_beyond_what_is_allowed_are_kept_in_five_of_a_hundred_at_most(
+    place: int, labels: int, truth: ModuleType
+) -> None:
+    rates = truth.judge_often(truth.POPULATIONS[place], labels, 400)
+    assert rates.kept <= 30, "5 % of 400 are 20, and 30 are seen in 1 of 70 runs"
+    assert rates.by_point > 100, "the point estimate alone says so in about half of them"
+
+
+@pytest.mark.parametrize("place", [4, 5])
+def test_metrics_that_are_no_share_are_kept_no_oftener(place: int, truth: ModuleType) -> None:
+    rates = truth.judge_often(truth.POPULATIONS[place], 400, 40)
+    assert rates.kept <= 6
+    assert rates.by_point > 8
+
+
+def test_the_best_of_twenty_is_not_lucky(truth: ModuleType) -> None:
+    kept, by_point = truth.choose_often(400, 20, 300)
+    assert kept <= 0.08
+    assert by_point > 0.9
+
+
+def test_few_labels_prove_a_form_that_loses_little(truth: ModuleType) -> None:
+    power, labels = truth.prove_often(300)
+    assert power >= 0.8
+    assert labels <= 240
