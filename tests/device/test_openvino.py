@@ -359,8 +359,9 @@ def test_the_cpu_target_offers_both_engines_and_the_bundle_opens_on_the_one_that
     assert engines["openvino-fp32"] == engines["openvino-w8a8"] == "openvino"
     assert ("openvino-bf16" in engines) == HAS_BF16
     offered = [one for one in report.candidates if one.executor == "openvino"]
-    assert all(one.score.n == 160 and one.latency and one.speed for one in offered)
-    assert all(one.drop <= 0.01 for one in offered if one.precision.startswith("w8"))
+    assert all(one.latency and one.speed for one in offered)
+    assert all(one.agreement > 0.9 for one in offered if one.precision.startswith("w8"))
+    assert all(one.score.n == 160 for one in offered if one.word in ("KEPT", "NOT DECIDED") and one.judgement.samples)
     first = read_bundle(report.bundle).artefacts[0]
     assert (first.executor, first.precision) == (report.best.executor, report.best.precision)
     runtime = Runtime.load(report.bundle, threads=1)
@@ -375,7 +376,7 @@ def test_the_target_openvino_cpu_runs_the_whole_line_on_openvino_alone(tmp_path,
     report = optimize("digits_detector", target="openvino-cpu", out=tmp_path / "o", threads=1, steps=("fuse",))
     assert {one.executor for one in report.candidates} == {"openvino"}
     assert {one.precision for one in report.candidates} == ({"fp32", "bf16"} if HAS_BF16 else {"fp32"})
-    assert all(one.drop < 0.01 for one in report.candidates[1:])
+    assert all(one.drop is None or one.drop < 0.01 for one in report.candidates[1:])
     *first, last = read_bundle(report.bundle).artefacts
     assert {one.executor for one in first} == {"openvino"}
     assert (last.executor, last.precision) == ("onnxruntime", "fp32"), "a device without OpenVINO still answers"

@@ -49,8 +49,9 @@ def test_no_latency_is_told_and_the_command_for_the_device_is(out):
 
 def test_the_report_tells_metric_placement_and_picture(out):
     best = json.loads((out / "report.json").read_text("utf-8"))["candidates"][-1]
-    assert best["simulated"]["n"] == 128
-    assert abs(best["drop"]) <= 0.01
+    assert best["simulated"]["n"] == 160, "all labels"
+    assert abs(best["judgement"]["drop"]) <= 0.01
+    assert best["judgement"]["drop_most"] > best["judgement"]["drop"]
     assert best["placement"].startswith("all ")
     text = (out / "report.md").read_text("utf-8")
     assert "AP simulated" in text

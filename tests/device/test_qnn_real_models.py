@@ -28,7 +28,10 @@ def detector(data, tmp_path_factory) -> Report:
 @pytest.fixture(scope="module")
 def classifier(data, tmp_path_factory) -> Report:
     folder, out = data / "imagenet", tmp_path_factory.mktemp("squeezenet")
-    pictures = {"calib": str(folder / "calib"), "eval": str(folder / "val_labels.csv"), "recipe": "imagenet_caffe"}
+    head, *rows = (folder / "val_labels.csv").read_text("utf-8").splitlines()
+    few = out.with_suffix(".csv")  # simulated at a second each
+    few.write_text("\n".join((head, *(f"{folder / 'val' / row}" for row in rows[::4]))), "utf-8")
+    pictures = {"calib": str(folder / "calib"), "eval": str(few), "recipe": "imagenet_caffe"}
     return optimize(data / "models" / "squeezenet_224.onnx", target=TARGET, out=out, **pictures)
 
 
