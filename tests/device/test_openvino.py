@@ -397,7 +397,7 @@ def test_the_npu_target_says_what_is_missing(tmp_path):
     if "NPU" in EXECUTOR.devices():
         pytest.skip("this machine has an NPU")
     report = optimize("digits_detector", target="intel-npu", out=tmp_path / "o", steps=("simplify", "fuse"))
-    assert any(note.detail.startswith("not compiled: OpenVINO finds no NPU here") for note in report.notes)
+    assert any(note.detail.startswith("not compiled: ") and "NPU" in note.detail for note in report.notes)
     assert report.best.placement.endswith("on the NPU (by rule; not compiled: openvino)")
     assert report.verdict_line.startswith("latency: not measured (no device)")
 

@@ -43,9 +43,6 @@ from edgeopt.system.text import plural
 from edgeopt.system.time_limit import LONGER, OutOfTime
 from edgeopt.tasks import Task
 
-LEAST_DB = 80.0
-"""Signal to noise from which outputs are the original's within float rounding: rewrites have 100 dB and more, 16-bit
-floats about 60."""
 _SHARE = 0.1
 """Share of a time limit that the answers to all samples may take."""
 
@@ -58,7 +55,7 @@ def prove_accuracy(run: Run, marked: Sequence[Candidate]) -> tuple[Candidate, ..
         marked: From `mark`, with the speeds that were proven.
     """
     finalists = [one for one in _finalists(run, marked) if one.judgement is None]
-    judged = {one.name: judge_numbers(_decibels(one), run.plan.max_drop) for one in finalists if _is_rewrite(one)}
+    judged = {one.name: judge_numbers(_decibels(one), run.plan.max_drop) for one in finalists if one.is_rewrite}
     tested = sorted((one for one in finalists if one.name not in judged), key=lambda one: -(one.agreement or 0.0))
     if tested:
         run.listener.say(f"judging the accuracy of {plural(len(tested), 'candidate')}")
@@ -92,11 +89,6 @@ def _undominated(candidates: Sequence[Candidate], gain: Callable[[Candidate], fl
         return any(other[0] >= mine[0] and other[1] >= mine[1] and other != mine for other in others)
 
     return [one for one in candidates if not is_beaten(one)]
-
-
-def _is_rewrite(one: Candidate) -> bool:
-    """Whether a candidate computes what the original does, apart from the rounding of floats."""
-    return one.drift is not None and one.drift.worst_db >= LEAST_DB and (one.agreement or 0.0) > 1 - 1e-3
 
 
 def _decibels(one: Candidate) -> float:

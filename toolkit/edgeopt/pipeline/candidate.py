@@ -17,6 +17,9 @@ from edgeopt.system.toml import parse_table
 from edgeopt.tasks import Accuracy
 
 BASELINE = "baseline"
+LEAST_DB = 80.0
+"""Signal to noise from which outputs are the original's within float rounding: rewrites have 100 dB and more, 16-bit
+floats about 60."""
 RESUMED = Note(NoteKind.INFO, "taken up from disk")
 
 
@@ -90,6 +93,12 @@ class Candidate:
     def drop_most(self) -> float | None:
         """What is lost at most, wrong in 5 % of cases; None where no labels judged it."""
         return self.judgement.drop_most if self.judgement and self.judgement.samples else None
+
+    @property
+    def is_rewrite(self) -> bool:
+        """Whether it computes what the original does, apart from the rounding of floats."""
+        agrees = self.agreement is not None and self.agreement > 1 - 1e-3
+        return self.drift is not None and self.drift.worst_db >= LEAST_DB and agrees
 
     @property
     def word(self) -> str:

@@ -9,8 +9,9 @@ from typing import Any
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.graph.model import Model, load_model
+from edgeopt.measurement.accuracy.bootstrap import Scored, score
 from edgeopt.measurement.accuracy.evaluate import answers
-from edgeopt.measurement.accuracy.judgement import is_within
+from edgeopt.measurement.accuracy.judgement import Word, judge_scores
 from edgeopt.measurement.fresh_process.turns import FreshTurns, Runnable, feed_of, run_fresh
 from edgeopt.measurement.interleaved import Pace, take_turns
 from edgeopt.measurement.statistics.ratio import Change
@@ -18,13 +19,14 @@ from edgeopt.pipeline.candidate import Candidate
 from edgeopt.pipeline.plan import DEFAULT
 from edgeopt.pipeline.result import Inside
 from edgeopt.pipeline.run import Run
+from edgeopt.pipeline.scoring import stored_baseline
 from edgeopt.recipes.hugging_face import read_configuration
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.steps import Step
 from edgeopt.steps._class_map import ARGMAX
 from edgeopt.steps._context import AGREEMENT_PICTURES, Context, Setting
 from edgeopt.system.time_limit import OutOfTime, limited
-from edgeopt.tasks import Accuracy, make_task
+from edgeopt.tasks import make_task
 
 SECONDS = 5.0
 """For the time of a frame beside that of the same model with nothing embedded."""
@@ -144,14 +146,13 @@ def _checked(run: Run, best: Candidate, asked: Embedding) -> Embedding:
     before, model = _runnable(run, best, Embedding(run.context)), load_model(run.workspace.path(best.file), best.name)
     after = _runnable(run, best, asked)
     agreement = _agreement(run, before, after)
-    score = _score(run, best, asked, model)
-    baseline = run.candidates[0].score
-    drop = baseline.value - score.value if baseline and score else None
-    is_kept = agreement >= LEAST_AGREEMENT if drop is None else is_within(drop, run.plan.max_drop)
-    if not is_kept:
+    scored = _score(run, best, asked, model)
+    if not _is_kept(run, best, scored, agreement):
+        baseline = run.candidates[0].score
+        drop = baseline.value - scored.accuracy.value if baseline and scored else None
         lost = f"agrees with itself in {agreement:.3f} only" if drop is None else f"would drop {drop:.4f} in all"
         raise EdgeoptError(f"{best.name} {lost} with {_told(asked)} inside", remedy="leave the step out")
-    inside = Inside(tuple(map(str, asked.recipe.embedded)), agreement, score)
+    inside = Inside(tuple(map(str, asked.recipe.embedded)), agreement, scored.accuracy if scored else None)
     return replace(asked, inside=inside if run.untimed else _timed(run, best, inside, before, after))
 
 
@@ -178,7 +179,17 @@ def _agreement(run: Run, before: Runnable, after: Runnable) -> float:
     return task.agreement(found[1], found[0])
 
 
-def _score(run: Run, best: Candidate, asked: Embedding, model: Model) -> Accuracy | None:
+def _is_kept(run: Run, best: Candidate, scored: Scored | None, agreement: float) -> bool:
+    """Return whether the model with parts inside keeps what is proven of it: the next test after its own."""
+    before = stored_baseline(run)
+    judged = judge_scores(before, scored, run.plan.max_drop) if before and scored else None
+    if judged is None:
+        return agreement >= LEAST_AGREEMENT
+    is_proven_before = best.judgement is not None and best.judgement.word is Word.KEPT and best.judgement.samples > 0
+    return judged.is_proven or (judged.is_open and not is_proven_before)
+
+
+def _score(run: Run, best: Candidate, asked: Embedding, model: Model) -> Scored | None:
     """Return the metric of the model with the parts inside, at the thresholds of the evaluation."""
     if run.labelled is None:
         return None
@@ -195,7 +206,7 @@ def _score(run: Run, best: Candidate, asked: Embedding, model: Model) -> Accurac
     )
     found = answers(session, task, run.labelled.frames, run.listener.progress, "evaluate what is embedded")
     session.close()
-    return task.score(found, run.labelled.labels)
+    return score(task, found, run.labelled.labels)
 
 
 _THRESHOLDS = ("score_threshold", "iou_threshold", "max_detections")

@@ -124,7 +124,7 @@ def optimize(
     run = start_run(given, pictures, plan, folder, asked.resume, replay, listener or Silence())
     with run.workspace, kept_in(run.workspace.path(FOLDER) if given.model.is_outside else None):
         what = head(plan, given.model.name, given.recipe, given.target, given.choice.reason)
-        for one in (*what, *map(Value.of_note, plan.notes)):
+        for one in (*what, *map(Value.of_note, (*plan.notes, *run.of_labels))):
             run.listener.say(str(one))
         run.listener.say("")
         read_as_the_recipe_says(run.context, plan, given.choice, run.labelled, folder)

@@ -60,6 +60,8 @@ class Run:
     labelled: LabelledFrames | None
     resume: bool
     listener: Listener
+    of_labels: tuple[Note, ...] = ()
+    """How the labels were divided, and why they may prove nothing: said before the search."""
     labels_prove: bool = True
     """Whether no labelled sample steers the search: else they prove nothing."""
     replay: Replay | None = None

@@ -76,11 +76,13 @@ def score_candidate(
         run.context.checked_outputs += outputs
         return candidate
     pairs = zip(run.context.original_outputs(), outputs, strict=True) if is_compared else ()
-    return replace(
+    compared = replace(
         candidate,
         drift=worst_drift(starmap(measure_drift, pairs)) if is_compared else None,
         agreement=task.agreement(found, run.context.reference),
     )
+    # Of what computes the same the metric is the same: no label is read for it.
+    return replace(compared, score=run.candidates[0].score) if compared.is_rewrite else compared
 
 
 def _smaller_size(context: Context, model: Model) -> tuple[int, ...]:
@@ -226,7 +228,8 @@ def add_candidate(
         give_back()  # of what it was made of
     if resumed:
         # What an earlier look at the labels said is judged again: there may be more of them now.
-        unjudged = resumed if name == BASELINE else replace(resumed, judgement=None, score=None)
+        is_known = name == BASELINE or resumed.is_rewrite
+        unjudged = resumed if is_known else replace(resumed, judgement=None, score=None)
         candidate = replace(unjudged, notes=(*(note for note in resumed.notes if note != RESUMED), RESUMED))
         if name == BASELINE:
             session = run.context.open(outcome.model)

@@ -130,7 +130,9 @@ def choose(marked: Sequence[Candidate], wish: Wish, is_faster: IsFaster) -> Chos
     if not any(one.speed for one in allowed):
         if not allowed:
             return Chosen(BASELINE, _only_baseline(marked))
-        fitting = kept or still_open[:1]
+        on_device = {one.name for one in allowed if one.profile} or {one.name for one in allowed}
+        fitting = [one for one in kept if one.name in on_device]
+        fitting = fitting or [one for one in still_open if one.name in on_device][:1]
         best = next(one for one in fitting if one.steps == fitting[-1].steps)
         return Chosen(best.name, _reason_unmeasured(best, marked))
     if wish.prefer is Prefer.SIZE:

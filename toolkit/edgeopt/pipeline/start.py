@@ -256,13 +256,15 @@ def start_run(
     context = open_context(given, plan, engines.own, frames, workspace, listener)
     if labelled:
         context.search_agreement = max(context.recipe.least_agreement, 1 - _LOST_BY_CHANGE * plan.max_drop)
-    notes = [*engines.notes, *material.notes, *_notes_of_labels(labelled, plan, is_apart=material.is_apart)]
+    of_labels = _notes_of_labels(labelled, plan, is_apart=material.is_apart)
+    notes = [*engines.notes, *material.notes, *of_labels]
     return Run(
         context=replace(context, alternatives=engines.others, replay=replay, untimed=engines.untimed, notes=notes),
         plan=plan,
         workspace=workspace,
         labelled=labelled,
         labels_prove=material.is_apart,
+        of_labels=(*material.notes, *of_labels),
         resume=resume,
         listener=listener,
         replay=replay,
@@ -278,8 +280,8 @@ def _notes_of_labels(labelled: LabelledFrames | None, plan: Plan, *, is_apart: b
     if not why:
         return []
     least = least_samples(plan.max_drop, LEVEL)
-    hint = f"label {least:,} or more, or allow more with --max-drop" if least else "allow more with --max-drop"
-    return [Note(NoteKind.WARNING, why, f"{hint}; edgeopt also says which ones to label")]
+    hint = f"label {least:,} or more, or allow more: --max-drop" if least else "allow more: --max-drop"
+    return [Note(NoteKind.WARNING, why, hint)]
 
 
 def _fewer(labelled: LabelledFrames, most: int, why: str) -> LabelledFrames:

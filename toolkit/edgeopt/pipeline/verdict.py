@@ -40,7 +40,8 @@ def judgements_of(report: Report) -> tuple[Judgement, ...]:
 def _outcome(report: Report) -> Outcome:
     if is_judged(report):
         return Outcome.by_exit(report.exit_code)
-    return Outcome.PASS if report.verdict == "PASS" else Outcome.DONE
+    is_proven_or_first = report.best.judgement is None or report.best.judgement.is_proven
+    return Outcome.PASS if report.verdict == "PASS" and is_proven_or_first else Outcome.DONE
 
 
 def _sentence(report: Report) -> str:
