@@ -473,7 +473,7 @@ def test_the_command_prints_json_and_nothing_else(tmp_path):
 
 
 def test_a_pipe_gets_every_character():
-    long = ["bench", "digits_detector", "--seconds", "0.1", "--frames", "20", "--source", str(edgeopt_pictures())]
+    long = ["bench", "digits_detector", "--seconds", "1", "--frames", "800", "--source", str(edgeopt_pictures())]
     text = CliRunner().invoke(cli, long).output
     assert "postprocess" in text
     assert "p1 " in text, "no column is left out"
