@@ -12,7 +12,7 @@ ASKED = GenerationOptions((16,), seconds=3.0)
 
 
 def test_the_least_answers_are_told_where_they_take_longer_than_asked():
-    assert progress_of(ASKED, 1.0, 2.0) == ("measure answers, tenths of a second", 10, 30)
+    assert progress_of(ASKED, 1.0, 2.0) == ("measure answers", 10, 30)
     title, done, whole = progress_of(ASKED, 1.0, 55.0)
     assert "6 of each length take about 55 s, 3 s were asked for" in title
     assert (done, whole) == (10, 550)

@@ -270,22 +270,24 @@ def test_the_report_tells_the_points_the_pins_and_the_layers(case):
 
 def test_what_leaves_room_for_integers_goes_on_first_and_what_loses_too_much_never():
     def rival(name: str, drop: float) -> Rival:
-        one = Candidate(name, "fuse", ("prune",), "fp32", f"candidates/{name}/model.onnx", 1, drop=drop)
+        file, agreement = f"candidates/{name}/model.onnx", 1 - 10 * drop
+        one = Candidate(name, "fuse", ("prune",), "fp32", file, 1, agreement=agreement)
         return Rival(Model(None, name), one)
 
     fastest_first = [rival("prune-4", 0.03), rival("prune-3", 0.009), rival("prune-2", 0.004), rival("prune", 0.0)]
-    found = [one.candidate.name for one in going_on(fastest_first, Wish(0.01))]
+    found = [one.candidate.name for one in going_on(fastest_first, Wish(0.01, 0.9))]
     assert found == ["prune-2", "prune", "prune-3"]
 
 
 def test_what_training_made_of_a_rival_goes_on_before_it_unless_it_loses_more():
     def rival(name: str, parent: str, drop: float, *steps: str) -> Rival:
-        return Rival(Model(None, name), Candidate(name, parent, steps, "fp32", f"{name}.onnx", 1, drop=drop))
+        one = Candidate(name, parent, steps, "fp32", f"{name}.onnx", 1, agreement=1 - 10 * drop)
+        return Rival(Model(None, name), one)
 
     cut = [rival("prune", "fuse", 0.004, "prune"), rival("prune-2", "fuse", 0.001, "prune")]
     for drop, wanted in ((0.003, ["finetune", "prune", "prune-2"]), (0.0045, ["prune", "prune-2", "finetune"])):
         healed = rival("finetune", "prune", drop, "prune", "finetune")
-        assert [one.candidate.name for one in going_on([*cut, healed], Wish(0.01))] == wanted
+        assert [one.candidate.name for one in going_on([*cut, healed], Wish(0.01, 0.9))] == wanted
 
 
 def test_what_costs_accuracy_is_not_chosen_untimed():
@@ -338,7 +340,7 @@ def test_a_report_of_pruning_is_read_back_for_a_replay(case):
 def test_steps_that_cost_accuracy_share_what_may_be_lost():
     def planned(*names: str) -> Plan:
         steps = {name: step for name, step in all_steps().items() if name in names}
-        return Plan(steps, None, False, None, 33.0, False, 0.01, 1, False, None)
+        return Plan(steps, None, False, None, 33.0, False, False, 0.01, 1, False, None)
 
     plan = planned("simplify", "resolution", "prune", "activations", "finetune", "quantize")
     assert [round(plan.share_until(name), 3) for name in ("resolution", "prune", "activations")] == [0.333, 0.667, 1.0]
@@ -346,13 +348,10 @@ def test_steps_that_cost_accuracy_share_what_may_be_lost():
     assert planned("fuse", "prune").share_until("prune") == 1.0
 
 
-def test_a_share_is_of_the_drop_where_there_are_labels_and_of_the_agreement_where_there_are_none():
-    def rival(drop: float | None, agreement: float) -> Rival:
-        one = Candidate("one", "fuse", ("prune",), "fp32", "candidates/one/m.onnx", 1, drop=drop, agreement=agreement)
+def test_a_share_is_of_the_agreement_that_may_be_lost():
+    def rival(agreement: float) -> Rival:
+        one = Candidate("one", "fuse", ("prune",), "fp32", "candidates/one/m.onnx", 1, agreement=agreement)
         return Rival(Model(None, "one"), one)
 
-    labelled = [rival(0.001, 0.1), rival(0.006, 0.1), rival(0.02, 0.1)]
-    assert within_share(labelled, Wish(0.01), 0.5) == labelled[:1]
-    assert within_share(labelled, Wish(0.01), 1.0) == labelled[:2]
-    agreeing = [rival(None, 0.97), rival(None, 0.92), rival(None, 0.8)]
+    agreeing = [rival(0.97), rival(0.92), rival(0.8)]
     assert within_share(agreeing, Wish(0.01, least_agreement=0.9), 0.5) == agreeing[:1]

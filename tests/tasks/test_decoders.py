@@ -19,6 +19,7 @@ ON_WHOLE_HEADS = {
     "dbnet_upright",
     "detections",
     "detections_yx",
+    "columns",
     "yolov8_dfl",
     "nanodet",
     "detr",

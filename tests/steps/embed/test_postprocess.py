@@ -176,7 +176,7 @@ def test_an_embedded_decoder_gives_the_tasks_boxes(case, threshold):
     assert count > 0 or threshold > 0.9
 
 
-NOT_EMBEDDED = {"dbnet", "dbnet_upright", "detections", "detections_yx"}
+NOT_EMBEDDED = {"columns", "dbnet", "dbnet_upright", "detections", "detections_yx"}
 """Standard ONNX finds no regions; the others end in suppression already."""
 
 
