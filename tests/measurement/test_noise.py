@@ -1,7 +1,8 @@
 """NOISY where a close figure is wrong, and nowhere else: models against themselves on a loaded and on quiet machines.
 
 `loaded.json` holds runs that `benchmarks/noise_truth.py record digits_detector` made on a virtual machine of two cores
-on which eight other programs worked. Quiet runs are simulated from what an idle virtual machine shows: a little stolen
+on which eight other programs worked, `quiet.json` eight runs of the same machine, idle. More quiet runs are simulated
+from what an idle virtual machine shows: a little stolen
 time, interrupts, pages of the model read from disk, another clock rate, sessions that differ by some percent.
 """
 
@@ -23,6 +24,7 @@ from edgeopt.measurement.statistics.ratio import rounds_reach
 
 ROOT = Path(__file__).parents[2]
 LOADED = json.loads((ROOT / "tests/fixtures/noise/loaded.json").read_text("utf-8"))
+QUIET = json.loads((ROOT / "tests/fixtures/noise/quiet.json").read_text("utf-8"))
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +80,11 @@ def test_every_loaded_run_whose_close_figure_was_wrong_is_noisy(truth):
     wrong = [one for one in LOADED if truth.is_wrong(one, fastest_us)]
     assert len(wrong) > len(LOADED) / 2
     assert all(truth.judge(one).level is TrustLevel.NOISY for one in wrong)
+
+
+def test_recorded_runs_of_an_idle_virtual_machine_are_not_called_noisy(truth):
+    assert [truth.judge(one).level for one in QUIET] == [TrustLevel.TRUSTED] * len(QUIET)
+    assert all(rounds_reach(np.array(one["rounds"])) < 0.02 for one in QUIET), "none is off by a close figure"
 
 
 def test_rounds_tell_most_of_the_loaded_runs_without_any_counter(truth):

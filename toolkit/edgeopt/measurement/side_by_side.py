@@ -132,7 +132,8 @@ def run_in_turns(
         seed: Of the order.
         tell: Hears progress.
     """
-    openers, workers = {side.label: side.subject.open_again for side in sides}, sides[0].subject.threads
+    openers = {side.label: partial(side.subject.open_again, side.subject.opening.sharing) for side in sides}
+    workers = sides[0].subject.threads
     told = partial(tell, "measure in turns") if tell else None
     rest(sides)
     turns = take_turns_one_open if any(side.subject.is_large for side in sides) else take_turns

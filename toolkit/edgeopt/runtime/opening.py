@@ -37,6 +37,17 @@ class Opening:
         merged = {**self.options.entries, **entries}
         return dataclasses.replace(self, options=dataclasses.replace(self.options, entries=merged))
 
+    @property
+    def sharing(self) -> Mapping[str, str]:
+        """Entries with which a session leaves its cores when a run is over, apart from what is set already.
+
+        Sessions of several threads that take turns hold each other up without it: the threads of the last one wait in a
+        loop for more work while the next one runs. A model against itself on two cores then differed by 4 %, and the
+        machine was called noisy.
+        """
+        entries = registry.load(executors, self.executor).EXECUTOR.sharing
+        return {name: value for name, value in entries.items() if name not in self.options.entries}
+
     def with_threads(self, threads: int) -> Opening:
         """Return the same with another number of threads."""
         return dataclasses.replace(self, options=dataclasses.replace(self.options, threads=threads))

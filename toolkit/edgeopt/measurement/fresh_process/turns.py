@@ -50,12 +50,12 @@ class Runnable:
     outputs: tuple[TensorSpec, ...]
 
     def open(self) -> Pipeline:
-        """Return a task and a session of its own.
+        """Return a task and a session of its own, which leaves its cores to the others when a run is over.
 
         Raises:
             EdgeoptError: If the session does not open.
         """
-        session = self.opening.open(self.source)
+        session = self.opening.with_entries(self.opening.sharing).open(self.source)
         task = make_task(self.recipe, self.inputs, self.outputs, evaluating=False)
         return task, feed_back(session, self.recipe.input.states)
 
