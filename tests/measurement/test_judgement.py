@@ -18,6 +18,7 @@ from edgeopt.measurement.accuracy.judgement import (
     judge_numbers,
     judge_pairs,
     judge_scores,
+    steered,
 )
 from edgeopt.measurement.accuracy.paired_shares import least_samples, lower_bound, upper_bound
 from edgeopt.tasks import Accuracy
@@ -160,3 +161,15 @@ def test_a_judgement_is_told_with_its_bound_and_what_it_rests_on() -> None:
     assert str(judged).startswith("drop +0.0010, at most +0.00")
     assert str(judged).endswith("(0.01 allowed; 1000 samples, 9 answers changed, 9 labels)")
     assert isinstance(judged, Judgement)
+
+
+def test_labels_that_prove_nothing_say_so_and_what_would_decide() -> None:
+    judged = steered(judge_pairs(0, 0, 400, 0.01))
+    assert judged.word is Word.NOT_DECIDED
+    assert str(judged).endswith("these labels steered the search, or were looked at too often")
+    assert judged.remedy == "labels of other samples would decide"
+    lost = judge_pairs(40, 0, 400, 0.01)
+    assert steered(lost) is lost
+    untested = in_order([judge_pairs(4, 2, 400, 0.01), judge_pairs(0, 0, 400, 0.01)])[1]
+    assert "safer candidate" in str(untested)
+    assert untested.remedy == "what decides the safer candidate lets this one be tested"

@@ -26,6 +26,7 @@ from edgeopt.measurement.accuracy.judgement import (
     judge_agreement,
     judge_numbers,
     judge_scores,
+    steered,
 )
 from edgeopt.pipeline.candidate import BASELINE, Candidate
 from edgeopt.pipeline.labelling.offer import (
@@ -126,9 +127,7 @@ def _test(run: Run, tested: Sequence[Candidate]) -> list[Judgement]:
 
 def _as_labels_prove(run: Run, judged: Judgement) -> Judgement:
     """Return a judgement, not decided where the labels prove nothing any more."""
-    if judged.is_proven and not run.labels_prove:
-        return replace(judged, word=Word.NOT_DECIDED, why="the labels also steered the search")
-    return judged
+    return judged if run.labels_prove else steered(judged)
 
 
 def _by_answers(

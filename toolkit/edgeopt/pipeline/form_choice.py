@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from edgeopt.errors import Note, NoteKind
 from edgeopt.measurement.accuracy.bootstrap import Scored
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames
-from edgeopt.measurement.accuracy.judgement import Judgement, Word, in_order, judge_scores
+from edgeopt.measurement.accuracy.judgement import Judgement, in_order, judge_scores, steered
 from edgeopt.pipeline.quantize_result import Tried
 from edgeopt.pipeline.scoring import score_on_labels
 from edgeopt.steps._context import Context, Setting
@@ -86,6 +86,4 @@ class FormChoice:
         judgement = judge_scores(baseline, scored, self.max_drop)
         assert judgement is not None  # both were scored on the same labels
         self.tried[one.name] = replace(self.tried[one.name], score=scored.accuracy.value)
-        if judgement.is_proven and not self.labels_prove:
-            return replace(judgement, word=Word.NOT_DECIDED, why="the labels also steered the search")
-        return judgement
+        return judgement if self.labels_prove else steered(judgement)

@@ -33,6 +33,13 @@ LOOKS = 3
 """How often labels that are added may be looked at; each look is then wrong in a third of `LEVEL`."""
 _POWER = 0.8
 """Probability with which the number of samples that is told decides."""
+_STEERED = "these labels steered the search, or were looked at too often"
+_UNTESTED = "a safer candidate is not proven, so this one was not tested"
+_INSTEAD = {
+    _STEERED: "labels of other samples would decide",
+    _UNTESTED: "what decides the safer candidate lets this one be tested",
+}
+"""What would decide where the bound itself lies within what is allowed."""
 _ROUNDING = 1e-9
 """Four of 400 samples are 0.01, whatever floating point makes of it."""
 
@@ -114,7 +121,8 @@ class Judgement:
         changed = "" if self.changed is None else f", {self.changed} answers changed"
         labels = "" if self.labels is None else f", {plural(self.labels, 'label')}"
         rests = f"{plural(self.samples, 'sample')}{changed}{labels}"
-        return f"drop {self.drop:+.4f}{bound} ({self.allowed:g} allowed; {rests})"
+        why = f"; {self.why}" if self.why else ""
+        return f"drop {self.drop:+.4f}{bound} ({self.allowed:g} allowed; {rests}){why}"
 
     @property
     def _agreement_words(self) -> str:
@@ -129,6 +137,8 @@ class Judgement:
         """What would decide; empty where it is decided."""
         if self.word is not Word.NOT_DECIDED:
             return ""
+        if self.why in _INSTEAD:
+            return _INSTEAD[self.why]
         if self.drop is None:
             more = f"about {self.wanted:,} samples" if self.wanted else "more samples"
             return f"{more} would decide"
@@ -274,6 +284,11 @@ def _samples_for(judged: Judgement, deviation: float) -> int:
     return max(wanted, least_samples(judged.allowed, judged.level), judged.samples + 1)
 
 
+def steered(judged: Judgement) -> Judgement:
+    """Return a judgement by labels that prove nothing: what they would prove is not decided."""
+    return replace(judged, word=Word.NOT_DECIDED, why=_STEERED) if judged.is_proven else judged
+
+
 def in_order(judged: Sequence[Judgement]) -> list[Judgement]:
     """Return judgements of candidates that were tested one after the other: behind the first unproven none is proven.
 
@@ -283,7 +298,7 @@ def in_order(judged: Sequence[Judgement]) -> list[Judgement]:
     ended, kept = False, list[Judgement]()
     for one in judged:
         if ended and one.is_proven:
-            one = replace(one, word=Word.NOT_DECIDED, why="a safer candidate is not proven, so this one was not tested")
+            one = replace(one, word=Word.NOT_DECIDED, why=_UNTESTED)
         ended = ended or not one.is_proven
         kept.append(one)
     return kept

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from edgeopt.errors import EdgeoptError, InvalidFileError
 from edgeopt.measurement.accuracy.bootstrap import Scored, require_telling, score
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, Progress, open_labelled
-from edgeopt.measurement.accuracy.judgement import Judgement, Word, judge_agreement, judge_pairs, judge_scores
+from edgeopt.measurement.accuracy.judgement import Judgement, judge_agreement, judge_pairs, judge_scores, steered
 from edgeopt.measurement.pipelines.likeness import alike, alike_on_crops
 from edgeopt.pipeline.accuracy_proof import agreement_of_each
 from edgeopt.pipeline.plain import plain
@@ -124,7 +124,8 @@ class Judge:
             task = pipeline.models[self._last.name].task
             scored = score(task, [one.last for one in answers], self._labelled.labels)
             before = self._before.scored if self._before else None
-            judgement = _steered(judge_scores(before, scored, self._max_drop)) if before else None
+            judged = judge_scores(before, scored, self._max_drop) if before else None
+            judgement = steered(judged) if judged else None
             return Judged(agreement, scored, scored.accuracy, self._drop(scored.accuracy), judgement)
         if self._expected:
             right = [alike(plain(one.last), wanted) == 1 for one, wanted in zip(answers, self._expected, strict=True)]
@@ -132,7 +133,7 @@ class Judge:
             pairs = [*zip(self._right or right, right, strict=True)]
             self._right = self._right or right
             worse, better = pairs.count((True, False)), pairs.count((False, True))
-            judgement = _steered(judge_pairs(worse, better, len(pairs), self._max_drop))
+            judgement = steered(judge_pairs(worse, better, len(pairs), self._max_drop))
             return Judged(agreement, None, accuracy, self._drop(accuracy), judgement)
         return Judged(agreement, judgement=judge_agreement(agreement, each, self._least_agreement))
 
@@ -187,13 +188,6 @@ class Judge:
         folder, expected = read_expected(labels)
         self.frames = open_frames(folder, list(expected))
         self._expected = [expected[name] for name in self.frames.names]
-
-
-def _steered(judged: Judgement | None) -> Judgement | None:
-    """Return a judgement by labels that also chose among the forms of the stages: they prove nothing."""
-    if judged is None or not judged.is_proven:
-        return judged
-    return replace(judged, word=Word.NOT_DECIDED, why="the labels also steered the search")
 
 
 def read_expected(path: Path) -> tuple[Path, Mapping[str, Any]]:
