@@ -46,16 +46,15 @@ def others(
     """Judge the candidates that keep their accuracy and were not chosen, by plain ONNX Runtime."""
     told: dict[str, tuple[bool, str]] = {}
     for one in found["candidates"]:
-        path, is_kept = folder / one["file"], keeps(found, one)
+        path, is_kept = folder / one["file"], keeps(one)
         if one["name"] in ("baseline", found["chosen"]) or not is_kept or path.suffix != ".onnx":
             continue
         told[one["name"]] = case.agrees(run_stream(alike(open_plain(path)), unseen, case.states), expected)
     return told
 
 
-def keeps(found: dict[str, Any], candidate: dict[str, Any]) -> bool:
+def keeps(candidate: dict[str, Any]) -> bool:
     """Return whether edgeopt says that a candidate keeps its accuracy."""
-    del found
     return bool(candidate["judgement"]) and candidate["judgement"]["word"] in ("KEPT", "AGREES")
 
 

@@ -47,7 +47,7 @@ from edgeopt.executors.rknn import ESTIMATE, EXECUTOR, PROVIDER, VARIABLE, Built
 from edgeopt.graph.drift import measure_drift
 from edgeopt.graph.model import load_model
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, answers, model_inputs, open_labelled
-from edgeopt.measurement.accuracy.parallel import simulate_metric
+from edgeopt.measurement.accuracy.parallel import simulate_answers
 from edgeopt.recipes.frames import open_frames
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.steps.compile._numbers import run_on_cpu
@@ -513,7 +513,8 @@ def test_squeezenet_keeps_its_accuracy_in_rockchips_own_w8a8(data, tmp_path):
     some = LabelledFrames(labelled.frames.select(kept), labelled.labels.select(kept))
     found = answers(CPU.open(model.data, SessionOptions()), make_task(), some.frames)
     float_top1 = make_task().score(found, some.labels).value
-    top1 = simulate_metric(lambda: Rknn(inputs).open(model.data, RK3588), make_task, some, processes=1).value
+    simulated = simulate_answers(lambda: Rknn(inputs).open(model.data, RK3588), make_task, some.frames, processes=1)
+    top1 = make_task().score(simulated, some.labels).value
     assert top1 >= float_top1 - 0.02
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from edgeopt.executors import Session
 from edgeopt.graph.states import Feedback
-from edgeopt.measurement.accuracy.evaluate import LabelledFrames, Progress
+from edgeopt.measurement.accuracy.evaluate import Progress
 from edgeopt.recipes.frames import Frames
-from edgeopt.tasks import Accuracy, Task
+from edgeopt.tasks import Task
 
 
 def simulate_answers(
@@ -71,16 +71,3 @@ def simulate_answers(
             stopped.set()
             raise
     return [found[i] for i in range(len(frames))]
-
-
-def simulate_metric(
-    open_session: Callable[[], Session],
-    make_task: Callable[[], Task],
-    data: LabelledFrames,
-    *,
-    processes: int,
-    tell: Progress | None = None,
-) -> Accuracy:
-    """Return the recipe's metric on labelled frames; see `simulate_answers`."""
-    answers = simulate_answers(open_session, make_task, data.frames, processes=processes, tell=tell)
-    return make_task().score(answers, data.labels)
