@@ -189,3 +189,49 @@ def test_an_interrupt_leaves_a_clean_line(terminal):
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert terminal.getvalue() == "\rfps 30^C\r        \r"
+
+
+def test_a_bar_of_the_whole_tells_what_is_ahead_of_all_parts_and_never_runs_backwards(terminal):
+    clock = Clock()
+    with Progress(stream=terminal, clock=clock, is_whole=True) as progress:
+        follow(progress, clock, "evaluate baseline", [(0, 0), (5, 5)], 10)
+        clock.now = 110
+        progress.ahead("quantize", 60.0, 30.0)
+        follow(progress, clock, "calibrate", [(10, 0), (20, 10), (30, 128)], 128)
+        follow(progress, clock, "search at most", [(40, 300), (90, 800)], Tenths(1800))
+        clock.now = 195
+        progress.ahead("measure in turns", 20.0, 10.0)
+        clock.now = 205
+        progress.ahead("confirm", 15.0, 0.0)
+        follow(progress, clock, "confirm", [(106, 0), (124, 3), (131, 3)], 6)
+    shown = lines_of(terminal)
+    assert shown == [
+        f"{'─' * 24}  0:00                    evaluate baseline 0/10",
+        f"{'─' * 24}  0:05                    evaluate baseline 5/10",
+        f"{'━' * 2}{'─' * 22}  0:10, about 1:30 left   quantize",
+        f"{'━' * 2}{'─' * 22}  0:10, about 1:30 left   calibrate 0/128",
+        f"{'━' * 2}{'─' * 22}  0:20, about 2:30 left   calibrate 10/128",
+        f"{'━' * 7}{'─' * 17}  0:30, about 1:10 left   calibrate 128/128",
+        f"{'━' * 9}{'─' * 15}  0:40, about 1:00 left   search at most 30 of 180 s",
+        f"{'━' * 18}{'─' * 6}  1:30, about 0:30 left   search at most 80 of 180 s",
+        f"{'━' * 18}{'─' * 6}  1:35, about 0:30 left   measure in turns",
+        f"{'━' * 21}{'─' * 3}  1:45, about 0:15 left   confirm",
+        f"{'━' * 21}{'─' * 3}  1:46, about 0:15 left   confirm 0/6",
+        f"{'━' * 21}{'─' * 3}  2:04, about 0:20 left   confirm 3/6",
+        f"{'━' * 22}{'─' * 2}  2:11, about 0:15 left   confirm 3/6",
+    ]
+    assert max(map(columns, shown)) <= 76
+
+
+def test_with_a_limit_the_bar_of_the_whole_says_when_it_ends_and_elsewhere_lines_stay_few(terminal):
+    clock, pipe = Clock(), Terminal(is_terminal=False)
+    with Progress(stream=terminal, clock=clock, limit_s=120.0, began_s=97.0) as progress:
+        follow(progress, clock, "calibrate", [(0, 1), (57, 100)], 128)
+    assert lines_of(terminal) == [
+        f"{'─' * 24}  0:03, ends within 1:57  calibrate 1/128",
+        f"{'━' * 12}{'─' * 12}  1:00, ends within 1:00  calibrate 100/128",
+    ]
+    with Progress(stream=pipe, clock=clock, is_whole=True) as progress:
+        progress.ahead("quantize", 60.0, 30.0)
+        follow(progress, clock, "calibrate", [(57, 0), (100, 64)], 128)
+    assert pipe.getvalue() == "calibrate 64/128  43 s left\n"

@@ -18,6 +18,7 @@ from edgeopt.graph.integers import Integers, Kind, read_integers
 from edgeopt.graph.model import Model, load_model, save_model
 from edgeopt.pipeline.optimize import optimize
 from edgeopt.pipeline.quantize import quantize
+from edgeopt.pipeline.run import Silence
 from edgeopt.steps.simplify import simplify
 
 SHAPE = (1, 8, 12, 12)
@@ -144,10 +145,7 @@ def test_optimize_says_so_at_the_start_and_calls_no_unchanged_file_a_step(tmp_pa
     path, said = quantized(tmp_path, "QDQ"), list[str]()
     np.savez(tmp_path / "x.npz", x=np.random.default_rng(2).normal(0, 1, (4, *SHAPE[1:])).astype(np.float32))
 
-    class Ear:
-        def progress(self, what, done, of):
-            """Hear nothing of it."""
-
+    class Ear(Silence):
         def say(self, text):
             said.append(text)
 

@@ -68,7 +68,7 @@ def test_a_model_of_seconds_an_answer_ends_in_time(limit_s, tmp_path, monkeypatc
     clock = Clock(monkeypatch)
     began_s = clock.now_s
     report = optimize_language_model("tiny_lm", target="cpu", out=tmp_path / "lm", options=options, listener=Silence())
-    assert clock.now_s - began_s <= 1.5 * limit_s + 10 + 2 * ANSWER_S
+    assert clock.now_s - began_s <= 1.1 * limit_s + 4 * ANSWER_S, "within a tenth, and a few answers of the model"
     assert read_bundle(report.folder).expected["form"] == report.chosen
     assert not report.was_cut
     assert report.exit_code == 0
@@ -100,7 +100,7 @@ def test_a_proof_has_as_many_processes_as_fit(limit_s, processes, tmp_path, monk
     shares = TimeShares(limit_s, Silence(), began_s=clock.now_s)
     contest = SimpleNamespace(prompts=[[1]], asked=None, threads=1)
     found = proof.prove(forms(tmp_path), contest, 6, None, shares)
-    assert clock.now_s - shares.began_s <= limit_s + 10
+    assert clock.now_s - shares.began_s <= limit_s
     told = proof.told_of_end(found, 6, None, shares)
     if processes == 0:
         assert choose_form(found) == BASELINE
@@ -124,7 +124,7 @@ def test_a_form_whose_rounds_were_cut_short_is_proven_by_processes_all_the_same(
 
 def test_parts_end_in_their_order_and_without_a_limit_none_does():
     shares = TimeShares(100.0, Silence(), began_s=0.0)
-    assert [shares.end_s(one) for one in Share] == [10.0, pytest.approx(55.0), 65.0, 75.0, 107.5, pytest.approx(115.0)]
+    assert [shares.end_s(one) for one in Share] == [10.0, pytest.approx(55.0), 65.0, 75.0, 97.0, 105.0]
     assert all(TimeShares(None, Silence()).end_s(one) == float("inf") for one in Share)
     late = TimeShares(1.0, Silence(), began_s=monotonic() - 10)
     with late.part(Share.FORMS, "no form was made"):
@@ -148,6 +148,6 @@ def test_a_budget_that_the_time_limit_leaves_open_is_told(tmp_path, monkeypatch)
     )
     began_s = clock.now_s
     report = optimize_language_model("tiny_lm", target="cpu", out=tmp_path / "lm", options=options, listener=Silence())
-    assert clock.now_s - began_s <= 40 + 2 * ANSWER_S
+    assert clock.now_s - began_s <= 1.1 * 20.0 + 4 * ANSWER_S
     assert report.exit_code == 3
     assert any(one.detail == "time limit reached: the budget is not decided" for one in report.notes)

@@ -14,7 +14,7 @@ from typing import TextIO
 
 from edgeopt.cli._status import StatusLine
 from edgeopt.cli._streams import write_if_possible
-from edgeopt.system.amounts import shown_amount
+from edgeopt.system.amounts import Tenths, shown_amount
 from edgeopt.system.text import fold, printable, shorten
 
 _TELLING_S = 2.0
@@ -23,6 +23,10 @@ _EVERY_S = 30.0
 """Between two lines about long work where there is no terminal."""
 _BAR = 24
 """Columns of the bar."""
+_CLOCK = 22
+"""Columns of the time beside a bar of the whole; of half an hour it takes more."""
+_CLOSE_S = 60
+"""From which time left it is told in steps of ten seconds, below in steps of five: it is expected, not known."""
 _PIPE = 80
 """Columns of a pipe."""
 _INDENT = 11
@@ -51,11 +55,28 @@ class _Work:
         return left_s if left_s > 0 else None
 
 
+@dataclass
+class _Ahead:
+    """What is expected of the whole command."""
+
+    part_ends_s: float
+    rest_s: float
+
+    def left_s(self, now_s: float, work: _Work) -> float:
+        """Return how long the whole takes yet: this part as expected, or longer at its work's pace, then all else.
+
+        Work that counts time tells its limit and no pace.
+        """
+        pace_s = 0.0 if isinstance(work.of, Tenths) else work.left_s(now_s) or 0.0
+        return max(self.part_ends_s - now_s, pace_s, 0.0) + self.rest_s
+
+
 class Progress:
     """Listens to long work.
 
     A bar stands at the beginning of its line, whatever the work is called, and never runs backwards: work that tells
-    less than before keeps its bar. Where the standard error is no terminal lines are printed that stay, about the work
+    less than before keeps its bar. It is of the whole command where that has a time limit or tells what is ahead, else
+    of the work that is done now. Where the standard error is no terminal lines are printed that stay, about the work
     itself no more than two a minute.
     """
 
@@ -66,6 +87,8 @@ class Progress:
         stream: TextIO | None = None,
         clock: Callable[[], float] = monotonic,
         limit_s: float | None = None,
+        is_whole: bool = False,
+        began_s: float | None = None,
     ) -> None:
         """Begin to listen.
 
@@ -74,9 +97,13 @@ class Progress:
             stream: Where it is shown; None: the standard error.
             clock: Seconds that never go back.
             limit_s: How long the whole command may take: the bar is then of the whole, and says when it ends.
+            is_whole: Whether the bar is of the whole command without a limit too, as far as `ahead` tells of it.
+            began_s: When the command began, by the clock; None: now.
         """
         self._quiet, self._clock, self._stream = quiet, clock, stream or sys.stderr
-        self._limit_s, self._began_s = limit_s, clock()
+        self._limit_s, self._began_s = limit_s, clock() if began_s is None else began_s
+        self._is_whole, self._filled_most = is_whole or limit_s is not None, 0
+        self._ahead: _Ahead | None = None
         self._status = StatusLine(quiet=quiet, stream=self._stream, clock=clock)
         self._work = _Work("", 0, 0.0, 0)
         self._told_s = clock()
@@ -128,19 +155,33 @@ class Progress:
         is_asked = self._status.is_live or os.environ.get("COLUMNS", "").isdecimal()
         return shutil.get_terminal_size().columns if is_asked else _PIPE
 
-    def _whole(self, work: _Work, limit_s: float) -> str:
-        """Return the line of a command that has a time limit: a bar of the whole, and the work that is done now."""
-        spent_s = self._clock() - self._began_s
-        filled = min(int(_BAR * spent_s / limit_s), _BAR)
-        ends = f"ends within {_duration(max(limit_s - spent_s, 1.0))}"
+    def ahead(self, part: str, part_s: float, rest_s: float) -> None:
+        """Take what is expected of the whole from here: seconds of the part that begins now, and of all behind it."""
+        now_s = self._clock()
+        self._ahead = _Ahead(now_s + part_s, rest_s)
+        if self._is_whole:
+            self._work = _Work(part, 0, now_s, 0, at_s=now_s)
+            self._status.show(self._line(self._work, ""), now=True)
+
+    def _whole(self, work: _Work) -> str:
+        """Return the line of a whole command: a bar, the time so far, what is left, and the work that is done now."""
+        now_s = self._clock()
+        spent_s = now_s - self._began_s
+        if self._limit_s:
+            whole_s, told = self._limit_s, f", ends within {_short(max(self._limit_s - spent_s, 1.0))}"
+        else:
+            left_s = self._ahead.left_s(now_s, work) if self._ahead else 0.0
+            whole_s, told = spent_s + left_s if left_s else 0.0, _about(left_s)
+        share = min(int(_BAR * spent_s / whole_s), _BAR) if whole_s else 0
+        filled = self._filled_most = max(share, self._filled_most)
         amount = shown_amount(work.done, work.of).strip() if work.of > 1 else ""
         what = f"{work.what} {amount}".strip()
-        bar = f"{self._filled[:filled]}{self._empty[filled:]}  {ends:<24}  "
+        bar = f"{self._filled[:filled]}{self._empty[filled:]}  {f'{_short(spent_s)}{told}':<{_CLOCK}}  "
         return f"{bar}{shorten(what, self._status.width - len(bar))}"
 
     def _line(self, work: _Work, left: str) -> str:
-        if self._limit_s:
-            return self._whole(work, self._limit_s)
+        if self._is_whole:
+            return self._whole(work)
         if work.of < 2:
             return work.what
         filled = _BAR * work.done // work.of
@@ -152,6 +193,18 @@ def _duration(seconds: float) -> str:
     """Return whole seconds, or minutes and seconds; never less than will pass."""
     whole = ceil(seconds)
     return f"{whole} s" if whole < 60 else f"{whole // 60} min {whole % 60:02d} s"
+
+
+def _short(seconds: float) -> str:
+    """Return minutes and seconds as a clock shows them."""
+    whole = ceil(seconds)
+    return f"{whole // 60}:{whole % 60:02d}"
+
+
+def _about(left_s: float) -> str:
+    """Return what is left, no closer than it is known; nothing where nothing is expected."""
+    step_s = 10 if left_s > _CLOSE_S else 5
+    return f", about {_short(step_s * ceil(left_s / step_s))} left" if left_s else ""
 
 
 def _can_print(text: str, stream: TextIO) -> bool:

@@ -29,6 +29,7 @@ from edgeopt.measurement.accuracy.judgement import (
     steered,
 )
 from edgeopt.pipeline.candidate import BASELINE, Candidate
+from edgeopt.pipeline.course import JUDGE
 from edgeopt.pipeline.labelling.offer import (
     judge_by_answers,
     open_labelling,
@@ -59,6 +60,8 @@ def prove_accuracy(run: Run, marked: Sequence[Candidate]) -> tuple[Candidate, ..
     judged = {one.name: judge_numbers(_decibels(one), run.plan.max_drop) for one in finalists if one.is_rewrite}
     tested = sorted((one for one in finalists if one.name not in judged), key=lambda one: -(one.agreement or 0.0))
     if tested:
+        run.course.expect(JUDGE, (1 + len(tested)) * len(samples_that_judge(run, len(tested))) * run.course.frame_s)
+        run.course.begin(JUDGE)
         run.listener.say(f"judging the accuracy of {plural(len(tested), 'candidate')}")
         found = _test(run, tested)
         judged |= {one.name: judgement for one, judgement in zip(tested, in_order(found), strict=True)}

@@ -14,13 +14,14 @@ from edgeopt.measurement.interleaved import Pace, Turns
 from edgeopt.measurement.load.workers import Pipeline
 from edgeopt.pipeline.accuracy_proof import prove_accuracy
 from edgeopt.pipeline.candidate import BASELINE, Candidate
+from edgeopt.pipeline.course import CONFIRM, MEASURE, measuring_s
 from edgeopt.pipeline.measure import (
     CONFIRM_SECONDS,
     MOST_SECONDS,
-    PROVING_LATE_S,
     Bench,
     Decision,
     Fresh,
+    late_s,
     measure_and_choose,
 )
 from edgeopt.pipeline.run import Run, model_file
@@ -42,7 +43,10 @@ def decide(run: Run) -> Decision | None:
         return None
     one_open = any(load_model(run.workspace.path(one.file), one.name).is_outside for one in run.candidates)
     told, left = ", one open at a time" if one_open else "", run.context.ends_at - monotonic()
-    measured = candidates_that_fit(run, left + PROVING_LATE_S) if one_open else run.candidates
+    until_s = left + late_s(run.context.time_limit_s)
+    measured = candidates_that_fit(run, until_s) if one_open else run.candidates
+    run.course.expect(MEASURE, measuring_s(1 + len(measured), run.course.frame_s))
+    run.course.begin(MEASURE)
     run.listener.say(
         f"measuring {plural(len(measured), 'candidate')} in turns, {plural(run.plan.threads, 'thread')}{told}"
     )
@@ -59,7 +63,7 @@ def decide(run: Run) -> Decision | None:
         time_limit_s=run.context.time_limit_s,
     )
     try:
-        with limited(monotonic() + max(left, 0.0) + PROVING_LATE_S):
+        with limited(monotonic() + max(until_s, 0.0)):
             decision = measure_and_choose(run.candidates, bench, run.wish, partial(prove_accuracy, run))
     except OutOfTime:
         return untimed_decision(run, _TOO_LITTLE)
@@ -136,6 +140,7 @@ def _fresh(run: Run) -> Fresh:
     feed = feed_of(run.timed)
 
     def once(names: Sequence[str], pace: Pace, seed: int) -> Turns:
+        run.course.begin(CONFIRM)
         chosen = {name: runnables[name] for name in (BASELINE, *names)}
         return run_fresh(chosen, feed, pace, workers=run.plan.threads, seed=seed)
 

@@ -16,6 +16,7 @@ from edgeopt.measurement.fresh_process.turns import FreshTurns, Runnable, feed_o
 from edgeopt.measurement.interleaved import Pace, take_turns
 from edgeopt.measurement.statistics.ratio import Change
 from edgeopt.pipeline.candidate import Candidate
+from edgeopt.pipeline.measure import late_s
 from edgeopt.pipeline.plan import DEFAULT
 from edgeopt.pipeline.result import Inside
 from edgeopt.pipeline.run import Run
@@ -25,7 +26,7 @@ from edgeopt.recipes.recipe import Recipe
 from edgeopt.steps import Step
 from edgeopt.steps._class_map import ARGMAX
 from edgeopt.steps._context import AGREEMENT_PICTURES, Context, Setting
-from edgeopt.system.time_limit import OutOfTime, limited
+from edgeopt.system.time_limit import LONGER, OutOfTime, limited
 from edgeopt.tasks import make_task
 
 SECONDS = 5.0
@@ -86,9 +87,12 @@ def _asked(run: Run, best: Candidate, steps: Mapping[str, Step]) -> Embedding:
 def _kept(run: Run, best: Candidate, asked: Embedding) -> Embedding:
     """Return what is asked for, where the chosen model keeps its answers with it."""
     try:
-        return _checked(run, best, asked)
+        with limited(max(run.context.ends_at, monotonic()) + late_s(run.context.time_limit_s)):
+            return _checked(run, best, asked)
     except EdgeoptError as error:
         return _nothing(run, Note(NoteKind.WARNING, f"nothing embedded: {error.problem}", error.remedy))
+    except OutOfTime:
+        return _nothing(run, Note(NoteKind.WARNING, f"nothing embedded: no time to check {_told(asked)}", LONGER))
 
 
 def _may_be_tried(run: Run, best: Candidate) -> bool:
@@ -216,7 +220,11 @@ def _timed(run: Run, best: Candidate, inside: Inside, before: Runnable, after: R
     """Return it with the times of whole frames, in turns with the same model alone."""
     seconds = min(SECONDS, max(run.context.ends_at - monotonic(), 0.0))
     name = f"{best.name} with {' and '.join(inside.parts)}"
-    turns = take_turns({best.name: before.open, name: after.open}, run.timed, Pace(seconds), workers=run.plan.threads)
+    openers = {best.name: before.open, name: after.open}
+    try:
+        turns = take_turns(openers, run.timed, Pace(seconds), workers=run.plan.threads)
+    except OutOfTime:
+        return inside
     frame = turns.samples[name].summary()["frame"].stage_time
     speed = turns.ratio(name, "frame")
     return replace(inside, frame_p50_ms=frame.p50_ms, frame_p99_ms=frame.p99_ms, speed=speed)

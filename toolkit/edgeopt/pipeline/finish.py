@@ -16,6 +16,7 @@ from edgeopt.graph.tensors import Frame
 from edgeopt.measurement.accuracy.evaluate import answers
 from edgeopt.pipeline.accuracy_proof import prove_accuracy
 from edgeopt.pipeline.candidate import Candidate
+from edgeopt.pipeline.course import BUNDLE
 from edgeopt.pipeline.deploy import deploy
 from edgeopt.pipeline.embedding import Embedding, embed
 from edgeopt.pipeline.measure import Decision
@@ -69,6 +70,7 @@ def conclude(run: Run, choice: Choice, decision: Decision | None, bundle_of: Bun
     off_target = "" if best.profile or not is_compiled(run.context.target) else _why_off_target(candidates)
     if off_target:
         notes.append(Note(NoteKind.WARNING, f"nothing runs on {run.context.target.name}: {off_target}"))
+    run.course.begin(BUNDLE)
     embedded = embed(run, best)
     bundle, of_bundle = deploy(run, candidates, best, embedded)
     notes += of_bundle

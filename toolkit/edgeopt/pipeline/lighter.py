@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from time import monotonic
 from typing import Any
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind
@@ -11,12 +12,13 @@ from edgeopt.measurement.accuracy.bootstrap import score
 from edgeopt.measurement.accuracy.evaluate import answers
 from edgeopt.pipeline.accuracy_proof import answers_of_original, samples_that_judge
 from edgeopt.pipeline.candidate import Candidate
+from edgeopt.pipeline.measure import late_s
 from edgeopt.pipeline.run import Run
 from edgeopt.pipeline.scoring import stored_baseline
 from edgeopt.pipeline.selection import USABLE, lighter_than
 from edgeopt.recipes.frames import Frames
 from edgeopt.system.text import plural
-from edgeopt.system.time_limit import OutOfTime
+from edgeopt.system.time_limit import OutOfTime, limited
 from edgeopt.tasks import Task
 
 
@@ -38,12 +40,13 @@ def judged_lighter(
     lighter = lighter_than(best, candidates, least)
     if not lighter:
         return ()
-    frames = samples_that_judge(run, len(lighter))
+    began_s, frames = monotonic(), samples_that_judge(run, len(lighter))
     judge = _Judge(run, frames)
     kept = []
     for one in lighter:
         try:
-            why_not = judge.why_not(one)
+            with limited(max(run.context.ends_at, began_s) + late_s(run.context.time_limit_s)):
+                why_not = judge.why_not(one)
         except OutOfTime:
             why_not = "no time is left to judge it"
         except EdgeoptError as error:

@@ -31,8 +31,8 @@ FRAMES_FOR_P99 = 400
 """The two-sided 95 % interval of a p99 needs 368."""
 MOST_SECONDS = 60.0
 CONFIRM_SECONDS = 15.0
-PROVING_LATE_S = 7.5
-"""What measuring may take beyond a time limit: of fast models that is enough for a proof."""
+_LATE, _MOST_LATE_S = 0.05, 7.5
+"""Share of a time limit that measuring may take beyond it, and the most that is; as much again is left for a bundle."""
 LEAST_PROCESSES = 6
 """Below, no interval of ranks has 95 %."""
 MOST_PROCESSES = 12
@@ -97,6 +97,11 @@ class Bench:
     """Whether memory holds one session at a time; its turns are then the proof, as each opens a session anew."""
     time_limit_s: float | None = None
     """Of the whole run, to say which one would have been enough."""
+
+
+def late_s(limit_s: float | None) -> float:
+    """Return how long measuring may go on behind a time limit, in seconds, before the bundle is written."""
+    return min(_LATE * limit_s, _MOST_LATE_S) if limit_s else 0.0
 
 
 def measure_and_choose(

@@ -20,6 +20,7 @@ from edgeopt.graph.large_constants import FOLDER, kept_in
 from edgeopt.graph.outcome import Outcome
 from edgeopt.measurement.threads import default_threads
 from edgeopt.pipeline.candidate import BASELINE
+from edgeopt.pipeline.course import FORMS, expected_parts
 from edgeopt.pipeline.decide import INTERRUPTED, decide, untimed_decision
 from edgeopt.pipeline.device_forms import offer_forms
 from edgeopt.pipeline.export.export import export_for
@@ -87,6 +88,7 @@ def optimize(
     bundle_of: BundleOf | None = None,
     inputs: Sequence[NetworkInput] = (),
     task: str = "",
+    began_s: float | None = None,
     **wishes: Unpack[OptimizeWishes],
 ) -> Report:
     """Make a model fast on a target, measure it, and write candidates, bundle and report.
@@ -101,12 +103,14 @@ def optimize(
         bundle_of: Says which candidates get a bundle beside the chosen one's, and where; None: none.
         inputs: Of a source that `edgeopt export` takes: as `export`.
         task: Of such a source: as `export`.
+        began_s: When a time limit began, on the monotonic clock; None: now.
         **wishes: Fields of `Options` that differ, such as `calib="pictures/", budget_ms=33`.
 
     Raises:
         EdgeoptError: On what the user can mend before work begins, or where nothing can be written. A step that
             fails later is a warning of the report.
     """
+    began_s = monotonic() if began_s is None else began_s
     asked = replace(options or Options(), **wishes)
     if replay := _replay_of(asked):
         asked = replace(asked, threads=asked.threads or replay.threads)
@@ -121,7 +125,7 @@ def optimize(
     plan = make_plan(given.recipe, given.target, asked, threads, why_not_again(given.model))
     require_layers(given.model, plan.pruning.keep_layers)
     folder = Path(out) if out else Path("out") / f"{given.model.name}-{device_name(target)}"
-    run = start_run(given, pictures, plan, folder, asked.resume, replay, listener or Silence())
+    run = start_run(given, pictures, plan, folder, asked.resume, replay, listener or Silence(), began_s)
     with run.workspace, kept_in(run.workspace.path(FOLDER) if given.model.is_outside else None):
         what = head(plan, given.model.name, given.recipe, given.target, given.choice.reason)
         for one in (*what, *map(Value.of_note, (*plan.notes, *run.of_labels))):
@@ -193,7 +197,9 @@ def _make_candidates(run: Run) -> None:
     engine, compiled = run.context.engine, is_compiled(run.context.target)
     known = next(iter(stored_candidates(run, BASELINE)), None)
     in_float = Setting(engine, engine.target.float_precision, BASELINE)
+    began_s = monotonic()
     parent = add_candidate(run, BASELINE, "", (), Outcome(run.context.original, {}), in_float, resumed=known)
+    _look_ahead(run, monotonic() - began_s, is_resumed=known is not None)
     last_float = now = Rival(run.context.original, parent)
     rivals, furthest = list[Rival](), list[Rival]()
     for name, step in run.plan.steps.items():
@@ -202,6 +208,7 @@ def _make_candidates(run: Run) -> None:
         if monotonic() > run.context.candidates_end:
             _warn(run, out_of_time(name))
             return
+        run.course.begin(name)
         made = _make_step(run, name, step, furthest[-1] if step.beside and furthest else now)
         kept = [one for one in made if run.wish.keeps(one.candidate)]
         if step.beside:
@@ -212,7 +219,17 @@ def _make_candidates(run: Run) -> None:
         now = kept[0] if kept else now
         if now.candidate.precision == engine.target.float_precision:
             last_float = now
+    run.course.begin(FORMS)
     _offer_forms(run, last_float, rivals)
+
+
+def _look_ahead(run: Run, took_s: float, *, is_resumed: bool) -> None:
+    """Expect the parts of the run by what scoring the original took."""
+    samples = len(run.labelled.frames) if run.labelled else len(run.context.judged_pictures)
+    answered = len(run.context.judged_pictures) + (0 if is_resumed or not run.labelled else samples)
+    engines = len(run.context.alternatives)
+    frame_s = took_s / max(answered, 1)
+    run.course.look_ahead(expected_parts(run.plan, frame_s, samples, engines, is_timed=not run.untimed), frame_s)
 
 
 def _make_step(run: Run, name: str, step: Step, parent: Rival) -> list[Rival]:

@@ -12,6 +12,7 @@ from edgeopt.executors._child import EngineAbortError
 from edgeopt.graph.model import Model
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, Progress
 from edgeopt.pipeline.candidate import Candidate
+from edgeopt.pipeline.course import Course
 from edgeopt.pipeline.plan import Plan
 from edgeopt.pipeline.replay import Replay
 from edgeopt.pipeline.selection import Wish
@@ -31,6 +32,9 @@ class Silence:
     def say(self, text: str) -> None:
         """Ignore it."""
 
+    def ahead(self, part: str, part_s: float, rest_s: float) -> None:
+        """Ignore it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ears:
@@ -48,6 +52,9 @@ class Ears:
         """Tell how far a piece of work is."""
         if self.parts:
             self.parts(what, done, of)
+
+    def ahead(self, part: str, part_s: float, rest_s: float) -> None:
+        """Ignore it: a bar of the whole is for longer work."""
 
 
 @dataclass
@@ -83,6 +90,11 @@ class Run:
     """What a person may label so that the accuracy is proven; empty: nothing."""
     was_cut: bool = False
     """Whether it was interrupted: what is proven by then is written."""
+    course: Course = field(init=False)
+    """What is still to come, as the listener is told ahead."""
+
+    def __post_init__(self) -> None:
+        self.course = Course(self.listener)
 
     @property
     def timed(self) -> Frames:

@@ -112,8 +112,17 @@ def _apart(frames: Frames, labelled: LabelledFrames) -> Material:
     return Material(others, labelled, notes=(Note(NoteKind.INFO, told),))
 
 
-def open_context(given: Given, plan: Plan, engine: Engine, frames: Frames, files: Files, listener: Listener) -> Context:
-    """Return what the steps of a run share, on one engine; its time begins now."""
+def open_context(
+    given: Given,
+    plan: Plan,
+    engine: Engine,
+    frames: Frames,
+    files: Files,
+    listener: Listener,
+    began_s: float | None = None,
+) -> Context:
+    """Return what the steps of a run share, on one engine; its time began then, on the monotonic clock, or now."""
+    began_s = monotonic() if began_s is None else began_s
     return Context(
         recipe=given.recipe,
         target=given.target,
@@ -125,7 +134,7 @@ def open_context(given: Given, plan: Plan, engine: Engine, frames: Frames, files
         quantizes=plan.quantizes,
         may_quantize=plan.may_quantize,
         threads=plan.threads,
-        ends_at=monotonic() + plan.time_limit_s if plan.time_limit_s else float("inf"),
+        ends_at=began_s + plan.time_limit_s if plan.time_limit_s else float("inf"),
         time_limit_s=plan.time_limit_s,
         pruning=plan.pruning,
         training_s=plan.training_s,
@@ -173,7 +182,7 @@ def heed_slowness(run: Run) -> None:
     else:
         opening_s, frame_s = _opening_and_frame_s(context)
         run.frame_ms = 1000 * frame_s
-        context.process_s = _process_s(run)
+        context.process_s = _process_s(run, opening_s, frame_s)
         if context.original.is_outside:
             context.turn_s = opening_s + _TURN_FRAMES * frame_s
             _warn_of_little_time(run, limit_s)
@@ -191,11 +200,17 @@ def heed_slowness(run: Run) -> None:
         run.labelled = _fewer(run.labelled, looked[1], "all take longer than the time limit allows")
 
 
-def _process_s(run: Run) -> float:
-    """Return what one fresh process of a proof takes here, from its start to its end; 0 where none is run."""
+def _process_s(run: Run, opening_s: float, frame_s: float) -> float:
+    """Return what one fresh process of a proof takes here, from its start to its end; 0 where none is run.
+
+    Of a model so slow that one would take much of the time limit it is reckoned, and none is run.
+    """
     context, model = run.context, run.context.original
     if run.untimed or model.is_outside or context.engine.target.executor != "onnxruntime":
         return 0.0
+    reckoned_s = 2 * (opening_s + (1 + 2 * PROOF_PACE.least_rounds) * frame_s)
+    if reckoned_s > _LOOK * (context.time_limit_s or math.inf):
+        return reckoned_s
     opening = context.engine.opening(context.engine.target.float_precision)
     runnable = Runnable(opening, model.source, context.recipe, model.inputs, model.outputs)
     began_s = monotonic()
@@ -236,7 +251,14 @@ def _read_looked(run: Run) -> tuple[int, int] | None:
 
 
 def start_run(
-    given: Given, asked: Frames | None, plan: Plan, out: Path, resume: bool, replay: Replay | None, listener: Listener
+    given: Given,
+    asked: Frames | None,
+    plan: Plan,
+    out: Path,
+    resume: bool,
+    replay: Replay | None,
+    listener: Listener,
+    began_s: float,
 ) -> Run:
     """Open all that a run needs, its output folder last.
 
@@ -248,6 +270,7 @@ def start_run(
         resume: Whether what an earlier run left there is taken up.
         replay: Whose decisions hold.
         listener: Hears progress.
+        began_s: When its time limit began, on the monotonic clock.
     """
     engines = open_engines(given.target, plan.threads, str(out / ENGINES), given.correction)
     material = open_material(given, plan, asked)
@@ -255,7 +278,7 @@ def start_run(
     if replay:
         replay.require_calibration(frames.spread(CALIBRATION_PICTURES))
     workspace = open_workspace(out, describe_run(given, plan, engines, frames, labelled, replay), resume=resume)
-    context = open_context(given, plan, engines.own, frames, workspace, listener)
+    context = open_context(given, plan, engines.own, frames, workspace, listener, began_s)
     if labelled and find_metric(context.recipe.evaluation.metric).is_share:
         context.search_agreement = max(context.recipe.least_agreement, 1 - _LOST_BY_CHANGE * plan.max_drop)
     of_labels = _notes_of_labels(labelled, plan, is_apart=material.is_apart)

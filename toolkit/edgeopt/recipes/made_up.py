@@ -108,3 +108,11 @@ def _drawn_like(chance: np.random.Generator, arrays: Sequence[NDArray[Any]]) -> 
 def _drawn(chance: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
     values = chance.random(shape) if np.dtype(dtype).kind == "f" else chance.integers(0, 2, shape)
     return np.asarray(values, dtype)
+
+
+def with_nothing(picture: Frame) -> tuple[Frame, Frame]:
+    """Return pictures of the same size and colours with nothing in them: their mean, and noise of their deviation."""
+    mean, deviation = picture.mean(axis=(0, 1)), picture.std(axis=(0, 1))
+    noise = np.random.default_rng(0).normal(mean, deviation, picture.shape)
+    blank = np.broadcast_to(mean, picture.shape)
+    return blank.round().astype(np.uint8), noise.round().clip(0, 255).astype(np.uint8)

@@ -60,6 +60,10 @@ class Listener(Protocol):
         """Hear one line."""
         ...
 
+    def ahead(self, part: str, part_s: float, rest_s: float) -> None:
+        """Hear that a part of the whole work begins, about how many seconds it takes, and all that follows it."""
+        ...
+
 
 class Files(Protocol):
     """The output folder, as far as a step writes into it."""

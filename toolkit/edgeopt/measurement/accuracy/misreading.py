@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,12 @@ from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.executors import Session, SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.model import Model, load_model
-from edgeopt.graph.tensors import Frame, TensorSpec
+from edgeopt.graph.tensors import TensorSpec
 from edgeopt.measurement.accuracy.bootstrap import Scored, drop_between, score
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, Progress, answers, open_labelled
 from edgeopt.recipes.binding import Choice
 from edgeopt.recipes.frames import Frames
+from edgeopt.recipes.made_up import with_nothing
 from edgeopt.recipes.preprocess import Colour, Preprocess
 from edgeopt.recipes.questions import NORMS
 from edgeopt.recipes.raw_values import fitting_numbers
@@ -33,6 +35,7 @@ from edgeopt.recipes.recipe_text import changed_lines, recipe_text
 from edgeopt.system import assets
 from edgeopt.system.files import write_beside
 from edgeopt.system.text import plural
+from edgeopt.system.time_limit import require_pace
 from edgeopt.tasks import Task, find_task, make_task
 
 PROPOSED = "proposed-recipe"
@@ -111,7 +114,7 @@ class _Bench:
         if not task.gives_boxes and not self.are_alike:
             return sureness
         to_nothing = []
-        for picture in _with_nothing(frames.picture(0)):
+        for picture in with_nothing(frames.picture(0)):
             tensors, geometry = task.preprocess(picture)
             to_nothing.append(task.postprocess(self.session.run(tensors), geometry))
         if not task.gives_boxes:
@@ -121,14 +124,6 @@ class _Bench:
             for one, following in zip(found, [*found[1:], *found[:1]], strict=True)
         ]
         return np.asarray(sureness * (1 - np.clip(repeated, 0.0, 1.0)))
-
-
-def _with_nothing(picture: Frame) -> tuple[Frame, Frame]:
-    """Return pictures of the same size and colours with nothing in them: their mean, and noise of their deviation."""
-    mean, deviation = picture.mean(axis=(0, 1)), picture.std(axis=(0, 1))
-    noise = np.random.default_rng(0).normal(mean, deviation, picture.shape)
-    blank = np.broadcast_to(mean, picture.shape)
-    return blank.round().astype(np.uint8), noise.round().clip(0, 255).astype(np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +268,7 @@ def find_misreading(
 
     Raises:
         InvalidFileError: If the labels are of another task.
+        OutOfTime: At the end of a time limit, or where the other readings do not fit into it.
     """
     pictures = labelled.frames if labelled else frames
     is_revealing = find_task(recipe.task).reveals_misreading
@@ -282,7 +278,10 @@ def find_misreading(
     values = _fitting_values(bench, recipe)
     contradicts = values != recipe
     others = other_readings(values)
+    began_s = monotonic()
     own = bench.judge(recipe, _JUDGED, "read as the recipe says", is_final=True)
+    ahead = (1 + len(others)) * min(_SCREENED, len(pictures)) + _FINALISTS * len(own.sureness)
+    require_pace(began_s, len(own.sureness), len(own.sureness) + ahead)
     if own.scored is None and not bench.task(recipe).gives_boxes and float(own.sureness.mean()) < _ALIKE:
         bench = replace(bench, are_alike=True)
         own = bench.judge(recipe, _JUDGED, "read as the recipe says", is_final=True)

@@ -28,14 +28,15 @@ from edgeopt.pipeline.encoder_decoder.forms import DECODER_FORMS, ENCODER_FORMS,
 from edgeopt.pipeline.encoder_decoder.pair import Pair, read_pair
 from edgeopt.pipeline.encoder_decoder.words import refuse_by_words
 from edgeopt.pipeline.export.export import names_pair
+from edgeopt.pipeline.generation.ahead import Ahead
 from edgeopt.pipeline.generation.choice import choose_form
 from edgeopt.pipeline.generation.contest import Contest, Entrant
+from edgeopt.pipeline.generation.memory import require_room
 from edgeopt.pipeline.generation.optimize import (
     LanguageOptions,
     Made,
     export_first,
     find_processor,
-    require_room,
     time_forms,
     with_budget,
 )
@@ -65,7 +66,13 @@ _ENCODER = "encoder"
 
 @guarded()
 def optimize_encoder_decoder(
-    model: str, *, target: str, out: Path | None, options: LanguageOptions, listener: Listener
+    model: str,
+    *,
+    target: str,
+    out: Path | None,
+    options: LanguageOptions,
+    listener: Listener,
+    began_s: float | None = None,
 ) -> LanguageReport:
     """Make the forms of both parts, judge and measure them, and write the pair that is proven fastest.
 
@@ -75,18 +82,19 @@ def optimize_encoder_decoder(
         out: Folder to write; None: `out/MODEL-TARGET`.
         options: What is asked; `text` names the sounds or texts that judge.
         listener: Hears how far it is.
+        began_s: When a time limit began, on the monotonic clock; None: now.
 
     Raises:
         EdgeoptError: If the model or the sounds or texts do not fit, or memory does not suffice.
     """
-    began_s, device = monotonic(), find_processor(target)
+    began_s, device = monotonic() if began_s is None else began_s, find_processor(target)
     if is_bundle(Path(model)):
         raise EdgeoptError(f"{model} is a bundle already", remedy="name the folder that it was made of")
     threads = engine_threads(options.threads)
     if (is_source := names_pair(model)) and not options.text:
         raise no_sources()
     given = export_first(model, target, out, listener) if is_source else Path(model)
-    shares = TimeShares(options.time_limit_s, listener)
+    shares = TimeShares(options.time_limit_s, listener, began_s)
     with open_encoder_decoder(given, threads) as original:
         files = original.files
         require_answers(original, options.output_tokens)
@@ -121,13 +129,15 @@ def optimize_encoder_decoder(
             listener=listener,
             score=score_answers,
         )
-        made = Made()
+        made, ahead = Made(), Ahead(contest, options.processes)
         with shares.part(Share.FORMS, "not all forms were made and judged"):
-            _enter(read_pair(files), contest, place, device, made)
+            _enter(read_pair(files), contest, place, device, made, ahead)
+        ahead.tell_timing(made.entrants)
         time_forms(contest, made.entrants, shares)
         made.more += refuse_by_words(contest, made.entrants, shares)
         hurried = shares.was_cut or shares.is_late
         found = as_forms(contest, place.original, made.entrants, is_hurried=hurried)
+    ahead.tell_proving(made.entrants)
     found = prove(found, contest, options.processes, options.budget, shares)
     ended = told_of_end(found, options.processes, options.budget, shares)
     report = LanguageReport(
@@ -182,7 +192,7 @@ class _Workplace:
         self.left.finish(name)
 
 
-def _enter(pair: Pair, contest: Contest, place: _Workplace, device: Target, made: Made) -> None:
+def _enter(pair: Pair, contest: Contest, place: _Workplace, device: Target, made: Made, ahead: Ahead) -> None:
     """Let forms of the encoder compete beside the decoder in float, then the decoder's beside the fastest encoder.
 
     Raises:
@@ -193,7 +203,7 @@ def _enter(pair: Pair, contest: Contest, place: _Workplace, device: Target, made
 
     def is_made(name: str, part: str, form: PartForm) -> bool:
         """Make a form of a part, unless an earlier run made it; return whether there is one."""
-        listener.progress("make, judge and time forms", len(entrants), count)
+        ahead.tell_making(len(entrants), count, entrants)
         require_time()
         if place.left.is_finished(name):
             return True
@@ -224,7 +234,7 @@ def _enter(pair: Pair, contest: Contest, place: _Workplace, device: Target, made
     for form in DECODER_FORMS:
         if is_made(name := f"{best}-{form.name}", "decoder", form):
             enter(name, f"decoder: {form.told}")
-    listener.progress("make, judge and time forms", count, count)
+    ahead.tell_making(count, count, entrants)
 
 
 def _kind(held: Sequence[HeldOut]) -> str:

@@ -15,6 +15,7 @@ from edgeopt.graph.model import Model, find_model, load_model, save_model
 from edgeopt.measurement.generation.budget import AnswerBudget, prove_budget
 from edgeopt.measurement.generation.turns import PARTS
 from edgeopt.pipeline.export.export import export_for, names_decoder
+from edgeopt.pipeline.generation.ahead import Ahead
 from edgeopt.pipeline.generation.attention import AttentionTrials
 from edgeopt.pipeline.generation.choice import choose_form
 from edgeopt.pipeline.generation.contest import Contest, Entrant
@@ -23,6 +24,7 @@ from edgeopt.pipeline.generation.forms import FORMS, FUSED, Form, with_chunks
 from edgeopt.pipeline.generation.fusion import answers_last, fuse_decoder
 from edgeopt.pipeline.generation.guessing import choose_guesses
 from edgeopt.pipeline.generation.material import Material
+from edgeopt.pipeline.generation.memory import require_memory
 from edgeopt.pipeline.generation.proof import as_forms, prove, told_of_end
 from edgeopt.pipeline.generation.result import BASELINE, GuessChoice, LanguageReport
 from edgeopt.pipeline.generation.resume import MODEL, Left, take_folder
@@ -41,21 +43,17 @@ from edgeopt.runtime.decoding.generation import Asked
 from edgeopt.runtime.decoding.language_model import LanguageModel
 from edgeopt.runtime.decoding.opening import open_language_model, open_writer, recipe_beside
 from edgeopt.steps._context import Listener
-from edgeopt.steps.convert.blocks_with_inputs import Gram
 from edgeopt.steps.convert.cache_integers import make_integer_cache
 from edgeopt.steps.convert.last_logits import keep_last_logits
 from edgeopt.system.amounts import Tenths
 from edgeopt.system.environment import read_environment
 from edgeopt.system.files import write_beside
-from edgeopt.system.memory import free_bytes
 from edgeopt.system.target import Target
 from edgeopt.system.text import format_bytes, plural
 from edgeopt.system.threads import engine_threads
 from edgeopt.system.time_limit import require_time, time_left_s
 
 MAX_RISE = 0.02
-_MATRIX = 2
-"""Dimensions of one."""
 _SHARE = 4
 """Of the seconds of the contest; guesses get one."""
 _LONGER = 3
@@ -90,7 +88,13 @@ class LanguageOptions:
 
 @guarded()
 def optimize_language_model(
-    model: str, *, target: str, out: Path | None, options: LanguageOptions, listener: Listener
+    model: str,
+    *,
+    target: str,
+    out: Path | None,
+    options: LanguageOptions,
+    listener: Listener,
+    began_s: float | None = None,
 ) -> LanguageReport:
     """Make the forms of a language model, judge and measure them, and write the one that is proven fastest.
 
@@ -100,16 +104,17 @@ def optimize_language_model(
         out: Folder to write; None: `out/MODEL-TARGET`.
         options: What is asked.
         listener: Hears how far it is.
+        began_s: When a time limit began, on the monotonic clock; None: now.
 
     Raises:
         EdgeoptError: If the model, the text or the lengths do not fit, or memory does not suffice.
     """
-    began_s, device = monotonic(), find_processor(target)
+    began_s, device = monotonic() if began_s is None else began_s, find_processor(target)
     threads = engine_threads(options.threads)
     if (is_source := names_decoder(model)) and not options.text:
         raise no_text()
     file = export_first(model, target, out, listener) if is_source else find_language_model(model)
-    shares = TimeShares(options.time_limit_s, listener)
+    shares = TimeShares(options.time_limit_s, listener, began_s)
     if is_bundle(file):
         find_model(model)  # which says what takes one
     original, recipe = open_language_model(file, threads)
@@ -119,7 +124,7 @@ def optimize_language_model(
         folder = out or Path("out") / f"{recipe.name}-{device_name(target)}"
         loaded = load_model(file)
         left = take_folder(folder, recipe.name, [loaded], device, texts.calibration, resumes=options.resume)
-        _require_memory(loaded)
+        require_memory(loaded)
         shares.say()
         head = recipe.generation.head
         listener.say("look for what is written in many ops and can be one")
@@ -148,15 +153,17 @@ def optimize_language_model(
         is_last_enough = answers_last(fused.model, original.context, original.tokenizer.size)
         trials = AttentionTrials(options.prompt_tokens, threads)
         place = Workplace(file, left, with_chunks(recipe), is_last_enough, trials)
-        made = Made()
+        made, ahead = Made(), Ahead(contest, options.processes)
         with shares.part(Share.FORMS):
-            _enter(forms, contest, material, place, made)
+            _enter(forms, contest, material, place, made, ahead)
         missing = made.missing_of([one.name for one in forms])
         if missing and shares.is_late:
             shares.warn(f"not made or not judged: {', '.join(missing)}")
         entrants = made.entrants
+        ahead.tell_timing(entrants)
         time_forms(contest, entrants, shares)
         found = as_forms(contest, file, entrants, is_hurried=shares.was_cut or shares.is_late)
+    ahead.tell_proving(entrants)
     found = prove(found, contest, options.processes, options.budget, shares)
     ended = told_of_end(found, options.processes, options.budget, shares)
     report = LanguageReport(
@@ -263,7 +270,9 @@ class Made:
         return [*(Note(NoteKind.INFO, one) for one in told), *self.more]
 
 
-def _enter(forms: Sequence[Form], contest: Contest, material: Material, place: Workplace, made: Made) -> None:
+def _enter(
+    forms: Sequence[Form], contest: Contest, material: Material, place: Workplace, made: Made, ahead: Ahead
+) -> None:
     """Make the forms, kind by kind, and let each into the contest.
 
     Raises:
@@ -272,7 +281,7 @@ def _enter(forms: Sequence[Form], contest: Contest, material: Material, place: W
     listener = contest.listener
     kinds = list(dict.fromkeys(form.kind or form.name for form in forms))
     for i, kind in enumerate(kinds):
-        listener.progress("make, judge and time forms", i, len(kinds))
+        ahead.tell_making(i, len(kinds), made.entrants)
         group = list[Entrant]()
         for form in (one for one in forms if (one.kind or one.name) == kind):
             require_time()
@@ -291,7 +300,7 @@ def _enter(forms: Sequence[Form], contest: Contest, material: Material, place: W
     leader = contest.leader(made.entrants)
     if leader is not None:
         made.more += _enter_with_small_cache(leader, contest, material, place, made.entrants)
-    listener.progress("make, judge and time forms", len(kinds), len(kinds))
+    ahead.tell_making(len(kinds), len(kinds), made.entrants)
 
 
 def _enter_with_small_cache(
@@ -380,27 +389,6 @@ def _copy_beside(source: Path, place: Path, recipe: Recipe) -> None:
             (place / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(source / name, place / name)
     write_beside(place / "recipe.toml", recipe_text(replace(recipe, folder=place), name=recipe.name, labels=""))
-
-
-def _require_memory(loaded: Model) -> None:
-    """Raise where the original, a form beside it, and what a form is made of are larger than what is free."""
-    inputs = {one.name: one.dims[0] for one in loaded.proto.graph.initializer if len(one.dims) == _MATRIX}
-    products = [node.input[1] for node in loaded.proto.graph.node if node.op_type == "MatMul"]
-    needed = 8 * loaded.size_bytes + sum(Gram.bytes_of(inputs[one]) for one in products if one in inputs)
-    require_room(needed)
-
-
-def require_room(needed_bytes: int) -> None:
-    """Raise where the original and making a form of it need more memory than is free.
-
-    Raises:
-        EdgeoptError: If so.
-    """
-    if needed_bytes > (free := free_bytes()):
-        raise EdgeoptError(
-            f"the model and making a form of it need about {format_bytes(needed_bytes)}, {format_bytes(free)} are free",
-            remedy="close other programs, or use a machine with more memory",
-        )
 
 
 def _require_lengths(options: LanguageOptions, opened: LanguageModel) -> None:

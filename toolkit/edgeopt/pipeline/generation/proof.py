@@ -26,6 +26,8 @@ _FEWEST = 2
 """Fresh processes that give an interval, where the run ends early: it is wide, and says itself what it proves."""
 _ROUNDS = 3
 """Of a fresh process: short, because processes differ by more than rounds."""
+_START_S = 2.0
+"""About what one takes until its first answer."""
 
 
 def as_forms(
@@ -128,6 +130,11 @@ def _most_promising(forms: Sequence[LanguageForm]) -> str:
 def _process_s(original: LanguageForm, form: LanguageForm) -> float:
     """Return what a fresh process takes at least, in seconds: its rounds, and one that warms up."""
     return (1 + _ROUNDS) * (original.times_ms["answer"] + form.times_ms["answer"]) / 1000
+
+
+def process_of_s(answers_s: float) -> float:
+    """Return about what a fresh process takes, its start too, where an answer of both forms takes so many seconds."""
+    return _START_S + (1 + _ROUNDS) * answers_s
 
 
 def told_of_end(

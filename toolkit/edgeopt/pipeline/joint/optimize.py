@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from time import monotonic
 
@@ -22,6 +23,7 @@ from edgeopt.measurement.pipelines.diagnosis import find_stage_to_mend
 from edgeopt.measurement.pipelines.figures import StageCost, stage_costs
 from edgeopt.measurement.pipelines.given import GivenPipeline, beside, open_pipeline
 from edgeopt.pipeline.candidate import BASELINE
+from edgeopt.pipeline.course import MEASURE, Within
 from edgeopt.pipeline.joint.choice import Combination, Form, choose_jointly, front_of
 from edgeopt.pipeline.joint.forms import FormBundles, ModelForms, weigh
 from edgeopt.pipeline.joint.judge import Judge, Judged, labels_of
@@ -29,7 +31,7 @@ from edgeopt.pipeline.joint.observe import Original, observe_original
 from edgeopt.pipeline.joint.prove import JOINT, Proving, as_candidate, prove
 from edgeopt.pipeline.joint.result import JointReport
 from edgeopt.pipeline.joint.summary import write_joint_report
-from edgeopt.pipeline.measure import Decision
+from edgeopt.pipeline.measure import CONFIRM_SECONDS, MOST_SECONDS, Decision
 from edgeopt.pipeline.optimize import device_name, optimize
 from edgeopt.pipeline.plan import Options, all_steps
 from edgeopt.pipeline.run import Silence
@@ -59,6 +61,7 @@ def optimize_pipeline(
     out: str | Path | None = None,
     options: Options | None = None,
     listener: Listener | None = None,
+    began_s: float | None = None,
 ) -> JointReport:
     """Make a pipeline meet its budget at the least accuracy lost, measure it, and write bundle and report.
 
@@ -69,10 +72,12 @@ def optimize_pipeline(
         out: Output folder; None: `out/PIPELINE-TARGET`.
         options: What to do; `calib`, `eval`, `budget_ms` and `max_drop` are of the whole.
         listener: Hears progress.
+        began_s: When a time limit began, on the monotonic clock; None: now.
 
     Raises:
         EdgeoptError: On what the user can mend before work begins, where a stage fails, or nothing can be written.
     """
+    began_s = monotonic() if began_s is None else began_s
     options, hears = options or Options(), listener or Silence()
     _require_possible(Path(asked), options)
     description = read_description(Path(asked))
@@ -80,12 +85,11 @@ def optimize_pipeline(
     pictures = _pictures(Path(asked), options)
     load_calls(description, code)  # a missing function ends the run here
     _take(folder, description.name)
-    began = monotonic()
     given = open_pipeline(
         str(asked), target=target, threads=options.threads, code=code, folder=folder / "combinations" / BASELINE
     )
     models = _make_candidates(given, pictures, target, folder, options, hears)
-    run = _Joint(given, pictures, models, folder, options, hears, began)
+    run = _Joint(given, pictures, models, folder, options, hears, began_s)
     return run.conclude()
 
 
@@ -140,7 +144,7 @@ def _make_candidates(
         hears.say(f"{description.name}: {', '.join(one.name for one in description.stages)}")
         original = observe_original(pipeline, pictures, folder / "inputs", hears.progress)
     each_s = options.time_limit_s * _FOR_MODELS / len(description.models) if options.time_limit_s else None
-    for stage in description.models:
+    for position, stage in enumerate(description.models, 1):
         hears.say("")
         hears.say(f"stage {stage.name}: {stage.model}, {np.mean(original.runs[stage.name]):.3g} runs a frame")
         is_first = stage.takes[0] == FRAME
@@ -158,7 +162,7 @@ def _make_candidates(
                 max_drop=None,
                 time_limit_s=each_s,
             ),
-            listener=hears,
+            listener=Within(hears, partial(_later_s, monotonic(), len(description.models) - position)),
             bundle_of=forms,
         )
         if report.was_cut:
@@ -170,6 +174,17 @@ def _make_candidates(
             )
         models.append(forms.of(stage.name, report.threads))
     return original, tuple(models)
+
+
+def _later_s(began_s: float, models: int, left_s: float) -> float:
+    """Return about how long the models behind one take, each as long as it does, and what proves the whole.
+
+    Args:
+        began_s: When that one began, on the monotonic clock.
+        models: Behind it.
+        left_s: What it takes from now on.
+    """
+    return models * (monotonic() - began_s + left_s) + MOST_SECONDS + CONFIRM_SECONDS
 
 
 @dataclass
@@ -314,6 +329,7 @@ class _Joint:
                 JOINT, {one.stage: self._form(one.stage, one.name) for one in combination.forms}
             )
             candidates.append(as_candidate(JOINT, folders[JOINT], self._folder, judged))
+        self._hears.ahead(MEASURE, MOST_SECONDS + CONFIRM_SECONDS, 0.0)
         self._hears.say(f"measuring whole frames in turns: {combination or 'the original'}")
         proving = Proving(
             frames=judge.frames,

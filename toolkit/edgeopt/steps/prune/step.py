@@ -41,6 +41,9 @@ _MOST_SECONDS = 180.0
 _SHARE = 0.5
 """Of the time that is left for searches: integers need the rest."""
 _CUT = "the time limit leaves no time to look at the pictures"
+_LEAST_S, _LOOKS = 8.0, 4
+"""Seconds beside looks at the pictures without which no point is found, and runs of each picture in these looks: with
+less time the work is not begun, and integers get it."""
 _DRAFT = "best-so-far.onnx"
 """What an interrupt of the search leaves."""
 _LEAST_MS = 2.0
@@ -77,9 +80,12 @@ def make_pruned(model: Model, context: Context, setting: Setting) -> list[Outcom
             f"no channel can be removed{_why(groups)}",
         )
         return [_stays(model, f"{NOT_PRUNED}: no channel can be removed{_why(groups)}")]
-    if why := _too_quick(model, context, setting):
+    ms = run_ms(model, setting, context.inputs(1, model)[0]) if _is_timed_first(context) else None
+    if ms is not None and (why := _too_quick(context, ms)):
         _tell(context, setting, groups, None, told_step(context.target), why)
         return [_stays(model, f"{NOT_PRUNED}: {why}", "--prune 1.1x tries all the same")]
+    if ms is not None and _LEAST_S + _LOOKS * context.most_pictures * ms / 1000 > _ends_at_s(context) - monotonic():
+        return [_stays(model, f"{NOT_PRUNED}: {_CUT}", LONGER)]
     try:
         with limited(_ends_at_s(context)):
             work = _Work.begin(model, context, setting, groups)
@@ -106,11 +112,15 @@ def _ends_at_s(context: Context) -> float:
     return now + min(_MOST_SECONDS, max(_SHARE * (context.searches_end - now), 0.0))
 
 
-def _too_quick(model: Model, context: Context, setting: Setting) -> str:
+def _is_timed_first(context: Context) -> bool:
+    """Whether the time of one run decides if the work is begun."""
+    return not context.untimed and (context.pruning.is_auto or context.time_limit_s is not None)
+
+
+def _too_quick(context: Context, ms: float) -> str:
     """Return why a model that runs in next to no time stays as it is, unless an amount was asked for."""
-    if not context.pruning.is_auto or context.untimed:
+    if not context.pruning.is_auto:
         return ""
-    ms = run_ms(model, setting, context.inputs(1, model)[0])
     told = f"one run takes {ms:.2f} ms; below {_LEAST_MS:g} ms a search, most of a minute, is made only if asked for"
     return told if ms < _LEAST_MS else ""
 

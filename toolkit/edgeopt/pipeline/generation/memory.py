@@ -1,0 +1,37 @@
+"""Whether memory holds what making forms of a language model needs."""
+
+from __future__ import annotations
+
+from edgeopt.errors import EdgeoptError
+from edgeopt.graph.model import Model
+from edgeopt.steps.convert.blocks_with_inputs import Gram
+from edgeopt.system.memory import free_bytes
+from edgeopt.system.text import format_bytes
+
+_MATRIX = 2
+"""Dimensions of one."""
+
+
+def require_memory(loaded: Model) -> None:
+    """Raise where the original, a form beside it, and what a form is made of are larger than what is free.
+
+    Raises:
+        EdgeoptError: If so.
+    """
+    inputs = {one.name: one.dims[0] for one in loaded.proto.graph.initializer if len(one.dims) == _MATRIX}
+    products = [node.input[1] for node in loaded.proto.graph.node if node.op_type == "MatMul"]
+    needed = 8 * loaded.size_bytes + sum(Gram.bytes_of(inputs[one]) for one in products if one in inputs)
+    require_room(needed)
+
+
+def require_room(needed_bytes: int) -> None:
+    """Raise where the original and making a form of it need more memory than is free.
+
+    Raises:
+        EdgeoptError: If so.
+    """
+    if needed_bytes > (free := free_bytes()):
+        raise EdgeoptError(
+            f"the model and making a form of it need about {format_bytes(needed_bytes)}, {format_bytes(free)} are free",
+            remedy="close other programs, or use a machine with more memory",
+        )
