@@ -74,7 +74,7 @@ def test_a_wrong_value_is_told_as_every_error_and_folded_on_a_terminal(monkeypat
         "error: Invalid value for '--budget': 'abc' is not a duration",
         "  -> write a number with us, ms, s, m or h, for example 33ms",
     ]
-    monkeypatch.setattr("edgeopt.cli._stderr_width", lambda: 50)
+    monkeypatch.setattr("edgeopt.cli._output.line_width", lambda **_: 50)
     folded = CliRunner().invoke(cli, wrong, prog_name="edgeopt").output.splitlines()[-4:]
     assert [line[:5] for line in folded] == ["error", "     ", "  -> ", "     "]
     assert all(len(line) <= 50 for line in folded)

@@ -226,6 +226,25 @@ def test_recognisers_detectors_classifiers_and_features_are_told_apart(output, o
         assert made.postprocess({"y0": scores.reshape(shape)}).text == "[3][3][5]"
 
 
+def test_what_is_shaped_as_a_detector_and_gives_no_scores_is_no_detector():
+    """Fifteen classes and an angle, or one class and five points, have the shape of sixteen classes."""
+    rng, of = np.random.default_rng(0), facts((1, 20, CELLS))
+    scores = rng.uniform(0, 1, (1, 20, CELLS)).astype(np.float32)
+    turned = scores.copy()
+    turned[:, -1] = rng.uniform(-0.7, 2.3, CELLS)
+    found = draft_recipe(replace(of, answers=(scores, scores)), None, nobody)
+    assert (found.recipe.task, "task" in found.not_known) == ("detection", False)
+    found = draft_recipe(replace(of, answers=(scores, turned)), None, nobody)
+    assert (found.recipe.task, "task" in found.not_known) == ("tensors", True)
+    assert re.search(r"-0\.\d+ to 2\.\d+ where scores of 20 - 4 classes would be 0 to 1", found.comments["task"])
+
+
+@pytest.mark.parametrize(("width", "decoder"), [(57, "end_to_end_pose"), (84, "rtdetr")])
+def test_rows_of_poses_are_the_first_guess_where_their_numbers_fit(width, decoder):
+    found = draft_recipe(facts((1, 300, width)), None, nobody)
+    assert (found.recipe.postprocess.decoder, "task" in found.not_known) == (decoder, True)
+
+
 def test_a_row_of_a_free_length_is_classes_by_a_guess_alone():
     assert "task" in draft_recipe(facts((1, "n"), size=(1, 3, 48, "w"), op="Reshape"), None, nobody).not_known
 

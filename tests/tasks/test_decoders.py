@@ -19,6 +19,7 @@ ON_WHOLE_HEADS = {
     "dbnet_upright",
     "detections",
     "detections_yx",
+    "scored_boxes",
     "columns",
     "yolov8_dfl",
     "nanodet",
@@ -27,7 +28,7 @@ ON_WHOLE_HEADS = {
     "ssd_offsets",
     "ssd_offsets_yx",
 }
-"""Tested on graphs in test_detector_heads.py and test_other_heads.py."""
+"""Tested on graphs in test_detector_heads.py, test_other_heads.py and test_suppressed_rows.py."""
 
 
 def logit(p: float) -> float:

@@ -16,7 +16,10 @@ from edgeopt.errors import EdgeoptError
 from edgeopt.graph.model import load_model
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.columns import columns_in_name
+from edgeopt.recipes.drafted import Facts
+from edgeopt.recipes.drafting import draft_recipe
 from edgeopt.recipes.preprocess import Geometry
+from edgeopt.recipes.questions import nobody
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.tasks import make_task
@@ -118,6 +121,77 @@ def test_outputs_that_tell_boxes_scores_classes_and_their_number_apart(batch):
     assert recipe.name == "yolo_end2end"
     only_box(recipe, outputs, arrays)
     only_box(chosen(*reversed(outputs)), [*reversed(outputs)], arrays)
+
+
+@pytest.mark.parametrize("batch", [(), (1,), ("batch",)])
+@pytest.mark.parametrize("masks", [False, True])
+def test_boxes_with_a_score_behind_and_their_classes_are_mmdeploys(batch, masks):
+    """What MMDeploy fills up with has class -1; masks are told as unread."""
+    outputs = [TensorSpec("dets", "float32", (*batch, "n", 5)), TensorSpec("labels", "int64", (*batch, "n"))]
+    rows = np.array([[*BOX, SCORE], [*BOX, 0.9], [0, 0, 0, 0, 0]], np.float32)
+    arrays = {"dets": rows, "labels": np.array([LABEL, -1, -1])}
+    if masks and batch:
+        outputs.append(TensorSpec("masks", "float32", (*batch, "n", 28, 28)))
+        arrays["masks"] = np.zeros((3, 28, 28), np.float32)
+    arrays = {name: array[None] if batch else array for name, array in arrays.items()}
+    choice = choose_recipe(None, None, [PICTURE], outputs, {})
+    assert choice.recipe.name == "mmdeploy"
+    assert any("not read: masks" in note.detail for note in choice.notes) == (len(outputs) == 3)
+    only_box(choice.recipe, outputs, arrays)
+    if not (masks and batch):
+        only_box(chosen(*reversed(outputs)), [*reversed(outputs)], arrays)
+
+
+def test_boxes_with_a_score_of_other_names_are_a_guess():
+    """`dets` and `labels` are MMDeploy's words; the same shapes may hold turned boxes."""
+    outputs = (TensorSpec("a", "float32", ("n", 5)), TensorSpec("b", "int64", ("n",)))
+    with pytest.raises(EdgeoptError, match="no recipe fits"):
+        chosen(*outputs)
+    found = draft_recipe(Facts("net", Path("net.onnx"), 17, (PICTURE,), outputs, {}), None, nobody)
+    assert (found.recipe.postprocess.decoder, "task" in found.not_known) == ("scored_boxes", True)
+
+
+def test_the_ssd_of_mlperf_numbers_its_classes_from_one():
+    shapes = {"bboxes": (1, "nbox", 4), "labels": (1, "nbox"), "scores": (1, "nbox")}
+    outputs = [TensorSpec(n, "int64" if n == "labels" else "float32", shape) for n, shape in shapes.items()]
+    recipe = chosen(*outputs)
+    assert recipe.name == "ssd_mlperf"
+    boxes = np.array([BOX], np.float32)[None] / np.array([SIZE[1], SIZE[0]] * 2, np.float32)
+    only_box(
+        recipe, outputs, {"bboxes": boxes, "labels": np.array([[LABEL + 1]]), "scores": np.array([[SCORE]], np.float32)}
+    )
+
+
+@pytest.mark.parametrize("order", [("scores", "classes"), ("classes", "scores")])
+def test_classes_that_are_no_whole_numbers_are_told_by_the_names(order):
+    """TensorRT's plugin BatchedNMS gives scores before classes, both floats."""
+    shapes = {"num_detections": (1, 1), "nmsed_boxes": (1, 2, 4), **{f"nmsed_{name}": (1, 2) for name in order}}
+    outputs = [TensorSpec(n, "int32" if n == "num_detections" else "float32", shape) for n, shape in shapes.items()]
+    arrays = {
+        "num_detections": np.array([[1]], np.int32),
+        "nmsed_boxes": np.tile(np.float32(BOX), (1, 2, 1)),
+        "nmsed_scores": np.array([[SCORE, 0.9]], np.float32),
+        "nmsed_classes": np.array([[LABEL, LABEL]], np.float32),
+    }
+    recipe = chosen(*outputs)
+    assert recipe.name == "yolo_end2end"
+    only_box(recipe, outputs, arrays)
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_a_plugins_names_are_a_guess_and_the_picture_tells_whose(layout):
+    """TensorFlow's detectors take NHWC; EfficientNMS behind a YOLO has the same names, and other boxes."""
+    told = [
+        ("num_detections", "int32", (1, 1)),
+        ("detection_boxes", "float32", (1, 9, 4)),
+        ("detection_scores", "float32", (1, 9)),
+        ("detection_classes", "int32", (1, 9)),
+    ]
+    outputs = tuple(TensorSpec(name, dtype, shape) for name, dtype, shape in told)
+    picture = PICTURE if layout == "NCHW" else TensorSpec("images", "float32", (1, *SIZE, 3))
+    found = draft_recipe(Facts("net", Path("net.onnx"), 17, (picture,), outputs, {}), None, nobody)
+    assert found.recipe.postprocess.decoder == ("detections" if layout == "NCHW" else "detections_yx")
+    assert {"task", "postprocess.background"} <= {*found.not_known}
 
 
 @pytest.mark.parametrize("classes", [2, 3, 6])

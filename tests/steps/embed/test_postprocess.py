@@ -10,12 +10,13 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from onnx import TensorProto, helper
+from onnx import helper
 
 from edgeopt.errors import UnsupportedError
 from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import Tensors
 from edgeopt.pipeline.plan import Options, make_plan
+from edgeopt.recipes.columns import Column
 from edgeopt.recipes.embedded import BOXES, CLASSES, POINTS, SCORES, Embedded
 from edgeopt.recipes.preprocess import Geometry
 from edgeopt.recipes.recipe import Boxes, Postprocess, Recipe, Scores, find_recipe
@@ -131,7 +132,7 @@ def passing_through(values: list[np.ndarray], opset: int) -> Model:
     names = [f"out{i}" for i in range(len(values))]
     ends = [
         [
-            helper.make_tensor_value_info(prefix + name, TensorProto.FLOAT, one.shape)
+            helper.make_tensor_value_info(prefix + name, helper.np_dtype_to_tensor_dtype(one.dtype), one.shape)
             for name, one in zip(names, values, strict=True)
         ]
         for prefix in ("in_", "")
@@ -167,6 +168,57 @@ def check(numbers: Postprocess, values: list[np.ndarray], opset: int = 17) -> in
     return len(wanted)
 
 
+def suppressed(
+    decoder: str, unit: float, *, batch: bool, counts: bool, columns: tuple[Column, ...]
+) -> list[np.ndarray]:
+    """Return what a graph gives that suppresses boxes itself; some rows are none."""
+    rng = np.random.default_rng(5)
+    boxes, scores = corners(rng, 60, unit)[0], (rng.integers(0, 17, 60) / 16).astype(np.float32)
+    labels = rng.integers(-1, COUNT, 60)
+    if decoder == "columns":
+        centred = [(boxes[:, 0] + boxes[:, 2]) / 2, (boxes[:, 1] + boxes[:, 3]) / 2, *(boxes[:, 2:] - boxes[:, :2]).T]
+        known = dict(zip(CORNERS, boxes.T, strict=True)) | dict(zip(CENTRED, centred, strict=True))
+        known |= {Column.SCORE: scores, Column.CLASS: labels, Column.BATCH: rng.integers(0, 2, 60)}
+        made = np.stack([known.get(one, scores) for one in columns], 1).astype(np.float32)
+        return [made[None, None] if batch else made]
+    outputs = [boxes, labels, scores]
+    if decoder == "scored_boxes":
+        outputs = [labels, np.concatenate([boxes, scores[:, None]], 1)]
+    outputs = [one[None] for one in outputs] if batch else outputs
+    return [*outputs, np.array([[41]], np.int32)] if counts else outputs
+
+
+CORNERS = (Column.LEFT, Column.TOP, Column.RIGHT, Column.BOTTOM)
+CENTRED = (Column.X, Column.Y, Column.WIDTH, Column.HEIGHT)
+SUPPRESSED = {
+    f"{i} {decoder} {unit}": (
+        Postprocess(decoder, (), (), unit, columns=columns, background=background),
+        suppressed(decoder, 1.0 if is_relative else 90.0, batch=batch, counts=counts, columns=columns),
+    )
+    for i, (decoder, unit, is_relative, batch, counts, background, columns) in enumerate(
+        (
+            ("columns", Boxes.USUAL, False, False, False, False, (Column.BATCH, *CORNERS, Column.CLASS, Column.SCORE)),
+            ("columns", Boxes.USUAL, False, True, False, True, (*CORNERS, Column.SCORE, Column.CLASS)),
+            ("columns", Boxes.RELATIVE, True, False, False, False, (Column.OTHER, Column.SCORE, *CENTRED)),
+            ("detections", Boxes.USUAL, False, False, False, True, ()),
+            ("detections", Boxes.USUAL, False, True, True, False, ()),
+            ("detections", Boxes.RELATIVE, True, True, False, True, ()),
+            ("detections_yx", Boxes.USUAL, True, True, True, True, ()),
+            ("scored_boxes", Boxes.USUAL, False, True, False, False, ()),
+            ("scored_boxes", Boxes.USUAL, False, False, False, True, ()),
+        )
+    )
+}
+
+
+@pytest.mark.parametrize("case", SUPPRESSED)
+@pytest.mark.parametrize("threshold", [0.3, 0.999])
+def test_boxes_that_are_suppressed_already_are_embedded_as_the_task_reads_them(case, threshold):
+    numbers, values = SUPPRESSED[case]
+    count = check(replace(numbers, score_threshold=threshold), values)
+    assert 3 < count < 50 if threshold < 0.9 else count < 10
+
+
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("threshold", [0.3, 0.999])
 def test_an_embedded_decoder_gives_the_tasks_boxes(case, threshold):
@@ -176,12 +228,15 @@ def test_an_embedded_decoder_gives_the_tasks_boxes(case, threshold):
     assert count > 0 or threshold > 0.9
 
 
-NOT_EMBEDDED = {"columns", "dbnet", "dbnet_upright", "detections", "detections_yx"}
-"""Standard ONNX finds no regions; the others end in suppression already."""
+NOT_EMBEDDED = {"dbnet", "dbnet_upright"}
+"""Standard ONNX finds no regions."""
 
 
 def test_every_decoder_is_compared_or_refused():
-    assert {numbers.decoder for numbers, _ in CASES.values()} | NOT_EMBEDDED == DECODERS.keys()
+    compared = {numbers.decoder for numbers, _ in CASES.values()} | {
+        numbers.decoder for numbers, _ in SUPPRESSED.values()
+    }
+    assert compared | NOT_EMBEDDED == DECODERS.keys()
 
 
 @pytest.mark.parametrize("decoder", sorted(NOT_EMBEDDED))

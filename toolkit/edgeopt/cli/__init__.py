@@ -6,8 +6,6 @@ The group is the only place that turns errors into text and exit codes.
 from __future__ import annotations
 
 import errno
-import os
-import shutil
 import sys
 from importlib import import_module
 from pkgutil import iter_modules
@@ -16,9 +14,10 @@ from typing import IO, Any
 import click
 
 from edgeopt import __version__
+from edgeopt.cli._output import show_line
 from edgeopt.cli._streams import NOWHERE_TO_WRITE, give_up, is_reader_gone, write_if_possible
 from edgeopt.errors import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_PASS, EdgeoptError, NotFoundError
-from edgeopt.system.text import fold, printable, short
+from edgeopt.system.text import short
 
 click.UsageError.exit_code = EXIT_ERROR  # click's own 2 means a missed budget here
 
@@ -95,18 +94,9 @@ def _show_error(error: EdgeoptError) -> None:
 
 
 def _show_lines(text: str) -> None:
-    """Print what went wrong and the remedy, folded on a terminal."""
-    width = _stderr_width()
+    """Print what went wrong and the remedy."""
     for line in text.split("\n"):
-        indent = line[: len(line) - len(line.lstrip())]
-        head = next((one for one in ("error: ", "  -> ") if line.startswith(one)), indent)
-        for part in fold(printable(line.removeprefix(head)), width, head):
-            write_if_possible(sys.stderr, f"{part}\n")
-
-
-def _stderr_width() -> int:
-    is_asked = sys.stderr.isatty() or os.environ.get("COLUMNS", "").isdecimal()
-    return shutil.get_terminal_size().columns if is_asked else 0
+        show_line(line, err=True)
 
 
 def _show_usage(error: click.UsageError, file: IO[Any] | None = None) -> None:

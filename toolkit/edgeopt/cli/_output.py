@@ -10,17 +10,21 @@ from typing import TYPE_CHECKING
 import click
 
 from edgeopt.cli._streams import give_up, write_if_possible
-from edgeopt.system.text import printable
+from edgeopt.errors import NoteKind
+from edgeopt.system.text import fold, printable
 
 if TYPE_CHECKING:
     from edgeopt.report.document import Document
+
+_LABELS = ("error: ", "  -> ", *(f"{kind}: " for kind in NoteKind))
+"""What a line may begin with; the lines that go on stand under the text behind it."""
 
 
 def show(document: Document, form: str, *, err: bool = False) -> None:
     """Print a document, or say it beside what a program reads."""
     from edgeopt.report.formats import Paper, render
 
-    width = _width(err=err)
+    width = line_width(err=err)
     paper = Paper(width, is_coloured=_is_terminal(err=err) and not os.environ.get("NO_COLOR"))
     text = render(document, form, paper)
     if err:
@@ -32,8 +36,11 @@ def show(document: Document, form: str, *, err: bool = False) -> None:
         give_up(sys.stdout)
 
 
-def _width(*, err: bool = False) -> int:
-    """Return the columns of the terminal, in a pipe those of the variable `COLUMNS`; 0 where it is not set either."""
+def line_width(*, err: bool = False) -> int:
+    """Return the columns in which lines are folded: the terminal's, in a pipe those of the variable `COLUMNS`.
+
+    It is 0 where neither is there: a line in a file or in the log of a CI stays whole, so that a search finds it.
+    """
     is_asked = _is_terminal(err=err) or os.environ.get("COLUMNS", "").isdecimal()
     return shutil.get_terminal_size().columns if is_asked else 0
 
@@ -43,8 +50,14 @@ def _is_terminal(*, err: bool) -> bool:
 
 
 def show_line(line: str, *, err: bool = False) -> None:
-    """Print one line: what comes from files is printed so that it cannot drive a terminal."""
-    if err:
-        write_if_possible(sys.stderr, f"{printable(line)}\n")
-    else:
+    """Print one line: what comes from files is printed so that it cannot drive a terminal.
+
+    On the standard error it is folded, under the text behind its label; an answer never is.
+    """
+    if not err:
         click.echo(printable(line))
+        return
+    text = printable(line)
+    head = next((label for label in _LABELS if text.startswith(label)), "")
+    for part in fold(text.removeprefix(head), line_width(err=True), head):
+        write_if_possible(sys.stderr, f"{part}\n")

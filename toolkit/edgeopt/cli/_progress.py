@@ -27,8 +27,6 @@ _CLOCK = 22
 """Columns of the time beside a bar of the whole; of half an hour it takes more."""
 _CLOSE_S = 60
 """From which time left it is told in steps of ten seconds, below in steps of five: it is expected, not known."""
-_PIPE = 80
-"""Columns of a pipe."""
 _INDENT = 11
 """Of the lines that go on: under the text beside a label."""
 
@@ -135,10 +133,10 @@ class Progress:
             self._status.show(self._line(work, left), now=is_new or work.done >= work.of)
         elif not is_new and now_s - self._told_s >= _EVERY_S:
             rest = f" {shown_amount(work.done, work.of).strip()}{left}"
-            self.say(f"{shorten(what, self._width - len(rest))}{rest}")
+            self.say(f"{shorten(what, self._width - len(rest)) if self._width else what}{rest}")
 
     def say(self, text: str) -> None:
-        """Print one line, folded where it is wider than the terminal, or than a pipe's 80 columns or `COLUMNS`.
+        """Print one line, folded where it is wider than the terminal, or in a pipe than `COLUMNS`, if that is set.
 
         A word that is wider, a path, stays whole: somebody copies it.
         """
@@ -153,7 +151,7 @@ class Progress:
     @property
     def _width(self) -> int:
         is_asked = self._status.is_live or os.environ.get("COLUMNS", "").isdecimal()
-        return shutil.get_terminal_size().columns if is_asked else _PIPE
+        return shutil.get_terminal_size().columns if is_asked else 0
 
     def ahead(self, part: str, part_s: float, rest_s: float) -> None:
         """Take what is expected of the whole from here: seconds of the part that begins now, and of all behind it."""

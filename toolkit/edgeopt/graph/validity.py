@@ -27,6 +27,7 @@ _MOST_NUMBERS = 2**31
 _MOST_TOLD = 300
 """Characters of a library's words; some print a whole node."""
 _MOST_NAMED = 4
+_FOR_TENSORRT = "it is a plugin of TensorRT alone: export for ONNX Runtime, or without suppression inside"
 _AGAIN = "export the model again"
 
 
@@ -122,7 +123,9 @@ def _require_known_ops(proto: ModelProto, where: str) -> None:
     if custom:
         raise UnsupportedError(
             f"{where}: custom op {', '.join(custom[:3])}",
-            remedy="export the model with standard ONNX ops, or replace the op before edgeopt",
+            remedy=_FOR_TENSORRT
+            if any(one.partition(" ")[0].endswith("_TRT") for one in custom)
+            else "export the model with standard ONNX ops, or replace the op before edgeopt",
         )
 
 

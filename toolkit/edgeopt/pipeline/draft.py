@@ -144,12 +144,13 @@ def _facts_of(model: Model, path: Path) -> Facts:
 
 
 def _answers_of(model: Model, outputs: Sequence[TensorSpec], first_ops: Sequence[str]) -> tuple[NDArray[Any], ...]:
-    """Return what the only output gives for made-up pictures; empty where it is no row of numbers, or nothing runs."""
+    """Return what the only output gives for made-up pictures; empty where it is no row or table, or nothing runs."""
     if len(model.inputs) != 1 or len(outputs) != 1 or outputs[0].op in SPREADING or not may_be_picture(model.inputs[0]):
         return ()
     spec = model.inputs[0]
     sizes = [size if isinstance(size, int) else usual for size, usual in zip(spec.shape, (1, 3, 224, 224), strict=True)]
-    if sum(size != 1 for size in outputs[0].shape[1:]) != 1:
+    is_table = len(outputs[0].shape) == 3 and outputs[0].shape[0] == 1 and outputs[0].is_static
+    if sum(size != 1 for size in outputs[0].shape[1:]) != 1 and not is_table:
         return ()
     layout = picture_layout(spec)
     sizes[layout.channels] = 1 if spec.shape[layout.channels] == 1 else 3

@@ -28,7 +28,7 @@ class Facts:
     first_ops: tuple[str, ...] = ()
     """Ops that read its input."""
     answers: tuple[NDArray[Any], ...] = ()
-    """What its only output gave for a few made-up pictures, where it is a row of numbers; empty: not run."""
+    """What its only output gave for a few made-up pictures, where it is a row or a table of numbers; empty: not run."""
     sound_rate_hz: int = 0
     """Of the example that was given, where it is a sound; 0: none was."""
 

@@ -12,7 +12,7 @@ from edgeopt.recipes.binding import ARRAYS_RECIPE, Choice, bind_recipe
 from edgeopt.recipes.configured import configured
 from edgeopt.recipes.drafted import Draft, Facts
 from edgeopt.recipes.keypoints import Keypoints
-from edgeopt.recipes.matching import recognised, shipped_recipes
+from edgeopt.recipes.matching import recognised, shipped_recipes, unlikeness
 from edgeopt.recipes.metadata import (
     class_names_of,
     input_size_of,
@@ -49,7 +49,7 @@ from edgeopt.recipes.readings import (
 )
 from edgeopt.recipes.recipe import Recipe, find_recipe
 from edgeopt.recipes.recognise import choose_recipe
-from edgeopt.recipes.rows import row_kind
+from edgeopt.recipes.rows import row_kind, why_no_detector
 from edgeopt.recipes.sound_drafting import sound_draft
 from edgeopt.recipes.sound_reading import sound_recipe
 from edgeopt.recipes.state_drafting import draft_states
@@ -62,8 +62,8 @@ _PROBABLE = ("Softmax", "QLinearSoftmax", "Sigmoid", "HardSigmoid", "QLinearSigm
 """Ops after which scores are probabilities; of Sigmoid each of its own, as of tags."""
 _BIASING = frozenset({"Add", "Div", "Mul", "Sub"})
 """Ops on the input itself, with which a graph normalises its pictures."""
-_MOST_QUERIES = 1000
-"""Boxes of a transformer; more are anchors."""
+_WITH_CLASS_NUMBERS = ("detections", "detections_yx", "scored_boxes")
+"""Decoders of graphs that number the classes themselves, from 0 or from 1."""
 _LEAST_CROPPED = 100
 """Pixels of a classifier's picture; smaller ones are trained on as they are."""
 _SIDE_OF_CLASSES, _SIDE = 224, 640
@@ -159,6 +159,9 @@ class _Drafting:
         self._comments[key] = f"{NOT_KNOWN}{why}" if answer is None else "as answered"
         return question.default if answer is None else answer
 
+    def _is_guess(self, key: str) -> bool:
+        return self._comments.get(key, "").startswith(NOT_KNOWN)
+
     def _shape(self, channels: int) -> tuple[int | str | None, ...]:
         assert self._size
         height, width = self._size
@@ -201,6 +204,9 @@ class _Drafting:
         fitting, possible = recognised(seen, facts.outputs, facts.metadata)
         if not fitting and (reader := self._reader()):
             return reader
+        if len(fitting) == 1 and (doubt := why_no_detector(fitting[0], facts.outputs[0], facts.answers)):
+            found = self._tell("task", about_recipe([arrays, *fitting]), f"{doubt}: {outputs}")
+            return self._decoding(found) if found.decodes else found
         if len(fitting) == 1:
             self._comments["task"] = f"outputs as recipe {fitting[0].name} reads: {outputs}"
             return self._decoding(fitting[0])
@@ -209,8 +215,7 @@ class _Drafting:
         if task := other_task(facts.metadata, shipped_recipes()):
             self._comments["task"] = f"the exporter says {named_task(task)}, which no recipe reads: outputs as they are"
             return arrays
-        if any(isinstance(size, int) and size > _MOST_QUERIES for one in facts.outputs for size in one.shape[1:2]):
-            possible.sort(key=lambda recipe: recipe.postprocess.decoder in ("detr", "rtdetr"))
+        possible.sort(key=lambda one: unlikeness(one, facts.outputs, self._layout, facts.metadata))
         readings = [*(fitting or [*map_readings(self._size, self._layout, facts.outputs), *possible]), arrays]
         if len(facts.outputs) > 1 and readings[0].postprocess.decoder in CLASSIFIERS:  # it would leave heads unread
             readings = [arrays, *readings[:-1]]
@@ -262,6 +267,10 @@ class _Drafting:
                 decoder = post.decoder
             self._comments["postprocess.decoder"] = f"the graph ends in {last or 'an unknown op'}"
             return replace(recipe, postprocess=replace(post, decoder=decoder))
+        is_named = any(match.output_names for match in recipe.match)
+        if post.decoder in _WITH_CLASS_NUMBERS and not (is_named and not self._is_guess("task")):
+            told = "class 0 is the background" if post.background else "class 0 is the first"
+            self._comments["postprocess.background"] = f"{NOT_KNOWN}{told}, as recipe {recipe.name} has it"
         if not post.strides:
             return recipe
         if strides := strides_of(self._facts.metadata):
@@ -336,7 +345,7 @@ class _Drafting:
         if (resize, anchor) != question.default:
             own = replace(own, resize=resize, anchor=anchor, crop_from=0)
         if resize is Resize.LETTERBOX:
-            is_guess = self._comments["preprocess.resize"].startswith(NOT_KNOWN)
+            is_guess = self._is_guess("preprocess.resize")
             self._comments["preprocess.anchor"] = f"{NOT_KNOWN}top_left or centre" if is_guess else "as answered"
         if "float" not in told.dtype:
             self._comments["preprocess.scale"] = f"the model takes {told.dtype}"
@@ -357,7 +366,7 @@ class _Drafting:
         if set(likely[1]) == {0.0} and set(likely[2]) == {1.0}:
             likely = (likely[0], (0.0,), (1.0,))
         scale, mean, std = self._tell("preprocess.scale", about_values(likely), why)
-        told = f"{NOT_KNOWN}as scale" if self._comments["preprocess.scale"].startswith(NOT_KNOWN) else "as answered"
+        told = f"{NOT_KNOWN}as scale" if self._is_guess("preprocess.scale") else "as answered"
         self._comments |= {"preprocess.mean": told, "preprocess.std": told}
         if self._is_grey:
             mean, std = (sum(mean) / len(mean),), (sum(std) / len(std),)

@@ -16,6 +16,8 @@ from edgeopt.system.text import plural
 
 _PRIORS = ((8, 3), (16, 2), (32, 2), (64, 3))
 """Strides of UltraFace, and its boxes a cell."""
+_MOST_QUERIES = 1000
+"""Boxes of a transformer; more are anchors."""
 
 
 def recognised(
@@ -35,6 +37,26 @@ def _explaining(fitting: list[Recipe], outputs: Sequence[TensorSpec]) -> list[Re
     terms = {one.name: {term for match in one.match for shape in match.outputs for term in shape} for one in fitting}
     exact = [one for one in fitting if any("cells" in term for term in terms[one.name])]
     return exact or fitting
+
+
+def unlikeness(
+    recipe: Recipe, outputs: Sequence[TensorSpec], layout: Layout, metadata: Mapping[str, str]
+) -> tuple[bool, bool, bool]:
+    """Return what speaks against a recipe that could read the outputs; sorted by it the likely recipes come first.
+
+    Args:
+        recipe: One of the possible ones.
+        outputs: Of the model.
+        layout: Of its picture.
+        metadata: What the exporter wrote: who exports queries in one output writes there what they are.
+    """
+    are_many = any(isinstance(size, int) and size > _MOST_QUERIES for one in outputs for size in one.shape[1:2])
+    is_untold = len(outputs) == 1 and not metadata
+    return (
+        recipe.postprocess.decoder in ("detr", "rtdetr") and (are_many or is_untold),
+        all(len(match.outputs) != len(outputs) for match in recipe.match),
+        (recipe.input.layout is Layout.NHWC) is not (layout is Layout.NHWC),
+    )
 
 
 def shipped_recipes() -> list[Recipe]:

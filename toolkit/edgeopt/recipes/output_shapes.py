@@ -13,9 +13,8 @@ from edgeopt.errors import UnsupportedError
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.columns import why_no_rows
 from edgeopt.recipes.recipe import Boxes, Postprocess, Recipe
+from edgeopt.recipes.suppressed_outputs import Shape, may_be, why_no_detections, why_no_scored_boxes
 
-Shape = tuple[int | str | None, ...]
-"""None or a name is a free dimension, which fits any size."""
 STRIDES = (8, 16, 32)
 """Used where a detector's recipe writes none."""
 DFL_BINS = {"yolov8_dfl": 16, "nanodet": 8}
@@ -26,7 +25,7 @@ CLASSIFIERS = ("logits", "probabilities")
 """Decoders of the task classification."""
 SPREADING = ("Softmax", "LogSoftmax")
 """Ops after which the numbers of a row share one whole: no box is among them."""
-_WITH_WHOLE_NUMBERS = ("columns", "detections", "detections_yx", "poses", "instances")
+_WITH_WHOLE_NUMBERS = ("columns", "detections", "detections_yx", "scored_boxes", "poses", "instances")
 """Decoders of graphs that end in suppression, whose classes may be whole numbers."""
 _USUAL_STRIDES = (STRIDES, (8, 16, 32, 64), (4, 8, 16, 32))
 _HasShape = TypeVar("_HasShape", TensorSpec, NDArray[np.float32])
@@ -99,23 +98,19 @@ def _at_least(size: int | str | None, least: int) -> bool:
     return not isinstance(size, int) or size >= least
 
 
-def _equal(size: int | str | None, wanted: int | str | None) -> bool:
-    return size == wanted or not isinstance(size, int) or not isinstance(wanted, int)
-
-
 def _classes(output: TensorSpec, numbers: Postprocess) -> str:
     """Return the shape that a classifier needs; empty where the output has it. All readers below do the same."""
     shape = output.shape if len(output.shape) == 1 else output.shape[1:]
     batch = output.shape[0] if len(output.shape) > 1 else 1
     several = [size for size in shape if size != 1]
     least = 2 + int(numbers.background)
-    if output.dtype in ("object", "string", "bool") or not _equal(batch, 1) or len(several) > 1:
+    if output.dtype in ("object", "string", "bool") or not may_be(batch, 1) or len(several) > 1:
         return "one score a class"
     return "" if several and _at_least(several[0], least) else f"{least} classes or more"
 
 
 def _are_rows(shapes: Sequence[Shape]) -> bool:
-    return len(shapes[0]) == 3 and _equal(shapes[0][0], 1)
+    return len(shapes[0]) == 3 and may_be(shapes[0][0], 1)
 
 
 def _are_cells(count: int | str | None, numbers: Postprocess, size: Sequence[int], most_anchors: int = 1) -> bool:
@@ -151,7 +146,7 @@ def _yolov5(shapes: Sequence[Shape], numbers: Postprocess, size: Sequence[int]) 
         return "anchors, which the recipe does not give for boxes relative to a cell"
     pairs = zip(strides, numbers.anchors, strict=True)
     cells = sum(len(flat) // 2 * count_cells(size, [stride]) for stride, flat in pairs) if size else count
-    return "" if _equal(count, cells) else f"{cells} boxes, an anchor of a cell each"
+    return "" if may_be(count, cells) else f"{cells} boxes, an anchor of a cell each"
 
 
 def _told_cells(numbers: Postprocess, size: Sequence[int]) -> str:
@@ -173,15 +168,15 @@ def _yolov5_heads(shapes: Sequence[Shape], numbers: Postprocess, size: Sequence[
 
 
 def _is_head(shape: Shape, stride: int, anchors: int, size: Sequence[int]) -> bool:
-    if len(shape) not in (4, 5) or not _equal(shape[0], 1):
+    if len(shape) not in (4, 5) or not may_be(shape[0], 1):
         return False
     plane = shape[2:4]
-    if size and not all(_equal(found, side // stride) for found, side in zip(plane, size, strict=True)):
+    if size and not all(may_be(found, side // stride) for found, side in zip(plane, size, strict=True)):
         return False
     if not all(_at_least(side, 1) for side in plane):
         return False
     if len(shape) == 5:
-        return _equal(shape[1], anchors) and _at_least(shape[4], 6)
+        return may_be(shape[1], anchors) and _at_least(shape[4], 6)
     return not isinstance(shape[1], int) or (shape[1] % anchors == 0 and shape[1] // anchors >= 6)
 
 
@@ -191,7 +186,7 @@ def _values(head: Shape) -> int | str | None:
 
 def _end_to_end(shapes: Sequence[Shape], numbers: Postprocess, size: Sequence[int]) -> str:
     del numbers, size
-    return "" if _are_rows(shapes) and _equal(shapes[0][2], 6) else "1 x boxes x 6"
+    return "" if _are_rows(shapes) and may_be(shapes[0][2], 6) else "1 x boxes x 6"
 
 
 def _ssd_corners(shapes: Sequence[Shape], numbers: Postprocess, size: Sequence[int]) -> str:
@@ -200,7 +195,7 @@ def _ssd_corners(shapes: Sequence[Shape], numbers: Postprocess, size: Sequence[i
     if len(shapes) < 2 or not _are_rows(shapes[:1]) or not _are_rows(shapes[1:2]):
         return wanted
     scores, corners = sorted(shapes[:2], key=lambda one: one[2] == 4)
-    fits = _equal(corners[2], 4) and _equal(scores[1], corners[1]) and _at_least(scores[2], 1 + int(numbers.background))
+    fits = may_be(corners[2], 4) and may_be(scores[1], corners[1]) and _at_least(scores[2], 1 + int(numbers.background))
     return "" if fits else wanted
 
 
@@ -208,11 +203,11 @@ def _yolov8_dfl(shapes: Sequence[Shape], numbers: Postprocess, size: Sequence[in
     sides = 4 * (numbers.bins or DFL_BINS["yolov8_dfl"])
     strides = sorted(numbers.strides or STRIDES)
     wanted = f"{sides} numbers of a box and its classes for each cell (1 x {sides} + classes x cells), or both a stride"
-    if not all(_equal(one[0], 1) for one in shapes if one) or len({len(one) for one in shapes}) != 1:
+    if not all(may_be(one[0], 1) for one in shapes if one) or len({len(one) for one in shapes}) != 1:
         return wanted
     if len(shapes[0]) == 3:
         fits = len(shapes) == 1 and _at_least(shapes[0][1], sides + 1)
-        fits = fits or (len(shapes) == 2 and any(_equal(one[1], sides) for one in shapes))
+        fits = fits or (len(shapes) == 2 and any(may_be(one[1], sides) for one in shapes))
         return "" if fits and all(_are_cells(one[2], numbers, size) for one in shapes) else wanted
     if len(shapes[0]) != 4 or len(shapes) % len(strides):
         return wanted
@@ -262,13 +257,13 @@ def _ssd_offsets(shapes: Sequence[Shape], numbers: Postprocess, size: Sequence[i
     told = without_landmarks([TensorSpec("", "", one) for one in shapes])
     if len(told) != 2 or _ssd_corners([one.shape for one in told], numbers, size):
         return wanted
-    return "" if all(_equal(one.shape[1], count or None) for one in told) else wanted
+    return "" if all(may_be(one.shape[1], count or None) for one in told) else wanted
 
 
 def _nanodet(shapes: Sequence[Shape], numbers: Postprocess, size: Sequence[int]) -> str:
     sides, strides = 4 * (numbers.bins or DFL_BINS["nanodet"]), numbers.strides or STRIDES
     cells = sum(-(-size[0] // stride) * -(-size[1] // stride) for stride in strides) if size else None
-    fits = len(shapes) == 1 and _are_rows(shapes) and _equal(shapes[0][1], cells) and _at_least(shapes[0][2], sides + 1)
+    fits = len(shapes) == 1 and _are_rows(shapes) and may_be(shapes[0][1], cells) and _at_least(shapes[0][2], sides + 1)
     told = f"1 x {cells or 'cells'} x (classes + {sides}), or for each stride 1 x n x classes and 1 x n x {sides}"
     return "" if fits or _are_apart(shapes, sides, strides, size) else told
 
@@ -287,24 +282,10 @@ def _are_apart(shapes: Sequence[Shape], sides: int, strides: Sequence[int], size
 def _dbnet(shapes: Sequence[Shape], numbers: Postprocess, size: Sequence[int]) -> str:
     del numbers
     wanted = "one map, 1 x 1 x height x width"
-    if len(shapes) != 1 or len(shapes[0]) != 4 or not all(_equal(one, 1) for one in shapes[0][:2]):
+    if len(shapes) != 1 or len(shapes[0]) != 4 or not all(may_be(one, 1) for one in shapes[0][:2]):
         return wanted
     sides = zip(shapes[0][2:], size, strict=False)
     return "" if all(not isinstance(mine, int) or side % mine == 0 for mine, side in sides) else wanted
-
-
-def _detections(shapes: Sequence[Shape], numbers: Postprocess, size: Sequence[int]) -> str:
-    del numbers, size
-    wanted = "boxes n x 4, classes n and scores n, or all three behind a batch of 1"
-    most = max((len(one) for one in shapes), default=0)
-    boxes = [one for one in shapes if len(one) == most and one[-1:] == (4,)]
-    if len(shapes) not in (3, 4) or most not in (2, 3) or len(boxes) != 1:
-        return wanted
-    rows = [one for one in shapes if len(one) == most - 1]
-    if len(rows) == 3 and (counts := [one for one in rows if _equal(one[-1], 1)]):
-        rows.remove(counts[0])  # how many rows there are
-    fits = len(rows) == 2 and all(_equal(one[-1], boxes[0][-2]) for one in rows)
-    return "" if fits and (most == 2 or _equal(boxes[0][0], 1)) else wanted
 
 
 def split_prototypes(outputs: Sequence[_HasShape]) -> tuple[_HasShape, _HasShape] | None:
@@ -326,12 +307,12 @@ def _end_to_end_segment(shapes: Sequence[Shape], numbers: Postprocess, size: Seq
     if pair is None:
         return wanted
     width, count = pair[0][2], pair[1][1]
-    return "" if not isinstance(count, int) or _equal(width, 6 + count) else wanted
+    return "" if not isinstance(count, int) or may_be(width, 6 + count) else wanted
 
 
 def _rows_and_planes(shapes: Sequence[Shape]) -> tuple[Shape, Shape] | None:
     pair = split_prototypes([TensorSpec("", "", one) for one in shapes])
-    return (pair[0].shape, pair[1].shape) if pair and all(_equal(one.shape[0], 1) for one in pair) else None
+    return (pair[0].shape, pair[1].shape) if pair and all(may_be(one.shape[0], 1) for one in pair) else None
 
 
 def _exceeds(rows: Shape, planes: Shape, by: int) -> bool:
@@ -341,8 +322,8 @@ def _exceeds(rows: Shape, planes: Shape, by: int) -> bool:
 
 def _instances(shapes: Sequence[Shape], numbers: Postprocess, size: Sequence[int]) -> str:
     del numbers, size
-    boxes = [one for one in shapes if len(one) == 2 and _equal(one[1], 4)]
-    masks = [one for one in shapes if len(one) == 3 or (len(one) == 4 and _equal(one[1], 1))]
+    boxes = [one for one in shapes if len(one) == 2 and may_be(one[1], 4)]
+    masks = [one for one in shapes if len(one) == 3 or (len(one) == 4 and may_be(one[1], 1))]
     fits = len(shapes) == 4 and len(boxes) == 1 and len(masks) == 1 and sum(len(one) == 1 for one in shapes) == 2
     return "" if fits else "boxes n x 4, classes n, scores n and masks n x 1 x height x width"
 
@@ -359,8 +340,9 @@ _READERS: dict[str, Callable[[Sequence[Shape], Postprocess, Sequence[int]], str]
     "ssd_corners": _ssd_corners,
     "ssd_offsets": _ssd_offsets,
     "ssd_offsets_yx": _ssd_offsets,
-    "detections": _detections,
-    "detections_yx": _detections,
+    "detections": why_no_detections,
+    "detections_yx": why_no_detections,
+    "scored_boxes": why_no_scored_boxes,
     "dbnet": _dbnet,
     "dbnet_upright": _dbnet,
     "detr": _detr,
@@ -382,29 +364,34 @@ def _yolov8_pose(shapes: Sequence[Shape], recipe: Recipe) -> str:
 
 def _end_to_end_pose(shapes: Sequence[Shape], recipe: Recipe) -> str:
     width = 6 + recipe.keypoints.numbers
-    fits = len(shapes) == 1 and _are_rows(shapes) and _equal(shapes[0][2], width)
+    fits = len(shapes) == 1 and _are_rows(shapes) and may_be(shapes[0][2], width)
     return "" if fits else f"1 x poses x {width}"
 
 
 def _heatmaps(shapes: Sequence[Shape], recipe: Recipe) -> str:
     count = recipe.keypoints.count or None
-    fits = len(shapes[0]) == 4 and _equal(shapes[0][0], 1) and _equal(shapes[0][1], count)
+    fits = len(shapes[0]) == 4 and may_be(shapes[0][0], 1) and may_be(shapes[0][1], count)
     return "" if fits else f"a map a point, 1 x {count or 'points'} x height x width"
 
 
 def _simcc(shapes: Sequence[Shape], recipe: Recipe) -> str:
-    count = recipe.keypoints.count or None
+    count, places = recipe.keypoints.count or None, min(recipe.input.size, default=1)
     fits = len(shapes) == 2 and all(
-        len(one) == 3 and _equal(one[0], 1) and _equal(one[1], count) and _equal(one[1], shapes[0][1]) for one in shapes
+        len(one) == 3
+        and may_be(one[0], 1)
+        and may_be(one[1], count)
+        and may_be(one[1], shapes[0][1])
+        and _at_least(one[2], places)
+        for one in shapes
     )
     return "" if fits else f"rows of columns and of lines, each 1 x {count or 'points'} x places"
 
 
 def _poses(shapes: Sequence[Shape], recipe: Recipe) -> str:
     count = recipe.keypoints.count or None
-    wide = [one for one in shapes if len(one) == 2 and _equal(one[1], 4)]
+    wide = [one for one in shapes if len(one) == 2 and may_be(one[1], 4)]
     boxes = [one for one in wide if one[1] == 4] or wide  # scores of points may be of a free width
-    points = [one for one in shapes if len(one) == 3 and _equal(one[1], count) and _equal(one[2], 3)]
+    points = [one for one in shapes if len(one) == 3 and may_be(one[1], count) and may_be(one[2], 3)]
     rows = [one for one in shapes if len(one) == 1]
     fits = len(boxes) == 1 and len(points) == 1 and len(rows) == 2
     return "" if fits else f"boxes n x 4, classes n, scores n and keypoints n x {count or 'points'} x 3"

@@ -10,6 +10,7 @@ from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.columns import BY_WIDTH, DECODER, columns_in_name
 from edgeopt.recipes.output_shapes import CLASSIFIERS
 from edgeopt.recipes.recipe import READERS, Recipe, Scores
+from edgeopt.recipes.suppressed_outputs import boxes_and_classes
 
 _SUMMING = frozenset({"Gemm", "MatMul", "Conv", "Add", "GlobalAveragePool", "AveragePool", "QLinearConv"})
 """Ops that make sums of products: what leaves them is no probability."""
@@ -64,10 +65,14 @@ def with_told_scores(recipe: Recipe, outputs: Sequence[TensorSpec]) -> tuple[Rec
 
 def notes_of_unread(recipe: Recipe, outputs: Sequence[TensorSpec]) -> tuple[Note, ...]:
     """Return a warning of outputs that a recipe leaves unread; none where all are read."""
-    first, *others = _without_states(recipe, outputs) or outputs
-    if recipe.postprocess.decoder not in _FIRST_ALONE or not others or recipe.embedded:
+    own = _without_states(recipe, outputs) or [*outputs]
+    decoder, first = recipe.postprocess.decoder, own[0]
+    read = [*boxes_and_classes(own)] if decoder == "scored_boxes" else own[:1] if decoder in _FIRST_ALONE else own
+    others = [output for output in own if output not in read]
+    if not others or recipe.embedded:
         return ()
-    told = f"recipe {recipe.name!r} reads output {first} alone; not read: {', '.join(map(str, others))}"
+    seen = f"output{'s' if len(read) > 1 else ''} {' and '.join(map(str, read))}"
+    told = f"recipe {recipe.name!r} reads {seen} alone; not read: {', '.join(map(str, others))}"
     is_spare = all(output.shape == first.shape for output in others)  # as of a head that only training reads
     kind = NoteKind.INFO if is_spare else NoteKind.WARNING
     return (Note(kind, told, "where they belong to the answer, read all as they are: --recipe tensors"),)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,66 +16,14 @@ from edgeopt.errors import UnsupportedError
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.output_shapes import DFL_BINS, STRIDES, landmarks_of, split_prototypes, without_landmarks
 from edgeopt.recipes.recipe import Boxes, Postprocess, Recipe, Scores
+from edgeopt.recipes.suppressed_outputs import scores_last
+from edgeopt.steps import _decoding_suppressed as suppressed
+from edgeopt.steps._decoded_rows import SIDES, Found, Rows, usually_relative
 from edgeopt.steps._embedding import Nodes, floats, ints
 from edgeopt.tasks.detection.decoders_anchors import VARIANCES, anchors_of, has_softmax, is_logits
 from edgeopt.tasks.detection.decoders_dfl import is_logits as dfl_logits
 from edgeopt.tasks.detection.decoders_dfl import nanodet_pairs, pairs_of, shift_of
-from edgeopt.tasks.detection.head_parts import MOST_CLASSES, grid, logit
-
-_SIDES = 4
-"""Numbers of a box."""
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """Names of tensors: the boxes above the score threshold, not yet suppressed."""
-
-    boxes: str
-    """(n, 4) float32: left, top, right, bottom in pixels of the model's input."""
-    scores: str
-    """(n,) float32."""
-    classes: str
-    """(n,) int64."""
-    count: int
-    """Of classes there are."""
-    more: str = ""
-    """(n, numbers) float32: what the rows hold behind a box and its classes; of landmarks x and y in pixels of the
-    model's input. Empty: nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """What the decoders share: nodes, the recipe's numbers, the input's size, the threshold."""
-
-    nodes: Nodes
-    numbers: Postprocess
-    size: tuple[int, int]
-    threshold: float
-    more: int = 0
-    """How many numbers a row holds behind a box and its classes."""
-
-    def scores_of(self, values: str) -> str:
-        return self.nodes("Sigmoid", values) if self.numbers.scores is Scores.LOGITS else values
-
-    def above(self, values: str, *, raw: bool) -> str:
-        """Return where a vector of scores is above the threshold; raw ones are compared before their sigmoid."""
-        least = logit(self.threshold) if raw and self.numbers.scores is Scores.LOGITS else self.threshold
-        return self.nodes("Greater", values, np.array(least, np.float32))
-
-    def corners(self, centres: str, sizes: str) -> str:
-        half = self.nodes("Mul", sizes, floats(0.5))
-        ends = self.nodes("Sub", centres, half), self.nodes("Add", centres, half)
-        return self.nodes("Concat", *ends, axis=1)
-
-    def to_pixels(self, boxes: str) -> str:
-        if self.numbers.boxes is not Boxes.RELATIVE:
-            return boxes
-        return self.nodes("Mul", boxes, floats(self.size[1], self.size[0], self.size[1], self.size[0]))
-
-    def centred(self, boxes: str) -> str:
-        """Return corners of (n, 4) centre and size, in the recipe's unit."""
-        pixels = self.to_pixels(boxes)
-        return self.corners(self.nodes.columns(pixels, 0, 2), self.nodes.columns(pixels, 2, 4))
+from edgeopt.tasks.detection.head_parts import MOST_CLASSES, grid
 
 
 def decode(nodes: Nodes, recipe: Recipe, outputs: Sequence[TensorSpec]) -> Found:
@@ -90,12 +38,12 @@ def decode(nodes: Nodes, recipe: Recipe, outputs: Sequence[TensorSpec]) -> Found
             f"[postprocess] decoder = {numbers.decoder!r} is not embedded",
             remedy=f"leave the step embed-postprocess out; it knows {', '.join(EMBEDDED)}",
         )
-    plain, more = [replace(one, name=nodes.cast(one.name, "float32")) for one in outputs], 0
+    plain, more = [replace(one, name=nodes.cast(one.name, "float32")) for one in scores_last(recipe, outputs)], 0
     if recipe.task == "keypoints":
         more = recipe.keypoints.numbers
     elif pair := split_prototypes(plain) if recipe.task == "instances" else None:
         plain, more = [pair[0]], fixed(pair[1], 1)
-    rows = _Rows(nodes, numbers, (recipe.input.size[0], recipe.input.size[1]), numbers.score_threshold, more)
+    rows = Rows(nodes, numbers, (recipe.input.size[0], recipe.input.size[1]), numbers.score_threshold, more)
     return EMBEDDED[numbers.decoder](rows, plain)
 
 
@@ -117,7 +65,7 @@ def _matrix(nodes: Nodes, output: TensorSpec) -> str:
     return nodes("Squeeze", output.name, ints(0))
 
 
-def _objectness_first(rows: _Rows, matrix: str, width: int) -> tuple[str, str, str, str]:
+def _objectness_first(rows: Rows, matrix: str, width: int) -> tuple[str, str, str, str]:
     """Return positions, raw rows, scores and classes where objectness * class is above the threshold."""
     nodes = rows.nodes
     objectness = nodes("Squeeze", nodes.columns(matrix, 4, 5), ints(1))
@@ -135,7 +83,7 @@ def _objectness_first(rows: _Rows, matrix: str, width: int) -> tuple[str, str, s
     )
 
 
-def _yolox(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
+def _yolox(rows: Rows, outputs: Sequence[TensorSpec]) -> Found:
     if rows.numbers.boxes in (Boxes.PIXELS, Boxes.RELATIVE):
         return _yolov5(rows, outputs)
     nodes, width = rows.nodes, fixed(outputs[0], 2)
@@ -147,7 +95,7 @@ def _yolox(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
     return Found(rows.corners(centres, sizes), scores, classes, width - 5)
 
 
-def _yolov8(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
+def _yolov8(rows: Rows, outputs: Sequence[TensorSpec]) -> Found:
     nodes, width = rows.nodes, fixed(outputs[0], 1) - rows.more
     matrix = _matrix(nodes, outputs[0])
     best = nodes.largest(nodes("Slice", matrix, ints(4), ints(width), ints(0)), 0)
@@ -157,15 +105,15 @@ def _yolov8(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
     scores, raw = rows.scores_of(nodes("Gather", best, kept)), nodes.columns(found, 0, 4)
     more = nodes.columns(found, width, width + rows.more) if rows.more else ""
     if rows.numbers.boxes is not Boxes.CELLS:
-        return Found(rows.centred(raw), scores, classes, width - _SIDES, more)
+        return Found(rows.centred(raw), scores, classes, width - SIDES, more)
     cells, strides = grid(rows.size, rows.numbers.strides or STRIDES)
     centres = nodes("Gather", cells + np.float32(0.5), kept, axis=0)
     ends = nodes("Sub", centres, nodes.columns(raw, 0, 2)), nodes("Add", centres, nodes.columns(raw, 2, 4))
     boxes = nodes("Mul", nodes("Concat", *ends, axis=1), nodes("Gather", strides, kept, axis=0))
-    return Found(boxes, scores, classes, width - _SIDES, more)
+    return Found(boxes, scores, classes, width - SIDES, more)
 
 
-def _yolov8_dfl(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
+def _yolov8_dfl(rows: Rows, outputs: Sequence[TensorSpec]) -> Found:
     nodes, bins = rows.nodes, rows.numbers.bins or DFL_BINS["yolov8_dfl"]
     planes = [(fixed(one, 1), math.prod(fixed(one, i) for i in range(2, len(one.shape)))) for one in outputs]
     flat = [nodes("Reshape", one.name, ints(*plane)) for one, plane in zip(outputs, planes, strict=True)]
@@ -186,7 +134,7 @@ def _yolov8_dfl(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
     return Found(made, rows.scores_of(nodes("Gather", best, kept)), label, width)
 
 
-def _nanodet(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
+def _nanodet(rows: Rows, outputs: Sequence[TensorSpec]) -> Found:
     nodes, numbers = rows.nodes, rows.numbers
     bins = numbers.bins or DFL_BINS["nanodet"]
     if len(outputs) == 1:
@@ -218,13 +166,13 @@ def _from_sides(
     if bins > 1:
         shares = nodes("Softmax", nodes("Reshape", sides, ints(-1, bins)), axis=1)
         mean = nodes("MatMul", shares, np.arange(bins, dtype=np.float32).reshape(-1, 1))
-        sides = nodes("Reshape", mean, ints(-1, _SIDES))
+        sides = nodes("Reshape", mean, ints(-1, SIDES))
     middle = nodes("Gather", middles, kept, axis=0)
     ends = nodes("Sub", middle, nodes.columns(sides, 0, 2)), nodes("Add", middle, nodes.columns(sides, 2, 4))
     return nodes("Mul", nodes("Concat", *ends, axis=1), nodes("Gather", strides, kept, axis=0))
 
 
-def _yolov5(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
+def _yolov5(rows: Rows, outputs: Sequence[TensorSpec]) -> Found:
     width = fixed(outputs[0], 2)
     matrix = _matrix(rows.nodes, outputs[0])
     if rows.numbers.boxes is Boxes.CELLS:
@@ -233,7 +181,7 @@ def _yolov5(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
     return Found(rows.centred(rows.nodes.columns(found, 0, 4)), scores, classes, width - 5)
 
 
-def _yolov5_heads(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
+def _yolov5_heads(rows: Rows, outputs: Sequence[TensorSpec]) -> Found:
     if rows.numbers.scores is Scores.USUAL:
         rows = replace(rows, numbers=replace(rows.numbers, scores=Scores.LOGITS))
     pairs = sorted(_pairs(rows.numbers))
@@ -260,7 +208,7 @@ def _pairs(numbers: Postprocess) -> list[tuple[int, tuple[float, ...]]]:
     return list(zip(numbers.strides or STRIDES, numbers.anchors, strict=True))
 
 
-def _of_anchors(rows: _Rows, matrix: str, width: int, pairs: Sequence[tuple[int, tuple[float, ...]]]) -> Found:
+def _of_anchors(rows: Rows, matrix: str, width: int, pairs: Sequence[tuple[int, tuple[float, ...]]]) -> Found:
     """Decode rows relative to a cell and an anchor: heads behind one another, each (anchors, h, w)."""
     nodes = rows.nodes
     cells, strides, anchors = _anchor_grid(rows.size, pairs)
@@ -288,7 +236,7 @@ def _anchor_grid(
     return np.concatenate(cells), np.concatenate(strides), np.concatenate(anchors)
 
 
-def _end_to_end(rows: _Rows, outputs: Sequence[TensorSpec], *, is_centred: bool = False) -> Found:
+def _end_to_end(rows: Rows, outputs: Sequence[TensorSpec], *, is_centred: bool = False) -> Found:
     nodes = rows.nodes
     matrix = _matrix(nodes, outputs[0])
     score, label = (nodes("Squeeze", nodes.columns(matrix, i, i + 1), ints(1)) for i in (4, 5))
@@ -305,7 +253,7 @@ def _end_to_end(rows: _Rows, outputs: Sequence[TensorSpec], *, is_centred: bool 
     return Found(boxes, rows.scores_of(nodes("Gather", score, kept)), classes, 0, more if rows.more else "")
 
 
-def _ssd_corners(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
+def _ssd_corners(rows: Rows, outputs: Sequence[TensorSpec]) -> Found:
     nodes, numbers = rows.nodes, rows.numbers
     scored, placed = _scores_first(outputs)
     values, width = _matrix(nodes, scored), fixed(scored, 2)
@@ -314,11 +262,11 @@ def _ssd_corners(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
     values = nodes.columns(values, int(numbers.background), width)
     best, label = nodes.largest(values, 1), nodes("ArgMax", values, axis=1, keepdims=0)
     kept = nodes.positions(rows.above(best, raw=False))
-    boxes = _usually_relative(rows).to_pixels(nodes("Gather", _matrix(nodes, placed), kept, axis=0))
+    boxes = usually_relative(rows).to_pixels(nodes("Gather", _matrix(nodes, placed), kept, axis=0))
     return Found(boxes, nodes("Gather", best, kept), nodes("Gather", label, kept), width - int(numbers.background))
 
 
-def _ssd_offsets(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
+def _ssd_offsets(rows: Rows, outputs: Sequence[TensorSpec]) -> Found:
     nodes, numbers = rows.nodes, rows.numbers
     scored, placed = _scores_first(without_landmarks(outputs))
     values, width = _matrix(nodes, scored), fixed(scored, 2)
@@ -344,7 +292,7 @@ def _ssd_offsets(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
     return Found(boxes, scores, nodes("Gather", label, kept), count, landmarks)
 
 
-def _detr(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
+def _detr(rows: Rows, outputs: Sequence[TensorSpec]) -> Found:
     nodes = rows.nodes
     scored, placed = _scores_first(outputs)
     values, width = _matrix(nodes, scored), fixed(scored, 2)
@@ -354,10 +302,10 @@ def _detr(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
     best, label = nodes.largest(values, 1), nodes("ArgMax", values, axis=1, keepdims=0)
     kept = nodes.positions(rows.above(best, raw=False))
     boxes = nodes("Gather", _matrix(nodes, placed), kept, axis=0)
-    return Found(_usually_relative(rows).centred(boxes), nodes("Gather", best, kept), nodes("Gather", label, kept), 0)
+    return Found(usually_relative(rows).centred(boxes), nodes("Gather", best, kept), nodes("Gather", label, kept), 0)
 
 
-def _rtdetr(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
+def _rtdetr(rows: Rows, outputs: Sequence[TensorSpec]) -> Found:
     nodes = rows.nodes
     if len(outputs) == 1:
         matrix, width = _matrix(nodes, outputs[0]), fixed(outputs[0], 2)
@@ -370,26 +318,20 @@ def _rtdetr(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
         rows = replace(rows, numbers=replace(rows.numbers, scores=usual))
     pairs = nodes("Transpose", nodes("NonZero", rows.above(raw, raw=True)), perm=[1, 0])
     query, label = (nodes("Squeeze", nodes.columns(pairs, i, i + 1), ints(1)) for i in (0, 1))
-    corners = _usually_relative(rows).centred(nodes("Gather", boxes, query, axis=0))
+    corners = usually_relative(rows).centred(nodes("Gather", boxes, query, axis=0))
     return Found(corners, rows.scores_of(nodes("GatherND", raw, pairs)), label, 0)
 
 
-def _rtdetr_rows(rows: _Rows, outputs: Sequence[TensorSpec]) -> Found:
-    return _end_to_end(_usually_relative(rows), outputs, is_centred=True)
+def _rtdetr_rows(rows: Rows, outputs: Sequence[TensorSpec]) -> Found:
+    return _end_to_end(usually_relative(rows), outputs, is_centred=True)
 
 
 def _scores_first(outputs: Sequence[TensorSpec]) -> tuple[TensorSpec, TensorSpec]:
-    is_swapped = fixed(outputs[0], 2) == _SIDES != fixed(outputs[1], 2)
+    is_swapped = fixed(outputs[0], 2) == SIDES != fixed(outputs[1], 2)
     return (outputs[1], outputs[0]) if is_swapped else (outputs[0], outputs[1])
 
 
-def _usually_relative(rows: _Rows) -> _Rows:
-    if rows.numbers.boxes is not Boxes.USUAL:
-        return rows
-    return replace(rows, numbers=replace(rows.numbers, boxes=Boxes.RELATIVE))
-
-
-EMBEDDED: dict[str, Callable[[_Rows, Sequence[TensorSpec]], Found]] = {
+EMBEDDED: dict[str, Callable[[Rows, Sequence[TensorSpec]], Found]] = {
     "yolox": _yolox,
     "yolov8": _yolov8,
     "yolov8_dfl": _yolov8_dfl,
@@ -403,6 +345,10 @@ EMBEDDED: dict[str, Callable[[_Rows, Sequence[TensorSpec]], Found]] = {
     "detr": _detr,
     "rtdetr": _rtdetr,
     "rtdetr_rows": _rtdetr_rows,
+    "columns": suppressed.columns,
+    "detections": suppressed.detections,
+    "detections_yx": suppressed.detections_yx,
+    "scored_boxes": suppressed.scored_boxes,
     "yolov8_pose": _yolov8,
     "end_to_end_pose": _end_to_end,
     "yolov8_segment": _yolov8,

@@ -10,7 +10,8 @@ import numpy as np
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.recipe import Centres, Recipe, Scores
 from edgeopt.steps._beside_boxes import to_frame
-from edgeopt.steps._decoding import Found, fixed
+from edgeopt.steps._decoded_rows import Found
+from edgeopt.steps._decoding import fixed
 from edgeopt.steps._embedding import Nodes, floats, ints
 
 

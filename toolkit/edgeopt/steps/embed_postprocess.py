@@ -32,7 +32,8 @@ from edgeopt.steps import Step
 from edgeopt.steps._beside_boxes import masks, points
 from edgeopt.steps._class_map import ARGMAX, class_map
 from edgeopt.steps._context import Context, Setting
-from edgeopt.steps._decoding import EMBEDDED, Found, decode
+from edgeopt.steps._decoded_rows import Found
+from edgeopt.steps._decoding import EMBEDDED, decode
 from edgeopt.steps._embedding import Nodes, floats, ints, prepared, put_after, why_not_embedded
 from edgeopt.steps._point_maps import POINT_MAPS, pose
 from edgeopt.tasks.classification import LARGEST

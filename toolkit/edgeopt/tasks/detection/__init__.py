@@ -18,6 +18,7 @@ from edgeopt.recipes.match_tables import MatchTable
 from edgeopt.recipes.output_shapes import require_fit
 from edgeopt.recipes.preprocess import Geometry
 from edgeopt.recipes.recipe import Recipe
+from edgeopt.recipes.suppressed_outputs import scores_last
 from edgeopt.tasks._coco import category_ids, image_ids, matched_tables
 from edgeopt.tasks._heads import Head
 from edgeopt.tasks._losses import relative_error
@@ -49,7 +50,7 @@ class Detection(Things):
             require_fit(recipe, own)
             if not any(output.is_unranked for output in own):
                 require_classes(recipe, class_count(decoder, [output.shape for output in own]))
-        super().__init__(recipe, inputs, outputs, evaluating)
+        super().__init__(recipe, inputs, scores_last(recipe, outputs), evaluating)
         self._given = tuple(outputs_of(outputs))
         self._decode, self._suppresses = DECODERS[decoder], decoder not in NEEDS_NO_SUPPRESSION
         self._points = landmarks if decoder == ssd_offsets.__name__ else None

@@ -20,7 +20,7 @@ from edgeopt.tasks.detection.decoders_anchors import ssd_offsets, ssd_offsets_yx
 from edgeopt.tasks.detection.decoders_dfl import nanodet, yolov8_dfl
 from edgeopt.tasks.detection.decoders_map import dbnet, dbnet_upright
 from edgeopt.tasks.detection.decoders_queries import detr, rtdetr, rtdetr_rows
-from edgeopt.tasks.detection.decoders_whole import columns, detections, detections_yx
+from edgeopt.tasks.detection.decoders_whole import columns, detections, detections_yx, scored_boxes
 from edgeopt.tasks.detection.head_parts import (
     MOST_CLASSES,
     Array,
@@ -190,12 +190,14 @@ DECODERS: dict[str, Decoder] = {
         dbnet_upright,
         detections,
         detections_yx,
+        scored_boxes,
     )
 }
 """By the name a recipe writes in `decoder`."""
 
 NEEDS_NO_SUPPRESSION = frozenset(
-    {"columns", "end_to_end", "detr", "rtdetr", "rtdetr_rows", "dbnet", "dbnet_upright", "detections", "detections_yx"}
+    {"columns", "end_to_end", "detr", "rtdetr", "rtdetr_rows", "dbnet", "dbnet_upright"}
+    | {"detections", "detections_yx", "scored_boxes"}
 )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from edgeopt.recipes.columns import Column
 from edgeopt.recipes.recipe import Boxes, Postprocess
+from edgeopt.recipes.suppressed_outputs import boxes_and_classes, boxes_first
 from edgeopt.tasks.detection.head_parts import MOST_CLASSES, Array, Candidates, corners, to_pixels
 
 
@@ -62,12 +63,25 @@ def detections_yx(
     return _decoded(outputs, numbers, size, threshold, order=(1, 0, 3, 2))
 
 
+def scored_boxes(outputs: Sequence[Array], numbers: Postprocess, size: tuple[int, int], threshold: float) -> Candidates:
+    """Decode boxes (n, 5), left, top, right, bottom in pixels and a score, and classes (n,), with a batch or not.
+
+    Rows of a class below 0 are none: so TensorRT fills up. Masks beside them are not read.
+
+    Source: MMDeploy, `multiclass_nms` in mmdeploy/mmcv/ops/nms.py; its outputs are called dets and labels.
+    """
+    boxes, labels = boxes_and_classes(outputs)
+    rows, classes = boxes.reshape(-1, 5), np.rint(labels.reshape(-1)).astype(np.int64) - int(numbers.background)
+    kept = (rows[:, 4] > threshold) & (classes >= 0)
+    found = rows[kept].astype(np.float32)
+    return to_pixels(np.ascontiguousarray(found[:, :4]), numbers, size), found[:, 4], classes[kept]
+
+
 def _decoded(
     outputs: Sequence[Array], numbers: Postprocess, size: tuple[int, int], threshold: float, order: Sequence[int]
 ) -> Candidates:
-    boxes = next(one for one in outputs if one.ndim > 1 and one.shape[-1] == 4 and one.ndim == _most(outputs))
-    rows = boxes.reshape(-1, 4)
-    flat = [one.reshape(-1) for one in outputs if one is not boxes and one.ndim == boxes.ndim - 1]
+    boxes, *others = boxes_first(outputs)
+    rows, flat = boxes.reshape(-1, 4), [one.reshape(-1) for one in others]
     if len(flat) > 2 and (counts := [i for i, one in enumerate(flat) if one.size == 1]):
         count = max(int(flat.pop(counts[0])[0]), 0)
         rows, flat = rows[:count], [one[:count] for one in flat]
@@ -77,7 +91,3 @@ def _decoded(
     found = to_pixels(rows[kept][:, order].astype(np.float32), numbers, size)
     known = classes >= 0
     return found[known], scores[kept][known].astype(np.float32), classes[known]
-
-
-def _most(outputs: Sequence[Array]) -> int:
-    return max(one.ndim for one in outputs)

@@ -160,7 +160,7 @@ HEADS: dict[str, Describe] = {
     "dbnet_upright": _dbnet_upright,
 }
 """By decoder."""
-WITHOUT = frozenset({"columns", "end_to_end", "rtdetr_rows", "detections", "detections_yx"})
+WITHOUT = frozenset({"columns", "end_to_end", "rtdetr_rows", "detections", "detections_yx", "scored_boxes"})
 """Decoders of graphs that choose boxes themselves: the order of their rows says nothing, so that all outputs are
 learned alike."""
 
