@@ -4,33 +4,56 @@ Each population holds the answers of an original and of a candidate to many labe
 of 64, 400 and 2,000 are drawn from it again and again, and `judge_scores` says KEPT, LOST or NOT DECIDED. What is
 allowed lies a hair below what is truly lost, so that every KEPT is wrong: at the very limit no rule is worse.
 
-    python benchmarks/accuracy_truth.py                        # top-1, lines and characters: seconds each
-    python benchmarks/accuracy_truth.py --detector             # AP on composed scenes: needs scikit-learn
+    python benchmarks/accuracy_truth.py                        # top-1, lines and characters
+    python benchmarks/accuracy_truth.py --detector             # AP on scenes of scikit-learn's digits: pip install it
 
-"point estimate" is the rule that asks only whether the drop that is seen is allowed, for the record.
+`--store FILE` keeps what is counted: the same command goes on where it was ended. "point estimate" is the rule that
+asks only whether the drop that is seen is allowed, for the record.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
+from statistics import NormalDist
+from time import monotonic
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.measurement.accuracy.bootstrap import RESAMPLES, Scored
-from edgeopt.measurement.accuracy.judgement import LEVEL, LOOKS, Word, in_order, judge_pairs, judge_scores
+from edgeopt.measurement.accuracy.judgement import (
+    LEVEL,
+    LEVELS_IN_STAGES,
+    LEVELS_OF_LOOKS,
+    Word,
+    in_order,
+    judge_pairs,
+    judge_scores,
+)
 from edgeopt.measurement.statistics.distributions import binomial_cdf, bisect
+from edgeopt.recipes.match_tables import MatchTable
 from edgeopt.recipes.metrics import find_metric
 from edgeopt.recipes.spelling import Spelling
+from edgeopt.system.files import write_beside
 from edgeopt.tasks import Accuracy
 
 _HAIR = 1e-6
+_FEW = 100
+"""Resamples that tell whether all of them could prove a drop; the spread of so many is known to 7 %."""
+_SURELY = 0.7
+"""Share of the spread of few resamples that all of them reach: four deviations of what is known of it."""
+_LOOKED = (400, 800, 1600)
+"""Labels of each look where labels are added."""
+_SAVED_S = 20.0
+"""Time after which what was counted is stored."""
 
 
 @dataclass(frozen=True)
@@ -57,24 +80,90 @@ class Population:
             return np.asarray(counts @ evidence / counts.sum(axis=1), np.float64)
         return find_metric(self.metric).resample(evidence, counts)
 
-    def draw(self, labels: int, rng: np.random.Generator) -> tuple[Scored, Scored]:
-        """Return the original and the candidate on so many labelled samples, as `score` makes it of answers."""
-        if self.is_share:
-            places = rng.integers(self.samples, size=labels)
-            return self._rights(self.before[places]), self._rights(self.after[places])
-        drawn = rng.multinomial(labels, np.full(self.samples, 1 / self.samples)).astype(np.int64)
-        there = np.flatnonzero(drawn)
-        counts = np.zeros((RESAMPLES + 1, self.samples), np.int64)
-        counts[0] = drawn
-        counts[1:, there] = rng.multinomial(labels, drawn[there] / labels, RESAMPLES)
-        values = [self.score(one, counts).tolist() for one in (self.before, self.after)]
-        found = [Scored(Accuracy(self.metric, one[0], labels), tuple(one[1:]), "", "0", labels) for one in values]
-        return found[0], found[1]
+    def draw(self, labels: int, rng: np.random.Generator) -> Labelled:
+        """Return so many samples, drawn with replacement."""
+        return Labelled(self, rng.integers(self.samples, size=labels), int(rng.integers(2**31)))
 
-    def _rights(self, right: NDArray[np.float64]) -> Scored:
-        marks = right.astype(np.uint8) + ord("0")
-        text = marks.tobytes().decode("ascii")
-        return Scored(Accuracy(self.metric, float(right.mean()), len(right)), (), "", "0", len(right), text)
+
+@dataclass(frozen=True)
+class Labelled:
+    """A labelled set drawn from a population."""
+
+    population: Population
+    places: NDArray[np.int64]
+    """(labels,) of the samples in the population, some twice."""
+    seed: int
+
+    def first(self, labels: int) -> Labelled:
+        """Return the samples that were labelled first."""
+        return replace(self, places=self.places[:labels])
+
+    def drop(self) -> float:
+        """Return what is lost on these samples."""
+        before, after = self._values(self._counts[:1])
+        return float(before[0] - after[0])
+
+    def is_kept(self, allowed: float, level: float) -> bool:
+        """Return whether the product's rule says KEPT."""
+        population, counts = self.population, self._counts
+        if population.is_share:
+            scored = [_rights(population, one[self.places]) for one in (population.before, population.after)]
+        else:
+            drops = np.subtract(*self._values(counts[: _FEW + 1]))
+            spread = float(drops[1:].std())
+            if drops[0] + _SURELY * NormalDist().inv_cdf(1 - level) * spread > allowed:
+                return False  # nor by all resamples
+            scored = [self._scored(one.tolist()) for one in self._values(counts)]
+        judged = judge_scores(scored[0], scored[1], allowed, level=level)
+        assert judged is not None
+        return judged.word is Word.KEPT
+
+    @cached_property
+    def _counts(self) -> NDArray[np.int64]:
+        """(1 + resamples, labels) how often each sample counts: once, and as often as it is drawn again."""
+        count = len(self.places)
+        if self.population.is_share:
+            return np.ones((1, count), np.int64)
+        drawn = np.random.default_rng(self.seed).integers(count, size=(RESAMPLES, count))
+        flat = drawn + count * np.arange(RESAMPLES)[:, None]
+        again = np.bincount(flat.reshape(-1), minlength=flat.size).reshape(flat.shape)
+        return np.concatenate([np.ones((1, count), np.int64), again])
+
+    def _values(self, counts: NDArray[np.int64]) -> list[NDArray[np.float64]]:
+        """Return (rows,) the metric of the original and of the candidate, where each label counts so often."""
+        there, which = np.unique(self.places, return_inverse=True)
+        order = np.argsort(which.reshape(-1), kind="stable")
+        begins = np.searchsorted(which.reshape(-1)[order], np.arange(len(there)))
+        of_samples = np.add.reduceat(counts[:, order], begins, axis=1)
+        both = (self.population.before, self.population.after)
+        return [self.population.score(_only(one, there), of_samples) for one in both]
+
+    def _scored(self, values: Sequence[float]) -> Scored:
+        count = len(self.places)
+        return Scored(Accuracy(self.population.metric, values[0], count), tuple(values[1:]), "", "0", count)
+
+
+def _rights(population: Population, right: NDArray[np.float64]) -> Scored:
+    marks = right.astype(np.uint8) + ord("0")
+    accuracy = Accuracy(population.metric, float(right.mean()), len(right))
+    return Scored(accuracy, (), "", "0", len(right), marks.tobytes().decode("ascii"))
+
+
+def _only(evidence: Any, there: NDArray[np.int64]) -> Any:
+    """Return the evidence of some samples."""
+    if isinstance(evidence, np.ndarray):
+        return evidence[there]
+    if isinstance(evidence, Spelling):
+        return replace(evidence, errors=evidence.errors[there], lengths=evidence.lengths[there])
+    return [_only_of_table(one, there) for one in evidence]
+
+
+def _only_of_table(table: MatchTable, there: NDArray[np.int64]) -> MatchTable:
+    numbers = np.full(len(table.truths), -1, np.intp)
+    numbers[there] = np.arange(len(there))
+    pictures = numbers[table.pictures]
+    kept = pictures >= 0
+    return MatchTable(pictures[kept], table.hits[:, kept], table.ignored[:, kept], table.truths[there])
 
 
 def shares(name: str, worse: float, better: float, samples: int = 100_000) -> Population:
@@ -100,16 +189,14 @@ def characters(name: str, worse: float, better: float, seed: int, samples: int =
     return Population(name, "character_accuracy", samples, *evidence)
 
 
-@dataclass(frozen=True)
-class Rates:
-    """How often a candidate that loses more than is allowed was called KEPT."""
+@dataclass
+class Counted:
+    """How often a candidate that loses more than is allowed was called KEPT, so far."""
 
-    population: Population
-    labels: int
-    repeats: int
-    kept: int
-    by_point: int
-    """By the point estimate alone."""
+    repeats: int = 0
+    kept: int = 0
+    otherwise: int = 0
+    """By another rule."""
 
     @property
     def most(self) -> float:
@@ -119,16 +206,68 @@ class Rates:
         return bisect(lambda rate: 0.025 - binomial_cdf(self.kept, self.repeats, rate), 0.0, 1.0)
 
 
-def judge_often(population: Population, labels: int, repeats: int, seed: int = 0, level: float = LEVEL) -> Rates:
-    """Return how often the rule is wrong on labelled sets drawn from a population, at the limit of what is allowed."""
-    rng, allowed = np.random.default_rng(seed), population.drop - _HAIR
-    kept = by_point = 0
-    for _ in range(repeats):
-        judged = judge_scores(*population.draw(labels, rng), allowed, level=level)
-        assert judged is not None
-        kept += judged.word is Word.KEPT
-        by_point += (judged.drop or 0.0) <= allowed
-    return Rates(population, labels, repeats, kept, by_point)
+@dataclass
+class Store:
+    """What was counted, on disk: an ended run goes on where it was."""
+
+    file: Path | None = None
+    known: dict[str, Counted] = field(default_factory=dict)
+    _saved: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Read what is there."""
+        if self.file and self.file.is_file():
+            self.known = {name: Counted(**one) for name, one in json.loads(self.file.read_text()).items()}
+
+    def count(self, name: str, repeats: int) -> Iterator[tuple[np.random.Generator, Counted]]:
+        """Give a random generator for each set that is still to be drawn, and what it is counted in."""
+        counted = self.known.setdefault(name, Counted())
+        for number in range(counted.repeats, repeats):
+            yield np.random.default_rng((0, number)), counted
+            counted.repeats += 1
+            self._save(is_last=number + 1 == repeats)
+
+    def _save(self, *, is_last: bool) -> None:
+        if self.file and (is_last or monotonic() > self._saved + _SAVED_S):
+            self._saved = monotonic()
+            write_beside(self.file, json.dumps({name: asdict(one) for name, one in self.known.items()}, indent=1))
+
+
+def judge_often(population: Population, labels: int, repeats: int, store: Store | None = None) -> Counted:
+    """Return how often the rule is wrong on labelled sets drawn from a population, at the limit of what is allowed.
+
+    The other rule asks for the point estimate alone.
+    """
+    store, allowed = store or Store(), population.drop - _HAIR
+    name = f"{population.name}, {population.drop:.6f}, {labels} labels"
+    for rng, counted in store.count(name, repeats):
+        drawn = population.draw(labels, rng)
+        is_within = drawn.drop() <= allowed  # no bound lies below the drop that is seen
+        counted.kept += is_within and drawn.is_kept(allowed, LEVEL)
+        counted.otherwise += is_within
+    return store.known.get(name, Counted())
+
+
+def look_often(population: Population, looks: Sequence[int], repeats: int, store: Store | None = None) -> Counted:
+    """Return how often the rule is wrong at some look, where labels are added from look to look.
+
+    The other rule asks each look at the full level.
+
+    Args:
+        population: Which loses a hair more than is allowed.
+        looks: Labels of each look, those of the looks before among them.
+        repeats: Labelled sets.
+        store: Of what was counted.
+    """
+    store, allowed = store or Store(), population.drop - _HAIR
+    name = f"{population.name}, {population.drop:.6f}, looks at {looks}, {LEVELS_OF_LOOKS}"
+    for rng, counted in store.count(name, repeats):
+        whole = population.draw(max(looks), rng)
+        drawn = [one for one in map(whole.first, looks) if one.drop() <= allowed]
+        levels = dict(zip(looks, LEVELS_OF_LOOKS, strict=True))
+        counted.kept += any(one.is_kept(allowed, levels[len(one.places)]) for one in drawn)
+        counted.otherwise += any(one.is_kept(allowed, LEVEL) for one in drawn)
+    return store.known.get(name, Counted())
 
 
 def choose_often(
@@ -165,7 +304,7 @@ def prove_often(repeats: int, *, samples: int = 5000, most_labels: int = 240, se
         labels = min(most_labels, len(kinds))
         known = samples if labels == len(kinds) else int(places[labels])
         some = kinds[:labels]
-        judged = judge_pairs(int((some == 1).sum()), int((some == -1).sum()), known, 0.01, level=LEVEL / LOOKS)
+        judged = judge_pairs(int((some == 1).sum()), int((some == -1).sum()), known, 0.01, level=LEVELS_IN_STAGES[0])
         kept += judged.word is Word.KEPT
         given.append(labels)
     return kept / repeats, float(np.mean(given))
@@ -178,6 +317,7 @@ def detector(scenes: int) -> list[Population]:
     from edgeopt.graph.model import find_model
     from edgeopt.measurement.given import open_given
     from edgeopt.tasks import make_task
+    from edgeopt.tasks.detection import Detection
 
     folder = find_model("digits_detector").parent
     sys.path.insert(0, str(folder))
@@ -187,6 +327,7 @@ def detector(scenes: int) -> list[Population]:
     opened = open_given("digits_detector", "cpu", None)
     model, recipe = opened.model, opened.recipe
     task = make_task(recipe, model.inputs, model.outputs, evaluating=True)
+    assert isinstance(task, Detection)
     drawn = [compose_scene(held_out, rng) for _ in range(scenes)]
     answered = {}
     for bits in (0, 5, 4):
@@ -198,7 +339,7 @@ def detector(scenes: int) -> list[Population]:
         session.close()
         answered[bits] = found
     labels = _labels(drawn, recipe)
-    tables = {bits: task._tables(found, labels) for bits, found in answered.items()}  # type: ignore[attr-defined]
+    tables = {bits: task.match(found, labels) for bits, found in answered.items()}
     return [Population(f"detector, weights of {bits} bits", "AP", scenes, tables[0], tables[bits]) for bits in (5, 4)]
 
 
@@ -261,14 +402,28 @@ POPULATIONS = (
 )
 
 
-def show(rates: Iterable[Rates]) -> None:
+def show_rates(populations: Sequence[Population], sizes: Sequence[int], repeats: int, store: Store) -> None:
     """Print a row for each population and number of labels."""
-    print("| population | true drop | labels | KEPT though beyond | upper end | point estimate |")
-    print("|---|--:|--:|--:|--:|--:|")
-    for one in rates:
-        kept, point = one.kept / one.repeats, one.by_point / one.repeats
-        figures = f"{one.population.drop:+.4f} | {one.labels} | {kept:.1%} | {one.most:.1%} | {point:.0%}"
-        print(f"| {one.population.name} | {figures} |", flush=True)
+    print("| population | true drop | labels | sets | KEPT though beyond | upper end | point estimate |")
+    print("|---|--:|--:|--:|--:|--:|--:|")
+    for population in populations:
+        for labels in sizes:
+            counted = judge_often(population, labels, repeats, store)
+            kept, point = counted.kept / counted.repeats, counted.otherwise / counted.repeats
+            figures = f"{labels} | {counted.repeats} | {kept:.1%} | {counted.most:.1%} | {point:.0%}"
+            print(f"| {population.name} | {population.drop:+.4f} | {figures} |", flush=True)
+
+
+def show_looks(populations: Sequence[Population], repeats: int, store: Store) -> None:
+    """Print a row for each population whose labels are added to twice."""
+    levels = ", ".join(f"{100 * level:g}" for level in LEVELS_OF_LOOKS)
+    print(f"\n| population | labels | sets | KEPT at {levels} % | upper end | at 5 % each |")
+    print("|---|---|--:|--:|--:|--:|")
+    for population in populations:
+        counted = look_often(population, _LOOKED, repeats, store)
+        kept, each = counted.kept / counted.repeats, counted.otherwise / counted.repeats
+        sizes = ", ".join(map(str, _LOOKED))
+        print(f"| {population.name} | {sizes} | {counted.repeats} | {kept:.1%} | {counted.most:.1%} | {each:.1%} |")
 
 
 def main() -> None:
@@ -278,11 +433,14 @@ def main() -> None:
     parser.add_argument("--labels", type=int, nargs="+", default=[64, 400, 2000])
     parser.add_argument("--detector", action="store_true", help="AP of the shipped detector on composed scenes")
     parser.add_argument("--scenes", type=int, default=2000)
+    parser.add_argument("--store", type=Path, help="a JSON file of what was counted")
     given = parser.parse_args()
-    populations = detector(given.scenes) if given.detector else POPULATIONS
-    show(judge_often(one, labels, given.repeats) for one in populations for labels in given.labels)
+    store = Store(given.store)
     if given.detector:
+        show_rates(detector(given.scenes), given.labels, given.repeats, store)
         return
+    show_rates(POPULATIONS, given.labels, given.repeats, store)
+    show_looks([one for one in POPULATIONS if one.is_share], given.repeats, store)
     print("\n| labels | candidates beyond | some KEPT, fixed order | best point estimate |\n|--:|--:|--:|--:|")
     for labels in given.labels:
         for candidates in (3, 20):

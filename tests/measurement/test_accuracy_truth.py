@@ -7,7 +7,10 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
+
+from edgeopt.measurement.accuracy.judgement import LEVEL, Word, judge_scores
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "accuracy_truth.py"
 
@@ -31,14 +34,36 @@ def test_shares_beyond_what_is_allowed_are_kept_in_five_of_a_hundred_at_most(
 ) -> None:
     rates = truth.judge_often(truth.POPULATIONS[place], labels, 400)
     assert rates.kept <= 30, "5 % of 400 are 20, and 30 are seen in 1 of 70 runs"
-    assert rates.by_point > 100, "the point estimate alone says so in about half of them"
+    assert rates.otherwise > 100, "the point estimate alone says so in about half of them"
 
 
 @pytest.mark.parametrize("place", [4, 5])
 def test_metrics_that_are_no_share_are_kept_no_oftener(place: int, truth: ModuleType) -> None:
     rates = truth.judge_often(truth.POPULATIONS[place], 400, 40)
     assert rates.kept <= 6
-    assert rates.by_point > 8
+    assert rates.otherwise > 8
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_three_looks_at_labels_that_are_added_are_wrong_no_oftener_than_one(place: int, truth: ModuleType) -> None:
+    counted = truth.look_often(truth.POPULATIONS[place], (400, 800, 1600), 400)
+    assert counted.kept <= 30, "5 % of 400 are 20, and 30 are seen in 1 of 70 runs"
+    assert counted.otherwise > counted.kept, "each at the full level they are wrong oftener"
+
+
+def test_few_resamples_refuse_only_what_all_of_them_refuse(truth: ModuleType) -> None:
+    population = truth.POPULATIONS[4]
+    allowed = 1.6 * population.drop
+    for seed in range(12):
+        drawn = population.draw(1000, np.random.default_rng(seed))
+        scored = [drawn._scored(one.tolist()) for one in drawn._values(drawn._counts)]
+        assert drawn.is_kept(allowed, LEVEL) is (judge_scores(*scored, allowed).word is Word.KEPT)
+
+
+def test_counting_goes_on_where_it_was_ended(truth: ModuleType, tmp_path: Path) -> None:
+    whole = truth.judge_often(truth.POPULATIONS[0], 400, 60)
+    truth.judge_often(truth.POPULATIONS[0], 400, 25, truth.Store(tmp_path / "counted.json"))
+    assert truth.judge_often(truth.POPULATIONS[0], 400, 60, truth.Store(tmp_path / "counted.json")) == whole
 
 
 def test_the_best_of_twenty_is_not_lucky(truth: ModuleType) -> None:

@@ -10,21 +10,23 @@ import pytest
 from edgeopt.measurement.accuracy.bootstrap import Scored
 from edgeopt.measurement.accuracy.judgement import (
     LEVEL,
-    LOOKS,
+    LEVELS_IN_STAGES,
+    LEVELS_OF_LOOKS,
     Judgement,
+    NoProof,
     Word,
     in_order,
     judge_agreement,
     judge_numbers,
     judge_pairs,
     judge_scores,
-    steered,
+    unproven,
 )
 from edgeopt.measurement.accuracy.paired_shares import least_samples, lower_bound, upper_bound
 from edgeopt.tasks import Accuracy
 
 
-@pytest.mark.parametrize("level", [LEVEL, LEVEL / LOOKS])
+@pytest.mark.parametrize("level", [LEVEL, LEVELS_OF_LOOKS[0], LEVELS_IN_STAGES[0], LEVELS_OF_LOOKS[1]])
 @pytest.mark.parametrize(("samples", "allowed"), [(64, 0.05), (64, 0.1), (120, 0.03)])
 def test_kept_is_wrong_in_at_most_its_level_over_all_tables(samples: int, allowed: float, level: float) -> None:
     """Enumerated: every table of answers, at a true drop of just what is allowed, however many answers change."""
@@ -53,6 +55,12 @@ def test_where_nothing_changes_a_hundredth_takes_299_samples(samples: int, word:
     judged = judge_pairs(0, 0, samples, 0.01)
     assert judged.word is word
     assert judged.wanted == (0 if word is Word.KEPT else 299)
+
+
+def test_what_would_decide_is_reckoned_at_the_level_of_the_look_after_this_one() -> None:
+    wanted = [judge_pairs(6, 1, 400, 0.02, level=0.04, later=later).wanted for later in (None, 0.005)]
+    assert wanted[1] > 1.5 * wanted[0]
+    assert judge_pairs(0, 0, 64, 0.01, level=0.04, later=0.005).wanted == least_samples(0.01, 0.005) == 528
 
 
 def test_more_samples_are_never_proof_of_less() -> None:
@@ -164,12 +172,16 @@ def test_a_judgement_is_told_with_its_bound_and_what_it_rests_on() -> None:
 
 
 def test_labels_that_prove_nothing_say_so_and_what_would_decide() -> None:
-    judged = steered(judge_pairs(0, 0, 400, 0.01))
+    kept = judge_pairs(0, 0, 400, 0.01)
+    judged = unproven(kept, NoProof.STEERED)
     assert judged.word is Word.NOT_DECIDED
-    assert str(judged).endswith("these labels steered the search, or were looked at too often")
+    assert str(judged).endswith("; these labels steered the search")
     assert judged.remedy == "labels of other samples would decide"
+    overused = unproven(kept, NoProof.OVERUSED)
+    assert str(overused).endswith("; these labels were looked at too often")
+    assert overused.remedy == "labels of other samples would decide, in another folder (-o)"
     lost = judge_pairs(40, 0, 400, 0.01)
-    assert steered(lost) is lost
+    assert unproven(lost, NoProof.STEERED) is lost
     untested = in_order([judge_pairs(4, 2, 400, 0.01), judge_pairs(0, 0, 400, 0.01)])[1]
     assert "safer candidate" in str(untested)
     assert untested.remedy == "what decides the safer candidate lets this one be tested"

@@ -19,14 +19,13 @@ from edgeopt.graph.model import load_model
 from edgeopt.measurement.accuracy.bootstrap import Scored, score
 from edgeopt.measurement.accuracy.evaluate import answers
 from edgeopt.measurement.accuracy.judgement import (
-    LEVEL,
     Judgement,
     Word,
     in_order,
     judge_agreement,
     judge_numbers,
     judge_scores,
-    steered,
+    unproven,
 )
 from edgeopt.pipeline.candidate import BASELINE, Candidate
 from edgeopt.pipeline.course import JUDGE
@@ -106,7 +105,8 @@ def _test(run: Run, tested: Sequence[Candidate]) -> list[Judgement]:
         frames = samples_that_judge(run, len(tested))
         reference = answers_of_original(run, frames)
         before = _scored_original(run, reference)
-        level = count_look(run, before.pictures_sha256) if before else LEVEL
+        if before:
+            count_look(run, before.pictures_sha256)
         for one in tested:
             model = load_model(run.workspace.path(one.file), one.name)
             task = run.context.task(model, evaluating=True)
@@ -117,7 +117,7 @@ def _test(run: Run, tested: Sequence[Candidate]) -> list[Judgement]:
                 continue
             scored = score(task, mine, run.labelled.labels)
             run.judged_scores[one.name] = scored.accuracy
-            judged = judge_scores(before, scored, run.plan.max_drop, level=level)
+            judged = judge_scores(before, scored, run.plan.max_drop, level=run.look.level, later=run.look.later)
             assert judged is not None  # both were scored on the same labels, a moment ago
             found.append(replace(_as_labels_prove(run, judged), changed=count_changed(task, mine, reference)))
         if answered:
@@ -129,8 +129,8 @@ def _test(run: Run, tested: Sequence[Candidate]) -> list[Judgement]:
 
 
 def _as_labels_prove(run: Run, judged: Judgement) -> Judgement:
-    """Return a judgement, not decided where the labels prove nothing any more."""
-    return judged if run.labels_prove else steered(judged)
+    """Return a judgement, not decided where the labels prove nothing."""
+    return unproven(judged, run.no_proof) if run.no_proof else judged
 
 
 def _by_answers(

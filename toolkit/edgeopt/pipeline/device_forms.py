@@ -15,10 +15,11 @@ from edgeopt.errors import UnsupportedError
 from edgeopt.graph.model import Model
 from edgeopt.graph.outcome import Outcome
 from edgeopt.measurement.accuracy.bootstrap import score
-from edgeopt.measurement.accuracy.judgement import LEVEL, judge_scores
+from edgeopt.measurement.accuracy.judgement import judge_scores
 from edgeopt.measurement.accuracy.parallel import simulate_answers
 from edgeopt.pipeline.accuracy_proof import answers_of_original, judge_answers, samples_that_judge
 from edgeopt.pipeline.candidate import Candidate
+from edgeopt.pipeline.looks import count_look
 from edgeopt.pipeline.resume import stored_candidates
 from edgeopt.pipeline.run import Run
 from edgeopt.pipeline.scoring import add_candidate, score_candidate, store_candidate, stored_baseline
@@ -57,7 +58,10 @@ def offer_forms(run: Run, model: Model, parent: Candidate) -> None:
         return
     forms = forms_for(model, run.context, Setting(run.context.engine, "fp32", first))
     # Forms are tried until one keeps its accuracy: each is tested at its share of the level.
-    level = LEVEL / max(len(forms), 1)
+    before = stored_baseline(run)
+    if run.labelled and before:
+        count_look(run, before.pictures_sha256)
+    level = run.look.level / max(len(forms), 1)
     for i, form in enumerate(forms):
         if i < len(finished):
             continue

@@ -186,7 +186,7 @@ def _agreement(run: Run, before: Runnable, after: Runnable) -> float:
 def _is_kept(run: Run, best: Candidate, scored: Scored | None, agreement: float) -> bool:
     """Return whether the model with parts inside keeps what is proven of it: the next test after its own."""
     before = stored_baseline(run)
-    judged = judge_scores(before, scored, run.plan.max_drop) if before and scored else None
+    judged = judge_scores(before, scored, run.plan.max_drop, level=run.look.level) if before and scored else None
     if judged is None:
         return agreement >= LEAST_AGREEMENT
     is_proven_before = best.judgement is not None and best.judgement.word is Word.KEPT and best.judgement.samples > 0

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from edgeopt.errors import Note, NoteKind
 from edgeopt.measurement.accuracy.bootstrap import Scored
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames
-from edgeopt.measurement.accuracy.judgement import Judgement, in_order, judge_scores, steered
+from edgeopt.measurement.accuracy.judgement import Judgement, NoProof, in_order, judge_scores, unproven
 from edgeopt.pipeline.quantize_result import Tried
 from edgeopt.pipeline.scoring import score_on_labels
 from edgeopt.steps._context import Context, Setting
@@ -33,8 +33,8 @@ class FormChoice:
     max_drop: float
     is_decided: bool
     """Whether an earlier run has chosen, so that nothing is refused."""
-    labels_prove: bool = True
-    """Whether no labelled sample steered the search."""
+    no_proof: NoProof | None = None
+    """Why the labels prove nothing; None: they prove."""
     tried: dict[str, Tried] = field(default_factory=dict)
     """By name, the best first."""
     reason: str = ""
@@ -86,4 +86,4 @@ class FormChoice:
         judgement = judge_scores(baseline, scored, self.max_drop)
         assert judgement is not None  # both were scored on the same labels
         self.tried[one.name] = replace(self.tried[one.name], score=scored.accuracy.value)
-        return judgement if self.labels_prove else steered(judgement)
+        return unproven(judgement, self.no_proof) if self.no_proof else judgement

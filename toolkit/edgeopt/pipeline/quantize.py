@@ -125,7 +125,7 @@ def quantize(
             opened = open_search(float_model, context, step, max(context.ends_at - monotonic(), 0.0))
             searched = opened.end(opened.find())
         choice = FormChoice(
-            context, step, searched, labelled, baseline, plan.max_drop, earlier is not None, material.is_apart
+            context, step, searched, labelled, baseline, plan.max_drop, earlier is not None, material.no_proof
         )
         chosen = choice.make()
         options = {**given.correction.entries, **searched.options}

@@ -11,6 +11,7 @@ from edgeopt.executors import Session
 from edgeopt.executors._child import EngineAbortError
 from edgeopt.graph.model import Model
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, Progress
+from edgeopt.measurement.accuracy.judgement import LEVELS_OF_LOOKS, NoProof
 from edgeopt.pipeline.candidate import Candidate
 from edgeopt.pipeline.course import Course
 from edgeopt.pipeline.plan import Plan
@@ -57,6 +58,14 @@ class Ears:
         """Ignore it: a bar of the whole is for longer work."""
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One look at labels: the probability that what it proves is wrong, and that of the look after it."""
+
+    level: float = LEVELS_OF_LOOKS[0]
+    later: float = LEVELS_OF_LOOKS[1]
+
+
 @dataclass
 class Run:
     """One call of `optimize` on its way: what its steps share, and the candidates so far."""
@@ -69,8 +78,10 @@ class Run:
     listener: Listener
     of_labels: tuple[Note, ...] = ()
     """How the labels were divided, and why they may prove nothing: said before the search."""
-    labels_prove: bool = True
-    """Whether no labelled sample steers the search: else they prove nothing."""
+    no_proof: NoProof | None = None
+    """Why the labels prove nothing; None: they prove."""
+    look: Look = Look()
+    """This look at the labels that prove."""
     replay: Replay | None = None
     """Whose choice holds in place of this run's; None: nobody's."""
     by_rule: bool = False

@@ -12,7 +12,7 @@ from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.executors.onnxruntime.tensorrt import ENGINES
 from edgeopt.measurement.accuracy.division import Division, divide, why_too_few, without
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, open_labelled, with_states
-from edgeopt.measurement.accuracy.judgement import LEVEL
+from edgeopt.measurement.accuracy.judgement import LEVELS_OF_LOOKS, NoProof
 from edgeopt.measurement.accuracy.misreading import notes_of_reading
 from edgeopt.measurement.accuracy.paired_shares import least_samples
 from edgeopt.measurement.fresh_process.turns import Runnable, feed_of, run_fresh
@@ -64,8 +64,8 @@ class Material:
     """They calibrate, and agreement is judged on them."""
     labelled: LabelledFrames | None
     """They prove, and are opened when the search is over; None without labels."""
-    is_apart: bool = True
-    """Whether nothing that steers the search proves."""
+    no_proof: NoProof | None = None
+    """Why the labels prove nothing; None where none of them steers the search."""
     notes: tuple[Note, ...] = ()
 
 
@@ -97,7 +97,8 @@ def open_material(given: Given, plan: Plan, asked: Frames | None) -> Material:
 
 
 def _of_division(division: Division) -> Material:
-    return Material(division.search, division.proving, division.is_apart, division.notes)
+    no_proof = None if division.is_apart else NoProof.STEERED
+    return Material(division.search, division.proving, no_proof, division.notes)
 
 
 def _apart(frames: Frames, labelled: LabelledFrames) -> Material:
@@ -281,14 +282,14 @@ def start_run(
     context = open_context(given, plan, engines.own, frames, workspace, listener, began_s)
     if labelled and find_metric(context.recipe.evaluation.metric).is_share:
         context.search_agreement = max(context.recipe.least_agreement, 1 - _LOST_BY_CHANGE * plan.max_drop)
-    of_labels = _notes_of_labels(labelled, plan, is_apart=material.is_apart)
+    of_labels = _notes_of_labels(labelled, plan, no_proof=material.no_proof)
     notes = [*engines.notes, *material.notes, *of_labels]
     return Run(
         context=replace(context, alternatives=engines.others, replay=replay, untimed=engines.untimed, notes=notes),
         plan=plan,
         workspace=workspace,
         labelled=labelled,
-        labels_prove=material.is_apart,
+        no_proof=material.no_proof,
         of_labels=(*material.notes, *of_labels),
         resume=resume,
         listener=listener,
@@ -299,12 +300,13 @@ def start_run(
     )
 
 
-def _notes_of_labels(labelled: LabelledFrames | None, plan: Plan, *, is_apart: bool) -> list[Note]:
+def _notes_of_labels(labelled: LabelledFrames | None, plan: Plan, *, no_proof: NoProof | None) -> list[Note]:
     """Return before the search that the labels are too few to prove anything, and how many would not be."""
-    why = why_too_few(len(labelled.frames), plan.max_drop) if labelled and is_apart else ""
+    first = LEVELS_OF_LOOKS[0]
+    why = why_too_few(len(labelled.frames), plan.max_drop, first) if labelled and not no_proof else ""
     if not why:
         return []
-    least = least_samples(plan.max_drop, LEVEL)
+    least = least_samples(plan.max_drop, first)
     hint = f"label {least:,} or more, or allow more: --max-drop" if least else "allow more: --max-drop"
     return [Note(NoteKind.WARNING, why, hint)]
 

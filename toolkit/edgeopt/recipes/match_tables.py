@@ -20,8 +20,8 @@ FOUND = ("detection", "instances", "keypoints")
 _RECALLS = np.linspace(0, 1, 101)
 _OVERLAPS = np.linspace(0.5, 0.95, 10)
 """COCO's thresholds, in the order of a table's rows."""
-_MOST_NUMBERS = 1 << 21
-"""Resamples times detections at once: 16 MiB an array."""
+_MOST_REACHED = 1 << 24
+"""Resamples times truths at once: 32 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,41 +93,77 @@ def resampled_precision(
     """
     total, present = np.zeros(len(counts)), np.zeros(len(counts))
     row = None if overlap is None else int(np.abs(_OVERLAPS - overlap).argmin())
+    drawn = np.ascontiguousarray(counts.T, np.float64)
     for table in tables if row is None else [one.at(row) for one in tables]:
         truths = counts @ table.truths
         there = np.flatnonzero(truths)
         present[there] += 1
-        step = max(1, _MOST_NUMBERS // max(1, len(table.pictures)))
+        if not table.hits.any():
+            continue
+        step = max(1, _MOST_REACHED // (int(truths.max()) + 1))
         for start in range(0, len(there), step):
             few = there[start : start + step]
-            total[few] += _precision(table, counts[few], truths[few])
+            total[few] += _precision(table, drawn if len(few) == len(counts) else drawn[:, few], truths[few])
     return np.divide(total, present, out=np.zeros_like(total), where=present > 0)
 
 
-def _precision(table: MatchTable, counts: NDArray[np.int64], truths: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return (resamples,) the average precision of one category over all thresholds of overlap."""
-    drawn = counts[:, table.pictures].astype(np.float64)
-    every = np.cumsum(drawn, axis=1)
-    found = np.zeros(len(counts))
-    for hits, ignored in zip(table.hits, table.ignored, strict=True):
-        places = np.flatnonzero(hits)  # the envelope changes, and recall grows, at hits only
-        if len(places):
-            counted = np.cumsum(np.where(ignored, 0.0, drawn), axis=1) if ignored.any() else every
-            found += _area(np.cumsum(drawn[:, places], axis=1), counted[:, places], truths)
-    return found / len(table.hits)
+def _precision(table: MatchTable, drawn: NDArray[np.float64], truths: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return (resamples,) the average precision of one category over all thresholds of overlap.
 
-
-def _area(hits: NDArray[np.float64], counted: NDArray[np.float64], truths: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the mean precision over the recalls, from running counts at each hit.
+    From the last hit to the first, for all resamples and thresholds at once: the envelope is the most precision so far,
+    and a hit adds it once for each recall that the hit is the first to reach. What lies between hits changes neither.
 
     Args:
-        hits: (resamples, places) true positives so far.
-        counted: (resamples, places) detections so far.
+        table: With a hit.
+        drawn: (pictures, resamples) how often each picture was drawn.
         truths: (resamples,) above zero.
     """
-    precision = hits / np.maximum(counted, 1.0)
-    envelope = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
-    reached = np.searchsorted(_RECALLS, hits / truths[:, None], side="right")  # recalls that are reached so far
-    newly = np.diff(reached, axis=1, prepend=0)
-    found: NDArray[np.float64] = (envelope * newly).sum(axis=1) / len(_RECALLS)
-    return found
+    rows, repeated = np.unique(np.concatenate([table.hits, table.ignored], axis=1), axis=0, return_counts=True)
+    rows, repeated = rows[::-1], repeated[::-1]  # loose overlaps before strict ones, which have fewer hits
+    hits, ignored = np.split(rows, 2, axis=1)
+    places = np.flatnonzero(hits.any(axis=0))
+    counted = ~(ignored if ignored.any() else ignored[:1])
+    until = places[-1] + 1
+    detections = _copies(counted[:, :until], table.pictures[:until], drawn)
+    found = _copies(hits, table.pictures, drawn)
+    reached, first = _reached(truths)
+    at = found.astype(np.intp) + first
+    reached_now, most, area = reached[at], np.zeros_like(found), np.zeros_like(found)
+    for number in range(len(places) - 1, -1, -1):
+        place, previous = places[number], places[number - 1] if number else -1
+        end = int(np.flatnonzero(hits[:, place])[-1]) + 1
+        copies = drawn[table.pictures[place]]
+        hit = copies[None] if hits[:end, place].all() else hits[:end, place, None] * copies
+        np.maximum(most[:end], found[:end] / np.maximum(detections[:end], 1.0), out=most[:end])
+        found[:end] -= hit
+        at[:end] -= hit.astype(np.intp)
+        reached_before = reached.take(at[:end])
+        area[:end] += most[:end] * (reached_now[:end] - reached_before)
+        reached_now[:end] = reached_before
+        since = slice(previous + 1, place + 1)
+        detections -= counted[:, since].astype(np.float64) @ drawn[table.pictures[since]]
+    mean: NDArray[np.float64] = repeated @ area / repeated.sum() / len(_RECALLS)
+    return mean
+
+
+def _copies(counted: NDArray[np.bool_], pictures: NDArray[np.intp], drawn: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return (rows, resamples) how many copies of the detections are drawn that each row counts."""
+    of_pictures = [np.bincount(pictures[row], minlength=len(drawn)) for row in counted]
+    copies: NDArray[np.float64] = np.array(of_pictures, np.float64) @ drawn
+    return copies
+
+
+def _reached(truths: NDArray[np.int64]) -> tuple[NDArray[np.int16], NDArray[np.intp]]:
+    """Return how many recalls so many hits reach, and where the numbers of each resample begin: at no hit.
+
+    The recall of 0 is the first hit's too.
+
+    Args:
+        truths: (resamples,) above zero; resamples with as many truths share their numbers.
+    """
+    kinds, which = np.unique(truths, return_inverse=True)
+    hits = np.arange(int(kinds[-1]) + 1)
+    reached = np.zeros((len(kinds), len(hits)), np.int16)
+    for row, kind in zip(reached, kinds, strict=True):
+        row[1:] = np.searchsorted(_RECALLS, hits[1:] / kind, side="right")
+    return reached.reshape(-1), (which.reshape(-1) * len(hits)).astype(np.intp)

@@ -85,14 +85,14 @@ class Things(FrameTask):
         Raises:
             InvalidFileError: If the labels are of another kind, or their categories are not the recipe's classes.
         """
-        return accuracy_of(self._tables(answers, labels), self._recipe, len(answers))
+        return accuracy_of(self.match(answers, labels), self._recipe, len(answers))
 
     def score_resamples(self, answers: Sequence[Any], labels: Labels, counts: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return (resamples,) the metric where the i-th image counts `counts[:, i]` times; things are matched once."""
-        return resampled_accuracy(self._tables(answers, labels), self._recipe, counts)
+        return resampled_accuracy(self.match(answers, labels), self._recipe, counts)
 
     @abstractmethod
-    def _tables(self, answers: Sequence[Any], labels: Labels) -> list[MatchTable]:
+    def match(self, answers: Sequence[Any], labels: Labels) -> list[MatchTable]:
         """Return the things matched with the truths, by category; no table where nothing was found."""
 
     @abstractmethod

@@ -14,7 +14,7 @@ an order that was fixed before the labels were opened, each at the full level, u
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from statistics import NormalDist
@@ -28,20 +28,31 @@ from edgeopt.measurement.statistics.distributions import student_quantile
 from edgeopt.system.text import plural
 
 LEVEL = 0.05
-"""Probability that a word is wrong, where labels are looked at once."""
-LOOKS = 3
-"""How often labels that are added may be looked at; each look is then wrong in a third of `LEVEL`."""
+"""Probability that a word is wrong, at any of the looks at labels."""
+LEVELS_OF_LOOKS = (0.04, 0.005, 0.005)
+"""Of a first look at a whole labelled set, and of two more where labels are added: most sets are looked at once."""
+LEVELS_IN_STAGES = (LEVEL / 3,) * 3
+"""Of looks at labels that a person adds to from the beginning."""
 _POWER = 0.8
 """Probability with which the number of samples that is told decides."""
-_STEERED = "these labels steered the search, or were looked at too often"
 _UNTESTED = "a safer candidate is not proven, so this one was not tested"
-_INSTEAD = {
-    _STEERED: "labels of other samples would decide",
+_ROUNDING = 1e-9
+"""Four of 400 samples are 0.01, whatever floating point makes of it."""
+
+
+class NoProof(StrEnum):
+    """Why labels prove nothing."""
+
+    STEERED = "these labels steered the search"
+    OVERUSED = "these labels were looked at too often"
+
+
+_INSTEAD: Mapping[str, str] = {
+    NoProof.STEERED: "labels of other samples would decide",
+    NoProof.OVERUSED: "labels of other samples would decide, in another folder (-o)",
     _UNTESTED: "what decides the safer candidate lets this one be tested",
 }
 """What would decide where the bound itself lies within what is allowed."""
-_ROUNDING = 1e-9
-"""Four of 400 samples are 0.01, whatever floating point makes of it."""
 
 
 class Word(StrEnum):
@@ -167,7 +178,9 @@ def judge_numbers(decibels: float, allowed: float) -> Judgement:
     return Judgement(Word.KEPT, 0, allowed, drop=0.0, drop_least=0.0, drop_most=0.0, why=why)
 
 
-def judge_scores(before: Scored, after: Scored, allowed: float, *, level: float = LEVEL) -> Judgement | None:
+def judge_scores(
+    before: Scored, after: Scored, allowed: float, *, level: float = LEVEL, later: float | None = None
+) -> Judgement | None:
     """Return what is proven of a drop on labelled samples; None if the two were not scored on the same ones.
 
     Args:
@@ -175,13 +188,14 @@ def judge_scores(before: Scored, after: Scored, allowed: float, *, level: float 
         after: Of the model.
         allowed: Metric that may be lost, in its unit.
         level: Probability that the word may be wrong.
+        later: That of a look at more labels; None: the same.
     """
     if before.pictures_sha256 != after.pictures_sha256 or before.accuracy.metric != after.accuracy.metric:
         return None
     if before.right and len(before.right) == len(after.right):
         pairs = [*zip(before.right, after.right, strict=True)]
         worse, better = pairs.count(("1", "0")), pairs.count(("0", "1"))
-        return judge_pairs(worse, better, len(pairs), allowed, level=level)
+        return judge_pairs(worse, better, len(pairs), allowed, level=level, later=later)
     samples = after.drawn or after.accuracy.n
     bounds = drop_bounds(before, after, level)
     if bounds is None:
@@ -191,7 +205,7 @@ def judge_scores(before: Scored, after: Scored, allowed: float, *, level: float 
     most = max(bounds.high, most_unseen(samples, level))
     judged = Judgement(Word.NOT_DECIDED, samples, allowed, level, bounds.value, bounds.low, most)
     spread = (bounds.high - bounds.low) / 2 / max(student_quantile(1 - level, max(samples - 1, 1)), 1e-9)
-    return _decided(judged, spread * math.sqrt(samples))
+    return _decided(judged, spread * math.sqrt(samples), later)
 
 
 def judge_pairs(
@@ -201,6 +215,7 @@ def judge_pairs(
     allowed: float,
     *,
     level: float = LEVEL,
+    later: float | None = None,
     changed: int | None = None,
     labels: int | None = None,
 ) -> Judgement:
@@ -214,6 +229,7 @@ def judge_pairs(
         samples: All answers, drawn before any was looked at; the same ones too.
         allowed: Share that may be lost.
         level: Probability that the word may be wrong.
+        later: That of a look at more labels; None: the same.
         changed: Answers that differ from the original's; None: not counted.
         labels: Labels that were read; None: all.
     """
@@ -221,7 +237,7 @@ def judge_pairs(
     least, most = lower_bound(worse, better, samples, level), upper_bound(worse, better, samples, level)
     judged = Judgement(Word.NOT_DECIDED, samples, allowed, level, drop, least, most, changed=changed, labels=labels)
     share = (worse + better) / samples if samples else 0.0
-    return _decided(judged, math.sqrt(max(share - drop * drop, 0.0)))
+    return _decided(judged, math.sqrt(max(share - drop * drop, 0.0)), later)
 
 
 def judge_agreement(
@@ -257,36 +273,37 @@ def judge_agreement(
     )
 
 
-def _decided(judged: Judgement, deviation: float) -> Judgement:
+def _decided(judged: Judgement, deviation: float, later: float | None) -> Judgement:
     """Return a judgement with its word, and how many samples would decide what is open.
 
     Args:
         judged: With its bounds.
         deviation: Standard deviation of what one sample loses.
+        later: Level of a look at more samples; None: that of this one.
     """
     assert judged.drop is not None
     if judged.drop_most is not None and is_within(judged.drop_most, judged.allowed):
         return replace(judged, word=Word.KEPT)
     if judged.drop_least is not None and judged.drop_least > judged.allowed + _ROUNDING:
         return replace(judged, word=Word.LOST)
-    return replace(judged, wanted=_samples_for(judged, deviation))
+    return replace(judged, wanted=_samples_for(judged, deviation, later or judged.level))
 
 
-def _samples_for(judged: Judgement, deviation: float) -> int:
-    """Return how many samples prove the drop that is seen in four of five cases; 0: no number does."""
+def _samples_for(judged: Judgement, deviation: float, level: float) -> int:
+    """Return how many samples prove the drop that is seen in four of five cases at a level; 0: no number does."""
     drop = max(judged.drop or 0.0, 0.0)  # what seems gained is chance
     room = judged.allowed - drop
     if room <= 0:
         return 0
     z = NormalDist()
-    reach = z.inv_cdf(1 - judged.level) + z.inv_cdf(_POWER)
+    reach = z.inv_cdf(1 - level) + z.inv_cdf(_POWER)
     wanted = math.ceil((reach * deviation / room) ** 2)
-    return max(wanted, least_samples(judged.allowed, judged.level), judged.samples + 1)
+    return max(wanted, least_samples(judged.allowed, level), judged.samples + 1)
 
 
-def steered(judged: Judgement) -> Judgement:
+def unproven(judged: Judgement, why: NoProof) -> Judgement:
     """Return a judgement by labels that prove nothing: what they would prove is not decided."""
-    return replace(judged, word=Word.NOT_DECIDED, why=_STEERED) if judged.is_proven else judged
+    return replace(judged, word=Word.NOT_DECIDED, why=why.value) if judged.is_proven else judged
 
 
 def in_order(judged: Sequence[Judgement]) -> list[Judgement]:

@@ -13,7 +13,14 @@ from numpy.typing import NDArray
 from edgeopt.errors import EdgeoptError, InvalidFileError
 from edgeopt.measurement.accuracy.bootstrap import Scored, require_telling, score
 from edgeopt.measurement.accuracy.evaluate import LabelledFrames, Progress, open_labelled
-from edgeopt.measurement.accuracy.judgement import Judgement, judge_agreement, judge_pairs, judge_scores, steered
+from edgeopt.measurement.accuracy.judgement import (
+    Judgement,
+    NoProof,
+    judge_agreement,
+    judge_pairs,
+    judge_scores,
+    unproven,
+)
 from edgeopt.measurement.pipelines.likeness import alike, alike_on_crops
 from edgeopt.pipeline.accuracy_proof import agreement_of_each
 from edgeopt.pipeline.plain import plain
@@ -125,7 +132,7 @@ class Judge:
             scored = score(task, [one.last for one in answers], self._labelled.labels)
             before = self._before.scored if self._before else None
             judged = judge_scores(before, scored, self._max_drop) if before else None
-            judgement = steered(judged) if judged else None
+            judgement = unproven(judged, NoProof.STEERED) if judged else None
             return Judged(agreement, scored, scored.accuracy, self._drop(scored.accuracy), judgement)
         if self._expected:
             right = [alike(plain(one.last), wanted) == 1 for one, wanted in zip(answers, self._expected, strict=True)]
@@ -133,7 +140,7 @@ class Judge:
             pairs = [*zip(self._right or right, right, strict=True)]
             self._right = self._right or right
             worse, better = pairs.count((True, False)), pairs.count((False, True))
-            judgement = steered(judge_pairs(worse, better, len(pairs), self._max_drop))
+            judgement = unproven(judge_pairs(worse, better, len(pairs), self._max_drop), NoProof.STEERED)
             return Judged(agreement, None, accuracy, self._drop(accuracy), judgement)
         return Judged(agreement, judgement=judge_agreement(agreement, each, self._least_agreement))
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import EdgeoptError
-from edgeopt.measurement.accuracy.judgement import LEVEL, LOOKS, Judgement, judge_pairs
+from edgeopt.measurement.accuracy.judgement import LEVELS_IN_STAGES, LEVELS_OF_LOOKS, Judgement, judge_pairs
 from edgeopt.measurement.accuracy.paired_shares import least_samples
 from edgeopt.pipeline.labelling.answers import read_answers
 from edgeopt.pipeline.labelling.coco import make_coco
@@ -106,7 +106,7 @@ def judge_by_answers(labelling: Labelling) -> Mapping[str, Judgement]:
     if not path.is_file():
         return {}
     truth = read_answers(path)
-    count_look(run, hashlib.sha256(path.read_bytes()).hexdigest(), are_added=True)
+    count_look(run, hashlib.sha256(path.read_bytes()).hexdigest(), in_stages=True)
     found = dict[str, Judgement]()
     for name in labelling.candidates:
         one = labelling.count(name, truth)
@@ -115,7 +115,8 @@ def judge_by_answers(labelling: Labelling) -> Mapping[str, Judgement]:
             one.better,
             one.samples,
             run.plan.max_drop,
-            level=LEVEL / LOOKS,
+            level=run.look.level,
+            later=run.look.later,
             changed=one.changed,
             labels=one.changed,
         )
@@ -125,7 +126,7 @@ def judge_by_answers(labelling: Labelling) -> Mapping[str, Judgement]:
 def write_labelling(labelling: Labelling) -> None:
     """Write the page and its questions into the output folder, and say so."""
     run, folder = labelling.run, labelling.run.workspace.path(FOLDER)
-    questions, least = labelling.questions[:_MOST], least_samples(run.plan.max_drop, LEVEL / LOOKS)
+    questions, least = labelling.questions[:_MOST], least_samples(run.plan.max_drop, LEVELS_IN_STAGES[0])
     if least and len(labelling.order) < least:
         wanted = least + len(labelling.frames) - len(labelling.order)
         kinds = f"{labelling.frames.kind}s"
@@ -145,7 +146,7 @@ def write_labelling(labelling: Labelling) -> None:
 
 def write_boxes_to_label(run: Run, frames: Frames) -> None:
     """Write which pictures to label with boxes, where a proof needs all of their boxes."""
-    wanted = least_samples(run.plan.max_drop, LEVEL)
+    wanted = least_samples(run.plan.max_drop, LEVELS_OF_LOOKS[0])
     kept = drawn_order(len(frames), _steering(run, frames))[:wanted].tolist()
     if not kept or not frames.holds_pictures or not frames.paths:
         return

@@ -139,7 +139,8 @@ class Detection(Things):
                     draw_point(drawn, (point * scale).tolist(), class_colour(i + 1))
         return drawn
 
-    def _tables(self, answers: Sequence[Detections], labels: Labels) -> list[MatchTable]:
+    def match(self, answers: Sequence[Detections], labels: Labels) -> list[MatchTable]:
+        """Return the boxes matched with the true ones, by category; no table where nothing was found."""
         known = require_boxes(labels, "boxes")
         category, ids = category_ids(known, self._recipe.class_names), image_ids(known)
         results = [

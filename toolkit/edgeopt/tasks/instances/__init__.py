@@ -135,7 +135,8 @@ class InstanceTask(Things):
             draw_box(drawn, (answer.boxes[i] * scale).tolist(), text, class_colour(i))
         return drawn
 
-    def _tables(self, answers: Sequence[Instances], labels: Labels) -> list[MatchTable]:
+    def match(self, answers: Sequence[Instances], labels: Labels) -> list[MatchTable]:
+        """Return the outlines matched with the true ones, by category; no table where nothing was found."""
         known = require_boxes(labels, "outlines")
         category, ids = category_ids(known, self._recipe.class_names), image_ids(known)
         truth = outlines_of(known, {one: found.size for one, found in zip(ids, answers, strict=True)})

@@ -143,7 +143,8 @@ class KeypointTask(Things):
                 draw_point(drawn, places[i], class_colour(i + 1))
         return drawn
 
-    def _tables(self, answers: Sequence[Poses], labels: Labels) -> list[MatchTable]:
+    def match(self, answers: Sequence[Poses], labels: Labels) -> list[MatchTable]:
+        """Return the poses matched with the true ones, by category; no table where nothing was found."""
         known = require_boxes(labels, "keypoints")
         category, ids = category_ids(known, self._recipe.class_names), image_ids(known)
         count = next((one.points.shape[1] for one in answers if len(one)), None)
