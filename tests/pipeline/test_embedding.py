@@ -17,11 +17,15 @@ import edgeopt
 from edgeopt import Runtime
 from edgeopt.errors import EdgeoptError, NoteKind, UnsupportedError
 from edgeopt.measurement.accuracy.evaluate import open_labelled
+from edgeopt.measurement.accuracy.judgement import Judgement, Word, judge_numbers
 from edgeopt.measurement.compare.run import compare
 from edgeopt.measurement.given import Given, open_given
 from edgeopt.measurement.statistics.ratio import Change
+from edgeopt.pipeline.candidate import Candidate
+from edgeopt.pipeline.embedding import _why_not
 from edgeopt.pipeline.plan import Options, all_steps, make_plan
 from edgeopt.pipeline.result import read_report
+from edgeopt.pipeline.verdict import judge
 from edgeopt.recipes.recipe import Recipe, find_recipe
 from edgeopt.runtime.bundle import read_bundle, write_bundle
 from edgeopt.steps.embed_postprocess import embed_postprocess
@@ -141,6 +145,50 @@ def test_the_report_and_the_manifest_say_what_is_inside(bundles):
     assert bundle.recipe.embedded == ("preprocess", "postprocess")
     assert bundle.expected["accuracy"] == report.inside.score.value
     assert bundle.artefacts[0].expected.frame_p50_ms == report.inside.frame_p50_ms
+
+
+def test_the_word_that_is_told_is_that_of_what_is_deployed(bundles):
+    report = read_report(bundles["both"])
+    assert report.inside is not None
+    judged = report.inside.judgement
+    assert judged is not None
+    assert judged.samples == 16, "on the labels, with the parts inside"
+    assert report.best.judgement == judged
+    assert judged.drop == pytest.approx(report.candidates[0].score.value - report.inside.score.value, abs=1e-9)
+    told = judge(report)
+    assert next(one.text for one in told.facts if one.label == "accuracy").startswith(f"{judged.word}: ")
+    assert f"its accuracy is {judged.word}" in told.sentence or report.best.name == "baseline"
+    assert report.reason.endswith(f"deployed with preprocess and postprocess inside, {judged.word}: {judged}")
+    assert report.is_accuracy_open, "labels were given, and 16 prove nothing"
+    assert report.exit_code == 3
+
+
+KEPT = Judgement(Word.KEPT, 400, 0.01, drop=0.0, drop_least=0.0, drop_most=0.005)
+BY_NUMBERS = judge_numbers(120.0, 0.01)
+OPEN = replace(KEPT, word=Word.NOT_DECIDED, drop_most=0.02)
+LOST = replace(KEPT, word=Word.LOST, drop=0.05, drop_least=0.02, drop_most=0.08)
+AGREES = Judgement(Word.AGREES, 128, 0.9, agreement=0.95, agreement_least=0.93)
+
+
+@pytest.mark.parametrize(
+    ("alone", "inside", "agreement", "asked", "unasked"),
+    [
+        (KEPT, KEPT, 1.0, True, True),
+        (KEPT, OPEN, 1.0, False, False),
+        (BY_NUMBERS, OPEN, 1.0, True, False),
+        (OPEN, OPEN, 1.0, True, True),
+        (None, OPEN, 1.0, True, True),
+        (OPEN, LOST, 1.0, False, False),
+        (AGREES, AGREES, 0.95, True, True),
+        (AGREES, AGREES, 0.85, False, False),
+        (AGREES, replace(AGREES, word=Word.NOT_DECIDED, agreement_least=0.8), 0.95, False, False),
+        (AGREES, replace(AGREES, word=Word.DIFFERS, agreement=0.8), 0.95, False, False),
+    ],
+)
+def test_parts_are_inside_by_the_rule_of_every_candidate(alone, inside, agreement, asked, unasked):
+    one = Candidate("fuse", "baseline", ("fuse",), "fp32", "fuse/model.onnx", 1, judgement=alone)
+    may = [not _why_not(one, inside, agreement, is_asked=is_asked) for is_asked in (True, False)]
+    assert may == [asked, unasked]
 
 
 def test_a_manifest_is_enough_for_an_app(bundles):

@@ -119,7 +119,7 @@ def _test(run: Run, tested: Sequence[Candidate]) -> list[Judgement]:
             run.judged_scores[one.name] = scored.accuracy
             judged = judge_scores(before, scored, run.plan.max_drop, level=run.look.level, later=run.look.later)
             assert judged is not None  # both were scored on the same labels, a moment ago
-            found.append(replace(_as_labels_prove(run, judged), changed=count_changed(task, mine, reference)))
+            found.append(replace(as_labels_prove(run, judged), changed=count_changed(task, mine, reference)))
         if answered:
             found = _by_answers(run, frames, reference, answered, found)
     except OutOfTime:
@@ -128,7 +128,7 @@ def _test(run: Run, tested: Sequence[Candidate]) -> list[Judgement]:
     return found + [_unjudged(run, one) for one in tested[len(found) :]]
 
 
-def _as_labels_prove(run: Run, judged: Judgement) -> Judgement:
+def as_labels_prove(run: Run, judged: Judgement) -> Judgement:
     """Return a judgement, not decided where the labels prove nothing."""
     return unproven(judged, run.no_proof) if run.no_proof else judged
 
@@ -152,7 +152,7 @@ def _by_answers(
         judged = {}
     write_labelling(labelling)
     names = [*answered]
-    return [_as_labels_prove(run, judged.get(name, one)) for name, one in zip(names, agreeing, strict=True)]
+    return [as_labels_prove(run, judged.get(name, one)) for name, one in zip(names, agreeing, strict=True)]
 
 
 def _unjudged(run: Run, one: Candidate) -> Judgement:

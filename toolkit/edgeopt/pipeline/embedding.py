@@ -11,11 +11,13 @@ from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.graph.model import Model, load_model
 from edgeopt.measurement.accuracy.bootstrap import Scored, score
 from edgeopt.measurement.accuracy.evaluate import answers
-from edgeopt.measurement.accuracy.judgement import Word, judge_scores
+from edgeopt.measurement.accuracy.judgement import Judgement, judge_scores
 from edgeopt.measurement.fresh_process.turns import FreshTurns, Runnable, feed_of, run_fresh
 from edgeopt.measurement.interleaved import Pace, take_turns
-from edgeopt.measurement.statistics.ratio import Change
-from edgeopt.pipeline.candidate import Candidate
+from edgeopt.measurement.statistics.ratio import Change, Ratio
+from edgeopt.pipeline.accuracy_proof import as_labels_prove, judge_answers, samples_that_judge
+from edgeopt.pipeline.candidate import BASELINE, Candidate
+from edgeopt.pipeline.looks import count_look
 from edgeopt.pipeline.measure import late_s
 from edgeopt.pipeline.plan import DEFAULT
 from edgeopt.pipeline.result import Inside
@@ -51,6 +53,14 @@ class Embedding:
     inside: Inside | None = None
     """What is measured of the chosen model with the parts inside."""
     notes: Sequence[Note] = ()
+
+    def deployed(self, one: Candidate) -> Candidate:
+        """Return a candidate with what is proven of what is deployed of it: the word that is told holds for that."""
+        if self.inside is None or self.inside.judgement is None or one.name != self.name:
+            return one
+        is_original = one.name == BASELINE  # its own metric is what all are compared with
+        score = one.score if is_original else self.inside.score or one.score
+        return replace(one, judgement=self.inside.judgement, score=score)
 
     def put_into(self, model: Model) -> Model:
         """Return a model with the parts inside.
@@ -123,8 +133,7 @@ def _if_faster(run: Run, best: Candidate, asked: Embedding) -> Embedding:
                 turns = [run_fresh(both, feed, pace, workers=run.plan.threads, seed=i) for i in range(_PROCESSES)]
                 speed = FreshTurns(tuple(turns)).ratio(name, "frame")
             if speed.verdict is Change.FASTER:
-                kept = _kept(run, best, asked)
-                return replace(kept, inside=replace(kept.inside, speed=speed)) if kept.inside else kept
+                return _kept_if_judged(run, best, asked, speed)
     except KeyboardInterrupt:
         run.was_cut = True
         return _nothing(run)
@@ -134,6 +143,18 @@ def _if_faster(run: Run, best: Candidate, asked: Embedding) -> Embedding:
         return _nothing(run, Note(NoteKind.SKIPPED, f"{_told(asked)} not tried inside the model: {why}"))
     told = f"{_told(asked)} inside the model: whole frames {speed} as fast, left out"
     return _nothing(run, Note(NoteKind.INFO, told, f"--steps {','.join((DEFAULT, *asked.steps))} keeps it"))
+
+
+def _kept_if_judged(run: Run, best: Candidate, asked: Embedding, speed: Ratio) -> Embedding:
+    """Return what is proven faster, where as much is proven of its accuracy as of the model alone."""
+    try:
+        kept = _checked(run, best, asked)
+    except EdgeoptError as error:
+        told = f"{_told(asked)} inside the model: whole frames {speed} as fast, left out: {error.problem}"
+        return _nothing(
+            run, Note(NoteKind.INFO, told, f"--steps {','.join((DEFAULT, *asked.steps))} keeps what is open")
+        )
+    return replace(kept, inside=replace(kept.inside, speed=speed)) if kept.inside else kept
 
 
 def _put_into(model: Model, steps: Mapping[str, Step], context: Context) -> Model:
@@ -151,12 +172,12 @@ def _checked(run: Run, best: Candidate, asked: Embedding) -> Embedding:
     after = _runnable(run, best, asked)
     agreement = _agreement(run, before, after)
     scored = _score(run, best, asked, model)
-    if not _is_kept(run, best, scored, agreement):
-        baseline = run.candidates[0].score
-        drop = baseline.value - scored.accuracy.value if baseline and scored else None
-        lost = f"agrees with itself in {agreement:.3f} only" if drop is None else f"would drop {drop:.4f} in all"
-        raise EdgeoptError(f"{best.name} {lost} with {_told(asked)} inside", remedy="leave the step out")
-    inside = Inside(tuple(map(str, asked.recipe.embedded)), agreement, scored.accuracy if scored else None)
+    judged = _judge(run, scored, after)
+    is_asked = asked.steps.keys() <= run.plan.steps.keys()
+    if why := _why_not(best, judged, agreement, is_asked=is_asked):
+        raise EdgeoptError(f"{best.name} {why} with {_told(asked)} inside", remedy="leave the step out")
+    parts = tuple(map(str, asked.recipe.embedded))
+    inside = Inside(parts, agreement, scored.accuracy if scored else None, judgement=judged)
     return replace(asked, inside=inside if run.untimed else _timed(run, best, inside, before, after))
 
 
@@ -183,14 +204,37 @@ def _agreement(run: Run, before: Runnable, after: Runnable) -> float:
     return task.agreement(found[1], found[0])
 
 
-def _is_kept(run: Run, best: Candidate, scored: Scored | None, agreement: float) -> bool:
-    """Return whether the model with parts inside keeps what is proven of it: the next test after its own."""
+def _judge(run: Run, scored: Scored | None, after: Runnable) -> Judgement:
+    """Return what is proven of what is deployed: on the labels that prove, else by its answers and the original's."""
     before = stored_baseline(run)
-    judged = judge_scores(before, scored, run.plan.max_drop, level=run.look.level) if before and scored else None
-    if judged is None:
-        return agreement >= LEAST_AGREEMENT
-    is_proven_before = best.judgement is not None and best.judgement.word is Word.KEPT and best.judgement.samples > 0
-    return judged.is_proven or (judged.is_open and not is_proven_before)
+    if before and scored:
+        count_look(run, before.pictures_sha256)
+        judged = judge_scores(before, scored, run.plan.max_drop, level=run.look.level, later=run.look.later)
+        if judged is not None:
+            return as_labels_prove(run, judged)
+    frames = run.timed if run.context.pictures.tensors is not None else samples_that_judge(run, 1)
+    found = list[list[Any]]()
+    for one in (_runnable(run, run.candidates[0], _nothing(run)), after):
+        task, session = one.open()
+        found.append(answers(session, task, frames))
+        session.close()
+    return judge_answers(run, task, found[1], found[0])
+
+
+def _why_not(best: Candidate, judged: Judgement, agreement: float, *, is_asked: bool) -> str:
+    """Return why a model must not be deployed with parts inside; empty: it may.
+
+    The rule is that of every candidate, the next test after the model's own. What is open may be deployed where
+    somebody asked for it, or where nothing more is proven of the model alone; the word is then that of what is there.
+    """
+    if judged.drop is None and agreement < LEAST_AGREEMENT:
+        return f"agrees with itself in {agreement:.3f} only"
+    is_tested = best.judgement is not None and best.judgement.is_proven and best.judgement.samples > 0
+    is_proven = best.judgement is not None and best.judgement.is_proven
+    may_be_open = not is_tested if is_asked else not is_proven
+    if judged.is_proven or (judged.is_open and may_be_open):
+        return ""
+    return f"is {judged.word}: {judged}"
 
 
 def _score(run: Run, best: Candidate, asked: Embedding, model: Model) -> Scored | None:

@@ -64,14 +64,16 @@ def conclude(run: Run, choice: Choice, decision: Decision | None, bundle_of: Bun
     untimed = run.untimed or (decision.untimed if decision else "")
     if run.untimed:
         notes.append(Note(NoteKind.WARNING, f"latency not measured: {run.untimed}", foreign or _ON_DEVICE))
-    if best.judgement and best.judgement.is_open:
-        judged = best.judgement
-        notes.append(Note(NoteKind.WARNING, f"accuracy of {best.name} not decided: {judged}", judged.remedy))
     off_target = "" if best.profile or not is_compiled(run.context.target) else _why_off_target(candidates)
     if off_target:
         notes.append(Note(NoteKind.WARNING, f"nothing runs on {run.context.target.name}: {off_target}"))
     run.course.begin(BUNDLE)
     embedded = embed(run, best)
+    candidates = tuple(map(embedded.deployed, candidates))
+    best = next(one for one in candidates if one.name == chosen.name)
+    if best.judgement and best.judgement.is_open:
+        judged = best.judgement
+        notes.append(Note(NoteKind.WARNING, f"accuracy of {best.name} not decided: {judged}", judged.remedy))
     bundle, of_bundle = deploy(run, candidates, best, embedded)
     notes += of_bundle
     for one in candidates:
@@ -94,7 +96,7 @@ def conclude(run: Run, choice: Choice, decision: Decision | None, bundle_of: Bun
         metric=run.context.recipe.evaluation.metric,
         candidates=candidates,
         chosen=chosen.name,
-        reason=chosen.reason,
+        reason=chosen.reason + _inside_words(best, embedded),
         folder=run.workspace.folder,
         bundle=bundle,
         calibrated_on=_calibrated_on(run),
@@ -120,6 +122,13 @@ def conclude(run: Run, choice: Choice, decision: Decision | None, bundle_of: Bun
     if not run.was_cut:
         shutil.rmtree(run.workspace.path(CALIBRATION), ignore_errors=True)
     return report
+
+
+def _inside_words(best: Candidate, embedded: Embedding) -> str:
+    """Return what is proven of the choice with parts inside, behind what was proven of the model alone."""
+    if embedded.inside is None or best.judgement is None:
+        return ""
+    return f"; deployed with {' and '.join(embedded.inside.parts)} inside, {best.judgement.word}: {best.judgement}"
 
 
 def _foreign_runtime(run: Run) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_INTERRUPTED, EXIT_MISSED, EXIT_OF, EXIT_PASS, InvalidFileError, Note
-from edgeopt.measurement.accuracy.judgement import Word
+from edgeopt.measurement.accuracy.judgement import Judgement, Word
 from edgeopt.measurement.resources.trust import undecided, warning_of
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.pipeline.candidate import Candidate
@@ -44,11 +44,15 @@ class Inside:
     frame_p99_ms: float | None = None
     speed: Ratio | None = None
     """Of whole frames, against the same model alone; None where nothing is measured here."""
+    judgement: Judgement | None = None
+    """What is proven of its accuracy against the original; None in reports of older versions."""
 
     @property
     def expected(self) -> dict[str, Any]:
         """What of it the manifest says in place of the model's own figures."""
-        accuracy = {"accuracy": self.score.value} if self.score else {}
+        accuracy: dict[str, Any] = {"accuracy": self.score.value} if self.score else {}
+        if self.judgement and self.judgement.agreement is not None:
+            accuracy["agreement"] = self.judgement.agreement
         return {**accuracy, "frame_p50_ms": self.frame_p50_ms, "frame_p99_ms": self.frame_p99_ms}
 
     def __str__(self) -> str:
@@ -113,6 +117,11 @@ class Report:
         return next(one for one in self.candidates if one.name == self.chosen)
 
     @property
+    def is_as_given(self) -> bool:
+        """Whether what is deployed is the model as it was given, with nothing embedded."""
+        return self.best is self.candidates[0] and self.inside is None
+
+    @property
     def verdict(self) -> str:
         """PASS, FAIL or INCONCLUSIVE by the budget; NOISY or INVALID where the machine closes the gate."""
         if self.best.latency is None:
@@ -152,7 +161,7 @@ class Report:
     @property
     def is_accuracy_open(self) -> bool:
         """Whether accuracy was asked for, and what was chosen is not proven to keep it."""
-        if not self.accuracy_asked or self.best is self.candidates[0]:
+        if not self.accuracy_asked or self.is_as_given:
             return False
         return self.best.judgement is None or self.best.judgement.word is not Word.KEPT
 

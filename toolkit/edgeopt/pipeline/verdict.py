@@ -31,9 +31,9 @@ def judgements_of(report: Report) -> tuple[Judgement, ...]:
     found = list[Judgement]()
     if report.budget_asked or report.off_target:
         found.append(Judgement.by_exit("budget", report.budget_code, report.verdict_line))
-    if report.accuracy_asked and report.best is not report.candidates[0]:
+    if report.accuracy_asked and not report.is_as_given:
         verdict = "INCONCLUSIVE" if report.is_accuracy_open else "PASS"
-        found.append(Judgement("accuracy", verdict, _accuracy(report.best, report.candidates[0])))
+        found.append(Judgement("accuracy", verdict, _accuracy(report)))
     return tuple(found)
 
 
@@ -76,7 +76,7 @@ def _facts(report: Report) -> list[Value]:
     size = f"{format_bytes(best.size_bytes)}, was {format_bytes(first.size_bytes)}"
     found = [
         _budget(report),
-        Value("accuracy", _accuracy(best, first) if best is not first else ""),
+        Value("accuracy", _accuracy(report) if not report.is_as_given else ""),
         Value("to decide", best.judgement.remedy if best.judgement else ""),
         Value("to label", report.to_label if best.word != Word.KEPT else ""),
         Value("faster", _faster_open(report)),
@@ -119,9 +119,10 @@ def _budget(report: Report) -> Value:
     return Value("budget", f"{word}{found.detail}", more="the target's own; --budget makes it a gate")
 
 
-def _accuracy(best: Candidate, first: Candidate) -> str:
-    """Return what is proven of the choice: on labels, or else of how far its answers are the original's."""
-    score, judged = best.simulated or best.score, best.judgement
+def _accuracy(report: Report) -> str:
+    """Return what is proven of what is deployed: on labels, or else of how far its answers are the original's."""
+    best, first = report.best, report.candidates[0]
+    score, judged = best.simulated or (report.inside.score if report.inside else None) or best.score, best.judgement
     if judged is None:
         return ""
     figures = f"{score.metric} {score.value:.4f} (was {first.score.value:.4f}), " if score and first.score else ""
