@@ -259,7 +259,7 @@ def start_run(
     resume: bool,
     replay: Replay | None,
     listener: Listener,
-    began_s: float,
+    began_s: float | None = None,
 ) -> Run:
     """Open all that a run needs, its output folder last.
 
@@ -271,7 +271,7 @@ def start_run(
         resume: Whether what an earlier run left there is taken up.
         replay: Whose decisions hold.
         listener: Hears progress.
-        began_s: When its time limit began, on the monotonic clock.
+        began_s: When its time limit began, on the monotonic clock; None: now.
     """
     engines = open_engines(given.target, plan.threads, str(out / ENGINES), given.correction)
     material = open_material(given, plan, asked)
