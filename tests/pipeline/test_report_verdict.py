@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from edgeopt.measurement.accuracy.judgement import Judgement, Word, judge_numbers
 from edgeopt.measurement.statistics.quantile import StageTime
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.pipeline.candidate import BASELINE, Candidate, Latency
@@ -90,3 +91,35 @@ def test_a_file_that_grew_is_told_in_the_verdict():
 
 def test_every_speed_in_the_table_has_its_interval_and_its_verdict():
     assert "1.50x [1.40, 1.60] FASTER" in render(summarize(report("PASS", "TRUSTED")), "markdown")
+
+
+def with_faster(word: Word, drop: float, most: float) -> Report:
+    """A KEPT rewrite that is chosen, and INT8 that is proven faster, of whose accuracy labels say something else."""
+    found = report("PASS", "TRUSTED")
+    first, best = found.candidates
+    judged = Judgement(word, 64, 0.01, drop=drop, drop_least=drop - 0.02, drop_most=most, wanted=1290 * (drop < 0.01))
+    speed = Ratio(1.74, 1.7, 1.79, Change.FASTER, processes=6)
+    int8 = replace(best, name="quantize", speed=speed, execute=None, judgement=judged)
+    kept = replace(best, judgement=judge_numbers(120.0, 0.01))
+    return replace(found, candidates=(first, kept, int8))
+
+
+def test_the_last_lines_tell_the_proof_of_speed_then_of_accuracy_then_what_to_do():
+    lines = {one.label: one.text for one in judge(with_faster(Word.NOT_DECIDED, 0.005, 0.0301)).facts}
+    assert [*lines] == ["speed", "accuracy", "faster", "to get it", "budget", "size", "report"]
+    assert lines["speed"] == "FASTER: whole frames in 8 fresh processes; execution alone 1.50x [1.40, 1.60]"
+    assert lines["accuracy"] == "KEPT: outputs within 120 dB of the original's"
+    assert lines["faster"] == (
+        "quantize is proven 1.74x [1.70, 1.79] as fast; its accuracy is NOT DECIDED: "
+        "drop +0.0050, at most +0.0301 (0.01 allowed; 64 samples)"
+    )
+    assert lines["to get it"] == (
+        "about 1,290 labelled samples would decide; or --max-drop 0.031 allows what is lost at most"
+    )
+
+
+def test_what_seems_to_lose_more_than_is_allowed_needs_a_larger_drop_and_what_is_lost_is_not_told():
+    lines = {one.label: one.text for one in judge(with_faster(Word.NOT_DECIDED, 0.0111, 0.0317)).facts}
+    assert lines["to get it"] == "--max-drop 0.032 allows what is lost at most"
+    lost = {one.label for one in judge(with_faster(Word.LOST, 0.05, 0.08)).facts}
+    assert not {"faster", "to get it"} & lost

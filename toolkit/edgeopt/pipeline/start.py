@@ -50,6 +50,8 @@ _READING = 0.1
 """Share of the time limit that trying other readings may take."""
 _LOOK, _LABELS = 0.1, 0.05
 """Share of the time limit that one look at a model may take, and that scoring it on labels may take."""
+_PROVABLE = 0.5
+"""Share of the time limit that is left where a proof is still in reach."""
 _LEAST_LOOKED, _LEAST_LABELS = 2, 8
 _LOOKED = "candidates/looked.json"
 _TURN_FRAMES = 4
@@ -204,7 +206,8 @@ def heed_slowness(run: Run) -> None:
 def _process_s(run: Run, opening_s: float, frame_s: float) -> float:
     """Return what one fresh process of a proof takes here, from its start to its end; 0 where none is run.
 
-    Of a model so slow that one would take much of the time limit it is reckoned, and none is run.
+    Of a model so slow that one would take much of the time limit it is reckoned, and none is run; where most of the
+    limit is over already, as on a busy machine, none is either, since nothing would be proven.
     """
     context, model = run.context, run.context.original
     if run.untimed or model.is_outside or context.engine.target.executor != "onnxruntime":
@@ -212,6 +215,8 @@ def _process_s(run: Run, opening_s: float, frame_s: float) -> float:
     reckoned_s = 2 * (opening_s + (1 + 2 * PROOF_PACE.least_rounds) * frame_s)
     if reckoned_s > _LOOK * (context.time_limit_s or math.inf):
         return reckoned_s
+    if context.ends_at - monotonic() < _PROVABLE * (context.time_limit_s or 0.0):
+        return 0.0
     opening = context.engine.opening(context.engine.target.float_precision)
     runnable = Runnable(opening, model.source, context.recipe, model.inputs, model.outputs)
     began_s = monotonic()

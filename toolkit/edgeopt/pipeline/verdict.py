@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 
 from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_NOISY
@@ -74,12 +75,15 @@ def kept(best: Candidate) -> str:
 def _facts(report: Report) -> list[Value]:
     best, first = report.best, report.candidates[0]
     size = f"{format_bytes(best.size_bytes)}, was {format_bytes(first.size_bytes)}"
+    faster = _faster_unproven(report)
     found = [
-        _budget(report),
+        Value("speed", _speed(best)),
         Value("accuracy", _accuracy(report) if not report.is_as_given else ""),
         Value("to decide", best.judgement.remedy if best.judgement else ""),
+        Value("faster", _told_faster(faster) if faster else ""),
+        Value("to get it", _how_to_get(faster) if faster else ""),
         Value("to label", report.to_label if best.word != Word.KEPT else ""),
-        Value("faster", _faster_open(report)),
+        _budget(report),
         Value("input", _smaller(best)),
         Value("embedded", str(report.inside) if report.inside else ""),
         Value("size", size if best is not first else ""),
@@ -89,16 +93,34 @@ def _facts(report: Report) -> list[Value]:
     return [one for one in found if one.text]
 
 
-def _faster_open(report: Report) -> str:
-    """Return what is proven faster than the choice and not decided in its accuracy: labels may choose it."""
-    mine = report.best.speed.speedup if report.best.speed else 1.0
-    open_to = [one for one in report.candidates if one.judgement and one.judgement.is_open and is_proven(one)]
-    faster = [one for one in open_to if one is not report.best and one.speed and one.speed.speedup > mine]
-    if not faster:
+def _speed(best: Candidate) -> str:
+    """Return what proves the speed of the choice; empty where nothing does."""
+    if best.speed is None:
         return ""
-    most = max(faster, key=lambda one: one.speed.speedup if one.speed else 0.0)
-    remedy = f"; {most.judgement.remedy}" if most.judgement else ""
-    return f"{most.name} is {most.speed}, its accuracy is NOT DECIDED: {most.judgement}{remedy}"
+    rests = f"whole frames in {best.speed.processes} fresh processes"
+    alone = f"; execution alone {best.execute}" if best.execute else ""
+    return f"{best.speed.verdict}: {rests if best.speed.processes > 1 else 'whole frames in turns'}{alone}"
+
+
+def _faster_unproven(report: Report) -> Candidate | None:
+    """Return the fastest that is proven faster than the original, looks faster than the choice, and is not decided."""
+    mine = report.best.speed.speedup if report.best.speed else 1.0
+    not_decided = [one for one in report.candidates if one.word == Word.NOT_DECIDED and is_proven(one)]
+    faster = [one for one in not_decided if one is not report.best and one.speed and one.speed.speedup > mine]
+    return max(faster, key=lambda one: one.speed.speedup if one.speed else 0.0, default=None)
+
+
+def _told_faster(one: Candidate) -> str:
+    return f"{one.name} is proven {one.speed} as fast; its accuracy is NOT DECIDED: {one.judgement}"
+
+
+def _how_to_get(one: Candidate) -> str:
+    """Return what would let a candidate be chosen whose accuracy is not decided: samples, or a larger drop allowed."""
+    assert one.judgement is not None
+    ways = [one.judgement.remedy] if one.judgement.is_open else []
+    if one.judgement.drop_most is not None and one.judgement.samples:
+        ways.append(f"--max-drop {math.ceil(1000 * one.judgement.drop_most) / 1000:g} allows what is lost at most")
+    return "; or ".join(ways)
 
 
 def _smaller(best: Candidate) -> str:
