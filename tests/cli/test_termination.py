@@ -7,16 +7,19 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from edgeopt.system.interrupts import held_interrupts
 from edgeopt.system.messages import Message
-from edgeopt.system.worker import Worker
+from edgeopt.system.worker import Worker, run_to_end
 
+CALIB = str(Path(__file__).parents[2] / "models" / "digits_detector" / "calib")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="which signals a process hears is read from /proc")
 
 
@@ -35,6 +38,12 @@ def hears_termination(pid: int) -> bool:
         ["compare", "digits_detector", "digits_detector", "-t", "cpu", "--seconds", "90"],
         ["quantize", "digits_detector", "-t", "cpu", "-o", "int8.onnx"],
         ["serve", "tiny_lm", "--port", "0"],
+        ["optimize", "digits_detector", "-t", "cpu"],
+        ["prune", "digits_detector", "-t", "cpu"],
+        ["check", "digits_detector", "--update", "-b", "baseline.json"],
+        ["recipe", "digits_detector", "-o", "mine.toml"],
+        ["finetune", "digits_detector", "--teacher", "digits_detector", "--data", CALIB],
+        ["export", "torch:json:loads", "--input", "x=1x3x8x8"],
     ],
     ids=lambda arguments: arguments[0],
 )
@@ -62,6 +71,24 @@ def test_every_command_ends_with_a_line_and_the_code_of_ctrl_c(arguments, tmp_pa
     assert process.returncode in (130, -signal.SIGINT), said
     assert re.fullmatch(r"(?s)(.*\n)?interrupted: .*\n", said), said
     assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("later_s", [0.0, 0.001, 0.003, 0.01, 0.1])
+def test_a_process_that_is_started_when_the_signal_comes_is_ended_too(later_s):
+    """What interrupts between its start and its first line leaves nobody behind."""
+
+    def run_and_signal():
+        threading.Timer(later_s, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        run_to_end([sys.executable, "-c", "import time; time.sleep(60)"], timeout_s=60)
+
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    known = {one.pid for one in psutil.Process().children()}
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_and_signal()
+        assert {one.pid for one in psutil.Process().children()} == known
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 CHILD = """

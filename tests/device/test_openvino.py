@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from engine_faults import norm_without_the_axis
 from npu_models import conv_relu, frames, numbers, parse, spread
 from onnx import TensorProto, helper
 
@@ -18,6 +20,7 @@ from edgeopt.executors import SessionOptions
 from edgeopt.executors.openvino import BLOB_SUFFIX, EXECUTOR
 from edgeopt.executors.reference import EXECUTOR as REFERENCE
 from edgeopt.graph.model import Model
+from edgeopt.measurement.right_optimizations import find_engine_fault, made_up_samples
 from edgeopt.pipeline.candidate import RESUMED
 from edgeopt.pipeline.optimize import optimize
 from edgeopt.recipes.preprocess import Input, PictureInput, Preprocess, Resize
@@ -381,6 +384,22 @@ def test_the_target_openvino_cpu_runs_the_whole_line_on_openvino_alone(tmp_path,
     assert {one.executor for one in first} == {"openvino"}
     assert (last.executor, last.precision) == ("onnxruntime", "fp32"), "a device without OpenVINO still answers"
     assert "OpenVinoSession" in type(Runtime.load(Path(report.bundle), threads=1).session).__name__
+
+
+def test_where_openvino_changes_the_answers_it_is_not_tried_and_its_own_target_is_an_error(tmp_path, brief):
+    model, target = norm_without_the_axis(), find_target("openvino-cpu")
+    told = find_engine_fault(model, lambda: made_up_samples(model), target)
+    assert re.match(r"OpenVINO 20\S+ changes what norm_without_the_axis answers, by \d+%$", told)
+    assert find_engine_fault(conv_relu(), lambda: made_up_samples(conv_relu()), target) == ""
+    file, samples = tmp_path / "norm.onnx", tmp_path / "in.npz"
+    file.write_bytes(model.data)
+    np.savez(samples, x=np.random.default_rng(3).standard_normal((6, 8, 8)).astype(np.float32))
+    given = {"calib": str(samples), "steps": ("simplify",), "threads": 1}
+    report = optimize(file, target="cpu", out=tmp_path / "cpu", **given)
+    assert {one.executor for one in report.candidates} == {"onnxruntime"}
+    assert any(note.detail.startswith("openvino-cpu not tried: OpenVINO") for note in report.notes)
+    with pytest.raises(UnsupportedError, match=r"(?s)^OpenVINO .* changes what norm answers.*--target cpu"):
+        optimize(file, target="openvino-cpu", out=tmp_path / "openvino", **given)
 
 
 def test_a_step_taken_up_from_disk_keeps_its_engine(tmp_path, brief):

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import platform
-
 import numpy as np
 import pytest
-from engine_faults import branch_behind_a_transpose, whole_numbers_divided
+from engine_faults import ARE_X86, HAS_SIGNALS, branch_behind_a_transpose, whole_numbers_divided
 
 from edgeopt.errors import UnsupportedError
 from edgeopt.executors import SessionOptions
@@ -18,7 +15,6 @@ from edgeopt.executors.onnxruntime.optimizers import UNOPTIMIZED
 from edgeopt.graph.model import find_model
 
 ASSERTED = r"^ONNX Runtime died of SIGABRT while opening it(: Assertion '.*' failed\.)?\n"
-HAS_SIGNALS = pytest.mark.skipif(os.name == "nt", reason="Windows has no signals of this kind")
 
 
 def relu() -> bytes:
@@ -44,7 +40,7 @@ def test_an_engine_that_aborts_at_opening_costs_one_error_and_the_next_model_ope
         assert as_written.run({"x": np.ones((1, 4, 4, 4), np.float32)})["y"].shape == (1, 4, 4, 4)
 
 
-@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64") or os.name == "nt", reason="x86 alone has a signal")
+@ARE_X86
 def test_an_engine_that_aborts_at_the_first_run_costs_one_error():
     data = whole_numbers_divided().data
     fatal = {"a": np.full(4, np.iinfo(np.int64).min), "b": np.full(4, -1, np.int64)}
@@ -111,7 +107,7 @@ def test_the_last_words_are_told_without_their_place(line, told):
 
 def test_a_decoder_is_tried_on_the_first_token_of_a_text():
     file = find_model("tiny_lm")
-    options = SessionOptions(threads=1)
+    options = SessionOptions(threads=6)  # as no other test opens it
     assert CHILD.open("decoder", "onnxruntime", file, options) == Ran()
     assert CHILD.run("decoder", "onnxruntime", None) == Ran(), "it runs, and is refused nothing"
     with guarded():

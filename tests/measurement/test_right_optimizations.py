@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from engine_faults import CHANGED, divided_by_constants, norm_that_widens, norm_without_the_axis
+from engine_faults import ARE_X86, CHANGED, HAS_SIGNALS, divided_by_constants, norm_that_widens, norm_without_the_axis
 from fixture_models import model as from_text
 
 import edgeopt
 from edgeopt.cli import cli
-from edgeopt.errors import EdgeoptError, UnsupportedError
+from edgeopt.errors import EdgeoptError, NoteKind, UnsupportedError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.optimizers import DISABLED_OPTIMIZERS, FAMILIES, LEVEL, UNOPTIMIZED
+from edgeopt.graph.graph import Graph
+from edgeopt.graph.large_constants import kept_in
 from edgeopt.graph.model import Model, load_model
 from edgeopt.graph.tensors import Tensors
+from edgeopt.measurement import right_optimizations
 from edgeopt.measurement.right_optimizations import Correction, find_correction, made_up_samples
 from edgeopt.system.target import find_target
 
 CPU = find_target("cpu")
-HAS_SIGNALS = pytest.mark.skipif(os.name == "nt", reason="Windows has no signals of this kind")
-ARE_X86 = pytest.mark.skipif(
-    platform.machine() not in ("x86_64", "AMD64") or os.name == "nt", reason="x86 alone has a signal for it"
-)
 
 
 def correction_of(model: Model) -> Correction:
@@ -129,6 +126,30 @@ def test_samples_that_the_model_does_not_take_give_no_verdict() -> None:
 def test_entries_hold_names_and_levels_only(entries: dict[str, str], told: str) -> None:
     with pytest.raises(EdgeoptError, match=told):
         EXECUTOR.open(norm_without_the_axis().source, SessionOptions(entries=entries))
+
+
+def test_weights_that_lie_outside_are_compared_from_their_files(tmp_path: Path) -> None:
+    with kept_in(tmp_path / "large"):
+        graph = Graph.from_model(norm_without_the_axis())
+        (head,) = graph.nodes("MatMul")
+        wide = np.random.default_rng(0).standard_normal((8, 4096)).astype(np.float32)
+        for weight in (wide, wide.T.copy()):
+            stored = graph.add_initializer("wide", weight)
+            graph.set_input(head, 0, graph.insert("MatMul", [head.inputs[0], stored], before=head).outputs[0])
+        model = graph.to_model()
+        assert model.is_outside
+        found = correction_of(model)
+    assert found.entries == {DISABLED_OPTIMIZERS: ";".join(FAMILIES["LayerNormFusion"])}
+
+
+def test_a_large_model_that_memory_does_not_hold_is_told_not_to_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = norm_without_the_axis()
+    monkeypatch.setattr(right_optimizations, "LARGE_BYTES", 0)
+    monkeypatch.setattr(right_optimizations, "free_bytes", lambda: model.size_bytes)
+    found = correction_of(model)
+    assert found.entries == {}
+    assert [one.kind for one in found.notes] == [NoteKind.SKIPPED]
+    assert "is not looked at: a session of it takes" in found.notes[0].detail
 
 
 @pytest.fixture

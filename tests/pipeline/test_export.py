@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +45,11 @@ class Scores(Small):
     def forward(self, images):
         return super().forward(images)["scores"]
 
+GUARDS = []
+
 def scores():
+    from edgeopt.executors._guard import active_guard
+    GUARDS.append(active_guard() is not None)
     torch.manual_seed(0)
     return Scores()
 
@@ -127,6 +132,7 @@ def test_a_module_answers_alike_and_two_exports_are_the_same_bytes(here: Path) -
 def test_the_next_command_works(here: Path) -> None:
     words = ["torch:nets_of_export:scores", "--input", "images=1x3x16x16", "-o", "next/model.onnx"]
     shown = ask(*words)
+    assert sys.modules["nets_of_export"].GUARDS[-1:] == [True], "what is exported is run in a child first"
     (line,) = [one for one in shown.output.splitlines() if one.startswith("next ")]
     assert line.split()[1:] == ["edgeopt", "recipe", "next/model.onnx"]
     written = CliRunner().invoke(cli, line.split()[2:])

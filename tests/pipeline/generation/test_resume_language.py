@@ -140,7 +140,8 @@ def test_what_fresh_processes_proved_before_the_interrupt_is_kept(monkeypatch, t
         return Turns(np.array(slow, float)), Turns(np.array(fast, float))
 
     monkeypatch.setattr(proof, "answer_fresh", answer_fresh)
-    contest = SimpleNamespace(prompts=[[1]], asked=None, threads=1)
+    original = SimpleNamespace(origin=SimpleNamespace(entries={}))
+    contest = SimpleNamespace(prompts=[[1]], asked=None, threads=1, original=original)
     shares = TimeShares(None, Silence())
     found = proof.prove(forms, contest, 6, None, shares)
     assert shares.was_cut

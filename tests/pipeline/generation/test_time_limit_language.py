@@ -28,6 +28,7 @@ SHIPPED = Path(__file__).parents[3] / "models" / "tiny_lm"
 RUN_S = 0.5
 """What one run of the decoder takes, by the clock of these tests."""
 ANSWER_S = 4 * RUN_S
+ORIGINAL = SimpleNamespace(origin=SimpleNamespace(entries={}))
 PROCESS_S = 8 * ANSWER_S
 """A fresh process: four rounds of two models."""
 
@@ -98,7 +99,7 @@ def test_a_proof_has_as_many_processes_as_fit(limit_s, processes, tmp_path, monk
     clock = Clock(monkeypatch)
     monkeypatch.setattr(proof, "_process_s", lambda *_: PROCESS_S)
     shares = TimeShares(limit_s, Silence(), began_s=clock.now_s)
-    contest = SimpleNamespace(prompts=[[1]], asked=None, threads=1)
+    contest = SimpleNamespace(prompts=[[1]], asked=None, threads=1, original=ORIGINAL)
     found = proof.prove(forms(tmp_path), contest, 6, None, shares)
     assert clock.now_s - shares.began_s <= limit_s
     told = proof.told_of_end(found, 6, None, shares)
@@ -117,7 +118,7 @@ def test_a_proof_has_as_many_processes_as_fit(limit_s, processes, tmp_path, monk
 def test_a_form_whose_rounds_were_cut_short_is_proven_by_processes_all_the_same(is_late, tmp_path, monkeypatch):
     clock = Clock(monkeypatch)
     shares = TimeShares(1000.0, Silence(), began_s=clock.now_s, is_late=is_late)
-    contest = SimpleNamespace(prompts=[[1]], asked=None, threads=1)
+    contest = SimpleNamespace(prompts=[[1]], asked=None, threads=1, original=ORIGINAL)
     found = proof.prove(forms(tmp_path, Change.INCONCLUSIVE), contest, 6, None, shares)
     assert choose_form(found) == ("w8" if is_late else BASELINE)
 

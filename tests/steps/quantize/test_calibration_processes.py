@@ -10,10 +10,14 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from engine_faults import ARE_X86, divided_by_constants, whole_numbers_divided
 from onnx import helper
 from small_nets import Net, detector, frames, residual, vision_transformer
 
 from edgeopt.errors import UnsupportedError
+from edgeopt.executors._child import EngineAbortError
+from edgeopt.executors._guard import guarded
+from edgeopt.executors.onnxruntime.optimizers import UNOPTIMIZED
 from edgeopt.graph.model import Model
 from edgeopt.steps.quantize.api import open_graph
 from edgeopt.steps.quantize.calibration.calibrate import CHUNK_IMAGES, Calibration, calibrate, most_processes
@@ -74,6 +78,29 @@ def test_a_process_that_dies_costs_its_chunk_nothing(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("edgeopt.steps.quantize.calibration.processes._MODULE", "edgeopt.no_such_module")
     found = calibrate(model, frames(model, IMAGES), axes, processes=2)
     assert_same(found, calibrate(model, frames(model, IMAGES), axes, processes=1))
+
+
+@ARE_X86
+def test_an_engine_that_aborts_in_another_process_is_not_tried_on_the_same_images_here() -> None:
+    model = whole_numbers_divided()
+    fatal = {"a": np.full(4, np.iinfo(np.int64).min), "b": np.full(4, -1, np.int64)}
+    crew = Crew(1, model.data, {"axes": {"y": 0}, "groups": [["y"]], "threads": 1, "seed": 0})
+    while (future := crew.submit([fatal], 0)) is None:
+        assert crew._last[0].result(60) is not None
+    with pytest.raises(EngineAbortError, match=r"^ONNX Runtime died of SIGFPE while watching tensors of it"):
+        future.result(60)
+    assert crew.submit([fatal], 0) is None, "it is gone"
+    crew.close()
+
+
+@ARE_X86
+def test_what_aborts_at_its_first_run_is_watched_without_optimizations_or_is_one_error() -> None:
+    with guarded():
+        watcher = Watcher(divided_by_constants(), {"y": 0}, [["y"]], threads=1, seed=0)
+        with pytest.raises(EngineAbortError, match="SIGFPE"):
+            watcher.watch([{"x": np.ones(4, np.float32)}], 0)
+        assert watcher.entries == UNOPTIMIZED
+        watcher.close()
 
 
 def test_a_small_job_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,7 +129,7 @@ class EngineChild:
                 self._worker = None
 
     def _ask(self, executor: str, doing: str, message: Message) -> Ran:
-        title = _TITLES.get(executor, executor)
+        title = title_of(executor)
         with self._turn:
             try:
                 if self._worker is None:
@@ -137,9 +137,7 @@ class EngineChild:
                 answer = self._worker.ask(message, timeout_s=_LONGEST_S)
             except WorkerDeathError as death:
                 self.close()
-                if death.signal_name not in _ABORTS and not _WINDOWS_ABORTS.search(death.how):
-                    raise ChildLostError from death
-                raise _abort(title, doing, death) from death
+                raise abort_in(title, doing, death) or ChildLostError() from death
             except OSError as error:
                 self.close()
                 raise ChildLostError from error
@@ -150,7 +148,21 @@ class EngineChild:
         return Ran(values.get("refusal", ""), values.get("is_open", True), received(answer.arrays))
 
 
-def _abort(title: str, doing: str, death: WorkerDeathError) -> EngineAbortError:
+def title_of(executor: str) -> str:
+    """Return how an engine is called in sentences."""
+    return _TITLES.get(executor, executor)
+
+
+def abort_in(title: str, doing: str, death: WorkerDeathError) -> EngineAbortError | None:
+    """Return the abort of an engine by which a child died; None where it was ended from outside.
+
+    Args:
+        title: The engine's name.
+        doing: What it was doing with the model.
+        death: Of the child.
+    """
+    if death.signal_name not in _ABORTS and not _WINDOWS_ABORTS.search(death.how):
+        return None
     said = without_place(death.last_line)
     return EngineAbortError(
         f"{title} {death.how} while {doing} it{f': {said}' if said else ''}",

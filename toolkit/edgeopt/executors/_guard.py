@@ -21,7 +21,7 @@ from edgeopt.system.memory import free_bytes
 
 FirstRun: TypeAlias = Callable[[Tensors | None], None]
 """Runs a model in the child on the inputs of its first run here; None: on some that the child makes up."""
-_LARGE_BYTES = 64 << 20
+LARGE_BYTES = 64 << 20
 """A model of this size is the only one open in the child, and memory is looked at before it is opened there."""
 _COPIES = 3
 """Times a model's size: the file, the weights of the child's session and those of the one here."""
@@ -56,7 +56,7 @@ class Guard:
         key = _key(executor, source, options)
         if key in _aborted:
             raise _aborted[key]
-        keeps, is_large = (key, "run") not in _passed, size_bytes > _LARGE_BYTES
+        keeps, is_large = (key, "run") not in _passed, size_bytes > LARGE_BYTES
 
         def opened() -> bool:
             with _noting(key):
@@ -82,7 +82,7 @@ class Guard:
 
 def fits_twice(size_bytes: int) -> bool:
     """Whether memory holds a model of this size in the child and here."""
-    return size_bytes <= _LARGE_BYTES or free_bytes() >= _COPIES * size_bytes
+    return size_bytes <= LARGE_BYTES or free_bytes() >= _COPIES * size_bytes
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from edgeopt.errors import EdgeoptError, Note, NoteKind
+from edgeopt.errors import EdgeoptError, Note, NoteKind, UnsupportedError
 from edgeopt.executors._guard import active_guard
 from edgeopt.graph.embedded_rows import embedded_rows
 from edgeopt.graph.model import Model, find_model, fix_inputs, load_model
@@ -15,7 +15,7 @@ from edgeopt.graph.tensors import Tensors, TensorSpec, fix_sizes
 from edgeopt.graph.written_shapes import told_of
 from edgeopt.measurement.accuracy.evaluate import model_inputs, require_metric
 from edgeopt.measurement.accuracy.misreading import choose_by_labels
-from edgeopt.measurement.right_optimizations import Correction, find_correction, made_up_samples
+from edgeopt.measurement.right_optimizations import Correction, find_correction, find_engine_fault, made_up_samples
 from edgeopt.recipes.binding import Choice
 from edgeopt.recipes.feeding import synthetic
 from edgeopt.recipes.input_shapes import Shapes, fixed_shapes
@@ -27,6 +27,8 @@ from edgeopt.runtime.availability import find_device
 from edgeopt.system.target import Target
 from edgeopt.system.text import plural
 from edgeopt.tasks import make_task
+
+_OTHER_ENGINE = "the fault is the engine's: choose a target of another one, --target cpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,22 @@ class Given:
     choice: Choice
     correction: Correction = field(default_factory=Correction)
     """How ONNX Runtime must be held back for the model; the target holds it back already."""
+    fault: str = ""
+    """How the target's own engine, another one, errs on the model; empty: nothing is known against it."""
+
+    def fault_of(self, target: Target) -> str:
+        """Return how the engine of another target errs on the model, as `find_engine_fault`."""
+        recipe, inputs = self.choice.recipe, self.model.inputs
+        return find_engine_fault(self.model, partial(_samples, self.model, recipe, inputs), target)
+
+    def require_right_engine(self) -> None:
+        """Raise where nothing that is made for the target can be right.
+
+        Raises:
+            UnsupportedError: If its engine errs on the model.
+        """
+        if self.fault:
+            raise UnsupportedError(self.fault, remedy=_OTHER_ENGINE)
 
     @property
     def recipe(self) -> Recipe:
@@ -73,7 +91,8 @@ def open_given(
     loaded = load_model(path)
     inputs = fix_sizes(loaded.inputs, sizes or {})
     choice = choose_recipe(recipe, path, inputs, loaded.outputs, loaded.metadata, fed, may_rival=bool(labels))
-    correction = find_correction(loaded, partial(_samples, loaded, choice.recipe, inputs), device)
+    samples = partial(_samples, loaded, choice.recipe, inputs)
+    correction, fault = find_correction(loaded, samples, device), find_engine_fault(loaded, samples, device)
     if guard := active_guard():
         guard.entries = correction.entries
     choice = choose_by_labels(choice, loaded, Path(labels), correction.entries)
@@ -82,8 +101,9 @@ def open_given(
     loaded = _with_ranks(loaded, choice.recipe)
     require_metric(choice.recipe, labels)
     notes = (*_require_tokens(loaded, choice.recipe), *_defaults(loaded), *_stale(loaded), *correction.notes)
+    notes = (*notes, Note(NoteKind.WARNING, fault, _OTHER_ENGINE)) if fault else notes
     choice = replace(choice, notes=(*choice.notes, *notes))
-    return Given(loaded, path, correction.applied_to(device), choice, correction)
+    return Given(loaded, path, correction.applied_to(device), choice, correction, fault)
 
 
 def _samples(model: Model, recipe: Recipe, inputs: Sequence[TensorSpec]) -> list[Tensors]:

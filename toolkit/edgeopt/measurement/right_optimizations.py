@@ -17,17 +17,20 @@ from numpy.typing import NDArray
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.executors import SessionOptions
-from edgeopt.executors._child import CHILD, ChildLostError, EngineAbortError
-from edgeopt.executors._guard import fits_twice
+from edgeopt.executors._child import CHILD, ChildLostError, EngineAbortError, title_of
+from edgeopt.executors._guard import LARGE_BYTES
 from edgeopt.executors.onnxruntime import EXECUTOR
-from edgeopt.executors.onnxruntime.optimizers import FAMILIES, LEVEL, LEVELS, UNOPTIMIZED, disabled, told
+from edgeopt.executors.onnxruntime.optimizers import FAMILIES, LEVEL, LEVELS, UNOPTIMIZED, disabled, merged, told
 from edgeopt.executors.onnxruntime.providers import CPU, memory_of
 from edgeopt.graph.drift import Drift, measure_drift, worst_drift
 from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import Tensors
 from edgeopt.measurement.first_difference import first_difference
+from edgeopt.runtime.availability import why_unavailable
 from edgeopt.system.environment import package_versions
+from edgeopt.system.memory import free_bytes
 from edgeopt.system.target import Target
+from edgeopt.system.text import format_bytes
 from edgeopt.system.threads import engine_threads
 
 _TOLERANCE = 1e-3
@@ -38,6 +41,8 @@ Shape: TypeAlias = tuple[int | str | None, ...]
 """Of a tensor; what is no number is free."""
 _NUDGE = 1e-3
 """What inputs are changed by, relative, to see how much rounding a model makes of a little."""
+_COPIES = 2
+"""Times a model's size that its session takes: the weights, and what kernels make of them."""
 _SLOW_S = 2.0
 """A model whose first sample takes longer is looked at on that one alone."""
 _MORE_THAN_ROUNDING = 4.0
@@ -63,6 +68,12 @@ class Correction:
         return replace(target, options={**self.entries, **target.options})
 
 
+def joined(corrections: Sequence[Correction]) -> Correction:
+    """Return what holds ONNX Runtime back for several graphs of one model, which are opened alike."""
+    notes = [note for one in corrections for note in one.notes]
+    return Correction(merged([one.entries for one in corrections]), tuple(notes))
+
+
 @dataclass(frozen=True, slots=True)
 class _Answers:
     """What a session made of the samples, or what stood against it."""
@@ -79,7 +90,7 @@ _known: dict[tuple[str, tuple[str, ...], tuple[tuple[str, str], ...]], Correctio
 def find_correction(model: Model, samples: Callable[[], Sequence[Tensors]], target: Target) -> Correction:
     """Return how ONNX Runtime must be held back for a model; nothing for almost every one.
 
-    A model above 2 GB, or one that memory does not hold twice, is not looked at.
+    A large one that memory does not hold is not looked at: a note says so. Sessions are opened one after the other.
 
     Args:
         model: As the user gave it.
@@ -89,8 +100,10 @@ def find_correction(model: Model, samples: Callable[[], Sequence[Tensors]], targ
     Raises:
         EngineAbortError: If ONNX Runtime is the target's engine and aborts on the model even without optimizations.
     """
-    if model.is_outside or not fits_twice(model.size_bytes) or EXECUTOR.why_unavailable() is not None:
+    if EXECUTOR.why_unavailable() is not None:
         return Correction()
+    if model.size_bytes > LARGE_BYTES and free_bytes() < _COPIES * model.size_bytes:
+        return Correction(notes=(_not_compared(model),))
     is_own = target.executor == "onnxruntime"
     on_host = is_own and not memory_of(target.providers) and EXECUTOR.why_no_provider(target.providers) is None
     providers = target.providers if on_host else (CPU,)
@@ -104,12 +117,42 @@ def find_correction(model: Model, samples: Callable[[], Sequence[Tensors]], targ
             return Correction()
         except EngineAbortError as abort:
             _known[key] = EngineAbortError(f"{model.name}: {abort.problem}", remedy=abort.remedy)
+        finally:
+            if model.size_bytes > LARGE_BYTES:
+                CHILD.close()  # with what its memory keeps of the weights
     found = _known[key]
     if isinstance(found, Correction):
         return found
     if is_own:
         raise found
     return Correction()
+
+
+def _not_compared(model: Model) -> Note:
+    sizes = f"takes {format_bytes(_COPIES * model.size_bytes)}, {format_bytes(free_bytes())} are free"
+    detail = f"whether ONNX Runtime optimizes {model.name} rightly is not looked at: a session of it {sizes}"
+    return Note(NoteKind.SKIPPED, detail, "close other programs")
+
+
+def find_engine_fault(model: Model, samples: Callable[[], Sequence[Tensors]], target: Target) -> str:
+    """Return how another engine than ONNX Runtime errs on a model in float32; empty: it does not, or it is not known.
+
+    What judges is ONNX Runtime with all graph optimizations off.
+
+    Args:
+        model: As the user gave it.
+        samples: Makes one or more inputs.
+        target: Whose engine it is; looked at where this machine has it, and it computes in float32.
+    """
+    is_other = target.executor not in ("onnxruntime", "null", "reference") and target.float_precision == "fp32"
+    if not is_other or EXECUTOR.why_unavailable() is not None or why_unavailable(target) is not None:
+        return ""
+    if model.size_bytes > LARGE_BYTES and free_bytes() < _COPIES * model.size_bytes:
+        return ""
+    try:
+        return _Search(model, samples(), SessionOptions((CPU,), engine_threads(0))).fault_of(target)
+    except ChildLostError:
+        return ""
 
 
 class _Search:
@@ -139,15 +182,27 @@ class _Search:
         entries = self._entries()
         return Correction(entries, (self._note(as_is, entries),))
 
+    def fault_of(self, target: Target) -> str:
+        """Return how the engine of a target errs; empty where it refuses the model, which others tell."""
+        options = SessionOptions(target.providers, engine_threads(0, target.threads), target.options, precision="fp32")
+        answers = self._run(target.executor, options, self._samples)
+        if self._right.against or answers.against or self._is_alike(answers):
+            return ""
+        share = _error(_drift(self._right, answers))
+        engine = f"{title_of(target.executor)} {package_versions().get(target.executor, '')}".strip()
+        return f"{engine} changes what {self._model.name} answers, by {share:.0%}"
+
     def _answers(self, entries: Mapping[str, str], samples: Sequence[Tensors] | None = None) -> _Answers:
         options = replace(self._options, entries={**self._options.entries, **entries})
+        return self._run("onnxruntime", options, self._samples if samples is None else samples)
+
+    def _run(self, executor: str, options: SessionOptions, samples: Sequence[Tensors]) -> _Answers:
         key, outputs = f"{self._model.fingerprint} optimized", list[Tensors]()
         try:
-            if refusal := CHILD.open(key, "onnxruntime", self._model.data, options).refusal:
+            if refusal := CHILD.open(key, executor, self._model.source, options, is_alone=True).refusal:
                 return _Answers(against=refusal)
-            fed = self._samples if samples is None else samples
-            for left, sample in zip(range(len(fed))[::-1], fed, strict=True):
-                ran = CHILD.run(key, "onnxruntime", sample, wants_outputs=True, keeps=left > 0)
+            for left, sample in zip(range(len(samples))[::-1], samples, strict=True):
+                ran = CHILD.run(key, executor, sample, wants_outputs=True, keeps=left > 0)
                 if ran.refusal:
                     return _Answers(against=ran.refusal)
                 outputs.append(ran.outputs)

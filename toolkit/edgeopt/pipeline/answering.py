@@ -9,9 +9,10 @@ from pathlib import Path
 from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.graph.sound import Sound
 from edgeopt.measurement.generation.budget import AnswerBudget
+from edgeopt.measurement.generation.right_writer import open_right_pair
 from edgeopt.pipeline.writing import SUMMARISE, WrittenResult
 from edgeopt.recipes.wav_files import read_wav
-from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder, open_encoder_decoder
+from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder
 from edgeopt.runtime.decoding.generation import Account, Asked, Long, Piece
 from edgeopt.runtime.decoding.opening import holds_pair
 from edgeopt.system.text import plural
@@ -52,7 +53,7 @@ def answer_source(
             "an encoder with a decoder summarises nothing", remedy="cut with --long tail or head, or --long windows"
         )
     given, asked = read_wav(source) if source else prompt, replace(asked, long=Long(long))
-    with open_encoder_decoder(folder, threads) as opened, opened.generate(given, asked) as answer:
+    with open_right_pair(folder, threads) as opened, opened.generate(given, asked) as answer:
         try:
             for piece in answer:
                 hear(piece, answer.account)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind
@@ -38,7 +38,13 @@ class Engines:
     """Why nothing can be measured on this machine; empty where all can."""
 
 
-def open_engines(target: Target, threads: int, cache_folder: str, correction: Correction = _AS_IT_IS) -> Engines:
+def open_engines(
+    target: Target,
+    threads: int,
+    cache_folder: str,
+    correction: Correction = _AS_IT_IS,
+    fault_of: Callable[[Target], str] = lambda _: "",
+) -> Engines:
     """Return the engines of a target.
 
     Args:
@@ -46,6 +52,7 @@ def open_engines(target: Target, threads: int, cache_folder: str, correction: Co
         threads: Of a session.
         cache_folder: Where an engine that compiles keeps the result.
         correction: How ONNX Runtime must be held back for the model, wherever it runs it.
+        fault_of: Tells how the engine of another target errs on the model; such a one is not tried.
 
     Raises:
         UnavailableError: If the target's own engine is not here.
@@ -60,7 +67,7 @@ def open_engines(target: Target, threads: int, cache_folder: str, correction: Co
         others = [open_engine(target, 1)]
     else:
         own = open_engine(target, threads)
-        others, notes = _alternatives(target, threads, correction)
+        others, notes = _alternatives(target, threads, correction, fault_of)
     own = replace(own, cache_folder=cache_folder)
     return Engines(own, tuple(others), tuple(notes), _why_untimed(target, others))
 
@@ -92,13 +99,15 @@ def open_engine(target: Target, threads: int) -> Engine:
     return Engine(target, require_engine(target, threads), threads)
 
 
-def _alternatives(target: Target, threads: int, correction: Correction) -> tuple[list[Engine], list[Note]]:
+def _alternatives(
+    target: Target, threads: int, correction: Correction, fault_of: Callable[[Target], str]
+) -> tuple[list[Engine], list[Note]]:
     """Return the engines beside the target's own that are here, and a note for each that is not."""
     found, notes = list[Engine](), list[Note]()
     for name in target.alternatives:
         other = find_target(name)
         # unmeasured, one engine is no better than another
-        reason = target.why_not_here() or other.why_not_here() or why_unavailable(other)
+        reason = target.why_not_here() or other.why_not_here() or why_unavailable(other) or fault_of(other) or None
         try:
             if reason is None:
                 found.append(open_engine(correction.applied_to(other), threads))

@@ -100,6 +100,7 @@ def quantize(
     plan = make_plan(given.recipe, given.target, asked, 0)
     if not plan.quantizes:
         raise UnsupportedError(plan.notes[0].detail, remedy=plan.notes[0].hint or "choose another target")
+    given.require_right_engine()
     engine = open_engine(given.target, plan.threads)
     material = open_material(given, replace(plan, eval=Path(eval) if eval else None), pictures)
     frames, labelled = material.frames, material.labelled

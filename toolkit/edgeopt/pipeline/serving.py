@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind, UnsupportedError
 from edgeopt.graph.model import find_model
+from edgeopt.measurement.generation.right_writer import correction_of_decoder
 from edgeopt.pipeline.answering import is_encoder_decoder
 from edgeopt.pipeline.serving_pairs import open_pair
 from edgeopt.pipeline.writing import (
@@ -184,10 +185,11 @@ def _open_texts(model: str, options: ServeOptions) -> _Open:
         )
     system = read_system(prompting.system) if prompting.system else ""
     draft = find_language_model(prompting.draft) if prompting.draft else None
-    read, notes = list[Reader](), list[Note]()
+    correction = correction_of_decoder(file)
+    read, notes = list[Reader](), list(correction.notes)
 
     def open_model() -> Writer:
-        opened, recipe = open_language_model(file, options.threads, prompting.context, draft)
+        opened, recipe = open_language_model(file, options.threads, prompting.context, draft, correction.entries)
         try:
             is_first = not read
             if is_first:

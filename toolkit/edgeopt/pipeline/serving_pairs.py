@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgeopt.errors import Note
+from edgeopt.measurement.generation.right_writer import correction_of_pair
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder, open_encoder_decoder
 
 if TYPE_CHECKING:
@@ -36,12 +37,12 @@ def open_pair(model: str, name: str, threads: int, limits: Limits, keep_s: float
     from edgeopt.runtime.serve.tally import Tally
     from edgeopt.runtime.serve.tracing import Tracer
 
-    waiting = list[EncoderDecoder]()
+    correction, waiting = correction_of_pair(Path(model)), list[EncoderDecoder]()
 
     def opened() -> EncoderDecoder:
         if waiting:
             return waiting.pop()
-        made = open_encoder_decoder(Path(model), threads)
+        made = open_encoder_decoder(Path(model), threads, correction.entries)
         try:
             made.warm_up()
         except BaseException:
@@ -52,16 +53,17 @@ def open_pair(model: str, name: str, threads: int, limits: Limits, keep_s: float
     first = opened()  # what it hears tells which routes it has
     waiting.append(first)
     files = first.files
+    notes = (*files.notes, *correction.notes)
     name = name or files.name
     if files.audio is not None:
         heard = Holder(opened, keep_s)
         tally = Tally(name, sounds.STAGES, heard, writes=True)
         routes = sounds.Sounds(name, heard, files.audio.rate_hz, limits, tally, Tracer(name))
         told = "/v1/audio/transcriptions, a WAV in, its text out"
-        return name, tally, heard, routes.routes(), routes.close, told, files.notes
+        return name, tally, heard, routes.routes(), routes.close, told, notes
     written = Holder(lambda: sounds.Translations(opened()), keep_s)
     tally = Tally(name, texts.STAGES, written, writes=True)
     reader = Reader(first.tokenizer, first.reads + 1, (), None)
     answering = texts.Texts(name, written, reader, limits, tally, Tracer(name))
     told = "/v1/completions, a text in, the model's answer to it out"
-    return name, tally, written, answering.routes()[:1], answering.close, told, files.notes
+    return name, tally, written, answering.routes()[:1], answering.close, told, notes

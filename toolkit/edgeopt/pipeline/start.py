@@ -277,8 +277,12 @@ def start_run(
         replay: Whose decisions hold.
         listener: Hears progress.
         began_s: When its time limit began, on the monotonic clock; None: now.
+
+    Raises:
+        UnsupportedError: If the target's own engine errs on the model.
     """
-    engines = open_engines(given.target, plan.threads, str(out / ENGINES), given.correction)
+    given.require_right_engine()
+    engines = open_engines(given.target, plan.threads, str(out / ENGINES), given.correction, given.fault_of)
     material = open_material(given, plan, asked)
     frames, labelled = material.frames, material.labelled
     if replay:

@@ -9,12 +9,13 @@ from pathlib import Path
 from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_MISSED, EXIT_PASS, EdgeoptError, InvalidFileError, Note, NoteKind
 from edgeopt.graph.model import find_model
 from edgeopt.measurement.generation.budget import AnswerBudget
+from edgeopt.measurement.generation.right_writer import open_right_decoder
 from edgeopt.recipes.generation import GENERATION
 from edgeopt.runtime.bundle import is_bundle, told_task
 from edgeopt.runtime.decoding.generation import Account, Asked, Long, Piece
 from edgeopt.runtime.decoding.guessing import notes_of_guesses
 from edgeopt.runtime.decoding.long import REMEDY, summarised
-from edgeopt.runtime.decoding.opening import bundle_of, holds_pair, open_language_model, recipe_beside
+from edgeopt.runtime.decoding.opening import bundle_of, holds_pair, recipe_beside
 from edgeopt.runtime.decoding.prefixes import prefix_folder
 from edgeopt.system.files import read_text
 from edgeopt.system.text import plural
@@ -149,7 +150,7 @@ def write_answer(
         raise EdgeoptError("only sounds are heard in windows", remedy=REMEDY)
     system = read_system(prompting.system) if prompting.system else ""
     draft = find_language_model(prompting.draft) if prompting.draft else None
-    opened, recipe = open_language_model(find_language_model(model), threads, prompting.context, draft)
+    opened, recipe = open_right_decoder(find_language_model(model), threads, prompting.context, draft)
     with opened:
         notes = list(opened.origin.notes)
         try:

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import struct
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import IO, Any
 
@@ -50,6 +52,45 @@ def read_message(stream: IO[bytes]) -> Message:
     head = json.loads(_read(stream, length))
     arrays = {name: _read_array(stream, np.dtype(kind), tuple(shape)) for name, kind, shape in head["arrays"]}
     return Message(head["values"], arrays)
+
+
+def replies_apart() -> IO[bytes]:
+    """Return a child's standard output as the channel of answers; what it prints from now on goes to standard error."""
+    replies = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    return replies
+
+
+def told_error(error: Exception) -> Message:
+    """Return what a parent is told of an error: engines have no common class of them, so it decides what it means."""
+    return Message({"error": f"{type(error).__name__}: {error}"})
+
+
+def serve_messages(
+    replies: IO[bytes],
+    handlers: Mapping[str, Callable[[Message], Message]],
+    failed: Callable[[Exception], Message] = told_error,
+    settle: Callable[[], None] = lambda: None,
+) -> None:
+    """Be a child: do what each message of the standard input says, and answer, until it closes.
+
+    Args:
+        replies: The channel of answers.
+        handlers: By the word that a message has under `do`.
+        failed: Returns the answer where one raises.
+        settle: Called before each answer.
+    """
+    while True:
+        try:
+            message = read_message(sys.stdin.buffer)
+        except EOFError:
+            return
+        try:
+            reply = handlers[message.values["do"]](message)
+        except Exception as error:
+            reply = failed(error)
+        settle()
+        write_message(replies, reply)
 
 
 def _read_array(stream: IO[bytes], dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:

@@ -11,12 +11,13 @@ import sysconfig
 import tempfile
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 from edgeopt.errors import StepError
-from edgeopt.system.interrupts import deaf_children
+from edgeopt.system.interrupts import deaf_children, held_interrupts
 from edgeopt.system.messages import Message, read_message, write_message
 
 _ROOT = str(Path(__file__).parents[2])
@@ -48,10 +49,10 @@ class Worker:
         """Start `command`; `what` names it in errors, e.g. `Qualcomm's library`."""
         self._what = what
         self._heard = tempfile.TemporaryFile()  # noqa: SIM115, lives as long as the worker
-        with deaf_children():
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._heard, env=child_environment()
-            )
+        with _begun(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._heard, env=child_environment()
+        ) as process:
+            self._process = process
         self._answers: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         assert self._process.stdout is not None
         threading.Thread(target=_listen, args=(self._process.stdout, self._answers), daemon=True).start()
@@ -127,6 +128,35 @@ class Worker:
 def python_worker(module: str, what: str) -> Worker:
     """Start `python -m module` with this interpreter."""
     return Worker([sys.executable, "-m", module], what)
+
+
+def run_to_end(command: Sequence[str], *, timeout_s: float) -> subprocess.CompletedProcess[str]:
+    """Run a child until it ends; whatever ends this function before, an interrupt too, ends the child.
+
+    Raises:
+        subprocess.TimeoutExpired: If it takes longer than `timeout_s`.
+    """
+    output = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with _begun(command, **output, text=True, encoding="utf-8", errors="replace", env=child_environment()) as process:
+        stdout, stderr = process.communicate(timeout=timeout_s)
+    return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
+
+
+@contextmanager
+def _begun(command: Sequence[str], **how: Any) -> Iterator[subprocess.Popen[Any]]:
+    """Start a child, and kill it where the `with` raises; an interrupt while it starts is one there."""
+    process: subprocess.Popen[Any] | None = None
+    try:
+        with deaf_children(), held_interrupts() as was_interrupted:  # else one while it starts would leave it alone
+            process = subprocess.Popen(command, **how)
+        if was_interrupted():
+            raise KeyboardInterrupt
+        yield process
+    except BaseException:
+        if process is not None:
+            process.kill()
+            process.wait()
+        raise
 
 
 def child_environment() -> dict[str, str]:

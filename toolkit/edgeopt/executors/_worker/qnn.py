@@ -7,13 +7,12 @@ what the library prints there goes to standard error instead.
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from edgeopt.system.messages import Message, read_message, write_message
+from edgeopt.system.messages import Message, replies_apart, serve_messages
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # read once, when onnxruntime is first imported
 
@@ -93,31 +92,12 @@ def _source(message: Message) -> str | bytes:
     return data.tobytes() if data is not None else str(message.values["path"])
 
 
-def _serve(requests: IO[bytes], replies: IO[bytes]) -> None:
-    worker = _Worker()
-    handlers: dict[str, Callable[[Message], Message]] = {
-        "devices": worker.devices,
-        "open": worker.open,
-        "run": worker.run,
-        "compile": worker.compile,
-    }
-    while True:
-        try:
-            message = read_message(requests)
-        except EOFError:
-            return
-        try:
-            reply = handlers[message.values["do"]](message)
-        except Exception as error:  # pybind raises a class per status code; the parent decides what it means
-            reply = Message({"error": f"{type(error).__name__}: {error}"})
-        write_message(replies, reply)
-
-
 def main() -> None:
     """Serve until the input closes."""
-    replies = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    _serve(sys.stdin.buffer, replies)
+    replies = replies_apart()
+    worker = _Worker()
+    does = {"devices": worker.devices, "open": worker.open, "run": worker.run, "compile": worker.compile}
+    serve_messages(replies, does)
 
 
 if __name__ == "__main__":

@@ -13,11 +13,11 @@ import sys
 import tempfile
 from importlib import import_module
 from importlib.metadata import version
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
-from edgeopt.system.messages import Message, read_message, write_message
+from edgeopt.system.messages import Message, replies_apart, serve_messages
 
 _OK = 0
 
@@ -103,24 +103,8 @@ def _flush() -> None:
     ctypes.CDLL(None).fflush(None)
 
 
-def _serve(requests: IO[bytes], replies: IO[bytes]) -> None:
-    worker = _Worker()
-    handlers = {"build": worker.build, "run": worker.run}
-    while True:
-        try:
-            message = read_message(requests)
-        except EOFError:
-            return
-        try:
-            reply = handlers[message.values["do"]](message)
-        except Exception as error:  # the library raises plain ValueErrors; the parent decides what they mean
-            reply = Message({"error": f"{type(error).__name__}: {error}"})
-        _flush()
-        write_message(replies, reply)
-
-
 def main() -> None:
     """Serve until the input closes."""
-    replies = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    _serve(sys.stdin.buffer, replies)
+    replies = replies_apart()
+    worker = _Worker()
+    serve_messages(replies, {"build": worker.build, "run": worker.run}, settle=_flush)

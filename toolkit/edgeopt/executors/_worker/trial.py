@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +16,7 @@ from edgeopt.executors._child import received, sendable_outputs
 from edgeopt.graph.outside import Outside
 from edgeopt.graph.tensors import Tensors, TensorSpec
 from edgeopt.system import registry
-from edgeopt.system.messages import Message, read_message, write_message
+from edgeopt.system.messages import Message, replies_apart, serve_messages
 
 _PAST_AXIS = 2
 """Of a cache (batch, heads, tokens, head): how many tokens it holds."""
@@ -89,29 +87,17 @@ def _made_up(specs: tuple[TensorSpec, ...]) -> Tensors:
     return made
 
 
-def _serve(requests: IO[bytes], replies: IO[bytes]) -> None:
-    trial = _Trial()
-    handlers: Mapping[str, Callable[[Message], Message]] = {"open": trial.open, "run": trial.run}
-    while True:
-        try:
-            message = read_message(requests)
-        except EOFError:
-            return
-        try:
-            reply = handlers[message.values["do"]](message)
-        except EdgeoptError as error:
-            reply = Message({"refusal": error.problem})
-        except Exception as error:  # an engine's own errors have no common root
-            reply = Message({"refusal": " ".join(f"{type(error).__name__}: {error}".split())})
-        write_message(replies, reply)
+def _refusal(error: Exception) -> Message:
+    if isinstance(error, EdgeoptError):
+        return Message({"refusal": error.problem})
+    return Message({"refusal": " ".join(f"{type(error).__name__}: {error}".split())})
 
 
 def main() -> None:
     """Serve until the input closes; an interrupt is the parent's to answer."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    replies = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    _serve(sys.stdin.buffer, replies)
+    replies, trial = replies_apart(), _Trial()
+    serve_messages(replies, {"open": trial.open, "run": trial.run}, _refusal)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from edgeopt.executors.onnxruntime.decoder import IDS, LOGITS, quiet, raise_run_
 from edgeopt.graph.tensors import TensorSpec
 
 HIDDEN, SEEN = "encoder_hidden_states", "encoder_attention_mask"
-_HAS_PAST = "use_cache_branch"
+HAS_PAST = "use_cache_branch"
 """Of a graph that is both decoders."""
 _PART = re.compile(r"past_key_values\.(\d+)\.(decoder|encoder)\.(key|value)")
 
@@ -150,7 +150,7 @@ class CrossDecoder:
         self, session: Any, names: Sequence[str], tokens: Sequence[int], past: Mapping[str, Any], *, has_past: bool
     ) -> list[Any]:
         given = {IDS: self._wrap(np.asarray(tokens, np.int64)[None]), **self._beside, **past}
-        given[_HAS_PAST] = self._wrap(np.array([has_past]))
+        given[HAS_PAST] = self._wrap(np.array([has_past]))
         known = {one.name for one in session.get_inputs()}
         feeds = {name: one for name, one in given.items() if name in known}
         found: list[Any] = session.run_with_ort_values(list(names), feeds, self._options)

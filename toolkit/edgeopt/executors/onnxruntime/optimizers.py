@@ -6,7 +6,7 @@ loads or writes anything.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from edgeopt.errors import UnsupportedError
@@ -80,6 +80,14 @@ def disabled(families: tuple[str, ...]) -> dict[str, str]:
     """Return the entry that switches families of optimizers off; no entry for none."""
     names = [name for family in families for name in FAMILIES[family]]
     return {DISABLED_OPTIMIZERS: ";".join(names)} if names else {}
+
+
+def merged(entries: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """Return entries that switch off all that any of several does."""
+    names = [name for one in entries for name in one.get(DISABLED_OPTIMIZERS, "").split(";") if name]
+    level = max((one.get(LEVEL, LEVELS[0]) for one in entries), key=LEVELS.index, default=LEVELS[0])
+    made = {DISABLED_OPTIMIZERS: ";".join(dict.fromkeys(names))} if names else {}
+    return made | ({LEVEL: level} if level != LEVELS[0] else {})
 
 
 def level_of(ort: Any, entries: Mapping[str, str]) -> Any:

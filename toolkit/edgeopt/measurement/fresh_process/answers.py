@@ -30,7 +30,14 @@ _REQUEST, _ANSWER = "request.pickle", "answer.pickle"
 
 
 def answer_fresh(
-    original: Path, other: Path, prompts: Sequence[Prompt], asked: Asked, threads: int, rounds: int, number: int
+    original: Path,
+    other: Path,
+    prompts: Sequence[Prompt],
+    asked: Asked,
+    threads: int,
+    rounds: int,
+    number: int,
+    entries: Mapping[str, str],
 ) -> tuple[Turns, Turns]:
     """Return the times of the original and of another form, in turns in one fresh process.
 
@@ -42,6 +49,7 @@ def answer_fresh(
         threads: Of the engine.
         rounds: How many.
         number: Of the process: every other one opens the form first.
+        entries: Of both sessions.
 
     Raises:
         EdgeoptError: If the process fails.
@@ -49,7 +57,7 @@ def answer_fresh(
     """
     with tempfile.TemporaryDirectory(prefix="edgeopt-fresh-") as folder:
         files = [str(pinned(original)), str(pinned(other))]
-        request = files, list(prompts), asked, threads, rounds, number
+        request = files, list(prompts), asked, threads, rounds, number, dict(entries)
         (Path(folder) / _REQUEST).write_bytes(pickle.dumps(request))
         longest_s = min(_LONGEST_S, max(time_left_s(), 0.0))
         try:
@@ -73,11 +81,11 @@ def ratios_over(processes: Sequence[tuple[Turns, Turns]]) -> Mapping[str, Ratio]
 def main() -> int:
     """Do what the request in the folder says; return the exit code."""
     folder = Path(sys.argv[1])
-    files, prompts, asked, threads, rounds, number = pickle.loads((folder / _REQUEST).read_bytes())
+    files, prompts, asked, threads, rounds, number, entries = pickle.loads((folder / _REQUEST).read_bytes())
     with ExitStack() as stack:
         models = dict[str, Writes]()
         for i in ((1, 0), (0, 1))[number % 2]:
-            opened = open_writer(Path(files[i]), threads)
+            opened = open_writer(Path(files[i]), threads, entries)
             stack.callback(opened.close)
             models[str(i)] = opened
         turns = measure_in_turns(

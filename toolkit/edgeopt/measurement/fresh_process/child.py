@@ -73,7 +73,7 @@ def _write(request: dict[str, object]) -> list[dict[str, object]]:
 
     values = cast("dict[str, Any]", request)
     begun = time.perf_counter_ns()
-    opened: Any = open_writer(Path(values["model"]), values["threads"])
+    opened: Any = open_writer(Path(values["model"]), values["threads"], values["entries"])
     points = [_probe("session", begun, time.perf_counter_ns())]
     prompt = values["prompt"] or _noise(opened.files.audio)
     begun = time.perf_counter_ns()

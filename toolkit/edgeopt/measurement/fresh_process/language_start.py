@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from edgeopt.errors import Note, NoteKind
@@ -28,6 +28,7 @@ def run_cold_language(
     files: Sequence[Path],
     prompt: Sequence[int],
     threads: int,
+    entries: Mapping[str, str],
     *,
     repeats: int = 10,
     tell: Callable[[int, int], None] | None = None,
@@ -41,6 +42,7 @@ def run_cold_language(
         files: That it reads: the page cache is asked for them.
         prompt: Tokens; none: a window of noise, of what hears sounds.
         threads: Of the engine.
+        entries: Of its session.
         repeats: Processes of each kind.
         tell: Called with processes done and of how many.
 
@@ -50,7 +52,8 @@ def run_cold_language(
     reason = why_cannot_drop()
     ways = [ColdWay(one, is_optimized=False) for one in PageCache if one is PageCache.WARM or not reason]
     notes = [Note(NoteKind.SKIPPED, f"cold page cache not measured: {reason}")] if reason else []
-    request = json.dumps({"model": str(pinned(model)), "prompt": [*prompt], "threads": threads, "wants_peak": False})
+    how = {"threads": threads, "entries": dict(entries), "wants_peak": False}
+    request = json.dumps({"model": str(pinned(model)), "prompt": [*prompt], **how})
 
     def run(way: ColdWay) -> ColdRun:
         resident = prepare(files, way.page_cache)

@@ -28,7 +28,7 @@ from edgeopt.recipes.input_shapes import Shapes
 from edgeopt.runtime.opening import Opening
 from edgeopt.system.files import require_space
 from edgeopt.system.links import pinned
-from edgeopt.system.worker import child_environment
+from edgeopt.system.worker import run_to_end
 
 POINTS = ("interpreter", "import", "session", "first", "second")
 _TO_FIRST = POINTS[:4]
@@ -53,9 +53,7 @@ def run_child(module: str, request: str, *, longest_s: float, remedy: str) -> di
     """
     command = [sys.executable, "-m", f"edgeopt.measurement.{module}", request]
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=longest_s, env=child_environment(), check=False
-        )
+        done = run_to_end(command, timeout_s=longest_s)
     except subprocess.TimeoutExpired as error:
         raise EdgeoptError(f"a fresh process did not finish within {longest_s:.0f} s", remedy=remedy) from error
     return parse_answer(done.stdout, done.stderr, done.returncode, remedy)

@@ -26,6 +26,7 @@ from edgeopt.measurement.generation.guesses import AUTO, DRAFT, GuessForecast, f
 from edgeopt.measurement.generation.load import LEAST_ANSWERS, LoadRun
 from edgeopt.measurement.generation.load_result import summarize_run
 from edgeopt.measurement.generation.result import GenerationBench, LengthTimes
+from edgeopt.measurement.generation.right_writer import correction_of_decoder
 from edgeopt.measurement.generation.slots import cut_prompt, measure_in_slots, notes_of, write_answers
 from edgeopt.measurement.load.models import Load, parse_load
 from edgeopt.measurement.resources.readings import take_reading
@@ -143,8 +144,9 @@ def bench_generation(
         raise EdgeoptError(f"{max(options.slots)} slots are more than {MOST_SLOTS}", remedy="ask for fewer slots")
     if out is not None:
         require_writable(out / "answers.jsonl")
+    correction = correction_of_decoder(model)
     before_ns = perf_counter_ns()
-    opened, recipe = open_language_model(model, options.threads, options.context, options.draft)
+    opened, recipe = open_language_model(model, options.threads, options.context, options.draft, correction.entries)
     load_ms = (perf_counter_ns() - before_ns) / 1e6
     with opened:
         longest = max(options.prompt_tokens) + options.output_tokens
@@ -165,6 +167,7 @@ def bench_generation(
         loads = tuple(summarize_run(run, options.budget, options.max_miss_ratio) for run in runs)
         if out is not None and runs:
             write_answers(out / "answers.jsonl", runs)
+        notes = *opened.origin.notes, *correction.notes
         made_up = () if recipe.evaluation.calib else (_MADE_UP,)
         guesses = opened.guesses if options.guesses is None else options.guesses
         inexact = notes_of_guesses(opened.sums) if guesses else ()
@@ -182,7 +185,13 @@ def bench_generation(
             lengths=tuple(_length(count, options, times) for count, times in measured.items()),
             seconds=monotonic() - began_s,
             loads=loads,
-            notes=(*opened.origin.notes, *made_up, *inexact, *_told_of_time(options, alone_s), *notes_of(loads)),
+            notes=(
+                *notes,
+                *made_up,
+                *inexact,
+                *_told_of_time(options, alone_s),
+                *notes_of(loads),
+            ),
             disturbed=doubts_of_machine(readings),
             forecast=forecast,
             price_per_s=options.price_per_s,
@@ -207,6 +216,7 @@ def _cold(
         files,
         prompt,
         opened.origin.threads,
+        opened.origin.entries,
         repeats=options.repeats,
         tell=lambda done, of: tell("start fresh processes", done, of),
     )

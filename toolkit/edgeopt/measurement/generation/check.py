@@ -33,6 +33,7 @@ from edgeopt.measurement.generation.side_by_side import (
     Side,
     SideOptions,
     Tell,
+    open_again,
     open_sides,
     prompts_of,
     read_judging_text,
@@ -46,7 +47,6 @@ from edgeopt.measurement.statistics.ratio import Ratio, ratio_of_series
 from edgeopt.recipes.encoder_decoder import graphs_in
 from edgeopt.recipes.recipe import Check
 from edgeopt.runtime.decoding.generation import Asked
-from edgeopt.runtime.decoding.opening import open_writer
 from edgeopt.system import assets
 from edgeopt.system.amounts import Tenths
 from edgeopt.system.environment import Environment, read_environment
@@ -170,7 +170,7 @@ def check_language_model(
         require_room(sides, options)
         text = read_judging_text(sides, options)
         scores = {} if "accuracy" in skip else score_sides(sides, text, tell)
-        twin = open_writer(then.model.origin.file, then.model.origin.threads) if then else None
+        twin = open_again(then) if then else None
         turns = {} if "latency" in skip else time_sides(sides, twin, text, options, tell)
         windows_hash = text.sha256
         results = list[CheckResult]()

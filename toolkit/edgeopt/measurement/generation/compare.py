@@ -16,6 +16,7 @@ from edgeopt.measurement.generation.side_by_side import (
     TWIN,
     SideOptions,
     Tell,
+    open_again,
     open_sides,
     read_judging_text,
     require_room,
@@ -24,7 +25,6 @@ from edgeopt.measurement.generation.side_by_side import (
 )
 from edgeopt.measurement.generation.turns import PARTS, ratio_between
 from edgeopt.measurement.statistics.ratio import Ratio
-from edgeopt.runtime.decoding.opening import open_writer
 from edgeopt.system.environment import read_environment
 
 
@@ -99,7 +99,7 @@ def compare_language_models(
         text = read_judging_text(sides, options)
         scores = score_sides(sides, text, tell)
         first = sides[0]
-        twin = open_writer(first.model.origin.file, first.model.origin.threads)
+        twin = open_again(first)
         stack.callback(twin.close)
         turns = time_sides(sides, twin, text, options, tell)
         null = {part: ratio_between(turns[first.label], turns[TWIN], part) for part in PARTS}

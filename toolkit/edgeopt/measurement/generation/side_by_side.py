@@ -22,13 +22,14 @@ from edgeopt.measurement.generation.held_out import (
     score_answers,
 )
 from edgeopt.measurement.generation.perplexity import TextScore, score_text, windows_of
+from edgeopt.measurement.generation.right_writer import open_right_decoder, open_right_pair
 from edgeopt.measurement.generation.turns import Prompt, Turns, measure_in_turns
 from edgeopt.recipes.encoder_decoder import recipe_of
 from edgeopt.recipes.recipe import Recipe
-from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder, open_encoder_decoder
+from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder
 from edgeopt.runtime.decoding.generation import Asked
 from edgeopt.runtime.decoding.language_model import LanguageModel
-from edgeopt.runtime.decoding.opening import holds_pair, open_language_model
+from edgeopt.runtime.decoding.opening import holds_pair, open_writer
 from edgeopt.system.amounts import Tenths
 from edgeopt.system.files import read_text
 from edgeopt.system.text import plural
@@ -49,6 +50,12 @@ class Side:
     label: str
     model: LanguageModel | EncoderDecoder
     recipe: Recipe
+
+
+def open_again(side: Side) -> LanguageModel | EncoderDecoder:
+    """Return the same model, open a second time."""
+    origin = side.model.origin
+    return open_writer(origin.file, origin.threads, origin.entries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +92,11 @@ def open_sides(models: Mapping[str, Path], threads: int, stack: ExitStack) -> li
     found = list[Side]()
     for label, path in models.items():
         if holds_pair(path):
-            pair = open_encoder_decoder(path, threads)
+            pair = open_right_pair(path, threads)
             stack.callback(pair.close)
             found.append(Side(label, pair, recipe_of(pair.files)))
             continue
-        model, recipe = open_language_model(path, threads)
+        model, recipe = open_right_decoder(path, threads)
         found.append(Side(label, stack.enter_context(model), recipe))
     require_alike({one.label: one.model for one in found})
     return found

@@ -21,6 +21,7 @@ from edgeopt.measurement.fresh_process.start import ColdStart
 from edgeopt.measurement.generation.bench import LONGER, GenerationOptions
 from edgeopt.measurement.generation.budget import AnswerVerdict, judge_answers, worst_of
 from edgeopt.measurement.generation.held_out import made_up, require_answers
+from edgeopt.measurement.generation.right_writer import correction_of_pair
 from edgeopt.measurement.generation.turns import Prompt
 from edgeopt.measurement.statistics.budget import require_provable
 from edgeopt.measurement.statistics.quantile import Summary, summarize
@@ -121,8 +122,9 @@ def bench_sources(
         EdgeoptError: If it is none, or an answer is longer than the model writes.
     """
     require_provable(options.max_miss_ratio, "answers")
-    began_s, before_ns = monotonic(), perf_counter_ns()
-    with open_encoder_decoder(folder, options.threads) as opened:
+    began_s, correction = monotonic(), correction_of_pair(folder)
+    before_ns = perf_counter_ns()
+    with open_encoder_decoder(folder, options.threads, correction.entries) as opened:
         load_ms, files = (perf_counter_ns() - before_ns) / 1e6, opened.files
         require_answers(opened, options.output_tokens)
         measured = _measure(opened, _sources(opened, options), options, tell)
@@ -139,7 +141,7 @@ def bench_sources(
             output_tokens=options.output_tokens,
             sources=tuple(_judged(one, options) for one in measured),
             seconds=monotonic() - began_s,
-            notes=files.notes,
+            notes=(*files.notes, *correction.notes),
             cold=_cold(folder, opened, measured[0].given, options, tell) if options.cold else None,
         )
 
@@ -158,6 +160,7 @@ def _cold(
         [*graphs, *(one for file in graphs for one in outside_files(file)), opened.files.tokenizer],
         [] if isinstance(given, Sound) else given,
         opened.threads,
+        opened.origin.entries,
         repeats=options.repeats,
         tell=lambda done, of: tell("start fresh processes", done, of),
     )

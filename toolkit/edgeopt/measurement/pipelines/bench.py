@@ -145,7 +145,7 @@ def _measure(
         warmup=find_warmup(samples.frame_ns, min_s=min(2.0, seconds), input_id=samples.input_id),
         trust=judge_trust(samples, observed.readings, observed.anchors, workers=threads),
         environment=read_environment({"pipeline": given.description.name}, {"source": str(pictures.source)}),
-        notes=(*pipeline.notes, *notes),
+        notes=(*given.notes, *pipeline.notes, *notes),
     )
 
 

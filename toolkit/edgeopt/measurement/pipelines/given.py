@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from edgeopt.errors import EdgeoptError
+from edgeopt.errors import EdgeoptError, Note
+from edgeopt.executors._guard import active_guard
 from edgeopt.measurement.given import Given, open_given
 from edgeopt.measurement.pipelines.code import load_calls
 from edgeopt.runtime.availability import require_engine
@@ -39,6 +40,8 @@ class GivenPipeline:
     """Of the first model."""
     asked_target: str
     """As the user wrote it; empty for a bundle, which brings its own."""
+    notes: tuple[Note, ...] = ()
+    """Where ONNX Runtime is held back, by stage."""
 
     @property
     def brings_target(self) -> bool:
@@ -72,6 +75,8 @@ def open_pipeline(asked: str, *, target: str, threads: int, code: Path | None, f
     description = read_description(Path(asked))
     calls = load_calls(description, code)
     models = {stage.name: open_model(description, stage, target) for stage in description.models}
+    if guard := active_guard():
+        guard.entries = {}  # the last one's: a bundle of each brings its own
     bundles = {}
     for name, given in models.items():
         used = engine_threads(threads, given.target.threads)
@@ -80,7 +85,12 @@ def open_pipeline(asked: str, *, target: str, threads: int, code: Path | None, f
         write_original(folder / name, given, used)
     written = write_pipeline(folder, description, bundles, {}, package_versions())
     device = next(iter(models.values())).target
-    return GivenPipeline(asked, written, calls, code, description, device, target)
+    notes = [
+        replace(note, detail=f"stage {name}: {note.detail}")
+        for name, given in models.items()
+        for note in given.correction.notes
+    ]
+    return GivenPipeline(asked, written, calls, code, description, device, target, tuple(notes))
 
 
 def open_model(description: Description, stage: Stage, target: str) -> Given:

@@ -24,12 +24,12 @@ def deploy_encoder_decoder(report: LanguageReport, target: Target) -> Bundle:
 
     Args:
         report: Whose choice it is.
-        target: Whose engine opens it.
+        target: Whose engine opens it, with the entries with which forms were measured.
 
     Raises:
         InvalidFileError: If the disk is full.
     """
-    best, weights, opened = report.best, dict[str, Layout](), replace(target, options={})
+    best, weights = report.best, dict[str, Layout]()
     files = read_encoder_decoder(Path(best.file))
     heard, _, written = best.precision.partition("-")
     made = list[tuple[Artefact, bytes]]()
@@ -37,7 +37,7 @@ def deploy_encoder_decoder(report: LanguageReport, target: Target) -> Bundle:
         model = load_model(file)
         data, beside = in_bundle(model, weights)
         precision = heard if file == files.encoder else (written or heard).partition("+")[0]
-        one = make_artefact(file.name, data, precision, opened, report.threads, model.inputs, model.outputs)
+        one = make_artefact(file.name, data, precision, target, report.threads, model.inputs, model.outputs)
         made.append((replace(one, weights=beside, expected=Expected(agreement=best.agreement)), data))
     with open_encoder_decoder(Path(best.file), report.threads) as judged:
         test, numbers, limit = record_pair(judged, best.precision)

@@ -22,6 +22,7 @@ from edgeopt.measurement.generation.held_out import (
     require_answers,
     score_answers,
 )
+from edgeopt.measurement.generation.right_writer import open_right_pair
 from edgeopt.measurement.generation.turns import PARTS
 from edgeopt.pipeline.encoder_decoder.deploy import deploy_encoder_decoder
 from edgeopt.pipeline.encoder_decoder.forms import DECODER_FORMS, ENCODER_FORMS, FLOAT, PartForm
@@ -49,7 +50,6 @@ from edgeopt.pipeline.optimize import device_name
 from edgeopt.recipes.encoder_decoder import DECODER, ENCODER, EncoderDecoderFiles, configurations
 from edgeopt.report.formats import write_pages
 from edgeopt.runtime.bundle import is_bundle
-from edgeopt.runtime.decoding.encoder_decoder import open_encoder_decoder
 from edgeopt.runtime.decoding.generation import Asked
 from edgeopt.steps._context import Listener
 from edgeopt.system.environment import read_environment
@@ -95,7 +95,7 @@ def optimize_encoder_decoder(
         raise no_sources()
     given = export_first(model, target, out, listener) if is_source else Path(model)
     shares = TimeShares(options.time_limit_s, listener, began_s)
-    with open_encoder_decoder(given, threads) as original:
+    with open_right_pair(given, threads) as original:
         files = original.files
         require_answers(original, options.output_tokens)
         require_room(_COPIES * original.size_bytes)
@@ -162,7 +162,7 @@ def optimize_encoder_decoder(
         asks="SOUND.wav" if files.audio else "--prompt TEXT",
     )
     report = with_budget(report, contest, shares)
-    bundle = deploy_encoder_decoder(report, device)
+    bundle = deploy_encoder_decoder(report, replace(device, options=original.origin.entries))
     notes = (*original.files.notes, *made.notes, *shares.notes, *([ended] if ended else []))
     report = replace(report, notes=notes, seconds=monotonic() - began_s, bundle=bundle.folder, was_cut=shares.was_cut)
     write_pages(summarize_language(report), report.folder, "report")

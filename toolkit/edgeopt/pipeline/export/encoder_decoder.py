@@ -21,6 +21,7 @@ from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.cross_decoder import SEEN, CrossCache, CrossDecoder, encoded
 from edgeopt.executors.onnxruntime.decoder import IDS, LOGITS, MASK
+from edgeopt.executors.onnxruntime.optimizers import UNOPTIMIZED
 from edgeopt.graph.drift import Drift, measure_drift, worst_drift
 from edgeopt.graph.graph import Graph
 from edgeopt.graph.model import Model, save_model
@@ -292,7 +293,8 @@ def _compare(pair: Pair, opened: TracedPair, name: str) -> Drift:
     Raises:
         UnsupportedError: If they lie further apart than `TOLERANCE`.
     """
-    encoder, decoder = (EXECUTOR.open(one.source, SessionOptions()) for one in (pair.encoder, pair.decoder))
+    as_written = SessionOptions(entries=UNOPTIMIZED)
+    encoder, decoder = (EXECUTOR.open(one.source, as_written) for one in (pair.encoder, pair.decoder))
     found = list[Drift]()
     try:
         cache = CrossCache(decoder.inputs)

@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind, NotFoundError, UnsupportedError
+from edgeopt.executors._guard import guarded
 from edgeopt.graph.model import Model, save_model
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.pipeline.companions import copy_companions
@@ -65,6 +66,7 @@ class ExportResult:
         return {**asdict(self), "file": str(self.file), "beside": [str(one) for one in self.beside]}
 
 
+@guarded()
 def export(
     source: str,
     *,

@@ -27,7 +27,7 @@ def deploy_language_model(report: LanguageReport, target: Target, recipe: Recipe
 
     Args:
         report: Whose choice it is.
-        target: Whose engine opens it.
+        target: Whose engine opens it, with the entries with which forms were measured.
         recipe: Of the model, with the folder in which its tokenizer lies.
 
     Raises:
@@ -36,9 +36,7 @@ def deploy_language_model(report: LanguageReport, target: Target, recipe: Recipe
     best, weights = report.best, dict[str, Layout]()
     model = load_model(Path(best.file))
     data, beside = in_bundle(model, weights)
-    # Forms are measured without the profile's entries, and so they are opened.
-    opened = replace(target, options={})
-    made = make_artefact(MODEL, data, best.precision, opened, report.threads, model.inputs, model.outputs)
+    made = make_artefact(MODEL, data, best.precision, target, report.threads, model.inputs, model.outputs)
     with open_language_model(Path(best.file), report.threads)[0] as judged:
         test, numbers, limit = record_logits(judged, best.precision)
     made = replace(made, weights=beside, expected=Expected(agreement=best.agreement), noise_limits={LOGITS: limit})

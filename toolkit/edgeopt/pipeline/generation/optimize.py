@@ -13,6 +13,7 @@ from edgeopt.executors._guard import guarded
 from edgeopt.executors.onnxruntime.providers import CPU
 from edgeopt.graph.model import Model, find_model, load_model, save_model
 from edgeopt.measurement.generation.budget import AnswerBudget, prove_budget
+from edgeopt.measurement.generation.right_writer import open_right_decoder
 from edgeopt.measurement.generation.turns import PARTS
 from edgeopt.pipeline.export.export import export_for, names_decoder
 from edgeopt.pipeline.generation.ahead import Ahead
@@ -117,7 +118,7 @@ def optimize_language_model(
     shares = TimeShares(options.time_limit_s, listener, began_s)
     if is_bundle(file):
         find_model(model)  # which says what takes one
-    original, recipe = open_language_model(file, threads)
+    original, recipe = open_right_decoder(file, threads)
     with original:
         _require_lengths(options, original)
         texts = read_texts(recipe, original, options.text, options.calib)
@@ -187,7 +188,8 @@ def optimize_language_model(
     if not shares.was_cut:
         report = replace(report, guessing=_guessing(report, contest, shares))
     report = with_budget(report, contest, shares)
-    bundle = deploy_language_model(report, device, recipe if report.chosen == BASELINE else _deployed(recipe, report))
+    deployed = recipe if report.chosen == BASELINE else _deployed(recipe, report)
+    bundle = deploy_language_model(report, replace(device, options=original.origin.entries), deployed)
     found_out = (*fused.notes, *made.notes, *trials.notes(), *shares.notes, *([ended] if ended else []))
     notes = (*original.origin.notes, *found_out)
     report = replace(report, notes=notes, seconds=monotonic() - began_s, bundle=bundle.folder, was_cut=shares.was_cut)

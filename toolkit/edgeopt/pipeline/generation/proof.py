@@ -108,7 +108,8 @@ def prove(
                 files = Path(found[0].file), Path(found[place].file)
                 prompts = [contest.prompts[(number * _ROUNDS + i) % len(contest.prompts)] for i in range(_ROUNDS)]
                 began_s = monotonic()
-                runs.append(answer_fresh(*files, prompts, contest.asked, contest.threads, _ROUNDS, number))
+                asked, entries = contest.asked, contest.original.origin.entries
+                runs.append(answer_fresh(*files, prompts, asked, contest.threads, _ROUNDS, number, entries))
                 each_s = monotonic() - began_s
         if len(runs) < _FEWEST:
             break

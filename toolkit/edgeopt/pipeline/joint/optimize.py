@@ -212,7 +212,7 @@ class _Joint:
         description = given.description
         self._given, self._pictures, self._folder, self._hears = given, pictures, folder, hears
         self._original, self._models = models
-        self._notes: list[Note] = [*pictures.notes]
+        self._notes: list[Note] = [*given.notes, *pictures.notes]
         self._budget_asked = options.budget_ms is not None or description.budget_ms is not None
         self._budget_ms = options.budget_ms or description.budget_ms or given.target.budget_ms
         self._ends_s = began_s + options.time_limit_s if options.time_limit_s else None

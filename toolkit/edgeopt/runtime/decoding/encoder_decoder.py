@@ -5,7 +5,7 @@ Source: Vaswani et al., 2017, arXiv:1706.03762; Radford et al., 2022, arXiv:2212
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter_ns
@@ -48,25 +48,26 @@ _INPUT_RANK = 3
 class EncoderDecoder(Closing):
     """One model for any number of threads; each answer has a cache of its own."""
 
-    def __init__(self, files: EncoderDecoderFiles, threads: int = 0) -> None:
+    def __init__(self, files: EncoderDecoderFiles, threads: int = 0, entries: Mapping[str, str] | None = None) -> None:
         """Load encoder and decoder.
 
         Args:
             files: Of the model.
             threads: Of each engine; 0: one per physical core.
+            entries: Of each session.
 
         Raises:
             InvalidFileError: If one of them is damaged.
             UnsupportedError: If they do not fit each other.
             EdgeoptError: If they do not fit into memory.
         """
-        self.files, self.threads = files, engine_threads(threads)
+        self.files, self.threads, self._entries = files, engine_threads(threads), entries or {}
         self._is_closed = False
         beside = [one for file in files.files for one in file.parent.glob(f"{file.name}*") if one.is_file()]
         self.size_bytes = sum(one.stat().st_size for one in beside)
         require_bytes(self.size_bytes, "weights", "close other programs, or take a smaller model")
         self.tokenizer = read_tokens(files.tokenizer)
-        options = SessionOptions(threads=self.threads)
+        options = SessionOptions(threads=self.threads, entries=self._entries)
         with huge_pages():
             self._sessions = {file: EXECUTOR.open(file, options) for file in files.files}
         try:
@@ -94,7 +95,8 @@ class EncoderDecoder(Closing):
     @property
     def origin(self) -> Origin:
         """From what it was opened: its folder."""
-        return Origin(self.files.tokenizer.parent, self.size_bytes, self.threads, notes=self.files.notes)
+        folder, notes = self.files.tokenizer.parent, self.files.notes
+        return Origin(folder, self.size_bytes, self.threads, notes=notes, entries=self._entries)
 
     @property
     def context(self) -> int:
@@ -271,12 +273,15 @@ class EncoderDecoder(Closing):
         return require_vocabulary(str(files.tokenizer), tokenizer.size, size, tokenizer.special.values(), named)
 
 
-def open_encoder_decoder(given: Path | Bundle, threads: int = 0) -> EncoderDecoder:
+def open_encoder_decoder(
+    given: Path | Bundle, threads: int = 0, entries: Mapping[str, str] | None = None
+) -> EncoderDecoder:
     """Return the open model of a folder that optimum-cli wrote, or of a bundle, whose numbers are tested.
 
     Args:
         given: The folder, one that holds a bundle, or a bundle that was read.
         threads: Of each engine; 0: as a bundle was measured, or one per physical core.
+        entries: Of each session; a bundle has its own.
 
     Raises:
         InvalidFileError, UnsupportedError, EdgeoptError: As `read_encoder_decoder` and `EncoderDecoder`.
@@ -285,10 +290,11 @@ def open_encoder_decoder(given: Path | Bundle, threads: int = 0) -> EncoderDecod
     bundle = given if isinstance(given, Bundle) else read_bundle(given) if is_bundle(given) else None
     if bundle is None:
         assert isinstance(given, Path)
-        return EncoderDecoder(read_encoder_decoder(given), threads)
+        return EncoderDecoder(read_encoder_decoder(given), threads, entries)
     files = replace(read_encoder_decoder(bundle.folder), name=bundle.recipe.name)
     stored = read_stored(bundle)
-    opened = EncoderDecoder(files, threads or opening_of(bundle.artefacts[0]).options.threads)
+    own = opening_of(bundle.artefacts[0]).options
+    opened = EncoderDecoder(files, threads or own.threads, own.entries)
     try:
         told = check_pair(stored, bundle.artefacts[0], opened) if stored else ()
     except BaseException:

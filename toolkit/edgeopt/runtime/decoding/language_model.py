@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
@@ -54,6 +54,8 @@ class Origin:
     """Of the file, where a bundle tells it."""
     notes: tuple[Note, ...] = ()
     """Why other models of the bundle do not run here, and what may not fit."""
+    entries: Mapping[str, str] = field(default_factory=dict)
+    """Of the session, where no bundle tells them: with these another process opens the same."""
 
 
 class LanguageModel(Closing):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,6 +45,11 @@ def bundle_of(path: Path) -> Path | None:
     return path if is_bundle(path) else path.parent if is_bundle(path.parent) and path.is_file() else None
 
 
+def decoder_file(model: Path) -> Path:
+    """Return the file of a decoder that is given itself, or by its folder."""
+    return next((model / one for one in _FILES if (model / one).is_file()), model) if model.is_dir() else model
+
+
 def holds_pair(path: Path) -> bool:
     """Return whether a path is of a folder with an encoder and its decoder, or of a bundle of them."""
     try:
@@ -54,13 +60,21 @@ def holds_pair(path: Path) -> bool:
     return graphs_in(path) is not None or (is_bundle(path) and graphs_in(path / "bundle") is not None)
 
 
-def open_writer(model: Path, threads: int = 0) -> LanguageModel | EncoderDecoder:
+def open_writer(
+    model: Path, threads: int = 0, entries: Mapping[str, str] | None = None
+) -> LanguageModel | EncoderDecoder:
     """Return a language model or an encoder with a decoder, open; see `open_language_model`, `open_encoder_decoder`."""
-    return open_encoder_decoder(model, threads) if holds_pair(model) else open_language_model(model, threads)[0]
+    if holds_pair(model):
+        return open_encoder_decoder(model, threads, entries)
+    return open_language_model(model, threads, entries=entries)[0]
 
 
 def open_language_model(
-    model: Path, threads: int = 0, context: int = 0, draft: Path | None = None
+    model: Path,
+    threads: int = 0,
+    context: int = 0,
+    draft: Path | None = None,
+    entries: Mapping[str, str] | None = None,
 ) -> tuple[LanguageModel, Recipe]:
     """Return an open language model and its recipe.
 
@@ -71,6 +85,7 @@ def open_language_model(
         threads: Of the engine; 0: as the bundle was measured, or one per physical core.
         context: Tokens of prompt and answer together, for which memory is reserved; 0: all that the model has.
         draft: A smaller model with the same tokens that guesses, given as `model` is; None: the recipe's, if any.
+        entries: Of ONNX Runtime's session; a bundle has its own.
 
     Raises:
         InvalidFileError: If one of them is absent or damaged.
@@ -78,7 +93,7 @@ def open_language_model(
         EdgeoptError: If weights and cache do not fit into memory, or the model has no such context.
     """
     if draft is not None:
-        opened, recipe = open_language_model(model, threads, context)
+        opened, recipe = open_language_model(model, threads, context, entries=entries)
         try:
             opened.use_draft(open_language_model(draft, opened.origin.threads)[0])
         except BaseException:
@@ -92,12 +107,12 @@ def open_language_model(
         first = open_first(bundle, threads)
         assert isinstance(first.writer, LanguageModel)
         return first.writer, bundle.recipe
-    file = next((model / one for one in _FILES if (model / one).is_file()), model) if model.is_dir() else model
+    file = decoder_file(model)
     recipe = recipe_beside(file)
     require_writing(recipe, file.parent / "recipe.toml")
     recipe, count = with_context(recipe, context), engine_threads(threads)
     size = sum(one.stat().st_size for one in file.parent.glob(f"{file.name}*") if one.is_file())
     require_memory(size, 0, recipe)
     with huge_pages(), flash_attention(recipe.generation.flash_attention):
-        session = EXECUTOR.open(file, SessionOptions(threads=count))
-    return bind_language_model(session, recipe, Origin(file, size, count)), recipe
+        session = EXECUTOR.open(file, SessionOptions(threads=count, entries=entries or {}))
+    return bind_language_model(session, recipe, Origin(file, size, count, entries=entries or {})), recipe

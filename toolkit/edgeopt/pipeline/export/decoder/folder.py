@@ -14,6 +14,7 @@ from edgeopt.errors import MissingDependencyError, Note, UnsupportedError
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.executors.onnxruntime.decoder import Decoder, cache_parts, shares_cache
+from edgeopt.executors.onnxruntime.optimizers import UNOPTIMIZED
 from edgeopt.graph.drift import Drift, measure_drift, worst_drift
 from edgeopt.graph.model import Model
 from edgeopt.pipeline.export.decoder.gguf_file import GgufFile
@@ -136,7 +137,7 @@ def compare_logits(
         UnsupportedError: If they lie further apart than `TOLERANCE`.
     """
     found = list[Drift]()
-    session = EXECUTOR.open(model.data, SessionOptions())
+    session = EXECUTOR.open(model.data, SessionOptions(entries=UNOPTIMIZED))
     try:
         parts = cache_parts(session.inputs, session.outputs)
         length = min(_TOKENS, context)

@@ -97,7 +97,7 @@ def calibrate(
     plan["entries"] = entries = dict(guard.entries) if (guard := active_guard()) else {}
     kept = None if cache is None else Cache(cache, {"model": model.fingerprint, **plan})
     watcher = Watcher(model, axes, groups, threads=threads, seed=seed, plain_layout=plain_layout, entries=entries)
-    run = _Run(watcher, lambda size: Crew(size, model.data, plan), kept, progress)
+    run = _Run(watcher, lambda size: Crew(size, model.data, {**plan, "entries": watcher.entries}), kept, progress)
     held = max((sum(sizes[name] for name in group) for group in groups), default=0)
     run.most = 1 if model.is_outside else processes or most_processes(sum(sizes.values()), held)
     run.starts_at_s = monotonic() + (0.0 if processes > 1 else _START_S)

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from edgeopt.errors import StepError, UnsupportedError
+from edgeopt.executors._child import EngineAbortError, abort_in
 from edgeopt.graph.tensors import Tensors
 from edgeopt.steps.quantize.calibration.observation import Part
 from edgeopt.system.messages import Message
-from edgeopt.system.worker import Worker, python_worker
+from edgeopt.system.worker import Worker, WorkerDeathError, python_worker
 
 _MODULE = "edgeopt.steps.quantize.calibration.child"
 _LONGEST_S = 3600.0
@@ -44,10 +45,11 @@ class Crew:
     def submit(self, frames: Sequence[Tensors], first: int) -> Future[Part | None] | None:
         """Hand a chunk to an idle child; None if all are busy.
 
-        The future's result is None if the child died; it raises UnsupportedError as `Watcher.watch` does.
+        The future's result is None if the child was ended from outside. It raises EngineAbortError if the engine
+        aborted, on which this process must not try the chunk, and UnsupportedError as `Watcher.watch` does.
         """
         for i, last in enumerate(self._last):
-            if last.done() and not isinstance(last.exception(), StepError) and last.result() is not None:
+            if last.done() and not isinstance(last.exception(), EngineAbortError) and last.result() is not None:
                 future = self._threads[i].submit(_watch, self._workers[i], frames, first)
                 self._last[i] = future
                 return future
@@ -64,6 +66,10 @@ class Crew:
 def _ask(worker: Worker, message: Message) -> Message | None:
     try:
         return worker.ask(message, timeout_s=_LONGEST_S)
+    except WorkerDeathError as death:
+        if abort := abort_in("ONNX Runtime", "watching tensors of", death):
+            raise abort from death
+        return None
     except StepError:
         return None
 

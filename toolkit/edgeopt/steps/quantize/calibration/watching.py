@@ -16,6 +16,7 @@ from onnx import TensorProto, helper
 
 from edgeopt.errors import EdgeoptError, UnsupportedError
 from edgeopt.executors import SessionOptions, Source
+from edgeopt.executors._child import EngineAbortError
 from edgeopt.executors.onnxruntime import EXECUTOR, MEMORY_PATTERN
 from edgeopt.executors.onnxruntime.optimizers import LEVEL, UNOPTIMIZED
 from edgeopt.executors.onnxruntime.session import OnnxRuntimeSession
@@ -58,7 +59,8 @@ class Watcher:
             plain_layout: Whether the engine leaves the layout of pictures as it is; see `is_narrow`.
             entries: Session entries with which the engine computes what the model says; None: it needs none.
         """
-        self._entries = entries or {}
+        self.entries = dict(entries or {})
+        """Of its sessions; those that optimize nothing, once the engine aborted where it optimized."""
         self._model, self._axes, self._groups = model, axes, groups
         self._threads, self._seed, self._plain_layout = threads, seed, plain_layout
         self._session = self._open(groups[0]) if len(groups) == 1 else None
@@ -82,7 +84,13 @@ class Watcher:
             session = self._session or self._open(group)
             for position, frame in enumerate(frames):
                 require_time()
-                self._see(session.run(frame), first + position, seen)  # not held during the next run
+                try:
+                    values = session.run(frame)
+                except EngineAbortError:  # in the child, at the session's first run
+                    session = self._reopened(session, group)
+                    values = session.run(frame)
+                self._see(values, first + position, seen)
+                del values  # not held during the next run
                 if tell and number == len(self._groups) - 1:
                     tell()
             if session is not self._session:
@@ -92,7 +100,15 @@ class Watcher:
 
     def _open(self, group: Sequence[str]) -> OnnxRuntimeSession:
         source = with_outputs(self._model, group)
-        return _open(source, self._threads, self._entries, plain_layout=self._plain_layout)
+        return _open(source, self._threads, self.entries, plain_layout=self._plain_layout)
+
+    def _reopened(self, session: OnnxRuntimeSession, group: Sequence[str]) -> OnnxRuntimeSession:
+        """Return a session that optimizes nothing, in place of one on which the engine aborts."""
+        session.close()
+        self.entries |= UNOPTIMIZED
+        opened = self._open(group)
+        self._session = opened if session is self._session else None
+        return opened
 
     def _see(self, values: Tensors, image: int, seen: dict[str, Seen]) -> None:
         """Add what one image shows of some tensors."""
