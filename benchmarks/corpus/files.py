@@ -37,6 +37,10 @@ def files_of(case: Case, source: Source, out: Path) -> list[str]:
             write_pictures(out / "labelled", labelled)
             told += ["--eval", str(write_labels(case, out / "labelled", labelled))]
         return told
+    if case.read:
+        for name, seed in (("seen", 1), ("unseen", 2)):
+            (out / f"{name}.txt").write_text("\n".join(case.read(count, seed)) + "\n", "utf-8")
+        return ["--calib", str(out / "seen.txt")]
     if case.heard:
         for name, seed in (("seen", 1), ("unseen", 2)):
             write_sounds(out / name, *case.heard(count, seed))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import wave
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,17 @@ from edgeopt import Runtime, Sound
 
 def fed_apart(case: Case, runtime: Runtime, unseen: Sequence[Sample], out: Path) -> float | None:
     """Return how far the recipe's tensors lie from the author's: the mean, as a share of their spread; None: arrays."""
-    if not case.shown and not case.heard:
+    if not case.shown and not case.heard and not case.read:
         return None
     task, spread, apart = runtime.make_task(), 0.0, 0.0
-    paths = sorted((out / "unseen").glob("*.*"))
-    for path, sample in zip(paths, unseen, strict=False):
-        made, _ = runtime.feed(task, cv2.imread(str(path)) if case.shown else sound_of(path, runtime, case))
+    frames: Iterable[Any]
+    if case.read:
+        frames = (out / "unseen.txt").read_text("utf-8").splitlines()
+    else:
+        paths = sorted((out / "unseen").glob("*.*"))
+        frames = (cv2.imread(str(path)) if case.shown else sound_of(path, runtime, case) for path in paths)
+    for frame, sample in zip(frames, unseen, strict=False):
+        made, _ = runtime.feed(task, frame)
         name = runtime.bundle.recipe.input.tensor or next(iter(made))
         mine, theirs = np.asarray(made[name], np.float64), np.asarray(sample[name], np.float64)
         if mine.shape != theirs.shape:

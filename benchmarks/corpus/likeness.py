@@ -10,11 +10,13 @@ from case import Likeness, Sample
 from signals import Array
 
 
-def decided(threshold: float = 0.5, share: float = 0.98) -> Likeness:
-    """Compare on which side of a threshold the first output falls."""
+def decided(
+    threshold: float = 0.5, share: float = 0.98, told: Callable[[Array], Array] = lambda values: values
+) -> Likeness:
+    """Compare on which side of a threshold the first output falls, or what is `told` of it."""
 
     def agrees(found: Sequence[Sample], expected: Sequence[Sample]) -> tuple[bool, str]:
-        mine, theirs = (np.concatenate([_first(one).ravel() for one in answers]) for answers in (found, expected))
+        mine, theirs = (np.concatenate([told(_first(one)).ravel() for one in answers]) for answers in (found, expected))
         same = float(np.mean((mine > threshold) == (theirs > threshold)))
         return same >= share, f"{same:.1%} of {mine.size} decisions"
 
@@ -65,6 +67,59 @@ def _chances(values: Array) -> Array:
 
 def _told(same: int, tied: int, of: int, what: str) -> tuple[bool, str]:
     return bool(same + tied >= 0.95 * of), f"{same} of {of} {what}{f', {tied} tied' if tied else ''}"
+
+
+def tagged(name: str, share: float = 0.95) -> Likeness:
+    """Compare the most likely class of each step of an output, (..., classes); what is undecided is a tie."""
+
+    def agrees(found: Sequence[Sample], expected: Sequence[Sample]) -> tuple[bool, str]:
+        same = tied = of = 0
+        for a, b in zip(found, expected, strict=True):
+            chances = _chances(np.asarray(b[name], np.float64))
+            mine, best = np.asarray(a[name]).argmax(-1), chances.argmax(-1)
+            theirs = np.take_along_axis(chances, mine[..., None], -1)[..., 0]
+            same += int((mine == best).sum())
+            tied += int(((mine != best) & (chances.max(-1) - theirs <= TIE)).sum())
+            of += mine.size
+        return same + tied >= share * of, f"{same} of {of} tags{f', {tied} tied' if tied else ''}"
+
+    return agrees
+
+
+def headed(found: Sequence[Sample], expected: Sequence[Sample]) -> tuple[bool, str]:
+    """Compare the most likely class of each output; what the original is undecided on is a tie."""
+    told = [
+        classed([{name: a[name]} for a in found], [{name: b[name]} for b in expected])[1].split()
+        for name in expected[0]
+    ]
+    same, tied = sum(int(one[0]) for one in told), sum(int(one[4]) for one in told if len(one) > 4)
+    return _told(same, tied, len(expected) * len(told), "classes")
+
+
+def overlap(threshold: float, least: float = 0.9) -> Likeness:
+    """Compare which pixels of the first output lie above a threshold: those of both over those of either."""
+
+    def agrees(found: Sequence[Sample], expected: Sequence[Sample]) -> tuple[bool, str]:
+        pairs = [(_first(a) > threshold, _first(b) > threshold) for a, b in zip(found, expected, strict=True)]
+        both, either = (sum(int(f(*pair).sum()) for pair in pairs) for f in (np.logical_and, np.logical_or))
+        same = both / either if either else 1.0
+        return same >= least and either > 0, f"overlap {same:.3f} of {either} pixels"
+
+    return agrees
+
+
+def turned(least: float = 0.98) -> Likeness:
+    """Compare the direction of the first output, a vector, or a vector each step whose mean counts: the cosine."""
+
+    def agrees(found: Sequence[Sample], expected: Sequence[Sample]) -> tuple[bool, str]:
+        cosines = []
+        for a, b in zip(found, expected, strict=True):
+            x, y = (np.asarray(_first(one), np.float64) for one in (a, b))
+            x, y = (one.reshape(-1, one.shape[-1]).mean(0) for one in (x, y))
+            cosines.append(float(x @ y / (np.linalg.norm(x) * np.linalg.norm(y))))
+        return float(np.mean(cosines)) >= least, f"cosine {np.mean(cosines):.4f}, at least {min(cosines):.4f}"
+
+    return agrees
 
 
 def near(furthest: float = 0.05) -> Likeness:

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from edgeopt.cli import cli
 from edgeopt.recipes.recipe import find_recipe, read_recipe
@@ -118,11 +118,29 @@ def test_a_picture_that_the_model_cannot_take_is_a_warning_and_the_recipe_is_wri
         [helper.make_tensor_value_info("same", TensorProto.INT64, ("n", "length"))],
     )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "t.onnx")
+    said = " ".join(run("inspect", tmp_path / "t.onnx").output.split())
+    assert f"edgeopt recipe {tmp_path / 't.onnx'} writes one" in said
     shown = run("recipe", tmp_path / "t.onnx", "--picture", picture)
     assert shown.exit_code == 0, shown.output
     assert "warning" in shown.output
     assert "--calib INPUTS.npz" in shown.output
     assert read_recipe(tmp_path / "recipe.toml").input.shapes == {"words": (1, 128)}
+
+
+def test_a_model_of_texts_is_calibrated_on_texts_and_is_shown_no_picture(tmp_path):
+    table = numpy_helper.from_array(np.ones((10, 8), np.float32), "table")
+    graph = helper.make_graph(
+        [helper.make_node("Gather", ["table", "input_ids"], ["last_hidden_state"])],
+        "g",
+        [helper.make_tensor_value_info("input_ids", TensorProto.INT64, ("n", "length"))],
+        [helper.make_tensor_value_info("last_hidden_state", TensorProto.FLOAT, ("n", "length", 8))],
+        [table],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "t.onnx")
+    (tmp_path / "tokenizer.json").write_text("{}", "utf-8")
+    shown = run("recipe", tmp_path / "t.onnx").output
+    assert "--calib TEXTS.txt" in shown
+    assert "--picture" not in shown
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no pseudo terminal")

@@ -31,6 +31,7 @@ from edgeopt.runtime.bundle import read_bundle, write_bundle
 from edgeopt.steps.embed_postprocess import embed_postprocess
 from edgeopt.steps.embed_preprocess import embed_preprocess
 from edgeopt.system.target import find_target
+from edgeopt.system.time_limit import limited
 from edgeopt.tasks import make_task
 
 DIGITS = Path(__file__).parents[2] / "models" / "digits_detector"
@@ -225,6 +226,17 @@ def test_what_is_tried_is_kept_where_it_is_faster_and_told_where_it_is_not(few, 
         assert not left_out
         assert report.inside.speed.verdict is Change.FASTER
         assert inputs == ["frame"]
+
+
+def test_a_limit_that_ends_while_parts_are_tried_leaves_a_bundle_without_them(few, tmp_path, brief, monkeypatch):
+    """CenterFace's run of 90 s ended here in a traceback, and without a bundle."""
+    monkeypatch.setattr("edgeopt.pipeline.embedding.TRIAL_SECONDS", 0.2)
+    monkeypatch.setattr("edgeopt.pipeline.embedding.limited", lambda ends_s: limited(0.0))
+    skip = ("fuse", "prune", "quantize", "convert")
+    report = edgeopt.optimize("digits_detector", out=tmp_path / "out", skip=skip, threads=1, eval=few)
+    assert report.inside is None
+    assert any(one.detail.endswith("not tried inside the model: no time") for one in report.notes)
+    assert read_bundle(tmp_path / "out").artefacts
 
 
 def test_a_replay_embeds_what_the_earlier_run_kept(bundles, few, tmp_path, brief):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from edgeopt.measurement.accuracy.judgement import Judgement, Word
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.pipeline.candidate import BASELINE, Candidate, candidate_from_json
+from edgeopt.pipeline.measure import promise_of
 from edgeopt.pipeline.selection import Prefer, Wish, choose, lighter_than, mark, shortlist
 from edgeopt.recipes.recipe import LEAST_AGREEMENT
 from edgeopt.tasks import Accuracy
@@ -70,6 +71,12 @@ def test_what_is_not_proven_faster_is_not_chosen(verdict):
     assert chosen.reason == (
         f"the original stays: no candidate is proven faster and accurate enough (quantize 1.05x [1.04, 1.06] {verdict})"
     )
+
+
+def test_more_time_is_promised_to_prove_only_what_is_faster_in_one_run():
+    assert promise_of(made("int8", 1.5), 4.2) == "int8 looks 1.50x as fast and agrees; 5 s more would prove it"
+    told = promise_of(made("simplify", 0.96), 8.2)
+    assert told == "simplify may be faster and agrees (0.96x [0.95, 0.97] so far); 9 s more would tell"
 
 
 def test_what_loses_more_must_be_proven_faster_than_what_loses_less():

@@ -208,8 +208,9 @@ def test_a_u_net_on_pictures_needs_a_recipe_and_works_with_one(pictures, tmp_pat
 
 def test_an_id_beyond_the_table_is_one_line(tokens, tmp_path) -> None:
     np.savez(tmp_path / "bad.npz", ids=np.full((2, 20), 99), mask=np.ones((2, 20), np.int64))
-    with pytest.raises(UnsupportedError, match="does not run the model on these inputs: Gather node"):
+    with pytest.raises(UnsupportedError, match="does not run the model on these inputs: Gather node") as refused:
         quantize(tokens.model, calib=tmp_path / "bad.npz", out=tmp_path / "a.onnx", threads=1)
+    assert "--shape" in refused.value.remedy  # sizes are free
 
 
 def test_the_whole_line_ends_in_a_report_and_a_bundle_of_named_arrays(tokens) -> None:

@@ -111,6 +111,14 @@ def test_one_channel_is_grey_and_a_thumbnail_is_not_cropped(tmp_path):
     assert (read.preprocess.colour, read.preprocess.resize) == (Colour.GREY, Resize.STRETCH)
 
 
+def test_one_channel_of_unequal_sides_may_be_bands_of_a_sound(tmp_path):
+    of = facts((1, 2048), size=(1, 1, 149, 64))
+    of = replace(of, outputs=(replace(of.outputs[0], name="feature_output"),))
+    found = draft_recipe(of, None, nobody)
+    assert found.recipe.task == "tensors"
+    assert "preprocess.colour" in found.not_known
+
+
 def test_channels_that_come_last_and_bytes_are_seen(tmp_path):
     read = read_back(facts((1, 1000), size=(1, 224, 224, 3), dtype="uint8"), tmp_path)
     assert (read.input.layout, read.input.dtype, read.preprocess.scale) == (Layout.NHWC, "uint8", 1.0)

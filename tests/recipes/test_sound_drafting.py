@@ -81,6 +81,12 @@ def test_arrays_and_pictures_are_not_taken_for_sounds(tmp_path: Path) -> None:
         assert found.recipe.kind != "sound", name
 
 
+def test_frames_that_lie_beside_each_other_are_not_taken_for_bands(tmp_path: Path) -> None:
+    """FunASR's detector of speech takes 400 numbers a frame: five frames of 80 bands."""
+    of = facts(tmp_path, [spec("speech", 1, "feats_length", 400)], [spec("logits", 1, "n", 248, op="Softmax")])
+    assert draft_recipe(of, None, nobody).recipe.kind != "sound"
+
+
 def test_states_that_names_do_not_tell_are_asked_and_noted(tmp_path: Path) -> None:
     inputs, outputs = [spec("x", 1, 16), spec("memory", 1, 32)], [spec("y", 1, 4), spec("carry", 1, 32)]
     told = draft_recipe(facts(tmp_path, inputs, outputs), None, answering({"memory": "2"}))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from cases import (
+    brains,
     captchas,
+    letters,
     music,
     onnx_asr,
     openwakeword,
     paddleocr,
+    papers,
     photographs,
     sequences,
     silero,
@@ -18,7 +21,10 @@ from cases.photographs import MADE
 
 __all__ = ["CASES", "FILES", "MADE"]
 
-_FAMILIES = (paddleocr, captchas, photographs, silero, openwakeword, onnx_asr, music, voices, speechmos, sequences)
+_FAMILIES = (
+    *(paddleocr, captchas, photographs, papers, silero, openwakeword, onnx_asr, music, voices, speechmos, sequences),
+    *(letters, brains),
+)
 _FOUND = [(case, family) for family in _FAMILIES for case in family.cases()]
 CASES = {case.name: case for case, _ in _FOUND}
 """By name."""

@@ -1,4 +1,4 @@
-"""Puzzles of letters: ddddocr and captcha-whisperer."""
+"""Puzzles of letters: ddddocr, captcha-whisperer, vietcombank-captcha."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 from case import Case, Feed, Shown
 from feeds import as_planes, pages
-from likeness import cells, spelled
+from likeness import cells, headed, spelled
 
 
 def cases() -> Iterator[Case]:
@@ -50,6 +50,21 @@ def cases() -> Iterator[Case]:
         recipe="captcha_crnn",
         shown=puzzle,
     )
+    digits = pages(50, 155, letters="0123456789")
+    yield Case(
+        "vietcombank_captcha",
+        "vietcombank-captcha",
+        "vietcombank_captcha.onnx",
+        _as_rows("input", digits),
+        headed,
+        recipe="vietcombank",
+        shown=digits,
+    )
+
+
+def _as_rows(name: str, shown: Shown) -> Feed:
+    """Feed pictures with colours last, red first, within 0 and 1."""
+    return lambda *told: [{name: np.float32(one[None, ..., ::-1] / 255)} for one, _ in shown(*told)]
 
 
 def _grey(name: str, shown: Shown) -> Feed:

@@ -276,6 +276,13 @@ def test_the_spread_of_parts_is_that_of_all() -> None:
     assert whole.ratio() == pytest.approx(expected)
 
 
+def test_texts_that_a_model_takes_are_alike_where_they_are_the_same() -> None:
+    """A graph of scikit-learn takes columns of words: they are no numbers."""
+    same, other = (Spread.of(np.array([[word, "noun"]])) for word in ("nani", "nan"))
+    assert (same + same).ratio() == 0
+    assert (same + other).ratio() > 0
+
+
 def test_all_images_are_equally_likely_to_be_kept() -> None:
     rows, kept = np.zeros((1, 1, 4), np.float32), np.zeros(64)
     for seed in range(400):

@@ -10,6 +10,7 @@ from edgeopt.pipeline.draft import Drafted, Reading
 from edgeopt.report.document import Document, Outcome, Section, Value, Verdict, make_table
 from edgeopt.system.text import plural, shown_path
 
+_ARRAYS = "INPUTS.npz"
 _ANSWER = 44
 """Characters of an answer; a drawing shows all of it."""
 
@@ -17,15 +18,17 @@ _ANSWER = 44
 def summarize(result: Drafted) -> Document:
     """Return what a reader sees: the answers to one picture, what is not known, and the file."""
     recipe, file = result.recipe, shown_path(result.file)
+    others = {"sound": "SOUNDS", "text": "TEXTS.txt"}
+    given = "PICTURES" if recipe.input.size else others.get(recipe.kind, _ARRAYS)
     facts = [Value("task", f"{recipe.task}, decoder {recipe.postprocess.decoder}, metric {recipe.evaluation.metric}")]
     if result.not_known:
         facts.append(Value("not known", f"{', '.join(result.not_known)}: guessed, and marked in the file"))
     if result.drawn:
         facts.append(Value("drawn", shown_path(result.drawn)))
-    elif not result.picture and not result.notes:
-        facts.append(Value("picture", "none: --picture FILE shows what the model answers when it is read so"))
+    elif recipe.kind != "text" and given != _ARRAYS and not result.picture and not result.notes:
+        what = "sound" if recipe.kind == "sound" else "picture"
+        facts.append(Value(what, "none: --picture FILE shows what the model answers when it is read so"))
     guessed = f"; {plural(len(result.not_known), 'value')} in it guessed" if result.not_known else ""
-    given = "PICTURES" if recipe.input.size else "SOUNDS" if recipe.kind == "sound" else "INPUTS.npz"
     command = f"edgeopt optimize {shlex.quote(result.model)} --target cpu --recipe {shlex.quote(file)}"
     return Document(
         command="recipe",

@@ -137,7 +137,7 @@ def _if_faster(run: Run, best: Candidate, asked: Embedding) -> Embedding:
     except KeyboardInterrupt:
         run.was_cut = True
         return _nothing(run)
-    except Exception as error:  # nobody asked for it: the bundle is written all the same
+    except (Exception, OutOfTime) as error:  # nobody asked for it: the bundle is written all the same
         why = error.problem if isinstance(error, EdgeoptError) else f"{type(error).__name__}: {error}"
         why = "no time" if isinstance(error, OutOfTime) else why
         return _nothing(run, Note(NoteKind.SKIPPED, f"{_told(asked)} not tried inside the model: {why}"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ from edgeopt.pipeline.encoder_decoder.facts import encoder_decoder_facts
 from edgeopt.pipeline.generation.facts import writer_facts
 from edgeopt.pipeline.newer_opset import notes_on_opset
 from edgeopt.pipeline.writing import is_language_model
+from edgeopt.recipes.matching import recognised, shipped_recipes
+from edgeopt.recipes.metadata import other_task
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.runtime.availability import find_device
 from edgeopt.steps.compile._placement import Partition, explain_placement
@@ -127,6 +130,9 @@ def _chosen(recipe: str | None, path: Path, loaded: Model) -> str:
     except EdgeoptError as error:
         if recipe is not None:
             raise
+        fitting, _ = recognised(loaded.inputs, loaded.outputs, loaded.metadata)
+        if not fitting and not other_task(loaded.metadata, shipped_recipes()):
+            return f"none of the shipped ones: edgeopt recipe {shlex.quote(str(path))} writes one"
         return f"none: {error.problem}"
     guesses = f"; guesses in it: {', '.join(choice.recipe.guesses)}" if choice.recipe.guesses else ""
     return f"{choice.recipe.name}: {choice.reason}{guesses}"

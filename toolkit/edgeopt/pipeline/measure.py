@@ -293,9 +293,7 @@ class _Proof:
 
     def _leave(self, best: Candidate, missing_s: float) -> None:
         """Say what looks fastest and how much more time would prove it."""
-        agrees = " and agrees" if best.agreement is not None else ""
-        speed = f"{best.speed.speedup:.2g}x as fast" if best.speed else "faster"
-        self.unproven = f"{best.name} looks {speed}{agrees}; {math.ceil(missing_s)} s more would prove it"
+        self.unproven = promise_of(best, missing_s)
         limit_s = self._bench.time_limit_s
         remedy = longer(limit_s + missing_s) if limit_s else LONGER
         self.notes.append(Note(NoteKind.WARNING, f"no speed is confirmed: {self.unproven}", remedy))
@@ -341,3 +339,13 @@ def latency_of(samples: Samples, budget_ms: float, max_miss_ratio: float = 0.01)
         verdict=result.verdict.upper(),
         detail=result.detail,
     )
+
+
+def promise_of(best: Candidate, missing_s: float) -> str:
+    """Return what looks fastest, and what more time would tell of it."""
+    agrees = " and agrees" if best.agreement is not None else ""
+    seconds = math.ceil(missing_s)
+    if best.speed and best.speed.low <= 1:
+        return f"{best.name} may be faster{agrees} ({best.speed} so far); {seconds} s more would tell"
+    speed = f"{best.speed.speedup:.2f}x as fast" if best.speed else "faster"
+    return f"{best.name} looks {speed}{agrees}; {seconds} s more would prove it"

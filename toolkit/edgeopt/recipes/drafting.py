@@ -121,6 +121,9 @@ def _comments_of_input(recipe: Recipe, facts: Facts) -> dict[str, str]:
     return comments
 
 
+_GREY_OR_BANDS = "a grey picture, or frames of a sound's bands, which [audio] makes"
+
+
 class _Drafting:
     """One draft on its way."""
 
@@ -333,7 +336,9 @@ class _Drafting:
             return own
         if self._is_grey:
             own = replace(own, colour=Colour.GREY, mean=(0.0,), std=(1.0,), scale=1 / 255)
-            self._comments["preprocess.colour"] = "from the model: one channel"
+            is_picture = recipe.decodes or self._size[0] == self._size[1]
+            why = "from the model: one channel" if is_picture else f"{NOT_KNOWN}one channel: {_GREY_OR_BANDS}"
+            self._comments["preprocess.colour"] = why
         else:
             told_by = f"as recipe {recipe.name} has it" if recipe.match else "as usual"
             usual = f"channel order; {own.colour} {told_by}"

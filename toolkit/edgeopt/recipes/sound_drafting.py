@@ -35,6 +35,8 @@ _BANDS = frozenset(
 _SOUND = frozenset(["audio", "audios", "wav", "wave", "waveform", "waveforms", "sound", "speech", "pcm"])
 """Words in the name of an input that hears: bands, or either."""
 _USUAL_BANDS = (80, 128, 64, 40)
+_MOST_BANDS = 256
+"""Of one frame: a larger size holds several frames beside each other, which no recipe makes."""
 _MFCC = (Features.TORCHAUDIO_MFCC, Features.LIBROSA_MFCC)
 _MOST_SAMPLES = 2**26
 
@@ -63,7 +65,8 @@ def sound_draft(facts: Facts, ask: Ask) -> Draft | None:
 def _sizes(spec: TensorSpec) -> Sizes:
     """Return the sizes behind a batch that are not 1: samples, or bands and frames; none where it is neither."""
     sizes = tuple(size for size in (spec.shape[1:] or spec.shape) if size != 1)
-    return sizes if len(sizes) in (1, 2) else ()
+    least = min((size for size in sizes if isinstance(size, int)), default=0)
+    return sizes if len(sizes) == 1 or (len(sizes) == 2 and least <= _MOST_BANDS) else ()
 
 
 def _hears_by_name(spec: TensorSpec) -> bool:

@@ -82,11 +82,12 @@ def _words(text: str) -> list[str]:
     return [*words, text[begin:]]
 
 
-def not_run(error: Exception) -> UnsupportedError:
-    """Return what the user can act on where a run failed."""
+def not_run(error: Exception, *, has_free_sizes: bool) -> UnsupportedError:
+    """Return what the user can act on where a run failed: also how sizes are given that the model leaves free."""
+    given = " (--shape gives those that the model leaves free)" if has_free_sizes else ""
     return UnsupportedError(
         f"ONNX Runtime does not run the model on these inputs: {said(error)}",
-        remedy="check the numbers and the shapes of the inputs",
+        remedy=f"check the numbers and the shapes of the inputs{given}",
     )
 
 

@@ -69,7 +69,8 @@ class OnnxRuntimeSession(Staged):
             except Exception as error:  # pybind raises a class per status code, all below Exception
                 if not type(error).__module__.startswith("onnxruntime"):
                     raise  # not the engine's words: a bug stays what it is
-                raise not_run(error) from error
+                has_free = not all(one.is_static for one in self.inputs)
+                raise not_run(error, has_free_sizes=has_free) from error
         try:
             return self._binding.execute()
         except Exception as error:  # pybind raises a class per status code, all below Exception

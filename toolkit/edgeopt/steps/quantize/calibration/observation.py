@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,8 +112,11 @@ class Spread:
 
     @classmethod
     def of(cls, value: NDArray[Any]) -> Spread:
-        """Return the spread of one image: none between, its own inside."""
-        few = np.ravel(value)[:: max(1, value.size // _ALIKE_VALUES)].astype(np.float64)
+        """Return the spread of one image: none between, its own inside. Texts are alike where they are the same."""
+        few = np.ravel(value)[:: max(1, value.size // _ALIKE_VALUES)]
+        if few.dtype.kind in "OSU":
+            few = np.array([crc32(str(one).encode()) for one in few])
+        few = few.astype(np.float64)
         few = np.where(np.isfinite(few), few, 0.0)
         return cls(1, float(few.std()), few, np.zeros_like(few))
 
