@@ -10,7 +10,9 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from fixture_models import activation
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.executors import SessionOptions
@@ -22,8 +24,10 @@ from edgeopt.measurement.one_open import proof_seconds, take_turns_one_open
 from edgeopt.measurement.resources.anchor import Anchor
 from edgeopt.measurement.resources.readings import Reading
 from edgeopt.measurement.resources.trust import TrustLevel
+from edgeopt.measurement.statistics.ratio import Change
 from edgeopt.pipeline.candidate import BASELINE, Candidate
 from edgeopt.pipeline.measure import Bench, measure_and_choose
+from edgeopt.pipeline.optimize import optimize
 from edgeopt.pipeline.selection import Prefer, Wish
 from edgeopt.recipes.frames import Frames
 from edgeopt.system.time_limit import limited
@@ -209,3 +213,23 @@ def test_a_clock_that_was_set_proves_nothing(truth):
     decision = quiet(truth, {"fast": (1.5, 0)}, read=read)
     assert decision.trust.level is TrustLevel.INVALID
     assert decision.chosen.name == BASELINE
+
+
+def test_of_what_runs_the_same_graph_no_speed_is_claimed_and_none_is_proven(truth):
+    found = quiet(truth, {"twin": (1.5, 0), "fast": (1.3, 0)}, same=frozenset({"twin"}))
+    twin = next(one for one in found.candidates if one.name == "twin")
+    assert (str(twin.speed.verdict), twin.speed.speedup) == ("EQUIVALENT", 1.0)
+    assert twin.latency is not None
+    assert "twin" not in found.confirmed
+    assert found.chosen.name == "fast"
+
+
+def test_a_rewrite_of_which_the_engine_makes_the_same_graph_is_equivalent(tmp_path, brief):
+    model = tmp_path / "net.onnx"
+    onnx.save(activation("i = Identity(x) y = Relu(i)").proto, str(model))
+    given = {"calib": "synthetic", "recipe": "tensors", "threads": 1, "steps": ("simplify",)}
+    report = optimize(model, target="cpu", out=tmp_path / "out", **given)
+    _, simplified = report.candidates
+    assert simplified.changes
+    assert simplified.speed.verdict is Change.EQUIVALENT
+    assert any("simplify: the engine makes the original's own graph of it" in one.detail for one in report.notes)

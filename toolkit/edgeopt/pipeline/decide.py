@@ -25,6 +25,7 @@ from edgeopt.pipeline.measure import (
     measure_and_choose,
 )
 from edgeopt.pipeline.run import Run, model_file
+from edgeopt.pipeline.same_graphs import same_as_original
 from edgeopt.pipeline.selection import Chosen, mark
 from edgeopt.system.text import plural
 from edgeopt.system.time_limit import LONGER, OutOfTime, limited, longer
@@ -61,7 +62,11 @@ def decide(run: Run) -> Decision | None:
         tell=run.listener.progress,
         one_open=one_open,
         time_limit_s=run.context.time_limit_s,
+        same=same_as_original(run, measured),
     )
+    if bench.same:
+        told = f"{', '.join(sorted(bench.same))}: the engine makes the original's own graph of it, no speed is claimed"
+        run.context.notes.append(Note(NoteKind.INFO, told))
     try:
         with limited(monotonic() + max(until_s, 0.0)):
             decision = measure_and_choose(run.candidates, bench, run.wish, partial(prove_accuracy, run))

@@ -20,7 +20,7 @@ from edgeopt.measurement.one_open import LEAST_ROUNDS, take_turns_one_open
 from edgeopt.measurement.resources.trust import Trust, TrustLevel, judge_turns
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.budget import judge_budget
-from edgeopt.measurement.statistics.ratio import Change
+from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.pipeline.candidate import BASELINE, Candidate, Latency
 from edgeopt.pipeline.selection import Chosen, Wish, choose, is_answered, mark, shortlist
 from edgeopt.recipes.frames import Frames
@@ -97,6 +97,8 @@ class Bench:
     """Whether memory holds one session at a time; its turns are then the proof, as each opens a session anew."""
     time_limit_s: float | None = None
     """Of the whole run, to say which one would have been enough."""
+    same: frozenset[str] = frozenset()
+    """Names of the candidates of which the engine makes the baseline's own graph: times differ by chance alone."""
 
 
 def late_s(limit_s: float | None) -> float:
@@ -152,6 +154,8 @@ def _with_turns(one: Candidate, turns: Turns, bench: Bench) -> Candidate:
     timed = replace(one, latency=latency_of(turns.samples[one.name], bench.budget_ms))
     if one.name == BASELINE:
         return timed
+    if one.name in bench.same:
+        return replace(timed, speed=Ratio(1.0, 1.0, 1.0, Change.EQUIVALENT))
     speeds = {part: turns.ratio(one.name, part) for part in ("frame", "execute") if part in turns.parts}
     if bench.fresh is not None:
         speeds = {part: replace(speed, verdict=Change.UNCONFIRMED) for part, speed in speeds.items()}
