@@ -19,7 +19,6 @@ import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from statistics import NormalDist
 from time import monotonic
@@ -38,18 +37,22 @@ from edgeopt.measurement.accuracy.judgement import (
     judge_pairs,
     judge_scores,
 )
+from edgeopt.measurement.accuracy.paired_shares import most_unseen
 from edgeopt.measurement.statistics.distributions import binomial_cdf, bisect
-from edgeopt.recipes.match_tables import MatchTable
 from edgeopt.recipes.metrics import find_metric
 from edgeopt.recipes.spelling import Spelling
 from edgeopt.system.files import write_beside
 from edgeopt.tasks import Accuracy
 
 _HAIR = 1e-6
-_FEW = 100
-"""Resamples that tell whether all of them could prove a drop; the spread of so many is known to 7 %."""
-_SURELY = 0.7
-"""Share of the spread of few resamples that all of them reach: four deviations of what is known of it."""
+_STAGES = ((30, 0.5), (100, 0.7), (300, 0.85))
+"""So many resamples, and the share of their spread that all resamples reach: four deviations of what they know of it.
+
+No bound lies below the drop that is seen, nor nearer to it than that."""
+_ROWS = 1000
+"""Resamples of several sets that are scored in one call."""
+_CHUNK = 100
+"""Sets that are judged together, and stored together."""
 _LOOKED = (400, 800, 1600)
 """Labels of each look where labels are added."""
 _SAVED_S = 20.0
@@ -82,61 +85,49 @@ class Population:
 
     def draw(self, labels: int, rng: np.random.Generator) -> Labelled:
         """Return so many samples, drawn with replacement."""
-        return Labelled(self, rng.integers(self.samples, size=labels), int(rng.integers(2**31)))
+        return Labelled(self, rng.integers(self.samples, size=labels), rng)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Labelled:
-    """A labelled set drawn from a population."""
+    """A labelled set drawn from a population, and the metric on resamples of it, as far as they were asked for."""
 
     population: Population
     places: NDArray[np.int64]
     """(labels,) of the samples in the population, some twice."""
-    seed: int
+    rng: np.random.Generator
+    before: list[float] = field(default_factory=list)
+    after: list[float] = field(default_factory=list)
+    """The metric of the original and of the candidate: on the set, then on each resample."""
 
-    def first(self, labels: int) -> Labelled:
-        """Return the samples that were labelled first."""
-        return replace(self, places=self.places[:labels])
-
+    @property
     def drop(self) -> float:
-        """Return what is lost on these samples."""
-        before, after = self._values(self._counts[:1])
-        return float(before[0] - after[0])
+        """What is lost on the set."""
+        return self.before[0] - self.after[0]
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of what is lost, over the resamples."""
+        return float(np.subtract(self.before[1:], self.after[1:]).std())
+
+    def counts(self, rows: int) -> NDArray[np.int64]:
+        """Return (rows, samples) how often each sample of the population counts: in the set, or in a new resample."""
+        labels, samples = len(self.places), self.population.samples
+        drawn = self.places[self.rng.integers(labels, size=(rows, labels))] if self.before else self.places[None]
+        flat = drawn + samples * np.arange(rows)[:, None]
+        return np.bincount(flat.reshape(-1), minlength=rows * samples).reshape(rows, samples)
 
     def is_kept(self, allowed: float, level: float) -> bool:
         """Return whether the product's rule says KEPT."""
-        population, counts = self.population, self._counts
-        if population.is_share:
-            scored = [_rights(population, one[self.places]) for one in (population.before, population.after)]
+        if self.population.is_share:
+            scored = [
+                _rights(self.population, one[self.places]) for one in (self.population.before, self.population.after)
+            ]
         else:
-            drops = np.subtract(*self._values(counts[: _FEW + 1]))
-            spread = float(drops[1:].std())
-            if drops[0] + _SURELY * NormalDist().inv_cdf(1 - level) * spread > allowed:
-                return False  # nor by all resamples
-            scored = [self._scored(one.tolist()) for one in self._values(counts)]
+            scored = [self._scored(one) for one in (self.before, self.after)]
         judged = judge_scores(scored[0], scored[1], allowed, level=level)
         assert judged is not None
         return judged.word is Word.KEPT
-
-    @cached_property
-    def _counts(self) -> NDArray[np.int64]:
-        """(1 + resamples, labels) how often each sample counts: once, and as often as it is drawn again."""
-        count = len(self.places)
-        if self.population.is_share:
-            return np.ones((1, count), np.int64)
-        drawn = np.random.default_rng(self.seed).integers(count, size=(RESAMPLES, count))
-        flat = drawn + count * np.arange(RESAMPLES)[:, None]
-        again = np.bincount(flat.reshape(-1), minlength=flat.size).reshape(flat.shape)
-        return np.concatenate([np.ones((1, count), np.int64), again])
-
-    def _values(self, counts: NDArray[np.int64]) -> list[NDArray[np.float64]]:
-        """Return (rows,) the metric of the original and of the candidate, where each label counts so often."""
-        there, which = np.unique(self.places, return_inverse=True)
-        order = np.argsort(which.reshape(-1), kind="stable")
-        begins = np.searchsorted(which.reshape(-1)[order], np.arange(len(there)))
-        of_samples = np.add.reduceat(counts[:, order], begins, axis=1)
-        both = (self.population.before, self.population.after)
-        return [self.population.score(_only(one, there), of_samples) for one in both]
 
     def _scored(self, values: Sequence[float]) -> Scored:
         count = len(self.places)
@@ -149,21 +140,38 @@ def _rights(population: Population, right: NDArray[np.float64]) -> Scored:
     return Scored(accuracy, (), "", "0", len(right), marks.tobytes().decode("ascii"))
 
 
-def _only(evidence: Any, there: NDArray[np.int64]) -> Any:
-    """Return the evidence of some samples."""
-    if isinstance(evidence, np.ndarray):
-        return evidence[there]
-    if isinstance(evidence, Spelling):
-        return replace(evidence, errors=evidence.errors[there], lengths=evidence.lengths[there])
-    return [_only_of_table(one, there) for one in evidence]
+def _score(drawn: Sequence[Labelled], rows: int) -> None:
+    """Score sets of one population, or so many resamples of each, which a share needs none of.
+
+    The rows of several sets go in one call, as the metric is fast so.
+    """
+    if not drawn:
+        return
+    population = drawn[0].population
+    if population.is_share:
+        for one in drawn:
+            one.before.append(float(population.before[one.places].mean()))
+            one.after.append(float(population.after[one.places].mean()))
+        return
+    at_once = max(_ROWS // rows, 1)
+    for start in range(0, len(drawn), at_once):
+        some = drawn[start : start + at_once]
+        counts = np.concatenate([one.counts(rows) for one in some])
+        for evidence, name in ((population.before, "before"), (population.after, "after")):
+            values = population.score(evidence, counts).reshape(len(some), rows)
+            for one, row in zip(some, values.tolist(), strict=True):
+                getattr(one, name).extend(row)
 
 
-def _only_of_table(table: MatchTable, there: NDArray[np.int64]) -> MatchTable:
-    numbers = np.full(len(table.truths), -1, np.intp)
-    numbers[there] = np.arange(len(there))
-    pictures = numbers[table.pictures]
-    kept = pictures >= 0
-    return MatchTable(pictures[kept], table.hits[:, kept], table.ignored[:, kept], table.truths[there])
+def _kept(drawn: Sequence[Labelled], allowed: float) -> int:
+    """Return how many of these sets the rule calls KEPT; resamples are drawn only while they can come to that."""
+    if most_unseen(len(drawn[0].places), LEVEL) > allowed:
+        return 0  # no bound lies below it
+    still, reach, done = [one for one in drawn if one.drop <= allowed], NormalDist().inv_cdf(1 - LEVEL), 0
+    for rows, share in (*_STAGES, (RESAMPLES, 0.0)):
+        _score(still, rows - done)
+        still, done = [one for one in still if one.drop + share * reach * one.spread <= allowed], rows
+    return sum(one.is_kept(allowed, LEVEL) for one in still)
 
 
 def shares(name: str, worse: float, better: float, samples: int = 100_000) -> Population:
@@ -219,13 +227,13 @@ class Store:
         if self.file and self.file.is_file():
             self.known = {name: Counted(**one) for name, one in json.loads(self.file.read_text()).items()}
 
-    def count(self, name: str, repeats: int) -> Iterator[tuple[np.random.Generator, Counted]]:
-        """Give a random generator for each set that is still to be drawn, and what it is counted in."""
+    def count(self, name: str, repeats: int) -> Iterator[tuple[Sequence[np.random.Generator], Counted]]:
+        """Give random generators for sets that are still to be drawn, and what they are counted in."""
         counted = self.known.setdefault(name, Counted())
-        for number in range(counted.repeats, repeats):
-            yield np.random.default_rng((0, number)), counted
-            counted.repeats += 1
-            self._save(is_last=number + 1 == repeats)
+        while numbers := range(counted.repeats, min(counted.repeats + _CHUNK, repeats)):
+            yield [np.random.default_rng((0, number)) for number in numbers], counted
+            counted.repeats = numbers.stop
+            self._save(is_last=numbers.stop == repeats)
 
     def _save(self, *, is_last: bool) -> None:
         if self.file and (is_last or monotonic() > self._saved + _SAVED_S):
@@ -240,11 +248,14 @@ def judge_often(population: Population, labels: int, repeats: int, store: Store 
     """
     store, allowed = store or Store(), population.drop - _HAIR
     name = f"{population.name}, {population.drop:.6f}, {labels} labels"
-    for rng, counted in store.count(name, repeats):
-        drawn = population.draw(labels, rng)
-        is_within = drawn.drop() <= allowed  # no bound lies below the drop that is seen
-        counted.kept += is_within and drawn.is_kept(allowed, LEVEL)
-        counted.otherwise += is_within
+    for generators, counted in store.count(name, repeats):
+        drawn = [population.draw(labels, rng) for rng in generators]
+        _score(drawn, 1)
+        if population.is_share:
+            counted.kept += sum(one.is_kept(allowed, LEVEL) for one in drawn if one.drop <= allowed)
+        else:
+            counted.kept += _kept(drawn, allowed)
+        counted.otherwise += sum(one.drop <= allowed for one in drawn)
     return store.known.get(name, Counted())
 
 
@@ -254,19 +265,20 @@ def look_often(population: Population, looks: Sequence[int], repeats: int, store
     The other rule asks each look at the full level.
 
     Args:
-        population: Which loses a hair more than is allowed.
+        population: Of a share of right answers; it loses a hair more than is allowed.
         looks: Labels of each look, those of the looks before among them.
         repeats: Labelled sets.
         store: Of what was counted.
     """
     store, allowed = store or Store(), population.drop - _HAIR
     name = f"{population.name}, {population.drop:.6f}, looks at {looks}, {LEVELS_OF_LOOKS}"
-    for rng, counted in store.count(name, repeats):
-        whole = population.draw(max(looks), rng)
-        drawn = [one for one in map(whole.first, looks) if one.drop() <= allowed]
-        levels = dict(zip(looks, LEVELS_OF_LOOKS, strict=True))
-        counted.kept += any(one.is_kept(allowed, levels[len(one.places)]) for one in drawn)
-        counted.otherwise += any(one.is_kept(allowed, LEVEL) for one in drawn)
+    for generators, counted in store.count(name, repeats):
+        for rng in generators:
+            whole = population.draw(max(looks), rng).places
+            drawn = [Labelled(population, whole[:labels], rng) for labels in looks]
+            pairs = zip(drawn, LEVELS_OF_LOOKS, strict=True)
+            counted.kept += any(one.is_kept(allowed, level) for one, level in pairs)
+            counted.otherwise += any(one.is_kept(allowed, LEVEL) for one in drawn)
     return store.known.get(name, Counted())
 
 

@@ -6,11 +6,12 @@ import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
 
-from edgeopt.measurement.accuracy.judgement import LEVEL, Word, judge_scores
+from edgeopt.measurement.accuracy.judgement import LEVEL
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "accuracy_truth.py"
 
@@ -52,12 +53,18 @@ def test_three_looks_at_labels_that_are_added_are_wrong_no_oftener_than_one(plac
 
 
 def test_few_resamples_refuse_only_what_all_of_them_refuse(truth: ModuleType) -> None:
-    population = truth.POPULATIONS[4]
-    allowed = 1.6 * population.drop
-    for seed in range(12):
-        drawn = population.draw(1000, np.random.default_rng(seed))
-        scored = [drawn._scored(one.tolist()) for one in drawn._values(drawn._counts)]
-        assert drawn.is_kept(allowed, LEVEL) is (judge_scores(*scored, allowed).word is Word.KEPT)
+    population, allowed = truth.POPULATIONS[4], 1.8 * truth.POPULATIONS[4].drop
+
+    def drawn() -> list[Any]:
+        found = [population.draw(400, np.random.default_rng(seed)) for seed in range(20)]
+        truth._score(found, 1)
+        return found
+
+    whole = drawn()
+    truth._score(whole, truth.RESAMPLES)
+    kept = sum(one.is_kept(allowed, LEVEL) for one in whole)
+    assert 0 < kept < len(whole)
+    assert truth._kept(drawn(), allowed) == kept
 
 
 def test_counting_goes_on_where_it_was_ended(truth: ModuleType, tmp_path: Path) -> None:

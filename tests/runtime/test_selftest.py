@@ -165,6 +165,14 @@ def test_scores_beside_boxes_are_seen_and_a_constant_is_no_infinity():
     assert noise(rows + np.float32(1e-3), rows) < 0.001
 
 
+def test_a_channel_that_is_lost_among_a_thousand_is_not_hidden_by_the_others():
+    rows = numbers(64, 1000)
+    rounded = rows + 0.02 * numbers(64, 1000, seed=1)
+    assert 0.01 < noise(rounded, rows) < 0.03, "chance makes no channel stand out"
+    rounded[:, 7] = rows[:, 7].mean()
+    assert noise(rounded, rows) > 0.2
+
+
 Arrays = dict[str, np.ndarray]
 Change = Callable[[Arrays], bytes | None]
 

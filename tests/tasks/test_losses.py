@@ -11,6 +11,7 @@ from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.recipe import read_recipe
 from edgeopt.system import assets
 from edgeopt.tasks import make_task
+from edgeopt.tasks._losses import relative_error
 from edgeopt.tasks.detection.boxes import Detections, lost_share
 
 RNG = np.random.default_rng(0)
@@ -111,3 +112,22 @@ def test_sets_of_other_sizes_are_matched():
     reference = boxes((0, 0, 10, 10, 0.9, 1), (50, 50, 60, 60, 0.8, 1))
     lost, whole = lost_share(boxes((0, 0, 10, 10, 0.9, 1)), reference)
     assert 0 < lost < whole
+
+
+def test_scores_that_became_a_constant_are_lost_beside_boxes_in_pixels():
+    judge, rng = CASES["tensors"][0], np.random.default_rng(2)
+    tables = [rng.uniform(0, 1, (1, 200, 6)).astype(np.float32) * [640, 640, 640, 640, 1, 1] for _ in range(4)]
+    lost = [one.copy() for one in tables]
+    for one in lost:
+        one[..., 4] = 0.5
+    assert relative_error(outputs(lost), outputs(tables)) < 1e-5, "beside the boxes it vanishes"
+    assert judge.loss(outputs(lost), outputs(tables)) > 0.2
+    assert judge.loss(outputs(tables), outputs(tables)) == 0
+    rounded = [(one * (1 + rng.normal(0, 1e-4, one.shape))).astype(np.float32) for one in tables]
+    assert judge.loss(outputs(rounded), outputs(tables)) < 1e-5
+
+
+def test_columns_of_few_numbers_are_not_told_apart():
+    few = [np.array([[1.0, 2.0]], np.float32)]
+    moved = outputs([few[0] * 1.1])
+    assert CASES["tensors"][0].loss(moved, outputs(few)) == relative_error(moved, outputs(few))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgeopt.measurement.pipelines.likeness import alike, alike_on_crops
+from edgeopt.measurement.pipelines.likeness import alike, alike_on_crops, scales_of
 from edgeopt.runtime.pipelines.crop import Crops
 from edgeopt.tasks.classification import Classes
 
@@ -35,12 +35,16 @@ class Reading:
         (["a", "a"], ["a"], 2 / 3),
         ([], [], 1),
         ([], ["a"], 0),
-        ({"x": 1, "y": 2}, {"x": 1, "y": 3}, 0.5),
+        ({"x": 1, "y": 2}, {"x": 1, "y": 3}, 0),
         ({"x": 1}, {"z": 1}, 0),
+        ({"x": 1}, {"x": 1, "z": 1}, 0),
+        ({"x": ["a", "b"], "y": 2}, {"x": ["a"], "y": 2}, 2 / 3),
+        (("a", 1, 0.5), ("a", 2, 0.5), 0),
+        (("a", "b"), ("b", "a"), 1),
         (np.array([1.0, 2.0]), np.array([1.0, 3.0]), 0.5),
         (np.zeros(2), np.zeros(3), 0),
         (np.zeros(0), np.zeros(0), 1),
-        (Reading("a", 1.0), Reading("a", 2.0), 0.5),
+        (Reading("a", 1.0), Reading("a", 2.0), 0),
         (["apple", {"n": 2}], [{"n": 2}, "apple"], 1),
         ("ab", ["a", "b"], 0),
     ],
@@ -96,3 +100,36 @@ def test_equal_boxes_do_not_outvote_scores_that_became_a_constant():
     assert alike(table * 1.01, table) > 0.99, "rounding of an integer model is no other answer"
     table[:, 5] = 3
     assert alike(table.copy(), table) == 1
+
+
+def readings(seed: int) -> list[dict[str, object]]:
+    """Answers of an app that reads plates: most keys never change, and the score varies."""
+    rng = np.random.default_rng(seed)
+    scores = rng.uniform(0.6, 1.0, 40).tolist()
+    return [
+        {"plate": f"AB {i}", "country": "DE", "lane": 1, "is_open": True, "boxes": [{"score": one}], "score": one}
+        for i, one in enumerate(scores)
+    ]
+
+
+def test_keys_that_never_change_do_not_outvote_one_that_is_lost() -> None:
+    reference = readings(0)
+    scales = scales_of(reference)
+    misread = [{**one, "plate": "AB 0"} for one in reference]
+    likeness = [alike(a, b, scales) for a, b in zip(misread, reference, strict=True)]
+    assert np.mean(likeness) == 1 / 40
+    constant = [{**one, "score": 0.8} for one in reference]
+    assert np.mean([alike(a, b, scales) for a, b in zip(constant, reference, strict=True)]) < 0.5
+
+
+def test_numbers_of_an_integer_model_are_compared_by_how_they_vary() -> None:
+    reference, rng = readings(0), np.random.default_rng(1)
+    rounded = [
+        {**one, "score": one["score"] + error, "boxes": [{"score": one["score"] - error}]}
+        for one, error in zip(reference, rng.normal(0, 0.005, 40), strict=True)
+    ]
+    scales = scales_of(reference)
+    assert np.mean([alike(a, b, scales) for a, b in zip(rounded, reference, strict=True)]) > 0.99
+    assert np.mean([alike(a, b) for a, b in zip(rounded, reference, strict=True)]) < 0.3, "alone nobody knows"
+    assert [*scales] == [("boxes", "*", "score"), ("score",)]
+    assert not scales_of(reference[:3]), "of three numbers no variation is known"

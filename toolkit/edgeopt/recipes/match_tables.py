@@ -111,7 +111,8 @@ def _precision(table: MatchTable, drawn: NDArray[np.float64], truths: NDArray[np
     """Return (resamples,) the average precision of one category over all thresholds of overlap.
 
     From the last hit to the first, for all resamples and thresholds at once: the envelope is the most precision so far,
-    and a hit adds it once for each recall that the hit is the first to reach. What lies between hits changes neither.
+    and a hit adds it once for each recall that the hit is the first to reach. What lies between hits changes neither,
+    nor does a picture that no resample holds.
 
     Args:
         table: With a hit.
@@ -121,7 +122,9 @@ def _precision(table: MatchTable, drawn: NDArray[np.float64], truths: NDArray[np
     rows, repeated = np.unique(np.concatenate([table.hits, table.ignored], axis=1), axis=0, return_counts=True)
     rows, repeated = rows[::-1], repeated[::-1]  # loose overlaps before strict ones, which have fewer hits
     hits, ignored = np.split(rows, 2, axis=1)
-    places = np.flatnonzero(hits.any(axis=0))
+    places = np.flatnonzero(hits.any(axis=0) & drawn.any(axis=1)[table.pictures])
+    if not len(places):
+        return np.zeros(len(truths))
     counted = ~(ignored if ignored.any() else ignored[:1])
     until = places[-1] + 1
     detections = _copies(counted[:, :until], table.pictures[:until], drawn)

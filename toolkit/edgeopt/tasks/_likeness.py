@@ -25,7 +25,7 @@ _ALONE, _BESIDE = 1.0, 0.5
 """What noise weighs where it alone judges (0.99 is an SQNR of 20 dB), and beside decisions or as a cosine (17 dB).
 
 A column is judged beside the whole: on layers of SqueezeNet in INT8 the worst channel has four times their noise."""
-_FEWEST_VALUES = 4
+FEWEST_VALUES = 4
 """Of a column over all samples: of fewer no variation is known."""
 _INDEPENDENT = 16
 """Values of a column in one sample that count as independent: neighbours in a map are alike."""
@@ -194,14 +194,14 @@ def _worst_column(expected: Sequence[NDArray[Any]], found: Arrays) -> list[Share
     A column x becomes 1 - w |x - y|^2 / (|x| |y|), where x and y are what varies about their means over all samples: of
     a column that became a constant nothing is left, however large its mean. A constant column is taken as it is.
     """
-    axis = _common_axis(expected)
+    axis = common_axis(expected)
     if axis is None:
         return []
     rows = [_comparable_rows(x, y, axis) for x, y in zip(expected, found, strict=True)]
     there = [pair for pair in rows if pair is not None]
     values = sum(len(x) for x, _ in there)
     peak = max((float(np.abs(np.nan_to_num(x)).max(initial=0.0)) for x, _ in there), default=0.0)
-    if values < _FEWEST_VALUES or peak == 0:
+    if values < FEWEST_VALUES or peak == 0:
         return []
     with np.errstate(over="ignore", invalid="ignore"):
         scaled = [(x / peak, y / peak) for x, y in there]
@@ -210,7 +210,7 @@ def _worst_column(expected: Sequence[NDArray[Any]], found: Arrays) -> list[Share
     scales = mine.scales(is_table=is_table(expected[0].shape))
     spread = np.where(mine.is_varying, theirs.variance, np.where(mine.is_constant, theirs.power, 0.0))
     scales = np.maximum(np.sqrt(scales * spread), np.where(mine.is_varying, _FLOOR, 1.0) * scales)
-    weight = _BESIDE / chance_of_worst(len(scales), min(values, _INDEPENDENT * len(there)))
+    weight = weight_of_worst(len(scales), values, len(there))
     total = np.sum(errors, axis=0)
     worst = int(np.argmax(np.divide(total, scales, out=np.zeros_like(scales), where=scales > 0)))
     if not scales[worst] > 0:
@@ -224,7 +224,18 @@ def _worst_column(expected: Sequence[NDArray[Any]], found: Arrays) -> list[Share
     return [np.array(shares, np.float64)]
 
 
-def _common_axis(expected: Sequence[NDArray[Any]]) -> int | None:
+def weight_of_worst(columns: int, values: int, samples: int) -> float:
+    """Return what the noise of the worst column weighs where that of the whole weighs 1.
+
+    Args:
+        columns: How many are compared.
+        values: Of each, over all samples.
+        samples: From which they are.
+    """
+    return _BESIDE / chance_of_worst(columns, min(values, _INDEPENDENT * samples))
+
+
+def common_axis(expected: Sequence[NDArray[Any]]) -> int | None:
     """Return the axis of columns, where every sample has as many; None where columns cannot be told apart."""
     axis = column_axis(expected[0].shape, expected) if expected else None
     if axis is None or any(one.ndim != expected[0].ndim for one in expected):
@@ -309,7 +320,7 @@ def _worst_column_of_decisions(expected: Sequence[NDArray[Any]], found: Arrays) 
 
     A class that is rare would be lost unseen among the others. One decision in a column is chance.
     """
-    axis = _common_axis(expected)
+    axis = common_axis(expected)
     if axis is None or expected[0].shape[axis] < 2:
         return []
     pairs = [_comparable_rows(x, y, axis) for x, y in zip(expected, found, strict=True)]

@@ -26,7 +26,7 @@ from edgeopt.recipes.sound_input import SoundInput
 from edgeopt.system.text import plural
 from edgeopt.tasks import Accuracy, FrameTask, accuracy_of, resampled_accuracy
 from edgeopt.tasks._heads import Columns, Head, Scale
-from edgeopt.tasks._losses import divergence, relative_error
+from edgeopt.tasks._losses import divergence, worst_error
 
 _MOST_RANKED = 5
 """Classes that an answer lists for top-5, however few an application lists."""
@@ -227,7 +227,7 @@ class Classification(FrameTask):
     def loss(self, outputs: Sequence[Tensors], reference: Sequence[Tensors]) -> float:
         """Return the mean divergence of the probabilities, in nats: of the Softmax, or of scores that sum to 1."""
         if self._is_read or not reference:
-            return relative_error(outputs, reference)
+            return worst_error(outputs, reference)
         return divergence(self._probabilities(outputs), self._probabilities(reference))
 
     def _probabilities(self, outputs: Sequence[Tensors]) -> NDArray[np.float64]:

@@ -28,7 +28,7 @@ from edgeopt.recipes.tensor_drawing import Output
 from edgeopt.system.text import printable, short, shorten
 from edgeopt.tasks import Accuracy, FrameTask
 from edgeopt.tasks._likeness import Kind, Shares, compare_output, cosines, kind_of, share_of_each
-from edgeopt.tasks._losses import relative_error
+from edgeopt.tasks._losses import worst_error
 
 _DECODER, _COSINE = "none", "cosine"
 _MOST_TEXTS = 3
@@ -154,8 +154,8 @@ class TensorsAsTheyAre(FrameTask):
         return [one for name in names for one in self._compare(name, answers, reference)]
 
     def loss(self, outputs: Sequence[Tensors], reference: Sequence[Tensors]) -> float:
-        """Return the relative error, squared, mean over the outputs."""
-        return relative_error(outputs, reference)
+        """Return the relative error, squared, mean over the outputs, or that of the worst column where it is more."""
+        return worst_error(outputs, reference)
 
     def sureness(self, answers: Sequence[Tensors]) -> NDArray[np.float64]:
         """Return 1 for each: outputs alone show no sureness."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from numbers import Real
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,37 +21,99 @@ _CLOSE = 1e-3
 """Relative difference of numbers that count as equal: float models differ by less, and no app looks closer."""
 _FEWEST_ROWS, _MOST_COLUMNS = 4, 32
 """Of an array that is a table: of fewer rows no variation is known, and of more columns it may be a map."""
+_ELEMENT = "*"
+"""Stands in a place for all elements of a list."""
 _OVERLAP = 0.5
 """From here two crops show the same object."""
 
 
-def alike(found: Any, reference: Any) -> float:
+Place = tuple[str, ...]
+"""Where a number lies in an answer: the keys that lead to it; all elements of a list are one place."""
+Scales = Mapping[Place, float]
+"""Power with which the squared error of the numbers at a place is compared: how they vary from answer to answer."""
+
+
+def scales_of(references: Sequence[Any]) -> Scales:
+    """Return how the real numbers at each place vary over all answers; a place of few numbers is left out.
+
+    Args:
+        references: Answers of the original.
+    """
+    numbers = dict[Place, list[float]]()
+    for one in references:
+        for place, number in _numbers_of(one, ()):
+            numbers.setdefault(place, []).append(number)
+    return {place: _scale_of(values) for place, values in numbers.items() if len(values) >= _FEWEST_ROWS}
+
+
+def _numbers_of(answer: Any, place: Place) -> Iterator[tuple[Place, float]]:
+    """Yield each finite real number of an answer, and where it lies."""
+    if (record := _record_of(answer)) is not None:
+        for key, value in record.items():
+            yield from _numbers_of(value, (*place, str(key)))
+    elif _is_list(answer):
+        for value in answer:
+            yield from _numbers_of(value, (*place, _ELEMENT))
+    elif _is_real(answer) and math.isfinite(answer):
+        yield place, float(answer)
+
+
+def _scale_of(numbers: Sequence[float]) -> float:
+    column = np.array(numbers, np.float64).reshape(-1, 1)
+    largest = float(np.abs(column).max()) or 1.0  # squares of large numbers would overflow
+    return float(statistics_of([column / largest]).scales(is_table=False)[0]) * largest**2
+
+
+def alike(found: Any, reference: Any, scales: Scales = MappingProxyType({}), place: Place = ()) -> float:
     """Return how far an answer is like another, 0 to 1.
 
-    Texts, truth values and whole numbers are equal or not; so are real numbers, within a thousandth. Mappings and
-    dataclasses are compared key by key; of lists, each element has at most one partner, in any order.
+    Texts, truth values and whole numbers are equal or not; so are real numbers, within a thousandth. Of a record (a
+    mapping, a dataclass, a tuple of unlike elements) the key counts that agrees least: what is equal in each answer
+    must not outvote it. Of lists, each element has at most one partner, in any order.
 
     Args:
         found: Anything that a function of an app returns.
         reference: The same of the original.
+        scales: From `scales_of`: a real number counts as alike but for its squared error over its scale, since those
+            of an integer model are off by more than a thousandth. Without one it is equal or not.
+        place: Of both in the whole answer.
     """
-    if dataclasses.is_dataclass(found) and type(found) is type(reference):
-        fields = [one.name for one in dataclasses.fields(found)]
-        return alike(*({name: getattr(one, name) for name in fields} for one in (found, reference)))
+    mine, theirs = _record_of(found), _record_of(reference)
+    if mine is not None and theirs is not None:
+        if mine.keys() != theirs.keys():
+            return 0.0
+        return min((alike(mine[key], theirs[key], scales, (*place, str(key))) for key in mine), default=1.0)
     if isinstance(found, np.ndarray) or isinstance(reference, np.ndarray):
         return _alike_arrays(np.asarray(found), np.asarray(reference))
-    if isinstance(found, Mapping) and isinstance(reference, Mapping):
-        keys = found.keys() | reference.keys()
-        shared = [alike(found[key], reference[key]) for key in found.keys() & reference.keys()]
-        return math.fsum(shared) / len(keys) if keys else 1.0
     if _is_list(found) and _is_list(reference):
-        return _alike_lists(found, reference)
-    if isinstance(found, Real) and isinstance(reference, Real) and not isinstance(found, bool | int):
-        return float(math.isclose(float(found), float(reference), rel_tol=_CLOSE, abs_tol=1e-6))
+        return _alike_lists(found, reference, scales, (*place, _ELEMENT))
+    if _is_real(found) and isinstance(reference, Real):
+        return _alike_numbers(float(found), float(reference), scales.get(place, 0.0))
     try:
         return float(bool(found == reference))
     except Exception:  # what an app returns may refuse to be compared
         return 0.0
+
+
+def _record_of(value: Any) -> Mapping[Any, Any] | None:
+    """Return what an answer holds by key; None where it is no record."""
+    if isinstance(value, Mapping):
+        return value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}
+    if isinstance(value, tuple) and len({type(one) for one in value}) > 1:
+        return dict(enumerate(value))
+    return None
+
+
+def _is_real(value: Any) -> TypeGuard[Real]:
+    return isinstance(value, Real) and not isinstance(value, bool | int | np.integer)
+
+
+def _alike_numbers(found: float, reference: float, scale: float) -> float:
+    if math.isclose(found, reference, rel_tol=_CLOSE, abs_tol=1e-6):
+        return 1.0
+    return max(1 - (found - reference) ** 2 / scale, 0.0) if scale > 0 and math.isfinite(found - reference) else 0.0
 
 
 def _is_list(value: Any) -> bool:
@@ -89,12 +152,12 @@ def _alike_tables(found: NDArray[np.float64], reference: NDArray[np.float64]) ->
     return float(np.maximum(equal, near).min())
 
 
-def _alike_lists(found: Any, reference: Any) -> float:
+def _alike_lists(found: Any, reference: Any, scales: Scales, place: Place) -> float:
     """Return twice the likeness of partners over all elements; the most alike become partners first."""
     mine, theirs = list(found), list(reference)
     if not mine and not theirs:
         return 1.0
-    table = np.array([[alike(a, b) for b in theirs] for a in mine]).reshape(len(mine), len(theirs))
+    table = np.array([[alike(a, b, scales, place) for b in theirs] for a in mine]).reshape(len(mine), len(theirs))
     return 2 * _matched(table) / (len(mine) + len(theirs))
 
 

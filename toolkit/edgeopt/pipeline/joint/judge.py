@@ -21,7 +21,7 @@ from edgeopt.measurement.accuracy.judgement import (
     judge_scores,
     unproven,
 )
-from edgeopt.measurement.pipelines.likeness import alike, alike_on_crops
+from edgeopt.measurement.pipelines.likeness import alike, alike_on_crops, scales_of
 from edgeopt.pipeline.accuracy_proof import agreement_of_each
 from edgeopt.pipeline.plain import plain
 from edgeopt.recipes.frames import Frames, open_frames
@@ -92,6 +92,8 @@ class Judge:
             self._read(labels)
         self._before: Judged | None = None
         self.answers = self._answer(original, "answers of the original")
+        is_function = self._last.kind not in ("model", "crop")
+        self._scales = scales_of([one.last for one in self.answers]) if is_function else {}
         self._require_repeatable(original)
         self.baseline = self._before = self._judge(original, self.answers)
         if self.baseline.scored is not None:
@@ -165,7 +167,7 @@ class Judge:
         if self._last.kind == "crop":
             return alike(found.last.boxes, reference.last.boxes)
         if self._last.kind != "model":
-            return alike(found.last, reference.last)
+            return alike(found.last, reference.last, self._scales)
         task, source = pipeline.models[self._last.name].task, self._last.takes[0]
         cut, cut_before = (FRAME if source == FRAME else one.stages[source] for one in (found, reference))
         if isinstance(cut, Crops) and isinstance(cut_before, Crops):

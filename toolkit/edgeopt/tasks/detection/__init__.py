@@ -21,7 +21,7 @@ from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.suppressed_outputs import scores_last
 from edgeopt.tasks._coco import category_ids, image_ids, matched_tables
 from edgeopt.tasks._heads import Head
-from edgeopt.tasks._losses import relative_error
+from edgeopt.tasks._losses import worst_error
 from edgeopt.tasks._places import spread_over
 from edgeopt.tasks._things import Things, outputs_of, require_boxes, require_classes
 from edgeopt.tasks.detection.boxes import Detections, lost_share, matched_boxes
@@ -157,12 +157,12 @@ class Detection(Things):
     def loss(self, outputs: Sequence[Tensors], reference: Sequence[Tensors]) -> float:
         """Return what is lost of the boxes before suppression, each weighted by its squared score."""
         if self._is_read:
-            return relative_error(outputs, reference)
+            return worst_error(outputs, reference)
         if not all(np.isfinite(one[name]).all() for one in outputs for name in self._outputs):
             return math.inf
         lost = [lost_share(self._all_boxes(a), self._all_boxes(b)) for a, b in zip(outputs, reference, strict=True)]
         whole = math.fsum(one for _, one in lost)
-        return math.fsum(one for one, _ in lost) / whole if whole > 0 else relative_error(outputs, reference)
+        return math.fsum(one for one, _ in lost) / whole if whole > 0 else worst_error(outputs, reference)
 
     def places(self, outputs: Tensors) -> NDArray[np.float64]:
         """Return the map of squared scores, each spread over its box, as `loss` counts them; see `tasks._places`."""

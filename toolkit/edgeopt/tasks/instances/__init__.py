@@ -21,7 +21,7 @@ from edgeopt.recipes.preprocess import Geometry
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.run_lengths import as_coco
 from edgeopt.tasks._coco import category_ids, image_ids, matched_tables
-from edgeopt.tasks._losses import relative_error
+from edgeopt.tasks._losses import worst_error
 from edgeopt.tasks._things import Things, outputs_of, require_boxes, require_classes
 from edgeopt.tasks.detection.boxes import Detections, lost_share
 from edgeopt.tasks.detection.suppression import suppress
@@ -154,7 +154,7 @@ class InstanceTask(Things):
     def loss(self, outputs: Sequence[Tensors], reference: Sequence[Tensors]) -> float:
         """Return what is lost of boxes before suppression and of masks, half each, by their squared scores."""
         if self._is_read:
-            return relative_error(outputs, reference)
+            return worst_error(outputs, reference)
         if not all(np.isfinite(one[name]).all() for one in outputs for name in self._outputs):
             return math.inf
         lost = np.array([self._lost(a, b) for a, b in zip(outputs, reference, strict=True)]).reshape(-1, 4).sum(axis=0)

@@ -21,7 +21,7 @@ from edgeopt.recipes.output_shapes import require_fit
 from edgeopt.recipes.preprocess import Geometry
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.tasks._coco import category_ids, image_ids, matched_tables
-from edgeopt.tasks._losses import relative_error
+from edgeopt.tasks._losses import worst_error
 from edgeopt.tasks._things import Things, outputs_of, require_boxes, require_classes
 from edgeopt.tasks.detection.suppression import suppress
 from edgeopt.tasks.keypoints.decoders import DECODERS, OF_MAPS, OF_ROWS, Reading, class_count
@@ -170,12 +170,12 @@ class KeypointTask(Things):
     def loss(self, outputs: Sequence[Tensors], reference: Sequence[Tensors]) -> float:
         """Return what is lost of the poses before suppression, each by its squared score; of maps the noise."""
         if self._is_read or self._recipe.postprocess.decoder in OF_MAPS:
-            return relative_error(outputs, reference)
+            return worst_error(outputs, reference)
         if not all(np.isfinite(one[name]).all() for one in outputs for name in self._outputs):
             return math.inf
         lost = [self._lost(a, b) for a, b in zip(outputs, reference, strict=True)]
         whole = math.fsum(one for _, one in lost)
-        return math.fsum(one for one, _ in lost) / whole if whole > 0 else relative_error(outputs, reference)
+        return math.fsum(one for one, _ in lost) / whole if whole > 0 else worst_error(outputs, reference)
 
     def _lost(self, found: Tensors, reference: Tensors) -> tuple[float, float]:
         a, b = (self._decoded([one[name] for name in self._outputs], -1.0) for one in (found, reference))
