@@ -6,6 +6,7 @@ from onnx import helper
 
 from edgeopt.graph.graph import Graph, attribute
 from edgeopt.graph.model import Model
+from edgeopt.graph.tensors import TensorSpec
 from edgeopt.graph.validity import require_valid
 
 
@@ -23,6 +24,14 @@ def test_a_model_goes_through_a_graph_unchanged_with_its_metadata() -> None:
     assert (after.opset, ops(after)) == (before.opset, ops(before))
     assert Model(before.proto, "").fingerprint == fingerprint
     assert_same(before, after)
+
+
+def test_a_formula_is_shown_as_a_free_size_and_a_name_as_itself() -> None:
+    """PyTorch writes the number of cells so, in 200 letters and more."""
+    cells = "(floor(height/2 - 1/2) + 1)*(floor(width/2 - 1/2) + 1)"
+    assert str(TensorSpec("y", "float32", ("batch", 22, cells, None, "sequence length"))) == (
+        "y float32 batchx22x?x?xsequence length"
+    )
 
 
 def test_constants_listed_as_inputs_are_only_constants_afterwards() -> None:

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from edgeopt.pipeline.companions import companions_of, copy_companions
+from edgeopt.recipes.chat_template import chat_files, read_chat_template
 from edgeopt.recipes.embedded import Embedded
+from edgeopt.recipes.encoder_decoder import configurations
 from edgeopt.recipes.preprocess import Input, Preprocess, Resize
 from edgeopt.recipes.recipe import Recipe, find_recipe
 
@@ -61,6 +63,21 @@ def test_a_model_that_optimum_cannot_feed_gets_nothing_and_a_note(tmp_path: Path
         assert files == {}
         assert "optimum does not load the bundle" in note.detail
     assert companions_of(tmp_path, tmp_path / "bundle", "model.onnx", recipe(32)) == ({}, ())
+
+
+def test_a_link_out_of_the_folder_is_not_copied(tmp_path: Path) -> None:
+    """Neither a companion, nor a chat template; a link inside the folder is."""
+    secret = tmp_path / "secret"
+    secret.write_text("[the key of somebody else]")
+    source = folder(tmp_path / "net", SQUARE)
+    for name in ("vocab.txt", "tokenizer_config.json", "chat_template.jinja"):
+        (source / name).symlink_to(secret)
+    (source / "special_tokens_map.json").symlink_to("config.json")
+    files, _ = companions_of(source, tmp_path / "bundle", "model.onnx", recipe(32))
+    assert files.keys() == {"config.json", "preprocessor_config.json", "special_tokens_map.json"}
+    assert chat_files(source / "tokenizer.json") == []
+    assert configurations(source) == [source / "config.json", source / "preprocessor_config.json"]
+    assert read_chat_template(tmp_path) is None
 
 
 def test_a_file_of_somebody_else_is_not_written_over(tmp_path: Path) -> None:

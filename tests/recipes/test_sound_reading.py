@@ -7,6 +7,7 @@ import pytest
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.audio import Features
 from edgeopt.recipes.binding import bind_recipe
+from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.recipes.sound_reading import sound_recipe
 
 
@@ -43,6 +44,18 @@ def test_silero_is_known_by_its_states(inputs, outputs, context, shape):
     assert bound.input.shapes["input"] == shape
     assert bound.input.constants == ({"sr": 16000.0} if SR in inputs else {})
     assert "Silero" in comments["task"]
+
+
+def test_what_recipe_drafts_without_a_question_runs_without_a_recipe():
+    """So says every command: the recipe was asked for though nothing was left to ask."""
+    inputs = [spec("input", "b", "n"), spec("state", 2, "b", 128), SR]
+    choice = choose_recipe(None, None, inputs, [spec("output", "b", 1), NEXT], {})
+    assert (choice.recipe.name, choice.recipe.task, choice.recipe.guesses) == ("silero_vad", "voice_activity", ())
+    assert choice.recipe.input.shapes["input"] == (1, 576)
+    heard = [spec("input_features", "batch", 80, 3000)]
+    choice = choose_recipe(None, None, heard, [spec("last_hidden_state", "batch", 1500, 384)], {})
+    assert choice.recipe.guesses == ("audio.normalise",)
+    assert "audio.normalise" in choice.notes[-1].detail
 
 
 def test_whispers_encoder_is_known_by_its_features():

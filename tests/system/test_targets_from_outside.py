@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from click.testing import CliRunner
 
+from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError
 from edgeopt.runtime.availability import find_device
 from edgeopt.system import assets
@@ -26,6 +28,9 @@ WRONG = {
     "opset of the future": ("threads = 0", "opset = 99", "opset is 99"),
     "unknown rewrite": ("threads = 0", 'rewrites = ["paint_it_red"]', "no pass named 'paint_it_red'"),
     "options of numbers": ("threads = 0", "options = { a = 1 }", "options is 1"),
+    "unknown option": ("threads = 0", 'options = { "session.intra_op.alow_spinning" = "0" }', "alow_spinning'"),
+    "a provider's option that is not there": ("threads = 0", 'options = { trt_fp16_enable = "1" }', "trt_fp16_enable"),
+    "an option's value": ("threads = 0", 'options = { "session.intra_op.allow_spinning" = "yes" }', "is 'yes'"),
     "no TOML": ("threads = 0", "threads = ", "is not TOML"),
 }
 
@@ -40,7 +45,23 @@ def test_a_value_that_no_device_has_is_refused(tmp_path, name):
         find_device(str(path))
     assert told in caught.value.problem
     assert "\n" not in caught.value.problem
-    assert len(str(caught.value)) < 600
+    assert len(caught.value.problem) < 600
+
+
+def test_a_wrong_option_is_told_before_anything_runs(tmp_path):
+    """Also for another engine, and where nothing but the plan is asked for."""
+    path = tmp_path / "own.toml"
+    wrong = WHOLE.replace("threads = 0", 'options = { "session.intra_op.alow_spinning" = "0" }', 1)
+    path.write_text(wrong)
+    model = str(assets.folder("models") / "digits_detector" / "model.onnx")
+    for words in (["inspect", model], ["optimize", model, "--dry-run"]):
+        told = CliRunner().invoke(cli, [*words, "-t", str(path)])
+        assert told.exit_code == 1
+        assert "did you mean 'session.intra_op.allow_spinning'" in told.output
+    other = (assets.folder("targets") / "openvino-cpu.toml").read_text("utf-8")
+    path.write_text(other.replace("[options]\n", '[options]\nCACHE_DIR = "/tmp"\n', 1))
+    with pytest.raises(EdgeoptError, match="property of OpenVINO that a bundle or a target may set"):
+        find_device(str(path))
 
 
 def test_a_target_file_that_is_not_there_says_so(tmp_path):

@@ -75,11 +75,31 @@ def threads_option(default: str = DEFAULT_THREADS) -> Callable[[F], F]:
     return click.option("--threads", type=Whole(min=1), show_default=default, help="Threads of the engine.")
 
 
+LABEL_KINDS = "COCO JSON, YOLO or VOC files, class folders, masks, a CSV"
+"""What `--eval` reads, in a few words; docs/recipes.md tells the rest."""
+SAMPLE_KINDS = "a folder, a video, an .npz, sounds (.wav) or texts"
+"""What holds unlabelled samples."""
+
+
+def eval_option(
+    told: str = "Labels that judge the accuracy", name: str = "labels", default: str = ""
+) -> Callable[[F], F]:
+    """Return `--eval`, whose help ends in the kinds of labels.
+
+    Args:
+        told: Begins the help.
+        name: Of the parameter.
+        default: What holds without it; empty: nothing.
+    """
+    more: dict[str, Any] = {"show_default": default} if default else {}
+    if name == "labels":
+        more["default"] = ""
+    return click.option("--eval", name, metavar="LABELS", help=f"{told}: {LABEL_KINDS}.", **more)
+
+
 def source_option(default: str) -> Callable[[F], F]:
     """Return `--source`, which says what holds without it."""
-    return click.option(
-        "--source", "-s", metavar="PICTURES", show_default=default, help="A picture, a folder, a video or an .npz."
-    )
+    return click.option("--source", "-s", metavar="PICTURES", show_default=default, help=f"A picture, {SAMPLE_KINDS}.")
 
 
 device_option = click.option(

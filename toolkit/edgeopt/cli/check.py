@@ -11,6 +11,7 @@ from edgeopt.cli._groups import GroupedCommand
 from edgeopt.cli._options import (
     TERMINAL,
     answer_budget,
+    eval_option,
     exit_codes,
     format_option,
     output_tokens_option,
@@ -80,12 +81,7 @@ _GROUPS = {
 @recipe_option
 @shape_option
 @source_option("the recipe's own")
-@click.option(
-    "--eval",
-    metavar="LABELS",
-    show_default="the recipe's own",
-    help="Labelled pictures that judge the accuracy: COCO JSON or CSV.",
-)
+@eval_option(name="eval", default="the recipe's own")
 @click.option("--budget", type=Budget(), help="Of a language model: limits beside the baseline, ttft:200ms,tpot:20ms.")
 @prompt_tokens_option
 @output_tokens_option

@@ -8,6 +8,7 @@ import click
 
 from edgeopt.cli._options import (
     TERMINAL,
+    eval_option,
     format_option,
     output_tokens_option,
     prompt_tokens_option,
@@ -31,7 +32,7 @@ from edgeopt.cli._values import Duration, ModelName, Share
 @recipe_option
 @shape_option
 @source_option("those of the first recipe")
-@click.option("--eval", metavar="LABELS", help="Compare the accuracy too: labelled pictures, COCO JSON or CSV.")
+@eval_option("Compare the accuracy too, by labels", name="eval")
 @prompt_tokens_option
 @output_tokens_option
 @threads_option()

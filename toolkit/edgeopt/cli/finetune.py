@@ -6,7 +6,14 @@ from pathlib import Path
 
 import click
 
-from edgeopt.cli._options import TERMINAL, exit_codes, format_option, recipe_option, threads_option
+from edgeopt.cli._options import (
+    TERMINAL,
+    eval_option,
+    exit_codes,
+    format_option,
+    recipe_option,
+    threads_option,
+)
 from edgeopt.cli._output import show
 from edgeopt.cli._progress import Progress
 from edgeopt.cli._values import ModelName, Number, TargetName, Whole
@@ -30,13 +37,7 @@ from edgeopt.errors import EXIT_MISSED
 @click.option(
     "--out", "-o", type=click.Path(path_type=Path), show_default="MODEL.finetuned.onnx", help="The file to write."
 )
-@click.option(
-    "--eval",
-    "labels",
-    default="",
-    metavar="LABELS",
-    help="Labelled pictures that score the models at the end: COCO JSON or CSV. They decide nothing.",
-)
+@eval_option("Labels that score the models at the end, and decide nothing")
 @recipe_option
 @threads_option()
 @click.option("--seed", type=Whole(min=0), default=0, show_default=True, help="Of all that is drawn.")

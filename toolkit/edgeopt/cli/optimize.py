@@ -10,10 +10,12 @@ import click
 
 from edgeopt.cli._groups import GroupedCommand
 from edgeopt.cli._options import (
+    SAMPLE_KINDS,
     TERMINAL,
     answer_budget,
     code_option,
     device_option,
+    eval_option,
     exit_codes,
     format_option,
     frame_budget_ms,
@@ -79,16 +81,9 @@ _GROUPS = {
     default="",
     metavar="PICTURES",
     show_default="the recipe's own",
-    help="Unlabelled pictures for INT8: a folder, a video, an .npz, or the word synthetic; of a language model a text.",
+    help=f"Unlabelled samples for INT8: {SAMPLE_KINDS}; or the word synthetic.",
 )
-@click.option(
-    "--eval",
-    "labels",
-    default="",
-    metavar="LABELS",
-    show_default="the recipe's own",
-    help="Labelled pictures that judge the accuracy: COCO JSON or CSV.",
-)
+@eval_option(default="the recipe's own")
 @click.option(
     "--budget",
     type=Budget(),

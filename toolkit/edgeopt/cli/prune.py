@@ -7,7 +7,9 @@ from pathlib import Path
 import click
 
 from edgeopt.cli._options import (
+    SAMPLE_KINDS,
     TERMINAL,
+    eval_option,
     exit_codes,
     format_option,
     keep_layers_option,
@@ -32,19 +34,12 @@ from edgeopt.errors import EXIT_MISSED
     default="",
     metavar="PICTURES",
     show_default="the recipe's own",
-    help="Unlabelled pictures that ranking and repair learn from: a folder, a video or an .npz.",
+    help=f"Unlabelled samples that ranking and repair learn from: {SAMPLE_KINDS}.",
 )
 @click.option(
     "--out", "-o", type=click.Path(path_type=Path), show_default="MODEL.pruned.onnx", help="The file to write."
 )
-@click.option(
-    "--eval",
-    "labels",
-    default="",
-    metavar="LABELS",
-    show_default="the recipe's own",
-    help="Labelled pictures that judge the accuracy: COCO JSON or CSV.",
-)
+@eval_option(default="the recipe's own")
 @recipe_option
 @shape_option
 @prune_option

@@ -7,8 +7,10 @@ from pathlib import Path
 import click
 
 from edgeopt.cli._options import (
+    SAMPLE_KINDS,
     TERMINAL,
     device_option,
+    eval_option,
     exit_codes,
     format_option,
     max_drop_option,
@@ -30,16 +32,10 @@ from edgeopt.errors import EXIT_MISSED
     default="",
     metavar="PICTURES",
     show_default="the recipe's own",
-    help="Unlabelled pictures: a folder, a video, an .npz, or the word synthetic.",
+    help=f"Unlabelled samples: {SAMPLE_KINDS}; or the word synthetic.",
 )
 @click.option("--out", "-o", type=click.Path(path_type=Path), show_default="MODEL.int8.onnx", help="The file to write.")
-@click.option(
-    "--eval",
-    "labels",
-    default="",
-    metavar="LABELS",
-    help="Labelled pictures that judge the accuracy: COCO JSON or CSV.",
-)
+@eval_option()
 @recipe_option
 @shape_option
 @threads_option()

@@ -203,6 +203,10 @@ class OpenVino(Executor):
         """
         return tuple(_openvino().Core().available_devices)
 
+    def check(self, options: SessionOptions) -> None:
+        """Refuse a property that no bundle and no target may set, before any work. Raises as `open`."""
+        _require_taken(options)
+
     def open(self, source: Source, options: SessionOptions) -> OpenVinoSession:
         """Compile an ONNX model for the one device in `options.providers`, or load what `export_blob` returned.
 

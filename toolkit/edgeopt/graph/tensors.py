@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
@@ -15,6 +16,10 @@ from edgeopt.system.text import shorten
 
 _MOST_SHOWN = 200
 """Characters of a name in a message; files from elsewhere have names of any length."""
+_LONGEST_SIZE = 40
+"""Characters of the name of a free dimension."""
+_NAME = re.compile(r"[\w.:/ -]*[^\W\d][\w.:/ -]*")
+"""Of a free dimension: letters, digits and what joins words; a formula has brackets and signs."""
 Tensors: TypeAlias = Mapping[str, NDArray[Any]]
 Frame: TypeAlias = NDArray[np.uint8]
 """One picture as OpenCV reads it: (height, width, 3), BGR, 0..255."""
@@ -71,10 +76,16 @@ class TensorSpec:
         )
 
     def __str__(self) -> str:
-        sizes = "x".join("?" if size is None else shorten(str(size), _MOST_SHOWN) for size in self.shape)
+        sizes = "x".join("?" if size is None else _shown_size(size) for size in self.shape)
         dtype = "string" if self.dtype == "object" else self.dtype  # numpy's name of it says nothing
         name = shorten(self.name, _MOST_SHOWN)
         return f"{name} {dtype} {'of unknown shape' if self.is_unranked else sizes or 'scalar'}"
+
+
+def _shown_size(size: int | str) -> str:
+    """Return a size as a message shows it; a formula, as torch writes for cells, is as free as one without a name."""
+    is_name = isinstance(size, int) or _NAME.fullmatch(size)
+    return shorten(str(size), _LONGEST_SIZE) if is_name else "?"
 
 
 def fix_sizes(specs: Sequence[TensorSpec], shapes: Mapping[str, tuple[int, ...]]) -> tuple[TensorSpec, ...]:

@@ -15,6 +15,7 @@ from typing import Any, Final
 from edgeopt.errors import InvalidFileError
 from edgeopt.system.files import read_text
 from edgeopt.system.guarded import Guarded, GuardError
+from edgeopt.system.links import files_of
 from edgeopt.system.optional import require
 
 TEMPLATE_FILE: Final = "chat_template.jinja"
@@ -83,7 +84,7 @@ def plain_text_of(messages: Sequence[Message]) -> str:
 
 def chat_files(tokenizer: Path | None) -> list[Path]:
     """Return the files beside a tokenizer that say how conversations are written."""
-    return [] if tokenizer is None else [one for name in CHAT_FILES if (one := tokenizer.parent / name).is_file()]
+    return [] if tokenizer is None else files_of(tokenizer.parent, CHAT_FILES, tokenizer)
 
 
 def read_chat_template(folder: Path) -> ChatTemplate | None:
@@ -99,11 +100,12 @@ def read_chat_template(folder: Path) -> ChatTemplate | None:
     if isinstance(told, list):  # several, by name
         named = {one.get("name"): one.get("template") for one in told if isinstance(one, dict)}
         told = named.get("default") or next(iter(named.values()), None)
-    source = read_text(file, remedy=_REMEDY) if file.is_file() else told
+    has_file = bool(files_of(folder, (TEMPLATE_FILE,)))
+    source = read_text(file, remedy=_REMEDY) if has_file else told
     if not isinstance(source, str) or not source.strip():
         return None
     special = {name: _token(settings.get(name)) for name in ("bos_token", "eos_token", "unk_token", "pad_token")}
-    return ChatTemplate(source, str(file if file.is_file() else folder / SETTINGS_FILE), special)
+    return ChatTemplate(source, str(file if has_file else folder / SETTINGS_FILE), special)
 
 
 def read_settings(file: Path) -> Mapping[str, Any]:

@@ -19,6 +19,7 @@ from edgeopt.recipes.generation import GENERATION, Generation
 from edgeopt.recipes.recipe import NO_DECODER, Evaluation, Postprocess, Recipe, read_recipe
 from edgeopt.recipes.tokenizer import Tokenizer
 from edgeopt.system.files import read_text, require_regular
+from edgeopt.system.links import files_of
 
 _ENCODER, _FIRST, _NEXT, _MERGED = (
     "encoder_model.onnx",
@@ -110,7 +111,7 @@ def graphs_in(folder: Path) -> tuple[Path, Path, Path] | None:
 
 def configurations(folder: Path) -> list[Path]:
     """Return the files beside the graphs that say how sounds or texts are fed, and answers begin and end."""
-    return [one for name in _CONFIGURATIONS if (one := folder / name).is_file()]
+    return files_of(folder, _CONFIGURATIONS)
 
 
 def read_encoder_decoder(folder: Path) -> EncoderDecoderFiles:

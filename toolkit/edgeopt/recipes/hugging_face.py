@@ -15,7 +15,7 @@ from edgeopt.recipes.optimum_tasks import OptimumTask, task_of_class
 from edgeopt.recipes.preprocess import Colour, Input, Preprocess, Resize
 from edgeopt.recipes.recipe import NO_DECODER, READERS, Evaluation, Postprocess, Recipe
 from edgeopt.recipes.sound_told import audio_told
-from edgeopt.system.links import beside
+from edgeopt.system.links import beside, files_of
 from edgeopt.system.toml import read_json
 
 CONFIGURATION = "config.json"
@@ -128,8 +128,8 @@ def folder_of(model: Path) -> Path:
 
 
 def companions_in(folder: Path) -> tuple[Path, ...]:
-    """Return what optimum reads of a folder beside an ONNX file."""
-    return tuple(folder / one for one in COMPANIONS if (folder / one).is_file())
+    """Return what optimum reads of a folder beside an ONNX file; links out of it are left out."""
+    return tuple(files_of(folder, COMPANIONS))
 
 
 def read_configuration(folder: Path) -> Configuration | None:

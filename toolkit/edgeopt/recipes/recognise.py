@@ -16,6 +16,8 @@ from edgeopt.recipes.matching import recognised, shipped_recipes, told_by
 from edgeopt.recipes.metadata import named_task, other_task
 from edgeopt.recipes.preprocess import PICTURE_TYPES
 from edgeopt.recipes.recipe import find_recipe, read_recipe
+from edgeopt.recipes.sound_reading import sound_recipe
+from edgeopt.recipes.text_drafting import NOT_KNOWN
 from edgeopt.system.links import beside
 
 
@@ -32,8 +34,9 @@ def choose_recipe(
     """Return the recipe for a model, bound to its tensors.
 
     The order is: the recipe asked for, the `recipe.toml` beside the model, the task that a `config.json` of Hugging
-    Face names there, what the exporter wrote into the metadata together with the shapes. If nothing else fits, the
-    recipe `tensors` where that `config.json` says what is fed, or there are tensors to feed.
+    Face names there, what the exporter wrote into the metadata together with the shapes, the inputs of a model
+    that hears. If nothing else fits, the recipe `tensors` where that `config.json` says what is fed, or there are
+    tensors to feed.
 
     Args:
         asked: Shipped name, or path of a TOML file.
@@ -63,6 +66,8 @@ def choose_recipe(
     if not fitting and beside_it:
         return beside_it
     shapes = f"inputs {', '.join(map(str, inputs))}; outputs {', '.join(map(str, outputs))}"
+    if not fitting and not given and (heard := _heard(inputs, outputs, metadata, taken)):
+        return heard
     if not fitting and given:
         return _as_tensors(shapes, path, inputs, outputs, metadata, taken)
     if not fitting and (task := other_task(metadata, shipped_recipes())):
@@ -97,6 +102,18 @@ def choose_recipe(
         for one in fitting
     )
     return replace(first, rivals=tuple(rest))
+
+
+def _heard(
+    inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], metadata: Mapping[str, str], taken: Shapes
+) -> Choice | None:
+    """Return the recipe of a model that hears, as `edgeopt recipe` drafts it without a question; None: it is none."""
+    if (found := sound_recipe(inputs, outputs)) is None:
+        return None
+    recipe, comments = found
+    guesses = tuple(key for key, told in comments.items() if told.startswith(NOT_KNOWN))
+    reason = comments.get("task", "the names and shapes of its inputs")
+    return bind_recipe(replace(recipe, guesses=guesses), reason, inputs, outputs, metadata, taken)
 
 
 def _as_they_are(inputs: Sequence[TensorSpec]) -> str:

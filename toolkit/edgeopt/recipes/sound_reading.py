@@ -35,7 +35,8 @@ def sound_recipe(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) ->
         heard = Audio(rate_hz=_RATE_HZ, features=Features.WHISPER, samples=frames * _STEP, bands=bands)
         told = {"audio.features": f"the model takes {features}", "audio.samples": f"{frames} frames of {_STEP}"}
         told["audio.normalise"] = f"{NOT_KNOWN}some bring the samples to deviation 1 before, as do_normalize asks for"
-        return replace(arrays, description="Sounds as features in, outputs as they are", audio=heard), told
+        told_of = "Sounds as features in, outputs as they are"
+        return replace(arrays, name="whisper_features", description=told_of, audio=heard), told
     states = find_states(inputs, outputs)
     kinds = {(one.shape[0], one.shape[-1]) for one in inputs if one.name in states and len(one.shape) == 3}
     said = [one for one in outputs if one.name not in states.values()]
@@ -49,6 +50,7 @@ def sound_recipe(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) ->
         return None
     recipe = replace(
         arrays,
+        name="silero_vad",
         task="voice_activity",
         description="Whether somebody speaks, 32 ms at a time",
         audio=Audio(rate_hz=_RATE_HZ, samples=_WINDOW, context=context, hop=_WINDOW),

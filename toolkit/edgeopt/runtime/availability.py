@@ -19,7 +19,7 @@ def find_device(name: str) -> Target:
         name: Shipped name, or path of a TOML file.
 
     Raises:
-        NotFoundError: If it is neither, or names a rewrite that does not exist.
+        NotFoundError: If it is neither, or names a rewrite or an option of its engine that does not exist.
         InvalidFileError: If the file is wrong.
         UnavailableError: If a profile that chooses finds none for which the packages are here; it names them all.
     """
@@ -31,6 +31,8 @@ def find_device(name: str) -> Target:
     for rewrite in target.rewrites:
         if rewrite not in known:
             raise NotFoundError("pass", rewrite, known)
+    if target.executor in registry.names(executors):
+        load_executor(target.executor).check(SessionOptions(target.providers, 1, target.options))
     return target
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 _STORES_ABOVE = ((".dvc", "cache"), (".git", "annex", "objects"))
@@ -51,6 +51,18 @@ def named_by(holder: Path, name: str | Path) -> Path | None:
     is_own = path == holder.parent / name
     folder = holder.parent if is_own else holder.resolve().parent
     return path if lies_in_tree(path, folder, holder if is_own else None) else None
+
+
+def files_of(folder: Path, names: Iterable[str], holder: Path | None = None) -> list[Path]:
+    """Return those of these names that are files of a folder; a link out of its tree is none.
+
+    Args:
+        folder: The root of the tree.
+        names: Without folders.
+        holder: As of `lies_in_tree`.
+    """
+    paths = (folder / name for name in names)
+    return [path for path in paths if path.is_file() and lies_in_tree(path, folder, holder)]
 
 
 def leads_elsewhere(path: Path) -> bool:

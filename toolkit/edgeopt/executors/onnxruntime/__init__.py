@@ -121,6 +121,11 @@ class OnnxRuntime(Executor):
             return Missing(error.problem, remedy)
         return None
 
+    def check(self, options: SessionOptions) -> None:
+        """Refuse an entry or an option that no session takes, before any work. Raises as `open`."""
+        entries, _ = split_entries(options.providers, options.entries, _KNOWN_ENTRIES | _FIELDS)
+        _require_values(entries)
+
     def require_providers(self, providers: tuple[str, ...]) -> None:
         """Find out without a model whether the first provider could run one; a session would run on the CPU instead.
 
@@ -275,6 +280,13 @@ def _create(
     return session
 
 
+def _require_values(entries: Mapping[str, str]) -> None:
+    for key, value in entries.items():
+        if key in _KNOWN_ENTRIES and not re.fullmatch(_OTHER_VALUES.get(key, "[01]"), value):
+            allowed = f"a value of the form {_OTHER_VALUES[key]}" if key in _OTHER_VALUES else "0 or 1"
+            raise UnsupportedError(f"{key} is {short(value)}", remedy=f"write {allowed}")
+
+
 def _session_options(ort: Any, options: SessionOptions, entries: Mapping[str, str]) -> Any:
     made = ort.SessionOptions()
     made.intra_op_num_threads = options.threads
@@ -284,10 +296,8 @@ def _session_options(ort: Any, options: SessionOptions, entries: Mapping[str, st
     made.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     if DIRECTML in options.providers:  # it refuses the parallel mode, and patterns of memory that it does not own
         made.enable_mem_pattern, made.execution_mode = False, ort.ExecutionMode.ORT_SEQUENTIAL
+    _require_values(entries)
     for key, value in entries.items():
-        if key in _KNOWN_ENTRIES and not re.fullmatch(_OTHER_VALUES.get(key, "[01]"), value):
-            allowed = f"a value of the form {_OTHER_VALUES[key]}" if key in _OTHER_VALUES else "0 or 1"
-            raise UnsupportedError(f"{key} is {short(value)}", remedy=f"write {allowed}")
         if key == MEMORY_REUSE:
             made.enable_mem_reuse = value != "0"
         elif key == MEMORY_PATTERN:

@@ -31,6 +31,7 @@ from edgeopt.recipes.hugging_face import (
 from edgeopt.recipes.optimum_tasks import GENERATION, WITH_PAST, task_of_class
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.text_drafting import text_recipe
+from edgeopt.system.links import files_of
 from edgeopt.system.optional import require
 
 _MOST_TOLD = 3
@@ -180,7 +181,7 @@ def _configuration(source: Source, transformers: Any, class_name: str, config: A
 def _files(source: Source, transformers: Any, names: Sequence[str]) -> tuple[Path, ...]:
     """Return those of these files that a source has; of an id in the cache."""
     if Path(source.where).is_dir():
-        return tuple(file for one in names if (file := Path(source.where) / one).is_file())
+        return tuple(files_of(Path(source.where), names))
     may_lack = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_gated_repo": False}
     found = (transformers.utils.cached_file(source.where, one, **may_lack) for one in names)
     return tuple(Path(one) for one in found if one is not None)
