@@ -12,6 +12,7 @@ from edgeopt.measurement.accuracy.judgement import (
     LEVEL,
     LEVELS_IN_STAGES,
     LEVELS_OF_LOOKS,
+    NO_TIME,
     Judgement,
     NoProof,
     Word,
@@ -185,3 +186,10 @@ def test_labels_that_prove_nothing_say_so_and_what_would_decide() -> None:
     untested = in_order([judge_pairs(4, 2, 400, 0.01), judge_pairs(0, 0, 400, 0.01)])[1]
     assert "safer candidate" in str(untested)
     assert untested.remedy == "what decides the safer candidate lets this one be tested"
+
+
+def test_what_there_was_no_time_to_judge_is_open_the_greatest_risk_and_told_as_that():
+    judged = Judgement(Word.NOT_DECIDED, 0, 0.9, agreement_least=0.0, why=NO_TIME)
+    assert judged.is_open
+    assert judged.risk == 1.0
+    assert (str(judged), judged.remedy) == ("no time to judge it", "give --time-limit more")

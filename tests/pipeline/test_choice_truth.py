@@ -30,7 +30,7 @@ from edgeopt.pipeline.measure import Bench, measure_and_choose
 from edgeopt.pipeline.optimize import optimize
 from edgeopt.pipeline.selection import Prefer, Wish
 from edgeopt.recipes.frames import Frames
-from edgeopt.system.time_limit import limited
+from edgeopt.system.time_limit import OutOfTime, limited, time_left_s
 from edgeopt.tasks import Accuracy
 
 AGREES = judge_agreement(1.0, np.ones(400), 0.9)
@@ -62,7 +62,9 @@ def test_one_that_is_truly_a_tenth_faster_is_found_in_most_runs(truth):
     assert sum(bool(set(truth.called_faster(one)) - {"candidate-2"}) for one in decisions) <= 2
 
 
-def quiet(truth, speeds, *, fresh=True, wish=None, change=None, read=None, limit_s=math.inf, left_out=(), **told):
+def quiet(
+    truth, speeds, *, fresh=True, wish=None, change=None, read=None, limit_s=math.inf, left_out=(), judge=None, **told
+):
     """Return the decision on a machine without noise.
 
     Args:
@@ -74,6 +76,7 @@ def quiet(truth, speeds, *, fresh=True, wish=None, change=None, read=None, limit
         read: Sensors.
         limit_s: Of the machine's clock.
         left_out: Candidates that are not measured.
+        judge: Of their accuracy.
         **told: What else the bench is told: `one_open`, `time_limit_s`.
     """
     clock = ScriptedClock()
@@ -102,7 +105,7 @@ def quiet(truth, speeds, *, fresh=True, wish=None, change=None, read=None, limit
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("edgeopt.system.time_limit.monotonic", lambda: clock() / 1e9)
         with limited(clock() / 1e9 + limit_s):
-            return measure_and_choose(candidates, bench, wish or Wish(max_drop=0.01))
+            return measure_and_choose(candidates, bench, wish or Wish(max_drop=0.01), judge)
 
 
 def test_the_whole_frame_decides_and_not_execution_alone(truth):
@@ -233,3 +236,18 @@ def test_a_rewrite_of_which_the_engine_makes_the_same_graph_is_equivalent(tmp_pa
     assert simplified.changes
     assert simplified.speed.verdict is Change.EQUIVALENT
     assert any("simplify: the engine makes the original's own graph of it" in one.detail for one in report.notes)
+
+
+def test_turns_and_processes_leave_time_for_judging(truth):
+    left = list[float]()
+
+    def judge(marked):
+        left.append(time_left_s())
+        return marked
+
+    began_s = ScriptedClock()() / 1e9
+    found = quiet(truth, {"fast": (1.5, 0)}, limit_s=600.0, until_s=began_s + 60.0, judge=judge)
+    assert found.candidates[1].speed.processes > 1
+    assert left[0] > 500.0, "the limit around it holds again"
+    with pytest.raises(OutOfTime):
+        quiet(truth, {"fast": (1.5, 0)}, limit_s=600.0, until_s=began_s - 1.0, judge=judge)

@@ -19,6 +19,7 @@ from edgeopt.graph.model import load_model
 from edgeopt.measurement.accuracy.bootstrap import Scored, score
 from edgeopt.measurement.accuracy.evaluate import answers
 from edgeopt.measurement.accuracy.judgement import (
+    NO_TIME,
     Judgement,
     Word,
     in_order,
@@ -125,7 +126,7 @@ def _test(run: Run, tested: Sequence[Candidate]) -> list[Judgement]:
     except OutOfTime:
         note = Note(NoteKind.WARNING, f"no time to judge the accuracy of {tested[len(found)].name}", LONGER)
         run.context.notes.append(note)
-    return found + [_unjudged(run, one) for one in tested[len(found) :]]
+    return found + [_unjudged(run) for _ in tested[len(found) :]]
 
 
 def as_labels_prove(run: Run, judged: Judgement) -> Judgement:
@@ -155,11 +156,9 @@ def _by_answers(
     return [as_labels_prove(run, judged.get(name, one)) for name, one in zip(names, agreeing, strict=True)]
 
 
-def _unjudged(run: Run, one: Candidate) -> Judgement:
-    least = run.context.least_agreement
-    return Judgement(
-        Word.NOT_DECIDED, 0, least, agreement=one.agreement, agreement_least=0.0, why="no time to judge it"
-    )
+def _unjudged(run: Run) -> Judgement:
+    """Return that nothing is known: the greatest risk of all."""
+    return Judgement(Word.NOT_DECIDED, 0, run.context.least_agreement, agreement_least=0.0, why=NO_TIME)
 
 
 def samples_that_judge(run: Run, models: int) -> Frames:

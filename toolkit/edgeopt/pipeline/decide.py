@@ -31,6 +31,8 @@ from edgeopt.system.text import plural
 from edgeopt.system.time_limit import LONGER, OutOfTime, limited, longer
 
 INTERRUPTED = "the run was interrupted"
+_JUDGED = 0.15
+"""Share of a time limit that is kept for judging accuracy at most."""
 _TOO_LITTLE = "the time limit leaves too little time to measure them"
 _AGAIN = "the same command with --resume takes up what is finished"
 
@@ -62,6 +64,7 @@ def decide(run: Run) -> Decision | None:
         tell=run.listener.progress,
         one_open=one_open,
         time_limit_s=run.context.time_limit_s,
+        until_s=monotonic() + max(until_s, 0.0) - _judging_s(run),
         same=same_as_original(run, measured),
     )
     if bench.same:
@@ -77,6 +80,13 @@ def decide(run: Run) -> Decision | None:
     for name, samples in decision.confirmed.items():
         samples.save(run.workspace.path(model_file(name)).with_name("confirmed.npz"))
     return decision
+
+
+def _judging_s(run: Run) -> float:
+    """Return what is kept of a time limit for the answers of the original and of one form to the labels that prove."""
+    if run.context.time_limit_s is None or run.labelled is None or len(run.candidates) < 2:
+        return 0.0
+    return min(2 * len(run.labelled.frames) * run.course.frame_s, _JUDGED * run.context.time_limit_s)
 
 
 def candidates_that_fit(run: Run, left_s: float) -> list[Candidate]:

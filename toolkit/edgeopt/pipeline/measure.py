@@ -25,7 +25,7 @@ from edgeopt.pipeline.candidate import BASELINE, Candidate, Latency
 from edgeopt.pipeline.selection import Chosen, Wish, choose, is_answered, mark, shortlist
 from edgeopt.recipes.frames import Frames
 from edgeopt.steps._context import MOST_MEASURED
-from edgeopt.system.time_limit import LONGER, longer, time_left_s
+from edgeopt.system.time_limit import LONGER, limited, longer, time_left_s
 
 FRAMES_FOR_P99 = 400
 """The two-sided 95 % interval of a p99 needs 368."""
@@ -97,6 +97,8 @@ class Bench:
     """Whether memory holds one session at a time; its turns are then the proof, as each opens a session anew."""
     time_limit_s: float | None = None
     """Of the whole run, to say which one would have been enough."""
+    until_s: float = math.inf
+    """On the monotonic clock: what is left of a time limit then is for judging accuracy."""
     same: frozenset[str] = frozenset()
     """Names of the candidates of which the engine makes the baseline's own graph: times differ by chance alone."""
 
@@ -122,15 +124,17 @@ def measure_and_choose(
     """
     pace = Pace(bench.seconds, enough=FRAMES_FOR_P99, least_block=_LEAST_BLOCK)
     told = partial(bench.tell, "measure in turns") if bench.tell else None
-    turns = (take_turns_one_open if bench.one_open else take_turns)(
-        bench.openers, bench.frames, pace, workers=bench.workers, seed=bench.seed, machine=bench.machine, tell=told
-    )
-    timed = [_with_turns(one, turns, bench) if one.name in bench.openers else one for one in candidates]
-    marked = mark(timed, wish)
-    proof = _Proof(turns, bench)
-    if bench.fresh is not None:
-        marked = proof.confirm(marked, wish)
-    elif len(candidates) > 1 and (rounds := _rounds_of(turns)) < (least := _least_rounds(bench, pace)):
+    with limited(bench.until_s):
+        turns = (take_turns_one_open if bench.one_open else take_turns)(
+            bench.openers, bench.frames, pace, workers=bench.workers, seed=bench.seed, machine=bench.machine, tell=told
+        )
+        timed = [_with_turns(one, turns, bench) if one.name in bench.openers else one for one in candidates]
+        marked = mark(timed, wish)
+        proof = _Proof(turns, bench)
+        if bench.fresh is not None:
+            marked = proof.confirm(marked, wish)
+    turns_prove = bench.fresh is None and len(candidates) > 1
+    if turns_prove and (rounds := _rounds_of(turns)) < (least := _least_rounds(bench, pace)):
         cut = f"no speed is confirmed: the time limit left {rounds} of {least} rounds"
         proof.notes.append(Note(NoteKind.WARNING, cut, _enough(turns, rounds, least, bench)))
         marked = mark([_unproven(one) for one in marked], wish)

@@ -149,7 +149,7 @@ def _accuracy(report: Report) -> str:
         return ""
     figures = f"{score.metric} {score.value:.4f} (was {first.score.value:.4f}), " if score and first.score else ""
     figures = figures if judged.drop is not None and judged.samples else ""
-    without = "; no labels judge it" if judged.drop is None else ""
+    without = "; no labels judge it" if judged.drop is None and judged.samples else ""
     return f"{judged.word}: {figures}{judged}{without}"
 
 

@@ -26,6 +26,7 @@ from edgeopt.measurement.accuracy.bootstrap import Scored, drop_bounds
 from edgeopt.measurement.accuracy.paired_shares import least_samples, lower_bound, most_unseen, upper_bound
 from edgeopt.measurement.statistics.distributions import student_quantile
 from edgeopt.system.text import plural
+from edgeopt.system.time_limit import LONGER
 
 LEVEL = 0.05
 """Probability that a word is wrong, at any of the looks at labels."""
@@ -47,9 +48,12 @@ class NoProof(StrEnum):
     OVERUSED = "these labels were looked at too often"
 
 
+NO_TIME = "no time to judge it"
+"""Why nothing is known of a candidate that a time limit left."""
 _INSTEAD: Mapping[str, str] = {
     NoProof.STEERED: "labels of other samples would decide",
     NoProof.OVERUSED: "labels of other samples would decide, in another folder (-o)",
+    NO_TIME: LONGER,
     _UNTESTED: "what decides the safer candidate lets this one be tested",
 }
 """What would decide where the bound itself lies within what is allowed."""
