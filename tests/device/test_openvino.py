@@ -11,12 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engine_faults import norm_without_the_axis
+from engine_faults import norm_that_widens, norm_without_the_axis
 from npu_models import conv_relu, frames, numbers, parse, spread
 from onnx import TensorProto, helper
 
 from edgeopt.errors import InvalidFileError, NotFoundError, UnavailableError, UnsupportedError
 from edgeopt.executors import SessionOptions
+from edgeopt.executors.onnxruntime.optimizers import DISABLED_OPTIMIZERS
 from edgeopt.executors.openvino import BLOB_SUFFIX, EXECUTOR
 from edgeopt.executors.reference import EXECUTOR as REFERENCE
 from edgeopt.graph.model import Model
@@ -26,6 +27,7 @@ from edgeopt.pipeline.optimize import optimize
 from edgeopt.recipes.preprocess import Input, PictureInput, Preprocess, Resize
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.runtime.bundle import read_bundle
+from edgeopt.runtime.fallback import open_artefact
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.steps.embed_preprocess import embed_preprocess
 from edgeopt.steps.quantize.api import Form, open_graph, quantize
@@ -400,6 +402,22 @@ def test_where_openvino_changes_the_answers_it_is_not_tried_and_its_own_target_i
     assert any(note.detail.startswith("openvino-cpu not tried: OpenVINO") for note in report.notes)
     with pytest.raises(UnsupportedError, match=r"(?s)^OpenVINO .* changes what norm answers.*--target cpu"):
         optimize(file, target="openvino-cpu", out=tmp_path / "openvino", **given)
+
+
+def test_a_bundle_for_openvino_falls_back_on_a_model_that_onnx_runtime_takes(tmp_path, brief):
+    file, samples = tmp_path / "norm.onnx", tmp_path / "in.npz"
+    file.write_bytes(norm_that_widens().data)
+    values = np.random.default_rng(3).standard_normal((6, 1, 4, 8)).astype(np.float32)
+    np.savez(samples, x=values)
+    given = {"calib": str(samples), "steps": ("simplify",), "threads": 1}
+    report = optimize(file, target="openvino-cpu", out=tmp_path / "out", **given)
+    bundle = read_bundle(report.bundle)
+    first, *_, last = bundle.artefacts
+    assert (first.executor, last.executor) == ("openvino", "onnxruntime")
+    assert DISABLED_OPTIMIZERS in last.options
+    right = EXECUTOR.open(file, CPU).run({"x": values[0]})["y"]
+    found = open_artefact(bundle, last).session.run({"x": values[0]})["y"]
+    np.testing.assert_allclose(found, right, rtol=1e-4, atol=1e-5)
 
 
 def test_a_step_taken_up_from_disk_keeps_its_engine(tmp_path, brief):

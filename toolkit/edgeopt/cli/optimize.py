@@ -270,5 +270,5 @@ def _optimize_pipeline(
     return report.exit_code
 
 
-INTERRUPTED = "finished candidates are on disk; the same command with --resume takes them up"
+INTERRUPTED = "finished candidates, if any, are on disk; the same command with --resume takes them up"
 COMMAND = optimize

@@ -98,5 +98,5 @@ def prune(
     ctx.exit(result.exit_code)
 
 
-INTERRUPTED = "finished candidates are on disk; the same command with --resume takes them up"
+INTERRUPTED = "finished candidates, if any, are on disk; the same command with --resume takes them up"
 COMMAND = prune

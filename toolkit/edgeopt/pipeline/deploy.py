@@ -9,6 +9,7 @@ from pathlib import Path
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.executors import Session
+from edgeopt.executors._guard import active_guard
 from edgeopt.executors.onnxruntime.providers import CPU, TENSORRT
 from edgeopt.graph.model import Model, load_model
 from edgeopt.graph.outside import Layout
@@ -170,7 +171,8 @@ def _on_processor(run: Run, candidates: Sequence[Candidate], chain: Sequence[_Pa
     last = chain[-1]
     if last.target.executor == "onnxruntime" and last.target.providers == (CPU,):
         return []
-    target = replace(run.context.engine.target, executor="onnxruntime", providers=(CPU,), options={})
+    held_back = guard.entries if (guard := active_guard()) else {}
+    target = replace(run.context.engine.target, executor="onnxruntime", providers=(CPU,), options=held_back)
     full = [one for one in candidates if one.precision == "fp32" and not one.profile and not one.refused]
     one = full[-1] if full else candidates[0]
     same = next((part.name for part in chain if part.file == one.file), "fallback-cpu.onnx")
