@@ -7,6 +7,7 @@ one: what the last answers lose, and what a frame takes, decide together.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
@@ -44,11 +45,14 @@ from edgeopt.runtime.runtime import Runtime
 from edgeopt.steps._context import Listener
 from edgeopt.system.environment import package_versions, read_environment
 from edgeopt.system.files import require_writable, write_beside
+from edgeopt.system.time_limit import OutOfTime, limited
 
 MARK = "pipeline-run.json"
 _ROUNDS = 3
 """Combinations that are measured as a whole, where the first misses the budget or loses more than expected."""
-_FOR_MODELS = 0.7
+_LEAST_PROVING_S = 5.0
+"""For the turns that end a run, however late it is."""
+_FOR_MODELS = 0.6
 """Share of a time limit for the candidates of all models together."""
 
 
@@ -340,7 +344,12 @@ class _Joint:
             tell=self._hears.progress,
             seconds=max(3.0, self._ends_s - monotonic()) / 2 if self._ends_s else None,
         )
-        return _Tried(combination, judged, prove(candidates, folders, proving))
+        ends_s = max(self._ends_s or math.inf, monotonic() + _LEAST_PROVING_S)
+        try:
+            with limited(ends_s):
+                return _Tried(combination, judged, prove(candidates, folders, proving))
+        except OutOfTime:  # of slow models not two rounds are whole: the least is measured all the same
+            return _Tried(combination, judged, prove(candidates, folders, proving))
 
     def _form(self, stage: str, name: str) -> Path:
         return next(one.bundles[name] for one in self._models if one.stage == stage)
