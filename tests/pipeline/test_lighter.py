@@ -46,6 +46,7 @@ def run(tmp_path) -> SimpleNamespace:
         pictures=frames,
         judged_pictures=frames.spread(16),
         time_limit_s=None,
+        ends_at=float("inf"),
         original=clipped(1e9),
         task=lambda given, evaluating: make_task(RECIPE, given.inputs, given.outputs, evaluating=evaluating),
         open=opened,
