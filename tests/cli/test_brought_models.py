@@ -325,3 +325,15 @@ def test_external_data_below_that_comes_in_whole(tmp_path):
     onnx.save(proto, str(tmp_path / "outside.onnx"), save_as_external_data=True, location="w.bin", size_threshold=0)
     found = load_model(tmp_path / "outside.onnx").proto.graph.initializer
     assert np.array_equal(onnx.numpy_helper.to_array(next(one for one in found if one.name == "w")), np.ones((4, 4)))
+
+
+def test_run_takes_a_model_whose_weights_lie_outside(tmp_path, monkeypatch):
+    """They went through one file, which holds no more than 2 GB."""
+    monkeypatch.setattr("edgeopt.graph.model._TWO_GB", 500_000)
+    model = write_outside(tmp_path / "given.onnx", [256] * 3)
+    x = np.random.default_rng(1).random((1, 1, 256), np.float32)
+    np.savez(tmp_path / "x.npz", x=x)
+    shown = CliRunner().invoke(cli, ["run", str(model), str(tmp_path / "x.npz"), "-r", "tensors", "--json"])
+    assert shown.exit_code == 0, shown.output
+    (wanted,) = EXECUTOR.open(model, SessionOptions()).run({"x": x[0]}).values()
+    assert f"{wanted.mean():.3g}"[:4] in shown.stdout

@@ -11,6 +11,9 @@ from small_nets import Net
 
 from edgeopt.graph.model import Model, load_model, save_model
 from edgeopt.graph.tensors import TensorSpec
+from edgeopt.measurement.given import open_given
+from edgeopt.measurement.pipelines.given import write_original
+from edgeopt.measurement.subject import open_subject
 from edgeopt.pipeline.draft import draft
 from edgeopt.recipes.preprocess import Preprocess
 from edgeopt.recipes.recipe import Recipe, find_recipe
@@ -159,3 +162,13 @@ def test_guesses_are_told_until_they_are_taken_out(tmp_path):
     assert told() == ["guesses in recipe 'net', which nobody checked: labels"]
     path.write_text("\n".join(line for line in lines if not line.startswith("guesses")))
     assert told() == []
+
+
+def test_a_bundle_tells_guesses_to_who_measures_it(tmp_path):
+    """`run` told them, and `bench`, `compare` and `check` did not."""
+    _, not_known = drafted(regression(("logits", LOGITS)), tmp_path)
+    write_original(tmp_path / "bundle", open_given(str(tmp_path / "net.onnx"), "cpu", None), threads=1)
+    subject = open_subject(str(tmp_path / "bundle"), target="cpu", recipe=None, threads=1)
+    subject.session.close()
+    told = f"guesses in recipe 'net', which nobody checked: {', '.join(not_known)}"
+    assert [note.detail for note in subject.notes if "guesses" in note.detail] == [told]

@@ -22,6 +22,7 @@ from edgeopt.recipes.frames import Frames, open_frames
 from edgeopt.recipes.input_shapes import Shapes
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.recognise import choose_recipe
+from edgeopt.recipes.told_outputs import notes_of_guesses
 from edgeopt.runtime.bundle import is_bundle
 from edgeopt.runtime.opening import Opening, opening_for
 from edgeopt.runtime.runtime import Runtime
@@ -203,10 +204,10 @@ def _open_bundle(
         opening = opening.with_entries(entries).with_threads(used)
         session = opening.open(path)
     _require_real_time(session, bundle.target.name)
-    read_as, notes = bundle.recipe, runtime.notes
+    read_as, notes = bundle.recipe, (*runtime.notes, *notes_of_guesses(bundle.recipe))
     if recipe == ARRAYS_RECIPE:
         choice = choose_recipe(recipe, None, session.inputs, session.outputs, {}, shapes)
-        read_as, notes = choice.recipe, (*notes, *choice.notes)
+        read_as, notes = choice.recipe, (*runtime.notes, *choice.notes)
     return Subject(
         name=model,
         recipe=read_as,

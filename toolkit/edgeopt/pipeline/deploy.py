@@ -13,7 +13,6 @@ from edgeopt.executors._guard import active_guard
 from edgeopt.executors.onnxruntime.providers import CPU, TENSORRT
 from edgeopt.graph.model import Model, load_model
 from edgeopt.graph.outside import Layout
-from edgeopt.graph.outside_weights import in_one_file, layout_of
 from edgeopt.graph.tensors import Sample
 from edgeopt.measurement.accuracy.evaluate import model_inputs
 from edgeopt.pipeline.candidate import Candidate
@@ -32,11 +31,11 @@ from edgeopt.runtime.bundle import (
     Bundle,
     Expected,
     SelfTest,
-    Weights,
     make_artefact,
     make_selftest,
     write_bundle,
 )
+from edgeopt.runtime.bundle_models import in_bundle
 from edgeopt.runtime.fallback import open_artefact
 from edgeopt.runtime.selftest import FILE, MOST_SAMPLES, Recorded, Rows, choose_samples, pack, record, run_rows
 from edgeopt.steps._context import Engine
@@ -219,17 +218,6 @@ def _packed(
     if embedded.inside and embedded.name == one.name and part.judged_as is None:
         expected = replace(expected, **embedded.inside.expected)
     return replace(made, expected=expected, noise_limits=recorded.limits if recorded else {}), data
-
-
-def in_bundle(model: Model, weights: dict[str, Layout]) -> tuple[bytes, Weights | None]:
-    """Return a model as the bundle stores it; equal weights of several models lie there once, named by their hash."""
-    if not model.is_outside:
-        return model.data, None
-    layout = layout_of(model.proto)
-    content = layout.sha256
-    named = Weights(f"weights-{content[:16]}.bin", content, layout.size_bytes)
-    weights[named.file] = layout
-    return in_one_file(model.proto, layout, named.file), named
 
 
 def _expected(run: Run, best: Candidate) -> dict[str, object]:

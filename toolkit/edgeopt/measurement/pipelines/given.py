@@ -8,10 +8,12 @@ from pathlib import Path
 
 from edgeopt.errors import EdgeoptError, Note
 from edgeopt.executors._guard import active_guard
+from edgeopt.graph.outside import Layout
 from edgeopt.measurement.given import Given, open_given
 from edgeopt.measurement.pipelines.code import load_calls
 from edgeopt.runtime.availability import require_engine
 from edgeopt.runtime.bundle import make_artefact, write_bundle
+from edgeopt.runtime.bundle_models import in_bundle
 from edgeopt.runtime.pipelines.bundle import PipelineBundle, is_pipeline_bundle, read_pipeline, write_pipeline
 from edgeopt.runtime.pipelines.description import Description, Stage, is_description, read_description
 from edgeopt.runtime.pipelines.pipeline import AppStage, Pipeline
@@ -113,5 +115,8 @@ def beside(description: Description, name: str) -> str:
 
 def write_original(folder: Path, given: Given, threads: int) -> None:
     """Write the bundle of a model as it came."""
-    artefact = make_artefact("model.onnx", given.model.data, given.target.float_precision, given.target, threads)
-    write_bundle(folder, [(artefact, given.model.data)], given.target, given.recipe, {}, package_versions())
+    weights = dict[str, Layout]()
+    data, kept = in_bundle(given.model, weights)
+    artefact = make_artefact("model.onnx", data, given.target.float_precision, given.target, threads)
+    models = [(replace(artefact, weights=kept), data)]
+    write_bundle(folder, models, given.target, given.recipe, {}, package_versions(), weights=weights)

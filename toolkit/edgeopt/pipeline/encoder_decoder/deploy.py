@@ -8,11 +8,11 @@ from pathlib import Path
 from edgeopt.executors.onnxruntime.decoder import LOGITS
 from edgeopt.graph.model import load_model
 from edgeopt.graph.outside import Layout
-from edgeopt.pipeline.deploy import in_bundle
 from edgeopt.pipeline.generation.deploy import FOLDER, told_of
 from edgeopt.pipeline.generation.result import LanguageReport
 from edgeopt.recipes.encoder_decoder import read_encoder_decoder, recipe_of
 from edgeopt.runtime.bundle import Artefact, Bundle, Expected, make_artefact, write_bundle
+from edgeopt.runtime.bundle_models import in_bundle
 from edgeopt.runtime.decoding.encoder_decoder import open_encoder_decoder
 from edgeopt.runtime.decoding.selftest_pair import record_pair
 from edgeopt.system.environment import package_versions

@@ -9,11 +9,11 @@ from typing import Any
 from edgeopt.executors.onnxruntime.decoder import LOGITS
 from edgeopt.graph.model import load_model
 from edgeopt.graph.outside import Layout
-from edgeopt.pipeline.deploy import in_bundle
 from edgeopt.pipeline.generation.guessing import with_guesses
 from edgeopt.pipeline.generation.result import LanguageForm, LanguageReport
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.runtime.bundle import Bundle, Expected, make_artefact, write_bundle
+from edgeopt.runtime.bundle_models import in_bundle
 from edgeopt.runtime.decoding.opening import open_language_model
 from edgeopt.runtime.decoding.selftest import record_logits
 from edgeopt.system.environment import package_versions, read_environment
