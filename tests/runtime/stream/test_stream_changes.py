@@ -208,6 +208,14 @@ def test_an_iterator_that_yields_nothing_for_a_while_is_told_of(script):
     assert str(event) == "5.0 s, frame 1: stalled: no frame has come for 5 s"
 
 
+def test_a_model_of_seconds_a_frame_makes_no_source_stall(script, monkeypatch):
+    """Pictures of a folder are read when they are wanted; what comes late there is the answer."""
+    monkeypatch.setattr("edgeopt.runtime.stream.sources.frames._Iterated.is_paced", False)
+    stream = Stream(script.runtime([6000]), [FRAME] * 3, fps=None, clockwork=script.clockwork)
+    assert len(list(stream)) == 3
+    assert EventKind.STALLED not in kinds(stream.stats().events)
+
+
 def test_stop_ends_a_reader_in_another_thread(script):
     stream = Stream(script.runtime([5]), (FRAME for _ in range(10**6)), clockwork=script.clockwork)
     seen: list[int] = []

@@ -225,6 +225,7 @@ class Stream:
             if self._handed_ns is not None:
                 self._reader_ns = desk.now_ns - self._handed_ns
             server.want()
+            wanted_ns = desk.now_ns
             while True:
                 served = server.take()
                 if served is not None or desk.is_stopped:
@@ -235,17 +236,19 @@ class Stream:
                 if hangs_at is not None and now >= hangs_at:
                     server.give_up()
                     continue
-                desk.changes.wait(self._next_look_ns(now, hangs_at))
+                desk.changes.wait(self._next_look_ns(now, hangs_at, wanted_ns))
 
-    def _next_look_ns(self, now: int, hangs_at: int | None) -> int | None:
+    def _next_look_ns(self, now: int, hangs_at: int | None, wanted_ns: int) -> int | None:
         """Return when something must be decided though nothing happens; tell of a source that gives nothing.
+
+        A source that is read on demand gives nothing while a model or the application takes its time.
 
         Raises:
             UnavailableError: If it has given nothing for too long.
         """
         if hangs_at is not None or self._desk.is_ended:
             return hangs_at
-        since = self._desk.last_fed_ns
+        since = max(self._desk.last_fed_ns, wanted_ns) if self.is_on_demand else self._desk.last_fed_ns
         if self._stalled and since + _STALLED_NS > now:
             self._stalled = False
         if not self._stalled and now >= since + _STALLED_NS:
