@@ -20,7 +20,7 @@ from edgeopt.measurement.one_open import LEAST_ROUNDS, take_turns_one_open
 from edgeopt.measurement.resources.trust import Trust, TrustLevel, judge_turns
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.budget import judge_budget
-from edgeopt.measurement.statistics.ratio import Change, Ratio
+from edgeopt.measurement.statistics.ratio import Change
 from edgeopt.pipeline.candidate import BASELINE, Candidate, Latency
 from edgeopt.pipeline.selection import Chosen, Wish, choose, is_answered, mark, shortlist
 from edgeopt.recipes.frames import Frames
@@ -159,7 +159,8 @@ def _with_turns(one: Candidate, turns: Turns, bench: Bench) -> Candidate:
     if one.name == BASELINE:
         return timed
     if one.name in bench.same:
-        return replace(timed, speed=Ratio(1.0, 1.0, 1.0, Change.EQUIVALENT))
+        same = replace(turns.ratio(one.name, "frame"), speedup=1.0, low=1.0, high=1.0, verdict=Change.EQUIVALENT)
+        return replace(timed, speed=same)
     speeds = {part: turns.ratio(one.name, part) for part in ("frame", "execute") if part in turns.parts}
     if bench.fresh is not None:
         speeds = {part: replace(speed, verdict=Change.UNCONFIRMED) for part, speed in speeds.items()}
