@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,6 +22,7 @@ from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.model import Model, find_model, load_model, save_model
 from edgeopt.measurement.accuracy.evaluate import answers, model_inputs
 from edgeopt.pipeline.quantize import quantize
+from edgeopt.pipeline.quantize_summary import summarize
 from edgeopt.recipes.frames import open_frames
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.recipes.recognise import choose_recipe
@@ -201,6 +203,8 @@ def test_a_u_net_on_pictures_needs_a_recipe_and_works_with_one(pictures, tmp_pat
     (tmp_path / "recipe.toml").write_text(OWN, "utf-8")
     made = quantize(tmp_path / "model.onnx", calib=pictures, out=tmp_path / "a.onnx", threads=1, time_limit_s=1)
     assert made.recipe == "own"
+    written = replace(made, chosen=made.tried[0], file=tmp_path / "a.onnx")
+    assert summarize(written).verdict.next_command == f"edgeopt compare {tmp_path / 'model.onnx'} {tmp_path / 'a.onnx'}"
     assert max(one.agreement for one in made.tried) > 0.99
     with pytest.raises(UnsupportedError, match="recipe 'own' knows no metric on labels"):
         quantize(tmp_path / "model.onnx", calib=pictures, eval=DIGITS / "eval" / "instances.json")

@@ -131,6 +131,7 @@ def finetune(
         labelled=_labelled(scored[1], scored[2]) if scored else None,
         pictures=scored[0].accuracy.n if scored else 0,
         notes=tuple(dict.fromkeys((*begun, *given.choice.notes, *frames.notes, *done.notes))),
+        given=str(model),
     )
 
 

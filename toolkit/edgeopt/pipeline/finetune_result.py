@@ -55,6 +55,8 @@ class FinetuneResult:
     pictures: int = 0
     """On which the metric was computed."""
     notes: tuple[Note, ...] = ()
+    given: str = ""
+    """The model as it was asked for: a path, which `compare` takes too."""
 
     @property
     def exit_code(self) -> int:

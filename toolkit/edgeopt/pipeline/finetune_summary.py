@@ -60,5 +60,5 @@ def _verdict(result: FinetuneResult) -> Verdict:
         Outcome.DONE,
         f"{result.file} answers more like {result.teacher} than {result.model} does",
         _figures(result),
-        next_command=f"edgeopt compare {shlex.quote(result.model)} {shlex.quote(str(result.file))}",
+        next_command=f"edgeopt compare {shlex.quote(result.given or result.model)} {shlex.quote(str(result.file))}",
     )

@@ -161,6 +161,7 @@ def quantize(
             notes=tuple(dict.fromkeys(told)),
             options=options if chosen else {},
             tensors=tuple(tensor_rows(searched.found)),
+            given=str(model),
         )
 
 

@@ -52,6 +52,8 @@ class QuantizeResult:
     """Session options with which the file was measured, beyond those of the target."""
     tensors: tuple[Mapping[str, Any], ...] = ()
     """What is known of each tensor, the worst first; see `tensor_rows`."""
+    given: str = ""
+    """The model as it was asked for: a path or a shipped name, which `compare` takes too."""
 
     @property
     def exit_code(self) -> int:

@@ -54,7 +54,7 @@ def _verdict(result: QuantizeResult) -> Verdict:
         Outcome.DONE,
         f"{result.file} is estimated {chosen.speed_ratio:.2f}x as fast as the float model",
         tuple(facts),
-        next_command=f"edgeopt compare {shlex.quote(result.model)} {shlex.quote(str(result.file))}",
+        next_command=f"edgeopt compare {shlex.quote(result.given or result.model)} {shlex.quote(str(result.file))}",
     )
 
 
