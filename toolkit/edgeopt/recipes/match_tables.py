@@ -122,7 +122,7 @@ def _precision(table: MatchTable, drawn: NDArray[np.float64], truths: NDArray[np
     rows, repeated = np.unique(np.concatenate([table.hits, table.ignored], axis=1), axis=0, return_counts=True)
     rows, repeated = rows[::-1], repeated[::-1]  # loose overlaps before strict ones, which have fewer hits
     hits, ignored = np.split(rows, 2, axis=1)
-    places = np.flatnonzero(hits.any(axis=0) & drawn.any(axis=1)[table.pictures])
+    places = np.flatnonzero(hits.any(axis=0) & np.asarray(drawn.any(axis=1))[table.pictures])
     if not len(places):
         return np.zeros(len(truths))
     counted = ~(ignored if ignored.any() else ignored[:1])
