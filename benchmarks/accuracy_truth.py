@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.measurement.accuracy.bootstrap import RESAMPLES, Scored
+from edgeopt.measurement.accuracy.bootstrap import HALVES, RESAMPLES, Scored, bias_of
 from edgeopt.measurement.accuracy.judgement import (
     LEVEL,
     LEVELS_IN_STAGES,
@@ -110,10 +110,11 @@ class Labelled:
         """Standard deviation of what is lost, over the resamples."""
         return float(np.subtract(self.before[1:], self.after[1:]).std())
 
-    def counts(self, rows: int) -> NDArray[np.int64]:
+    def counts(self, rows: int, *, of_half: bool = False) -> NDArray[np.int64]:
         """Return (rows, samples) how often each sample of the population counts: in the set, or in a new resample."""
         labels, samples = len(self.places), self.population.samples
-        drawn = self.places[self.rng.integers(labels, size=(rows, labels))] if self.before else self.places[None]
+        size = (rows, labels // 2 if of_half else labels)
+        drawn = self.places[self.rng.integers(labels, size=size)] if self.before else self.places[None]
         flat = drawn + samples * np.arange(rows)[:, None]
         return np.bincount(flat.reshape(-1), minlength=rows * samples).reshape(rows, samples)
 
@@ -125,6 +126,15 @@ class Labelled:
             ]
         else:
             scored = [self._scored(one) for one in (self.before, self.after)]
+            judged = judge_scores(scored[0], scored[1], allowed, level=level)
+            if judged is None or judged.word is not Word.KEPT:
+                return False  # the bias moves a bound outwards only
+            halves, both = self.counts(HALVES, of_half=True), (self.population.before, self.population.after)
+            biases = [
+                bias_of(np.array(one.resampled), self.population.score(evidence, halves))
+                for one, evidence in zip(scored, both, strict=True)
+            ]
+            scored = [replace(one, bias=bias) for one, bias in zip(scored, biases, strict=True)]
         judged = judge_scores(scored[0], scored[1], allowed, level=level)
         assert judged is not None
         return judged.word is Word.KEPT

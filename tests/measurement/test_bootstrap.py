@@ -19,7 +19,9 @@ from edgeopt.measurement.accuracy.bootstrap import (
     RESAMPLES,
     Drop,
     Scored,
+    bias_of,
     drop_between,
+    drop_bounds,
     require_telling,
     score,
 )
@@ -213,6 +215,26 @@ def test_a_detector_that_misses_more_drops_and_the_interval_says_so(detection: D
     fewer = [Detections(one.boxes[::2], one.scores[::2], one.classes[::2]) for one in answers]
     drop = drop_between(score(detection, answers, labels), score(detection, fewer, labels))
     assert 0 < drop.low < drop.value < drop.high
+
+
+def test_a_metric_that_is_seen_too_small_on_few_samples_moves_the_bound_outwards_only() -> None:
+    rng = np.random.default_rng(0)
+    sample = rng.uniform(0, 1, 20)
+    whole, half = (rng.choice(sample, (4000, size)).var(axis=1) for size in (20, 10))
+    assert bias_of(whole, half) == pytest.approx(-sample.var() / 20, rel=0.4), "of a variance over n it is -1/n"
+    draws = [(value, tuple((value + rng.normal(0, 0.01, 500)).tolist())) for value in (0.5, 0.4)]
+    before, after = (Scored(Accuracy("AP", value, 60), resampled, "", "0", 60) for value, resampled in draws)
+    plain = drop_bounds(before, after, 0.05)
+    small, large = (drop_bounds(before, replace(after, bias=bias), 0.05) for bias in (0.02, -0.02))
+    assert (small.low, small.high) == pytest.approx((plain.low, plain.high + 0.02))
+    assert (large.low, large.high) == pytest.approx((plain.low - 0.02, plain.high))
+
+
+def test_the_bias_is_kept_with_the_score(detection: Detection) -> None:
+    labels, answers = labelled()
+    found = score(detection, answers, labels)
+    assert found.bias != 0
+    assert Scored.from_json(found.to_json()) == found
 
 
 def test_top1_of_a_resample_counts_pictures_as_often_as_they_were_drawn() -> None:

@@ -21,6 +21,8 @@ from edgeopt.recipes.metrics import find_metric
 from edgeopt.tasks import Accuracy, Task
 
 RESAMPLES = 1000
+HALVES = 500
+"""Resamples of half as many samples, which tell the bias to a twentieth of the spread."""
 _SEED = 0
 """Fixed: two models on the same pictures are scored on the same resamples, whenever each is scored."""
 _DIGITS = 9
@@ -47,6 +49,9 @@ class Scored:
     """How many were drawn from: pictures, or streams and blocks of them; 0: as many as pictures."""
     right: str = ""
     """`1` for each sample that is right, `0` for each that is not; empty where the metric is no share of samples."""
+    bias: float = 0.0
+    """What the metric is off in the mean on a set of this size; 0 where it is a share of samples, which is off nowhere.
+    """
 
     @property
     def why_not_telling(self) -> str:
@@ -92,15 +97,29 @@ def score(task: Task, answers: Sequence[Any], labels: Labels) -> Scored:
         answers: One a picture.
         labels: Of the same pictures.
     """
-    groups, resampled = labels.groups, np.zeros(0)
+    groups, resampled, bias = labels.groups, np.zeros(0), 0.0
     count = len(set(groups)) if groups else len(answers)
-    if count > 1:
-        draws = _draws(count)
-        resampled = task.score_resamples(answers, labels, draws[:, groups] if groups else draws)
-    values, accuracy = tuple(np.round(resampled, _DIGITS).tolist()), task.score(answers, labels)
+    accuracy = task.score(answers, labels)
     is_share = find_metric(accuracy.metric).is_share and not groups
+    if count > 1:
+        draws = [_draws(count)] if is_share else [_draws(count), _halves(count)]
+        scores = [task.score_resamples(answers, labels, one[:, groups] if groups else one) for one in draws]
+        resampled, bias = scores[0], bias_of(*scores) if len(scores) > 1 else 0.0
+    values = tuple(np.round(resampled, _DIGITS).tolist())
     right = _right(task, answers, labels) if is_share else ""
-    return Scored(accuracy, values, labels.source.name, _identity(labels), count, right)
+    return Scored(accuracy, values, labels.source.name, _identity(labels), count, right, bias)
+
+
+def bias_of(resampled: NDArray[np.float64], halves: NDArray[np.float64]) -> float:
+    """Return what a metric is off in the mean on a set of its size, from resamples as large and half as large.
+
+    The envelope of average precision picks what is high by chance, more of it the fewer pictures there are, and more
+    in a worse model: its drop is seen too small. Such a bias falls with the number of samples, so that resamples of
+    half as many are off by twice as much.
+
+    Source: the m out of n bootstrap, Bickel, Goetze and van Zwet, Statistica Sinica 7, 1997; a bias of order 1/n.
+    """
+    return round(float(halves.mean() - resampled.mean()), _DIGITS)
 
 
 def _right(task: Task, answers: Sequence[Any], labels: Labels) -> str:
@@ -131,6 +150,13 @@ def require_telling(scored: Scored, otherwise: str) -> None:
             remedy="check that the labels are of these pictures and classes, and that the recipe reads the model "
             f"right (edgeopt run draws its answers); {otherwise}",
         )
+
+
+@lru_cache(maxsize=1)
+def _halves(count: int) -> NDArray[np.int64]:
+    """Return (resamples, count) how often each picture is drawn in resamples of half as many."""
+    rng = np.random.default_rng(_SEED + 1)
+    return rng.multinomial(count // 2, np.full(count, 1 / count), HALVES).astype(np.int64)
 
 
 @lru_cache(maxsize=1)
@@ -166,7 +192,9 @@ def drop_bounds(baseline: Scored, variant: Scored, level: float) -> Drop | None:
     """Return what the variant lost, with two bounds of which each is wrong in `level` of all cases.
 
     As `drop_between`, but each bound is moved outwards where the resamples lean to its side: few samples that lose much
-    are missing from many labelled sets, and a bound without it was wrong in 10 % where 5 % were meant.
+    are missing from many labelled sets, and a bound without it was wrong in 10 % where 5 % were meant. And it is moved
+    outwards by the bias of the drop where that leans inwards: on composed scenes AP's drop is seen too small by 0.2 to
+    0.4 of its spread.
 
     Source: the second-order term of the Studentized mean, Hall, The Bootstrap and Edgeworth Expansion, 1992, 2.6.
     """
@@ -179,7 +207,9 @@ def drop_bounds(baseline: Scored, variant: Scored, level: float) -> Drop | None:
     skewness = float(np.mean((drops - drops.mean()) ** 3)) / spread**3 if spread > 0 else 0.0
     reach = NormalDist().inv_cdf(1 - level)
     moved = _SKEWNESS * spread * skewness * (2 * reach**2 + 1) / 6
-    return Drop(value, plain.low + min(moved, 0.0), plain.high + max(moved, 0.0))
+    bias = baseline.bias - variant.bias
+    low, high = plain.low - max(bias, 0.0), plain.high + max(-bias, 0.0)
+    return Drop(value, low + min(moved, 0.0), high + max(moved, 0.0))
 
 
 def _resampled_drops(baseline: Scored, variant: Scored) -> NDArray[np.float64] | None:
