@@ -28,7 +28,8 @@ from time import perf_counter
 import numpy as np
 from generation import CONTEXT, NEXT, SHIPPED, exported, ours, ratio
 
-from edgeopt.measurement.generation.bench import GenerationOptions, bench_generation
+from edgeopt.measurement.generation.bench import bench_generation
+from edgeopt.measurement.generation.options import GenerationOptions
 from edgeopt.recipes.tokens import read_tokens
 from edgeopt.runtime.decoding.generation import Asked
 from edgeopt.runtime.decoding.opening import open_language_model

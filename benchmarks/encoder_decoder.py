@@ -20,7 +20,7 @@ from edgeopt.graph.sound import Sound
 from edgeopt.measurement.generation.turns import PARTS
 from edgeopt.pipeline.encoder_decoder.optimize import optimize_encoder_decoder
 from edgeopt.pipeline.export.export import export
-from edgeopt.pipeline.generation.optimize import LanguageOptions
+from edgeopt.pipeline.generation.options import LanguageOptions
 from edgeopt.pipeline.run import Silence
 from edgeopt.recipes.wav_files import write_wav
 from edgeopt.runtime.decoding.encoder_decoder import open_encoder_decoder
@@ -102,7 +102,7 @@ def main() -> None:
         export(f"hf:{network}", out=exported)
     options = LanguageOptions(
         output_tokens=asked.output_tokens,
-        text=str(sounds(asked.folder / "sounds")),
+        eval=str(sounds(asked.folder / "sounds")),
         threads=1,
         seconds=20.0,
         time_limit_s=asked.time_limit,

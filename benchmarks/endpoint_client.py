@@ -19,7 +19,8 @@ from time import perf_counter_ns
 
 import numpy as np
 
-from edgeopt.measurement.endpoint.bench import EndpointOptions, bench_endpoint
+from edgeopt.measurement.endpoint.bench import bench_endpoint
+from edgeopt.measurement.endpoint.options import EndpointOptions
 from edgeopt.measurement.statistics.quantile import Quantile, quantile
 
 

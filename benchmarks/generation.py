@@ -34,7 +34,8 @@ from edgeopt.executors.onnxruntime import EXECUTOR  # noqa: F401 - telemetry is 
 from edgeopt.graph.model import load_model, save_model
 from edgeopt.pipeline.generation.forms import FORMS, with_chunks
 from edgeopt.pipeline.generation.material import Material
-from edgeopt.pipeline.generation.optimize import LanguageOptions, optimize_language_model
+from edgeopt.pipeline.generation.optimize import optimize_language_model
+from edgeopt.pipeline.generation.options import LanguageOptions
 from edgeopt.pipeline.run import Silence
 from edgeopt.recipes.recipe_text import recipe_text
 from edgeopt.recipes.tokens import read_tokens

@@ -20,6 +20,8 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = Path(edgeopt.__file__).parent
 ORDER = [
     "cli",
+    "verbs",
+    "workloads",
     "pipeline",
     "steps",
     "passes",

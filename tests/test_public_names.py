@@ -15,9 +15,8 @@ from edgeopt.measurement.bench.options import BenchOptions, BenchWishes
 from edgeopt.measurement.bench.run import bench
 from edgeopt.measurement.pipelines.bench import bench_pipeline
 from edgeopt.pipeline.optimize import optimize
-from edgeopt.pipeline.plan import Options
+from edgeopt.pipeline.options import OptimizeWishes, Options
 from edgeopt.pipeline.prune import prune
-from edgeopt.pipeline.wishes import OptimizeWishes
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder
 from edgeopt.runtime.decoding.generation import AnswerWishes, Asked
 from edgeopt.runtime.decoding.language_model import LanguageModel

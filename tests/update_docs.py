@@ -12,6 +12,7 @@ from api_reference import api_page
 from click.testing import CliRunner
 
 from edgeopt.cli import cli
+from edgeopt.workloads import VERBS, kinds
 
 DOCS = Path(__file__).parents[1] / "docs" / "commands.md"
 API = DOCS.with_name("api.md")
@@ -31,7 +32,17 @@ def commands_page() -> str:
     """Return the page with the help of every command."""
     names = cli.list_commands(click.Context(cli))
     parts = [f"## edgeopt {name}\n\n```text\n{shown_help(name)}\n```\n" for name in names]
-    return "\n".join(["# Commands\n", f"```text\n{shown_help()}\n```\n", *parts])
+    return "\n".join(["# Commands\n", f"```text\n{shown_help()}\n```\n", kinds_and_verbs(), *parts])
+
+
+def kinds_and_verbs() -> str:
+    """Return which verb takes which kind of workload, and what is said where it does not."""
+    rows = ["| | " + " | ".join(VERBS) + " |", "|---|" + "---|" * len(VERBS)]
+    for kind in reversed(kinds()):
+        cells = ("yes" if kind.has(verb) else kind.refusals[verb][0] for verb in VERBS)
+        rows.append(f"| {kind.noun} | {' | '.join(cells)} |")
+    text = "What a verb is pointed at is recognised; an option that belongs to another kind is refused in one line."
+    return "\n".join(["## Verbs and kinds of workload\n", f"{text}\n", *rows, ""])
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from nets import NETS, make
 from edgeopt.measurement.statistics.ratio import Ratio, ratio_of_rounds
 from edgeopt.pipeline.candidate import BASELINE, Candidate
 from edgeopt.pipeline.optimize import optimize
-from edgeopt.pipeline.plan import Options
+from edgeopt.pipeline.options import Options
 from edgeopt.pipeline.result import Report
 from edgeopt.pipeline.run import Ears
 from edgeopt.recipes.frames import open_frames

@@ -24,7 +24,8 @@ from edgeopt.cli import cli
 from edgeopt.cli._progress import Progress
 from edgeopt.errors import EdgeoptError
 from edgeopt.measurement.bench import diagnosis
-from edgeopt.measurement.bench.options import BenchOptions, plan_load, price_machine
+from edgeopt.measurement.bench.options import BenchOptions
+from edgeopt.measurement.bench.planning import plan_load
 from edgeopt.measurement.bench.result import BenchResult
 from edgeopt.measurement.bench.stored import read_stored
 from edgeopt.measurement.bench.summary import summarize
@@ -323,10 +324,10 @@ def test_a_cost_that_leaves_energy_out_says_so(closed):
 def test_a_device_is_priced_by_its_life_and_the_measured_power():
     wishes = BenchOptions(find_capacity=True, device_price=87.66, life_years=1, kwh_price=0.36)
     device = 87.66 / (8766 * 3600)
-    assert price_machine(wishes, measured_watts=10.0) == pytest.approx(device + 10 * 0.36 / 3.6e6)
-    assert price_machine(replace(wishes, watts=20.0), measured_watts=10.0) == pytest.approx(device + 20 * 0.36 / 3.6e6)
-    assert price_machine(BenchOptions(cloud_price=3.6), None) == pytest.approx(1e-3)
-    assert price_machine(BenchOptions(), None) is None
+    assert wishes.per_s(measured_watts=10.0) == pytest.approx(device + 10 * 0.36 / 3.6e6)
+    assert replace(wishes, watts=20.0).per_s(measured_watts=10.0) == pytest.approx(device + 20 * 0.36 / 3.6e6)
+    assert BenchOptions(cloud_price=3.6).per_s() == pytest.approx(1e-3)
+    assert BenchOptions().per_s() is None
 
 
 @pytest.fixture

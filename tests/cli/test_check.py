@@ -36,8 +36,9 @@ from edgeopt.measurement.check.summary import summarize
 from edgeopt.measurement.fresh_process.start import Start, measure_peaks, parse_answer
 from edgeopt.measurement.samples import Samples
 from edgeopt.measurement.statistics.ratio import Change, Ratio
+from edgeopt.recipes.allowed import MAX_DROP, Check
 from edgeopt.recipes.labels.classes import ClassLabels
-from edgeopt.recipes.recipe import Check, find_recipe, read_recipe
+from edgeopt.recipes.recipe import find_recipe, read_recipe
 from edgeopt.report.formats import render
 from edgeopt.runtime.bundle import read_bundle, write_bundle
 from edgeopt.runtime.opening import opening_for
@@ -210,7 +211,9 @@ def test_markdown_has_one_row_a_check_and_no_broken_cell():
 def test_thresholds_come_from_the_recipe_and_wishes_go_over_them():
     recipe = Check(latency_ratio=1.2, size_ratio=1.3)
     found = thresholds_of(recipe, {"size_ratio": 1.1})
-    assert (found.latency_ratio, found.size_ratio, found.accuracy_drop) == (1.2, 1.1, Check().accuracy_drop)
+    assert (found.latency_ratio, found.size_ratio, found.accuracy_drop) == (1.2, 1.1, MAX_DROP)
+    assert thresholds_of(recipe, {}, may_lose=0.02).accuracy_drop == 0.02  # as much as optimize may lose
+    assert thresholds_of(Check(accuracy_drop=0.005), {}, may_lose=0.02).accuracy_drop == 0.005
     with pytest.raises(NotFoundError, match="did you mean 'size_ratio'"):
         thresholds_of(recipe, {"size_ration": 1.1})
     with pytest.raises(EdgeoptError, match=r"size_ratio is 0\.0"):
@@ -645,4 +648,4 @@ def test_a_baseline_file_is_required():
 def test_the_table_in_the_docs_shows_the_defaults():
     page = (Path(__file__).parents[2] / "docs" / "compare-and-check.md").read_text("utf-8")
     (table,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
-    assert tomllib.loads(table) == {"check": asdict(Check())}
+    assert tomllib.loads(table) == {"check": {**asdict(Check()), "accuracy_drop": MAX_DROP}}

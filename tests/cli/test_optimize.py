@@ -82,7 +82,7 @@ def test_what_is_chosen_is_proven_over_fresh_processes_or_the_original_stays(fin
     assert all(one.speed.processes >= 6 and one.speed.low > 1.02 for one in proven)
     assert finished.best in proven or finished.reason.startswith("the original stays")
     for one in finished.candidates[1:]:
-        assert one.speed.processes >= 6 or one.speed.verdict == "UNCONFIRMED"
+        assert one.speed.processes >= 6 or one.speed.verdict in ("UNCONFIRMED", "EQUIVALENT")  # of the same graph
         if one.speed.processes > 1:
             assert (finished.folder / one.file).with_name("confirmed.npz").is_file()
 

@@ -7,14 +7,15 @@ from click.testing import CliRunner
 
 from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError
-from edgeopt.measurement.bench.options import BenchOptions, plan_load
+from edgeopt.measurement.bench.options import BenchOptions
+from edgeopt.measurement.bench.planning import plan_load
 from edgeopt.measurement.check.run import check, thresholds_of
 from edgeopt.measurement.compare.run import compare
 from edgeopt.measurement.load.arrivals import make_arrivals
 from edgeopt.measurement.load.models import parse_load
-from edgeopt.pipeline.plan import Options
+from edgeopt.pipeline.options import Options
 from edgeopt.pipeline.quantize import quantize
-from edgeopt.recipes.recipe import Check
+from edgeopt.recipes.allowed import Check
 from edgeopt.runtime.runtime import Runtime
 from edgeopt.system.files import require_writable
 from edgeopt.system.threads import engine_threads, logical_cores, physical_cores

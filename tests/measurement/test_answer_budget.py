@@ -5,13 +5,8 @@ from __future__ import annotations
 import pytest
 
 from edgeopt.errors import EdgeoptError
-from edgeopt.measurement.generation.budget import (
-    AnswerBudget,
-    fewest_to_pass,
-    judge_answers,
-    parse_answer_budget,
-    worst_of,
-)
+from edgeopt.measurement.generation.answer_budget import AnswerBudget, parse_answer_budget
+from edgeopt.measurement.generation.budget import fewest_to_pass, judge_answers, worst_of
 from edgeopt.measurement.statistics.budget import Verdict
 
 

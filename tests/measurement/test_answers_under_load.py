@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from small_decoders import SHIPPED
 
-from edgeopt.measurement.generation.budget import AnswerBudget
+from edgeopt.measurement.generation.answer_budget import AnswerBudget
 from edgeopt.measurement.generation.charts import draw_slots
 from edgeopt.measurement.generation.load import LEAST_ANSWERS, Answered, LoadRun, run_load
 from edgeopt.measurement.generation.load_result import summarize_run

@@ -12,7 +12,8 @@ import pytest
 from served import Running, serving
 
 from edgeopt.executors.onnxruntime.rows import SharedRows
-from edgeopt.measurement.endpoint.bench import EndpointOptions, bench_endpoint
+from edgeopt.measurement.endpoint.bench import bench_endpoint
+from edgeopt.measurement.endpoint.options import EndpointOptions
 from edgeopt.measurement.finding import Finding
 from edgeopt.runtime.serve.limits import Limits
 from edgeopt.runtime.serve.reader import Reader

@@ -20,9 +20,10 @@ from served import running, serving
 
 from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError, UnavailableError
-from edgeopt.measurement.endpoint.bench import EndpointOptions, bench_endpoint
+from edgeopt.measurement.endpoint.bench import bench_endpoint
 from edgeopt.measurement.endpoint.charts import text_bar, timeline_of
 from edgeopt.measurement.endpoint.client import Client, Exchange, parse_place
+from edgeopt.measurement.endpoint.options import EndpointOptions
 from edgeopt.measurement.endpoint.result import _counted
 from edgeopt.measurement.resources.cost import cost_per_token
 from edgeopt.measurement.statistics.quantile import summarize
@@ -432,11 +433,14 @@ def test_a_server_without_an_answer_is_one_line(answer, told):
     [
         (["--endpoint", "ftp://x"], "is no address of a server"),
         (["--endpoint", "http://127.0.0.1:1"], "no server answers at http://127.0.0.1:1/v1"),
-        (["--endpoint", "http://127.0.0.1:1", "--find-capacity"], "--find-capacity is not for --endpoint"),
+        (
+            ["--endpoint", "http://127.0.0.1:1", "--find-capacity"],
+            "and http://127.0.0.1:1 is a server",
+        ),
         (["--endpoint", "http://127.0.0.1:1", "--key-from", "NO_SUCH_KEY"], "no such variable is set"),
         (["--endpoint", "http://127.0.0.1:1", "--load", "quick"], "is not a load"),
-        (["tiny_lm", "--key-from", "A"], "--key-from belongs to --endpoint"),
-        ([], "Missing argument 'MODEL'; or --endpoint URL"),
+        (["tiny_lm", "--key-from", "A"], "--key-from is for a server, and tiny_lm is a language model"),
+        ([], "Missing argument 'MODEL'; or --endpoint in its place"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(args, told):

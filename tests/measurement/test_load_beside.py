@@ -11,7 +11,8 @@ import edgeopt
 from edgeopt.errors import EdgeoptError
 from edgeopt.executors.null import NullSession, Script
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.measurement.bench.options import BenchOptions, plan_load
+from edgeopt.measurement.bench.options import BenchOptions
+from edgeopt.measurement.bench.planning import plan_load
 from edgeopt.measurement.bench.summary import summarize
 from edgeopt.measurement.load import beside
 from edgeopt.measurement.load.beside import Arrangement, Member, Wish, is_kept, parse_beside, run_beside

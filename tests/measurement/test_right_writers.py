@@ -34,7 +34,7 @@ from edgeopt.measurement.pipelines.given import open_pipeline
 from edgeopt.measurement.right_optimizations import Correction
 from edgeopt.pipeline.encoder_decoder import optimize as of_pairs
 from edgeopt.pipeline.generation import optimize as of_decoders
-from edgeopt.pipeline.generation.optimize import LanguageOptions
+from edgeopt.pipeline.generation.options import LanguageOptions
 from edgeopt.pipeline.run import Silence
 from edgeopt.recipes.features import FeatureMaker
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder

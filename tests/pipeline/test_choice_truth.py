@@ -28,7 +28,8 @@ from edgeopt.measurement.statistics.ratio import Change
 from edgeopt.pipeline.candidate import BASELINE, Candidate
 from edgeopt.pipeline.measure import Bench, measure_and_choose
 from edgeopt.pipeline.optimize import optimize
-from edgeopt.pipeline.selection import Prefer, Wish
+from edgeopt.pipeline.options import Prefer
+from edgeopt.pipeline.selection import Wish
 from edgeopt.recipes.frames import Frames
 from edgeopt.system.time_limit import OutOfTime, limited, time_left_s
 from edgeopt.tasks import Accuracy

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from edgeopt.pipeline.course import BUNDLE, CONFIRM, FORMS, JUDGE, MEASURE, Course, Within, expected_parts, measuring_s
-from edgeopt.pipeline.plan import Options, make_plan
+from edgeopt.pipeline.options import Options
+from edgeopt.pipeline.plan import make_plan
 from edgeopt.pipeline.run import Silence
 from edgeopt.recipes.recipe import find_recipe
 from edgeopt.system.target import find_target

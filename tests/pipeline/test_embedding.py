@@ -23,7 +23,8 @@ from edgeopt.measurement.given import Given, open_given
 from edgeopt.measurement.statistics.ratio import Change
 from edgeopt.pipeline.candidate import Candidate
 from edgeopt.pipeline.embedding import _why_not
-from edgeopt.pipeline.plan import Options, all_steps, make_plan
+from edgeopt.pipeline.options import Options
+from edgeopt.pipeline.plan import all_steps, make_plan
 from edgeopt.pipeline.result import read_report
 from edgeopt.pipeline.verdict import judge
 from edgeopt.recipes.recipe import Recipe, find_recipe

@@ -12,7 +12,8 @@ import pytest
 
 from edgeopt.measurement.accuracy.judgement import LEVEL, LEVELS_IN_STAGES, LEVELS_OF_LOOKS, NoProof
 from edgeopt.pipeline.looks import count_look
-from edgeopt.pipeline.plan import Options, make_plan
+from edgeopt.pipeline.options import Options
+from edgeopt.pipeline.plan import make_plan
 from edgeopt.pipeline.run import Run, Silence
 from edgeopt.pipeline.start import read_given, start_run
 

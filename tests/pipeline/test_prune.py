@@ -21,7 +21,8 @@ from edgeopt.graph.model import Model, load_model, save_model
 from edgeopt.pipeline.candidate import BASELINE, Candidate
 from edgeopt.pipeline.frontier import account_of, cut_of, draw_frontier, pruning_sections, removed_words
 from edgeopt.pipeline.optimize import optimize
-from edgeopt.pipeline.plan import Options, Plan, all_steps, make_plan
+from edgeopt.pipeline.options import Options
+from edgeopt.pipeline.plan import Plan, all_steps, make_plan
 from edgeopt.pipeline.replay import read_replay
 from edgeopt.pipeline.result import Report
 from edgeopt.pipeline.rival_forms import Rival, going_on, within_share

@@ -12,7 +12,8 @@ from edgeopt.measurement.accuracy.judgement import Judgement, Word
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.pipeline.candidate import BASELINE, Candidate, candidate_from_json
 from edgeopt.pipeline.measure import promise_of
-from edgeopt.pipeline.selection import Prefer, Wish, choose, lighter_than, mark, shortlist
+from edgeopt.pipeline.options import Prefer
+from edgeopt.pipeline.selection import Wish, choose, lighter_than, mark, shortlist
 from edgeopt.recipes.recipe import LEAST_AGREEMENT
 from edgeopt.tasks import Accuracy
 

@@ -13,7 +13,8 @@ import pytest
 from edgeopt.measurement.one_open import proof_seconds
 from edgeopt.pipeline.candidate import BASELINE, Candidate
 from edgeopt.pipeline.decide import candidates_that_fit
-from edgeopt.pipeline.plan import Options, make_plan
+from edgeopt.pipeline.options import Options
+from edgeopt.pipeline.plan import make_plan
 from edgeopt.pipeline.run import Run, Silence
 from edgeopt.pipeline.start import heed_slowness, read_given, start_run
 from edgeopt.steps._context import MOST_MEASURED

@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from edgeopt.errors import EdgeoptError
     from edgeopt.graph.sound import Sound
-    from edgeopt.measurement.bench.run import bench
-    from edgeopt.measurement.check.run import check
-    from edgeopt.measurement.compare.run import compare
-    from edgeopt.pipeline.optimize import optimize
     from edgeopt.pipeline.quantize import quantize
     from edgeopt.runtime.pipelines.pipeline import Pipeline
     from edgeopt.runtime.runtime import Runtime
     from edgeopt.runtime.schedule.scheduler import Scheduler
     from edgeopt.runtime.stream.stream import Stream
+    from edgeopt.verbs.bench import bench
+    from edgeopt.verbs.check import check
+    from edgeopt.verbs.compare import compare
+    from edgeopt.verbs.optimize import optimize
 
 __version__ = "0.1.0"
 __all__ = [
@@ -52,10 +52,10 @@ _HOMES = {
     "Scheduler": "edgeopt.runtime.schedule",
     "Sound": "edgeopt.graph.sound",
     "Stream": "edgeopt.runtime.stream",
-    "bench": "edgeopt.measurement.bench.run",
-    "check": "edgeopt.measurement.check.run",
-    "compare": "edgeopt.measurement.compare.run",
-    "optimize": "edgeopt.pipeline.optimize",
+    "bench": "edgeopt.verbs.bench",
+    "check": "edgeopt.verbs.check",
+    "compare": "edgeopt.verbs.compare",
+    "optimize": "edgeopt.verbs.optimize",
     "quantize": "edgeopt.pipeline.quantize",
 }
 

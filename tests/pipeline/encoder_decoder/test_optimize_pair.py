@@ -29,7 +29,7 @@ from edgeopt.pipeline.encoder_decoder.optimize import optimize_encoder_decoder
 from edgeopt.pipeline.encoder_decoder.pair import read_pair
 from edgeopt.pipeline.encoder_decoder.words import refuse_by_words, word_error_rate
 from edgeopt.pipeline.generation.contest import Entrant
-from edgeopt.pipeline.generation.optimize import LanguageOptions
+from edgeopt.pipeline.generation.options import LanguageOptions
 from edgeopt.pipeline.generation.result import BASELINE
 from edgeopt.pipeline.generation.time_shares import TimeShares
 from edgeopt.pipeline.run import Silence
@@ -116,7 +116,7 @@ def report(tmp_path_factory: pytest.TempPathFactory, lines: Path):
             str(unpacked("marian", folder / "marian")),
             target="cpu",
             out=folder / "out",
-            options=replace(BRIEF, text=str(lines)),
+            options=replace(BRIEF, eval=str(lines)),
             listener=Silence(),
         )
 
@@ -216,7 +216,7 @@ def test_a_resumed_run_takes_up_whole_forms(tmp_path, lines, monkeypatch):
                 made.append("cut")
                 raise KeyboardInterrupt
 
-    given, options = str(as_pair(unpacked("marian", tmp_path / "marian"))), replace(BRIEF, text=str(lines))
+    given, options = str(as_pair(unpacked("marian", tmp_path / "marian"))), replace(BRIEF, eval=str(lines))
     out = tmp_path / "o"
     cut = optimize_encoder_decoder(given, target="cpu", out=out, options=options, listener=Cuts())
     assert (cut.was_cut, cut.exit_code, cut.chosen) == (True, 130, BASELINE)
@@ -283,7 +283,7 @@ def test_words_of_transcripts_refuse_a_form_that_hears_others(tmp_path):
 
 
 def test_where_nothing_is_allowed_the_original_stays(tmp_path, lines):
-    options = replace(BRIEF, text=str(lines), max_rise=-1.0)
+    options = replace(BRIEF, eval=str(lines), max_drop=-1.0)
     given = as_pair(unpacked("t5", tmp_path / "t5"))
     found = optimize_encoder_decoder(str(given), target="cpu", out=tmp_path / "o", options=options, listener=Silence())
     assert found.chosen == BASELINE
@@ -308,7 +308,7 @@ def test_windows_of_sounds_judge_and_too_few_are_refused(tmp_path, lines):
     write_wav(sounds / "long.wav", TONE)
     cases = {"": "no sound judges", str(sounds): "has 1 window of sound, 4 are needed"}
     for given, told in cases.items():
-        options = replace(BRIEF, text=given)
+        options = replace(BRIEF, eval=given)
         with pytest.raises(EdgeoptError, match=told):
             optimize_encoder_decoder(str(folder), target="cpu", out=tmp_path / "o", options=options, listener=Silence())
     for more, told in (
@@ -318,7 +318,7 @@ def test_windows_of_sounds_judge_and_too_few_are_refused(tmp_path, lines):
         done = CliRunner().invoke(cli, ["optimize", str(folder), "-t", "cpu", *more])
         assert done.exit_code != 0
         assert told in done.output
-    options = replace(BRIEF, text=str(sounds), output_tokens=500)
+    options = replace(BRIEF, eval=str(sounds), output_tokens=500)
     with pytest.raises(EdgeoptError, match="more than the 96 of the model"):
         optimize_encoder_decoder(str(folder), target="cpu", out=tmp_path / "o", options=options, listener=Silence())
 

@@ -89,14 +89,15 @@ def test_optimize_of_a_folder_asks_for_a_text_before_it_exports(tmp_path):
 
 
 def test_optimize_of_a_folder_exports_first_and_goes_on(tmp_path):
-    from edgeopt.pipeline.generation.optimize import LanguageOptions, optimize_language_model
+    from edgeopt.pipeline.generation.optimize import optimize_language_model
+    from edgeopt.pipeline.generation.options import LanguageOptions
     from edgeopt.pipeline.run import Silence
 
     folder = write_decoder(tmp_path / "source")
     write_tokenizer(folder)
     text = tmp_path / "text.txt"
     text.write_text("import os\nprint(os.path)\n" * 400, "utf-8")
-    options = LanguageOptions(prompt_tokens=8, output_tokens=4, threads=1, seconds=0.0, text=str(text))
+    options = LanguageOptions(prompt_tokens=8, output_tokens=4, threads=1, seconds=0.0, eval=str(text))
     found = optimize_language_model(
         f"hf:{folder}", target="cpu", out=tmp_path / "out", options=options, listener=Silence()
     )

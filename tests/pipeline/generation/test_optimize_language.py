@@ -16,7 +16,7 @@ from edgeopt.errors import EdgeoptError, InvalidFileError, UnsupportedError
 from edgeopt.executors.onnxruntime.decoder import takes_last
 from edgeopt.executors.onnxruntime.sums import Sums
 from edgeopt.graph.model import load_model
-from edgeopt.measurement.generation.budget import AnswerBudget, parse_answer_budget
+from edgeopt.measurement.generation.answer_budget import AnswerBudget, parse_answer_budget
 from edgeopt.measurement.generation.perplexity import TextScore, agreement_between, rise_between, windows_of
 from edgeopt.measurement.generation.turns import Turns, ratio_between
 from edgeopt.measurement.statistics.ratio import Change, Ratio
@@ -24,7 +24,8 @@ from edgeopt.pipeline.generation import optimize
 from edgeopt.pipeline.generation.choice import choose_form
 from edgeopt.pipeline.generation.contest import Entrant, _is_slower
 from edgeopt.pipeline.generation.forms import CHUNK_TOKENS, FORMS
-from edgeopt.pipeline.generation.optimize import LanguageOptions, optimize_language_model
+from edgeopt.pipeline.generation.optimize import optimize_language_model
+from edgeopt.pipeline.generation.options import LanguageOptions
 from edgeopt.pipeline.generation.result import BASELINE, LanguageForm
 from edgeopt.pipeline.generation.texts import read_texts
 from edgeopt.pipeline.run import Silence
@@ -155,7 +156,7 @@ def test_guesses_chunks_and_rewinding_change_no_token_of_blocks_of_four_bits(rep
 
 
 def test_two_runs_make_the_same_bytes_and_where_nothing_is_allowed_the_original_stays(report, tmp_path):
-    options = replace(BRIEF, max_rise=-1.0)
+    options = replace(BRIEF, max_drop=-1.0)
     again = optimize_language_model("tiny_lm", target="cpu", out=tmp_path / "lm", options=options, listener=Silence())
     for one, other in zip(report.forms[1:], again.forms[1:], strict=False):  # the last one's base is found by speed
         assert Path(one.file).read_bytes() == Path(other.file).read_bytes()
@@ -254,7 +255,7 @@ def test_a_model_without_a_text_needs_one(tmp_path):
         optimize_language_model(str(tmp_path), target="cpu", out=tmp_path / "o", options=BRIEF, listener=Silence())
     short = tmp_path / "short.txt"
     short.write_text("import os\n", "utf-8")
-    options = replace(BRIEF, text=str(short))
+    options = replace(BRIEF, eval=str(short))
     with pytest.raises(EdgeoptError, match="tokens: 1 window of"):
         optimize_language_model(str(tmp_path), target="cpu", out=tmp_path / "o", options=options, listener=Silence())
 

@@ -19,7 +19,8 @@ from edgeopt.pipeline.generation import attention, optimize, proof
 from edgeopt.pipeline.generation.choice import choose_form
 from edgeopt.pipeline.generation.forms import Form
 from edgeopt.pipeline.generation.material import Material
-from edgeopt.pipeline.generation.optimize import LanguageOptions, optimize_language_model
+from edgeopt.pipeline.generation.optimize import optimize_language_model
+from edgeopt.pipeline.generation.options import LanguageOptions
 from edgeopt.pipeline.generation.result import BASELINE, LanguageForm
 from edgeopt.pipeline.generation.time_shares import TimeShares
 from edgeopt.pipeline.run import Silence
@@ -46,7 +47,7 @@ class Interrupts(Silence):
 def options(tmp_path: Path) -> LanguageOptions:
     text = tmp_path / "short.txt"
     text.write_text((SHIPPED / "held_out.txt").read_text("utf-8")[:6500], "utf-8")
-    return LanguageOptions(prompt_tokens=8, output_tokens=4, threads=1, seconds=0.0, text=str(text), processes=2)
+    return LanguageOptions(prompt_tokens=8, output_tokens=4, threads=1, seconds=0.0, eval=str(text), processes=2)
 
 
 @pytest.fixture

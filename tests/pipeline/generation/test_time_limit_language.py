@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 from edgeopt.executors.onnxruntime.decoder import Decoder
-from edgeopt.measurement.generation.budget import AnswerBudget
+from edgeopt.measurement.generation.answer_budget import AnswerBudget
 from edgeopt.measurement.generation.turns import PARTS, Turns
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.pipeline.generation import optimize, proof
 from edgeopt.pipeline.generation.choice import choose_form
 from edgeopt.pipeline.generation.contest import LEAST_WINDOWS
-from edgeopt.pipeline.generation.optimize import LanguageOptions, optimize_language_model
+from edgeopt.pipeline.generation.optimize import optimize_language_model
+from edgeopt.pipeline.generation.options import LanguageOptions
 from edgeopt.pipeline.generation.result import BASELINE, LanguageForm
 from edgeopt.pipeline.generation.time_shares import Share, TimeShares
 from edgeopt.pipeline.run import Silence
@@ -64,7 +65,7 @@ def test_a_model_of_seconds_an_answer_ends_in_time(limit_s, tmp_path, monkeypatc
     text = tmp_path / "short.txt"
     text.write_text((SHIPPED / "held_out.txt").read_text("utf-8")[:12000], "utf-8")
     options = LanguageOptions(
-        prompt_tokens=8, output_tokens=4, threads=1, seconds=5.0, text=str(text), time_limit_s=limit_s
+        prompt_tokens=8, output_tokens=4, threads=1, seconds=5.0, eval=str(text), time_limit_s=limit_s
     )
     clock = Clock(monkeypatch)
     began_s = clock.now_s
@@ -143,7 +144,7 @@ def test_a_budget_that_the_time_limit_leaves_open_is_told(tmp_path, monkeypatch)
         output_tokens=4,
         threads=1,
         seconds=5.0,
-        text=str(text),
+        eval=str(text),
         time_limit_s=20.0,
         budget=AnswerBudget({"TTFT": 1e9}),
     )

@@ -27,7 +27,7 @@ from edgeopt.pipeline.joint.observe import observe_original
 from edgeopt.pipeline.joint.optimize import _Joint, _Tried, optimize_pipeline
 from edgeopt.pipeline.joint.prove import JOINT
 from edgeopt.pipeline.joint.result import read_joint_report
-from edgeopt.pipeline.plan import Options
+from edgeopt.pipeline.options import Options
 from edgeopt.pipeline.run import Silence
 from edgeopt.pipeline.selection import Chosen
 from edgeopt.recipes.frames import open_frames
@@ -281,7 +281,7 @@ def test_features_that_a_model_is_fed_become_samples(tmp_path, pictures):
         (["--calib", "{pictures}", "--prefer", "size"], "a pipeline is chosen by its budget"),
         (["--calib", "{pictures}", "--replay", "x"], "a pipeline has no replay"),
         (["--calib", "{pictures}", "--steps", "default,embed-preprocess"], "embed-preprocess is for a single model"),
-        (["--recipe", "yolox"], "--recipe and --dry-run are for a single model"),
+        (["--recipe", "yolox"], "--recipe is for a single model of frames"),
         (["--calib", "{pictures}", "--code", "{code}", "-o", "{pictures}"], "holds something else"),
         (["--calib", "{pictures}", "--code", "{code}"], "stage detect: no model file or shipped model named"),
     ],

@@ -10,15 +10,15 @@ from pathlib import Path
 from shutil import which
 
 import pytest
-from click import UsageError
 from click.testing import CliRunner
 from served import serving
 
 from edgeopt.cli import cli
-from edgeopt.cli._options import key_of
 from edgeopt.errors import EdgeoptError
-from edgeopt.measurement.endpoint.bench import EndpointOptions, bench_endpoint
+from edgeopt.measurement.endpoint.bench import bench_endpoint
+from edgeopt.measurement.endpoint.options import EndpointOptions
 from edgeopt.runtime.serve.limits import Limits
+from edgeopt.workloads._serving import read_key
 
 PLAIN = {"model": "tiny_lm", "prompt": "import os", "temperature": 0, "max_tokens": 3}
 FORM = {"Content-Type": "multipart/form-data; boundary=x"}
@@ -103,12 +103,12 @@ def test_a_certificate_that_is_none_is_one_line(tmp_path, certificate):
 
 def test_a_key_is_read_without_what_surrounds_it_and_is_one_that_a_header_carries(monkeypatch):
     monkeypatch.setenv("A_KEY", " secret\n")
-    assert key_of("A_KEY") == "secret"
-    assert key_of(None) == ""
+    assert read_key("A_KEY") == "secret"
+    assert read_key(None) == ""
     for wrong in ("two words", "line\nline", "schlüssel"):
         monkeypatch.setenv("A_KEY", wrong)
-        with pytest.raises(UsageError, match="of ASCII, without spaces"):
-            key_of("A_KEY")
+        with pytest.raises(EdgeoptError, match="of ASCII, without spaces"):
+            read_key("A_KEY")
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from edgeopt.recipes.wav_files import write_wav
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder, open_encoder_decoder
 from edgeopt.runtime.decoding.generation import Asked, Long
 from edgeopt.runtime.serve.limits import Limits
+from edgeopt.verbs._perform import perform
 
 PLACE = "/v1/audio/transcriptions"
 LIMITS = Limits(answer_tokens=6, slots=2)
@@ -148,5 +149,5 @@ def test_a_text_is_answered_as_a_completion(tmp_path):
 
 
 def test_what_only_language_models_have_is_refused(folder):
-    with pytest.raises(EdgeoptError, match="are for a language model"), serving(str(folder), guesses=2):
-        pass
+    with pytest.raises(EdgeoptError, match="--guesses is not for encoders with decoders so far"):
+        perform("serve", (str(folder),), None, {"guesses": 2})

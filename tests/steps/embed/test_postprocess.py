@@ -15,7 +15,8 @@ from onnx import helper
 from edgeopt.errors import UnsupportedError
 from edgeopt.graph.model import Model
 from edgeopt.graph.tensors import Tensors
-from edgeopt.pipeline.plan import Options, make_plan
+from edgeopt.pipeline.options import Options
+from edgeopt.pipeline.plan import make_plan
 from edgeopt.recipes.columns import Column
 from edgeopt.recipes.embedded import BOXES, CLASSES, POINTS, SCORES, Embedded
 from edgeopt.recipes.preprocess import Geometry

@@ -21,7 +21,8 @@ from edgeopt.measurement.given import open_given
 from edgeopt.pipeline.embedding import Embedding
 from edgeopt.pipeline.engines import open_engines
 from edgeopt.pipeline.optimize import optimize
-from edgeopt.pipeline.plan import Options, all_steps, make_plan
+from edgeopt.pipeline.options import Options
+from edgeopt.pipeline.plan import all_steps, make_plan
 from edgeopt.pipeline.result import read_report
 from edgeopt.pipeline.run import Silence
 from edgeopt.pipeline.start import open_context, open_material

@@ -99,7 +99,7 @@ class Progress:
             began_s: When the command began, by the clock; None: now.
         """
         self._quiet, self._clock, self._stream = quiet, clock, stream or sys.stderr
-        self._limit_s, self._began_s = limit_s, clock() if began_s is None else began_s
+        self._limit_s, self.began_s = limit_s, clock() if began_s is None else began_s
         self._is_whole, self._filled_most = is_whole or limit_s is not None, 0
         self._ahead: _Ahead | None = None
         self._status = StatusLine(quiet=quiet, stream=self._stream, clock=clock)
@@ -164,7 +164,7 @@ class Progress:
     def _whole(self, work: _Work) -> str:
         """Return the line of a whole command: a bar, the time so far, what is left, and the work that is done now."""
         now_s = self._clock()
-        spent_s = now_s - self._began_s
+        spent_s = now_s - self.began_s
         if self._limit_s:
             whole_s, told = self._limit_s, f", ends within {_short(max(self._limit_s - spent_s, 1.0))}"
         else:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
 
 from edgeopt.errors import EdgeoptError
-from edgeopt.system.text import parse_duration_s, parse_ratio, parse_shape, short
+from edgeopt.system.options import Option, Syntax
+from edgeopt.system.text import parse_duration_s, parse_ratio, parse_shape, short, typed_duration
 
 if TYPE_CHECKING:
-    from edgeopt.measurement.generation.budget import AnswerBudget
+    from edgeopt.measurement.generation.answer_budget import AnswerBudget
 
 ELEMENT_TYPES = ("float32", "float16", "float64", "int64", "int32", "uint8", "int8", "bool")
 """Of an input of a network, in NumPy's words; the first where none is told."""
@@ -38,25 +41,64 @@ class Duration(click.ParamType[float]):
             self.fail(str(error), param, ctx)
 
 
-class Budget(click.ParamType["float | AnswerBudget"]):
-    """The time of a frame, in seconds, such as `33ms`; or limits of an answer such as `ttft:200ms,tpot:20ms`."""
+class Milliseconds(Duration):
+    """A duration such as `33ms`, in milliseconds."""
 
-    name = "budget"
+    def __init__(self) -> None:
+        """A bare number is in milliseconds."""
+        super().__init__("ms")
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return milliseconds."""
+        return super().convert(value, param, ctx) * 1000
+
+
+class FrameBudget(Milliseconds):
+    """The time of a frame, such as `33ms`, in milliseconds."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return milliseconds."""
+        if isinstance(value, str) and ":" in value:
+            self.fail("ttft and tpot limit a language model, and this is none: write 33ms", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class Limits(click.ParamType["AnswerBudget"]):
+    """Limits of an answer, such as `ttft:200ms,tpot:20ms`."""
+
+    name = "limits"
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
         """Return what help shows for the value."""
-        return "MS|33ms|ttft:TIME"
+        return "ttft:TIME"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | AnswerBudget:
-        """Return seconds, or limits."""
-        from edgeopt.measurement.generation.budget import parse_answer_budget
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> AnswerBudget:
+        """Return the limits."""
+        from edgeopt.measurement.generation.answer_budget import parse_answer_budget
 
-        if not isinstance(value, str):
-            return value  # type: ignore[no-any-return]  # converted already
         try:
-            return parse_answer_budget(value) if ":" in value else parse_duration_s(value, unit="ms")
+            if ":" not in value:
+                parse_duration_s(value, unit="ms")
+                self.fail("a time alone is that of a frame; of a language model write ttft:200ms,tpot:20ms", param, ctx)
+            return parse_answer_budget(value)
         except EdgeoptError as error:
             self.fail(str(error), param, ctx)
+
+
+class Switch(click.ParamType[bool]):
+    """`on` or `off`."""
+
+    name = "on|off"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        """Return what help shows for the value."""
+        return "[on|off]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bool:
+        """Return whether it is on."""
+        if value not in ("on", "off"):
+            self.fail(f"{short(value)} is neither on nor off", param, ctx)
+        return bool(value == "on")
 
 
 class Share(click.ParamType[float]):
@@ -275,3 +317,63 @@ class FreeAxes(click.ParamType[tuple[str, tuple[int, ...]]]):
         if not name or not all(word.isascii() and word.isdigit() and len(word) < 3 for word in words):
             self.fail(f"{short(value)} names no axes of an input; write them as images=0 or images=0,2,3", param, ctx)
         return name, tuple(map(int, words))
+
+
+class FilePath(click.ParamType[Path]):
+    """A path of the file system."""
+
+    name = "path"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Let the shell name files."""
+        return [CompletionItem(incomplete, type="file")]
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Return the path."""
+        return Path(value)
+
+
+def type_of(option: Option) -> click.ParamType[Any]:
+    """Return what reads the text of an option of a verb."""
+    syntax = option.syntax
+    if syntax is Syntax.WHOLE:
+        least, most = (None if each is None else int(each) for each in (option.least, option.most))
+        return Whole(min=least, max=most)
+    if syntax is Syntax.NUMBER:
+        return Number(min=option.least, max=option.most, min_open=option.above)
+    if syntax is Syntax.CHOICE:
+        return click.Choice(list(option.choices))
+    return _TYPES[syntax]()
+
+
+_TYPES: Mapping[Syntax, Callable[[], click.ParamType[Any]]] = {
+    Syntax.TEXT: click.types.StringParamType,
+    Syntax.FLAG: click.types.BoolParamType,
+    Syntax.FILE: FilePath,
+    Syntax.SHARE: Share,
+    Syntax.SECONDS: lambda: Duration("s"),
+    Syntax.MILLISECONDS: Milliseconds,
+    Syntax.FRAME_BUDGET: FrameBudget,
+    Syntax.ANSWER_BUDGET: Limits,
+    Syntax.COUNTS: Counts,
+    Syntax.NAMES: Names,
+    Syntax.SWITCH: Switch,
+    Syntax.SHAPE: Shape,
+    Syntax.TYPED_SHAPE: TypedShape,
+    Syntax.GUESSES: Guesses,
+    Syntax.PRUNING: Amount,
+    Syntax.MODEL: ModelName,
+    Syntax.TARGET: TargetName,
+    Syntax.RECIPE: RecipeName,
+}
+
+
+def default_text(option: Option, value: Any) -> str:
+    """Return the default of an option as help shows it; empty: there is none to show."""
+    if option.syntax is Syntax.FLAG or option.required or value in (None, "", (), {}):
+        return ""
+    if option.syntax is Syntax.SHARE:
+        return f"{value:.0%}"
+    if option.syntax is Syntax.SECONDS:
+        return typed_duration(value * 1000)
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from edgeopt.cli._options import (
-    SAMPLE_KINDS,
     TERMINAL,
     eval_option,
     exit_codes,
@@ -24,6 +23,7 @@ from edgeopt.cli._output import show
 from edgeopt.cli._progress import Progress
 from edgeopt.cli._values import Duration, ModelName
 from edgeopt.errors import EXIT_MISSED
+from edgeopt.measurement.common_options import SAMPLE_KINDS
 
 
 @click.command()
@@ -77,7 +77,7 @@ def prune(
 
     The step prune alone, after simplify and fuse. The run's folder with all points and the report lies beside the file.
     """
-    from edgeopt.pipeline.plan import Options
+    from edgeopt.pipeline.options import Options
     from edgeopt.pipeline.prune import prune as run
     from edgeopt.pipeline.prune_summary import summarize
 

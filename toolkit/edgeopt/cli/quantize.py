@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from edgeopt.cli._options import (
-    SAMPLE_KINDS,
     TERMINAL,
     device_option,
     eval_option,
@@ -22,6 +21,7 @@ from edgeopt.cli._output import show
 from edgeopt.cli._progress import Progress
 from edgeopt.cli._values import Duration, ModelName
 from edgeopt.errors import EXIT_MISSED
+from edgeopt.measurement.common_options import SAMPLE_KINDS
 
 
 @click.command()

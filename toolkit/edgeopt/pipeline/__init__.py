@@ -1,5 +1,5 @@
 """From a model to candidates, a choice, a bundle and a report."""
 
-from edgeopt.pipeline.plan import Options
+from edgeopt.pipeline.options import Options
 
 __all__ = ["Options"]

@@ -37,9 +37,10 @@ from edgeopt.pipeline.labelling.offer import (
     write_labelling,
 )
 from edgeopt.pipeline.looks import count_look
+from edgeopt.pipeline.options import Prefer
 from edgeopt.pipeline.run import Run
 from edgeopt.pipeline.scoring import store_baseline, stored_baseline
-from edgeopt.pipeline.selection import Prefer, is_proven
+from edgeopt.pipeline.selection import is_proven
 from edgeopt.recipes.frames import Frames
 from edgeopt.system.text import plural
 from edgeopt.system.time_limit import LONGER, OutOfTime

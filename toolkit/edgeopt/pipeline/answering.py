@@ -8,19 +8,13 @@ from pathlib import Path
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.graph.sound import Sound
-from edgeopt.measurement.generation.budget import AnswerBudget
+from edgeopt.measurement.generation.answer_budget import AnswerBudget
 from edgeopt.measurement.generation.right_writer import open_right_pair
 from edgeopt.pipeline.writing import SUMMARISE, WrittenResult
 from edgeopt.recipes.wav_files import read_wav
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder
 from edgeopt.runtime.decoding.generation import Account, Asked, Long, Piece
-from edgeopt.runtime.decoding.opening import holds_pair
 from edgeopt.system.text import plural
-
-
-def is_encoder_decoder(name: str) -> bool:
-    """Return whether a name is of a folder with an encoder, and a decoder with its cache."""
-    return holds_pair(Path(name))
 
 
 def answer_source(

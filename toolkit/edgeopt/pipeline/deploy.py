@@ -19,7 +19,7 @@ from edgeopt.pipeline.candidate import Candidate
 from edgeopt.pipeline.companions import companions_of
 from edgeopt.pipeline.embedding import Embedding
 from edgeopt.pipeline.lighter import judged_lighter
-from edgeopt.pipeline.plan import SelfTestInputs
+from edgeopt.pipeline.options import SelfTestInputs
 from edgeopt.pipeline.run import Run
 from edgeopt.recipes.frames import Frames
 from edgeopt.recipes.made_up import synthetic_like

@@ -16,11 +16,8 @@ from edgeopt.graph.multiply_adds import count_multiply_adds, count_numbers
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.measurement.right_optimizations import Correction, find_correction, made_up_samples
 from edgeopt.passes import Phase, passes_of
-from edgeopt.pipeline.answering import is_encoder_decoder
-from edgeopt.pipeline.encoder_decoder.facts import encoder_decoder_facts
-from edgeopt.pipeline.generation.facts import writer_facts
+from edgeopt.pipeline.generation.facts import WriterFacts
 from edgeopt.pipeline.newer_opset import notes_on_opset
-from edgeopt.pipeline.writing import is_language_model
 from edgeopt.recipes.matching import recognised, shipped_recipes
 from edgeopt.recipes.metadata import other_task
 from edgeopt.recipes.recognise import choose_recipe
@@ -75,6 +72,7 @@ def inspect(
     target: str | None = None,
     recipe: str | None = None,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
+    writer: WriterFacts | None = None,
 ) -> Inspection:
     """Return the facts of a model, with a target also where its nodes run.
 
@@ -83,18 +81,16 @@ def inspect(
         target: Shipped name, or path of a TOML file; None: no placement.
         recipe: Shipped name or path; None: read from the model.
         shapes: Whole shapes of inputs by name, for what the model leaves free.
+        writer: What is known of a model that writes tokens; None: it answers frames.
 
     Raises:
         EdgeoptError: If the model, the target or the recipe asked for cannot be read.
     """
-    is_pair = is_encoder_decoder(model)
-    facts = encoder_decoder_facts if is_pair else writer_facts
-    told = facts(model) if is_pair or is_language_model(model) else None
-    path = told.file if told else find_model(model)
+    path = writer.file if writer else find_model(model)
     loaded = fix_inputs(load_model(path), shapes or {})
-    chosen = told.recipe if told and recipe is None else _chosen(recipe, path, loaded)
+    chosen = writer.recipe if writer and recipe is None else _chosen(recipe, path, loaded)
     device = find_device(target) if target else None
-    correction = Correction() if told else _correction(loaded, device or find_target(_HOST))
+    correction = Correction() if writer else _correction(loaded, device or find_target(_HOST))
     device = correction.applied_to(device) if device else None
     return Inspection(
         name=loaded.name,
@@ -107,8 +103,8 @@ def inspect(
         outputs=loaded.outputs,
         ops=loaded.op_counts,
         recipe=chosen,
-        writes=told.writes if told else "",
-        measured=told.measured if told else "",
+        writes=writer.writes if writer else "",
+        measured=writer.measured if writer else "",
         target=device.name if device else "",
         partition=explain_placement(loaded, device) if device else None,
         notes=(*notes_on_opset(loaded.opset), *correction.notes),

@@ -13,6 +13,7 @@ import numpy as np
 
 from edgeopt.errors import EXIT_PASS, EdgeoptError, Note
 from edgeopt.measurement.statistics.budget import BudgetResult, judge_budget, require_provable
+from edgeopt.pipeline.live_options import LiveOptions
 from edgeopt.pipeline.live_subject import Subject, opened_subject
 from edgeopt.recipes.pictures import VIDEOS
 from edgeopt.runtime.outputs import Output, Shown
@@ -27,30 +28,6 @@ _MOST_JUDGED: Final = 10**6
 """Frames that are judged at most, the last ones: nine hours at 30 a second."""
 _FILM_PER_S: Final = 30.0
 """Of a saved video whose source does not say."""
-
-
-@dataclass(frozen=True, slots=True)
-class LiveOptions:
-    """What is asked of a run."""
-
-    fps: float | None = None
-    """None: a camera's own rate, and every frame of a file."""
-    budget_ms: float | None = None
-    """None: the bundle's own, which judges nothing."""
-    max_miss_ratio: float = 0.01
-    queue: str = "latest"
-    degrade: bool = True
-    limit: int | None = None
-    """Answers after which it ends."""
-    save: Path | None = None
-    """A video, or a folder for pictures."""
-    view: bool = False
-    code: Path | None = None
-    """The folder of the functions that a pipeline calls; they are run."""
-    recipe: str | None = None
-    """Of a model as it is: shipped name or path; None: read from the model."""
-    target: str | None = None
-    """Of a model as it is: shipped name or path; None: this processor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +104,7 @@ class _Judged:
         return judge_budget(np.zeros(len(missed), np.int64), budget_ms, max_miss_ratio, lost=missed)
 
 
-def run_live(bundle: Path, source: str, options: LiveOptions, listener: Listener, threads: int = 0) -> LiveResult:
+def run_live(bundle: Path, source: str, options: LiveOptions, listener: Listener) -> LiveResult:
     """Run a bundle, or a model as it is, on a source until it ends, the limit is reached or the user interrupts.
 
     Args:
@@ -135,13 +112,14 @@ def run_live(bundle: Path, source: str, options: LiveOptions, listener: Listener
         source: A camera's number, a path or an address.
         options: What is asked for.
         listener: Hears of it.
-        threads: Of each model; 0: as measured.
 
     Raises:
         EdgeoptError: If it gives no answer at all; what ends it later is `LiveResult.failure`.
     """
     require_provable(options.max_miss_ratio, "frames")
-    with opened_subject(bundle, source, options.code, threads or None, options.recipe, options.target) as subject:
+    with opened_subject(
+        bundle, source, options.code, options.threads or None, options.recipe, options.target
+    ) as subject:
         budget_ms = options.budget_ms or subject.budget_ms
         with Stream(
             subject.served,

@@ -28,8 +28,9 @@ from edgeopt.pipeline.export.network import NetworkInput
 from edgeopt.pipeline.export.source import is_source
 from edgeopt.pipeline.finish import BundleOf, conclude
 from edgeopt.pipeline.measure import Decision
+from edgeopt.pipeline.options import OptimizeWishes, Options
 from edgeopt.pipeline.other_engines import offer_engines
-from edgeopt.pipeline.plan import Options, describe, head, make_plan, require_no_clock
+from edgeopt.pipeline.plan import describe, head, make_plan, require_no_clock
 from edgeopt.pipeline.replay import Replay, read_replay
 from edgeopt.pipeline.result import Report
 from edgeopt.pipeline.resume import finished_candidates, outcome_on_disk, stored_candidates
@@ -38,7 +39,6 @@ from edgeopt.pipeline.rivals import offer_rivals
 from edgeopt.pipeline.run import Run, Silence
 from edgeopt.pipeline.scoring import add_candidate
 from edgeopt.pipeline.start import heed_slowness, open_material, read_as_the_recipe_says, read_given, start_run
-from edgeopt.pipeline.wishes import OptimizeWishes
 from edgeopt.report.document import Document, Value
 from edgeopt.runtime.availability import is_by_rule, is_compiled, why_unavailable
 from edgeopt.steps import Step

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
-from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
 
 from edgeopt import steps
 from edgeopt.errors import EdgeoptError, Note, NoteKind, NotFoundError, UnsupportedError
-from edgeopt.pipeline.selection import Prefer
+from edgeopt.pipeline.options import Options, Prefer, SelfTestInputs
 from edgeopt.recipes.frames import calibration_kind, calibration_wanted
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.report.document import Document, Section, Table, Value
 from edgeopt.runtime.availability import is_compiled
 from edgeopt.steps import Step
-from edgeopt.steps._pruning import AUTO, Pruning, parse_pruning
+from edgeopt.steps._pruning import Pruning, parse_pruning
 from edgeopt.steps._training import TRAINING_S
 from edgeopt.system import registry
 from edgeopt.system.optional import how_to_install
 from edgeopt.system.target import Target
 from edgeopt.system.text import plural, shown_path, typed_duration
 from edgeopt.system.threads import engine_threads
-from edgeopt.system.toml import DURATION_MS, DURATION_S, THREADS, Within, require_ranges
 
 SYNTHETIC = "synthetic"
 """The word for `--calib` that admits calibration without real pictures."""
@@ -38,17 +35,6 @@ FINETUNE = "finetune"
 """The step that `--finetune` is about."""
 
 
-class SelfTestInputs(StrEnum):
-    """What a bundle stores so that its numbers can be tested on another device."""
-
-    PICTURES = "pictures"
-    """Some of the calibration pictures, or of the arrays given in their place."""
-    SYNTHETIC = "synthetic"
-    """Made-up ones: nothing of what was given leaves with the bundle."""
-    OFF = "off"
-    """Nothing: wrong numbers stay unseen."""
-
-
 def all_steps() -> Mapping[str, Step]:
     """Return every step there is, by name, in the order in which they run."""
     found: dict[str, Step] = {name.replace("_", "-"): registry.load(steps, name).STEP for name in registry.names(steps)}
@@ -58,47 +44,6 @@ def all_steps() -> Mapping[str, Step]:
 def calibrated_steps() -> Set[str]:
     """Return the names of the steps that calibrate."""
     return {name for name, step in all_steps().items() if step.needs_calibration}
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What the user asked for, apart from model, recipe and target."""
-
-    calib: str = ""
-    """Path of unlabelled pictures, `synthetic`, or empty for the recipe's own."""
-    eval: str = ""
-    """Path of a label file, or empty for the recipe's own."""
-    budget_ms: Annotated[float, DURATION_MS] | None = None
-    """What a frame may take; None: the target's, and no gate."""
-    max_drop: Annotated[float, Within(0, 1)] | None = None
-    """How much of the metric may be lost, in its own unit; None: the recipe's."""
-    steps: tuple[str, ...] | None = None
-    """Names of the steps to do, and the word `default`; None: those that run by default."""
-    skip: tuple[str, ...] = ()
-    """Names of the steps to leave out."""
-    threads: Annotated[int, THREADS] = 0
-    """Of the engine; 0: the target's, or what is as fast."""
-    time_limit_s: Annotated[float, DURATION_S] | None = None
-    """No candidate is begun after this; None: no limit."""
-    resume: bool = False
-    """Whether the finished candidates in the output folder are kept."""
-    replay: str = ""
-    """Output folder, or report, of an earlier run whose decisions hold; empty: what is measured here decides."""
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """Whole shapes of inputs by name, for what the model leaves free."""
-    prefer: Prefer = Prefer.SPEED
-    """What is wanted of the chosen candidate."""
-    selftest: SelfTestInputs = SelfTestInputs.PICTURES
-    """What the bundle stores to test its numbers."""
-    prune: str = AUTO
-    """How much is pruned: `auto`, `off`, a share of the channels such as `0.3`, or a speed such as `1.5x`."""
-    keep_layers: tuple[str, ...] = ()
-    """Names of layers that are never pruned."""
-    finetune_s: Annotated[float, DURATION_S] | None = None
-    """How long the step `finetune` trains at most, which is then done; None: it is done only where `steps` names it."""
-
-    def __post_init__(self) -> None:
-        require_ranges(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from edgeopt.graph.groups import require_prunable
 from edgeopt.graph.model import find_model, fix_inputs, load_model
 from edgeopt.pipeline.candidate import Candidate
 from edgeopt.pipeline.optimize import optimize
-from edgeopt.pipeline.plan import PRUNE, Options
+from edgeopt.pipeline.options import OptimizeWishes, Options
+from edgeopt.pipeline.plan import PRUNE
 from edgeopt.pipeline.result import Report
-from edgeopt.pipeline.wishes import OptimizeWishes
 from edgeopt.steps._context import Listener
 from edgeopt.steps._pruning import parse_pruning
 from edgeopt.system.files import require_writable, write_beside

@@ -19,7 +19,8 @@ from edgeopt.graph.model import Model, save_model
 from edgeopt.measurement.accuracy.evaluate import Progress
 from edgeopt.pipeline.engines import open_engine
 from edgeopt.pipeline.form_choice import FormChoice
-from edgeopt.pipeline.plan import Options, Plan, head, make_plan, require_uncompiled
+from edgeopt.pipeline.options import Options
+from edgeopt.pipeline.plan import Plan, head, make_plan, require_uncompiled
 from edgeopt.pipeline.quantize_result import QuantizeResult
 from edgeopt.pipeline.replay import Replay, read_replay
 from edgeopt.pipeline.run import Ears

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
 from edgeopt.measurement.accuracy.judgement import Word
 from edgeopt.measurement.statistics.ratio import Change
 from edgeopt.pipeline.candidate import BASELINE, Candidate
+from edgeopt.pipeline.options import Prefer
 from edgeopt.recipes.recipe import LEAST_AGREEMENT
 from edgeopt.system.text import format_bytes
 
 _MOST_LIGHTER = 2
 USABLE = 0.8
 """Share of the original's metric that a model keeps to which an app may degrade."""
-
-
-class Prefer(StrEnum):
-    """What is wanted of the chosen candidate."""
-
-    SPEED = "speed"
-    SIZE = "size"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,9 @@ from typing import TYPE_CHECKING, Any
 from edgeopt.errors import EdgeoptError, Note, NoteKind, UnsupportedError
 from edgeopt.graph.model import find_model
 from edgeopt.measurement.generation.right_writer import correction_of_decoder
-from edgeopt.pipeline.answering import is_encoder_decoder
-from edgeopt.pipeline.serving_pairs import open_pair
 from edgeopt.pipeline.writing import (
     Prompting,
     find_language_model,
-    is_language_model,
     read_system,
 )
 from edgeopt.recipes.chat_template import read_chat_template
@@ -90,7 +87,7 @@ class Served:
 
 
 @dataclass(slots=True)
-class _Open:
+class Opened:
     """A model with its routes."""
 
     name: str
@@ -106,6 +103,7 @@ def serve(
     model: str,
     options: ServeOptions,
     tell: Callable[[str], None],
+    open_routes: Callable[[str, ServeOptions], Opened],
     begun: Callable[[str, Callable[[], None]], None] = lambda *_: None,
 ) -> Served:
     """Serve until SIGTERM, Ctrl-C or a call; answers on their way are finished first.
@@ -114,6 +112,7 @@ def serve(
         model: A bundle, a shipped language model, its ONNX file or folder, or an encoder with a decoder.
         options: Where, and under which limits.
         tell: Hears one line at the start, and one for each warning.
+        open_routes: Opens the model with what answers requests for it.
         begun: Hears the address at which it listens, and gets what ends it, from any thread.
 
     Raises:
@@ -133,7 +132,7 @@ def serve(
     log = AccessLog(options.access_log) if options.access_log else None
     listening = open_port(options.host, options.port)  # before the model: what is taken is known at once
     try:
-        opened = _open(model, options)
+        opened = open_routes(model, options)
         server = Server(options.limits, opened.holder.free_if_idle, certificate)
         address = address_of(listening, is_encrypted=certificate is not None)
         access = Access(names_of(listening, options.host), options.key, options.origins)
@@ -155,13 +154,6 @@ def serve(
     return Served(opened.name, stats.served, stats.dropped + stats.failed, sum(refused.values()))
 
 
-def _open(model: str, options: ServeOptions) -> _Open:
-    if is_encoder_decoder(model):
-        _require_plain(options)
-        return _Open(*open_pair(model, options.name, options.threads, options.limits, options.keep_s))
-    return _open_texts(model, options) if is_language_model(model) else _open_pictures(model, options)
-
-
 def _open_to_all(options: ServeOptions) -> str:
     """Return what is wrong with a server that others than this machine reach; empty: nothing."""
     missing = [] if options.key else ["no key is asked for"]
@@ -170,7 +162,8 @@ def _open_to_all(options: ServeOptions) -> str:
     return f"whoever reaches {options.host} can use or read it: {', '.join(missing)} ({remedy})" if missing else ""
 
 
-def _open_texts(model: str, options: ServeOptions) -> _Open:
+def open_texts(model: str, options: ServeOptions) -> Opened:
+    """Open a language model with its routes: `/v1/completions` and `/v1/chat/completions`."""
     from edgeopt.runtime.serve.holder import Holder
     from edgeopt.runtime.serve.reader import Reader
     from edgeopt.runtime.serve.tally import Tally
@@ -225,7 +218,7 @@ def _open_texts(model: str, options: ServeOptions) -> _Open:
     tally, tracer = Tally(name, STAGES, holder, writes=True), Tracer(name)
     texts = Texts(name, holder, reader, limits, tally, tracer)
     told = "/v1, completions and chat " + ("in a plain form" if reader.stop else "by the model's own template")
-    return _Open(name, tally, holder, texts.routes(), texts.close, told, tuple(notes))
+    return Opened(name, tally, holder, texts.routes(), texts.close, told, tuple(notes))
 
 
 def _reader_of(opened: LanguageModel, recipe: Recipe, file: Path, system: str) -> Reader:
@@ -243,7 +236,8 @@ def _told_of_guesses(opened: LanguageModel, *, guesses: bool) -> Iterator[Note]:
         yield Note(NoteKind.INFO, "its guesses are left out: several texts are written at once", "--slots 1 has them")
 
 
-def _open_pictures(model: str, options: ServeOptions) -> _Open:
+def open_pictures(model: str, options: ServeOptions) -> Opened:
+    """Open the bundle of a model of pictures with its route, `/v1/frames`."""
     from edgeopt.runtime.serve.frames import Pictures
     from edgeopt.runtime.serve.holder import Holder
     from edgeopt.runtime.serve.tally import Tally
@@ -256,23 +250,13 @@ def _open_pictures(model: str, options: ServeOptions) -> _Open:
             f"{model} takes no pictures: a server takes language models and models of single pictures",
             remedy="call edgeopt.Runtime.load(...).predict(...) in the app",
         )
-    _require_plain(options)
     holder = Holder(lambda: Runtime.load(bundle, threads=options.threads or None), options.keep_s)
     with holder.held() as runtime:
         stages = ("queue", "decode", *runtime.stages)
     name = options.name or recipe.name
     tally = Tally(name, stages, holder)
     pictures = Pictures(name, holder, options.limits, tally, Tracer(name))
-    return _Open(name, tally, holder, pictures.routes(), pictures.close, "/v1/frames, a picture in, JSON out")
-
-
-def _require_plain(options: ServeOptions) -> None:
-    """Raise where something was asked for that only language models have."""
-    if options.guesses is not None or options.exact or options.prompting != Prompting():
-        raise EdgeoptError(
-            "--system, --context, --guesses, --draft and --exact are for a language model, and this is none",
-            remedy="leave them out",
-        )
+    return Opened(name, tally, holder, pictures.routes(), pictures.close, "/v1/frames, a picture in, JSON out")
 
 
 def _bundle_of_pictures(model: str) -> Bundle:

@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from edgeopt.errors import Note
 from edgeopt.measurement.generation.right_writer import correction_of_pair
+from edgeopt.pipeline.serving import Opened, ServeOptions
 from edgeopt.runtime.decoding.encoder_decoder import EncoderDecoder, open_encoder_decoder
 
-if TYPE_CHECKING:
-    from edgeopt.runtime.serve.limits import Limits
-    from edgeopt.runtime.serve.tally import Tally
 
-OpenPair = tuple[str, "Tally", Any, Any, Callable[[], None], str, tuple[Note, ...]]
-"""Name, tally, holder, routes, what ends it, what it is, notes."""
-
-
-def open_pair(model: str, name: str, threads: int, limits: Limits, keep_s: float | None) -> OpenPair:
-    """Return a model with its routes: of sounds `/v1/audio/transcriptions`, of texts `/v1/completions`.
+def open_pair(model: str, options: ServeOptions) -> Opened:
+    """Open an encoder with a decoder with its routes: of sounds `/v1/audio/transcriptions`, of texts `/v1/completions`.
 
     Args:
         model: Its folder, or a bundle.
-        name: Under which clients ask for it; empty: its own.
-        threads: Of each engine.
-        limits: Of requests.
-        keep_s: Idle time after which its memory is freed; None: never.
+        options: Its name, limits and threads, and after how long its memory is freed.
 
     Raises:
         EdgeoptError: If it does not open.
@@ -42,7 +30,7 @@ def open_pair(model: str, name: str, threads: int, limits: Limits, keep_s: float
     def opened() -> EncoderDecoder:
         if waiting:
             return waiting.pop()
-        made = open_encoder_decoder(Path(model), threads, correction.entries)
+        made = open_encoder_decoder(Path(model), options.threads, correction.entries)
         try:
             made.warm_up()
         except BaseException:
@@ -54,16 +42,16 @@ def open_pair(model: str, name: str, threads: int, limits: Limits, keep_s: float
     waiting.append(first)
     files = first.files
     notes = (*files.notes, *correction.notes)
-    name = name or files.name
+    name = options.name or files.name
     if files.audio is not None:
-        heard = Holder(opened, keep_s)
+        heard = Holder(opened, options.keep_s)
         tally = Tally(name, sounds.STAGES, heard, writes=True)
-        routes = sounds.Sounds(name, heard, files.audio.rate_hz, limits, tally, Tracer(name))
+        routes = sounds.Sounds(name, heard, files.audio.rate_hz, options.limits, tally, Tracer(name))
         told = "/v1/audio/transcriptions, a WAV in, its text out"
-        return name, tally, heard, routes.routes(), routes.close, told, notes
-    written = Holder(lambda: sounds.Translations(opened()), keep_s)
+        return Opened(name, tally, heard, routes.routes(), routes.close, told, notes)
+    written = Holder(lambda: sounds.Translations(opened()), options.keep_s)
     tally = Tally(name, texts.STAGES, written, writes=True)
     reader = Reader(first.tokenizer, first.reads + 1, (), None)
-    answering = texts.Texts(name, written, reader, limits, tally, Tracer(name))
+    answering = texts.Texts(name, written, reader, options.limits, tally, Tracer(name))
     told = "/v1/completions, a text in, the model's answer to it out"
-    return name, tally, written, answering.routes()[:1], answering.close, told, notes
+    return Opened(name, tally, written, answering.routes()[:1], answering.close, told, notes)

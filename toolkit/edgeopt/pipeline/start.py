@@ -20,7 +20,8 @@ from edgeopt.measurement.given import Given, open_given
 from edgeopt.pipeline.candidate import BASELINE
 from edgeopt.pipeline.engines import open_engines
 from edgeopt.pipeline.measure import PROOF_PACE
-from edgeopt.pipeline.plan import SYNTHETIC, Options, Plan
+from edgeopt.pipeline.options import Options
+from edgeopt.pipeline.plan import SYNTHETIC, Plan
 from edgeopt.pipeline.replay import Replay
 from edgeopt.pipeline.resume import describe_run, open_workspace, stored_candidates
 from edgeopt.pipeline.run import Run

@@ -8,14 +8,13 @@ from pathlib import Path
 
 from edgeopt.errors import EXIT_INCONCLUSIVE, EXIT_MISSED, EXIT_PASS, EdgeoptError, InvalidFileError, Note, NoteKind
 from edgeopt.graph.model import find_model
-from edgeopt.measurement.generation.budget import AnswerBudget
+from edgeopt.measurement.generation.answer_budget import AnswerBudget
 from edgeopt.measurement.generation.right_writer import open_right_decoder
-from edgeopt.recipes.generation import GENERATION
-from edgeopt.runtime.bundle import is_bundle, told_task
+from edgeopt.runtime.bundle import is_bundle
 from edgeopt.runtime.decoding.generation import Account, Asked, Long, Piece
 from edgeopt.runtime.decoding.guessing import notes_of_guesses
 from edgeopt.runtime.decoding.long import REMEDY, summarised
-from edgeopt.runtime.decoding.opening import bundle_of, holds_pair, recipe_beside
+from edgeopt.runtime.decoding.opening import holds_pair
 from edgeopt.runtime.decoding.prefixes import prefix_folder
 from edgeopt.system.files import read_text
 from edgeopt.system.text import plural
@@ -87,19 +86,6 @@ def find_language_model(name: str) -> Path:
         if inside.is_file():
             return inside
     return find_model(name)
-
-
-def is_language_model(name: str) -> bool:
-    """Return whether a name is of a model whose recipe, beside it, says that it writes token after token."""
-    if holds_pair(Path(name)):
-        return False  # which hears or reads first: see `is_encoder_decoder`
-    try:
-        path = find_language_model(name)
-        if found := bundle_of(path):
-            return told_task(found) == GENERATION
-        return recipe_beside(path).task == GENERATION
-    except (EdgeoptError, OSError):
-        return False  # the command itself says what is wrong
 
 
 SUMMARISE = "summarise"

@@ -11,6 +11,7 @@ from typing import Annotated
 
 from edgeopt.errors import InvalidFileError, NotFoundError
 from edgeopt.graph.tensors import TensorSpec
+from edgeopt.recipes.allowed import MAX_DROP, Check, Share
 from edgeopt.recipes.alphabet import Alphabet
 from edgeopt.recipes.audio import Audio
 from edgeopt.recipes.columns import Column
@@ -81,8 +82,6 @@ READERS = ("ctc",)
 _MOST_LABEL_BYTES = 2**22
 _TERM = re.compile(r"(?:([1-9]\d{0,8})\*)?([a-z]+)(?:/([1-9]\d{0,8}))?(?:\+(\d{1,9}))?")
 
-Share = Annotated[float, Within(0, 1)]
-Ratio = Annotated[float, Within(0, 1e6, above=True)]
 """1.05 allows 5 % more."""
 Count = Annotated[int, Within(1, 100_000)]
 
@@ -144,7 +143,7 @@ class Evaluation:
     score_threshold: Share = 0.01
     iou_threshold: Share = 0.65
     max_detections: Count = 100
-    max_drop: Share = 0.01
+    max_drop: Share = MAX_DROP
     least_agreement: Share = 0.0
     """Agreement with the float model, 0 to 1, that is needed where no labels judge; 0: the default."""
     kinds: Mapping[str, str] = field(default_factory=dict)
@@ -156,23 +155,6 @@ class Evaluation:
         for name, kind in self.kinds.items():
             if kind not in OUTPUT_KINDS:
                 raise ValueError(f"kinds of {name} is {kind!r}, not {' or '.join(OUTPUT_KINDS)}")
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """What `edgeopt check` allows against its baseline."""
-
-    latency_ratio: Ratio = 1.05
-    """Time over the baseline's, of the execution and of the whole frame."""
-    accuracy_drop: Share = 0.01
-    """Metric lost, in its own unit."""
-    size_ratio: Ratio = 1.05
-    memory_ratio: Ratio = 1.10
-    """Peak resident memory of a fresh process."""
-    cold_start_ratio: Ratio = 1.20
-    """From starting a process to its first answer."""
-    max_nodes_off_device: Annotated[int, Within(0)] = 0
-    """How many more nodes than in the baseline may run outside the first provider."""
 
 
 @dataclass(frozen=True, slots=True)

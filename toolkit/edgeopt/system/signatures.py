@@ -19,14 +19,15 @@ def with_options_of(*options: type) -> Callable[[_Function], _Function]:
     Only what is shown changes: the function is returned as it is.
 
     Args:
-        options: Dataclasses whose fields the function takes by name, with their defaults.
+        options: Dataclasses whose fields the function takes by name, with their defaults; of two fields of one name
+            that of the earlier class is shown.
     """
-    shown = [_parameter(field) for each in options for field in fields(each)]
+    shown = {field.name: _parameter(field) for each in reversed(options) for field in fields(each)}
 
     def decorate(function: _Function) -> _Function:
         signature = inspect.signature(function)
         own = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
-        more = [each for each in shown if each.name not in signature.parameters]
+        more = [each for name, each in shown.items() if name not in signature.parameters]
         function.__signature__ = signature.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
         return function
 

@@ -1,97 +1,170 @@
-"""What `bench` is asked for, and which wishes go together."""
+"""What `bench` is asked for of a model that answers frames."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
-from edgeopt.errors import EdgeoptError
-from edgeopt.measurement.load.arrivals import Phases
-from edgeopt.measurement.load.beside import parse_beside
-from edgeopt.measurement.load.models import Load, OpenLoad, examples, parse_load
-from edgeopt.measurement.load.models.closed import Closed
-from edgeopt.measurement.load.run import LoadPlan
-from edgeopt.measurement.resources.cost import cloud_per_s, device_per_s
+from edgeopt.measurement.common_options import EXAMPLES, seed_option, shapes_option, source_option, threads_option
 from edgeopt.measurement.resources.cpu_time import spin_entries
-from edgeopt.measurement.statistics.budget import unprovable
-from edgeopt.runtime.queueing import parse_queue
-from edgeopt.system.text import plural
-from edgeopt.system.threads import logical_cores
-from edgeopt.system.toml import DURATION_MS, DURATION_S, SEEDS, THREADS, Within, require_ranges
+from edgeopt.measurement.resources.prices import COST, Prices
+from edgeopt.system.options import Syntax, option
+from edgeopt.system.threads import DEFAULT_THREADS
+from edgeopt.system.toml import DURATION_MS, DURATION_S, SEEDS, THREADS, Within
 
 SECONDS = 5.0
 PROBE_SECONDS = 30.0
 COLD_REPEATS = 10
-_HOURS_A_YEAR = 8766.0
-_WORKERS_A_CORE = 16
-_PRICE = Within(0, 1e12)
+
+MODEL, LENGTH, BUDGET = "Model and device", "How long", "The budget, a gate"
+ARRIVALS, BESIDES = "How frames arrive", "Measured besides"
+"""Headings of the help."""
 
 
-@dataclass(frozen=True, slots=True)
-class BenchOptions:
+@dataclass(frozen=True)
+class BenchOptions(Prices):
     """Wishes, in the words of the command line."""
 
-    source: str | Path | None = None
+    source: str | Path | None = source_option(MODEL)
     """Pictures; None: the recipe's own, or synthetic ones."""
-    load: str = "closed"
+    load: str = option("closed", "How frames arrive: {}.", group=ARRIVALS, help_from=EXAMPLES)
     """Like `closed:4` or `fps:30`, one of `measurement/load/models/`; a rate is per stream."""
-    streams: Annotated[int, Within(1, 1000)] = 1
+    streams: Annotated[int, Within(1, 1000)] = option(
+        1, "Cameras, each at the rate of --load.", group=ARRIVALS, syntax=Syntax.WHOLE, least=1
+    )
     """Cameras, each at the rate of `load`."""
-    phases: str = "uniform"
+    phases: str = option(
+        "uniform",
+        "How far apart cameras begin.",
+        group=ARRIVALS,
+        syntax=Syntax.CHOICE,
+        choices=("uniform", "random"),
+    )
     """`uniform` or `random`."""
-    queue: str = "fifo"
+    queue: str = option("fifo", "Which frames wait: fifo, bounded:K or latest.", group=ARRIVALS)
     """`fifo`, `bounded:8` or `latest`."""
-    workers: int = 1
+    workers: int = option(1, "Sessions that serve the frames.", group=ARRIVALS, syntax=Syntax.WHOLE, least=1)
     """Sessions that serve an open load."""
-    jitter_ms: Annotated[float, Within(0, DURATION_MS.most)] = 0.0
+    jitter_ms: Annotated[float, Within(0, DURATION_MS.most)] = option(
+        0.0,
+        "Standard deviation of the times at which a camera takes pictures.",
+        "--jitter",
+        group=ARRIVALS,
+        syntax=Syntax.MILLISECONDS,
+        shown="none",
+    )
     """Standard deviation of a fixed rate's capture times."""
-    seed: Annotated[int, SEEDS] = 0
+    seed: Annotated[int, SEEDS] = seed_option(ARRIVALS, "arrivals, phases and orders")
     """Decides arrivals, phases and orders."""
-    seconds: Annotated[float, DURATION_S] | None = None
+    seconds: Annotated[float, DURATION_S] | None = option(
+        None,
+        "Measure at least so long.",
+        group=LENGTH,
+        syntax=Syntax.SECONDS,
+        shown=f"{SECONDS:g}s; {PROBE_SECONDS:g}s a run of --find-capacity",
+    )
     """Least time to measure after warm-up; None: 5, and 30 for each run of the search for the capacity."""
-    min_frames: Annotated[int, Within(1, 10**8)] = 400
+    min_frames: Annotated[int, Within(1, 10**8)] = option(
+        400, "Measure at least so many frames.", "--frames", group=LENGTH, syntax=Syntax.WHOLE, least=1
+    )
     """Least frames to measure after warm-up."""
-    minutes: Annotated[float, Within(0, DURATION_S.most / 60, above=True)] | None = None
+    minutes: Annotated[float, Within(0, DURATION_S.most / 60, above=True)] | None = option(
+        None,
+        "Measure so long instead, and show the curve of times.",
+        group=LENGTH,
+        syntax=Syntax.NUMBER,
+        least=0,
+        above=True,
+        metavar="MINUTES",
+    )
     """Measure so long instead, for the curve over time."""
-    budget_ms: Annotated[float, DURATION_MS] | None = None
+    budget_ms: Annotated[float, DURATION_MS] | None = option(
+        None,
+        "Time a frame may take, such as 33ms: a gate.",
+        "--budget",
+        group=BUDGET,
+        syntax=Syntax.FRAME_BUDGET,
+        shown="the target's, no gate",
+    )
     """What a frame may take; None: the target's, and no gate."""
-    max_miss_ratio: Annotated[float, Within(0, 1)] = 0.01
+    max_miss_ratio: Annotated[float, Within(0, 1)] = option(
+        0.01, "Share of the frames that may miss the budget.", "--max-miss", group=BUDGET, syntax=Syntax.SHARE
+    )
     """Share of the frames that may miss the budget."""
-    threads: Annotated[int, THREADS] = 0
+    threads: Annotated[int, THREADS] = threads_option(MODEL, f"{DEFAULT_THREADS}, shared by the sessions")
     """0: the target's, or the physical cores, shared by the workers."""
-    spin: bool | None = None
+    spin: bool | None = option(
+        None,
+        "Whether idle threads of ONNX Runtime spin.",
+        group=BESIDES,
+        syntax=Syntax.SWITCH,
+        shown="as the target says",
+    )
     """Whether idle threads of ONNX Runtime spin; None: as the target says."""
-    rounds: Annotated[int, Within(0, 1000)] = 0
+    rounds: Annotated[int, Within(0, 1000)] = option(
+        0,
+        "Fresh processes that run beside, for the p99 over processes.",
+        group=BESIDES,
+        syntax=Syntax.WHOLE,
+        least=2,
+        shown="none",
+    )
     """Fresh processes for the headline quantiles; 0: none."""
-    find_capacity: bool = False
+    find_capacity: bool = option(
+        False,
+        "Search for the highest rate that keeps the budget.",
+        group=BUDGET,
+        syntax=Syntax.FLAG,
+    )
     """Whether the highest rate that keeps the budget is searched."""
-    batches: tuple[Annotated[int, Within(1, 4096)], ...] = ()
+    batches: tuple[Annotated[int, Within(1, 4096)], ...] = option(
+        (), "Also measure these batch sizes, such as 1,2,4,8.", "--batch", group=BESIDES, syntax=Syntax.COUNTS
+    )
     """Batch sizes to measure too."""
-    beside: str | None = None
+    beside: str | None = option(
+        None,
+        "Also run another model here: side by side, then in turns.",
+        group=BESIDES,
+        metavar="B[@15fps]",
+    )
     """Another model on the same cores, such as `other.onnx@15fps`; without a rate one frame after the other."""
-    cold: bool = False
+    cold: bool = option(
+        False,
+        "Also time starts of fresh processes, with a warm and a cold page cache.",
+        group=BESIDES,
+        syntax=Syntax.FLAG,
+    )
     """Whether starts of fresh processes are timed, with a warm and a cold page cache."""
-    repeats: Annotated[int, Within(1, 1000)] | None = None
-    """Starts of each way of a cold start; None: 10."""
-    profile: bool = False
+    repeats: Annotated[int, Within(1, 1000)] | None = option(
+        None,
+        "Starts of each kind for --cold.",
+        group=BESIDES,
+        syntax=Syntax.WHOLE,
+        least=1,
+        shown=str(COLD_REPEATS),
+    )
+    """Starts of each way of a cold start; None: `COLD_REPEATS`."""
+    profile: bool = option(
+        False,
+        "Also show which operators take the time, in a run of its own.",
+        group=BESIDES,
+        syntax=Syntax.FLAG,
+    )
     """Whether a run of its own says which operators take the time."""
-    trace: Path | None = None
+    trace: Path | None = option(
+        None, "Write a timeline, for Perfetto or chrome://tracing.", group=BESIDES, syntax=Syntax.FILE
+    )
     """File for a timeline, for Perfetto or chrome://tracing; None: none is written."""
-    energy: bool = False
+    energy: bool = option(
+        False,
+        "Also read the machine's power meters; takes 30s or more.",
+        group=COST,
+        syntax=Syntax.FLAG,
+    )
     """Whether the machine's power meters are read."""
-    device_price: Annotated[float, _PRICE] | None = None
-    """Price of the device, in any currency, for the cost of an inference."""
-    life_years: Annotated[float, _PRICE] | None = None
-    """How long the device works; None: 5 years."""
-    watts: Annotated[float, _PRICE] | None = None
-    """Power of the device; None: as measured."""
-    kwh_price: Annotated[float, _PRICE] | None = None
-    """Price of a kWh."""
-    cloud_price: Annotated[float, _PRICE] | None = None
-    """Of one hour of a rented machine."""
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    shapes: Mapping[str, tuple[int, ...]] = shapes_option(MODEL)
     """Whole shapes of inputs by name, for what a model leaves free; a bundle has its own."""
 
     @property
@@ -106,7 +179,8 @@ class BenchOptions:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
-        values = asdict(self)
+        own = {each.name for each in fields(BenchOptions)}  # not those that a kind adds: target, recipe, folder
+        values = {name: value for name, value in asdict(self).items() if name in own}
         return values | {name: str(values[name]) for name in ("source", "trace") if values[name] is not None}
 
 
@@ -143,134 +217,3 @@ class BenchWishes(TypedDict, total=False):
     kwh_price: float | None
     cloud_price: float | None
     shapes: Mapping[str, tuple[int, ...]]
-
-
-def plan_load(options: BenchOptions) -> LoadPlan:
-    """Return the load that the wishes describe.
-
-    Raises:
-        EdgeoptError: If it cannot be, or wishes contradict each other.
-    """
-    for is_wrong, problem, remedy in _contradictions(options):
-        if is_wrong:
-            raise EdgeoptError(problem, remedy=remedy)
-    require_ranges(options)
-    load = parse_load(options.load)
-    return LoadPlan(
-        load=load,
-        streams=options.streams,
-        phases=Phases(options.phases),
-        queue=parse_queue(options.queue),
-        workers=load.workers if isinstance(load, Closed) else options.workers,
-        jitter_ms=options.jitter_ms,
-        seed=options.seed,
-    )
-
-
-def _contradictions(options: BenchOptions) -> Iterator[tuple[bool, str, str]]:
-    """Yield what would be wrong, whether it is, and what to write instead."""
-    load = parse_load(options.load)
-    yield from _wrong_load(options, load)
-    yield from _wrong_length(options)
-    yield from _wrong_cost(options)
-    if options.beside is not None:
-        parse_beside(options.beside)
-        needs = "write --load fps:30 with it, the rate that has to be kept"
-        yield not isinstance(load, OpenLoad), f"--beside has no meaning {_where(load)}", needs
-        several = f"--beside measures one worker of each model, not {options.workers}"
-        yield options.workers > 1, several, "leave --workers out"
-
-
-def _where(load: Load) -> str:
-    return "in a closed loop" if isinstance(load, Closed) else f"for {load}"
-
-
-def _wrong_load(options: BenchOptions, load: Load) -> Iterator[tuple[bool, str, str]]:
-    where = _where(load)
-    if isinstance(load, Closed):
-        parse_queue(options.queue)
-        arriving = f"write --load {examples(lambda kind: issubclass(kind, OpenLoad))} with it: frames arrive there"
-        yield options.streams > 1, f"--streams {options.streams} has no meaning {where}", arriving
-        yield options.queue.strip() != "fifo", f"--queue {options.queue} has no meaning {where}", arriving
-    if not load.takes_jitter:
-        taking = f"write --load {examples(lambda kind: kind.takes_jitter)} with it"
-        yield options.jitter_ms > 0, f"--jitter has no meaning {where}", taking
-    if not load.takes_phases:
-        taking = f"write --load {examples(lambda kind: kind.takes_phases)} with it"
-        yield options.phases != "uniform", f"--phases has no meaning {where}", taking
-    if isinstance(load, Closed):
-        wanted = f"write --load closed:{options.workers} for workers that never wait"
-        yield options.workers > 1, f"--workers {options.workers} serve a load that arrives", wanted
-    served, most = load.workers if isinstance(load, Closed) else options.workers, _WORKERS_A_CORE * logical_cores()
-    many = f"{served} workers on a machine of {plural(logical_cores(), 'logical core')}"
-    yield served > most, many, f"ask for {most} or fewer: each opens the model"
-    yield options.phases not in list(Phases), f"{options.phases!r} are no phases", "write uniform or random"
-    least = min(options.streams, options.workers)
-    yield least < 1, f"{least} streams or workers do nothing", "write 1 or more"
-
-
-def _wrong_length(options: BenchOptions) -> Iterator[tuple[bool, str, str]]:
-    both = options.seconds is not None and options.minutes is not None
-    yield both, "--seconds and --minutes both say how long", "give one of them"
-    yield options.min_frames < 1, f"--frames {options.min_frames} measures nothing", "write 1 or more"
-    yield unprovable(options.max_miss_ratio, "frames")
-    yield options.rounds == 1, "one process round has no interval", "write --rounds 5 or more, or leave it out"
-    lonely = options.repeats is not None and not options.cold
-    yield lonely, "--repeats counts the starts of --cold", "add --cold, or leave it out"
-    odd = options.batches and (min(options.batches) < 1 or len(set(options.batches)) < len(options.batches))
-    yield bool(odd), f"batches {','.join(map(str, options.batches))} cannot be swept", "write --batch 1,2,4,8"
-
-
-def _wrong_cost(options: BenchOptions) -> Iterator[tuple[bool, str, str]]:
-    yield from _wrong_prices(options)
-    yield (
-        (options.device_price is not None or options.cloud_price is not None) and not options.find_capacity,
-        "the cost of an inference needs the rate that keeps the budget",
-        "add --find-capacity",
-    )
-
-
-def _wrong_prices(options: BenchOptions) -> Iterator[tuple[bool, str, str]]:
-    device, cloud = options.device_price is not None, options.cloud_price is not None
-    owned = {
-        "--life-years": options.life_years,
-        "--watts": options.watts,
-        "--kwh-price": options.kwh_price,
-    }
-    given = [name for name, value in owned.items() if value is not None]
-    yield device and cloud, "--device-price and --cloud-price are two machines", "give one of them"
-    yield bool(given) and not device, f"{', '.join(given)} belong to a device's price", "add --device-price"
-    negative = [one for one in (*owned.values(), options.device_price, options.cloud_price) if one and one < 0]
-    yield bool(negative) or options.life_years == 0, "prices, watts and years are above zero", "correct them"
-
-
-def price_second(**prices: float | None) -> float | None:
-    """Return what a second of the machine costs where tokens are priced; None when no price was given.
-
-    Raises:
-        EdgeoptError: If prices contradict each other.
-    """
-    options = BenchOptions(**prices)  # type: ignore[arg-type]
-    for is_wrong, problem, remedy in _wrong_prices(options):
-        if is_wrong:
-            raise EdgeoptError(problem, remedy=remedy)
-    return price_machine(options, None)
-
-
-def price_machine(options: BenchOptions, measured_watts: float | None) -> float | None:
-    """Return what a second of the machine costs; None when no price was given.
-
-    Args:
-        options: With the prices.
-        measured_watts: Mean power of the run, where a meter told it; used unless watts were given.
-    """
-    if options.cloud_price is not None:
-        return cloud_per_s(options.cloud_price)
-    if options.device_price is None:
-        return None
-    return device_per_s(
-        options.device_price,
-        (options.life_years or 5.0) * _HOURS_A_YEAR,
-        options.watts if options.watts is not None else measured_watts or 0.0,
-        options.kwh_price or 0.0,
-    )

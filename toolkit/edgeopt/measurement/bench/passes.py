@@ -13,7 +13,7 @@ import numpy as np
 
 from edgeopt.measurement.bench.attribution import Attribution, check_attribution
 from edgeopt.measurement.bench.neighbour import Neighbour, measure_beside
-from edgeopt.measurement.bench.options import COLD_REPEATS, PROBE_SECONDS, price_machine
+from edgeopt.measurement.bench.options import COLD_REPEATS, PROBE_SECONDS
 from edgeopt.measurement.bench.process_rounds import Rounds, run_rounds
 from edgeopt.measurement.bench.setup import Setup
 from edgeopt.measurement.fresh_process.start import ColdStart, run_cold_start
@@ -161,7 +161,7 @@ def _search_capacity(setup: Setup, service_s: float, tell: Tell | None) -> Capac
 
 
 def _cost(setup: Setup, capacity: Capacity | None, energy: Energy | NotMeasured | None) -> InferenceCost | None:
-    machine = price_machine(setup.options, energy.mean_watts if isinstance(energy, Energy) else None)
+    machine = setup.options.per_s(energy.mean_watts if isinstance(energy, Energy) else None)
     if machine is None or capacity is None or not capacity.rate_per_s:
         return None
     return cost_per_inference(machine, capacity.rate_per_s)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from edgeopt.errors import EdgeoptError, Note, UnsupportedError
 from edgeopt.graph.tensors import Sample
 from edgeopt.measurement.bench.neighbour import Neighbour, open_neighbour
-from edgeopt.measurement.bench.options import BenchOptions, plan_load
+from edgeopt.measurement.bench.options import BenchOptions
+from edgeopt.measurement.bench.planning import plan_load
 from edgeopt.measurement.load.run import LoadPlan
 from edgeopt.measurement.load.workers import Pipeline
 from edgeopt.measurement.subject import Subject, choose_frames, open_subject, shapes_of

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
+from typing import Unpack
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from edgeopt.measurement.accuracy.evaluate import LabelledFrames, Progress, open
 from edgeopt.measurement.bench.stored import show_difference
 from edgeopt.measurement.check.accuracy import check_accuracy, note_on_baseline, score_baseline
 from edgeopt.measurement.check.baseline import Baseline, path_from, read_baseline, write_baseline
+from edgeopt.measurement.check.options import CHECKS, CheckOptions, CheckWishes
 from edgeopt.measurement.check.result import (
     CheckReport,
     CheckResult,
@@ -48,17 +50,15 @@ from edgeopt.measurement.side_by_side import (
 )
 from edgeopt.measurement.statistics.ratio import Ratio, block_medians, ratio_of_rounds, ratio_of_series
 from edgeopt.measurement.subject import choose_frames, shapes_of
+from edgeopt.recipes.allowed import MAX_DROP, Check
 from edgeopt.recipes.frames import Frames
 from edgeopt.recipes.input_shapes import Shapes, fixed_shapes
-from edgeopt.recipes.recipe import Check
 from edgeopt.recipes.timed import readers_of
 from edgeopt.system.environment import Environment
 from edgeopt.system.files import require_writable
+from edgeopt.system.signatures import with_options_of
 from edgeopt.system.toml import Within, parse_table, require_measurable
 
-CHECKS = ("latency", "accuracy", "size", "memory", "cold_start", "placement")
-SECONDS = 20.0
-STARTS = 10
 _LEAST_FRAMES = 400
 
 
@@ -89,62 +89,49 @@ class _Run:
         return partial(self.tell, what) if self.tell else None
 
 
+@with_options_of(CheckOptions)
 def check(
     subject: str | Path,
     *,
-    baseline: str | Path,
     target: str = "cpu",
     recipe: str | None = None,
-    source: str | Path | None = None,
-    eval: str | Path | None = None,  # noqa: A002  (the option's name)
-    threads: int = 0,
-    seconds: float = SECONDS,
-    starts: int = STARTS,
-    seed: int = 0,
-    thresholds: Mapping[str, float] | None = None,
-    skip: Collection[str] = (),
-    judge_noisy: bool = False,
-    update: bool = False,
-    shapes: Shapes | None = None,
+    options: CheckOptions | None = None,
     tell: Progress | None = None,
+    **wishes: Unpack[CheckWishes],
 ) -> CheckReport:
     """Check a model or bundle against a baseline, or write the baseline from it.
 
     Args:
         subject: Path of an ONNX file or a bundle, or a shipped name.
-        baseline: The file; its raw samples lie beside it as `.npz`.
         target: For a model; a bundle brings its own.
         recipe: For a model; a bundle brings its own.
-        source: Pictures; None: the recipe's own, or synthetic ones.
-        eval: Labels; None: the recipe's own, if it ships some.
-        threads: 0: the target's, or one per physical core.
-        seconds: How long frames run.
-        starts: Fresh processes for the cold start; half as many for the memory.
-        seed: Of the order of turns.
-        thresholds: What is allowed, by the names of `Check`; what is not named is as the recipe's `[check]` says.
-        skip: Names of `CHECKS` to leave out.
-        judge_noisy: Judge times that were taken in turns on a noisy machine too.
-        update: Write the baseline from this run instead of checking.
-        shapes: Whole shapes of inputs by name, for what a model leaves free; a bundle has its own.
+        options: What is checked, against which baseline, and what is allowed; what it does not name is as the recipe's
+            `[check]` says. None: all defaults.
         tell: Hears progress.
+        **wishes: Fields of `CheckOptions` that differ, such as `baseline="baseline.json"`.
 
     Raises:
         EdgeoptError: If the baseline is missing or damaged, or the model cannot be used.
     """
-    began, file = perf_counter(), Path(baseline)
-    require_measurable(seconds, seed, threads)
-    Within(3, 1000).require("starts", starts)
-    if update:
+    began, asked = perf_counter(), replace(options or CheckOptions(), **wishes)
+    file, skip = Path(asked.baseline), asked.skip
+    require_measurable(asked.seconds, asked.seed, asked.threads)
+    Within(3, 1000).require("starts", asked.starts)
+    if asked.update:
         require_writable(file)
     for name in skip:
         if name not in CHECKS:
             raise NotFoundError("check", name, CHECKS)
-    stored = None if update else read_baseline(file)
-    opened = partial(open_sides, target=target, shapes=shapes_of(source), sizes=shapes)
-    sides, why_gone = _open(str(subject), stored, file, recipe, threads, opened)
+    stored = None if asked.update else read_baseline(file)
+    opened = partial(open_sides, target=target, shapes=shapes_of(asked.source), sizes=asked.shapes)
+    sides, why_gone = _open(str(subject), stored, file, recipe, asked.threads, opened)
     now = sides[-1]
-    labels = Path(eval) if eval else next(filter(None, (labels_of(one.subject.recipe) for one in sides[::-1])), None)
-    frames, notes = choose_frames(now.subject.recipe, source, now.subject.inputs)
+    labels = (
+        Path(asked.eval)
+        if asked.eval
+        else next(filter(None, (labels_of(one.subject.recipe) for one in sides[::-1])), None)
+    )
+    frames, notes = choose_frames(now.subject.recipe, asked.source, now.subject.inputs)
     require_fed(sides, frames)
     require_metric(now.subject.recipe, labels)
     run = _Run(
@@ -155,22 +142,28 @@ def check(
         labelled=open_labelled(labels, now.subject.recipe, now.subject.inputs)
         if labels and "accuracy" not in skip
         else None,
-        seconds=seconds,
-        seed=seed,
-        starts=starts,
+        seconds=asked.seconds,
+        seed=asked.seed,
+        starts=asked.starts,
         skip=skip,
-        judge_noisy=judge_noisy,
+        judge_noisy=asked.judge_noisy,
         tell=tell,
     )
-    limits = thresholds_of(now.subject.recipe.check, thresholds or {})
+    recipe_of = now.subject.recipe
+    limits = thresholds_of(recipe_of.check, asked.allowed, recipe_of.evaluation.max_drop)
     report = _check(run, stored, limits, file) if stored else _update(run, file, recipe, limits)
     close(sides)
     notes = (*notes_on(sides), *notes, *report.notes)
     return replace(report, notes=tuple(dict.fromkeys(notes)), seconds=perf_counter() - began)
 
 
-def thresholds_of(recipe: Check, wishes: Mapping[str, float]) -> Check:
+def thresholds_of(recipe: Check, wishes: Mapping[str, float], may_lose: float = MAX_DROP) -> Check:
     """Return what is allowed: the wishes over the recipe's own.
+
+    Args:
+        recipe: What the recipe's `[check]` allows.
+        wishes: What the user allows, by the names of `Check`.
+        may_lose: What `optimize` may lose: that much accuracy is allowed where neither says.
 
     Raises:
         EdgeoptError: If a wish is unknown or refused.
@@ -180,7 +173,8 @@ def thresholds_of(recipe: Check, wishes: Mapping[str, float]) -> Check:
         if name not in known:
             raise NotFoundError("threshold", name, known)
         Within(0, 1e6).require(name, wishes[name])
-    return parse_table(Check, asdict(recipe) | dict(wishes), "thresholds")
+    values = {name: value for name, value in asdict(recipe).items() if value is not None}
+    return parse_table(Check, {"accuracy_drop": may_lose} | values | dict(wishes), "thresholds")
 
 
 def _open(
@@ -222,7 +216,7 @@ def _check(run: _Run, stored: Baseline, limits: Check, file: Path) -> CheckRepor
             stored.scored,
             run.labelled,
             run.frames,
-            limits.accuracy_drop,
+            MAX_DROP if limits.accuracy_drop is None else limits.accuracy_drop,
             why_gone=run.why_gone,
             tell=run.tell,
         ),

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Unpack
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind
 from edgeopt.measurement.accuracy.bootstrap import Scored, drop_between
 from edgeopt.measurement.accuracy.evaluate import Progress, open_labelled, require_metric
 from edgeopt.measurement.bench.stored import StoredResult, is_stored, read_stored, require_comparable
+from edgeopt.measurement.compare.options import CompareOptions, CompareWishes
 from edgeopt.measurement.compare.result import Compared, Comparison
 from edgeopt.measurement.compare.summary import summarize as summarize_comparison
 from edgeopt.measurement.interleaved import AGAIN, Turns
@@ -33,13 +36,12 @@ from edgeopt.measurement.side_by_side import (
 from edgeopt.measurement.statistics.quantile import StageTime, summarize
 from edgeopt.measurement.statistics.ratio import Change, Ratio, block_medians, parts_worth_judging, ratio_of_series
 from edgeopt.measurement.subject import choose_frames, shapes_of
-from edgeopt.recipes.input_shapes import Shapes
 from edgeopt.report.formats import write_pages
 from edgeopt.runtime.bundle import is_bundle
 from edgeopt.system.files import require_writable
+from edgeopt.system.signatures import with_options_of
 from edgeopt.system.toml import Within, require_measurable
 
-SECONDS = 20.0
 _APART = Note(
     NoteKind.WARNING,
     "these runs were not made in turns: what the machine did between them is not in the intervals",
@@ -47,19 +49,15 @@ _APART = Note(
 )
 
 
+@with_options_of(CompareOptions)
 def compare(
     *subjects: str | Path,
     target: str = "cpu",
     recipe: str | None = None,
-    source: str | Path | None = None,
-    eval: str | Path | None = None,  # noqa: A002  (the option's name)
-    threads: int = 0,
-    seconds: float = SECONDS,
-    margin: float = 0.02,
-    seed: int = 0,
+    options: CompareOptions | None = None,
     out: Path | None = None,
-    shapes: Shapes | None = None,
     tell: Progress | None = None,
+    **wishes: Unpack[CompareWishes],
 ) -> Comparison:
     """Compare models, bundles or earlier results with the first of them.
 
@@ -67,22 +65,18 @@ def compare(
         *subjects: Two or more paths or shipped names; or two or more results of `bench`, not mixed with models.
         target: For models; a bundle brings its own.
         recipe: For models; a bundle brings its own.
-        source: Pictures; None: the first one's own, or synthetic ones.
-        eval: Labels, to compare the accuracy too.
-        threads: 0: the target's, or one per physical core.
-        seconds: How long to run, all together; five rounds run whatever it says.
-        margin: Ratios within 1 / (1 + margin) to 1 + margin count as equal.
-        seed: Of the order of turns.
+        options: What to measure; None: all defaults.
         out: Where `compare.json`, `compare.md` and the raw samples go; None: nowhere.
-        shapes: Whole shapes of inputs by name, for what models leave free; a bundle has its own.
         tell: Hears progress.
+        **wishes: Fields of `CompareOptions` that differ, such as `seconds=60`.
 
     Raises:
         EdgeoptError: If fewer than two are given, models and results are mixed, one cannot be opened, or results come
             from different machines.
     """
-    require_measurable(seconds, seed, threads)
-    Within(0, 1).require("margin", margin)
+    asked = replace(options or CompareOptions(), **wishes)
+    require_measurable(asked.seconds, asked.seed, asked.threads)
+    Within(0, 1).require("margin", asked.margin)
     if out:
         require_writable(out / "compare.json")
     given = [str(one) for one in subjects]
@@ -93,25 +87,31 @@ def compare(
         )
     stored = [is_stored(Path(one)) and not is_bundle(Path(one)) for one in given]
     if all(stored):
-        result = _compare_stored([read_stored(Path(one)) for one in given], margin)
+        result = _compare_stored([read_stored(Path(one)) for one in given], asked.margin)
     elif any(stored):
         raise EdgeoptError(
             f"{given[stored.index(True)]} is an earlier result and {given[stored.index(False)]} is a model",
             remedy="name models only, so that they run in turns, or results only",
         )
     else:
-        fed_shapes = shapes_of(source)
-        sides = open_sides(given, target=target, recipe=recipe, threads=threads, shapes=fed_shapes, sizes=shapes)
+        sides = open_sides(
+            given,
+            target=target,
+            recipe=recipe,
+            threads=asked.threads,
+            shapes=shapes_of(asked.source),
+            sizes=asked.shapes,
+        )
         for side in sides:
-            require_metric(side.subject.recipe, eval)
+            require_metric(side.subject.recipe, asked.eval)
         first = sides[0].subject
-        labelled = open_labelled(Path(eval), first.recipe, first.inputs) if eval else None
-        frames, notes = choose_frames(sides[0].subject.recipe, source, sides[0].subject.inputs)
+        labelled = open_labelled(Path(asked.eval), first.recipe, first.inputs) if asked.eval else None
+        frames, notes = choose_frames(first.recipe, asked.source, first.inputs)
         require_fed(sides, frames)
         scored = {side.label: score_side(side, labelled, tell) for side in sides} if labelled else {}
-        turns = run_in_turns(sides, frames, seconds=seconds, seed=seed, tell=tell)
+        turns = run_in_turns(sides, frames, seconds=asked.seconds, seed=asked.seed, tell=tell)
         notes = (*notes_on(sides), *notes, *label_notes(labelled, scored))
-        result = _compare_turns(sides, turns, scored, margin, str(frames.source), notes)
+        result = _compare_turns(sides, turns, scored, asked.margin, str(frames.source), notes)
         close(sides)
     if out:
         _write(result, out)

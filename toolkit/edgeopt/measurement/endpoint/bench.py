@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import count
 from threading import Lock, local
 from time import monotonic, perf_counter_ns, sleep
@@ -14,6 +14,7 @@ import numpy as np
 
 from edgeopt.errors import EdgeoptError, Note, NoteKind, UnavailableError
 from edgeopt.measurement.endpoint.client import Client, Exchange, Place, parse_place, why
+from edgeopt.measurement.endpoint.options import EndpointOptions
 from edgeopt.measurement.endpoint.result import EndpointBench, EndpointTimes, times_of
 from edgeopt.measurement.endpoint.symptoms import symptoms_of
 from edgeopt.measurement.generation.diagnosis import find_complaints
@@ -43,27 +44,6 @@ _WORDS: Final = (
     "father "
 )
 Tell = Callable[[str, int, int], None]
-
-
-@dataclass(frozen=True, slots=True)
-class EndpointOptions:
-    """What is measured of a server."""
-
-    url: str
-    model: str = ""
-    """Empty: the first that it lists."""
-    prompt_tokens: tuple[int, ...] = (128,)
-    output_tokens: int = 64
-    load: str = "closed"
-    seconds: float = 10.0
-    """One at a time, and again under the load."""
-    seed: int = 0
-    key: str = field(default="", repr=False)
-    timeout_s: float = 120.0
-    limits_ms: Mapping[str, float] | None = None
-    """Of a good answer; None: `LIVE_MS`."""
-    price_per_s: float | None = None
-    """Of the server's machine."""
 
 
 class _Asker:

@@ -15,8 +15,6 @@ from edgeopt.graph.outside_weights import outside_files
 from edgeopt.measurement.fresh_process.language_start import run_cold_language
 from edgeopt.measurement.fresh_process.start import ColdStart
 from edgeopt.measurement.generation.budget import (
-    MAX_MISS,
-    AnswerBudget,
     AnswerVerdict,
     fewest_to_pass,
     judge_answers,
@@ -25,6 +23,7 @@ from edgeopt.measurement.generation.doubts import doubts_of_machine
 from edgeopt.measurement.generation.guesses import AUTO, DRAFT, GuessForecast, forecast_guesses
 from edgeopt.measurement.generation.load import LEAST_ANSWERS, LoadRun
 from edgeopt.measurement.generation.load_result import summarize_run
+from edgeopt.measurement.generation.options import GenerationOptions
 from edgeopt.measurement.generation.result import GenerationBench, LengthTimes
 from edgeopt.measurement.generation.right_writer import correction_of_decoder
 from edgeopt.measurement.generation.slots import cut_prompt, measure_in_slots, notes_of, write_answers
@@ -50,44 +49,6 @@ LONGER = 12
 """Times the seconds asked for, while a budget is not decided."""
 _WARM_UP = 1
 """Answers of each length that are not counted."""
-
-
-@dataclass(frozen=True, slots=True)
-class GenerationOptions:
-    """What is measured."""
-
-    prompt_tokens: tuple[int, ...]
-    output_tokens: int = 64
-    seconds: float = 5.0
-    """At least so long, and at least six answers of each length."""
-    threads: int = 0
-    seed: int = 0
-    budget: AnswerBudget | None = None
-    """What is judged: answers go on until they are decided, up to 12 times as long. With a load its answers are."""
-    max_miss_ratio: float = MAX_MISS
-    price_per_s: float | None = None
-    """Of this machine."""
-    load: str = ""
-    """Such as `closed:4` or `poisson:2`: also answers under this load, prompts of all lengths by turns; empty: none."""
-    slots: tuple[int, ...] = ()
-    """Texts that are written at once under the load; several numbers are measured one after the other. Empty: 4."""
-
-    cold: bool = False
-    """Also time starts of fresh processes, with a warm and a cold page cache."""
-    repeats: int = 10
-    """Of each kind."""
-    guesses: int | None = None
-    """A round; `AUTO`: as many as are predicted to pay. None: as the recipe says, and nothing is predicted."""
-    draft: Path | None = None
-    """A smaller model that guesses; None: the recipe's."""
-    uses_draft: bool = True
-    context: int = 0
-    """Tokens of prompt and answer for which memory is reserved; 0: all that the model has."""
-
-    @property
-    def whole_load(self) -> str:
-        """The load; where only slots are named as many users as the most of them, empty without either."""
-        return self.load or (f"closed:{max(self.slots)}" if self.slots else "")
 
 
 @dataclass(slots=True)
@@ -146,7 +107,8 @@ def bench_generation(
         require_writable(out / "answers.jsonl")
     correction = correction_of_decoder(model)
     before_ns = perf_counter_ns()
-    opened, recipe = open_language_model(model, options.threads, options.context, options.draft, correction.entries)
+    draft = Path(options.draft) if options.draft else None
+    opened, recipe = open_language_model(model, options.threads, options.context, draft, correction.entries)
     load_ms = (perf_counter_ns() - before_ns) / 1e6
     with opened:
         longest = max(options.prompt_tokens) + options.output_tokens

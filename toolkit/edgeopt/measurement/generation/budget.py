@@ -10,56 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from edgeopt.errors import EdgeoptError
+from edgeopt.measurement.generation.answer_budget import PARTS, AnswerBudget
+from edgeopt.measurement.generation.options import MAX_MISS
 from edgeopt.measurement.generation.turns import Prompt, Writes
 from edgeopt.measurement.statistics.budget import BudgetResult, Verdict, judge_budget
 from edgeopt.measurement.statistics.quantile import Quantile, quantile
 from edgeopt.runtime.decoding.generation import Asked
-from edgeopt.system.text import format_budget, parse_duration_s, short
+from edgeopt.system.text import format_budget
 from edgeopt.system.time_limit import time_left_s
-
-PARTS = {"ttft": "TTFT", "tpot": "TPOT"}
-"""What may be limited: as it is typed, and as reports call it."""
-MAX_MISS = 0.05
-"""Share of the answers that may be over a limit, where nobody says: an answer takes longer than a frame, so that one in
-a hundred would take minutes to prove."""
 
 _LEAST_ANSWERS = 6
 """Fewer give a median no interval."""
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerBudget:
-    """Limits of an answer, one or both."""
-
-    limits_ms: Mapping[str, float]
-    """By `TTFT` and `TPOT`."""
-
-    def __str__(self) -> str:
-        return ", ".join(f"{part} {format_budget(limit)} ms" for part, limit in self.limits_ms.items())
-
-    def missed_by(self, times_ms: Mapping[str, float]) -> tuple[str, ...]:
-        """Return the parts whose time is above their limit."""
-        return tuple(part for part, limit in self.limits_ms.items() if times_ms[part] > limit)
-
-
-def parse_answer_budget(text: str) -> AnswerBudget:
-    """Return the limits of a text such as `ttft:200ms,tpot:20ms`; a bare number is none: TTFT is told in seconds too.
-
-    Raises:
-        EdgeoptError: If it is none.
-    """
-    limits = dict[str, float]()
-    for one in text.split(","):
-        name, _, duration = one.partition(":")
-        part = PARTS.get(name.strip().lower(), "")
-        if not part or part in limits:
-            problem = f"{short(one)} limits {part} twice" if part else f"{short(one)} limits neither ttft nor tpot"
-            raise EdgeoptError(problem, remedy="write ttft:200ms,tpot:20ms, or one of them")
-        if duration.strip().replace(".", "", 1).isdecimal():
-            raise EdgeoptError(f"{short(one)} has no unit", remedy=f"write {one.strip()}ms, or s")
-        limits[part] = 1000 * parse_duration_s(duration)
-    return AnswerBudget(limits)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from edgeopt.errors import InvalidFileError, Note, NoteKind, NotFoundError
 from edgeopt.graph.outside import sha256_of
 from edgeopt.measurement.bench.stored import show_difference
 from edgeopt.measurement.check.baseline import path_from
+from edgeopt.measurement.check.options import Gate
 from edgeopt.measurement.check.result import (
     CheckReport,
     CheckResult,
@@ -25,13 +26,16 @@ from edgeopt.measurement.check.result import (
     judge_time,
     skipped,
 )
-from edgeopt.measurement.generation.budget import AnswerBudget, prove_budget
+from edgeopt.measurement.check.run import thresholds_of
+from edgeopt.measurement.generation.answer_budget import AnswerBudget
+from edgeopt.measurement.generation.budget import prove_budget
+from edgeopt.measurement.generation.doubts import doubts_of_machine
 from edgeopt.measurement.generation.held_out import require_alike
+from edgeopt.measurement.generation.options import OUTPUT_TOKENS, PROMPT_TOKENS, SideOptions
 from edgeopt.measurement.generation.perplexity import Rise, TextScore, rise_between
 from edgeopt.measurement.generation.side_by_side import (
     TWIN,
     Side,
-    SideOptions,
     Tell,
     open_again,
     open_sides,
@@ -42,10 +46,12 @@ from edgeopt.measurement.generation.side_by_side import (
     time_sides,
 )
 from edgeopt.measurement.generation.turns import PARTS, Prompt, Turns, ratio_between
+from edgeopt.measurement.resources.readings import take_reading
+from edgeopt.measurement.resources.trust import TrustLevel
 from edgeopt.measurement.statistics.budget import Verdict
 from edgeopt.measurement.statistics.ratio import Ratio, ratio_of_series
+from edgeopt.recipes.allowed import MAX_RISE, Check
 from edgeopt.recipes.encoder_decoder import graphs_in
-from edgeopt.recipes.recipe import Check
 from edgeopt.runtime.decoding.generation import Asked
 from edgeopt.system import assets
 from edgeopt.system.amounts import Tenths
@@ -123,13 +129,11 @@ def check_language_model(
     given: str,
     model: Path,
     *,
-    baseline: Path,
+    gate: Gate,
     options: SideOptions,
-    limits: Check,
     find: Callable[[str], Path] = Path,
-    skip: Collection[str] = (),
     budget: AnswerBudget | None = None,
-    update: bool = False,
+    judge_noisy: bool = False,
     tell: Tell = lambda *_: None,
 ) -> CheckReport:
     """Check a language model against a baseline, or write the baseline from it.
@@ -137,26 +141,25 @@ def check_language_model(
     Args:
         given: As the user named it.
         model: The bundle or file.
-        baseline: The file.
+        gate: The baseline's file, what is allowed beyond the recipe's `[check]`, and what is left out;
+            `accuracy_drop` is the share by which the perplexity may rise.
         options: Lengths, text and time; the lengths and threads of a baseline hold where they are not asked for.
-        limits: What is allowed; `accuracy_drop` is the share by which the perplexity may rise.
         find: Finds a model by its name or path.
-        skip: Names of `CHECKS` to leave out.
         budget: Limits that answers must keep beside.
-        update: Write the baseline.
+        judge_noisy: Judge times on a noisy machine too.
         tell: Hears how far it is.
 
     Raises:
         EdgeoptError: If the baseline is missing or damaged, or the model cannot be used.
     """
-    began_s = monotonic()
+    began_s, baseline, skip, update = monotonic(), Path(gate.baseline), gate.skip, gate.update
     for name in skip:
         if name not in CHECKS:
             raise NotFoundError("check of a language model", name, CHECKS)
     if update:
         require_writable(baseline)
     stored = None if update else read_writer_baseline(baseline)
-    standard = (stored.prompt_tokens, stored.output_tokens) if stored else (128, 64)
+    standard = (stored.prompt_tokens, stored.output_tokens) if stored else (PROMPT_TOKENS, OUTPUT_TOKENS)
     options = replace(
         options,
         prompt_tokens=options.prompt_tokens or standard[0],
@@ -171,7 +174,12 @@ def check_language_model(
         text = read_judging_text(sides, options)
         scores = {} if "accuracy" in skip else score_sides(sides, text, tell)
         twin = open_again(then) if then else None
+        readings = [take_reading()]
         turns = {} if "latency" in skip else time_sides(sides, twin, text, options, tell)
+        readings.append(take_reading())
+        doubts = doubts_of_machine(readings) if turns else ()
+        noise = "" if judge_noisy else "; ".join(doubts)
+        limits = thresholds_of(now.recipe.check, gate.allowed, MAX_RISE)
         windows_hash = text.sha256
         results = list[CheckResult]()
         if stored is None:
@@ -200,7 +208,7 @@ def check_language_model(
             )
             before = _score_then(stored, scores, windows_hash)
             judged: dict[str, Callable[[], list[CheckResult]]] = {
-                "latency": lambda: _check_latency(stored, turns, limits, why_not),
+                "latency": lambda: _check_latency(stored, turns, limits, noise, why_not),
                 "accuracy": lambda: [_check_perplexity(scores.get("now"), before, limits, text.why_not_judged)],
                 "size": lambda: [judge_size(now.model.origin.size_bytes, stored.size_bytes, limits.size_ratio)],
                 "memory": lambda: [_check_cache(now.model.token_bytes, stored.token_bytes, limits.memory_ratio)],
@@ -220,7 +228,7 @@ def check_language_model(
         baseline=f"{stored.name} of {baseline}" if stored else str(baseline),
         results=tuple(results),
         thresholds=limits,
-        trust="answers ran in turns with a second copy of the baseline" if then else "answers ran alone",
+        trust=_told_trust(doubts, is_in_turns=then is not None),
         notes=tuple(notes),
         seconds=monotonic() - began_s,
         updated=update,
@@ -262,7 +270,7 @@ def _score_then(stored: WriterBaseline, scores: Mapping[str, TextScore], windows
 
 
 def _check_latency(
-    stored: WriterBaseline, turns: Mapping[str, Turns], limits: Check, why_not: str
+    stored: WriterBaseline, turns: Mapping[str, Turns], limits: Check, noise: str, why_not: str
 ) -> list[CheckResult]:
     found = list[CheckResult]()
     for part in PARTS:
@@ -274,12 +282,18 @@ def _check_latency(
             place = PARTS.index(part)
             ratio = ratio_of_series(turns["now"].times_ns[:, place], np.array(stored.times_ns)[:, place], margin=0.0)
         why_none = why_not or "the baseline holds no times"
-        found.append(judge_time(f"latency {part}", ratio, limits.latency_ratio, "", why_none))
+        found.append(judge_time(f"latency {part}", ratio, limits.latency_ratio, noise, why_none))
     return found
 
 
+def _told_trust(doubts: Sequence[str], *, is_in_turns: bool) -> str:
+    """Return how far the times are believed."""
+    way = "answers ran in turns with a second copy of the baseline" if is_in_turns else "answers ran alone"
+    return f"{TrustLevel.NOISY}: {'; '.join(doubts)}; {way}" if doubts else way
+
+
 def _check_perplexity(now: TextScore | None, then: TextScore | None, limits: Check, why_none: str) -> CheckResult:
-    allowed = limits.accuracy_drop
+    allowed = MAX_RISE if limits.accuracy_drop is None else limits.accuracy_drop
     if now is None or then is None:
         why = why_none or "the baseline was judged by another text"
         return CheckResult("perplexity", CheckVerdict.INCONCLUSIVE, None, allowed, why, "rise")

@@ -11,10 +11,10 @@ from typing import Any
 
 from edgeopt.errors import EXIT_PASS, Note, NoteKind
 from edgeopt.measurement.generation.held_out import lengths_of
+from edgeopt.measurement.generation.options import SideOptions
 from edgeopt.measurement.generation.perplexity import Rise, agreement_between, rise_between
 from edgeopt.measurement.generation.side_by_side import (
     TWIN,
-    SideOptions,
     Tell,
     open_again,
     open_sides,
@@ -79,14 +79,13 @@ class WriterComparison:
 
 
 def compare_language_models(
-    models: Mapping[str, Path], options: SideOptions, *, margin: float = 0.02, tell: Tell = lambda *_: None
+    models: Mapping[str, Path], options: SideOptions, *, tell: Tell = lambda *_: None
 ) -> WriterComparison:
     """Compare language models in turns.
 
     Args:
         models: Bundles or ONNX files by label, two or more; the first is the standard.
         options: Lengths, text and time.
-        margin: Speeds as near as this are equal.
         tell: Hears how far it is.
 
     Raises:
@@ -116,7 +115,7 @@ def compare_language_models(
             )
             if one is not first:
                 base, mine = turns[first.label], turns[one.label]
-                ratios = {part: ratio_between(base, mine, part, null[part], margin) for part in PARTS}
+                ratios = {part: ratio_between(base, mine, part, null[part], options.margin) for part in PARTS}
                 row = replace(row, ratios=ratios)
             if scores:
                 row = replace(row, perplexity=scores[one.label].perplexity)
@@ -135,7 +134,7 @@ def compare_language_models(
         output_tokens=options.output_tokens,
         text=text.name,
         windows=len(text.windows),
-        margin=margin,
+        margin=options.margin,
         cpu=read_environment().cpu,
         seconds=monotonic() - began_s,
         notes=tuple(dict.fromkeys(notes)),

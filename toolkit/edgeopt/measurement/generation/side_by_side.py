@@ -21,6 +21,7 @@ from edgeopt.measurement.generation.held_out import (
     require_answers,
     score_answers,
 )
+from edgeopt.measurement.generation.options import SideOptions
 from edgeopt.measurement.generation.perplexity import TextScore, score_text, windows_of
 from edgeopt.measurement.generation.right_writer import open_right_decoder, open_right_pair
 from edgeopt.measurement.generation.turns import Prompt, Turns, measure_in_turns
@@ -56,19 +57,6 @@ def open_again(side: Side) -> LanguageModel | EncoderDecoder:
     """Return the same model, open a second time."""
     origin = side.model.origin
     return open_writer(origin.file, origin.threads, origin.entries)
-
-
-@dataclass(frozen=True, slots=True)
-class SideOptions:
-    """What is asked of them."""
-
-    prompt_tokens: int = 128
-    output_tokens: int = 64
-    text: str = ""
-    """File that judges; empty: that of the first recipe that names one."""
-    threads: int = 0
-    """0: as each was measured."""
-    seconds: float = 20.0
 
 
 def labels_for(names: Sequence[str]) -> list[str]:
@@ -151,7 +139,7 @@ def read_judging_text(sides: Sequence[Side], options: SideOptions) -> Text:
     Raises:
         EdgeoptError: If the one asked for cannot be read, or is too short.
     """
-    file = options.text
+    file = options.eval
     pairs = [one.model for one in sides if isinstance(one.model, EncoderDecoder)]
     if pairs:
         return _read_sources(pairs, sides[0].label, options)
@@ -176,11 +164,11 @@ def read_judging_text(sides: Sequence[Side], options: SideOptions) -> Text:
 def _read_sources(pairs: Sequence[EncoderDecoder], label: str, options: SideOptions) -> Text:
     """Return what the first of them answers, and its answers, which judge the others."""
     first = pairs[0]
-    if not options.text:
+    if not options.eval:
         sources = made_up(first, [min(options.prompt_tokens, *(one.reads for one in pairs))], 0)
         return Text("", "", (), f"pass --eval: {kind_of(first)}", tuple(sources))
-    found = read_sources(options.text, first)
-    name = f"answers of {label} to {Path(options.text).name}"
+    found = read_sources(options.eval, first)
+    name = f"answers of {label} to {Path(options.eval).name}"
     if any(one.tokenizer.encode(_PROBE) != first.tokenizer.encode(_PROBE) for one in pairs[1:]):
         return Text(name, "", (), "their tokens differ", tuple(found))
     return Text(name, "", tuple(hold_out(first, found, options.output_tokens)), "", tuple(found))

@@ -18,9 +18,10 @@ from edgeopt.graph.outside_weights import outside_files
 from edgeopt.graph.sound import Sound
 from edgeopt.measurement.fresh_process.language_start import run_cold_language
 from edgeopt.measurement.fresh_process.start import ColdStart
-from edgeopt.measurement.generation.bench import LONGER, GenerationOptions
+from edgeopt.measurement.generation.bench import LONGER
 from edgeopt.measurement.generation.budget import AnswerVerdict, judge_answers, worst_of
 from edgeopt.measurement.generation.held_out import made_up, require_answers
+from edgeopt.measurement.generation.options import GenerationOptions
 from edgeopt.measurement.generation.right_writer import correction_of_pair
 from edgeopt.measurement.generation.turns import Prompt
 from edgeopt.measurement.statistics.budget import require_provable

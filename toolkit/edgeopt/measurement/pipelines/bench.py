@@ -85,7 +85,7 @@ def require_for_pipelines(options: BenchOptions) -> None:
         EdgeoptError: If so.
     """
     default = BenchOptions()
-    for one in fields(options):
+    for one in fields(BenchOptions):
         if one.name not in _TAKEN and getattr(options, one.name) != getattr(default, one.name):
             raise EdgeoptError(
                 f"{one.name.replace('_', ' ')} is for a single model: a pipeline is measured frame after frame",

@@ -15,16 +15,11 @@ from edgeopt.runtime.availability import require_engine
 from edgeopt.runtime.bundle import make_artefact, write_bundle
 from edgeopt.runtime.bundle_models import in_bundle
 from edgeopt.runtime.pipelines.bundle import PipelineBundle, is_pipeline_bundle, read_pipeline, write_pipeline
-from edgeopt.runtime.pipelines.description import Description, Stage, is_description, read_description
+from edgeopt.runtime.pipelines.description import Description, Stage, read_description
 from edgeopt.runtime.pipelines.pipeline import AppStage, Pipeline
 from edgeopt.system.environment import package_versions
 from edgeopt.system.target import Target
 from edgeopt.system.threads import engine_threads
-
-
-def is_pipeline(path: str) -> bool:
-    """Return whether a name on a command line is a pipeline: a `pipeline.toml`, or a bundle of one."""
-    return is_pipeline_bundle(Path(path)) or is_description(Path(path))
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,13 +34,13 @@ from edgeopt.pipeline.generation.choice import choose_form
 from edgeopt.pipeline.generation.contest import Contest, Entrant
 from edgeopt.pipeline.generation.memory import require_room
 from edgeopt.pipeline.generation.optimize import (
-    LanguageOptions,
     Made,
     export_first,
     find_processor,
     time_forms,
     with_budget,
 )
+from edgeopt.pipeline.generation.options import LanguageOptions
 from edgeopt.pipeline.generation.proof import as_forms, prove, told_of_end
 from edgeopt.pipeline.generation.result import LanguageReport
 from edgeopt.pipeline.generation.resume import Left, take_folder
@@ -80,7 +80,7 @@ def optimize_encoder_decoder(
         model: A folder that optimum-cli or `edgeopt export` wrote; or `hf:FOLDER`, exported first.
         target: One that runs ONNX Runtime on the processor of this machine.
         out: Folder to write; None: `out/MODEL-TARGET`.
-        options: What is asked; `text` names the sounds or texts that judge.
+        options: What is asked; `eval` names the sounds or texts that judge.
         listener: Hears how far it is.
         began_s: When a time limit began, on the monotonic clock; None: now.
 
@@ -91,7 +91,7 @@ def optimize_encoder_decoder(
     if is_bundle(Path(model)):
         raise EdgeoptError(f"{model} is a bundle already", remedy="name the folder that it was made of")
     threads = engine_threads(options.threads)
-    if (is_source := names_pair(model)) and not options.text:
+    if (is_source := names_pair(model)) and not options.eval:
         raise no_sources()
     given = export_first(model, target, out, listener) if is_source else Path(model)
     shares = TimeShares(options.time_limit_s, listener, began_s)
@@ -99,7 +99,7 @@ def optimize_encoder_decoder(
         files = original.files
         require_answers(original, options.output_tokens)
         require_room(_COPIES * original.size_bytes)
-        sources = read_sources(options.text, original)
+        sources = read_sources(options.eval, original)
         folder = out or Path("out") / f"{files.name}-{device_name(target)}"
         graphs = [load_model(one) for one in files.files]
         of_form = ENCODER, DECODER
@@ -112,7 +112,7 @@ def optimize_encoder_decoder(
                 sources,
                 options.output_tokens,
                 lambda done, of: listener.progress("the original answers", done, of),
-                read_transcripts(options.text, original),
+                read_transcripts(options.eval, original),
             )
         if len(held) < len(sources):
             shares.warn(f"{len(held)} of {plural(len(sources), _kind(held))} judge")
@@ -147,7 +147,7 @@ def optimize_encoder_decoder(
         prompt_tokens=0,
         output_tokens=options.output_tokens,
         max_rise=options.max_rise,
-        text=Path(options.text).name,
+        text=Path(options.eval).name,
         windows=len(held),
         window_tokens=0,
         calibration="",
@@ -158,7 +158,7 @@ def optimize_encoder_decoder(
         seconds=0.0,
         budget=options.budget,
         told_lengths=f"{lengths_of([one.source for one in held])}, answers of {plural(options.output_tokens, 'token')}",
-        told_judge=f"the original's answers to {_told(held)} of {Path(options.text).name}",
+        told_judge=f"the original's answers to {_told(held)} of {Path(options.eval).name}",
         asks="SOUND.wav" if files.audio else "--prompt TEXT",
     )
     report = with_budget(report, contest, shares)

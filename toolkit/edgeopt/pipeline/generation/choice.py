@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from edgeopt.measurement.generation.budget import AnswerBudget
+from edgeopt.measurement.generation.answer_budget import AnswerBudget
 from edgeopt.measurement.statistics.ratio import Change
 from edgeopt.pipeline.generation.result import BASELINE, LanguageForm
 

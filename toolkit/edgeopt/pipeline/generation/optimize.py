@@ -12,7 +12,7 @@ from edgeopt.errors import EdgeoptError, Note, NoteKind, UnsupportedError
 from edgeopt.executors._guard import guarded
 from edgeopt.executors.onnxruntime.providers import CPU
 from edgeopt.graph.model import Model, find_model, load_model, save_model
-from edgeopt.measurement.generation.budget import AnswerBudget, prove_budget
+from edgeopt.measurement.generation.budget import prove_budget
 from edgeopt.measurement.generation.right_writer import open_right_decoder
 from edgeopt.measurement.generation.turns import PARTS
 from edgeopt.pipeline.export.export import export_for, names_decoder
@@ -26,13 +26,13 @@ from edgeopt.pipeline.generation.fusion import answers_last, fuse_decoder
 from edgeopt.pipeline.generation.guessing import choose_guesses
 from edgeopt.pipeline.generation.material import Material
 from edgeopt.pipeline.generation.memory import require_memory
+from edgeopt.pipeline.generation.options import LanguageOptions
 from edgeopt.pipeline.generation.proof import as_forms, prove, told_of_end
 from edgeopt.pipeline.generation.result import BASELINE, GuessChoice, LanguageReport
 from edgeopt.pipeline.generation.resume import MODEL, Left, take_folder
 from edgeopt.pipeline.generation.summary import summarize_language
 from edgeopt.pipeline.generation.texts import no_text, read_texts
 from edgeopt.pipeline.generation.time_shares import Share, TimeShares
-from edgeopt.pipeline.measure import LEAST_PROCESSES
 from edgeopt.pipeline.optimize import device_name
 from edgeopt.pipeline.writing import find_language_model
 from edgeopt.recipes.recipe import Recipe
@@ -54,37 +54,10 @@ from edgeopt.system.text import format_bytes, plural
 from edgeopt.system.threads import engine_threads
 from edgeopt.system.time_limit import require_time, time_left_s
 
-MAX_RISE = 0.02
 _SHARE = 4
 """Of the seconds of the contest; guesses get one."""
 _LONGER = 3
 """Times the seconds of the contest that proving a budget may take."""
-
-
-@dataclass(frozen=True, slots=True)
-class LanguageOptions:
-    """What is asked of a language model."""
-
-    prompt_tokens: int = 128
-    output_tokens: int = 64
-    """Of the answers for which it is made fast."""
-    max_rise: float = MAX_RISE
-    """Of the perplexity, as a share."""
-    text: str = ""
-    """File of text that judges; empty: the recipe's own."""
-    calib: str = ""
-    """File of text that calibrates roundings; empty: see `read_texts`."""
-    threads: int = 0
-    seconds: float = 20.0
-    """For the long rounds of the contest."""
-    budget: AnswerBudget | None = None
-    """Limits that the chosen form is to keep; None: no gate."""
-    processes: int = LEAST_PROCESSES
-    """Fresh ones that prove the choice; 2 or more."""
-    resume: bool = False
-    """Take up the forms that an interrupted run made."""
-    time_limit_s: float | None = None
-    """Until forms are made, judged and proven; of 1.5 times this and a few seconds all is written."""
 
 
 @guarded()
@@ -112,7 +85,7 @@ def optimize_language_model(
     """
     began_s, device = monotonic() if began_s is None else began_s, find_processor(target)
     threads = engine_threads(options.threads)
-    if (is_source := names_decoder(model)) and not options.text:
+    if (is_source := names_decoder(model)) and not options.eval:
         raise no_text()
     file = export_first(model, target, out, listener) if is_source else find_language_model(model)
     shares = TimeShares(options.time_limit_s, listener, began_s)
@@ -121,7 +94,7 @@ def optimize_language_model(
     original, recipe = open_right_decoder(file, threads)
     with original:
         _require_lengths(options, original)
-        texts = read_texts(recipe, original, options.text, options.calib)
+        texts = read_texts(recipe, original, options.eval, options.calib)
         folder = out or Path("out") / f"{recipe.name}-{device_name(target)}"
         loaded = load_model(file)
         left = take_folder(folder, recipe.name, [loaded], device, texts.calibration, resumes=options.resume)

@@ -10,7 +10,7 @@ from time import monotonic
 
 from edgeopt.errors import Note, NoteKind
 from edgeopt.measurement.fresh_process.answers import answer_fresh, ratios_over
-from edgeopt.measurement.generation.budget import AnswerBudget
+from edgeopt.measurement.generation.answer_budget import AnswerBudget
 from edgeopt.measurement.generation.turns import PARTS, Turns
 from edgeopt.measurement.statistics.ratio import Change, Ratio
 from edgeopt.pipeline.generation.choice import choose_form

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from edgeopt.errors import EXIT_INTERRUPTED, EXIT_PASS, Note
-from edgeopt.measurement.generation.budget import AnswerBudget, AnswerVerdict
+from edgeopt.measurement.generation.answer_budget import AnswerBudget
+from edgeopt.measurement.generation.budget import AnswerVerdict
 from edgeopt.measurement.generation.perplexity import Rise
 from edgeopt.measurement.statistics.ratio import Ratio
 from edgeopt.system.text import plural

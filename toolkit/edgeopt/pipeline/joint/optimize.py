@@ -34,9 +34,10 @@ from edgeopt.pipeline.joint.result import JointReport
 from edgeopt.pipeline.joint.summary import write_joint_report
 from edgeopt.pipeline.measure import CONFIRM_SECONDS, MOST_SECONDS, Decision
 from edgeopt.pipeline.optimize import device_name, optimize
-from edgeopt.pipeline.plan import Options, all_steps
+from edgeopt.pipeline.options import Options, Prefer
+from edgeopt.pipeline.plan import all_steps
 from edgeopt.pipeline.run import Silence
-from edgeopt.pipeline.selection import Prefer, Wish
+from edgeopt.pipeline.selection import Wish
 from edgeopt.recipes.frames import Frames, open_frames
 from edgeopt.runtime.pipelines.bundle import is_pipeline_bundle, write_pipeline
 from edgeopt.runtime.pipelines.description import FRAME, read_description

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from edgeopt.errors import InvalidFileError, NotFoundError
+from edgeopt.recipes.allowed import MAX_DROP
 from edgeopt.recipes.recipe import LEAST_AGREEMENT
 from edgeopt.system.toml import DURATION_MS, Within, parse_table, read_toml
 
@@ -78,7 +79,7 @@ class Description:
     """Pictures from where it will work, relative to the file."""
     eval: str = ""
     """Labels of the last stage's answers, relative to the file; empty: agreement with the original judges."""
-    max_drop: Annotated[float, Within(0, 1)] = 0.01
+    max_drop: Annotated[float, Within(0, 1)] = MAX_DROP
     """Of the metric, where labels judge the whole."""
     least_agreement: Annotated[float, Within(0, 1)] = LEAST_AGREEMENT
     """With the answers of the original, where no labels judge."""
@@ -109,7 +110,7 @@ class _File:
     budget_ms: Annotated[float, DURATION_MS] | None = None
     calib: str = ""
     eval: str = ""
-    max_drop: Annotated[float, Within(0, 1)] = 0.01
+    max_drop: Annotated[float, Within(0, 1)] = MAX_DROP
     least_agreement: Annotated[float, Within(0, 1)] = LEAST_AGREEMENT
 
     def __post_init__(self) -> None:

@@ -1,0 +1,170 @@
+"""Kinds of workload: one of another package goes through every verb; no verb and no command names a kind."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import get_type_hints
+
+import pytest
+
+import edgeopt
+from edgeopt.errors import EdgeoptError
+from edgeopt.system.options import Syntax, options_of
+from edgeopt.verbs import wishes
+from edgeopt.workloads import VERBS, kind_of, kinds
+
+TOY = Path(__file__).parents[1] / "fixtures" / "toy_kind"
+PACKAGE = Path(edgeopt.__file__).parent
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "colours.table.json"
+    path.write_text(json.dumps({"sky": "blue", "grass": "green"}), "utf-8")
+    return path
+
+
+def with_toy(*command: str) -> subprocess.CompletedProcess[str]:
+    """Run Python where the package of the toy kind is installed."""
+    paths = os.pathsep.join((str(TOY), os.environ.get("PYTHONPATH", "")))
+    environment = os.environ | {"PYTHONPATH": paths, "COLUMNS": "100"}
+    return subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False, env=environment)
+
+
+SCRIPT = """
+import sys
+from edgeopt.cli import cli
+for line in sys.stdin.read().splitlines():
+    try:
+        cli(line.split(), prog_name="edgeopt")
+    except SystemExit as ended:
+        print(f"[{ended.code}]", flush=True)
+"""
+
+
+def test_a_kind_of_another_package_goes_through_every_verb_on_the_command_line(table, tmp_path):
+    other = tmp_path / "other.table.json"
+    other.write_text(json.dumps({"sky": "grey", "grass": "green"}), "utf-8")
+    baseline, out = tmp_path / "baseline.json", tmp_path / "out"
+    lines = [
+        f"inspect {table}",
+        f"bench {table} --key grass",
+        f"compare {table} {other}",
+        f"check {table} -b {baseline} --update",
+        f"check {table} -b {baseline}",
+        f"check {other} -b {baseline}",
+        f"optimize {table} -t cpu -o {out}",
+        f"run {table}",
+        f"bench {table} --queue latest",
+        "bench digits_detector --key grass",
+        f"compare {table} digits_detector",
+        "bench --help",
+    ]
+    paths = os.pathsep.join((str(TOY), os.environ.get("PYTHONPATH", "")))
+    environment = os.environ | {"PYTHONPATH": paths, "COLUMNS": "200"}
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT],
+        input="\n".join(lines),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=True,
+        env=environment,
+    )
+    codes = [line for line in done.stdout.splitlines() if line.startswith("[")]
+    assert codes == [f"[{code}]" for code in (0, 0, 0, 0, 0, 2, 0, 1, 1, 1, 1, 0)], done.stdout
+    assert (out / "small.table.json").is_file()
+    for line in (
+        "changed    sky",
+        "error: a table is not run",
+        f"error: --queue is for a single model of frames or a pipeline, and {table} is a table of answers",
+        "error: --key is for a table of answers, and digits_detector is a single model of frames",
+        f"error: {table} is a table of answers, and digits_detector is a single model of frames",
+        "--key TEXT  Of a table: the key that is asked.  [default: (the first)]",
+    ):
+        assert line in done.stdout, line
+
+
+def test_a_kind_of_another_package_goes_through_every_verb_in_python(table, tmp_path):
+    code = f"""
+import edgeopt
+table, baseline = {str(table)!r}, {str(tmp_path / "baseline.json")!r}
+assert edgeopt.bench(table, key="sky").values["key"] == "sky"
+assert edgeopt.compare(table, table).exit_code == 0
+edgeopt.check(table, baseline=baseline, update=True)
+assert edgeopt.check(table, baseline=baseline).exit_code == 0
+assert edgeopt.optimize(table, out={str(tmp_path / "made")!r}).exit_code == 0
+try:
+    edgeopt.bench(table, queue="latest")
+except edgeopt.EdgeoptError as error:
+    print(error.problem)
+"""
+    done = with_toy("-c", code)
+    assert done.returncode == 0, done.stderr
+    assert "is a table of answers" in done.stdout
+
+
+@pytest.mark.parametrize("folder", ["cli", "verbs"])
+def test_no_command_and_no_verb_imports_a_kind(folder):
+    names = {kind.name for kind in kinds()}
+    for path in (PACKAGE / folder).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            for module in modules:
+                assert not any(module.startswith(f"edgeopt.workloads.{name}") for name in names), f"{path}: {module}"
+
+
+@pytest.mark.parametrize("kind", kinds(), ids=lambda kind: kind.name)
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_kind_has_a_verb_or_refuses_it_in_one_line(kind, verb):
+    if kind.has(verb):
+        module = kind.module(verb)
+        assert callable(module.work)
+        assert callable(module.summarize)
+        assert verb not in kind.refusals
+        return
+    with pytest.raises(EdgeoptError) as refused:
+        kind.module(verb)
+    assert "\n" not in refused.value.problem
+    assert refused.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("digits_detector", "frames"),
+        ("no_such_file.onnx", "frames"),
+        ("tiny_lm", "generation"),
+        ("http://localhost:8000/v1", "endpoint"),
+    ],
+)
+def test_a_source_is_of_one_kind(source, name):
+    assert kind_of(source).name == name
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_flag_means_the_same_syntax_for_every_kind(verb):
+    """Budgets alone are read by kind: a frame has a time, an answer has limits."""
+    by_kind = {Syntax.FRAME_BUDGET, Syntax.ANSWER_BUDGET}
+    seen: dict[str, set[Syntax]] = {}
+    for kind in kinds():
+        for _, option in options_of(kind.options[verb]) if verb in kind.options else ():
+            seen.setdefault(option.flags[0], set()).add(option.syntax)
+    mixed = {flag: found for flag, found in seen.items() if len(found - by_kind) + bool(found & by_kind) > 1}
+    assert set(mixed) <= {"--prompt-tokens"}, mixed
+
+
+@pytest.mark.parametrize("verb", ["bench", "compare", "check", "optimize"])
+def test_type_checkers_see_every_option_of_every_kind(verb):
+    listed = getattr(wishes, f"{verb.capitalize()}Wishes")
+    named = {name for kind in kinds() if verb in kind.options for name, _ in options_of(kind.options[verb])}
+    assert named <= {*get_type_hints(listed)}
+    fields_of_all = {each.name for kind in kinds() if verb in kind.options for each in fields(kind.options[verb])}
+    assert {*get_type_hints(listed)} <= fields_of_all

@@ -1,0 +1,224 @@
+"""Commands made of the options of a verb: one help for all kinds of workload, values read for the kind at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import click
+
+from edgeopt.cli._groups import GroupedCommand
+from edgeopt.cli._values import default_text, type_of
+from edgeopt.system.options import Option, Syntax, default_of, options_of
+from edgeopt.verbs._perform import refuse
+from edgeopt.workloads import Kind, kind_of, kinds, require_same_kind
+
+PRINTED = "What is printed"
+"""Heading of what the command line adds to every verb."""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What one kind does with a flag."""
+
+    kind: Kind
+    field: str
+    """Of the kind's dataclass of options."""
+    option: Option
+    default: Any
+
+    @property
+    def shown_default(self) -> str:
+        """The default as help shows it; empty: there is none."""
+        described = self.option.shown_default
+        return f"({described})" if described else default_text(self.option, self.default)
+
+
+class _Raw(click.ParamType[Any]):
+    """The text of an option, which is read when the kind of workload is known."""
+
+    name = "text"
+
+    def __init__(self, uses: Sequence[Use]) -> None:
+        self.types = [type_of(use.option) for use in uses]
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:
+        """Return what help shows for the value."""
+        shown = dict.fromkeys(each.get_metavar(param, ctx) or each.name.upper() for each in self.types)
+        return "|".join(shown)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+        """Return the words that the first kind takes."""
+        return self.types[0].shell_complete(ctx, param, incomplete)
+
+
+class VerbOption(click.Option):
+    """An option of a verb; its help says what it is for every kind that takes it."""
+
+    def __init__(self, uses: Sequence[Use]) -> None:
+        """Take what is known of it by kind, one or more."""
+        self.uses = uses
+        first = uses[0].option
+        extra: dict[str, Any] = {"is_flag": True} if first.syntax is Syntax.FLAG else {"type": _Raw(uses)}
+        super().__init__(
+            [*first.flags, f"option_{name_of(first.flags[0])}"],
+            multiple=first.repeatable,
+            default=None,
+            required=all(use.option.required for use in uses),
+            metavar=first.metavar or None,
+            help=" ".join(dict.fromkeys(use.option.help for use in uses)),
+            **extra,
+        )
+
+    @property
+    def is_source(self) -> bool:
+        """Whether its value names the workload, in place of the argument."""
+        return self.uses[0].option.names_source
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """Return flags and help; what a folder of parts lists is read now, and not for every command."""
+        for use in self.uses:
+            if use.option.help_from and self.help:
+                module, _, name = use.option.help_from.partition(":")
+                self.help = self.help.replace("{}", getattr(import_module(module), name)())
+        return super().get_help_record(ctx)
+
+    def get_help_extra(self, ctx: click.Context) -> click.types.OptionHelpExtra:
+        """Return default and range as help shows them: in brackets what is described, else the value itself."""
+        extra = super().get_help_extra(ctx)
+        if shown := "; ".join(dict.fromkeys(filter(None, (use.shown_default for use in self.uses)))):
+            extra["default"] = shown
+        reader = type_of(self.uses[0].option)
+        if isinstance(reader, click.IntRange | click.FloatRange):
+            extra["range"] = reader._describe_range()
+        return extra
+
+
+class VerbCommand(GroupedCommand):
+    """A command whose options are those that the kinds of workload declare for its verb."""
+
+    def __init__(self, *args: Any, verb: str, headings: Sequence[str] = (), **extra: Any) -> None:
+        """Make the options of a verb.
+
+        Args:
+            *args: As click's own.
+            verb: Its name.
+            headings: Of the help, in their order; others follow.
+            **extra: As click's own.
+        """
+        options = options_of_verb(verb)
+        groups: dict[str, list[str]] = {heading: [] for heading in headings}
+        for each in options:
+            groups.setdefault(each.uses[0].option.group, []).append(each.name or "")
+        printed = dict.fromkeys(each.name or "" for each in extra["params"] if isinstance(each, click.Option))
+        groups[PRINTED] = [*groups.pop(PRINTED, []), *printed]
+        extra["params"] = [*extra["params"], *options]
+        filled = {heading: tuple(names) for heading, names in groups.items() if names}
+        super().__init__(*args, groups=filled, **extra)
+
+
+def options_of_verb(verb: str) -> list[VerbOption]:
+    """Return an option for each flag that a kind takes for a verb, the kind that takes most sources first."""
+    uses: dict[str, list[Use]] = {}
+    for kind in reversed(kinds()):
+        if (options := kind.options.get(verb)) is None:
+            continue
+        for field, option in options_of(options):
+            uses.setdefault(option.flags[0], []).append(Use(kind, field, option, default_of(options, field)))
+    return [VerbOption(each) for each in uses.values()]
+
+
+def name_of(flag: str) -> str:
+    """Return the name in Python of a flag."""
+    return flag.lstrip("-").replace("-", "_")
+
+
+def named_source(ctx: click.Context, source: str | None) -> str:
+    """Return the workload: the argument, or the value of an option that names it in its place.
+
+    Where both are given the argument is read as `--model`.
+
+    Raises:
+        click.UsageError: If neither is given.
+    """
+    for each in _given(ctx):
+        if each.is_source:
+            named = str(ctx.params[each.name or ""])
+            ctx.params[each.name or ""] = None
+            if source is not None:
+                ctx.params["model_at_source"] = source
+            return named
+    if source is None:
+        flags = [each.opts[0] for each in ctx.command.params if isinstance(each, VerbOption) and each.is_source]
+        more = f"; or {' or '.join(flags)} in its place" if flags else ""
+        raise click.UsageError(f"Missing argument 'MODEL'{more}.")
+    return source
+
+
+def read_values(ctx: click.Context, *sources: str) -> dict[str, Any]:
+    """Return what was given on the command line, by the fields of the options of the workload's kind.
+
+    Args:
+        ctx: Of the command.
+        *sources: What it is pointed at, of one kind.
+
+    Raises:
+        EdgeoptError: If an option is for other kinds.
+        click.BadParameter: If a text cannot be read.
+    """
+    source = sources[0] if sources else ""
+    kind = (
+        require_same_kind(sources)
+        if len(sources) > 1
+        else kind_of(source, ctx.info_name or "", str(ctx.params.get("option_task") or ""))
+    )
+    values: dict[str, Any] = {}
+    for each in _given(ctx):
+        use = next((use for use in each.uses if use.kind is kind), None)
+        if use is None:
+            refuse(kind, each.opts[0], tuple(use.kind for use in each.uses), source)
+        else:
+            values[use.field] = _value(use.option, ctx.params[each.name or ""], each, ctx)
+    if model := ctx.params.pop("model_at_source", None):
+        values.setdefault("model", model)
+    return values
+
+
+def _given(ctx: click.Context) -> list[VerbOption]:
+    """Return the options that stand on the command line."""
+    default = click.core.ParameterSource.DEFAULT
+    options = (each for each in ctx.command.params if isinstance(each, VerbOption))
+    return [
+        each
+        for each in options
+        if ctx.get_parameter_source(each.name or "") is not default and ctx.params.get(each.name or "") is not None
+    ]
+
+
+def _value(option: Option, raw: Any, param: click.Parameter, ctx: click.Context) -> Any:
+    """Return the value of an option in the units of its field."""
+    if option.syntax is Syntax.FLAG:
+        return option.flag_value
+    reader = type_of(option)
+    if not option.repeatable:
+        return reader.convert(raw, param, ctx)
+    values = tuple(reader.convert(each, param, ctx) for each in raw)
+    if option.syntax is Syntax.SHAPE:
+        return dict(values)
+    return tuple(name for names in values for name in names) if option.syntax is Syntax.NAMES else values
+
+
+def verb_command(verb: str, *headings: str) -> Callable[[Callable[..., Any]], click.Command]:
+    """Return a decorator that makes a function the command of a verb.
+
+    Args:
+        verb: Its name.
+        *headings: Of the help, in their order; others follow.
+    """
+
+    def decorate(function: Callable[..., Any]) -> click.Command:
+        return click.command(cls=VerbCommand, verb=verb, headings=headings)(function)
+
+    return decorate

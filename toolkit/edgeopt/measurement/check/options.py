@@ -1,0 +1,167 @@
+"""What `check` is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypedDict
+
+from edgeopt.measurement.common_options import LABEL_KINDS, seed_option, shapes_option, source_option, threads_option
+from edgeopt.recipes.allowed import Check
+from edgeopt.system.options import Syntax, option
+
+MODEL, MEASURED, ALLOWED = "Model, baseline, device", "What is measured", "What is allowed"
+"""Headings of the help."""
+SECONDS = 20.0
+STARTS = 10
+_STANDARD = Check()
+
+
+@dataclass(frozen=True)
+class Gate:
+    """What every kind of workload is checked by."""
+
+    baseline: str | Path = option(
+        Path(),
+        "The file to check against.",
+        "--baseline",
+        "-b",
+        group=MODEL,
+        syntax=Syntax.FILE,
+        required=True,
+    )
+    """The file; raw samples lie beside it."""
+    update: bool = option(
+        False, "Write the baseline from this run; nothing is checked.", group=MODEL, syntax=Syntax.FLAG
+    )
+    """Whether the baseline is written from this run instead of checking."""
+    latency_ratio: float | None = option(
+        None,
+        "Time allowed, over the baseline's: of the execution and of a whole answer.",
+        group=ALLOWED,
+        syntax=Syntax.NUMBER,
+        least=0,
+        shown=f"{_STANDARD.latency_ratio:.2f}",
+    )
+    accuracy_drop: float | None = option(
+        None,
+        "How much of the metric may be lost; the share by which a perplexity may rise.",
+        group=ALLOWED,
+        syntax=Syntax.NUMBER,
+        least=0,
+        shown="what optimize may lose",
+    )
+    size_ratio: float | None = option(
+        None,
+        "Model size allowed, over the baseline's.",
+        group=ALLOWED,
+        syntax=Syntax.NUMBER,
+        least=0,
+        shown=f"{_STANDARD.size_ratio:.2f}",
+    )
+    memory_ratio: float | None = option(
+        None,
+        "Peak memory allowed, over the baseline's; of a language model the memory of its cache.",
+        group=ALLOWED,
+        syntax=Syntax.NUMBER,
+        least=0,
+        shown=f"{_STANDARD.memory_ratio:.2f}",
+    )
+    skip: tuple[str, ...] = option(
+        (),
+        "Checks to leave out: {}; repeatable.",
+        group=MEASURED,
+        syntax=Syntax.NAMES,
+        repeatable=True,
+        help_from="edgeopt.measurement.check.options:names_of_checks",
+    )
+    """Names of checks to leave out."""
+
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    """What is allowed, by the names of `Check`; a field of its own name goes over it."""
+
+    @property
+    def allowed(self) -> Mapping[str, float]:
+        """What is allowed, by the names of `Check`, where it was asked for."""
+        names = (name for name in Check.__dataclass_fields__ if hasattr(self, name))
+        values: Mapping[str, Any] = {name: getattr(self, name) for name in names}
+        return {**self.thresholds, **{name: value for name, value in values.items() if value is not None}}
+
+
+CHECKS = ("latency", "accuracy", "size", "memory", "cold_start", "placement")
+
+
+def names_of_checks() -> str:
+    """Return the checks as help lists them."""
+    return ", ".join(CHECKS)
+
+
+@dataclass(frozen=True)
+class CheckOptions(Gate):
+    """What a model that answers frames is checked by."""
+
+    source: str | Path | None = source_option(MEASURED)
+    """Pictures; None: the recipe's own, or synthetic ones."""
+    eval: str | Path | None = option(
+        None,
+        f"Labels that judge the accuracy: {LABEL_KINDS}.",
+        group=MEASURED,
+        metavar="LABELS",
+        shown="the recipe's own",
+    )
+    """Labels; None: the recipe's own, if it ships some."""
+    threads: int = threads_option(MODEL, "the baseline's")
+    seconds: float = option(SECONDS, "How long answers are measured.", group=MEASURED, syntax=Syntax.SECONDS)
+    starts: int = option(
+        STARTS, "Fresh processes for memory and cold start.", group=MEASURED, syntax=Syntax.WHOLE, least=3
+    )
+    """Fresh processes for the cold start; half as many for the memory."""
+    seed: int = seed_option(MEASURED)
+    judge_noisy: bool = option(
+        False,
+        "On a noisy machine too, judge times that were measured in turns.",
+        group=MEASURED,
+        syntax=Syntax.FLAG,
+    )
+    cold_start_ratio: float | None = option(
+        None,
+        "Time to the first answer allowed, over the baseline's.",
+        group=ALLOWED,
+        syntax=Syntax.NUMBER,
+        least=0,
+        shown=f"{_STANDARD.cold_start_ratio:.2f}",
+    )
+    max_nodes_off_device: int | None = option(
+        None,
+        "Nodes that may leave the device for the CPU.",
+        group=ALLOWED,
+        syntax=Syntax.WHOLE,
+        least=0,
+        shown=str(_STANDARD.max_nodes_off_device),
+    )
+    shapes: Mapping[str, tuple[int, ...]] = shapes_option(MODEL)
+    """Whole shapes of inputs by name, for what a model leaves free; a bundle has its own."""
+
+
+class CheckWishes(TypedDict, total=False):
+    """What `check` takes by name; `CheckOptions` says what each means, and its default."""
+
+    baseline: str | Path
+    update: bool
+    latency_ratio: float | None
+    accuracy_drop: float | None
+    size_ratio: float | None
+    memory_ratio: float | None
+    skip: tuple[str, ...]
+    thresholds: Mapping[str, float]
+    source: str | Path | None
+    eval: str | Path | None
+    threads: int
+    seconds: float
+    starts: int
+    seed: int
+    judge_noisy: bool
+    cold_start_ratio: float | None
+    max_nodes_off_device: int | None
+    shapes: Mapping[str, tuple[int, ...]]

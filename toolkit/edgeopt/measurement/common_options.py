@@ -1,0 +1,101 @@
+"""Options that several verbs have in the same words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from edgeopt.system.options import Syntax, option
+from edgeopt.system.threads import DEFAULT_THREADS
+
+LABEL_KINDS = "COCO JSON, YOLO or VOC files, class folders, masks, a CSV"
+"""What `--eval` reads, in a few words; docs/recipes.md tells the rest."""
+SAMPLE_KINDS = "a folder, a video, an .npz, sounds (.wav) or texts"
+"""What holds unlabelled samples."""
+EXAMPLES = "edgeopt.measurement.load.models:examples"
+"""What fills the help of `load`."""
+
+
+def source_option(group: str, shown: str = "the recipe's own") -> Any:
+    """Return `source`, the pictures or other samples that a model is fed."""
+    return option(None, f"A picture, {SAMPLE_KINDS}.", "--source", "-s", group=group, metavar="PICTURES", shown=shown)
+
+
+def shapes_option(group: str) -> Any:
+    """Return `shapes`, whole shapes of inputs by name, for what a model leaves free; a bundle has its own."""
+    return option(
+        dict,
+        "The shape of an input that the model leaves free; repeatable.",
+        "--shape",
+        group=group,
+        syntax=Syntax.SHAPE,
+        metavar="INPUT=1x3x48x192",
+        repeatable=True,
+    )
+
+
+def threads_option(group: str, shown: str = DEFAULT_THREADS) -> Any:
+    """Return `threads`, of the engine; 0: what `shown` says."""
+    return option(0, "Threads of the engine.", group=group, syntax=Syntax.WHOLE, least=1, shown=shown)
+
+
+def seed_option(group: str, decides: str = "the order of what runs in turns") -> Any:
+    """Return `seed`."""
+    return option(0, f"Decides {decides}.", group=group, syntax=Syntax.WHOLE, least=0)
+
+
+def target_option(group: str, *, required: bool = False) -> Any:
+    """Return `target`, the device: a shipped name or the path of a TOML file."""
+    told = "name of edgeopt targets, or a TOML file."
+    return option(
+        "" if required else "cpu",
+        f"The device: a {told}" if required else f"The device, for a model; a bundle brings its own: a {told}",
+        "--target",
+        "-t",
+        group=group,
+        syntax=Syntax.TARGET,
+        metavar="NAME|FILE",
+        required=required,
+    )
+
+
+def recipe_option(group: str) -> Any:
+    """Return `recipe`, how a model is fed and read: a shipped name or the path of a TOML file."""
+    return option(
+        None,
+        "How the model is fed and read: a name of edgeopt models, or a TOML file.",
+        "--recipe",
+        "-r",
+        group=group,
+        syntax=Syntax.RECIPE,
+        metavar="NAME|FILE",
+        shown="read from the model",
+    )
+
+
+def out_option(group: str, what: str) -> Any:
+    """Return `out`, the folder for what a verb writes."""
+    return option(None, f"Folder for {what}.", "--out", "-o", group=group, syntax=Syntax.FILE)
+
+
+def code_option(group: str = "Pipelines") -> Any:
+    """Return `code`, the folder of the functions that a pipeline calls."""
+    return option(
+        None,
+        "Of a pipeline: where the modules lie that its stages call. They are run.",
+        group=group,
+        syntax=Syntax.FILE,
+        metavar="FOLDER",
+        shown="none is run",
+    )
+
+
+def prompt_tokens_option(default: int, shown: str = "") -> Any:
+    """Return `prompt_tokens`, the length of a language model's prompts."""
+    told = "Of a language model: the length of its prompts."
+    return option(default, told, group="Language models", syntax=Syntax.WHOLE, least=1, shown=shown)
+
+
+def output_tokens_option(default: int, shown: str = "") -> Any:
+    """Return `output_tokens`, the length of a language model's answers."""
+    told = "Of a language model: the length of its answers."
+    return option(default, told, group="Language models", syntax=Syntax.WHOLE, least=2, shown=shown)

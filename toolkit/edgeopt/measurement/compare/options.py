@@ -1,0 +1,57 @@
+"""What `compare` is asked for of models that answer frames."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypedDict
+
+from edgeopt.measurement.common_options import LABEL_KINDS, seed_option, shapes_option, source_option, threads_option
+from edgeopt.system.options import Syntax, option
+
+MODEL, MEASURED = "Models and device", "What is measured"
+"""Headings of the help."""
+SECONDS = 20.0
+MARGIN = 0.02
+
+
+@dataclass(frozen=True)
+class Contest:
+    """What every kind of workload is compared by."""
+
+    seconds: float = option(SECONDS, "How long all together are measured.", group=MEASURED, syntax=Syntax.SECONDS)
+    """How long to run, all together; five rounds run whatever it says."""
+    margin: float = option(MARGIN, "Speeds as near as this are equal.", group=MEASURED, syntax=Syntax.SHARE)
+    """Ratios within 1 / (1 + margin) to 1 + margin count as equal."""
+    threads: int = threads_option(MODEL)
+
+
+@dataclass(frozen=True)
+class CompareOptions(Contest):
+    """What models that answer frames are compared by."""
+
+    source: str | Path | None = source_option(MEASURED, "those of the first recipe")
+    """Pictures; None: the first model's own, or synthetic ones."""
+    eval: str | Path | None = option(
+        None,
+        f"Compare the accuracy too, by labels: {LABEL_KINDS}.",
+        group=MEASURED,
+        metavar="LABELS",
+    )
+    """Labels, to compare the accuracy too."""
+    seed: int = seed_option(MEASURED)
+    shapes: Mapping[str, tuple[int, ...]] = shapes_option(MODEL)
+    """Whole shapes of inputs by name, for what models leave free; a bundle has its own."""
+
+
+class CompareWishes(TypedDict, total=False):
+    """What `compare` takes by name; `CompareOptions` says what each means, and its default."""
+
+    seconds: float
+    margin: float
+    threads: int
+    source: str | Path | None
+    eval: str | Path | None
+    seed: int
+    shapes: Mapping[str, tuple[int, ...]]

@@ -1,0 +1,46 @@
+"""Limits of an answer, of its first token and of each token after it, as they are typed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from edgeopt.errors import EdgeoptError
+from edgeopt.system.text import format_budget, parse_duration_s, short
+
+PARTS = {"ttft": "TTFT", "tpot": "TPOT"}
+"""What may be limited: as it is typed, and as reports call it."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerBudget:
+    """Limits of an answer, one or both."""
+
+    limits_ms: Mapping[str, float]
+    """By `TTFT` and `TPOT`."""
+
+    def __str__(self) -> str:
+        return ", ".join(f"{part} {format_budget(limit)} ms" for part, limit in self.limits_ms.items())
+
+    def missed_by(self, times_ms: Mapping[str, float]) -> tuple[str, ...]:
+        """Return the parts whose time is above their limit."""
+        return tuple(part for part, limit in self.limits_ms.items() if times_ms[part] > limit)
+
+
+def parse_answer_budget(text: str) -> AnswerBudget:
+    """Return the limits of a text such as `ttft:200ms,tpot:20ms`; a bare number is none: TTFT is told in seconds too.
+
+    Raises:
+        EdgeoptError: If it is none.
+    """
+    limits = dict[str, float]()
+    for one in text.split(","):
+        name, _, duration = one.partition(":")
+        part = PARTS.get(name.strip().lower(), "")
+        if not part or part in limits:
+            problem = f"{short(one)} limits {part} twice" if part else f"{short(one)} limits neither ttft nor tpot"
+            raise EdgeoptError(problem, remedy="write ttft:200ms,tpot:20ms, or one of them")
+        if duration.strip().replace(".", "", 1).isdecimal():
+            raise EdgeoptError(f"{short(one)} has no unit", remedy=f"write {one.strip()}ms, or s")
+        limits[part] = 1000 * parse_duration_s(duration)
+    return AnswerBudget(limits)

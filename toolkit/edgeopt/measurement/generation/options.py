@@ -1,0 +1,129 @@
+"""What `bench`, `compare` and `check` are asked for of models that write tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgeopt.measurement.common_options import output_tokens_option, prompt_tokens_option, seed_option, threads_option
+from edgeopt.measurement.compare.options import Contest
+from edgeopt.measurement.generation.answer_budget import AnswerBudget
+from edgeopt.system.options import Syntax, option
+
+MAX_MISS = 0.05
+"""Share of the answers that may be over a limit, where nobody says: an answer takes longer than a frame, so that one in
+a hundred would take minutes to prove."""
+PROMPT_TOKENS = 128
+OUTPUT_TOKENS = 64
+"""Lengths of prompts and answers where nobody says."""
+COLD_STARTS = 10
+LANGUAGE = "Language models"
+"""Heading of the help."""
+
+
+@dataclass(frozen=True)
+class GenerationOptions:
+    """What is measured."""
+
+    prompt_tokens: tuple[int, ...] = option(
+        (PROMPT_TOKENS,),
+        "Of a language model: lengths of its prompts, such as 128,512.",
+        group=LANGUAGE,
+        syntax=Syntax.COUNTS,
+        shown=str(PROMPT_TOKENS),
+    )
+    output_tokens: int = option(
+        OUTPUT_TOKENS, "Tokens of each such answer.", group=LANGUAGE, syntax=Syntax.WHOLE, least=2
+    )
+    seconds: float = option(5.0, "Measure at least so long.", group="How long", syntax=Syntax.SECONDS, shown="5s")
+    """At least so long, and at least six answers of each length."""
+    threads: int = threads_option("Model and device")
+    seed: int = seed_option("How frames arrive", "arrivals, phases and orders")
+    budget: AnswerBudget | None = option(
+        None,
+        "Of a language model ttft:200ms,tpot:20ms.",
+        group="The budget, a gate",
+        syntax=Syntax.ANSWER_BUDGET,
+        shown="no gate",
+    )
+    """What is judged: answers go on until they are decided, up to 12 times as long. With a load its answers are."""
+    max_miss_ratio: float = option(
+        MAX_MISS,
+        "Share of the answers that may miss it.",
+        "--max-miss",
+        group="The budget, a gate",
+        syntax=Syntax.SHARE,
+        shown=f"of answers {MAX_MISS:.0%}",
+    )
+    price_per_s: float | None = None
+    """Of this machine."""
+    load: str = option("", "Of a language model: answers under this load too.", group="How frames arrive", shown="none")
+    """Such as `closed:4` or `poisson:2`: also answers under this load, prompts of all lengths by turns; empty: none."""
+    slots: tuple[int, ...] = option(
+        (),
+        "Of a language model under --load: texts written at once; 1,2,4,8 shows what more give and cost.",
+        group=LANGUAGE,
+        syntax=Syntax.COUNTS,
+        shown="4",
+    )
+    """Texts that are written at once under the load; several numbers are measured one after the other. Empty: 4."""
+
+    cold: bool = option(
+        False,
+        "Also time starts of fresh processes, with a warm and a cold page cache.",
+        group="Measured besides",
+        syntax=Syntax.FLAG,
+    )
+    """Also time starts of fresh processes, with a warm and a cold page cache."""
+    repeats: int = option(
+        COLD_STARTS, "Starts of each kind for --cold.", group="Measured besides", syntax=Syntax.WHOLE, least=1
+    )
+    """Of each kind."""
+    guesses: int | None = option(
+        None,
+        "Of a language model: tokens guessed a run; auto: as many as are predicted to pay.",
+        group=LANGUAGE,
+        syntax=Syntax.GUESSES,
+        shown="the recipe's",
+    )
+    """A round; `AUTO`: as many as are predicted to pay. None: as the recipe says, and nothing is predicted."""
+    draft: str | Path | None = option(
+        None,
+        "A smaller model that makes the guesses; none: the text so far does.",
+        group=LANGUAGE,
+        metavar="MODEL",
+        shown="the recipe's",
+    )
+    """A smaller model that guesses; None: the recipe's."""
+    uses_draft: bool = True
+    context: int = option(
+        0,
+        "Of a language model: tokens of prompt and answer, for which memory is reserved.",
+        group=LANGUAGE,
+        syntax=Syntax.WHOLE,
+        least=2,
+        shown="the model's",
+    )
+    """Tokens of prompt and answer for which memory is reserved; 0: all that the model has."""
+
+    @property
+    def whole_load(self) -> str:
+        """The load; where only slots are named as many users as the most of them, empty without either."""
+        return self.load or (f"closed:{max(self.slots)}" if self.slots else "")
+
+
+@dataclass(frozen=True)
+class SideOptions(Contest):
+    """What models that write tokens are compared by."""
+
+    prompt_tokens: int = prompt_tokens_option(PROMPT_TOKENS)
+    output_tokens: int = output_tokens_option(OUTPUT_TOKENS)
+    eval: str = option(
+        "",
+        "Of a language model: a text that judges; of an encoder with a decoder a folder of .wav files, or a file with "
+        "a text in each line.",
+        group="What is measured",
+        metavar="LABELS",
+        shown="the recipe's own",
+    )
+    """File that judges; empty: that of the first recipe that names one."""

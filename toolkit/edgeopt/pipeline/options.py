@@ -1,0 +1,177 @@
+"""What `optimize` is asked for of a model that answers frames, or of a pipeline of such."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, TypedDict
+
+from edgeopt.measurement.common_options import LABEL_KINDS, SAMPLE_KINDS, shapes_option, threads_option
+from edgeopt.recipes.allowed import MAX_DROP
+from edgeopt.steps._pruning import AUTO
+from edgeopt.system.options import Syntax, option
+from edgeopt.system.toml import DURATION_MS, DURATION_S, THREADS, Within, require_ranges
+
+MODEL, LABELS, LENGTH = "Model and device", "Pictures, labels, budget", "How long, and again"
+STEPS, BUNDLE = "Steps (listed below)", "The bundle"
+"""Headings of the help."""
+
+
+class Prefer(StrEnum):
+    """What is wanted of the chosen candidate."""
+
+    SPEED = "speed"
+    SIZE = "size"
+
+
+class SelfTestInputs(StrEnum):
+    """What a bundle stores so that its numbers can be tested on another device."""
+
+    PICTURES = "pictures"
+    """Some of the calibration pictures, or of the arrays given in their place."""
+    SYNTHETIC = "synthetic"
+    """Made-up ones: nothing of what was given leaves with the bundle."""
+    OFF = "off"
+    """Nothing: wrong numbers stay unseen."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user asked for, apart from model, recipe and target."""
+
+    calib: str = option(
+        "",
+        f"Unlabelled samples for INT8: {SAMPLE_KINDS}; or the word synthetic.",
+        group=LABELS,
+        metavar="PICTURES",
+        shown="the recipe's own",
+    )
+    """Path of unlabelled pictures, `synthetic`, or empty for the recipe's own."""
+    eval: str = option(
+        "",
+        f"Labels that judge the accuracy: {LABEL_KINDS}.",
+        group=LABELS,
+        metavar="LABELS",
+        shown="the recipe's own",
+    )
+    """Path of a label file, or empty for the recipe's own."""
+    budget_ms: Annotated[float, DURATION_MS] | None = option(
+        None,
+        "Time a frame may take, such as 33ms: a gate.",
+        "--budget",
+        group=LABELS,
+        syntax=Syntax.FRAME_BUDGET,
+        shown="the target's",
+    )
+    """What a frame may take; None: the target's, and no gate."""
+    max_drop: Annotated[float, Within(0, 1)] | None = option(
+        None,
+        "How much of the metric may be lost.",
+        group=LABELS,
+        syntax=Syntax.NUMBER,
+        least=0,
+        most=1,
+        shown=f"the recipe's, {MAX_DROP:g}",
+    )
+    """How much of the metric may be lost, in its own unit; None: the recipe's."""
+    steps: tuple[str, ...] | None = option(
+        None,
+        "Steps to do, of those below; the word default names all that are not off.",
+        group=STEPS,
+        syntax=Syntax.NAMES,
+        shown="default",
+    )
+    """Names of the steps to do, and the word `default`; None: those that run by default."""
+    skip: tuple[str, ...] = option(
+        (), "Steps to leave out; repeatable.", group=STEPS, syntax=Syntax.NAMES, repeatable=True
+    )
+    """Names of the steps to leave out."""
+    threads: Annotated[int, THREADS] = threads_option(MODEL, "all cores, or one where it is as fast")
+    """Of the engine; 0: the target's, or what is as fast."""
+    time_limit_s: Annotated[float, DURATION_S] | None = option(
+        None,
+        "Time for the whole command, such as 5m.",
+        "--time-limit",
+        group=LENGTH,
+        syntax=Syntax.SECONDS,
+    )
+    """No candidate is begun after this; None: no limit."""
+    resume: bool = option(
+        False, "Keep the finished candidates of an interrupted run.", group=LENGTH, syntax=Syntax.FLAG
+    )
+    """Whether the finished candidates in the output folder are kept."""
+    replay: str = option(
+        "",
+        "Make the models of an earlier run again, byte for byte: its folder or its report.json.",
+        group=LENGTH,
+        metavar="REPORT",
+    )
+    """Output folder, or report, of an earlier run whose decisions hold; empty: what is measured here decides."""
+    shapes: Mapping[str, tuple[int, ...]] = shapes_option(MODEL)
+    """Whole shapes of inputs by name, for what the model leaves free."""
+    prefer: Prefer = option(
+        Prefer.SPEED,
+        "Choose what is proven fastest, or the smallest that is not proven slower.",
+        group=LABELS,
+        syntax=Syntax.CHOICE,
+        choices=tuple(each.value for each in Prefer),
+    )
+    """What is wanted of the chosen candidate."""
+    selftest: SelfTestInputs = option(
+        SelfTestInputs.PICTURES,
+        "What the bundle stores to test its numbers: calibration pictures, made-up ones, or nothing.",
+        group=BUNDLE,
+        syntax=Syntax.CHOICE,
+        choices=tuple(each.value for each in SelfTestInputs),
+    )
+    """What the bundle stores to test its numbers."""
+    prune: str = option(
+        AUTO,
+        "Channels to remove: as many as pay on this machine, a share such as 0.3, or until 1.5x as fast.",
+        group=STEPS,
+        syntax=Syntax.PRUNING,
+    )
+    """How much is pruned: `auto`, `off`, a share of the channels such as `0.3`, or a speed such as `1.5x`."""
+    keep_layers: tuple[str, ...] = option(
+        (),
+        "Layers that are never pruned, by node, output or weight; repeatable.",
+        group=STEPS,
+        syntax=Syntax.NAMES,
+        repeatable=True,
+        metavar="NAMES",
+    )
+    """Names of layers that are never pruned."""
+    finetune_s: Annotated[float, DURATION_S] | None = option(
+        None,
+        "Do the step finetune too, and train so long at most, such as 30m.",
+        "--finetune",
+        group=STEPS,
+        syntax=Syntax.SECONDS,
+        shown="not done",
+    )
+    """How long the step `finetune` trains at most, which is then done; None: it is done only where `steps` names it."""
+
+    def __post_init__(self) -> None:
+        require_ranges(self)
+
+
+class OptimizeWishes(TypedDict, total=False):
+    """What `optimize` and `prune` take by name; `Options` says what each means, and its default."""
+
+    calib: str
+    eval: str
+    budget_ms: float | None
+    max_drop: float | None
+    steps: tuple[str, ...] | None
+    skip: tuple[str, ...]
+    threads: int
+    time_limit_s: float | None
+    resume: bool
+    replay: str
+    shapes: Mapping[str, tuple[int, ...]]
+    prefer: Prefer
+    selftest: SelfTestInputs
+    prune: str
+    keep_layers: tuple[str, ...]
+    finetune_s: float | None

@@ -1,0 +1,165 @@
+"""Options as fields of dataclasses: the command line, its help and Python's signatures are made of them.
+
+A verb's options are fields of one dataclass for each kind of workload. A field holds its default once; what else the
+command line needs (words of the help, the heading, how text is read) stands in the field's metadata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from enum import StrEnum
+from typing import Any
+
+_KEY = "edgeopt.option"
+
+
+class Syntax(StrEnum):
+    """How the text of an option is read."""
+
+    TEXT = "text"
+    FILE = "file"
+    FLAG = "flag"
+    """No text: its presence is the value."""
+    WHOLE = "whole"
+    NUMBER = "number"
+    SHARE = "share"
+    """`1%` or `0.01`."""
+    SECONDS = "seconds"
+    """`5m`, in seconds."""
+    MILLISECONDS = "milliseconds"
+    """`33ms`, in milliseconds."""
+    FRAME_BUDGET = "frame budget"
+    """`33ms`, in milliseconds."""
+    ANSWER_BUDGET = "answer budget"
+    """`ttft:200ms,tpot:20ms`."""
+    COUNTS = "counts"
+    """`1,2,4`."""
+    NAMES = "names"
+    """`a,b`."""
+    CHOICE = "choice"
+    SWITCH = "switch"
+    """`on` or `off`."""
+    SHAPE = "shape"
+    """`images=1x3x48x192`; all of them make a dict."""
+    TYPED_SHAPE = "typed shape"
+    """`ids=1x128:int64`."""
+    GUESSES = "guesses"
+    """A number, or `auto`, which is -1."""
+    PRUNING = "pruning"
+    """`auto`, `off`, `0.3` or `1.5x`."""
+    MODEL = "model"
+    TARGET = "target"
+    RECIPE = "recipe"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What the command line knows of a field."""
+
+    help: str
+    group: str
+    """Heading of the help below which it stands."""
+    syntax: Syntax
+    flags: tuple[str, ...]
+    """As it is written, the long form first."""
+    shown_default: str
+    """What help shows as the default where the field's own value does not say it; empty: that value."""
+    least: float | None
+    most: float | None
+    above: bool
+    """Whether `least` itself is refused."""
+    choices: tuple[str, ...]
+    metavar: str
+    repeatable: bool
+    flag_value: Any
+    """What the presence of a flag means."""
+    names_source: bool
+    """Whether its value is the workload, in place of the argument; the argument is then read as `--model`."""
+    required: bool
+    help_from: str
+    """Function whose text fills `{}` in the help, as `module:name`; it is called when help is shown. Empty: none."""
+
+
+def option(
+    default: Any,
+    help: str,  # noqa: A002  (click's word)
+    *flags: str,
+    group: str,
+    syntax: Syntax = Syntax.TEXT,
+    shown: str = "",
+    least: float | None = None,
+    most: float | None = None,
+    above: bool = False,
+    choices: tuple[str, ...] = (),
+    metavar: str = "",
+    repeatable: bool = False,
+    flag_value: Any = True,
+    names_source: bool = False,
+    required: bool = False,
+    help_from: str = "",
+) -> Any:
+    """Return a field of a dataclass that is an option of a verb.
+
+    Args:
+        default: Its value where nothing is said; a class such as `dict` makes a new one each time.
+        help: A sentence for `--help`.
+        *flags: As it is written, such as `--out`, `-o`; none: `--` and the field's name.
+        group: Heading of the help.
+        syntax: How its text is read.
+        shown: What help shows as the default; empty: the default itself.
+        least: Smallest number.
+        most: Largest number.
+        above: Whether `least` itself is refused.
+        choices: Words of a choice.
+        metavar: What help shows for the value.
+        repeatable: Whether it may be written several times.
+        flag_value: What the presence of a flag means.
+        names_source: Whether its value is the workload, in place of the argument.
+        required: Whether it must be given.
+        help_from: Function whose text fills `{}` in the help, as `module:name`.
+    """
+    made = Option(
+        help=help,
+        group=group,
+        syntax=syntax,
+        flags=flags,
+        shown_default=shown,
+        least=least,
+        most=most,
+        above=above,
+        choices=choices,
+        metavar=metavar,
+        repeatable=repeatable,
+        flag_value=flag_value,
+        names_source=names_source,
+        required=required,
+        help_from=help_from,
+    )
+    if isinstance(default, type):
+        return field(default_factory=default, metadata={_KEY: made})
+    return field(default=default, metadata={_KEY: made})
+
+
+def options_of(options: type) -> Iterator[tuple[str, Option]]:
+    """Yield the fields of a dataclass that are options, by name, in their order; flags that were left out are made."""
+    for each in fields(options):
+        if (made := each.metadata.get(_KEY)) is not None:
+            yield each.name, _with_flags(each, made)
+
+
+def flags_of(options: type) -> Mapping[str, str]:
+    """Return the long form of each option of a dataclass by the field's name."""
+    return {name: each.flags[0] for name, each in options_of(options)}
+
+
+def default_of(options: type, name: str) -> Any:
+    """Return the default of a field."""
+    chosen = next(each for each in fields(options) if each.name == name)
+    return chosen.default if chosen.default is not MISSING else None
+
+
+def _with_flags(each: Field[Any], made: Option) -> Option:
+    if made.flags:
+        return made
+    return replace(made, flags=(f"--{each.name.replace('_', '-')}",))

@@ -1,0 +1,122 @@
+"""One verb on one workload: its kind is found, its options are made, its file is called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from types import ModuleType
+from typing import Any, Protocol, TypeVar
+
+from edgeopt.errors import EdgeoptError
+from edgeopt.report.document import Document
+from edgeopt.system.options import flags_of
+from edgeopt.system.signatures import with_options_of
+from edgeopt.workloads import Kind, kind_of, kinds, require_same_kind
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Result(Protocol):
+    """What a verb returns, whatever the kind."""
+
+    @property
+    def exit_code(self) -> int:
+        """Of the process that a command ends with."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Performed:
+    """A result, and how its kind shows it."""
+
+    result: Result
+    summarize: Callable[[Any], Document | str]
+
+    @property
+    def summary(self) -> Document | str:
+        """What a reader sees: a document, or lines behind an answer."""
+        return self.summarize(self.result)
+
+    @property
+    def document(self) -> Document:
+        """What a reader sees of a verb that shows a document."""
+        shown = self.summary
+        assert isinstance(shown, Document)
+        return shown
+
+    @property
+    def exit_code(self) -> int:
+        """Of the process; 0 where a result has none."""
+        return int(getattr(self.result, "exit_code", 0))
+
+
+def perform(
+    verb: str, sources: tuple[str, ...], options: Any, values: Mapping[str, Any], hears: Any = None
+) -> Performed:
+    """Do a verb.
+
+    Args:
+        verb: A name of `workloads.VERBS`.
+        sources: What it is pointed at: one, or several of one kind.
+        options: The kind's own dataclass; None: the defaults.
+        values: Fields of it that differ, by name.
+        hears: Listens to what the verb tells of its progress; None: nobody does.
+
+    Raises:
+        EdgeoptError: If the kind refuses the verb or an option, or the work fails.
+        TypeError: If no kind has such an option.
+    """
+    module, asked = prepare(verb, sources, options, values)
+    given = sources if verb == "compare" else sources[0]
+    return Performed(module.work(given, asked, hears), module.summarize)
+
+
+def prepare(verb: str, sources: tuple[str, ...], options: Any, values: Mapping[str, Any]) -> tuple[ModuleType, Any]:
+    """Return the file in which a kind does a verb, and the options for it.
+
+    Raises:
+        EdgeoptError: If the kind refuses the verb or an option.
+        TypeError: If no kind has such an option.
+    """
+    kind = require_same_kind(sources) if len(sources) > 1 else kind_of(sources[0], verb, str(values.get("task", "")))
+    module = kind.module(verb)
+    require_taken(kind, verb, values, sources)
+    return module, kind.make_options(verb, values, options)
+
+
+def with_options_of_kinds(verb: str) -> Callable[[Function], Function]:
+    """Return a decorator that shows every option of a verb, of all kinds, in a function's signature."""
+    return with_options_of(*(kind.options[verb] for kind in reversed(kinds()) if verb in kind.options))
+
+
+def require_taken(kind: Kind, verb: str, values: Mapping[str, Any], sources: tuple[str, ...]) -> None:
+    """Raise where a value is for another kind.
+
+    Raises:
+        EdgeoptError: If another kind takes it.
+        TypeError: If none does.
+    """
+    own = names_of(kind, verb)
+    for name in values:
+        if name in own:
+            continue
+        for other in kinds():
+            if name in names_of(other, verb):
+                refuse(kind, flags_of(other.options[verb]).get(name, name), (other,), sources[0])
+        raise TypeError(f"{verb}() got an unexpected keyword argument {name!r}")
+
+
+def names_of(kind: Kind, verb: str) -> frozenset[str]:
+    """Return the names of the options that a kind takes for a verb; none where it has not that verb."""
+    return frozenset(each.name for each in fields(kind.options[verb])) if verb in kind.options else frozenset()
+
+
+def refuse(kind: Kind, flag: str, takers: tuple[Kind, ...], source: str) -> None:
+    """Raise because an option is for other kinds.
+
+    Raises:
+        EdgeoptError: That a source is not there, where it is not; else that its kind does not take the option.
+    """
+    kind.require(source)
+    whose = " or ".join(each.noun for each in takers)
+    raise EdgeoptError(f"{flag} is for {whose}, and {source} is {kind.noun}", remedy=f"leave {flag} out")

@@ -1,0 +1,33 @@
+"""`bench`: how fast a workload is on this machine, part by part, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Unpack
+
+from edgeopt.verbs._perform import Result, perform, with_options_of_kinds
+from edgeopt.verbs.wishes import BenchWishes
+
+Tell = Callable[[str, int, int], None]
+
+
+@with_options_of_kinds("bench")
+def bench(
+    workload: str | Path, *, options: object = None, tell: Tell | None = None, **wishes: Unpack[BenchWishes]
+) -> Result:
+    """Measure a workload on this machine.
+
+    Args:
+        workload: An ONNX file, a bundle, a shipped model's name, a pipeline, or the address of a server.
+        options: What to measure, the dataclass of its kind; None: all defaults.
+        tell: Hears progress: what, how much is done, of how much.
+        **wishes: Fields of the options that differ, such as `load="fps:30", budget_ms=33`.
+
+    Returns:
+        The result of its kind, such as `BenchResult`.
+
+    Raises:
+        EdgeoptError: If something cannot be used, wishes contradict each other, or are for another kind.
+    """
+    return perform("bench", (str(workload),), options, wishes, tell).result

@@ -1,0 +1,66 @@
+"""The options of verbs by name, for type checkers and editors: `bench(model, budget_ms=33)`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from edgeopt.measurement.bench.options import BenchWishes as FrameBenchWishes
+from edgeopt.measurement.check.options import CheckWishes as FrameCheckWishes
+from edgeopt.measurement.compare.options import CompareWishes as FrameCompareWishes
+from edgeopt.measurement.generation.answer_budget import AnswerBudget
+from edgeopt.pipeline.options import OptimizeWishes as FrameOptimizeWishes
+
+
+class BenchWishes(FrameBenchWishes, total=False):
+    """What `bench` takes by name; the dataclasses of the kinds say what each means, and its default."""
+
+    target: str
+    recipe: str | None
+    out: str | Path | None
+    code: str | Path | None
+    prompt_tokens: tuple[int, ...]
+    output_tokens: int
+    budget: AnswerBudget | None
+    slots: tuple[int, ...]
+    guesses: int | None
+    draft: str | Path | None
+    context: int
+    url: str
+    model: str
+    key_from: str | None
+
+
+class CompareWishes(FrameCompareWishes, total=False):
+    """What `compare` takes by name; the dataclasses of the kinds say what each means, and its default."""
+
+    target: str
+    recipe: str | None
+    out: str | Path | None
+    prompt_tokens: int
+    output_tokens: int
+
+
+class CheckWishes(FrameCheckWishes, total=False):
+    """What `check` takes by name; the dataclasses of the kinds say what each means, and its default."""
+
+    target: str
+    recipe: str | None
+    budget: AnswerBudget | None
+    prompt_tokens: int
+    output_tokens: int
+
+
+class OptimizeWishes(FrameOptimizeWishes, total=False):
+    """What `optimize` takes by name; the dataclasses of the kinds say what each means, and its default."""
+
+    target: str
+    recipe: str | None
+    out: str | Path | None
+    fps: float | None
+    dry_run: bool
+    inputs: tuple[tuple[str, tuple[int, ...], str], ...]
+    task: str
+    code: str | Path | None
+    prompt_tokens: int
+    output_tokens: int
+    budget: AnswerBudget | None

@@ -1,0 +1,143 @@
+"""Kinds of workload: what a command is pointed at. Each folder here is a kind and ends in `KIND`.
+
+A verb that a kind has is a file of its folder with the verb's name. Packages add kinds through entry points of the
+group `edgeopt.workloads`. Nothing outside this folder knows a kind by its name.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from edgeopt.errors import EdgeoptError
+from edgeopt.system import registry
+from edgeopt.system.options import Syntax, default_of, flags_of, options_of
+
+VERBS = ("inspect", "bench", "compare", "check", "optimize", "run", "serve")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of workload."""
+
+    name: str
+    noun: str
+    """As messages call a workload of it: `a language model`."""
+    place: int
+    """Of two kinds that claim a source, that with the lower number gets it."""
+    claims: Callable[[str], bool]
+    """Whether a source is of this kind: a file, a folder, a shipped name, an address. It opens no engine."""
+    options: Mapping[str, type]
+    """By verb the dataclass of its options, whose fields are made by `system.options.option`."""
+    package: str
+    """The module below which the files of its verbs lie."""
+    refusals: Mapping[str, tuple[str, str]]
+    """By verb why it is refused, and what to do instead."""
+    require: Callable[[str], None]
+    """Raise EdgeoptError where a source of this kind is not there, or damaged."""
+    exports: Callable[[str, str], bool] = lambda *_: False
+    """Whether `optimize` exports a source first that becomes this kind, for a task that the user named, or empty."""
+
+    def has(self, verb: str) -> bool:
+        """Return whether the kind has a verb."""
+        return verb in self.options and find_spec(f"{self.package}.{verb}") is not None
+
+    def module(self, verb: str) -> ModuleType:
+        """Import the file of a verb.
+
+        Raises:
+            EdgeoptError: If the kind refuses it.
+        """
+        if not self.has(verb):
+            problem, remedy = self.refusals[verb]
+            raise EdgeoptError(problem, remedy=remedy)
+        return import_module(f"{self.package}.{verb}")
+
+    def make_options(self, verb: str, values: Mapping[str, Any], options: Any = None) -> Any:
+        """Return the options of a verb.
+
+        Args:
+            verb: Its name.
+            values: Fields that differ, by name; a text is taken for a path where a path is wanted.
+            options: What they differ from; None: the defaults.
+
+        Raises:
+            TypeError: If a field is unknown, or `options` is of another kind.
+        """
+        wanted = self.options[verb]
+        files = {name for name, each in options_of(wanted) if each.syntax is Syntax.FILE}
+        values = {name: Path(each) if name in files and each is not None else each for name, each in values.items()}
+        if options is None:
+            return wanted(**values)
+        if isinstance(options, wanted):
+            chosen: Any = options
+            return replace(chosen, **values)
+        shared = {each.name: getattr(options, each.name) for each in fields(options)}
+        return wanted(**{**shared, **values})
+
+
+@cache
+def kinds() -> tuple[Kind, ...]:
+    """Return every kind, in the order in which they are asked for a source."""
+    package = sys.modules[__name__]
+    found: list[Kind] = [registry.load(package, name).KIND for name in registry.names(package)]
+    return tuple(sorted(found, key=lambda kind: (kind.place, kind.name)))
+
+
+def kind_of(source: str, verb: str = "", task: str = "") -> Kind:
+    """Return the first kind that claims a source; the last kind takes what is left, and says what is wrong with it.
+
+    Args:
+        source: As the user named it.
+        verb: What is done; `optimize` exports first what is no model yet.
+        task: What it is exported for, where the user said so.
+    """
+    *first, last = kinds()
+    is_exported = verb == "optimize"
+    return next((kind for kind in first if kind.claims(source) or (is_exported and kind.exports(source, task))), last)
+
+
+def require_same_kind(sources: tuple[str, ...]) -> Kind:
+    """Return the kind of several sources.
+
+    Raises:
+        EdgeoptError: If they are of two.
+    """
+    chosen = {source: kind_of(source) for source in sources}
+    first = next(iter(chosen.values()))
+    for source, kind in chosen.items():
+        if kind is not first:
+            first.require(sources[0])
+            kind.require(source)
+            problem = f"{sources[0]} is {first.noun}, and {source} is {kind.noun}"
+            raise EdgeoptError(problem, remedy="compare workloads of one kind")
+    return first
+
+
+def refuse_others(options: Any, taken: tuple[str, ...], what: str) -> None:
+    """Raise where an option differs from its default that a part of a kind does not take.
+
+    Args:
+        options: The options of a verb.
+        taken: Names of the fields that are taken.
+        what: Takes no others, in the plural: `encoders with decoders`.
+
+    Raises:
+        EdgeoptError: If so.
+    """
+    for name, flag in flags_of(type(options)).items():
+        if name not in taken and getattr(options, name) != default_of(type(options), name):
+            raise EdgeoptError(f"{flag} is not for {what} so far", remedy="leave it out")
+
+
+def began_of(listener: object) -> float | None:
+    """Return when the command of a listener began, on the monotonic clock; None: a listener that does not say."""
+    began_s: float | None = getattr(listener, "began_s", None)
+    return began_s

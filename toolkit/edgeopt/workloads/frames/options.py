@@ -1,0 +1,159 @@
+"""Options of models that answer frames, by verb."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgeopt.measurement.bench import options as bench
+from edgeopt.measurement.bench.options import BenchOptions
+from edgeopt.measurement.check import options as check
+from edgeopt.measurement.check.options import CheckOptions
+from edgeopt.measurement.common_options import out_option, recipe_option, shapes_option, target_option
+from edgeopt.measurement.compare import options as compare
+from edgeopt.measurement.compare.options import CompareOptions
+from edgeopt.pipeline import options as optimize
+from edgeopt.pipeline.live_options import LiveOptions
+from edgeopt.pipeline.options import Options
+from edgeopt.system.options import Syntax, option
+from edgeopt.workloads._serving import ServeAsked
+
+EXPORTED, AS_IT_IS = "Models that are exported first", "A model that is no bundle"
+"""Headings of the help."""
+
+
+@dataclass(frozen=True)
+class FrameBench(BenchOptions):
+    """What `bench` takes for a model that answers frames."""
+
+    target: str = target_option(bench.MODEL)
+    recipe: str | None = recipe_option(bench.MODEL)
+    out: Path | None = out_option(bench.MODEL, "bench.json, .md, .html and the raw samples")
+
+
+@dataclass(frozen=True)
+class FrameCompare(CompareOptions):
+    """What `compare` takes for models that answer frames."""
+
+    target: str = target_option(compare.MODEL)
+    recipe: str | None = recipe_option(compare.MODEL)
+    out: Path | None = out_option(compare.MODEL, "compare.json, .md, .html and the raw samples")
+
+
+@dataclass(frozen=True)
+class FrameCheck(CheckOptions):
+    """What `check` takes for a model that answers frames."""
+
+    target: str = target_option(check.MODEL)
+    recipe: str | None = recipe_option(check.MODEL)
+
+
+@dataclass(frozen=True)
+class FrameOptimize(Options):
+    """What `optimize` takes for a model that answers frames."""
+
+    target: str = target_option(optimize.MODEL, required=True)
+    recipe: str | None = recipe_option(optimize.MODEL)
+    out: Path | None = option(
+        None, "Folder to write.", "--out", "-o", group=optimize.MODEL, syntax=Syntax.FILE, shown="out/MODEL-TARGET"
+    )
+    fps: float | None = option(
+        None, "The budget as frames a second.", group=optimize.LABELS, syntax=Syntax.NUMBER, least=0, above=True
+    )
+    dry_run: bool = option(False, "Print the plan and stop.", group=optimize.LENGTH, syntax=Syntax.FLAG)
+    inputs: tuple[tuple[str, tuple[int, ...], str], ...] = option(
+        (),
+        "Name and shape of an input that is exported, in order; of another type ids=1x128:int64. Repeatable.",
+        "--input",
+        group=EXPORTED,
+        syntax=Syntax.TYPED_SHAPE,
+        metavar="NAME=1x3x224x224",
+        repeatable=True,
+    )
+    task: str = option(
+        "",
+        "Of hf: what it is opened for, by optimum's name, such as feature-extraction.",
+        group=EXPORTED,
+        metavar="NAME",
+        shown="that of its own class",
+    )
+
+
+@dataclass(frozen=True)
+class FrameInspect:
+    """What `inspect` takes for a model that answers frames."""
+
+    target: str | None = option(
+        None,
+        "Also show where this device runs each node.",
+        "--target",
+        "-t",
+        group="Model and device",
+        syntax=Syntax.TARGET,
+        metavar="NAME|FILE",
+    )
+    recipe: str | None = recipe_option("Model and device")
+    shapes: Mapping[str, tuple[int, ...]] = shapes_option("Model and device")
+    quantized: bool = option(
+        False,
+        "Show the integer tensors instead: type, scale, zero point.",
+        group="What is shown",
+        syntax=Syntax.FLAG,
+    )
+    calib: str = option(
+        "",
+        "With --quantized: also measure the error of each tensor.",
+        group="What is shown",
+        metavar="PICTURES",
+    )
+    against: str = option(
+        "",
+        "With --calib: the float model to compare with.",
+        "--float",
+        group="What is shown",
+        metavar="FILE",
+    )
+    nodes: bool = option(
+        False,
+        "With --target: list every node, not only the refused ones.",
+        group="What is shown",
+        syntax=Syntax.FLAG,
+    )
+
+
+@dataclass(frozen=True)
+class FrameRun(LiveOptions):
+    """What `run` takes for a model that answers frames."""
+
+    recipe: str | None = option(
+        None,
+        "Of a model that is no bundle: how it is fed and read.",
+        "--recipe",
+        "-r",
+        group=AS_IT_IS,
+        syntax=Syntax.RECIPE,
+        metavar="NAME|FILE",
+        shown="read from the model",
+    )
+    target: str | None = option(
+        None,
+        "Of a model that is no bundle: the device.",
+        "--target",
+        "-t",
+        group=AS_IT_IS,
+        syntax=Syntax.TARGET,
+        metavar="NAME|FILE",
+        shown="cpu",
+    )
+
+
+OPTIONS: Mapping[str, type] = {
+    "inspect": FrameInspect,
+    "bench": FrameBench,
+    "compare": FrameCompare,
+    "check": FrameCheck,
+    "optimize": FrameOptimize,
+    "run": FrameRun,
+    "serve": ServeAsked,
+}

@@ -1,0 +1,246 @@
+"""Options of models that write tokens, by verb."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from edgeopt.measurement.check.options import MEASURED, MODEL, Gate
+from edgeopt.measurement.check.options import SECONDS as CHECK_SECONDS
+from edgeopt.measurement.common_options import (
+    out_option,
+    output_tokens_option,
+    prompt_tokens_option,
+    target_option,
+    threads_option,
+)
+from edgeopt.measurement.generation.answer_budget import AnswerBudget
+from edgeopt.measurement.generation.options import LANGUAGE, GenerationOptions, SideOptions
+from edgeopt.measurement.resources.prices import Prices
+from edgeopt.pipeline import options as optimize
+from edgeopt.pipeline.generation.options import LanguageOptions
+from edgeopt.system.options import Syntax, option
+from edgeopt.workloads._serving import ServeAsked
+from edgeopt.workloads.frames.options import FrameInspect
+
+DRAWN, GUESSING = "How tokens are drawn", "Guessing ahead"
+"""Headings of the help."""
+
+
+@dataclass(frozen=True)
+class GenerationBench(GenerationOptions, Prices):
+    """What `bench` takes for a model that writes tokens."""
+
+    out: Path | None = out_option("Model and device", "bench.json, .md, .html and the raw samples")
+
+
+@dataclass(frozen=True)
+class GenerationCheck(Gate):
+    """What `check` takes for a model that writes tokens."""
+
+    eval: str = option(
+        "",
+        "Of a language model: a text that judges, by its perplexity.",
+        group=MEASURED,
+        metavar="LABELS",
+        shown="the recipe's own",
+    )
+    budget: AnswerBudget | None = option(
+        None,
+        "Of a language model: limits beside the baseline, ttft:200ms,tpot:20ms.",
+        group=LANGUAGE,
+        syntax=Syntax.ANSWER_BUDGET,
+    )
+    prompt_tokens: int = prompt_tokens_option(0, "the baseline's")
+    output_tokens: int = output_tokens_option(0, "the baseline's")
+    threads: int = threads_option(MODEL, "the baseline's")
+    seconds: float = option(CHECK_SECONDS, "How long answers are measured.", group=MEASURED, syntax=Syntax.SECONDS)
+    judge_noisy: bool = option(
+        False,
+        "On a noisy machine too, judge times that were measured in turns.",
+        group=MEASURED,
+        syntax=Syntax.FLAG,
+    )
+
+
+@dataclass(frozen=True)
+class GenerationOptimize(LanguageOptions):
+    """What `optimize` takes for a model that writes tokens."""
+
+    target: str = target_option(optimize.MODEL, required=True)
+    out: Path | None = option(
+        None, "Folder to write.", "--out", "-o", group=optimize.MODEL, syntax=Syntax.FILE, shown="out/MODEL-TARGET"
+    )
+    task: str = option(
+        "",
+        "Of hf: what it is opened for, by optimum's name, such as feature-extraction.",
+        group="Models that are exported first",
+        metavar="NAME",
+        shown="that of its own class",
+    )
+
+
+def _guesses_option() -> Any:
+    return option(
+        None,
+        "Tokens guessed, by the draft or from the text so far, and verified in one run.",
+        group=GUESSING,
+        syntax=Syntax.WHOLE,
+        least=0,
+        most=64,
+        shown="the recipe's; 4 with --draft",
+    )
+
+
+def _draft_option() -> Any:
+    return option(
+        None,
+        "A smaller model with the same tokens that makes the guesses; none: the text so far does.",
+        group=GUESSING,
+        metavar="MODEL",
+        shown="the recipe's",
+    )
+
+
+def _system_option() -> Any:
+    return option(
+        None,
+        "A text before each prompt; it is computed once, and read from a cache later.",
+        group=LANGUAGE,
+        syntax=Syntax.FILE,
+        metavar="FILE",
+    )
+
+
+def _prefixes_option() -> Any:
+    return option(
+        None,
+        "Where the cache of --system lies.",
+        group=LANGUAGE,
+        syntax=Syntax.FILE,
+        metavar="FOLDER",
+        shown="below the user's caches",
+    )
+
+
+@dataclass(frozen=True)
+class GenerationRun:
+    """What `run` takes for a model that writes tokens."""
+
+    prompt: str | None = option(
+        None, "Let a language model answer this text, in place of SOURCE.", group=LANGUAGE, metavar="TEXT"
+    )
+    output_tokens: int | None = option(
+        None,
+        "Tokens that the answer to --prompt may have.",
+        group=LANGUAGE,
+        syntax=Syntax.WHOLE,
+        least=1,
+        shown="256",
+    )
+    system: Path | None = _system_option()
+    prefixes: Path | None = _prefixes_option()
+    long: str | None = option(
+        None,
+        "Of a prompt beyond the context, or a sound beyond a window: refuse it, cut this part of it, let the model "
+        "summarise the text in parts, or hear the sound in windows, one after the other.",
+        group=LANGUAGE,
+        syntax=Syntax.CHOICE,
+        choices=("refuse", "head", "middle", "tail", "summarise", "windows"),
+        shown="refuse",
+    )
+    context: int = option(
+        0,
+        "Tokens of prompt and answer, for which memory is reserved.",
+        group=LANGUAGE,
+        syntax=Syntax.WHOLE,
+        least=2,
+        shown="the model's",
+    )
+    stop: tuple[str, ...] = option(
+        (), "End the answer before this text; repeatable.", group=LANGUAGE, metavar="TEXT", repeatable=True
+    )
+    temperature: float | None = option(
+        None,
+        "Draw the tokens of the answer.",
+        group=DRAWN,
+        syntax=Syntax.NUMBER,
+        least=0,
+        most=100,
+        shown="0, the likeliest",
+    )
+    top_k: int | None = option(
+        None,
+        "Draw from so many of the likeliest.",
+        group=DRAWN,
+        syntax=Syntax.WHOLE,
+        least=1,
+        most=1 << 20,
+        shown="all",
+    )
+    top_p: float | None = option(
+        None, "Draw from the likeliest that reach this share.", group=DRAWN, syntax=Syntax.SHARE, shown="100%"
+    )
+    seed: int | None = option(None, "Of what is drawn.", group=DRAWN, syntax=Syntax.WHOLE, least=0, shown="0")
+    repetition_penalty: float | None = option(
+        None,
+        "Divide the logits of tokens that were there already by this; drawn or not.",
+        group=DRAWN,
+        syntax=Syntax.NUMBER,
+        least=0.01,
+        most=100,
+        shown="1, none",
+    )
+    guesses: int | None = _guesses_option()
+    draft: str | None = _draft_option()
+    exact: bool = option(
+        False,
+        "Run single tokens as several: the same answer with guesses or without; slower.",
+        group=GUESSING,
+        syntax=Syntax.FLAG,
+    )
+    budget: AnswerBudget | None = option(
+        None,
+        "Of a language model ttft:200ms,tpot:20ms.",
+        group="The stream",
+        syntax=Syntax.ANSWER_BUDGET,
+        shown="no gate",
+    )
+    threads: int = threads_option("The stream", "as measured")
+
+
+@dataclass(frozen=True)
+class GenerationServe(ServeAsked):
+    """What `serve` takes for a model that writes tokens."""
+
+    context: int = option(
+        0,
+        "Most tokens of a prompt and its answer.",
+        group=LANGUAGE,
+        syntax=Syntax.WHOLE,
+        least=2,
+        shown="the model's",
+    )
+    system: Path | None = _system_option()
+    prefixes: Path | None = _prefixes_option()
+    guesses: int | None = _guesses_option()
+    draft: str | None = _draft_option()
+    exact: bool = option(
+        False,
+        "All answers as run --exact gives them: guesses then change no token.",
+        group=GUESSING,
+        syntax=Syntax.FLAG,
+    )
+
+
+OPTIONS: Mapping[str, type] = {
+    "inspect": FrameInspect,
+    "bench": GenerationBench,
+    "compare": SideOptions,
+    "check": GenerationCheck,
+    "optimize": GenerationOptimize,
+    "run": GenerationRun,
+    "serve": GenerationServe,
+}

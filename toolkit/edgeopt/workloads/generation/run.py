@@ -1,0 +1,126 @@
+"""`run` of a model that writes tokens: one answer, as it comes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+from edgeopt.errors import EdgeoptError
+from edgeopt.pipeline.answering import answer_source
+from edgeopt.pipeline.writing import Prompting, WrittenResult, write_answer
+from edgeopt.runtime.decoding.generation import Account, Asked, Piece
+from edgeopt.runtime.decoding.sampling import Sampling
+from edgeopt.workloads import refuse_others
+from edgeopt.workloads.generation.guessing import GUESSES, NONE, require_guesses
+from edgeopt.workloads.generation.options import GenerationRun
+from edgeopt.workloads.generation.source import is_encoder_decoder
+
+_DRAWN = ("temperature", "top_k", "top_p", "seed", "repetition_penalty")
+_OF_PAIRS = (*_DRAWN, "prompt", "output_tokens", "stop", "long", "budget", "threads")
+"""Options of an encoder with a decoder."""
+
+
+class Hears(Protocol):
+    """What hears of an answer."""
+
+    def write(self, piece: Piece, account: Account) -> None:
+        """Hear the next piece, and what the answer took so far."""
+        ...
+
+    def progress(self, what: str, done: int, of: int) -> None:
+        """Hear how far work before the answer is."""
+        ...
+
+
+class _Nobody:
+    def write(self, piece: Piece, account: Account) -> None:
+        pass
+
+    def progress(self, what: str, done: int, of: int) -> None:
+        pass
+
+
+def work(source: str, options: GenerationRun, hears: Hears | None, sample: str | None = None) -> WrittenResult:
+    """Answer a prompt; an encoder with a decoder also a sound.
+
+    Args:
+        source: The model.
+        options: What the answer may be.
+        hears: Hears each piece.
+        sample: A .wav file for an encoder with a decoder.
+    """
+    hears = hears or _Nobody()
+    _require_answerable(source, options, sample)
+    asked = _asked(options)
+    if is_encoder_decoder(source):
+        refuse_others(options, _OF_PAIRS, "encoders with decoders")
+        sound = Path(sample) if sample is not None else None
+        return answer_source(
+            Path(source),
+            sound,
+            options.prompt or "",
+            asked,
+            hears.write,
+            options.threads,
+            options.budget,
+            options.long or "refuse",
+        )
+    if options.prefixes is not None and options.system is None:
+        raise EdgeoptError("--prefixes belongs to --system", remedy="add --system, or leave it out")
+    prompting = Prompting(
+        options.system,
+        options.prefixes,
+        options.long or "refuse",
+        options.context,
+        "" if options.draft in (None, NONE) else str(options.draft),
+    )
+    assert options.prompt is not None
+    return write_answer(
+        source, options.prompt, asked, hears.write, options.threads, options.budget, prompting, hears.progress
+    )
+
+
+def _require_answerable(source: str, options: GenerationRun, sample: str | None) -> None:
+    if "" in options.stop:
+        raise EdgeoptError("--stop is empty", remedy="write the text before which the answer ends")
+    if options.prompt == "":
+        raise EdgeoptError("--prompt is empty", remedy="write what is to be answered")
+    require_guesses(options.guesses, options.draft)
+    if is_encoder_decoder(source):
+        if (sample is None) is (options.prompt is None):
+            raise EdgeoptError(
+                "an encoder with a decoder answers SOURCE, a .wav file, or --prompt TEXT", remedy="give one of them"
+            )
+    elif options.prompt is None:
+        raise EdgeoptError(
+            f"{source} is a language model: it answers --prompt TEXT, and no SOURCE", remedy="write --prompt TEXT"
+        )
+    elif sample is not None:
+        raise EdgeoptError("--prompt takes the place of SOURCE", remedy="leave one of them out")
+    drawn = next((name for name in _DRAWN[1:4] if getattr(options, name) is not None), "")
+    if drawn and not options.temperature:
+        raise EdgeoptError(
+            f"--{drawn.replace('_', '-')} is for tokens that are drawn, and none are", remedy="add --temperature 0.8"
+        )
+
+
+def _asked(options: GenerationRun) -> Asked:
+    guesses = GUESSES if options.guesses is None and options.draft else options.guesses
+    values: dict[str, Any] = {
+        "most_tokens": options.output_tokens,
+        "stop": options.stop or None,
+        "guesses": guesses,
+        "exact": options.exact or None,
+        "uses_draft": options.draft != NONE,
+    }
+    drawn = {name: getattr(options, name) for name in _DRAWN}
+    return Asked(sampling=Sampling(**_known(drawn)), **_known(values))
+
+
+def _known(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def summarize(result: WrittenResult) -> str:
+    """Return notes and figures behind an answer, a line each."""
+    return "\n".join([*(f"{note.kind}: {note}" for note in result.notes), str(result)])

@@ -1,0 +1,39 @@
+"""`serve` of a model that writes tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from edgeopt.errors import EdgeoptError
+from edgeopt.pipeline.serving import Served, open_texts, serve
+from edgeopt.pipeline.serving_pairs import open_pair
+from edgeopt.pipeline.writing import Prompting
+from edgeopt.workloads import refuse_others
+from edgeopt.workloads._serving import ServeAsked, as_serve_options, summarize
+from edgeopt.workloads.generation.guessing import NONE, require_guesses
+from edgeopt.workloads.generation.options import GenerationServe
+from edgeopt.workloads.generation.source import is_encoder_decoder
+
+__all__ = ["summarize", "work"]
+
+
+def work(source: str, asked: GenerationServe, tell: Callable[[str], None] | None) -> Served:
+    """Serve until SIGTERM or Ctrl-C."""
+    tell = tell or (lambda _: None)
+    options = as_serve_options(asked)
+    if is_encoder_decoder(source):
+        refuse_others(asked, tuple(ServeAsked.__dataclass_fields__), "encoders with decoders")
+        return serve(source, options, tell, open_pair)
+    if asked.prefixes is not None and asked.system is None:
+        raise EdgeoptError("--prefixes belongs to --system", remedy="add --system, or leave it out")
+    require_guesses(asked.guesses, asked.draft)
+    draft = "" if asked.draft in (None, NONE) else str(asked.draft)
+    options = replace(
+        options,
+        prompting=Prompting(asked.system, asked.prefixes, context=asked.context, draft=draft),
+        guesses=asked.guesses,
+        uses_draft=asked.draft != NONE,
+        exact=asked.exact,
+    )
+    return serve(source, options, tell, open_texts)
