@@ -255,3 +255,37 @@ def test_a_folder_of_archives_of_one_size_says_nothing(tmp_path):
     for i in range(2):
         np.savez(tmp_path / f"{i}.npz", x=np.zeros((2, 3), np.float32), y=np.zeros(2, np.int64))
     assert (len(open_frames(tmp_path)), open_frames(tmp_path).notes) == (4, ())
+
+
+def folded_branches() -> Model:
+    """As `unlike_branches`, but the rank that the LSTM gets is known only where the engine folds what decides it."""
+    proto = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        folded (float[steps, b, 3] x, bool c) => (float[p, q, r] y) {
+            shape = Shape(x)
+            sizes = ReduceProd<keepdims = 0>(shape)
+            many = Constant<value = int64 {100}>()
+            is_long = Greater(sizes, many)
+            y = If (c) <
+                then_branch = deep () => (float[s, t, u] d) {
+                    chosen = If (is_long) <
+                        then_branch = long () => (l) { l = Identity(x) },
+                        else_branch = short () => (k) { k = Squeeze(x) }
+                    >
+                    none, d = LSTM<hidden_size = 2>(chosen, gates, again)
+                },
+                else_branch = plain () => (float[v, w, z] e) { e = Identity(x) }
+            >
+        }"""
+    )
+    shapes = {"gates": (1, 8, 3), "again": (1, 8, 2)}
+    stored = (onnx.numpy_helper.from_array(np.zeros(shape, np.float32), name) for name, shape in shapes.items())
+    proto.graph.initializer.extend(stored)
+    return Model(proto, "folded")
+
+
+def test_a_model_that_only_the_engines_optimizer_refuses_with_fixed_shapes_keeps_free_ones():
+    inputs = {"x": np.ones((2, 1, 3), np.float32), "c": np.array(False)}
+    done = simplify(folded_branches(), {"x": (2, 1, 3)}, [inputs])
+    assert done.model.inputs[0].shape == ("steps", "b", 3)
+    assert EXECUTOR.open(done.model.data, SessionOptions()).run(inputs)["y"].shape == (2, 1, 3)

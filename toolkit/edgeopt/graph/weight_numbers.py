@@ -31,10 +31,16 @@ def require_numbers(proto: ModelProto, where: str) -> None:
         where: What the message calls it.
 
     Raises:
-        InvalidFileError: If one is; the message names it, and how many of its numbers are NaN.
+        InvalidFileError: If one is, or its data do not fit its shape; the message names it.
     """
     for tensor in _weights(proto.graph, {}):
-        numbers = numpy_helper.to_array(tensor)
+        try:
+            numbers = numpy_helper.to_array(tensor)
+        except ValueError as error:
+            raise InvalidFileError(
+                f"{where}: weight {tensor.name!r} holds other data than its shape {list(tensor.dims)} says",
+                remedy="export the model again, or copy it again: it is damaged",
+            ) from error
         numbers = numbers if numbers.dtype.kind == "f" else numbers.astype(np.float32)  # bfloat16 is no type of NumPy
         if numbers.size and np.isnan(numbers.min()):  # NaN is the least of all, and takes no memory to find
             count = int(np.isnan(numbers).sum())
