@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import get_type_hints
 
 import pytest
+from click.testing import CliRunner
 
 import edgeopt
+from edgeopt.cli import cli
 from edgeopt.errors import EdgeoptError
 from edgeopt.system.options import Syntax, options_of
 from edgeopt.verbs import wishes
@@ -93,6 +95,8 @@ def test_a_kind_of_another_package_goes_through_every_verb_on_the_command_line(t
 
 def test_a_kind_of_another_package_goes_through_every_verb_in_python(table, tmp_path):
     code = f"""
+from click.testing import CliRunner
+
 import edgeopt
 table, baseline = {str(table)!r}, {str(tmp_path / "baseline.json")!r}
 assert edgeopt.bench(table, key="sky").values["key"] == "sky"
@@ -168,3 +172,22 @@ def test_type_checkers_see_every_option_of_every_kind(verb):
     assert named <= {*get_type_hints(listed)}
     fields_of_all = {each.name for kind in kinds() if verb in kind.options for each in fields(kind.options[verb])}
     assert {*get_type_hints(listed)} <= fields_of_all
+
+
+@pytest.mark.parametrize(
+    ("command", "missing"),
+    [
+        (["optimize", "digits_detector"], "Missing option '--target' / '-t'"),
+        (["check", "digits_detector"], "Missing option '--baseline' / '-b'"),
+        (["bench"], "Missing argument 'MODEL'; or --endpoint in its place"),
+    ],
+)
+def test_what_has_no_default_is_asked_for(command, missing):
+    done = CliRunner().invoke(cli, command)
+    assert done.exit_code == 1
+    assert missing in done.output
+
+
+def test_python_asks_too_for_what_has_no_default():
+    with pytest.raises(EdgeoptError, match="check needs --baseline"):
+        edgeopt.check("digits_detector")

@@ -65,7 +65,6 @@ class VerbOption(click.Option):
         super().__init__(
             [*first.flags, f"option_{name_of(first.flags[0])}"],
             multiple=first.repeatable,
-            default=None,
             required=all(use.option.required for use in uses),
             metavar=first.metavar or None,
             help=" ".join(dict.fromkeys(use.option.help for use in uses)),

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.report.document import Document
-from edgeopt.system.options import flags_of
+from edgeopt.system.options import flags_of, options_of
 from edgeopt.system.signatures import with_options_of
 from edgeopt.workloads import Kind, kind_of, kinds, require_same_kind
 
@@ -81,6 +81,8 @@ def prepare(verb: str, sources: tuple[str, ...], options: Any, values: Mapping[s
     kind = require_same_kind(sources) if len(sources) > 1 else kind_of(sources[0], verb, str(values.get("task", "")))
     module = kind.module(verb)
     require_taken(kind, verb, values, sources)
+    if options is None:
+        require_whole(kind, verb, values)
     return module, kind.make_options(verb, values, options)
 
 
@@ -104,6 +106,17 @@ def require_taken(kind: Kind, verb: str, values: Mapping[str, Any], sources: tup
             if name in names_of(other, verb):
                 refuse(kind, flags_of(other.options[verb]).get(name, name), (other,), sources[0])
         raise TypeError(f"{verb}() got an unexpected keyword argument {name!r}")
+
+
+def require_whole(kind: Kind, verb: str, values: Mapping[str, Any]) -> None:
+    """Raise where an option without a default is missing.
+
+    Raises:
+        EdgeoptError: If so.
+    """
+    for name, each in options_of(kind.options[verb]):
+        if each.required and name not in values:
+            raise EdgeoptError(f"{verb} needs {each.flags[0]}", remedy=f"{each.help} Write {each.flags[0]}, or {name}=")
 
 
 def names_of(kind: Kind, verb: str) -> frozenset[str]:
