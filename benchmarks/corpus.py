@@ -37,7 +37,7 @@ sys.path.insert(0, str(Path(__file__).parent / "corpus"))
 from case import DRAFT, Case, Source
 from cases import CASES, FILES, MADE
 from files import CALIBRATED_ON, JUDGED_ON, RECURRENT, files_of
-from judging import compared, fed_apart, open_bundle, others, runs
+from judging import accuracy_of, compared, fed_apart, open_bundle, others, runs
 from page import table, told_of
 from plain import open_plain, run_stream
 
@@ -145,6 +145,7 @@ def try_case(case: Case, given: argparse.Namespace, core: int) -> dict[str, Any]
     chosen = next(one for one in found["candidates"] if one["name"] == found["chosen"])
     speed = chosen["speed"] or {}
     row |= {"result": "bundle", "chosen": chosen["name"], "speed": speed, "exit": done.returncode}
+    row["accuracy"] = accuracy_of(chosen)
     row["failed"] = [one["detail"] for one in found["notes"] if "failed" in one["detail"]]
     row["bytes_ratio"] = chosen["size_bytes"] / found["candidates"][0]["size_bytes"]  # weights may lie beside the file
     runtime = open_bundle(bundle)

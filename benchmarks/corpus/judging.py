@@ -84,3 +84,20 @@ def compared(path: Path) -> dict[str, Any] | None:
         return None
     rows = json.loads(path.read_text("utf-8"))["rows"]
     return dict(rows[-1]["ratios"]["frame"])
+
+
+def accuracy_of(candidate: Mapping[str, Any]) -> str:
+    """Return the word of a candidate's accuracy, with the bound that it rests on and how many samples judged."""
+    judgement = candidate.get("judgement")
+    if not judgement:
+        return "the original"
+    word, count = judgement["word"], judgement["samples"]
+    if judgement["drop_most"] is not None:
+        bound = f"loses at most {judgement['drop_most']:+.4f}, {judgement['allowed']:g} allowed"
+    elif judgement["agreement_least"] is not None:
+        bound = f"agrees in at least {judgement['agreement_least']:.3f}"
+    elif judgement["agreement"] is not None:
+        bound = f"agrees in {judgement['agreement']:.3f}"
+    else:
+        bound = "by its numbers"
+    return f"{word}: {bound}, {count} samples"

@@ -9,14 +9,15 @@ from typing import Any
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """Return the rows as Markdown, and the sums that count."""
     lines = [
-        "| model | package | task | fed apart | edgeopt says | judged apart | others judged | compared again | s |",
-        f"|---|---|---|{'---|' * 5}--:|",
+        "| model | package | task | fed apart | edgeopt says | of accuracy | judged apart | others judged "
+        "| compared again | s |",
+        f"|---|---|---|{'---|' * 6}--:|",
     ]
     for one in rows:
         fed = one.get("fed")
         told = (
             *(one["model"], one["package"], one["task"], "-" if fed is None else f"{fed:.1%}", _said(one)),
-            *(_judged(one), _others(one), _again(one), f"{one['seconds']:.0f}"),
+            *(one.get("accuracy") or "-", _judged(one), _others(one), _again(one), f"{one['seconds']:.0f}"),
         )
         lines.append(f"| {' | '.join(told)} |")
     bundles = [one for one in rows if one["result"] == "bundle"]

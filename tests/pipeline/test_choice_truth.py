@@ -252,3 +252,34 @@ def test_turns_and_processes_leave_time_for_judging(truth):
     assert left[0] > 500.0, "the limit around it holds again"
     with pytest.raises(OutOfTime):
         quiet(truth, {"fast": (1.5, 0)}, limit_s=600.0, until_s=began_s - 1.0, judge=judge)
+
+
+def test_a_form_of_fewer_bits_that_answers_alike_on_sure_samples_is_no_rewrite(tmp_path, brief):
+    """A classifier that is sure of one class answers so with any weights: equal numbers prove nothing of INT8."""
+    chance = np.random.default_rng(0)
+    proto = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        sure (float[1,3,16,16] x) => (float[1,4] y) {
+            c = Conv<kernel_shape = [3,3]>(x, k)
+            r = Relu(c)
+            p = GlobalAveragePool(r)
+            f = Flatten(p)
+            z = Gemm(f, w, b)
+            y = Softmax(z)
+        }"""
+    )
+    stored = {
+        "k": chance.normal(0, 0.1, (8, 3, 3, 3)).astype(np.float32),
+        "w": chance.normal(0, 0.1, (8, 4)).astype(np.float32),
+        "b": np.array([90, 0, 0, 0], np.float32),
+    }
+    proto.graph.initializer.extend(onnx.numpy_helper.from_array(value, name) for name, value in stored.items())
+    onnx.save(proto, str(tmp_path / "sure.onnx"))
+    samples = chance.normal(0, 1, (24, 3, 16, 16)).astype(np.float32)
+    np.savez(tmp_path / "calib.npz", x=samples)
+    given = {"calib": str(tmp_path / "calib.npz"), "recipe": "tensors", "threads": 1, "steps": ("simplify", "quantize")}
+    report = optimize(tmp_path / "sure.onnx", target="cpu", out=tmp_path / "out", **given)
+    forms = [one for one in report.candidates if one.precision != report.candidates[0].precision]
+    assert forms
+    assert all(one.is_lossy and not one.is_rewrite and one.word != "KEPT" for one in forms)
+    assert not any(one.is_lossy for one in report.candidates if one.steps == ("simplify",))

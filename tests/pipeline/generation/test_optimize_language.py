@@ -291,7 +291,7 @@ def test_what_does_not_fit_is_refused_before_work(tmp_path):
     with pytest.raises(InvalidFileError, match="holds something else"):
         optimize_language_model("tiny_lm", target="cpu", out=tmp_path, options=BRIEF, listener=Silence())
     done = CliRunner().invoke(cli, ["optimize", "tiny_lm", "-t", "cpu", "--prune", "off"])
-    assert "--prune is not for language models" in done.output
+    assert "--prune is for a single model of frames or a pipeline" in done.output
     done = CliRunner().invoke(cli, ["optimize", "digits_detector", "-t", "cpu", "--prompt-tokens", "9"])
     assert "are for a language model, and this is none" in done.output
 

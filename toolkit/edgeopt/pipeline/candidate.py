@@ -78,6 +78,9 @@ class Candidate:
     """Session configuration entries with which it runs fastest, beyond those of the profile."""
     input_size: tuple[int, ...] = ()
     """Height and width of its pictures, where they are smaller than the original's."""
+    is_lossy: bool = False
+    """Whether a step on its way computes something else: fewer bits, fewer channels, another training. Equal numbers on
+    some samples are then no proof: a classifier that is sure answers alike with any weights."""
 
     @property
     def is_resumed(self) -> bool:
@@ -98,7 +101,8 @@ class Candidate:
     def is_rewrite(self) -> bool:
         """Whether it computes what the original does, apart from the rounding of floats."""
         agrees = self.agreement is not None and self.agreement > 1 - 1e-3
-        return self.drift is not None and self.drift.worst_db >= LEAST_DB and agrees
+        is_near = self.drift is not None and self.drift.worst_db >= LEAST_DB
+        return not self.is_lossy and is_near and agrees
 
     @property
     def word(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import starmap
 from typing import Any
@@ -60,6 +61,7 @@ def score_candidate(
         options=dict(outcome.options),
         placement=_judged_by_rule(run, name, outcome.model),
         input_size=_smaller_size(run.context, outcome.model),
+        is_lossy=name != BASELINE and _is_lossy(run, steps, setting.precision),
     )
     nan = _Nan()
     found = reference_answers(run.context, session, outcome.model, hear=nan.hear if name == BASELINE else None)
@@ -83,6 +85,11 @@ def score_candidate(
     )
     # Of what computes the same the metric is the same: no label is read for it.
     return replace(compared, score=run.candidates[0].score) if compared.is_rewrite else compared
+
+
+def _is_lossy(run: Run, steps: Sequence[str], precision: str) -> bool:
+    """Return whether a candidate made by these steps computes something else than the original does."""
+    return precision != run.candidates[0].precision or bool({*steps} & run.plan.beside)
 
 
 def _smaller_size(context: Context, model: Model) -> tuple[int, ...]:
