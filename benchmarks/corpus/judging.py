@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import wave
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +92,8 @@ def accuracy_of(candidate: Mapping[str, Any]) -> str:
     if not judgement:
         return "the original"
     word, count = judgement["word"], judgement["samples"]
+    if not count:
+        return f"{word}: {judgement['why'] or 'by its numbers'}"
     if judgement["drop_most"] is not None:
         bound = f"loses at most {judgement['drop_most']:+.4f}, {judgement['allowed']:g} allowed"
     elif judgement["agreement_least"] is not None:

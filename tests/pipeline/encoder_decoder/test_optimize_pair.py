@@ -312,8 +312,8 @@ def test_windows_of_sounds_judge_and_too_few_are_refused(tmp_path, lines):
         with pytest.raises(EdgeoptError, match=told):
             optimize_encoder_decoder(str(folder), target="cpu", out=tmp_path / "o", options=options, listener=Silence())
     for more, told in (
-        (["--prune", "off"], "--prune is not for an encoder with a decoder"),
-        (["--skip", "fuse"], "--skip is not for an encoder with a decoder"),
+        (["--prune", "off"], "--prune is for a single model of frames or a pipeline"),
+        (["--skip", "fuse"], "--skip is for a single model of frames or a pipeline"),
     ):
         done = CliRunner().invoke(cli, ["optimize", str(folder), "-t", "cpu", *more])
         assert done.exit_code != 0

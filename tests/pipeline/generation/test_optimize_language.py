@@ -293,7 +293,7 @@ def test_what_does_not_fit_is_refused_before_work(tmp_path):
     done = CliRunner().invoke(cli, ["optimize", "tiny_lm", "-t", "cpu", "--prune", "off"])
     assert "--prune is for a single model of frames or a pipeline" in done.output
     done = CliRunner().invoke(cli, ["optimize", "digits_detector", "-t", "cpu", "--prompt-tokens", "9"])
-    assert "are for a language model, and this is none" in done.output
+    assert "--prompt-tokens is for a language model, and digits_detector is a single model of frames" in done.output
 
 
 def test_lengths_hold_what_begins_every_text_and_may_fill_the_context(tmp_path, monkeypatch):
