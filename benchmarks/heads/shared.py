@@ -24,12 +24,11 @@ from edgeopt.errors import EdgeoptError  # noqa: E402
 from edgeopt.executors import SessionOptions  # noqa: E402
 from edgeopt.executors.onnxruntime import EXECUTOR  # noqa: E402
 from edgeopt.graph.model import load_model  # noqa: E402
+from edgeopt.recipes.heads import find_head  # noqa: E402
 from edgeopt.recipes.preprocess import Geometry  # noqa: E402
 from edgeopt.recipes.raw_values import fitting_numbers  # noqa: E402
 from edgeopt.recipes.recognise import choose_recipe  # noqa: E402
 from edgeopt.tasks import make_task  # noqa: E402
-from edgeopt.tasks.detection.decoders import DECODERS  # noqa: E402
-from edgeopt.tasks.detection.decoders_anchors import landmarks  # noqa: E402
 
 HEADS = REPOSITORY / "tests" / "heads"
 LEAST = 0.6
@@ -92,12 +91,14 @@ def found_in(path: Path, recipe: str, read: Reader) -> tuple[Answer, Answer]:
     if bound.task == "detection":
         ordered = [outputs[one.name] for one in model.outputs]
         numbers = fitting_numbers(bound.postprocess, size, [ordered])
-        boxes, scores, classes = DECODERS[numbers.decoder](ordered, numbers, size, LEAST)
+        head = find_head(numbers.decoder)
+        boxes, scores, classes = head.decode(ordered, numbers, size, LEAST)
         if recipe.startswith(("dbnet", "ssd")):
             boxes = np.clip(boxes, 0, [size[1], size[0], size[1], size[0]])
         told = {"boxes": boxes, "scores": scores, "classes": classes}
         if "points" in wanted:
-            told["points"] = landmarks(ordered, numbers, size, LEAST)
+            assert head.points is not None
+            told["points"] = head.points(ordered, numbers, size, LEAST)
         return told, wanted
     found = make_task(bound, model.inputs, model.outputs, evaluating=False).postprocess(
         outputs, Geometry.of_input(size)

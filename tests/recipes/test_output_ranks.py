@@ -13,13 +13,13 @@ from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes import matching
 from edgeopt.recipes.drafted import Facts
 from edgeopt.recipes.drafting import draft_recipe
+from edgeopt.recipes.learned import heads_of
 from edgeopt.recipes.matching import recognised
 from edgeopt.recipes.questions import nobody
 from edgeopt.recipes.recipe import Recipe, find_recipe
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.system import assets
 from edgeopt.tasks import make_task
-from edgeopt.tasks._heads import heads_of
 
 PICTURE = TensorSpec("x", "float32", (1, 3, 64, 64))
 SCALAR, ROW = TensorSpec("age", "float32", ()), TensorSpec("scores", "float32", (1, 10))

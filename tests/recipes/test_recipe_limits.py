@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as hnp
 from edgeopt import tasks
 from edgeopt.errors import EdgeoptError, InvalidFileError, UnsupportedError
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.recipes.output_shapes import count_cells
+from edgeopt.recipes.heads._shapes import count_cells
 from edgeopt.recipes.preprocess import Geometry
 from edgeopt.recipes.recipe import Boxes, Scores, find_recipe, read_recipe
 from edgeopt.recipes.recognise import choose_recipe

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from detector_decoders import DECODERS, class_count
 
 from edgeopt.recipes.recipe import Postprocess
-from edgeopt.tasks.detection.decoders import DECODERS, class_count
 
 SIZE = (64, 96)
 STRIDES = (8, 16, 32)

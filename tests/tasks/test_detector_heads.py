@@ -8,11 +8,11 @@ from dataclasses import replace
 import cv2
 import numpy as np
 import pytest
+from detector_decoders import DECODERS
 from detector_heads import SIZE, STRIDES, Model, anchored, answers, dbnet, nanodet, queries, suppressed, yolov8
 
 from edgeopt.errors import EdgeoptError
 from edgeopt.recipes.recognise import choose_recipe
-from edgeopt.tasks.detection.decoders import DECODERS
 
 Box = tuple[float, float, float, float, float, int]
 """Left, top, right, bottom, score, class."""

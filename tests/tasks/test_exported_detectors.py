@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from detector_decoders import DECODERS
 
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
 from edgeopt.graph.model import Model
 from edgeopt.recipes.recognise import choose_recipe
-from edgeopt.tasks.detection.decoders import DECODERS
 
 if missing := [name for name in ("torch", "onnxscript") if not importlib.util.find_spec(name)]:
     pytest.skip(f"{', '.join(missing)} not installed: an export needs it", allow_module_level=True)

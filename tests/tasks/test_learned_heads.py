@@ -7,14 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from detector_decoders import DECODERS, HEADS, WITHOUT, heads_of
 
 from edgeopt.graph.tensors import Tensors, TensorSpec
+from edgeopt.recipes.learned import Columns, LearnedHead, Scale
+from edgeopt.recipes.learned import heads_of as heads_of_task
 from edgeopt.recipes.recipe import Postprocess, Scores, read_recipe
 from edgeopt.tasks import make_task
-from edgeopt.tasks._heads import Columns, Head, Scale
-from edgeopt.tasks._heads import heads_of as heads_of_task
-from edgeopt.tasks.detection.decoders import DECODERS
-from edgeopt.tasks.detection.heads import HEADS, WITHOUT, heads_of
 
 SIZE = (64, 96)
 CELLS = 96 + 24 + 6
@@ -136,7 +135,7 @@ def test_shapes_that_are_free_say_nothing() -> None:
     assert heads_of(Postprocess("yolov8_dfl"), specs, SIZE) == ()
 
 
-def heads_by(folder: Path, task: str, decoder: str, shape: tuple[int, ...], more: str = "") -> tuple[Head, ...]:
+def heads_by(folder: Path, task: str, decoder: str, shape: tuple[int, ...], more: str = "") -> tuple[LearnedHead, ...]:
     metric = {"classification": "top1", "segmentation": "mIoU"}[task]
     path = folder / "recipe.toml"
     path.write_text(
@@ -149,13 +148,15 @@ def heads_by(folder: Path, task: str, decoder: str, shape: tuple[int, ...], more
 
 
 def test_classes_exclude_one_another(tmp_path: Path) -> None:
-    assert heads_by(tmp_path, "classification", "logits", (1, 10)) == (Head(Columns("y", 1), Scale.SOFTMAX),)
-    assert heads_by(tmp_path, "classification", "logits", (1, 1, 1, 10)) == (Head(Columns("y", 3), Scale.SOFTMAX),)
+    assert heads_by(tmp_path, "classification", "logits", (1, 10)) == (LearnedHead(Columns("y", 1), Scale.SOFTMAX),)
+    assert heads_by(tmp_path, "classification", "logits", (1, 1, 1, 10)) == (
+        LearnedHead(Columns("y", 3), Scale.SOFTMAX),
+    )
     (found,) = heads_by(tmp_path, "classification", "probabilities", (1, 11), "background = true\n")
-    assert found == Head(Columns("y", 1, 1), Scale.SHARES)
+    assert found == LearnedHead(Columns("y", 1, 1), Scale.SHARES)
 
 
 def test_pixels_have_classes_and_a_map_of_classes_says_nothing(tmp_path: Path) -> None:
-    assert heads_by(tmp_path, "segmentation", "argmax", (1, 4, 8, 8)) == (Head(Columns("y", 1), Scale.SOFTMAX),)
-    assert heads_by(tmp_path, "segmentation", "argmax", (1, 1, 8, 8)) == (Head(Columns("y", 1), Scale.SIGMOID),)
+    assert heads_by(tmp_path, "segmentation", "argmax", (1, 4, 8, 8)) == (LearnedHead(Columns("y", 1), Scale.SOFTMAX),)
+    assert heads_by(tmp_path, "segmentation", "argmax", (1, 1, 8, 8)) == (LearnedHead(Columns("y", 1), Scale.SIGMOID),)
     assert heads_by(tmp_path, "segmentation", "class_map", (1, 8, 8)) == ()

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from detector_decoders import DECODERS, landmarks
 
 from edgeopt.executors import SessionOptions
 from edgeopt.executors.onnxruntime import EXECUTOR
@@ -23,8 +24,6 @@ from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.recognise import choose_recipe
 from edgeopt.tasks import make_task
 from edgeopt.tasks.detection.boxes import Detections
-from edgeopt.tasks.detection.decoders import DECODERS
-from edgeopt.tasks.detection.decoders_anchors import landmarks
 
 HEADS = Path(__file__).parents[1] / "heads"
 LEAST = 0.6

@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from detector_decoders import DECODERS
 from detector_heads import Head, answers
 
 from edgeopt.graph.model import Model
+from edgeopt.graph.tensors import ints
 from edgeopt.recipes.drafted import Facts
 from edgeopt.recipes.drafting import draft_recipe
 from edgeopt.recipes.questions import nobody
 from edgeopt.recipes.recognise import choose_recipe
-from edgeopt.steps._embedding import ints
-from edgeopt.tasks.detection.decoders import DECODERS
 
 SIZE, STRIDES, CLASSES, BINS = (96, 80), (8, 16, 32, 64), 10, 8
 

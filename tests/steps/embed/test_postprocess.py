@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from detector_decoders import DECODERS
 from onnx import helper
 
 from edgeopt.errors import UnsupportedError
@@ -26,7 +27,6 @@ from edgeopt.steps.embed_postprocess import embed_postprocess
 from edgeopt.steps.embed_preprocess import embed_preprocess
 from edgeopt.system.target import find_target
 from edgeopt.tasks import make_task
-from edgeopt.tasks.detection.decoders import DECODERS
 
 SIZE, STRIDES, COUNT = (64, 96), (8, 16, 32), 5
 CELLS = sum((SIZE[0] // s) * (SIZE[1] // s) for s in STRIDES)

@@ -8,8 +8,8 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 import torch
 
+from edgeopt.recipes.learned import Columns, LearnedHead, Scale
 from edgeopt.steps.finetune.losses import output_loss
-from edgeopt.tasks._heads import Columns, Head, Scale
 
 PICTURES, PLACES = 2, 6
 BOXES, SCORES = Columns("boxes", 2), Columns("scores", 2)
@@ -26,7 +26,7 @@ def outputs(classes: int = 3, sides: int = 4, seed: int = 0):
 @pytest.mark.parametrize("scale", Scale)
 @pytest.mark.parametrize("boxes", [None, BOXES])
 def test_equal_outputs_lose_nothing_and_others_do(scale: Scale, boxes: Columns | None) -> None:
-    loss, same = output_loss([Head(SCORES, scale, boxes=boxes)], ["boxes", "scores"]), outputs()
+    loss, same = output_loss([LearnedHead(SCORES, scale, boxes=boxes)], ["boxes", "scores"]), outputs()
     assert loss(same, same).shape == (PICTURES,)
     torch.testing.assert_close(loss(same, same), torch.zeros(PICTURES), atol=1e-6, rtol=0)
     other = {**same, "scores": same["scores"].flip(2)}
@@ -34,7 +34,7 @@ def test_equal_outputs_lose_nothing_and_others_do(scale: Scale, boxes: Columns |
 
 
 def test_boxes_count_where_something_is_seen() -> None:
-    loss, same = output_loss([Head(SCORES, Scale.EACH, boxes=BOXES, unit=0.5)], []), outputs()
+    loss, same = output_loss([LearnedHead(SCORES, Scale.EACH, boxes=BOXES, unit=0.5)], []), outputs()
     same["scores"][:] = 0.0
     same["scores"][:, 2, 1] = 0.8
     there, elsewhere = (same["boxes"].clone() for _ in range(2))
@@ -49,15 +49,15 @@ def test_a_background_is_nothing_that_is_seen() -> None:
     same = outputs(classes=3)
     same["scores"][:] = torch.tensor([0.98, 0.01, 0.01])
     there = {**same, "boxes": same["boxes"] + 1}
-    first, none = (output_loss([Head(SCORES, Scale.SHARES, where, boxes=BOXES)], []) for where in (0, None))
+    first, none = (output_loss([LearnedHead(SCORES, Scale.SHARES, where, boxes=BOXES)], []) for where in (0, None))
     assert (first(there, same) < 0.1 * none(there, same)).all()
     swapped = {**same, "scores": same["scores"].flip(2)}
-    last = output_loss([Head(SCORES, Scale.SHARES, -1, boxes=BOXES)], [])
+    last = output_loss([LearnedHead(SCORES, Scale.SHARES, -1, boxes=BOXES)], [])
     torch.testing.assert_close(last({**swapped, "boxes": there["boxes"]}, swapped), first(there, same))
 
 
 def test_a_distribution_counts_by_its_mean() -> None:
-    head = Head(SCORES, Scale.EACH, boxes=Columns("boxes", 2), bins=8)
+    head = LearnedHead(SCORES, Scale.EACH, boxes=Columns("boxes", 2), bins=8)
     loss, same = output_loss([head], []), outputs(sides=32)
     shifted = {**same, "boxes": same["boxes"] + 3.0}  # a softmax does not see it
     torch.testing.assert_close(loss(shifted, same), torch.zeros(PICTURES), atol=1e-5, rtol=0)
@@ -66,7 +66,7 @@ def test_a_distribution_counts_by_its_mean() -> None:
 
 def test_objectness_multiplies_scores() -> None:
     columns = [Columns("rows", 2, *span) for span in ((0, 4), (4, 5), (5, None))]
-    head = Head(columns[2], Scale.SIGMOID, objectness=columns[1], boxes=columns[0])
+    head = LearnedHead(columns[2], Scale.SIGMOID, objectness=columns[1], boxes=columns[0])
     loss, same = output_loss([head], []), {"rows": torch.zeros(PICTURES, PLACES, 8)}
     same["rows"][..., 4] = -9.0
     same["rows"][:, 0, 4] = 9.0
@@ -86,7 +86,7 @@ def test_places_of_any_layout_are_the_same() -> None:
         [Columns("a", 1, *span, 4) for span in ((0, 4), (4, None))],
         [Columns("b", 2, *span) for span in ((0, 4), (4, None))],
     ):
-        loss = output_loss([Head(columns[1], Scale.EACH, boxes=columns[0])], [])
+        loss = output_loss([LearnedHead(columns[1], Scale.EACH, boxes=columns[0])], [])
         theirs = {"a": rows, "b": apart}
         found.append(loss({key: value.square() for key, value in theirs.items()}, theirs))
     torch.testing.assert_close(*found)
@@ -95,7 +95,7 @@ def test_places_of_any_layout_are_the_same() -> None:
 def test_every_number_of_a_head_is_learned() -> None:
     theirs = outputs()
     mine = {name: value.flip(1).clone().requires_grad_() for name, value in theirs.items()}
-    output_loss([Head(SCORES, Scale.EACH, boxes=BOXES)], [])(mine, theirs).sum().backward()
+    output_loss([LearnedHead(SCORES, Scale.EACH, boxes=BOXES)], [])(mine, theirs).sum().backward()
     assert all(one.grad.ne(0).all() for one in mine.values())
 
 
@@ -104,7 +104,7 @@ def test_classes_of_one_place_are_their_divergence_in_any_shape() -> None:
     p = 1 / (1 + math.exp(-2))
     expected = p * math.log(2 * p) + (1 - p) * math.log(2 * (1 - p))
     for shape, axis in (((1, 2), 1), ((1, 2, 1, 1), 1), ((2,), -1)):
-        loss = output_loss([Head(Columns("y", axis), Scale.SOFTMAX)], ["y"])
+        loss = output_loss([LearnedHead(Columns("y", axis), Scale.SOFTMAX)], ["y"])
         found = loss({"y": mine.reshape(shape)}, {"y": theirs.reshape(shape)})
         torch.testing.assert_close(found, torch.tensor([expected]))
 

@@ -126,3 +126,13 @@ def _learn_sizes(spec: TensorSpec, shape: tuple[int, ...], known: dict[str, int]
             raise UnsupportedError(
                 f"--shape gives {name} the sizes {known[name]} and {size}", remedy=f"give {name} one size everywhere"
             )
+
+
+def ints(*values: int) -> NDArray[np.int64]:
+    """Return a vector of whole numbers."""
+    return np.array(values, np.int64)
+
+
+def floats(*values: float) -> NDArray[np.float32]:
+    """Return a vector of numbers."""
+    return np.array(values, np.float32)

@@ -31,7 +31,6 @@ class Column(StrEnum):
     """Not read."""
 
 
-DECODER = "columns"
 _CORNERS = (Column.LEFT, Column.TOP, Column.RIGHT, Column.BOTTOM)
 _UPRIGHT = (Column.TOP, Column.LEFT, Column.BOTTOM, Column.RIGHT)
 _CENTRED = (Column.X, Column.Y, Column.WIDTH, Column.HEIGHT)
@@ -62,13 +61,3 @@ def columns_in_name(name: str) -> tuple[Column, ...]:
         left = left.removeprefix(word).removeprefix("id")
     is_whole = Column.SCORE in found and any(set(box) <= {*found} for box in (_CORNERS, _CENTRED))
     return tuple(found) if is_whole and len(set(found)) == len(found) else ()
-
-
-def why_no_rows(shapes: Sequence[Sequence[int | str | None]], columns: Sequence[Column]) -> str:
-    """Return the shape that rows of these columns have; empty where the outputs have it, or leave it free."""
-    wanted = f"rows of {len(columns)} columns ({', '.join(columns)})" if columns else "rows whose columns are known"
-    if len(shapes) != 1 or not columns or not 2 <= len(shapes[0]) <= 4:  # up to OpenVINO's 1 x 1 x n x 7
-        return wanted
-    *before, _, width = shapes[0]
-    is_alone = all(side == 1 or not isinstance(side, int) for side in before)
-    return "" if is_alone and (width == len(columns) or not isinstance(width, int)) else wanted

@@ -11,6 +11,7 @@ from edgeopt.recipes.alphabet import Alphabet
 from edgeopt.recipes.binding import ARRAYS_RECIPE, Choice, bind_recipe
 from edgeopt.recipes.configured import configured
 from edgeopt.recipes.drafted import Draft, Facts
+from edgeopt.recipes.heads import head_of
 from edgeopt.recipes.keypoints import Keypoints
 from edgeopt.recipes.matching import recognised, shipped_recipes, unlikeness
 from edgeopt.recipes.metadata import (
@@ -49,7 +50,7 @@ from edgeopt.recipes.readings import (
 )
 from edgeopt.recipes.recipe import Recipe, find_recipe
 from edgeopt.recipes.recognise import choose_recipe
-from edgeopt.recipes.rows import row_kind, why_no_detector
+from edgeopt.recipes.rows import row_kind
 from edgeopt.recipes.sound_drafting import sound_draft
 from edgeopt.recipes.sound_reading import sound_recipe
 from edgeopt.recipes.state_drafting import draft_states
@@ -62,8 +63,6 @@ _PROBABLE = ("Softmax", "QLinearSoftmax", "Sigmoid", "HardSigmoid", "QLinearSigm
 """Ops after which scores are probabilities; of Sigmoid each of its own, as of tags."""
 _BIASING = frozenset({"Add", "Div", "Mul", "Sub"})
 """Ops on the input itself, with which a graph normalises its pictures."""
-_WITH_CLASS_NUMBERS = ("detections", "detections_yx", "scored_boxes")
-"""Decoders of graphs that number the classes themselves, from 0 or from 1."""
 _LEAST_CROPPED = 100
 """Pixels of a classifier's picture; smaller ones are trained on as they are."""
 _SIDE_OF_CLASSES, _SIDE = 224, 640
@@ -207,7 +206,8 @@ class _Drafting:
         fitting, possible = recognised(seen, facts.outputs, facts.metadata)
         if not fitting and (reader := self._reader()):
             return reader
-        if len(fitting) == 1 and (doubt := why_no_detector(fitting[0], facts.outputs[0], facts.answers)):
+        head = head_of(fitting[0].postprocess.decoder) if len(fitting) == 1 else None
+        if head and (doubt := head.why_unlikely(fitting[0].postprocess, facts.outputs[0], facts.answers)):
             found = self._tell("task", about_recipe([arrays, *fitting]), f"{doubt}: {outputs}")
             return self._decoding(found) if found.decodes else found
         if len(fitting) == 1:
@@ -271,7 +271,8 @@ class _Drafting:
             self._comments["postprocess.decoder"] = f"the graph ends in {last or 'an unknown op'}"
             return replace(recipe, postprocess=replace(post, decoder=decoder))
         is_named = any(match.output_names for match in recipe.match)
-        if post.decoder in _WITH_CLASS_NUMBERS and not (is_named and not self._is_guess("task")):
+        head = head_of(post.decoder)
+        if head and head.numbers_classes and not (is_named and not self._is_guess("task")):
             told = "class 0 is the background" if post.background else "class 0 is the first"
             self._comments["postprocess.background"] = f"{NOT_KNOWN}{told}, as recipe {recipe.name} has it"
         if not post.strides:

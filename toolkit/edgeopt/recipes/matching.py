@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.recipes.columns import DECODER, columns_in_name
+from edgeopt.recipes.columns import columns_in_name
+from edgeopt.recipes.heads import head_of
+from edgeopt.recipes.heads._shapes import STRIDES, count_cells
 from edgeopt.recipes.metadata import class_names_of, contradicts, input_size_of, with_points
-from edgeopt.recipes.output_shapes import ROUNDS_UP, SPREADING, STRIDES, count_cells, knows_shapes, why_unfit
+from edgeopt.recipes.output_shapes import SPREADING, knows_shapes, why_unfit
 from edgeopt.recipes.preprocess import PICTURE_TYPES, Colour, Layout
 from edgeopt.recipes.recipe import Match, Recipe, read_recipe, read_term
 from edgeopt.recipes.told_outputs import with_told_columns
@@ -51,9 +53,9 @@ def unlikeness(
         metadata: What the exporter wrote: who exports queries in one output writes there what they are.
     """
     are_many = any(isinstance(size, int) and size > _MOST_QUERIES for one in outputs for size in one.shape[1:2])
-    is_untold = len(outputs) == 1 and not metadata
+    is_untold, head = len(outputs) == 1 and not metadata, head_of(recipe.postprocess.decoder)
     return (
-        recipe.postprocess.decoder in ("detr", "rtdetr") and (are_many or is_untold),
+        head is not None and head.are_queries and (are_many or is_untold),
         all(len(match.outputs) != len(outputs) for match in recipe.match),
         (recipe.input.layout is Layout.NHWC) is not (layout is Layout.NHWC),
     )
@@ -98,13 +100,13 @@ def _is_possible(
     size = size_of(inputs[0], recipe, metadata)
     if size is None or contradicts(metadata, recipe):
         return False
-    strides = recipe.postprocess.strides
-    if strides and recipe.postprocess.decoder not in ROUNDS_UP and any(side % max(strides) for side in size):
+    strides, head = recipe.postprocess.strides, head_of(recipe.postprocess.decoder)
+    if strides and not (head and head.rounds_up) and any(side % max(strides) for side in size):
         return False
     if not knows_shapes(recipe):
         return _fits(recipe, inputs, outputs, metadata)
-    if recipe.postprocess.decoder == DECODER and not _fits(recipe, inputs, outputs, metadata):
-        return False  # six or seven numbers are often something else
+    if head and head.needs_match and not _fits(recipe, inputs, outputs, metadata):
+        return False
     return not why_unfit(recipe.with_size(*size), outputs)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from edgeopt.recipes.heads import Exported, head_of
 from edgeopt.recipes.keypoints import told_shape
 from edgeopt.recipes.preprocess import MOST_PIXELS_A_SIDE
 from edgeopt.recipes.recipe import Recipe
@@ -14,18 +15,13 @@ from edgeopt.system.text import short
 
 _MOST_CHARACTERS = 2**18
 """Of one entry; a thousand class names have 20,000."""
-_END_TO_END = "end_to_end"
 _DETECT = "detect"
 """Ultralytics' task whose recipes also serve other exporters; a recipe of another of its tasks names it in `match`."""
-_RTDETR, _RTDETR_ROWS = "rtdetr", "rtdetr_rows"
-_END_TO_END_ALL = (_END_TO_END, "end_to_end_pose", "end_to_end_segment")
-"""Decoders of rows that are suppressed already."""
+_END_TO_END = ("end_to_end_pose", "end_to_end_segment")
+"""Decoders of Ultralytics' poses and masks that are suppressed already; heads of detectors say so."""
+_QUERIES = (Exported.QUERIES, Exported.CHOSEN_QUERIES)
 _MEANINGS = {"obb": "oriented bounding boxes: turned ones"}
 """Tasks of Ultralytics without a recipe, whose names do not say what they are."""
-_ROWS = "columns"
-"""Rows of an export with suppression whose batch was taken away."""
-_DETECTORS = ("yolov8", "yolov8_dfl", _RTDETR, _RTDETR_ROWS, _END_TO_END, _ROWS)
-"""Decoders of Ultralytics' task `detect`."""
 
 
 def class_names_of(metadata: Mapping[str, str]) -> tuple[str, ...]:
@@ -83,16 +79,19 @@ def contradicts(metadata: Mapping[str, str], recipe: Recipe) -> bool:
     if not is_ultralytics(metadata):
         return False
     decoder, task = recipe.postprocess.decoder, metadata.get("task")
+    head = head_of(decoder)
+    exported = head.exported if head else None
+    is_end_to_end = exported is Exported.SUPPRESSED or decoder in _END_TO_END
     if task is not None and task != _DETECT:
-        is_other_end = recipe.task != "classification" and _is_end_to_end(metadata) != (decoder in _END_TO_END_ALL)
+        is_other_end = recipe.task != "classification" and _is_end_to_end(metadata) != is_end_to_end
         return is_other_end or task not in _tasks_named_by(recipe)
-    if task is not None and decoder not in _DETECTORS:
+    if task is not None and exported is None:
         return True
-    if (_RTDETR in metadata.get("description", "").lower()) != (decoder in (_RTDETR, _RTDETR_ROWS)):
+    if ("rtdetr" in metadata.get("description", "").lower()) != (exported in _QUERIES):
         return True
-    if decoder == _RTDETR and "head" in metadata and len(class_names_of(metadata)) == 2:
+    if exported is Exported.QUERIES and "head" in metadata and len(class_names_of(metadata)) == 2:
         return True  # older ones name no head; with two classes both have six columns
-    return _is_end_to_end(metadata) != (decoder in (_END_TO_END, _ROWS))
+    return _is_end_to_end(metadata) != (exported is Exported.SUPPRESSED)
 
 
 def other_task(metadata: Mapping[str, str], recipes: Iterable[Recipe]) -> str:

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.output_shapes import SPREADING
-from edgeopt.recipes.recipe import Recipe, Scores
 
 _PLACES = frozenset(
     {"landmark", "landmarks", "lmk", "lmks", "landms", "keypoint", "keypoints", "kpt", "kpts", "kps", "joint", "joints"}
@@ -91,27 +90,6 @@ def row_kind(output: TensorSpec, answers: Sequence[NDArray[Any]], *, has_names: 
     if "Sigmoid" in output.op:
         return RowKind(True, True, f"the graph ends in {output.op}")
     return RowKind(True, False, f"{count} numbers that may be a score a class, or anything else")
-
-
-def why_no_detector(recipe: Recipe, output: TensorSpec, answers: Sequence[NDArray[Any]]) -> str:
-    """Return why an output that has a detector's shape rather holds something else; empty where it may be one.
-
-    Boxes and classes, (1, 4 + classes, boxes), have the shape of poses and of turned boxes too, whose other numbers
-    are no probabilities.
-
-    Args:
-        recipe: That fits by the shapes.
-        output: Of the model.
-        answers: What a few pictures gave there; empty: nothing was run.
-    """
-    numbers = recipe.postprocess
-    if numbers.decoder != "yolov8" or numbers.scores is not Scores.USUAL or not answers:
-        return ""
-    scores = np.stack([np.asarray(answer, np.float64)[0, 4:] for answer in answers])
-    if not np.isfinite(scores).all() or (scores.min() >= -_UNIT and scores.max() <= 1 + _UNIT):
-        return ""
-    told = f"{scores.min():.3g} to {scores.max():.3g} where scores of {output.shape[1]} - 4 classes would be 0 to 1"
-    return f"{told}: points, turned boxes or logits"
 
 
 def _why_no_scores(rows: NDArray[np.float64], *, is_probable: bool) -> str:

@@ -7,31 +7,22 @@ from dataclasses import replace
 
 from edgeopt.errors import Note, NoteKind
 from edgeopt.graph.tensors import TensorSpec
-from edgeopt.recipes.columns import BY_WIDTH, DECODER, columns_in_name
+from edgeopt.recipes.heads import head_of
 from edgeopt.recipes.output_shapes import CLASSIFIERS
 from edgeopt.recipes.recipe import READERS, Recipe, Scores
-from edgeopt.recipes.suppressed_outputs import boxes_and_classes
 
 _SUMMING = frozenset({"Gemm", "MatMul", "Conv", "Add", "GlobalAveragePool", "AveragePool", "QLinearConv"})
 """Ops that make sums of products: what leaves them is no probability."""
 _WHOLE = ("Softmax", "QLinearSoftmax")
 """Ops whose results are probabilities that exclude one another."""
-_FIRST_ALONE = frozenset(
-    {*CLASSIFIERS, *READERS, "argmax", "class_map", "yolox", "yolov8", "yolov5", "end_to_end", "heatmaps"}
-)
-"""Decoders that read the first output, whatever else there is."""
+_FIRST_ALONE = frozenset({*CLASSIFIERS, *READERS, "argmax", "class_map", "heatmaps"})
+"""Decoders that read the first output, whatever else there is; those of detectors say so."""
 
 
 def with_told_columns(recipe: Recipe, outputs: Sequence[TensorSpec]) -> Recipe:
-    """Return a recipe of rows with the columns as the output's name or width tells; what the recipe says stays."""
-    numbers = recipe.postprocess
-    if numbers.decoder != DECODER or numbers.columns or not outputs or not outputs[0].shape:
-        return recipe
-    width = outputs[0].shape[-1]
-    told = columns_in_name(outputs[0].name)
-    if not told or (isinstance(width, int) and width != len(told)):
-        told = BY_WIDTH.get(width, ()) if isinstance(width, int) else ()
-    return replace(recipe, postprocess=replace(numbers, columns=told))
+    """Return a recipe of a detector with what its outputs tell and it leaves open; what it says stays."""
+    head = head_of(recipe.postprocess.decoder)
+    return replace(recipe, postprocess=head.complete(recipe.postprocess, outputs)) if head else recipe
 
 
 def with_told_scores(recipe: Recipe, outputs: Sequence[TensorSpec]) -> tuple[Recipe, tuple[Note, ...]]:
@@ -46,8 +37,8 @@ def with_told_scores(recipe: Recipe, outputs: Sequence[TensorSpec]) -> tuple[Rec
     numbers, read = recipe.postprocess, _without_states(recipe, outputs)
     if not read or recipe.embedded:
         return recipe, ()
-    if numbers.decoder == "ssd_corners":
-        scores = next((output for output in read if output.shape[-1:] != (4,)), read[0])
+    if (head := head_of(numbers.decoder)) and head.scored:
+        scores = head.scored(read)
         if numbers.scores is not Scores.USUAL or scores.op not in _SUMMING:
             return recipe, ()
         changed = replace(numbers, scores=Scores.LOGITS)
@@ -67,7 +58,8 @@ def notes_of_unread(recipe: Recipe, outputs: Sequence[TensorSpec]) -> tuple[Note
     """Return a warning of outputs that a recipe leaves unread; none where all are read."""
     own = _without_states(recipe, outputs) or [*outputs]
     decoder, first = recipe.postprocess.decoder, own[0]
-    read = [*boxes_and_classes(own)] if decoder == "scored_boxes" else own[:1] if decoder in _FIRST_ALONE else own
+    head = head_of(decoder)
+    read = head.read(own) if head else own[:1] if decoder in _FIRST_ALONE else own
     others = [output for output in own if output not in read]
     if not others or recipe.embedded:
         return ()

@@ -5,12 +5,12 @@ As `tasks/keypoints/decoders.py` and `tasks/instances/decoders.py` compute them.
 
 from __future__ import annotations
 
-from edgeopt.graph.tensors import TensorSpec
+from edgeopt.graph.nodes import Nodes, Operand
+from edgeopt.graph.tensors import TensorSpec, floats, ints
 from edgeopt.recipes.embedded import FRAME, FRAME_OFFSET, FRAME_SCALE
-from edgeopt.recipes.output_shapes import LANDMARKS
+from edgeopt.recipes.heads._rows import fixed
+from edgeopt.recipes.heads._shapes import LANDMARKS
 from edgeopt.recipes.recipe import Boxes, Recipe
-from edgeopt.steps._decoding import fixed
-from edgeopt.steps._embedding import Nodes, Operand, floats, ints
 
 
 def points(nodes: Nodes, recipe: Recipe, rows: str, *, in_frame: bool) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgeopt.graph.tensors import TensorSpec
+from edgeopt.graph.nodes import Nodes, Operand
+from edgeopt.graph.tensors import TensorSpec, ints
 from edgeopt.recipes.embedded import FRAME
 from edgeopt.recipes.preprocess import Layout, Resize
 from edgeopt.recipes.recipe import Recipe, Scores
-from edgeopt.steps._embedding import Nodes, Operand, ints
 from edgeopt.steps._frame_place import place_of
 
 ARGMAX = "argmax"

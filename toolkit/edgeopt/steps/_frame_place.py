@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeopt.errors import UnsupportedError
+from edgeopt.graph.nodes import Nodes, Operand
+from edgeopt.graph.tensors import ints
 from edgeopt.recipes.embedded import FRAME
 from edgeopt.recipes.preprocess import Anchor, Resize
 from edgeopt.recipes.recipe import Recipe
-from edgeopt.steps._embedding import Nodes, Operand, ints
 
 
 @dataclass(frozen=True, slots=True)

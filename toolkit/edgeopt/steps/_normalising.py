@@ -9,9 +9,11 @@ from __future__ import annotations
 import numpy as np
 
 from edgeopt.graph.model import Model
+from edgeopt.graph.nodes import Nodes
+from edgeopt.graph.tensors import floats, ints
 from edgeopt.recipes.preprocess import Colour, Layout, affine
 from edgeopt.recipes.recipe import Recipe
-from edgeopt.steps._embedding import PREFIX, Nodes, floats, ints, prepared
+from edgeopt.steps._embedding import PREFIX, prepared
 from edgeopt.steps._first_convolution import Normalisation, fold_normalisation
 
 _GREY = (0.114, 0.587, 0.299)

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgeopt.graph.tensors import TensorSpec
+from edgeopt.graph.nodes import Nodes
+from edgeopt.graph.tensors import TensorSpec, floats, ints
+from edgeopt.recipes.heads._rows import Found, fixed
 from edgeopt.recipes.recipe import Centres, Recipe, Scores
 from edgeopt.steps._beside_boxes import to_frame
-from edgeopt.steps._decoded_rows import Found
-from edgeopt.steps._decoding import fixed
-from edgeopt.steps._embedding import Nodes, floats, ints
 
 
 @dataclass(frozen=True, slots=True)

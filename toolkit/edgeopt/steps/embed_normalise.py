@@ -10,15 +10,16 @@ from collections.abc import Sequence
 
 from edgeopt.errors import UnsupportedError
 from edgeopt.graph.model import Model
+from edgeopt.graph.nodes import Nodes
 from edgeopt.graph.outcome import Outcome
-from edgeopt.graph.tensors import TensorSpec
+from edgeopt.graph.tensors import TensorSpec, ints
 from edgeopt.recipes.embedded import PICTURE, Embedded
 from edgeopt.recipes.preprocess import Resize
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.runtime.availability import is_compiled
 from edgeopt.steps import Step
 from edgeopt.steps._context import Context, Setting
-from edgeopt.steps._embedding import Nodes, ints, put_before
+from edgeopt.steps._embedding import put_before
 from edgeopt.steps._normalising import name_tensor, normalised, take_over, why_no_picture
 from edgeopt.system.target import Target
 

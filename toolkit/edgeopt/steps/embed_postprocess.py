@@ -12,8 +12,9 @@ import numpy as np
 
 from edgeopt.errors import UnsupportedError
 from edgeopt.graph.model import Model
+from edgeopt.graph.nodes import Nodes
 from edgeopt.graph.outcome import Outcome
-from edgeopt.graph.tensors import TensorSpec
+from edgeopt.graph.tensors import TensorSpec, floats, ints
 from edgeopt.recipes.embedded import (
     BOXES,
     CLASS_MAP,
@@ -26,24 +27,24 @@ from edgeopt.recipes.embedded import (
     SCORES,
     Embedded,
 )
+from edgeopt.recipes.heads import head_of
+from edgeopt.recipes.heads._rows import Found
 from edgeopt.recipes.output_shapes import CLASSIFIERS, split_prototypes
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.steps import Step
 from edgeopt.steps._beside_boxes import masks, points
 from edgeopt.steps._class_map import ARGMAX, class_map
 from edgeopt.steps._context import Context, Setting
-from edgeopt.steps._decoded_rows import Found
-from edgeopt.steps._decoding import EMBEDDED, decode
-from edgeopt.steps._embedding import Nodes, floats, ints, prepared, put_after, why_not_embedded
+from edgeopt.steps._decoding import decode, writer_of
+from edgeopt.steps._embedding import prepared, put_after, why_not_embedded
 from edgeopt.steps._point_maps import POINT_MAPS, pose
 from edgeopt.tasks.classification import LARGEST
-from edgeopt.tasks.detection.decoders import NEEDS_NO_SUPPRESSION
 from edgeopt.tasks.instances.decoders import NEEDS_NO_SUPPRESSION as WHOLE_INSTANCES
 from edgeopt.tasks.keypoints.decoders import DECODERS as POSES
 from edgeopt.tasks.keypoints.decoders import OF_ROWS
 
-_AS_THEY_ARE = NEEDS_NO_SUPPRESSION | WHOLE_INSTANCES | (POSES.keys() - OF_ROWS)
-"""Decoders of rows that need no suppression."""
+_AS_THEY_ARE = WHOLE_INSTANCES | (POSES.keys() - OF_ROWS)
+"""Decoders of masks and poses that need no suppression."""
 _THINGS = (
     TensorSpec(BOXES, "float32", ("found", 4)),
     TensorSpec(SCORES, "float32", ("found",)),
@@ -113,7 +114,7 @@ def _why_not_written(recipe: Recipe) -> str:
     decoder = recipe.postprocess.decoder
     if not recipe.decodes:
         return f"[postprocess] decoder = {decoder!r}: the outputs are the answer already"
-    is_known = decoder in (*CLASSIFIERS, *EMBEDDED, *POINT_MAPS, ARGMAX)
+    is_known = decoder in (*CLASSIFIERS, *POINT_MAPS, ARGMAX) or writer_of(decoder) is not None
     return "" if is_known else f"[postprocess] decoder = {decoder!r} is not embedded"
 
 
@@ -138,7 +139,8 @@ def _finite(nodes: Nodes, found: Found, *, with_more: bool) -> Found:
 def _best(nodes: Nodes, recipe: Recipe, found: Found) -> str:
     """Return the positions that stay, best first; of equal scores the first row, as `tasks/detection` has it."""
     numbers, scores, kept = recipe.postprocess, found.scores, ""
-    if numbers.decoder not in _AS_THEY_ARE:
+    head = head_of(numbers.decoder)
+    if not (head.is_suppressed if head else numbers.decoder in _AS_THEY_ARE):
         kept = _suppressed(nodes, recipe, found)
         scores = nodes("Gather", scores, kept)
     most = nodes("Min", nodes("Shape", scores), ints(numbers.max_detections))

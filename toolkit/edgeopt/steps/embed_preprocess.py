@@ -14,15 +14,16 @@ import numpy as np
 
 from edgeopt.errors import UnsupportedError
 from edgeopt.graph.model import Model
+from edgeopt.graph.nodes import Nodes, Operand
 from edgeopt.graph.outcome import Outcome
-from edgeopt.graph.tensors import TensorSpec
+from edgeopt.graph.tensors import TensorSpec, floats, ints
 from edgeopt.recipes.embedded import FRAME, FRAME_OFFSET, FRAME_SCALE, Embedded
 from edgeopt.recipes.match_tables import FOUND
 from edgeopt.recipes.preprocess import Colour, Layout, Resize
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.steps import Step
 from edgeopt.steps._context import Context, Setting
-from edgeopt.steps._embedding import Nodes, Operand, floats, ints, put_after, put_before, why_not_embedded
+from edgeopt.steps._embedding import put_after, put_before, why_not_embedded
 from edgeopt.steps._frame_place import Place, place_of
 from edgeopt.steps._normalising import name_tensor, normalised, take_over, why_no_picture
 

@@ -17,6 +17,7 @@ from edgeopt.recipes.drawing import HEIGHT, scaled, write_text
 from edgeopt.recipes.embedded import CLASSES, SCORES, Embedded, Feed, picture_feed
 from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.labels.classes import ClassLabels
+from edgeopt.recipes.learned import Columns, LearnedHead, Scale
 from edgeopt.recipes.metrics import Ranks, find_metric
 from edgeopt.recipes.output_shapes import CLASSIFIERS, require_fit
 from edgeopt.recipes.preprocess import Geometry
@@ -25,7 +26,6 @@ from edgeopt.recipes.sample_drawing import draw_classes_of_sound
 from edgeopt.recipes.sound_input import SoundInput
 from edgeopt.system.text import plural
 from edgeopt.tasks import Accuracy, FrameTask, accuracy_of, resampled_accuracy
-from edgeopt.tasks._heads import Columns, Head, Scale
 from edgeopt.tasks._losses import divergence, worst_error
 
 _MOST_RANKED = 5
@@ -90,14 +90,14 @@ class Classification(FrameTask):
         return self._is_read
 
     @property
-    def heads(self) -> Sequence[Head]:
+    def heads(self) -> Sequence[LearnedHead]:
         """The classes, which exclude one another."""
         if self._is_read:
             return ()
         sides = [side if isinstance(side, int) else 0 for side in (self._fitting or ())[1:]]
         axis = 1 + sides.index(max(sides)) if sides else -1
         scale = Scale.SHARES if self._is_probability else Scale.SOFTMAX
-        return (Head(Columns(self._output, axis, self._first), scale),)
+        return (LearnedHead(Columns(self._output, axis, self._first), scale),)
 
     def preprocess(self, frame: Sample) -> tuple[Tensors, Geometry | None]:
         """Return the input tensor; arrays stay unchanged."""

@@ -20,13 +20,13 @@ from edgeopt.recipes.drawing import HEIGHT, scaled, write_below
 from edgeopt.recipes.embedded import FRAME, Embedded, Feed, picture_feed
 from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.labels.transcripts import Transcripts
+from edgeopt.recipes.learned import Columns, LearnedHead, Scale
 from edgeopt.recipes.preprocess import Geometry
 from edgeopt.recipes.recipe import READERS, Recipe, Scores
 from edgeopt.recipes.sound_input import SoundInput
 from edgeopt.recipes.spelling import Spelling, right_characters, spelling_of
 from edgeopt.system.text import plural, printable
 from edgeopt.tasks import Accuracy, FrameTask, accuracy_of, resampled_accuracy
-from edgeopt.tasks._heads import Columns, Head, Scale
 from edgeopt.tasks._losses import divergence
 
 _ROWS_SUM = 0.01
@@ -80,13 +80,13 @@ class Reader(FrameTask):
         place = self._scores_of(outputs[0]) if is_told or "float" not in outputs[0].dtype else None
         self._heads = () if place is None else (self._head(outputs[0].op, *place),)
 
-    def _head(self, op: str, axis: int, symbols: Sequence[str]) -> Head:
+    def _head(self, op: str, axis: int, symbols: Sequence[str]) -> LearnedHead:
         is_logit = self._scores is Scores.LOGITS or (self._scores is Scores.USUAL and op != "Softmax")
         scale = Scale.SOFTMAX if is_logit else Scale.SHARES
-        return Head(Columns(self._output, axis), scale, background=symbols.index(""))
+        return LearnedHead(Columns(self._output, axis), scale, background=symbols.index(""))
 
     @property
-    def heads(self) -> Sequence[Head]:
+    def heads(self) -> Sequence[LearnedHead]:
         """Return the scores step by step; a blank says that nothing is there."""
         return self._heads
 

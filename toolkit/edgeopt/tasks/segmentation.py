@@ -17,11 +17,11 @@ from edgeopt.recipes.drawing import HEIGHT, class_colour, scaled, write_text
 from edgeopt.recipes.embedded import CLASS_MAP, FRAME, Embedded, picture_feed
 from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.labels.masks import UNLABELLED, MaskLabels, require_size
+from edgeopt.recipes.learned import Columns, LearnedHead, Scale
 from edgeopt.recipes.preprocess import Geometry, Layout, Resize, letterbox_place
 from edgeopt.recipes.recipe import Recipe, Scores
 from edgeopt.recipes.run_lengths import run_lengths
 from edgeopt.tasks import Accuracy, FrameTask, accuracy_of, resampled_accuracy
-from edgeopt.tasks._heads import Columns, Head, Scale
 from edgeopt.tasks._losses import divergence
 
 _ARGMAX, _CLASS_MAP = "argmax", "class_map"
@@ -116,7 +116,7 @@ class Segmentation(FrameTask):
         )
 
     @property
-    def heads(self) -> Sequence[Head]:
+    def heads(self) -> Sequence[LearnedHead]:
         """The classes of each pixel; none of a map of classes, whose whole numbers teach nothing."""
         if self._decoder == _CLASS_MAP:
             return ()
@@ -125,7 +125,7 @@ class Segmentation(FrameTask):
             scale = Scale.EACH if self._is_probability else Scale.SIGMOID
         else:
             scale = Scale.SHARES if self._is_probability else Scale.SOFTMAX
-        return (Head(Columns(self._output, axis), scale),)
+        return (LearnedHead(Columns(self._output, axis), scale),)
 
     def preprocess(self, frame: Sample) -> tuple[Tensors, Geometry]:
         """Return the input tensor, and where the frame lies in it; arrays stay unchanged and are the whole frame."""

@@ -17,12 +17,12 @@ from edgeopt.recipes.drawing import HEIGHT
 from edgeopt.recipes.entities import OUTSIDE, SpanCounts, span_f1, spans_of
 from edgeopt.recipes.labels import Labels
 from edgeopt.recipes.labels.tagged import TaggedLabels
+from edgeopt.recipes.learned import Columns, LearnedHead, Scale
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.recipes.sample_drawing import Mark, draw_spans_of_text
 from edgeopt.recipes.text_input import Encoded, TextInput
 from edgeopt.system.text import short
 from edgeopt.tasks import Accuracy, FrameTask, accuracy_of, resampled_accuracy
-from edgeopt.tasks._heads import Columns, Head, Scale
 from edgeopt.tasks._losses import divergence
 from edgeopt.tasks.text_classification import require_tokenizer
 
@@ -93,9 +93,9 @@ class TokenClassification(FrameTask):
         self._words = _WORDS if evaluating else _LOOSE_WORDS
 
     @property
-    def heads(self) -> Sequence[Head]:
+    def heads(self) -> Sequence[LearnedHead]:
         """The tags of each token, which exclude one another."""
-        return (Head(Columns(self._output), Scale.SHARES if self._is_probability else Scale.SOFTMAX),)
+        return (LearnedHead(Columns(self._output), Scale.SHARES if self._is_probability else Scale.SOFTMAX),)
 
     def preprocess(self, frame: Sample) -> tuple[Tensors, Encoded | None]:
         """Return the tokens of a text and where they lie in it; arrays stay unchanged, and have no text to be in."""

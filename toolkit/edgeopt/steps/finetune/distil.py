@@ -28,6 +28,7 @@ from edgeopt.graph.tensors import Tensors, TensorSpec
 from edgeopt.measurement.accuracy.bootstrap import Drop, drop_of_means
 from edgeopt.measurement.accuracy.evaluate import model_inputs
 from edgeopt.recipes.frames import Frames, calibration_fingerprint
+from edgeopt.recipes.learned import heads_of
 from edgeopt.recipes.output_shapes import CLASSIFIERS
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.steps._context import Listener
@@ -42,7 +43,6 @@ from edgeopt.system.interrupts import held_interrupts
 from edgeopt.system.optional import require_torch
 from edgeopt.system.text import plural
 from edgeopt.tasks import Task, make_task
-from edgeopt.tasks._heads import heads_of
 
 if TYPE_CHECKING:
     from edgeopt.steps.finetune.interpreter import TorchModel

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
+from edgeopt.recipes.learned import Columns, LearnedHead, Scale
 from edgeopt.steps.finetune.features import Feature
-from edgeopt.tasks._heads import Columns, Head, Scale
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,7 +31,7 @@ _SEEN = 1.0
 """Added to the sum of a picture's scores."""
 
 
-def output_loss(heads: Sequence[Head], names: Sequence[str]) -> OutputLoss:
+def output_loss(heads: Sequence[LearnedHead], names: Sequence[str]) -> OutputLoss:
     """Return the loss that suits what a task reads.
 
     Args:
@@ -86,7 +86,7 @@ def feature_loss(features: Sequence[Feature]) -> OutputLoss:
     return loss
 
 
-def _apart(head: Head, mine: Outputs, theirs: Outputs) -> tuple[Tensor, Tensor]:
+def _apart(head: LearnedHead, mine: Outputs, theirs: Outputs) -> tuple[Tensor, Tensor]:
     """Return (pictures, places) how far a head's numbers are apart, and how sure the teacher is of something there."""
     p, q = (_probabilities(_columns(one, head.scores), head.scale) for one in (theirs, mine))
     apart = p * (p / q).log()
@@ -122,7 +122,7 @@ def _probabilities(values: Tensor, scale: Scale) -> Tensor:
     return values.clamp(_LEAST, 1 - _LEAST)
 
 
-def _best(scores: Tensor, head: Head) -> Tensor:
+def _best(scores: Tensor, head: LearnedHead) -> Tensor:
     """Return (pictures, places) the largest score, but that of the background."""
     if head.background is None:
         return scores.amax(-1)

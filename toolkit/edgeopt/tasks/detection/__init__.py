@@ -9,25 +9,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.errors import NotFoundError
 from edgeopt.graph.tensors import Frame, Tensors, TensorSpec
 from edgeopt.recipes.drawing import HEIGHT, SHOWN_ABOVE, class_colour, draw_box, draw_point, scaled
 from edgeopt.recipes.embedded import BOXES, CLASSES, POINTS, SCORES, Embedded
+from edgeopt.recipes.heads import find_head
 from edgeopt.recipes.labels import Labels
+from edgeopt.recipes.learned import LearnedHead
 from edgeopt.recipes.match_tables import MatchTable
 from edgeopt.recipes.output_shapes import require_fit
 from edgeopt.recipes.preprocess import Geometry
 from edgeopt.recipes.recipe import Recipe
-from edgeopt.recipes.suppressed_outputs import scores_last
 from edgeopt.tasks._coco import category_ids, image_ids, matched_tables
-from edgeopt.tasks._heads import Head
 from edgeopt.tasks._losses import worst_error
 from edgeopt.tasks._places import spread_over
 from edgeopt.tasks._things import Things, outputs_of, require_boxes, require_classes
 from edgeopt.tasks.detection.boxes import Detections, lost_share, matched_boxes
-from edgeopt.tasks.detection.decoders import DECODERS, NEEDS_NO_SUPPRESSION, class_count
-from edgeopt.tasks.detection.decoders_anchors import landmarks, ssd_offsets
-from edgeopt.tasks.detection.heads import heads_of
 from edgeopt.tasks.detection.suppression import suppress
 
 
@@ -41,19 +37,15 @@ class Detection(Things):
             NotFoundError: If the recipe's decoder does not exist.
             UnsupportedError: If it cannot read the model's outputs, or their classes are not as many as the names.
         """
-        decoder = recipe.postprocess.decoder
-        if decoder not in DECODERS:
-            raise NotFoundError("decoder of task detection", decoder, DECODERS)
+        self._head = find_head(recipe.postprocess.decoder)
         self._is_read = Embedded.POSTPROCESS in recipe.embedded
         if not self._is_read:
             own = outputs_of(outputs)
             require_fit(recipe, own)
             if not any(output.is_unranked for output in own):
-                require_classes(recipe, class_count(decoder, [output.shape for output in own]))
-        super().__init__(recipe, inputs, scores_last(recipe, outputs), evaluating)
+                require_classes(recipe, self._head.count_classes([output.shape for output in own]))
+        super().__init__(recipe, inputs, self._head.order(outputs), evaluating)
         self._given = tuple(outputs_of(outputs))
-        self._decode, self._suppresses = DECODERS[decoder], decoder not in NEEDS_NO_SUPPRESSION
-        self._points = landmarks if decoder == ssd_offsets.__name__ else None
 
     @property
     def holds_outputs(self) -> bool:
@@ -61,9 +53,12 @@ class Detection(Things):
         return self._is_read
 
     @property
-    def heads(self) -> Sequence[Head]:
-        """What the decoder says of the outputs."""
-        return () if self._is_read else heads_of(self._numbers, self._given, self._size)
+    def heads(self) -> Sequence[LearnedHead]:
+        """What the head says of the outputs; nothing where it has no columns to learn, or a shape is unknown."""
+        learned = self._head.learned
+        if self._is_read or learned is None or any(output.is_unranked for output in self._given):
+            return ()
+        return learned(self._numbers, self._given, self._size)
 
     def postprocess(self, outputs: Tensors, geometry: Geometry) -> Detections:
         """Return the boxes in the frame's pixels, best first, without those that are NaN or infinite.
@@ -76,18 +71,19 @@ class Detection(Things):
             return Detections(geometry.to_frame(outputs[BOXES]), outputs[SCORES], outputs[CLASSES], points)
         geometry, ordered = self._geometry(outputs, geometry), self._ordered(outputs)
         with np.errstate(over="ignore", invalid="ignore"):
-            boxes, scores, classes = self._decode(ordered, self._numbers, self._size, self._score)
-            points = self._points(ordered, self._numbers, self._size, self._score) if self._points else None
+            boxes, scores, classes = self._head.decode(ordered, self._numbers, self._size, self._score)
+            read_points = self._head.points
+            points = read_points(ordered, self._numbers, self._size, self._score) if read_points else None
         finite = np.isfinite(boxes).all(axis=1) & np.isfinite(scores)
         if points is not None:
             finite &= np.isfinite(points).all(axis=(1, 2))
         if not finite.all():
             boxes, scores, classes = boxes[finite], scores[finite], classes[finite]
             points = None if points is None else points[finite]
-        if self._suppresses:
-            kept = suppress(boxes, scores, classes, self._iou, self._most)
-        else:
+        if self._head.is_suppressed:
             kept = np.argsort(-scores, kind="stable")[: self._most]
+        else:
+            kept = suppress(boxes, scores, classes, self._iou, self._most)
         shown = None if points is None else geometry.points_to_frame(points[kept])
         return Detections(geometry.to_frame(boxes[kept]), scores[kept], classes[kept], shown)
 
@@ -174,7 +170,8 @@ class Detection(Things):
     def _all_boxes(self, outputs: Tensors) -> Detections:
         """Return the box of each place of the heads, whatever its score, in pixels of the input."""
         with np.errstate(over="ignore", invalid="ignore"):
-            return Detections(*self._decode([outputs[one] for one in self._outputs], self._numbers, self._size, -1.0))
+            raw = [outputs[name] for name in self._outputs]
+            return Detections(*self._head.decode(raw, self._numbers, self._size, -1.0))
 
 
 def _as_points(points: Sequence[tuple[str, float, float]]) -> dict[str, Any]:

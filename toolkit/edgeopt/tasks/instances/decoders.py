@@ -13,11 +13,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeopt.recipes.heads import yolov8
+from edgeopt.recipes.heads._candidates import MOST_CLASSES, Array, Candidates, least, scores_of, to_pixels
 from edgeopt.recipes.output_shapes import split_prototypes
 from edgeopt.recipes.recipe import Postprocess
 from edgeopt.recipes.run_lengths import Runs
-from edgeopt.tasks.detection.decoders import yolov8
-from edgeopt.tasks.detection.head_parts import MOST_CLASSES, Array, Candidates, least, scores_of, to_pixels
 from edgeopt.tasks.instances.masks import Canvas, sampled
 
 
@@ -104,7 +104,7 @@ def yolov8_segment(
     split = rows.shape[1] - len(planes)
     best = rows[0, 4:split].max(axis=0)
     kept = np.flatnonzero(best > least(numbers, threshold))
-    boxes = yolov8([rows[:, :split]], numbers, size, threshold)
+    boxes = yolov8.HEAD.decode([rows[:, :split]], numbers, size, threshold)
     return boxes, Prototypes(rows[0, split:, kept], planes)
 
 

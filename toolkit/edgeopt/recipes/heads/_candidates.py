@@ -1,8 +1,12 @@
-"""What decoders share: grids, corners, and which raw scores are above a threshold."""
+"""What heads share in NumPy: grids, corners, and which raw scores are above a threshold.
+
+Candidates are boxes (n, 4), left, top, right, bottom in pixels of the model's input, scores (n,) and classes (n,).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -14,12 +18,12 @@ MOST_CLASSES = 1e6
 """Beyond it a number is no class."""
 Array = NDArray[np.float32]
 Candidates = tuple[Array, Array, NDArray[np.int64]]
-Decoder = Callable[[Sequence[Array], Postprocess, tuple[int, int], float], Candidates]
-"""(outputs in the model's order, numbers, (height, width) of the input, score threshold) -> candidates"""
+Size = tuple[int, int]
+"""Height and width of the input."""
 
 
 @lru_cache(maxsize=8)
-def grid(size: tuple[int, int], strides: tuple[int, ...], *, rounds_up: bool = False) -> tuple[Array, Array]:
+def grid(size: Size, strides: tuple[int, ...], *, rounds_up: bool = False) -> tuple[Array, Array]:
     """Return cell columns and rows, (n, 2), and strides, (n, 1), of all scales, row by row.
 
     Args:
@@ -65,7 +69,7 @@ def least(numbers: Postprocess, threshold: float) -> float:
     return logit(threshold) if numbers.scores is Scores.LOGITS else threshold
 
 
-def to_pixels(boxes: Array, numbers: Postprocess, size: tuple[int, int]) -> Array:
+def to_pixels(boxes: Array, numbers: Postprocess, size: Size) -> Array:
     """Return (n, 4) boxes that know no grid in pixels of the input."""
     if numbers.boxes is not Boxes.RELATIVE:
         return boxes
@@ -89,3 +93,29 @@ def logit(probability: float) -> float:
     """Return the raw score of which the sigmoid is this."""
     clipped = min(max(probability, 1e-7), 1 - 1e-7)
     return float(np.log(clipped / (1 - clipped)))
+
+
+def objectness_first(
+    rows: Array, numbers: Postprocess, threshold: float
+) -> tuple[NDArray[np.int64], Array, NDArray[np.int64]]:
+    """Return rows, scores and classes where objectness * class is above the threshold; `rows` is (n, 5 + classes)."""
+    likely = np.flatnonzero(rows[:, 4] > least(numbers, threshold))  # a class score is at most 1
+    both = scores_of(rows[likely, 4:], numbers)
+    kept, scores, classes = best_class(both[:, 1:] * both[:, :1], threshold)
+    return likely[kept], scores, classes
+
+
+def centred(boxes: Array, numbers: Postprocess, size: Size) -> Array:
+    """Return corners in pixels of (n, 4) centre and size that know no grid."""
+    boxes = to_pixels(boxes, numbers, size)
+    return corners(boxes[:, :2], boxes[:, 2:4])
+
+
+def around(middles: Array, distances: Array, strides: Array) -> Array:
+    """Return corners of (n, 4) distances to left, top, right and bottom of (n, 2) middles, all in cells."""
+    return np.concatenate([middles - distances[:, :2], middles + distances[:, 2:4]], axis=1) * strides
+
+
+def usually_relative(numbers: Postprocess) -> Postprocess:
+    """Return the numbers of a head whose exporter writes boxes relative to the input."""
+    return replace(numbers, boxes=Boxes.RELATIVE) if numbers.boxes is Boxes.USUAL else numbers

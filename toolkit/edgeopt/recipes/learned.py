@@ -39,7 +39,7 @@ class Columns:
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class LearnedHead:
     """Numbers that belong together place by place."""
 
     scores: Columns
@@ -62,11 +62,11 @@ class Taught(Protocol):
     """A task that says what a student of the model learns of its outputs."""
 
     @property
-    def heads(self) -> Sequence[Head]:
+    def heads(self) -> Sequence[LearnedHead]:
         """None: all numbers of all outputs count alike."""
         ...
 
 
-def heads_of(task: object) -> Sequence[Head]:
+def heads_of(task: object) -> Sequence[LearnedHead]:
     """Return what a task says; none where it says nothing."""
     return task.heads if isinstance(task, Taught) else ()
