@@ -23,9 +23,8 @@ from edgeopt.recipes.embedded import BOXES, CLASSES, POINTS, SCORES, Embedded
 from edgeopt.recipes.keypoints import Keypoints
 from edgeopt.recipes.preprocess import Geometry, Input, Preprocess, Resize
 from edgeopt.recipes.recipe import Boxes, Centres, Recipe, Scores, find_recipe
-from edgeopt.steps._decoding import EMBEDDED
 from edgeopt.steps._point_maps import POINT_MAPS
-from edgeopt.steps.embed_postprocess import embed_postprocess
+from edgeopt.steps.embed_postprocess import EMBEDDED, embed_postprocess
 from edgeopt.steps.embed_preprocess import embed_preprocess
 from edgeopt.tasks import make_task
 from edgeopt.tasks.keypoints.decoders import DECODERS

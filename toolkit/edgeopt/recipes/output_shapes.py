@@ -130,7 +130,7 @@ def _instances(shapes: Sequence[Shape], recipe: Recipe) -> str:
 
 def _yolov8_pose(shapes: Sequence[Shape], recipe: Recipe) -> str:
     numbers = recipe.keypoints.numbers
-    if len(shapes) != 1 or not are_rows(shapes) or not at_least(shapes[0][1], 5 + numbers):
+    if len(shapes) != 1 or not are_rows(shapes, 5 + numbers, axis=1):
         return f"1 x (4 + classes + {numbers}) x boxes"
     return why_other_cells(shapes[0][2], recipe.postprocess, recipe.input.size)
 

@@ -6,7 +6,8 @@ or masks; a classifier its best classes; segmentation the class of each pixel.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -27,15 +28,14 @@ from edgeopt.recipes.embedded import (
     SCORES,
     Embedded,
 )
-from edgeopt.recipes.heads import head_of
-from edgeopt.recipes.heads._rows import Found
+from edgeopt.recipes.heads import end_to_end, head_of, yolov8
+from edgeopt.recipes.heads._rows import Found, Rows, fixed
 from edgeopt.recipes.output_shapes import CLASSIFIERS, split_prototypes
 from edgeopt.recipes.recipe import Recipe
 from edgeopt.steps import Step
 from edgeopt.steps._beside_boxes import masks, points
 from edgeopt.steps._class_map import ARGMAX, class_map
 from edgeopt.steps._context import Context, Setting
-from edgeopt.steps._decoding import decode, writer_of
 from edgeopt.steps._embedding import prepared, put_after, why_not_embedded
 from edgeopt.steps._point_maps import POINT_MAPS, pose
 from edgeopt.tasks.classification import LARGEST
@@ -43,6 +43,13 @@ from edgeopt.tasks.instances.decoders import NEEDS_NO_SUPPRESSION as WHOLE_INSTA
 from edgeopt.tasks.keypoints.decoders import DECODERS as POSES
 from edgeopt.tasks.keypoints.decoders import OF_ROWS
 
+EMBEDDED = {
+    "yolov8_pose": yolov8.write,
+    "end_to_end_pose": end_to_end.write,
+    "yolov8_segment": yolov8.write,
+    "end_to_end_segment": end_to_end.write,
+}
+"""Decoders of poses and masks whose rows begin as a detector's."""
 _AS_THEY_ARE = WHOLE_INSTANCES | (POSES.keys() - OF_ROWS)
 """Decoders of masks and poses that need no suppression."""
 _THINGS = (
@@ -82,7 +89,7 @@ def embed_postprocess(model: Model, recipe: Recipe) -> Model:
         return put_after(model, nodes, [TensorSpec(CLASS_MAP, "uint16", ("map_height", "map_width"))], keep=False)
     if recipe.postprocess.decoder in POINT_MAPS:
         return put_after(model, nodes, _one_pose(nodes, recipe, raw, in_frame=is_fed_frames), keep=False)
-    found = _finite(nodes, decode(nodes, recipe, raw), with_more=recipe.task != "instances")
+    found = _finite(nodes, _decode(nodes, recipe, raw), with_more=recipe.task != "instances")
     best = _best(nodes, recipe, found)
     boxes = nodes("Gather", found.boxes, best, axis=0)
     boxes, outputs = _in_frame(nodes, boxes) if is_fed_frames else boxes, [*_THINGS]
@@ -100,6 +107,32 @@ def embed_postprocess(model: Model, recipe: Recipe) -> Model:
     return put_after(model, nodes, outputs, keep=False)
 
 
+def _writer_of(decoder: str) -> Callable[[Rows, Sequence[TensorSpec]], Found] | None:
+    """Return what writes a decoder; None where nothing does."""
+    head = head_of(decoder)
+    return head.write if head else EMBEDDED.get(decoder)
+
+
+def _decode(nodes: Nodes, recipe: Recipe, outputs: Sequence[TensorSpec]) -> Found:
+    """Write the recipe's decoder, which `_writer_of` knows, for the model's outputs, in its order.
+
+    Raises:
+        UnsupportedError: If an output's size that it needs is free.
+    """
+    numbers, head = recipe.postprocess, head_of(recipe.postprocess.decoder)
+    write = _writer_of(numbers.decoder)
+    assert write is not None
+    ordered = head.order(outputs) if head else outputs
+    plain, more = [replace(output, name=nodes.cast(output.name, "float32")) for output in ordered], 0
+    if recipe.task == "keypoints":
+        more = recipe.keypoints.numbers
+    elif pair := split_prototypes(plain) if recipe.task == "instances" else None:
+        plain, more = [pair[0]], fixed(pair[1], 1)
+    return write(
+        Rows(nodes, numbers, (recipe.input.size[0], recipe.input.size[1]), numbers.score_threshold, more), plain
+    )
+
+
 def _one_pose(nodes: Nodes, recipe: Recipe, raw: Sequence[TensorSpec], *, in_frame: bool) -> list[TensorSpec]:
     """Write the pose of a picture that shows one thing, of maps, and return what is made."""
     found = pose(nodes, recipe, raw, in_frame=in_frame)
@@ -114,7 +147,7 @@ def _why_not_written(recipe: Recipe) -> str:
     decoder = recipe.postprocess.decoder
     if not recipe.decodes:
         return f"[postprocess] decoder = {decoder!r}: the outputs are the answer already"
-    is_known = decoder in (*CLASSIFIERS, *POINT_MAPS, ARGMAX) or writer_of(decoder) is not None
+    is_known = decoder in (*CLASSIFIERS, *POINT_MAPS, ARGMAX) or _writer_of(decoder) is not None
     return "" if is_known else f"[postprocess] decoder = {decoder!r} is not embedded"
 
 

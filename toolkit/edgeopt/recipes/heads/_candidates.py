@@ -119,3 +119,16 @@ def around(middles: Array, distances: Array, strides: Array) -> Array:
 def usually_relative(numbers: Postprocess) -> Postprocess:
     """Return the numbers of a head whose exporter writes boxes relative to the input."""
     return replace(numbers, boxes=Boxes.RELATIVE) if numbers.boxes is Boxes.USUAL else numbers
+
+
+def distances(raw: Array, bins: int) -> Array:
+    """Return (n, 4) distances to left, top, right and bottom, in cells, of (n, 4 * bins); one bin is the distance.
+
+    A side is the mean of 0, 1, ... bins - 1 under the softmax of its bins.
+
+    Source: Generalized Focal Loss (arXiv 2006.04388), equation 6.
+    """
+    if bins == 1:
+        return raw
+    shares = softmax(raw.reshape(-1, bins))
+    return np.asarray(shares @ np.arange(bins, dtype=np.float32), np.float32).reshape(-1, 4)

@@ -26,7 +26,6 @@ from edgeopt.recipes.heads._candidates import (
     scores_first,
     softmax,
 )
-from edgeopt.recipes.heads._learned import columns_of, scale_of
 from edgeopt.recipes.heads._rows import Found, Rows, fixed, scores_and_boxes
 from edgeopt.recipes.heads._shapes import (
     STRIDES,
@@ -37,7 +36,7 @@ from edgeopt.recipes.heads._shapes import (
     why_no_scores_and_corners,
     without_landmarks,
 )
-from edgeopt.recipes.learned import LearnedHead
+from edgeopt.recipes.learned import LearnedHead, columns_of, scale_of
 from edgeopt.recipes.recipe import Centres, Postprocess, Scores
 
 _VARIANCES = (0.1, 0.2)

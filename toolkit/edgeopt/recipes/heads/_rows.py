@@ -104,14 +104,22 @@ class Rows:
         pixels = self.to_pixels(boxes)
         return self.corners(self.nodes.columns(pixels, 0, 2), self.nodes.columns(pixels, 2, 4))
 
-    def around(self, middles: str, distances: str, strides: NDArray[np.float32], kept: str) -> str:
+    def around(self, middles: NDArray[np.float32], distances: str, strides: NDArray[np.float32], kept: str) -> str:
         """Return corners of distances to left, top, right and bottom of the middles, in cells of the rows kept."""
-        nodes = self.nodes
+        nodes, middle = self.nodes, self.nodes("Gather", middles, kept, axis=0)
         ends = (
-            nodes("Sub", middles, nodes.columns(distances, 0, 2)),
-            nodes("Add", middles, nodes.columns(distances, 2, 4)),
+            nodes("Sub", middle, nodes.columns(distances, 0, 2)),
+            nodes("Add", middle, nodes.columns(distances, 2, 4)),
         )
         return nodes("Mul", nodes("Concat", *ends, axis=1), nodes("Gather", strides, kept, axis=0))
+
+    def distances(self, raw: str, bins: int) -> str:
+        """Return (n, 4) distances of (n, 4 * bins), as `distances` in NumPy."""
+        if bins == 1:
+            return raw
+        shares = self.nodes("Softmax", self.nodes("Reshape", raw, ints(-1, bins)), axis=1)
+        mean = self.nodes("MatMul", shares, np.arange(bins, dtype=np.float32).reshape(-1, 1))
+        return self.nodes("Reshape", mean, ints(-1, SIDES))
 
     def of_known_classes(self, sides: str, scores: str, labels: str) -> Found:
         """Return the boxes, (n, 4), whose scores, (n,), are above the threshold and whose classes are none below 0."""

@@ -37,9 +37,9 @@ def at_least(size: int | str | None, least: int) -> bool:
     return not isinstance(size, int) or size >= least
 
 
-def are_rows(shapes: Sequence[Shape]) -> bool:
-    """Return whether the first output is (1, n, m)."""
-    return len(shapes[0]) == 3 and may_be(shapes[0][0], 1)
+def are_rows(shapes: Sequence[Shape], least: int = 0, axis: int = 2) -> bool:
+    """Return whether the first output is (1, n, m), and so large along an axis."""
+    return len(shapes[0]) == 3 and may_be(shapes[0][0], 1) and at_least(shapes[0][axis], least)
 
 
 def why_other_cells(
@@ -86,7 +86,7 @@ def classes_beside_boxes(shapes: Sequence[Shape]) -> int | None:
     return width if len(shapes) == 2 and isinstance(width, int) else None
 
 
-def classes_behind_objectness(shapes: Sequence[Shape]) -> int | None:
+def classes_of_rows(shapes: Sequence[Shape]) -> int | None:
     """Return how many classes rows have behind a box and its objectness."""
     width = shapes[0][-1]
     return width - 5 if isinstance(width, int) and len(shapes[0]) != 4 else None

@@ -19,10 +19,9 @@ from edgeopt.recipes.heads._candidates import (
     softmax,
     usually_relative,
 )
-from edgeopt.recipes.heads._learned import columns_of, scale_of, unit_of
 from edgeopt.recipes.heads._rows import Found, Rows, fixed, scores_and_boxes
 from edgeopt.recipes.heads._shapes import Shape, classes_beside_boxes, why_no_scores_and_corners
-from edgeopt.recipes.learned import LearnedHead
+from edgeopt.recipes.learned import LearnedHead, columns_of, scale_of, unit_of
 from edgeopt.recipes.recipe import Boxes, Postprocess, Scores
 
 

@@ -16,12 +16,20 @@ import numpy as np
 
 from edgeopt.graph.tensors import TensorSpec, floats, ints
 from edgeopt.recipes.heads import Head
-from edgeopt.recipes.heads._candidates import Array, Candidates, Size, around, best_class, grid, least, scores_of
-from edgeopt.recipes.heads._distances import distances, write_boxes
-from edgeopt.recipes.heads._learned import BOX, scale_of
+from edgeopt.recipes.heads._candidates import (
+    Array,
+    Candidates,
+    Size,
+    around,
+    best_class,
+    distances,
+    grid,
+    least,
+    scores_of,
+)
 from edgeopt.recipes.heads._rows import Found, Rows, fixed
-from edgeopt.recipes.heads._shapes import STRIDES, Shape, are_rows, at_least, count_cells, may_be
-from edgeopt.recipes.learned import Columns, LearnedHead
+from edgeopt.recipes.heads._shapes import STRIDES, Shape, are_rows, count_cells, may_be
+from edgeopt.recipes.learned import BOX, Columns, LearnedHead, scale_of
 from edgeopt.recipes.recipe import Centres, Postprocess, Scores
 
 _BINS = 8
@@ -30,7 +38,7 @@ _BINS = 8
 def _why_unfit(shapes: Sequence[Shape], numbers: Postprocess, size: Sequence[int]) -> str:
     sides, strides = 4 * (numbers.bins or _BINS), numbers.strides or STRIDES
     cells = count_cells(size, strides, rounds_up=True) if size else None
-    fits = len(shapes) == 1 and are_rows(shapes) and may_be(shapes[0][1], cells) and at_least(shapes[0][2], sides + 1)
+    fits = len(shapes) == 1 and are_rows(shapes, sides + 1) and may_be(shapes[0][1], cells)
     told = f"1 x {cells or 'cells'} x (classes + {sides}), or for each stride 1 x n x classes and 1 x n x {sides}"
     return "" if fits or _are_apart(shapes, sides, strides, size) else told
 
@@ -88,7 +96,7 @@ def _write(rows: Rows, outputs: Sequence[TensorSpec]) -> Found:
     best, label, kept = rows.best_class(nodes.columns(matrix, 0, count), raw=True)
     sides = nodes.columns(nodes("Gather", matrix, kept, axis=0), count, width)
     cells, strides = grid(rows.size, rows.numbers.strides or STRIDES, rounds_up=True)
-    made = write_boxes(rows, sides, bins, kept, cells + _shift_of(rows.numbers), strides)
+    made = rows.around(cells + _shift_of(rows.numbers), rows.distances(sides, bins), strides, kept)
     made = nodes("Min", nodes("Max", made, floats(0.0)), floats(*reversed(rows.size), *reversed(rows.size)))
     return Found(made, rows.scores_of(nodes("Gather", best, kept)), nodes("Gather", label, kept), count)
 

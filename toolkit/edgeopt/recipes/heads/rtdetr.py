@@ -23,16 +23,9 @@ from edgeopt.recipes.heads._candidates import (
     scores_first,
     usually_relative,
 )
-from edgeopt.recipes.heads._learned import BOX, columns_of, scale_of, unit_of
 from edgeopt.recipes.heads._rows import Found, Rows, fixed, scores_and_boxes
-from edgeopt.recipes.heads._shapes import (
-    Shape,
-    are_rows,
-    at_least,
-    classes_beside_boxes,
-    why_no_scores_and_corners,
-)
-from edgeopt.recipes.learned import Columns, LearnedHead
+from edgeopt.recipes.heads._shapes import Shape, are_rows, classes_beside_boxes, why_no_scores_and_corners
+from edgeopt.recipes.learned import BOX, Columns, LearnedHead, columns_of, scale_of, unit_of
 from edgeopt.recipes.recipe import Boxes, Postprocess, Scores
 
 _QUERIES = 300
@@ -43,7 +36,7 @@ def _why_unfit(shapes: Sequence[Shape], numbers: Postprocess, size: Sequence[int
     del numbers, size
     wanted = "scores 1 x queries x classes and boxes 1 x queries x 4, or 1 x 300 x (4 + classes)"
     if len(shapes) == 1:
-        return "" if are_rows(shapes) and shapes[0][1] == _QUERIES and at_least(shapes[0][2], 5) else wanted
+        return "" if are_rows(shapes, 5) and shapes[0][1] == _QUERIES else wanted
     return wanted if len(shapes) != 2 or why_no_scores_and_corners(shapes, background=False) else ""
 
 

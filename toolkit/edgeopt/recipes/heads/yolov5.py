@@ -12,20 +12,19 @@ from collections.abc import Sequence
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.heads import Head, first, yolov5_heads
 from edgeopt.recipes.heads._candidates import Array, Candidates, Size, centred, objectness_first
-from edgeopt.recipes.heads._learned import rows_with_objectness
 from edgeopt.recipes.heads._rows import Found, Rows, fixed
 from edgeopt.recipes.heads._shapes import (
     ONE_EACH,
     STRIDES,
     Shape,
     are_rows,
-    at_least,
-    classes_behind_objectness,
+    classes_of_rows,
     count_cells,
     may_be,
     why_other_cells,
 )
 from edgeopt.recipes.heads._values import Usual, gather_rows
+from edgeopt.recipes.learned import rows_with_objectness
 from edgeopt.recipes.recipe import Boxes, Postprocess, Scores
 
 _COCO_ANCHORS = ((10.0, 13, 16, 30, 33, 23), (30.0, 61, 62, 45, 59, 119), (116.0, 90, 156, 198, 373, 326))
@@ -35,7 +34,7 @@ _MOST_ANCHORS = 9
 
 
 def _why_unfit(shapes: Sequence[Shape], numbers: Postprocess, size: Sequence[int]) -> str:
-    if not are_rows(shapes) or not at_least(shapes[0][2], 6):
+    if not are_rows(shapes, 6):
         return ONE_EACH
     count = shapes[0][1]
     if numbers.boxes is not Boxes.CELLS:
@@ -79,8 +78,8 @@ HEAD = Head(
     _why_unfit,
     _decode,
     write,
-    learned=lambda numbers, outputs, size: rows_with_objectness(numbers, outputs[0], size, Boxes.PIXELS),
-    count_classes=classes_behind_objectness,
+    learned=lambda numbers, outputs, size: (rows_with_objectness(numbers, outputs[0], size, Boxes.PIXELS),),
+    count_classes=classes_of_rows,
     usual=Usual(Boxes.PIXELS, Scores.PROBABILITIES, gather_rows, _COCO_ANCHORS),
     read=first,
 )

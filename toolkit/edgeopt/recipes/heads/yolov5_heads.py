@@ -26,11 +26,10 @@ from edgeopt.recipes.heads._candidates import (
     least,
     scores_of,
 )
-from edgeopt.recipes.heads._learned import BOX, scale_of, unit_of
 from edgeopt.recipes.heads._rows import Found, Rows, fixed
-from edgeopt.recipes.heads._shapes import STRIDES, Shape, at_least, classes_behind_objectness, may_be
+from edgeopt.recipes.heads._shapes import STRIDES, Shape, at_least, classes_of_rows, may_be
 from edgeopt.recipes.heads._values import Usual, Values, middles
-from edgeopt.recipes.learned import Columns, LearnedHead
+from edgeopt.recipes.learned import BOX, Columns, LearnedHead, scale_of, unit_of
 from edgeopt.recipes.recipe import Boxes, Postprocess, Scores
 
 _WITHOUT_GRID = (Boxes.PIXELS, Boxes.RELATIVE)
@@ -187,6 +186,6 @@ HEAD = Head(
     _decode,
     _write,
     _learned,
-    count_classes=classes_behind_objectness,
+    count_classes=classes_of_rows,
     usual=Usual(Boxes.CELLS, Scores.LOGITS, _gather, has_logits_in_cells=True),
 )

@@ -16,18 +16,17 @@ from numpy.typing import NDArray
 from edgeopt.graph.tensors import TensorSpec, ints
 from edgeopt.recipes.heads import Exported, Head, first
 from edgeopt.recipes.heads._candidates import Array, Candidates, Size, around, centred, grid, least, scores_of
-from edgeopt.recipes.heads._learned import BOX, scale_of, unit_of
 from edgeopt.recipes.heads._rows import SIDES, Found, Rows, fixed
-from edgeopt.recipes.heads._shapes import STRIDES, Shape, are_rows, at_least, why_other_cells
+from edgeopt.recipes.heads._shapes import STRIDES, Shape, are_rows, why_other_cells
 from edgeopt.recipes.heads._values import Usual, Values, of_cells
-from edgeopt.recipes.learned import Columns, LearnedHead
+from edgeopt.recipes.learned import BOX, Columns, LearnedHead, scale_of, unit_of
 from edgeopt.recipes.recipe import Boxes, Postprocess, Scores
 
 _ROUNDING = 1e-3
 
 
 def _why_unfit(shapes: Sequence[Shape], numbers: Postprocess, size: Sequence[int]) -> str:
-    if not are_rows(shapes) or not at_least(shapes[0][1], 5):
+    if not are_rows(shapes, 5, axis=1):
         return "1 x (4 + classes) x boxes"
     return why_other_cells(shapes[0][2], numbers, size)
 
@@ -57,8 +56,7 @@ def write(rows: Rows, outputs: Sequence[TensorSpec]) -> Found:
     if rows.numbers.boxes is not Boxes.CELLS:
         return Found(rows.centred(raw), scores, classes, width - SIDES, more)
     cells, strides = grid(rows.size, rows.numbers.strides or STRIDES)
-    centres = nodes("Gather", cells + np.float32(0.5), kept, axis=0)
-    return Found(rows.around(centres, raw, strides, kept), scores, classes, width - SIDES, more)
+    return Found(rows.around(cells + np.float32(0.5), raw, strides, kept), scores, classes, width - SIDES, more)
 
 
 def _learned(numbers: Postprocess, outputs: Sequence[TensorSpec], size: Size) -> tuple[LearnedHead, ...]:

@@ -17,12 +17,10 @@ import numpy as np
 
 from edgeopt.graph.tensors import TensorSpec, ints
 from edgeopt.recipes.heads import Exported, Head
-from edgeopt.recipes.heads._candidates import Array, Candidates, Size, around, grid, logit, probabilities
-from edgeopt.recipes.heads._distances import distances, write_boxes
-from edgeopt.recipes.heads._learned import BOX, scale_of
+from edgeopt.recipes.heads._candidates import Array, Candidates, Size, around, distances, grid, logit, probabilities
 from edgeopt.recipes.heads._rows import Found, Rows, fixed
 from edgeopt.recipes.heads._shapes import STRIDES, Shape, at_least, may_be, why_other_cells
-from edgeopt.recipes.learned import Columns, LearnedHead
+from edgeopt.recipes.learned import BOX, Columns, LearnedHead, scale_of
 from edgeopt.recipes.recipe import Postprocess, Scores
 
 _BINS = 16
@@ -108,7 +106,7 @@ def _write(rows: Rows, outputs: Sequence[TensorSpec]) -> Found:
     sides = nodes("Transpose", nodes("Gather", nodes("Concat", *boxes, axis=1), kept, axis=1), perm=[1, 0])
     cells, strides = grid(rows.size, tuple(sorted(rows.numbers.strides or STRIDES)))
     label = nodes("ArgMax", nodes("Gather", values, kept, axis=1), axis=0, keepdims=0)
-    made = write_boxes(rows, sides, bins, kept, cells + np.float32(0.5), strides)
+    made = rows.around(cells + np.float32(0.5), rows.distances(sides, bins), strides, kept)
     return Found(made, rows.scores_of(nodes("Gather", best, kept)), label, width)
 
 

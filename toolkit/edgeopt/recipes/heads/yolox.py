@@ -12,25 +12,17 @@ import numpy as np
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.recipes.heads import Head, first, yolov5
 from edgeopt.recipes.heads._candidates import Array, Candidates, Size, corners, grid, objectness_first
-from edgeopt.recipes.heads._learned import rows_with_objectness
 from edgeopt.recipes.heads._rows import Found, Rows, fixed
-from edgeopt.recipes.heads._shapes import (
-    ONE_EACH,
-    STRIDES,
-    Shape,
-    are_rows,
-    at_least,
-    classes_behind_objectness,
-    why_other_cells,
-)
+from edgeopt.recipes.heads._shapes import ONE_EACH, STRIDES, Shape, are_rows, classes_of_rows, why_other_cells
 from edgeopt.recipes.heads._values import Usual, gather_rows
+from edgeopt.recipes.learned import rows_with_objectness
 from edgeopt.recipes.recipe import Boxes, Postprocess, Scores
 
 _WITHOUT_GRID = (Boxes.PIXELS, Boxes.RELATIVE)
 
 
 def _why_unfit(shapes: Sequence[Shape], numbers: Postprocess, size: Sequence[int]) -> str:
-    if not are_rows(shapes) or not at_least(shapes[0][2], 6):
+    if not are_rows(shapes, 6):
         return ONE_EACH
     return why_other_cells(shapes[0][1], numbers, size, has_usual_strides=False)
 
@@ -61,8 +53,8 @@ HEAD = Head(
     _why_unfit,
     _decode,
     _write,
-    learned=lambda numbers, outputs, size: rows_with_objectness(numbers, outputs[0], size, Boxes.CELLS),
-    count_classes=classes_behind_objectness,
+    learned=lambda numbers, outputs, size: (rows_with_objectness(numbers, outputs[0], size, Boxes.CELLS),),
+    count_classes=classes_of_rows,
     usual=Usual(Boxes.CELLS, Scores.PROBABILITIES, gather_rows),
     read=first,
 )
