@@ -19,6 +19,7 @@ import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from statistics import NormalDist
 from time import monotonic
@@ -27,7 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeopt.measurement.accuracy.bootstrap import HALVES, RESAMPLES, Scored, bias_of
+from edgeopt.measurement.accuracy.bootstrap import RESAMPLES, Scored, mean_of_parts, quarters
 from edgeopt.measurement.accuracy.judgement import (
     LEVEL,
     LEVELS_IN_STAGES,
@@ -45,6 +46,8 @@ from edgeopt.system.files import write_beside
 from edgeopt.tasks import Accuracy
 
 _HAIR = 1e-6
+_LEVELS = (LEVELS_OF_LOOKS[0], LEVEL)
+"""Of a first look of `optimize` at a whole labelled set, and of `quantize`."""
 _STAGES = ((30, 0.5), (100, 0.7), (300, 0.85))
 """So many resamples, and the share of their spread that all resamples reach: four deviations of what they know of it.
 
@@ -110,12 +113,23 @@ class Labelled:
         """Standard deviation of what is lost, over the resamples."""
         return float(np.subtract(self.before[1:], self.after[1:]).std())
 
-    def counts(self, rows: int, *, of_half: bool = False) -> NDArray[np.int64]:
+    def counts(self, rows: int) -> NDArray[np.int64]:
         """Return (rows, samples) how often each sample of the population counts: in the set, or in a new resample."""
-        labels, samples = len(self.places), self.population.samples
-        size = (rows, labels // 2 if of_half else labels)
-        drawn = self.places[self.rng.integers(labels, size=size)] if self.before else self.places[None]
-        flat = drawn + samples * np.arange(rows)[:, None]
+        labels = len(self.places)
+        return self._counted(self.rng.integers(labels, size=(rows, labels)) if self.before else np.arange(labels)[None])
+
+    @cached_property
+    def parted(self) -> list[tuple[float, ...]]:
+        """The metric of the original and of the candidate: the mean over the parts of each partition of the set."""
+        parts = quarters(len(self.places))
+        counts = np.concatenate([self._counted(np.flatnonzero(part)[None]) for part in parts])
+        both = (self.population.before, self.population.after)
+        return [tuple(mean_of_parts(self.population.score(one, counts), parts).tolist()) for one in both]
+
+    def _counted(self, drawn: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return (rows, samples of the population) from (rows, drawn) places in the set."""
+        rows, samples = len(drawn), self.population.samples
+        flat = self.places[drawn] + samples * np.arange(rows)[:, None]
         return np.bincount(flat.reshape(-1), minlength=rows * samples).reshape(rows, samples)
 
     def is_kept(self, allowed: float, level: float) -> bool:
@@ -128,13 +142,8 @@ class Labelled:
             scored = [self._scored(one) for one in (self.before, self.after)]
             judged = judge_scores(scored[0], scored[1], allowed, level=level)
             if judged is None or judged.word is not Word.KEPT:
-                return False  # the bias moves a bound outwards only
-            halves, both = self.counts(HALVES, of_half=True), (self.population.before, self.population.after)
-            biases = [
-                bias_of(np.array(one.resampled), self.population.score(evidence, halves))
-                for one, evidence in zip(scored, both, strict=True)
-            ]
-            scored = [replace(one, bias=bias) for one, bias in zip(scored, biases, strict=True)]
+                return False  # partitions move a bound outwards only
+            scored = [replace(one, parted=parted) for one, parted in zip(scored, self.parted, strict=True)]
         judged = judge_scores(scored[0], scored[1], allowed, level=level)
         assert judged is not None
         return judged.word is Word.KEPT
@@ -173,15 +182,17 @@ def _score(drawn: Sequence[Labelled], rows: int) -> None:
                 getattr(one, name).extend(row)
 
 
-def _kept(drawn: Sequence[Labelled], allowed: float) -> int:
-    """Return how many of these sets the rule calls KEPT; resamples are drawn only while they can come to that."""
-    if most_unseen(len(drawn[0].places), LEVEL) > allowed:
-        return 0  # no bound lies below it
+def _kept(drawn: Sequence[Labelled], allowed: float) -> tuple[int, int]:
+    """Return how many of these sets the rule calls KEPT at each level; resamples are drawn only while it may say so."""
     still, reach, done = [one for one in drawn if one.drop <= allowed], NormalDist().inv_cdf(1 - LEVEL), 0
-    for rows, share in (*_STAGES, (RESAMPLES, 0.0)):
-        _score(still, rows - done)
-        still, done = [one for one in still if one.drop + share * reach * one.spread <= allowed], rows
-    return sum(one.is_kept(allowed, LEVEL) for one in still)
+    if not drawn[0].population.is_share:
+        if most_unseen(len(drawn[0].places), LEVEL) > allowed:
+            return 0, 0  # no bound lies below it
+        for rows, share in (*_STAGES, (RESAMPLES, 0.0)):
+            _score(still, rows - done)
+            still, done = [one for one in still if one.drop + share * reach * one.spread <= allowed], rows
+    first, second = (sum(one.is_kept(allowed, level) for one in still) for level in _LEVELS)
+    return first, second
 
 
 def shares(name: str, worse: float, better: float, samples: int = 100_000) -> Population:
@@ -213,15 +224,18 @@ class Counted:
 
     repeats: int = 0
     kept: int = 0
+    """At the levels of `optimize`."""
+    kept_alone: int = 0
+    """At that of `quantize`, which looks once."""
     otherwise: int = 0
     """By another rule."""
 
-    @property
-    def most(self) -> float:
-        """Upper end of the rate's 95 % interval."""
-        if self.kept >= self.repeats:
-            return 1.0
-        return bisect(lambda rate: 0.025 - binomial_cdf(self.kept, self.repeats, rate), 0.0, 1.0)
+    def rate(self, kept: int) -> str:
+        """Return a rate with the upper end of its 95 % interval, as two columns."""
+        most = 1.0
+        if kept < self.repeats:
+            most = bisect(lambda rate: 0.025 - binomial_cdf(kept, self.repeats, rate), 0.0, 1.0)
+        return f"{kept / self.repeats:.1%} | {most:.1%}"
 
 
 @dataclass
@@ -257,14 +271,13 @@ def judge_often(population: Population, labels: int, repeats: int, store: Store 
     The other rule asks for the point estimate alone.
     """
     store, allowed = store or Store(), population.drop - _HAIR
-    name = f"{population.name}, {population.drop:.6f}, {labels} labels"
+    name = f"{population.name}, {population.drop:.6f}, {labels} labels, {_LEVELS}"
     for generators, counted in store.count(name, repeats):
         drawn = [population.draw(labels, rng) for rng in generators]
         _score(drawn, 1)
-        if population.is_share:
-            counted.kept += sum(one.is_kept(allowed, LEVEL) for one in drawn if one.drop <= allowed)
-        else:
-            counted.kept += _kept(drawn, allowed)
+        kept, kept_alone = _kept(drawn, allowed)
+        counted.kept += kept
+        counted.kept_alone += kept_alone
         counted.otherwise += sum(one.drop <= allowed for one in drawn)
     return store.known.get(name, Counted())
 
@@ -426,14 +439,16 @@ POPULATIONS = (
 
 def show_rates(populations: Sequence[Population], sizes: Sequence[int], repeats: int, store: Store) -> None:
     """Print a row for each population and number of labels."""
-    print("| population | true drop | labels | sets | KEPT though beyond | upper end | point estimate |")
-    print("|---|--:|--:|--:|--:|--:|--:|")
+    first, alone = (f"KEPT at {100 * level:g} % though beyond | upper end" for level in _LEVELS)
+    print(f"| population | true drop | labels | sets | {first} | {alone} | point estimate |")
+    print("|---|--:|--:|--:|--:|--:|--:|--:|--:|")
     for population in populations:
         for labels in sizes:
             counted = judge_often(population, labels, repeats, store)
-            kept, point = counted.kept / counted.repeats, counted.otherwise / counted.repeats
-            figures = f"{labels} | {counted.repeats} | {kept:.1%} | {counted.most:.1%} | {point:.0%}"
-            print(f"| {population.name} | {population.drop:+.4f} | {figures} |", flush=True)
+            rates = f"{counted.rate(counted.kept)} | {counted.rate(counted.kept_alone)}"
+            point = f"{counted.otherwise / counted.repeats:.0%}"
+            print(f"| {population.name} | {population.drop:+.4f} | {labels} | {counted.repeats} | {rates} | {point} |")
+            sys.stdout.flush()
 
 
 def show_looks(populations: Sequence[Population], repeats: int, store: Store) -> None:
@@ -443,9 +458,9 @@ def show_looks(populations: Sequence[Population], repeats: int, store: Store) ->
     print("|---|---|--:|--:|--:|--:|")
     for population in populations:
         counted = look_often(population, _LOOKED, repeats, store)
-        kept, each = counted.kept / counted.repeats, counted.otherwise / counted.repeats
+        kept, each = counted.rate(counted.kept), counted.otherwise / counted.repeats
         sizes = ", ".join(map(str, _LOOKED))
-        print(f"| {population.name} | {sizes} | {counted.repeats} | {kept:.1%} | {counted.most:.1%} | {each:.1%} |")
+        print(f"| {population.name} | {sizes} | {counted.repeats} | {kept} | {each:.1%} |")
 
 
 def main() -> None:

@@ -16,12 +16,14 @@ from edgeopt.errors import InvalidFileError, NoteKind
 from edgeopt.graph.model import Model, find_model, load_model
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.measurement.accuracy.bootstrap import (
+    PARTITIONS,
     RESAMPLES,
     Drop,
     Scored,
-    bias_of,
     drop_between,
     drop_bounds,
+    mean_of_parts,
+    quarters,
     require_telling,
     score,
 )
@@ -217,23 +219,57 @@ def test_a_detector_that_misses_more_drops_and_the_interval_says_so(detection: D
     assert 0 < drop.low < drop.value < drop.high
 
 
-def test_a_metric_that_is_seen_too_small_on_few_samples_moves_the_bound_outwards_only() -> None:
+def test_quarters_hold_each_sample_once_and_tell_a_bias() -> None:
+    parts = quarters(22)
+    assert (parts.reshape(PARTITIONS, 4, 22).sum(axis=1) == 1).all()
+    assert set(parts.sum(axis=1).tolist()) == {5, 6}
+    sample = np.random.default_rng(0).uniform(0, 1, 22)
+    means = parts @ sample / parts.sum(axis=1)
+    np.testing.assert_allclose(mean_of_parts(means, parts), sample.mean(), err_msg="a mean has none")
+    squares = mean_of_parts(means**2, parts) - sample.mean() ** 2
+    assert squares.mean() == pytest.approx(3 * sample.var() / 22, rel=0.4), (
+        "that of a squared mean is 1/n, 4/n in parts"
+    )
+
+
+@pytest.mark.parametrize("samples", [2, 3, 5])
+def test_no_part_of_few_samples_is_empty(samples: int) -> None:
+    parts = quarters(samples)
+    assert len(parts) == PARTITIONS * min(samples, 4)
+    assert parts.sum(axis=1).min() > 0
+
+
+def test_a_drop_that_is_seen_too_small_moves_the_bound_outwards_only() -> None:
     rng = np.random.default_rng(0)
-    sample = rng.uniform(0, 1, 20)
-    whole, half = (rng.choice(sample, (4000, size)).var(axis=1) for size in (20, 10))
-    assert bias_of(whole, half) == pytest.approx(-sample.var() / 20, rel=0.4), "of a variance over n it is -1/n"
     draws = [(value, tuple((value + rng.normal(0, 0.01, 500)).tolist())) for value in (0.5, 0.4)]
     before, after = (Scored(Accuracy("AP", value, 60), resampled, "", "0", 60) for value, resampled in draws)
     plain = drop_bounds(before, after, 0.05)
-    small, large = (drop_bounds(before, replace(after, bias=bias), 0.05) for bias in (0.02, -0.02))
+    whole = replace(before, parted=(0.5,) * PARTITIONS)
+    small, large = (
+        drop_bounds(whole, replace(after, parted=(0.4 + beyond,) * PARTITIONS), 0.05) for beyond in (0.02, -0.02)
+    )
     assert (small.low, small.high) == pytest.approx((plain.low, plain.high + 0.02))
     assert (large.low, large.high) == pytest.approx((plain.low - 0.02, plain.high))
 
 
-def test_the_bias_is_kept_with_the_score(detection: Detection) -> None:
+def test_a_bias_that_partitions_disagree_about_widens_both_bounds() -> None:
+    rng = np.random.default_rng(0)
+    draws = [(value, tuple((value + rng.normal(0, 0.01, 500)).tolist())) for value in (0.5, 0.4)]
+    before, after = (Scored(Accuracy("AP", value, 60), resampled, "", "0", 60) for value, resampled in draws)
+    whole = replace(before, parted=(0.5,) * PARTITIONS)
+    plain, wide = (
+        drop_bounds(whole, replace(after, parted=(0.4 - off, 0.4 + off) * (PARTITIONS // 2)), 0.05)
+        for off in (0.0, 0.01)
+    )
+    spread = float(np.subtract(before.resampled, after.resampled).std())
+    wider = 1.671 * np.sqrt(60 / 59) * (np.hypot(spread, 0.01) - spread)  # Student's t of 59
+    assert (wide.low, wide.high) == pytest.approx((plain.low - wider, plain.high + wider), abs=1e-5)
+
+
+def test_what_partitions_tell_is_kept_with_the_score(detection: Detection) -> None:
     labels, answers = labelled()
     found = score(detection, answers, labels)
-    assert found.bias != 0
+    assert len(found.parted) == PARTITIONS
     assert Scored.from_json(found.to_json()) == found
 
 
