@@ -350,3 +350,14 @@ def test_a_folder_without_access_is_one_line(tmp_path, monkeypatch):
         ("compare", f"{locked}/a", f"{locked}/b"),
     ):
         assert "Permission denied" in refuse(*arguments)
+
+
+def test_memory_that_does_not_suffice_is_one_line_wherever_it_ends(monkeypatch):
+    def full(*_, **__):
+        raise MemoryError("Unable to allocate 1.79 GiB for an array with shape (480000000,)")
+
+    monkeypatch.setattr("edgeopt.recipes.recipe.find_recipe", full)
+    shown = CliRunner().invoke(cli, ["models", "yolox"])
+    assert shown.exit_code == 1
+    assert shown.stderr.startswith("error: this takes more memory than there is: Unable to allocate 1.79 GiB")
+    assert shown.stderr.count("\n") == 2

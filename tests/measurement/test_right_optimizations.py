@@ -152,6 +152,22 @@ def test_a_large_model_that_memory_does_not_hold_is_told_not_to_be_looked_at(mon
     assert "is not looked at: a session of it takes" in found.notes[0].detail
 
 
+WIDE = """wide (float[1, 3, 1000000, 160] x) => (float[1, 3, 1000000, 160] y) {
+    y = Relu (x)
+}"""
+
+
+def test_an_input_too_large_to_make_up_is_a_note_of_inspect_and_no_traceback(tmp_path: Path) -> None:
+    model = from_text(WIDE)
+    with pytest.raises(EdgeoptError, match=r"input x .* would take 3662.11 MiB"):
+        made_up_samples(model)
+    file = tmp_path / "wide.onnx"
+    file.write_bytes(model.to_bytes())
+    shown = CliRunner().invoke(cli, ["inspect", str(file)])
+    assert shown.exit_code == 0, shown.output
+    assert "whether the engine computes the model right was not tried" in shown.output
+
+
 @pytest.fixture
 def widens(tmp_path: Path) -> tuple[Path, Path]:
     """The model that the engine makes a refused one of, and samples."""

@@ -138,7 +138,7 @@ def test_the_bundle_of_both_records_that(pair: Path, tmp_path: Path, monkeypatch
     monkeypatch.setattr(of_pairs, "ENCODER_FORMS", ())
     monkeypatch.setattr(of_pairs, "DECODER_FORMS", ())
     (tmp_path / "lines.txt").write_text(TEXT, "utf-8")
-    options = LanguageOptions(output_tokens=4, threads=1, seconds=0.0, processes=2, text=str(tmp_path / "lines.txt"))
+    options = LanguageOptions(output_tokens=4, threads=1, seconds=0.0, processes=2, eval=str(tmp_path / "lines.txt"))
     given = {"target": "cpu", "out": tmp_path / "out", "options": options, "listener": Silence()}
     report = of_pairs.optimize_encoder_decoder(str(pair), **given)
     assert any("LayerNormFusion is switched off" in str(note) for note in report.notes)

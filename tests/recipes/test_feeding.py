@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edgeopt.errors import InvalidFileError, UnsupportedError
+from edgeopt.errors import EdgeoptError, InvalidFileError, UnsupportedError
 from edgeopt.graph.tensors import TensorSpec
 from edgeopt.measurement.accuracy.evaluate import model_inputs, require_metric, why_no_proof
 from edgeopt.recipes.feeding import fed, synthetic
@@ -112,6 +112,17 @@ def test_synthetic_tensors_fit_every_input_and_are_the_same_each_time():
     assert all(np.array_equal(first[name], again[name]) for name in first)
     with pytest.raises(UnsupportedError, match="dimension 1 of input ids"):
         synthetic(recipe, (IDS,))
+
+
+def test_large_made_up_samples_repeat_and_those_beyond_memory_are_one_error(monkeypatch):
+    recipe, spec = find_recipe("tensors"), TensorSpec("x", "float32", (1, 1000))
+    monkeypatch.setattr("edgeopt.recipes.made_up._MOST_BYTES", 12_000)
+    frames = synthetic(recipe, (spec,))
+    assert len(frames) == 16
+    assert frames.read(0) is frames.read(3)
+    assert not np.array_equal(frames.read(0)["x"], frames.read(1)["x"])
+    with pytest.raises(EdgeoptError, match=r"1 made-up sample of .* do not fit"):
+        synthetic(recipe, (replace(spec, shape=(1, 1 << 50)),))
 
 
 def test_labels_for_a_recipe_without_a_metric_are_refused_before_work_begins():

@@ -70,7 +70,7 @@ def test_a_checkup_fits_a_screen():
 
 @pytest.mark.parametrize("command", ["targets", "models"])
 def test_lists_fit_a_screen(command, monkeypatch):
-    monkeypatch.setattr("edgeopt.cli._output._width", lambda: 80)
+    monkeypatch.setenv("COLUMNS", "80")
     lines = CliRunner().invoke(cli, [command]).output.splitlines()
     assert len(lines) <= 30
     assert all(len(line) <= 80 for line in lines)

@@ -47,6 +47,21 @@ class EdgeoptError(Exception):
         self.problem, self.remedy = problem, remedy
 
 
+def out_of_memory(error: MemoryError, what: str = "this") -> EdgeoptError:
+    """Return the error that a user reads where memory does not suffice.
+
+    Args:
+        error: NumPy's names the array; Python's own is empty.
+        what: What was to be held, if that is known.
+    """
+    cause = f": {error}" if str(error) else ""
+    return EdgeoptError(
+        f"{what} takes more memory than there is{cause}",
+        remedy="take smaller inputs (--shape fixes a size that the model leaves free) or fewer samples, or a machine "
+        "with more memory",
+    )
+
+
 class NotFoundError(EdgeoptError):
     """A target, recipe, pass, executor or shipped model has no such name."""
 

@@ -16,7 +16,7 @@ import click
 from edgeopt import __version__
 from edgeopt.cli._output import show_line
 from edgeopt.cli._streams import NOWHERE_TO_WRITE, give_up, is_reader_gone, write_if_possible
-from edgeopt.errors import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_PASS, EdgeoptError, NotFoundError
+from edgeopt.errors import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_PASS, EdgeoptError, NotFoundError, out_of_memory
 from edgeopt.system.text import short
 
 click.UsageError.exit_code = EXIT_ERROR  # click's own 2 means a missed budget here
@@ -55,6 +55,9 @@ class Commands(click.Group):
         except KeyboardInterrupt:
             _show_lines(f"interrupted: {_what_is_left(ctx.invoked_subcommand)}")
             ctx.exit(EXIT_INTERRUPTED)
+        except MemoryError as error:
+            _show_error(out_of_memory(error))
+            ctx.exit(EXIT_ERROR)
         except OSError as error:
             ctx.exit(_exit_code_of(error))
 

@@ -34,22 +34,23 @@ def models(*, name: str | None, form: str) -> None:
 
 def list_recipes(recipes: Sequence[Recipe]) -> Document:
     """Return what is shown of all recipes."""
-    from edgeopt.report.document import Document, Section, make_table
+    from edgeopt.report.document import Document, Section, Table, make_table
 
-    def table(head: str, found: Sequence[Recipe]) -> Section:
-        columns: dict[str, Callable[[Recipe], str]] = {
-            head: lambda one: one.name,
-            "task": lambda one: one.task,
-            "what it is for": lambda one: one.description,
-        }
-        return Section(table=make_table(found, columns, words=["task", "what it is for"], less=["task"]))
-
-    whole, read = [one for one in recipes if one.model], [one for one in recipes if not one.model]
-    data = [{key: getattr(one, key) for key in _KEYS} for one in recipes]
-    hint = Section(text="edgeopt models NAME shows one of them; --recipe takes its name.")
-    return Document(
-        "models", "models", "Shipped models and recipes", data, (table("model", whole), table("recipe", read), hint)
-    )
+    columns: dict[str, Callable[[Recipe], str]] = {
+        "model": lambda recipe: recipe.name,
+        "what it is for": lambda recipe: recipe.description,
+    }
+    models = make_table([recipe for recipe in recipes if recipe.model], columns, words=["what it is for"])
+    names: dict[str, list[str]] = {}
+    for recipe in recipes:
+        if not recipe.model:
+            names.setdefault(recipe.task, []).append(recipe.name)
+    rows = tuple((task, ", ".join(names[task])) for task in sorted(names))
+    by_task = Table(("task", "recipes"), rows, frozenset({"recipes"}))
+    data = [{key: getattr(recipe, key) for key in _KEYS} for recipe in recipes]
+    hint = Section(text="edgeopt models NAME shows one of them and what it is for; --recipe takes its name.")
+    sections = (Section(table=models), Section(table=by_task), hint)
+    return Document("models", "models", "Shipped models and recipes", data, sections)
 
 
 def show_recipe(recipe: Recipe) -> Document:

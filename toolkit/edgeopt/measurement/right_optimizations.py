@@ -6,6 +6,7 @@ one is refused or aborts, the optimizers that do it are looked for, and switched
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,7 +29,7 @@ from edgeopt.graph.tensors import Tensors
 from edgeopt.measurement.first_difference import first_difference
 from edgeopt.runtime.availability import why_unavailable
 from edgeopt.system.environment import package_versions
-from edgeopt.system.memory import free_bytes
+from edgeopt.system.memory import SMALLER_SAMPLES, free_bytes
 from edgeopt.system.target import Target
 from edgeopt.system.text import format_bytes
 from edgeopt.system.threads import engine_threads
@@ -299,6 +300,12 @@ def _error(drift: Drift) -> float:
     return float(10.0 ** (-drift.sqnr_db / 20))
 
 
+_MOST_DRAWN = 1 << 22
+"""Numbers of an input that are drawn; a larger one repeats them: half a billion would take 20 s."""
+_WIDTH_BYTES, _MOST_BYTES = 8, 1 << 30
+"""Of a number at most, and of an input that is made up: it is copied for the child that runs it."""
+
+
 def made_up_samples(model: Model, shapes: Mapping[str, Shape] | None = None) -> list[Tensors]:
     """Return two inputs of a fixed seed: numbers from 0 to 1, and of both signs; whole numbers are 0 or 1.
 
@@ -307,13 +314,19 @@ def made_up_samples(model: Model, shapes: Mapping[str, Shape] | None = None) -> 
         shapes: Of inputs that leave sizes free; None, and a size that nothing tells: 1.
 
     Raises:
-        EdgeoptError: If an input is of a type that NumPy does not know.
+        EdgeoptError: If an input is of a type that NumPy does not know, or takes more than 1 GiB.
     """
     chance = np.random.default_rng(0)
     made: list[dict[str, NDArray[Any]]] = [{}, {}]
     for spec in model.inputs:
         declared = (shapes or {}).get(spec.name, spec.shape)
         shape = [size if isinstance(size, int) and size > 0 else 1 for size in declared]
+        if (size_bytes := _WIDTH_BYTES * math.prod(shape)) > _MOST_BYTES:
+            raise EdgeoptError(
+                f"a made-up sample of input {spec} would take {format_bytes(size_bytes)}: whether the engine computes "
+                "the model right was not tried",
+                remedy=SMALLER_SAMPLES,
+            )
         for i, sample in enumerate(made):
             if spec.dtype in ("object", "string"):
                 sample[spec.name] = np.full(shape, "a", object)
@@ -322,8 +335,10 @@ def made_up_samples(model: Model, shapes: Mapping[str, Shape] | None = None) -> 
                 dtype = np.dtype(spec.dtype)
             except TypeError as error:
                 raise EdgeoptError(f"input {spec} has a type of its own", remedy="pass samples") from error
+            drawn = min(math.prod(shape), _MOST_DRAWN)
             if dtype.kind == "f":
-                sample[spec.name] = (chance.standard_normal(shape) if i else chance.random(shape)).astype(dtype)
+                numbers = (chance.standard_normal(drawn) if i else chance.random(drawn)).astype(dtype)
             else:
-                sample[spec.name] = chance.integers(0, 2, shape).astype(dtype)
+                numbers = chance.integers(0, 2, drawn).astype(dtype)
+            sample[spec.name] = np.resize(numbers, shape)
     return list(made)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +14,13 @@ from numpy.typing import NDArray
 
 from edgeopt.graph.tensors import Frame, Tensors, TensorSpec
 from edgeopt.recipes.frames import Frames, find_kind
+from edgeopt.system.memory import SMALLER_SAMPLES, require_bytes
+from edgeopt.system.text import plural
 
 _SHAPES = 40
 """On a made-up picture."""
+_MOST_BYTES = 1 << 30
+"""Of made-up samples that are held at the same time."""
 
 
 def synthetic_frames(size: Sequence[int], count: int = 16) -> Frames:
@@ -40,13 +45,19 @@ def synthetic_tensors(inputs: Sequence[TensorSpec], shapes: Mapping[str, tuple[i
     Args:
         inputs: What the model takes.
         shapes: The static shape of each.
-        count: How many.
+        count: How many; those beyond 1 GiB repeat the first.
+
+    Raises:
+        EdgeoptError: If they do not fit in memory.
     """
     chance = np.random.default_rng(0)
-    drawn = [{one.name: _drawn(chance, one.dtype, shapes[one.name]) for one in inputs} for _ in range(count)]
+    size_bytes = sum(np.dtype(spec.dtype).itemsize * math.prod(shapes[spec.name]) for spec in inputs)
+    distinct = max(1, min(count, _MOST_BYTES // max(1, size_bytes)))
+    require_bytes(distinct * size_bytes, plural(distinct, "made-up sample"), SMALLER_SAMPLES)
+    drawn = [{spec.name: _drawn(chance, spec.dtype, shapes[spec.name]) for spec in inputs} for _ in range(distinct)]
 
     def take(index: int) -> Tensors:
-        return drawn[index]
+        return drawn[index % distinct]
 
     return Frames(tuple(f"synthetic[{i}]" for i in range(count)), take, Path("synthetic"), tensors=take, kind="sample")
 

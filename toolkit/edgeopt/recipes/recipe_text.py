@@ -70,7 +70,7 @@ def recipe_text(
 def _line(key: str, value: Any, comment: str) -> list[str]:
     """Return a key with its comment; without a value the comment alone."""
     told = printable(comment)
-    if comment and value in ("", (), {}):
+    if comment and value in (None, "", (), {}):
         return [f"# {key}: {told}"]
     line = f"{key} = {_value(value)}"
     if not comment:

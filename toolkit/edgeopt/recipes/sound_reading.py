@@ -26,7 +26,6 @@ def sound_recipe(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) ->
         inputs: Of the model.
         outputs: Of the model.
     """
-    arrays = replace(find_recipe(ARRAYS_RECIPE), match=())
     features = next((one for one in inputs if one.name == "input_features" and _bands(one)), None)
     if features is not None and len(inputs) == 1:
         bands, frames = features.shape[1], features.shape[2]
@@ -36,7 +35,7 @@ def sound_recipe(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) ->
         told = {"audio.features": f"the model takes {features}", "audio.samples": f"{frames} frames of {_STEP}"}
         told["audio.normalise"] = f"{NOT_KNOWN}some bring the samples to deviation 1 before, as do_normalize asks for"
         told_of = "Sounds as features in, outputs as they are"
-        return replace(arrays, name="whisper_features", description=told_of, audio=heard), told
+        return replace(_arrays(), name="whisper_features", description=told_of, audio=heard), told
     states = find_states(inputs, outputs)
     kinds = {(one.shape[0], one.shape[-1]) for one in inputs if one.name in states and len(one.shape) == 3}
     said = [one for one in outputs if one.name not in states.values()]
@@ -49,7 +48,7 @@ def sound_recipe(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) ->
     if isinstance(size, int) and size != _WINDOW + context:
         return None
     recipe = replace(
-        arrays,
+        _arrays(),
         name="silero_vad",
         task="voice_activity",
         description="Whether somebody speaks, 32 ms at a time",
@@ -63,6 +62,10 @@ def sound_recipe(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) ->
         "postprocess.score_threshold": "as usual",
     }
     return recipe, told
+
+
+def _arrays() -> Recipe:
+    return replace(find_recipe(ARRAYS_RECIPE), match=())
 
 
 def _bands(spec: TensorSpec) -> bool:

@@ -20,6 +20,10 @@ _LIMITS = (
 """Of control groups of version 2 and 1: their folder, limit, use, and what of the use is files that can be dropped."""
 
 
+SMALLER_SAMPLES = "fix a smaller size with --shape where the model leaves it free, or use a machine with more memory"
+"""What a person can do where a sample of a model's inputs does not fit."""
+
+
 def free_bytes(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int:
     """Return what the system can give without swapping, and what a container's limit leaves where that is less.
 
