@@ -162,7 +162,7 @@ def test_an_input_too_large_to_make_up_is_a_note_of_inspect_and_no_traceback(tmp
     with pytest.raises(EdgeoptError, match=r"input x .* would take 3662.11 MiB"):
         made_up_samples(model)
     file = tmp_path / "wide.onnx"
-    file.write_bytes(model.to_bytes())
+    file.write_bytes(model.data)
     shown = CliRunner().invoke(cli, ["inspect", str(file)])
     assert shown.exit_code == 0, shown.output
     assert "whether the engine computes the model right was not tried" in shown.output
